@@ -19,7 +19,7 @@ from reader_edge_export.sources.source_name import source_name
 from reader_edge_runtime import DraftSources, Engine, EngineConfig
 from reader_edge_runtime.assembly import open_sources
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
-from reader_edge_runtime.drafting.sources.source import Source
+from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.errors import CatalogueError, PackageError, TokenizerError
 from reader_edge_runtime.package.manifest import FORMAT_VERSION, MANIFEST_NAME, TOKENIZER_NAME
 from reader_edge_runtime.text.tokenizer import Tokenizer
@@ -71,7 +71,7 @@ def draft_notice(engine: Engine, sources: DraftSources = NO_SOURCES) -> str:
     )
 
 
-def further_sources(engine: Engine, sources: DraftSources) -> list[Source]:
+def further_sources(engine: Engine, sources: DraftSources) -> list[DraftSource]:
     """Head, draft model and own sources, opened for other drafters of an engine's model; given as for `load_engine`."""
     return open_sources(_found(sources), engine.package, engine.tokenizer, engine.decoder.config)
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from reader_edge.eval_prompt import EvalPrompt
 from reader_edge.prompt_file import FilePrompt, read_prompts
-from reader_edge.question import Question
 from reader_edge_export.heads.instructions import instructions
 from reader_edge_runtime import Engine, GenerationConfig
 from reader_edge_runtime.arrays import Int32Array
@@ -26,7 +26,7 @@ def bundled_instructions(most: int) -> list[FilePrompt]:
 
 def answer_all(
     engine: Engine,
-    questions: Sequence[Question],
+    questions: Sequence[EvalPrompt],
     config: GenerationConfig,
     num_tokens: int,
     on_progress: Callable[[int, int], None] = lambda done, total: None,

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from reader_edge_export.divergence import Divergence
+from reader_edge_export.divergence import KlDivergence
 from reader_edge_runtime.atomic_file import write_file
 
 Float32Array = npt.NDArray[np.float32]
@@ -26,15 +26,15 @@ class DivergenceStore:
 
     def keep(self, token_ids: list[int], expected: Float32Array, logits: Float32Array) -> None:
         """Measure one text, whose logits (N, V) the reference and the model gave."""
-        divergence = Divergence()
+        divergence = KlDivergence()
         divergence.add(expected, logits)
         self._folder.mkdir(exist_ok=True)
         fields = {"kl_nats": divergence.kl_nats, "num_equal": divergence.num_equal}
         write_file(self._path(token_ids), json.dumps(fields).encode())
 
     def figures(self, sequences: Sequence[list[int]]) -> dict[str, float]:
-        """The figures over all tokens of the texts; see `Divergence.figures`."""
-        total = Divergence()
+        """The figures over all tokens of the texts; see `KlDivergence.figures`."""
+        total = KlDivergence()
         for token_ids in sequences:
             fields = json.loads(self._path(token_ids).read_bytes())
             total.kl_nats += fields["kl_nats"]

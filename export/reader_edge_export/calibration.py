@@ -18,7 +18,7 @@ from reader_edge_runtime.errors import ExportError
 _MAX_ROWS = 1 << 40
 
 
-class Place(NamedTuple):
+class MomentPlace(NamedTuple):
     """Where numbers of a matrix are in a file. size: inputs or outputs."""
 
     offset: int
@@ -34,9 +34,9 @@ class Calibration:
 
     def __init__(self, file: BufferedRandom | BytesIO | None = None) -> None:
         self._file = file or BytesIO()
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, MomentPlace] = {}
         self._gradients: dict[str, OutputGradients] = {}
-        self._experts: dict[str, Place] = {}
+        self._experts: dict[str, MomentPlace] = {}
 
     def has_inputs_of(self, name: str) -> bool:
         """Whether a matrix's inputs have moments; those of experts may have `expert_inputs_of`."""
@@ -118,14 +118,14 @@ class Calibration:
         self._file.truncate(0)
         return False
 
-    def _add(self, arrays: Sequence[Float32Array], num_rows: int) -> Place:
+    def _add(self, arrays: Sequence[Float32Array], num_rows: int) -> MomentPlace:
         """Write arrays of as many rows as columns, or of one axis."""
         offset = self._file.seek(0, os.SEEK_END)
         for array in arrays:
             self._file.write(array.tobytes())
-        return Place(offset, sum(map(len, arrays)), num_rows)
+        return MomentPlace(offset, sum(map(len, arrays)), num_rows)
 
-    def _read(self, place: Place, shapes: Iterable[tuple[int, ...]]) -> list[Float32Array]:
+    def _read(self, place: MomentPlace, shapes: Iterable[tuple[int, ...]]) -> list[Float32Array]:
         self._file.seek(place.offset)
         arrays = []
         for shape in shapes:
@@ -142,12 +142,12 @@ class Calibration:
 
 def _places(
     noted: Mapping[str, object], sizes: Mapping[str, int], num_bytes: Callable[[int], int], end: int
-) -> dict[str, Place] | None:
+) -> dict[str, MomentPlace] | None:
     """Those of matrices of these sizes, in a file that ends at `end`; None where one is missing or another."""
     found = {}
     for name, size in sizes.items():
         match noted.get(name):
             case [int(offset), int(stored), int(num_rows)] if stored == size and 0 <= num_rows < _MAX_ROWS:
                 if 0 <= offset <= end - num_bytes(size):
-                    found[name] = Place(offset, size, num_rows)
+                    found[name] = MomentPlace(offset, size, num_rows)
     return found if len(found) == len(sizes) else None

@@ -5,7 +5,7 @@ import numpy as np
 from reader_edge_runtime.arrays import Float32Array
 
 
-class Divergence:
+class KlDivergence:
     """Collects rows of logits of a reference and of a model, at the same tokens.
 
     kl_nats: KL(reference || model) of every row so far. num_equal: rows where both models' first choice is the

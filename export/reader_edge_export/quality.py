@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from reader_edge_export.divergence import Divergence
+from reader_edge_export.divergence import KlDivergence
 from reader_edge_export.layered_model import LayeredModel
 from reader_edge_export.pass_chain import PassChain
 from reader_edge_runtime.errors import ParityError
@@ -27,7 +27,7 @@ def max_quality_tokens(num_parameters: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class QualityAgainstSource:
-    """Divergence of a package from its source over texts, each from its first token; see `Divergence.figures`.
+    """Divergence of a package from its source over texts, each from its first token; see `KlDivergence.figures`.
 
     Its figures raise ParityError where the package has lost the model.
     """
@@ -40,7 +40,7 @@ class QualityAgainstSource:
         return [PassChain.of_text([], token_ids, _CHUNK) for token_ids in self.sequences]
 
     def figures(self, results: Iterator[ForwardResult]) -> dict[str, float]:
-        divergence = Divergence()
+        divergence = KlDivergence()
         for chain, logits_of_source in zip(self.chains, self.model.logits(self.sequences), strict=True):
             expected = logits_of_source.numpy()
             for logits in (result.wanted_logits[0] for result in islice(results, len(chain.passes))):

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from reader_edge.batch.batch_input import count_requests, read_requests
-from reader_edge.batch.batch_job import Answering, BatchJob
+from reader_edge.batch.batch_job import BatchBackend, BatchJob
 from reader_edge.batch.batch_output import BatchOutput
 from reader_edge.server.endpoints import PATHS
 from reader_edge_runtime.errors import BatchError
@@ -29,7 +29,7 @@ class Batch:
     def num_refused(self) -> int:
         return self._output.num_refused
 
-    async def answer(self, answering: Answering, on_progress: Callable[[int, int], object]) -> None:
+    async def answer(self, backend: BatchBackend, on_progress: Callable[[int, int], object]) -> None:
         """Answer what is left.
 
         on_progress: told requests that are done, and all. Raises BatchError.
@@ -39,8 +39,8 @@ class Batch:
             on_progress(self.num_done, self.num_requests)
 
         tell()
-        async with answering:
-            job = BatchJob(answering, self._ids, self._output, tell)
+        async with backend:
+            job = BatchJob(backend, self._ids, self._output, tell)
             await job.run(read_requests(self._input_file, PATHS))
 
 

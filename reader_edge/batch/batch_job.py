@@ -11,7 +11,7 @@ from reader_edge.batch.batch_output import BatchOutput
 from reader_edge_runtime.errors import BatchError
 
 
-class Answering(AbstractAsyncContextManager[object], Protocol):
+class BatchBackend(AbstractAsyncContextManager[object], Protocol):
     """What answers requests until it is left. max_pending: requests that are worth asking at once."""
 
     max_pending: int
@@ -25,12 +25,12 @@ class BatchJob:
 
     def __init__(
         self,
-        answering: Answering,
+        backend: BatchBackend,
         ids: Mapping[str, str],
         output: BatchOutput,
         on_done: Callable[[], object],
     ) -> None:
-        self._answering = answering
+        self._answering = backend
         self._output = output
         self._left = {name: made_of for name, made_of in ids.items() if name not in output.done}
         self._on_done = on_done

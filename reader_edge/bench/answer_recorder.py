@@ -4,13 +4,13 @@ import json
 from collections.abc import Iterator, Sequence
 
 from reader_edge.bench.decode.fixed_budget import answer_at
-from reader_edge.question import Question
+from reader_edge.eval_prompt import EvalPrompt
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, ReaderEdgeError
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import Drafter, DraftRequest, RequestContext, RequestDrafter
 
 
-def record_answers(engine: Engine, questions: Sequence[Question], config: GenerationConfig) -> Iterator[str]:
+def record_answers(engine: Engine, questions: Sequence[EvalPrompt], config: GenerationConfig) -> Iterator[str]:
     """A line of JSON for each question, with its plain answer; `read_recording` reads it."""
     fingerprint = engine.tokenizer.fingerprint()
     for number, question in enumerate(questions, start=1):

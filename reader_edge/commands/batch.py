@@ -13,7 +13,7 @@ import reader_edge
 from reader_edge.commands import options
 
 if TYPE_CHECKING:
-    from reader_edge.batch.batch_job import Answering
+    from reader_edge.batch.batch_job import BatchBackend
 
 
 @click.command(short_help="Answer a file of requests in OpenAI's batch format.")
@@ -64,9 +64,9 @@ def batch(
     load = partial(load_engine, model, engine_config, sources)
     with open_batch(input_file, output_file) as opened:
         if opened.num_done < opened.num_requests:
-            answering = _answering(ray_address, load, name or model_name(model), max_tokens)
+            backend = _answering(ray_address, load, name or model_name(model), max_tokens)
             with count_progress("Requests") as on_progress:
-                asyncio.run(opened.answer(answering, on_progress))
+                asyncio.run(opened.answer(backend, on_progress))
         num_refused = opened.num_refused
     if num_refused:
         requests = "1 request was" if num_refused == 1 else f"{num_refused} requests were"
@@ -75,15 +75,15 @@ def batch(
 
 def _answering(
     ray_address: str | None, load: "Callable[[], reader_edge.Engine]", name: str, max_tokens: int
-) -> "Answering":
+) -> "BatchBackend":
     """An engine here, or those of a cluster."""
     if ray_address is not None:
-        from reader_edge.batch.ray_answerer import RayAnswerer
+        from reader_edge.batch.ray_backend import RayBackend
 
-        cluster = RayAnswerer(ray_address, load, name, max_tokens)
+        cluster = RayBackend(ray_address, load, name, max_tokens)
         for notice in cluster.notices:
             click.echo(f"On the cluster: {notice}", err=True)
         return cluster
-    from reader_edge.batch.answerer import Answerer
+    from reader_edge.batch.local_backend import LocalBackend
 
-    return Answerer(load(), name, max_tokens)
+    return LocalBackend(load(), name, max_tokens)

@@ -58,9 +58,9 @@ def decode(
     from reader_edge.bench.decode.fixed_budget import bench_budgets
     from reader_edge.bench.decode.source_sets import SourceStock
     from reader_edge.bench.plot import check_plot
+    from reader_edge.eval_prompt import play_out
     from reader_edge.model_source import further_sources, load_engine
     from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
-    from reader_edge.question import play_out
     from reader_edge.terminal.console import count_progress
 
     check_plot(plot)

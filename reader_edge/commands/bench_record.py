@@ -34,9 +34,9 @@ def record(
     model thought likely after each token, so that --sources may name logits too. MODEL is what `run` takes.
     """
     from reader_edge.bench.answer_recorder import record_answers
+    from reader_edge.eval_prompt import play_out
     from reader_edge.model_source import load_engine
     from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
-    from reader_edge.question import play_out
     from reader_edge.terminal.console import count_progress
     from reader_edge.terminal.control_characters import visible
     from reader_edge_runtime.atomic_file import new_file

@@ -13,7 +13,7 @@ from reader_edge.commands import options
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class PromptInput:
     """What is asked.
 
     dash: "-" where standard input is to be read. raw: without the chat template, which template_args are for.
@@ -90,7 +90,7 @@ def _dash(context: click.Context, parameter: click.Parameter, value: str | None)
 @click.option("--compare", is_flag=True, help="Answer plainly and drafted in turn; tell both speeds.")
 # The engine's group comes first: --no-draft is its own, so that nothing is loaded to draft with.
 @options.grouped(
-    question=Question,
+    prompt_input=PromptInput,
     engine_config="EngineConfig",
     sources="DraftSources",
     sampling="SamplingConfig",
@@ -98,7 +98,7 @@ def _dash(context: click.Context, parameter: click.Parameter, value: str | None)
 )
 def run(
     model: str | None,
-    question: Question,
+    prompt_input: PromptInput,
     config: "reader_edge.GenerationConfig",
     engine_config: "reader_edge.EngineConfig",
     sources: "reader_edge.DraftSources",
@@ -114,9 +114,9 @@ def run(
     bundled demo. A lone '-' reads the prompt from standard input, and so does a pipe.
     """
     if model == "-":
-        model, question = None, replace(question, dash="-")
+        model, prompt_input = None, replace(prompt_input, dash="-")
     _check_together(engine_config, sources, session_file, compare)
-    text = question.read()
+    text = prompt_input.read()
     if text is None and (as_json or compare):
         raise click.UsageError("--json and --compare need a prompt: give one with -p.")
 
@@ -129,17 +129,17 @@ def run(
     accept_any_text()
     config = replace(config, is_scored=stats or as_json)
     engine = load_engine(model, engine_config, sources)
-    session = None if session_file is None else KeptSession(engine, session_file, question.system)
+    session = None if session_file is None else KeptSession(engine, session_file, prompt_input.system)
     if text is None:
         said = session.messages if session else ()
-        chat = Chat(engine, config, question.system, question.raw, stats, said, question.template_args)
+        chat = Chat(engine, config, prompt_input.system, prompt_input.raw, stats, said, prompt_input.template_args)
         chat.run()
         if session is not None:
             session.save(chat.messages)
         return
-    asked = build_prompt(engine, text, question.system, question.raw)
+    asked = build_prompt(engine, text, prompt_input.system, prompt_input.raw)
     prompt = asked if session is None else session.prompt(asked)
-    told = with_template_args(prompt, question.template_args)
+    told = with_template_args(prompt, prompt_input.template_args)
     if compare:
         if not print_compared(engine, told, config, as_json, stats):
             raise click.ClickException(options.DIFFERENT_TOKENS)

@@ -10,7 +10,7 @@ from reader_edge.commands import options
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServerAddress:
     """Where to listen, and who may ask there."""
 
     host: str
@@ -73,12 +73,12 @@ class Limits:
 @options.head
 @options.draft_model
 @options.grouped(
-    place=Place, limits=Limits, serving="ServingConfig", engine_config="EngineConfig", sources="DraftSources"
+    place=ServerAddress, limits=Limits, serving="ServingConfig", engine_config="EngineConfig", sources="DraftSources"
 )
 def serve(
     model: str | None,
     name: str | None,
-    place: Place,
+    place: ServerAddress,
     limits: Limits,
     serving: "reader_edge.ServingConfig",
     engine_config: "reader_edge.EngineConfig",

@@ -51,6 +51,7 @@ def verify(
 
     Exit code 1 when a token differs, or a bit where the package's attention is 'exact', or when no draft was verified.
     """
+    from reader_edge.eval_prompt import play_out
     from reader_edge.model_source import further_sources, load_engine
     from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
     from reader_edge.proof.proof import ProofListener, prove
@@ -62,7 +63,6 @@ def verify(
         proof_verdict,
     )
     from reader_edge.proof.time_budget import TimeBudget
-    from reader_edge.question import play_out
     from reader_edge.terminal.console import print_table, share_progress
     from reader_edge_runtime import GenerationConfig
 

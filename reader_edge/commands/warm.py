@@ -39,10 +39,10 @@ def warm(model: str | None, prompts: Path | None, tokens: int, engine_config: "r
     `Engine.load` find there, in place of those of an earlier run; interrupted, nothing changes. They change no token:
     only how soon it comes. MODEL is what `run` takes.
     """
+    from reader_edge.eval_prompt import play_out
     from reader_edge.model_source import load_engine
     from reader_edge.own_answers import answer_all, bundled_instructions
     from reader_edge.prompt_file import read_prompts
-    from reader_edge.question import play_out
     from reader_edge.terminal.console import count_progress
     from reader_edge.terminal.control_characters import visible
     from reader_edge.terminal.sizes import readable_size

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from reader_edge.datastore.corpus import Piece, read_pieces
+from reader_edge.datastore.corpus import CorpusPiece, read_pieces
 from reader_edge.terminal.console import byte_progress, stage_progress
 from reader_edge.terminal.sizes import readable_size
 from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuilder
@@ -65,8 +65,8 @@ def merge_datastores(paths: Sequence[Path], out: Path, max_memory: int) -> Build
     return _write(builder, out, facts, "reading", started)
 
 
-def _batches(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
-    batch: list[Piece] = []
+def _batches(pieces: Iterator[CorpusPiece]) -> Iterator[list[CorpusPiece]]:
+    batch: list[CorpusPiece] = []
     num_characters = 0
     for piece in pieces:
         batch.append(piece)
@@ -78,7 +78,7 @@ def _batches(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
         yield batch
 
 
-def _add_batch(builder: DatastoreBuilder, tokenizer: Tokenizer, batch: Sequence[Piece], path: Path) -> None:
+def _add_batch(builder: DatastoreBuilder, tokenizer: Tokenizer, batch: Sequence[CorpusPiece], path: Path) -> None:
     try:
         encoded = tokenizer.encode_batch([piece.text for piece in batch])
     except PromptError as error:

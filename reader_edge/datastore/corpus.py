@@ -23,7 +23,7 @@ _PARQUET_ROWS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class CorpusPiece:
     """A part of a document, in order. read_share: the share of its file that has been read, 0 to 1."""
 
     text: str
@@ -31,7 +31,7 @@ class Piece:
     read_share: float
 
 
-def read_pieces(path: Path, file_format: str | None, field: str) -> Iterator[Piece]:
+def read_pieces(path: Path, file_format: str | None, field: str) -> Iterator[CorpusPiece]:
     """The texts of a file. None: the format that its name tells. Raises DatastoreError, InstallationError."""
     chosen = file_format or {".jsonl": "jsonl", ".parquet": "parquet"}.get(path.suffix, "text")
     if chosen == "jsonl":
@@ -39,7 +39,7 @@ def read_pieces(path: Path, file_format: str | None, field: str) -> Iterator[Pie
     return _read_parquet(path, field) if chosen == "parquet" else _read_text(path)
 
 
-def _read_text(path: Path) -> Iterator[Piece]:
+def _read_text(path: Path) -> Iterator[CorpusPiece]:
     held, is_in_name = "", False
     for chunk, share in _decoded(path):
         for number, part in enumerate(chunk.split(_SEPARATOR)):
@@ -75,7 +75,7 @@ def _decoded(path: Path) -> Iterator[tuple[str, float]]:
             yield text, min(num_read / num_bytes, 1.0)
 
 
-def _read_jsonl(path: Path, field: str) -> Iterator[Piece]:
+def _read_jsonl(path: Path, field: str) -> Iterator[CorpusPiece]:
     num_bytes = max(path.stat().st_size, 1)
     with path.open("rb") as file:
         for number, line in enumerate(iter(partial(file.readline, _MAX_LINE_BYTES), b""), start=1):
@@ -91,7 +91,7 @@ def _read_jsonl(path: Path, field: str) -> Iterator[Piece]:
             yield from _split(text, min(file.tell() / num_bytes, 1.0))
 
 
-def _read_parquet(path: Path, field: str) -> Iterator[Piece]:
+def _read_parquet(path: Path, field: str) -> Iterator[CorpusPiece]:
     try:
         from pyarrow import parquet
     except ImportError:
@@ -114,17 +114,17 @@ def _read_parquet(path: Path, field: str) -> Iterator[Piece]:
         raise DatastoreError(f"'{path}' is not a readable Parquet file: {reason}") from None
 
 
-def _split(document: str, share: float) -> Iterator[Piece]:
+def _split(document: str, share: float) -> Iterator[CorpusPiece]:
     """A document, or its end, in pieces."""
     end = yield from _pieces_of(document, share)
-    yield Piece(end, True, share)
+    yield CorpusPiece(end, True, share)
 
 
-def _pieces_of(text: str, share: float) -> Generator[Piece, None, str]:
+def _pieces_of(text: str, share: float) -> Generator[CorpusPiece, None, str]:
     """The pieces that a long text begins with; returns what is left."""
     while len(text) > 2 * _PIECE:
         cut = _cut(text)
-        yield Piece(text[:cut], False, share)
+        yield CorpusPiece(text[:cut], False, share)
         text = text[cut:]
     return text
 

@@ -14,7 +14,7 @@ from reader_edge_runtime.decoding.request import Request
 _PLAIN_EVERY = 4  # requests of which one is decoded plainly beside drafted ones
 
 
-class Decoder(Protocol):
+class StepDecoder(Protocol):
     """What the assembly's decoders offer to those who come and go."""
 
     on_logits: Callable[[Request, npt.NDArray[np.float32]], None] | None
@@ -65,7 +65,7 @@ def num_at_random(num_answers: int) -> int:
 
 
 def decode(
-    decoder: Decoder,
+    decoder: StepDecoder,
     arrivals: Sequence[Arrival],
     reads_logits: bool,
     witnesses: dict[Request, Witness],

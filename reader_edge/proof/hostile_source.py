@@ -6,12 +6,12 @@ import numpy as np
 
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
-from reader_edge_runtime.drafting.sources.source import Source
+from reader_edge_runtime.drafting.sources.source import DraftSource
 
 _MAX_PROPOSED = 24
 
 
-class HostileSource(Source):
+class HostileSource(DraftSource):
     """Random trees of random tokens, siblings named twice and more, with claims from unlikely to sure.
 
     token_ids: the ids it draws from; outside the vocabulary they must end in an error that names this source. The same

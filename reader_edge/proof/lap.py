@@ -16,14 +16,14 @@ from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuil
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.header import DatastoreFacts
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
-from reader_edge_runtime.drafting.sources.source import Source
+from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 
 
 class DrafterMaker:
     """Makes the drafters of a proof by name. further: names of those with sources beside every engine's, and these."""
 
-    def __init__(self, engine: Engine, further: Sequence[Source]) -> None:
+    def __init__(self, engine: Engine, further: Sequence[DraftSource]) -> None:
         sets = dict.fromkeys((*((source,) for source in further), tuple(further)))
         self.further = {" + ".join(("all sources", *(source.name for source in few))): few for few in sets if few}
         self.fingerprint = engine.tokenizer.fingerprint()

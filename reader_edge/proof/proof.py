@@ -10,6 +10,7 @@ they pay or not, in widths drawn at random. What users run comes first, and each
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from reader_edge.eval_prompt import EvalPrompt
 from reader_edge.proof.any_width import AnyWidth
 from reader_edge.proof.arrivals import Arrival, all_at_once, at_random, decode, num_at_random
 from reader_edge.proof.hostile_source import HostileSource
@@ -20,13 +21,12 @@ from reader_edge.proof.schedule import Visit, schedule
 from reader_edge.proof.time_budget import TimeBudget
 from reader_edge.proof.ways import settings
 from reader_edge.proof.witness import PlainAnswer, Tally, WatchedTarget, Witness
-from reader_edge.question import Question
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig
 from reader_edge_runtime.acceptance import EXACT, AcceptanceRule
 from reader_edge_runtime.assembly import make_trial_decoder
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.drafting.sources.source import Source
+from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.errors import DraftError, ProofError
 
 _REFUSED_TOKENS = 8
@@ -46,9 +46,9 @@ class ProofListener:
 
 def prove(
     engine: Engine,
-    questions: Sequence[Question],
+    questions: Sequence[EvalPrompt],
     max_tokens: int = 144,
-    further: Sequence[Source] = (),
+    further: Sequence[DraftSource] = (),
     budget: TimeBudget | None = None,
     listener: ProofListener | None = None,
     acceptance: AcceptanceRule = EXACT,
@@ -92,7 +92,7 @@ class _Prover:
         engine: Engine,
         prompts: Sequence[tuple[int, ...]],
         max_tokens: int,
-        further: Sequence[Source],
+        further: Sequence[DraftSource],
         budget: TimeBudget,
         listener: ProofListener,
         acceptance: AcceptanceRule,
@@ -146,7 +146,7 @@ class _Prover:
                 visit.prolong()
             self.plain.drop_short()
 
-    def report(self, questions: tuple[Question, ...], refusal: str | None, is_interrupted: bool) -> ProofReport:
+    def report(self, questions: tuple[EvalPrompt, ...], refusal: str | None, is_interrupted: bool) -> ProofReport:
         """What the visits found so far."""
         left: dict[object, set[int]] = {setting: set() for setting in self.tallies}
         for visit in self.visits:

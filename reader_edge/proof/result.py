@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass, replace
 
+from reader_edge.eval_prompt import EvalPrompt, by_category
 from reader_edge.proof.ways import Setting, Way
-from reader_edge.question import Question, by_category
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class ProofReport:
     is_interrupted: whether the user ended it.
     """
 
-    questions: tuple[Question, ...]
+    questions: tuple[EvalPrompt, ...]
     runs: tuple[ProofRun, ...]
     refusal: str | None
     provider: str

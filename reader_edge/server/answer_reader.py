@@ -1,7 +1,7 @@
 """What an answer is made of, found while it comes: thoughts, text, and calls of tools."""
 
 from reader_edge.server.forms.said import Said
-from reader_edge.server.forms.tool_calls import CallReader
+from reader_edge.server.forms.tool_calls import ToolCallParser
 from reader_edge_runtime import GenerationChunk, GenerationResult
 
 THOUGHT = -2  # in place of a call's number: what the model thinks before it answers
@@ -10,7 +10,7 @@ THOUGHT = -2  # in place of a call's number: what the model thinks before it ans
 class AnswerReader:
     """Reads one answer. calls: what finds calls in its text, where there may be any."""
 
-    def __init__(self, calls: CallReader | None = None) -> None:
+    def __init__(self, calls: ToolCallParser | None = None) -> None:
         self._calls = calls
 
     @property

@@ -1,4 +1,4 @@
-"""What all endpoints have in common: a body in, a question to the engine, answers out."""
+"""What all endpoints have in common: a body in, a completion request to the engine, answers out."""
 
 import json
 from abc import ABC, abstractmethod
@@ -9,14 +9,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from reader_edge.server.answer_reader import AnswerReader
-from reader_edge.server.answers import Answers
 from reader_edge.server.api_error import ApiError, api_error
+from reader_edge.server.completion_request import CompletionRequest, Json
+from reader_edge.server.completion_run import CompletionRun
 from reader_edge.server.contract import JsonObject, decode
-from reader_edge.server.forms.tool_calls import CallReader
+from reader_edge.server.forms.tool_calls import ToolCallParser
 from reader_edge.server.http.event_stream import EventStream, LeftError, unless_left
 from reader_edge.server.http.json_body import read_values
 from reader_edge.server.metrics import Metrics
-from reader_edge.server.question import Json, Question
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, Conversation, GenerationResult
 from reader_edge_runtime.text.tokenizer import Tokenizer
@@ -48,15 +48,15 @@ class Endpoint(ABC, Generic[Body]):
             told = self._told_at_once(body)
             if told is not None:
                 return Response(json.dumps(told), media_type="application/json")
-            question = self._checked_question(body)
-            answers = self._answers(question)
-            if question.is_streamed:
-                events = self._events(body, question, answers)
-                return self._stream(await unless_left(request.receive, anext(events)), events, question)
+            completion = self._checked_completion_request(body)
+            answers = self._answers(completion)
+            if completion.is_streamed:
+                events = self._events(body, completion, answers)
+                return self._stream(await unless_left(request.receive, anext(events)), events, completion)
             results = await unless_left(request.receive, answers.whole())
             # In ASCII: what a request said of its form may hold halves of characters.
-            text = json.dumps(self._whole(body, question, answers, results), allow_nan=False)
-            return Response(text, headers=dict(question.headers), media_type="application/json")
+            text = json.dumps(self._whole(body, completion, answers, results), allow_nan=False)
+            return Response(text, headers=dict(completion.headers), media_type="application/json")
         except (LeftError, ClientDisconnect):
             return Response(status_code=_LEFT_STATUS)
         except Exception as error:
@@ -65,28 +65,28 @@ class Endpoint(ABC, Generic[Body]):
     async def answer_whole(self, values: object) -> Json:
         """What a request that asks for no stream is answered with, without HTTP. Raises what keeps it from that."""
         body = decode(values, self.body_type)
-        question = self._checked_question(body)
-        if question.is_streamed:
+        completion = self._checked_completion_request(body)
+        if completion.is_streamed:
             raise ApiError(400, "'stream' has no place here: leave it out.", "stream", "unsupported_parameter")
-        answers = self._answers(question)
-        return self._whole(body, question, answers, await answers.whole())
+        answers = self._answers(completion)
+        return self._whole(body, completion, answers, await answers.whole())
 
-    def _checked_question(self, body: Body) -> Question:
+    def _checked_completion_request(self, body: Body) -> CompletionRequest:
         """What a body asks.
 
         Raises what `_question` does, and ApiError for messages to a model without a chat template, and for more answers
         in a form than there ever is room for.
         """
-        question = self._question(body)
-        if not self._tokenizer.has_chat_template and any(isinstance(each, Conversation) for each in question.prompts):
+        completion = self._completion_request(body)
+        if not self._tokenizer.has_chat_template and any(isinstance(each, Conversation) for each in completion.prompts):
             raise ApiError(
                 400, f"This model has no chat template: send a plain prompt to {self.plain_path} instead of messages."
             )
-        num_held, most = sum(config.grammar is not None for config in question.configs), self._engine.max_grammars
+        num_held, most = sum(config.grammar is not None for config in completion.configs), self._engine.max_grammars
         if num_held > most:
             asked = f"'n' and prompts ask for {num_held} answers in a form, or with tools, together"
             raise ApiError(400, f"{asked}: 1 to {most} are given here.", "n")
-        return question
+        return completion
 
     async def _values(self, request: Request) -> object:
         """What a request's body says. Raises ApiError."""
@@ -96,12 +96,12 @@ class Endpoint(ABC, Generic[Body]):
         """What is told without asking the engine; None where it is asked."""
         return None
 
-    def _answers(self, question: Question) -> Answers:
-        return Answers(self._engine, question, self._metrics, self._settings.max_answer_s)
+    def _answers(self, completion: CompletionRequest) -> CompletionRun:
+        return CompletionRun(self._engine, completion, self._metrics, self._settings.max_answer_s)
 
-    def _stream(self, first: Json, events: AsyncGenerator[Json, None], question: Question) -> Response:
+    def _stream(self, first: Json, events: AsyncGenerator[Json, None], completion: CompletionRequest) -> Response:
         """A response that tells events as they come."""
-        return EventStream(first, events, question.headers)
+        return EventStream(first, events, completion.headers)
 
     def _refusal(self, error: Exception) -> Response:
         """How an error is told."""
@@ -111,19 +111,21 @@ class Endpoint(ABC, Generic[Body]):
     def _tokenizer(self) -> Tokenizer:
         return self._engine.engine.tokenizer
 
-    def _reader(self, question: Question) -> AnswerReader:
+    def _reader(self, completion: CompletionRequest) -> AnswerReader:
         """What reads one answer, from its beginning on."""
-        use, is_formed = question.use, question.form.grammar is not None
-        return AnswerReader(CallReader(use, self._tokenizer.call_form, is_formed) if use.tools else None)
+        use, is_formed = completion.use, completion.form.grammar is not None
+        return AnswerReader(ToolCallParser(use, self._tokenizer.call_form, is_formed) if use.tools else None)
 
     @abstractmethod
-    def _question(self, body: Body) -> Question:
+    def _completion_request(self, body: Body) -> CompletionRequest:
         """What a body asks of the engine. Raises ApiError and ConfigError."""
 
     @abstractmethod
-    def _whole(self, body: Body, question: Question, answers: Answers, results: list[GenerationResult]) -> Json:
+    def _whole(
+        self, body: Body, completion: CompletionRequest, answers: CompletionRun, results: list[GenerationResult]
+    ) -> Json:
         """The answers in one piece."""
 
     @abstractmethod
-    def _events(self, body: Body, question: Question, answers: Answers) -> AsyncGenerator[Json, None]:
+    def _events(self, body: Body, completion: CompletionRequest, answers: CompletionRun) -> AsyncGenerator[Json, None]:
         """What a stream tells, piece by piece."""

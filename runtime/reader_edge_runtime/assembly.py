@@ -20,7 +20,7 @@ from reader_edge_runtime.drafting.sources.head_file import HeadFile
 from reader_edge_runtime.drafting.sources.head_source import HeadSource
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
-from reader_edge_runtime.drafting.sources.source import Source
+from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.errors import DraftModelError
 from reader_edge_runtime.execution.registry import open_head, open_target
@@ -65,9 +65,9 @@ def assemble(
 
 def open_sources(
     given: DraftSources, package: ModelPackage, tokenizer: Tokenizer, config: EngineConfig
-) -> list[Source]:
+) -> list[DraftSource]:
     """A head, a draft model and the caller's own, as sources of a package's drafts; each raises its own errors."""
-    sources: list[Source] = [] if given.head is None else [open_head_source(given.head, package)]
+    sources: list[DraftSource] = [] if given.head is None else [open_head_source(given.head, package)]
     if given.draft_model is not None:
         sources.append(open_draft_model_source(given.draft_model, package, tokenizer, config))
     return [*sources, *given.extra]

@@ -16,7 +16,7 @@ from benchmarks.fidelity.divergence_store import DivergenceStore
 from benchmarks.fidelity.recorded_chats import mixed, read_conversations
 from benchmarks.fidelity.report import Row, write_rows
 from benchmarks.fidelity.scorers import Scorer
-from reader_edge_export.divergence import Divergence
+from reader_edge_export.divergence import KlDivergence
 from reader_edge_export.sources.hugging_face import HuggingFaceSource
 
 VOCAB_SIZE = 20
@@ -57,7 +57,7 @@ class Asked:
 
 
 def expected_figures(name: str) -> dict[str, float]:
-    divergence = Divergence()
+    divergence = KlDivergence()
     for token_ids in TEXTS:
         divergence.add(logits_of("reference", token_ids), logits_of(name, token_ids))
     return divergence.figures()

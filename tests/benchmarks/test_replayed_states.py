@@ -13,7 +13,7 @@ from reader_edge.bench.answer_recorder import record_answers
 from reader_edge.bench.decode.fixed_budget import budget_config
 from reader_edge.bench.decode.source_sets import SourceStock
 from reader_edge.bench.recording import RecordedRequest, read_recording
-from reader_edge.question import Question
+from reader_edge.eval_prompt import EvalPrompt
 from reader_edge_runtime import Engine, GenerationConfig, GenerationStats
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
@@ -57,7 +57,7 @@ class CountingTarget:
 @pytest.fixture
 def recorded(engine: Engine, held_out_texts: list[str], tmp_path: Path) -> RecordedRequest:
     path = tmp_path / "answers.jsonl"
-    lines = record_answers(engine, [Question(held_out_texts[0][:300])], GenerationConfig(max_tokens=40))
+    lines = record_answers(engine, [EvalPrompt(held_out_texts[0][:300])], GenerationConfig(max_tokens=40))
     path.write_text("\n".join(lines), encoding="utf-8")
     [request] = read_recording(path, engine.tokenizer)
     return request

@@ -10,10 +10,10 @@ from click.testing import CliRunner
 
 from reader_edge import DraftConfig, Engine, EngineConfig, GenerationConfig
 from reader_edge.cli import main
+from reader_edge.eval_prompt import EvalPrompt
 from reader_edge.model_source import further_sources
 from reader_edge.proof import ways
 from reader_edge.proof.proof import prove
-from reader_edge.question import Question
 from reader_edge_runtime import DraftSources
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.errors import DraftModelError, IntegrityError, PackageError
@@ -50,7 +50,7 @@ def test_a_proof_has_runs_of_its_own_for_a_draft_model(
     monkeypatch.setattr(ways, "DRAFTERS", ("none",))
     engine = Engine.load(package, UNMEASURED)
     further = further_sources(engine, DraftSources(draft_model=drafting))
-    report = prove(engine, [Question("the cat"), Question("tides")], 12, further=further)
+    report = prove(engine, [EvalPrompt("the cat"), EvalPrompt("tides")], 12, further=further)
     assert report.counts.divergences == 0
     runs = [run for run in report.runs if run.setting.drafter == "all sources + draft model"]
     assert sum(run.nodes_by_source.get("draft model", 0) for run in runs) > 0

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from reader_edge import DraftConfig, Engine, EngineConfig, GenerationConfig
+from reader_edge.eval_prompt import EvalPrompt
 from reader_edge.model_source import further_sources
 from reader_edge.own_answers import answer_all
 from reader_edge.proof import ways
 from reader_edge.proof.proof import prove
-from reader_edge.question import Question
 from reader_edge_export.heads.rounded_head import rounded_head
 from reader_edge_runtime import DraftSources
 from reader_edge_runtime.arrays import Float32Array, Int64Array
@@ -27,7 +27,7 @@ from reader_edge_runtime.package.manifest import SUCCESSORS_NAME
 from tests.export.test_heads import HIDDEN, all_ids, untrained
 from tests.tiny_models import VOCAB_SIZE
 
-QUESTIONS = [Question("the cat"), Question("tides rise and fall"), Question("def add(a, b): return")]
+QUESTIONS = [EvalPrompt("the cat"), EvalPrompt("tides rise and fall"), EvalPrompt("def add(a, b): return")]
 UNMEASURED = EngineConfig(is_calibrated=False)
 MAX_TOKENS = 10
 

@@ -13,7 +13,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_export.sources.gguf.pre_tokenizer import PRE_TOKENIZERS
 from reader_edge_export.sources.gguf.tokenizer import build_tokenizer
-from reader_edge_export.sources.gguf.vocabulary import TokenKind, Vocabulary, chat_template_of, vocabulary_of
+from reader_edge_export.sources.gguf.vocabulary import GgufVocabulary, TokenKind, chat_template_of, vocabulary_of
 from reader_edge_runtime.errors import GgufError, ReaderEdgeError, TokenizerError
 from reader_edge_runtime.text.pattern_check import problem_of
 from tests.gguf_files import byte_level, sentence_piece, small_vocabulary, write_gguf
@@ -30,7 +30,7 @@ LLAMA3 = (
 )
 
 
-def read(path: Path, values: dict[str, Any]) -> Vocabulary:
+def read(path: Path, values: dict[str, Any]) -> GgufVocabulary:
     return vocabulary_of(GgufFile.open(write_gguf(path, "llama", values, {})))
 
 

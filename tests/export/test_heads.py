@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from reader_edge import Engine, GenerationConfig
+from reader_edge.eval_prompt import EvalPrompt
 from reader_edge.proof import ways
 from reader_edge.proof.proof import prove
-from reader_edge.question import Question
 from reader_edge_export.heads.head_graph import head_graph
 from reader_edge_export.heads.head_module import HeadModule
 from reader_edge_export.heads.rounded_head import rounded_head
@@ -181,7 +181,7 @@ def test_a_proof_has_runs_of_its_own_for_a_head(
     with torch.no_grad():
         module.vocabulary.bias[5] = 10  # always sure of the same token
     head = HeadSource(rounded(module), open_head(rounded(module), manifest), VOCAB_SIZE)
-    report = prove(Engine.load(package), [Question("the cat")], 12, further=[head])
+    report = prove(Engine.load(package), [EvalPrompt("the cat")], 12, further=[head])
     assert report.counts.divergences == 0
     assert (
         sum(run.nodes_by_source.get("head", 0) for run in report.runs if run.setting.drafter == "all sources + head")

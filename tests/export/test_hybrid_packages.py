@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from reader_edge.eval_prompt import EvalPrompt
 from reader_edge.proof import ways
 from reader_edge.proof.proof import prove
-from reader_edge.question import Question
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.measuring.width_probe import settle_width
@@ -29,7 +29,7 @@ def package(request: pytest.FixtureRequest, exported: Callable[..., Path]) -> Pa
 def test_hybrids_are_lossless_bit_for_bit(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ways, "DRAFTERS", ("stress", "none"))
     monkeypatch.setattr(ways, "ARRIVAL_DRAFTERS", ("stress",))
-    report = prove(Engine.load(package, UNMEASURED), [Question("the cat"), Question("tides, and the sea")], 16)
+    report = prove(Engine.load(package, UNMEASURED), [EvalPrompt("the cat"), EvalPrompt("tides, and the sea")], 16)
     assert report.counts.tokens_compared > 0
     assert report.counts.divergences == 0
     assert report.logit_rows_bit_equal

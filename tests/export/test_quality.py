@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from reader_edge_export import ExportOptions, export_model, package_check
-from reader_edge_export.divergence import Divergence
+from reader_edge_export.divergence import KlDivergence
 from reader_edge_export.pass_chain import WholePackage, figures_of, logits_after
 from reader_edge_export.quality import QualityAgainstSource, max_quality_tokens, source_figures
 from reader_edge_export.quality_limits import LIMITS, quality_warning
@@ -20,8 +20,8 @@ from tests.export.source_models import layered
 from tests.export.test_pipeline import Exported, TinyModel
 
 
-def divergence_of(expected: list[list[float]], logits: list[list[float]]) -> Divergence:
-    divergence = Divergence()
+def divergence_of(expected: list[list[float]], logits: list[list[float]]) -> KlDivergence:
+    divergence = KlDivergence()
     divergence.add(np.array(expected, np.float32), np.array(logits, np.float32))
     return divergence
 
@@ -30,7 +30,7 @@ def test_divergence_is_that_of_the_definition() -> None:
     rng = np.random.default_rng(0)
     expected, logits = (rng.normal(scale=3, size=(40, 50)) for _ in range(2))
     p, q = (np.exp(x) / np.exp(x).sum(axis=1, keepdims=True) for x in (expected, logits))
-    divergence = Divergence()
+    divergence = KlDivergence()
     for rows in (slice(0, 7), slice(7, 40)):
         divergence.add(expected[rows].astype(np.float32), logits[rows].astype(np.float32))
     kl = (p * np.log(p / q)).sum(axis=1)
@@ -104,7 +104,7 @@ def test_figures_are_of_every_token_from_each_texts_first_on(exported: Exported,
     target = HostTarget.open(ModelPackage.open(exported("llama", "int8", "exact")))
     model = find_source(tiny_model("llama"), None).load_model()
     sequences = [list(range(2, 102)), [5, 4, 3]]  # one longer than a pass
-    divergence = Divergence()
+    divergence = KlDivergence()
     for token_ids in sequences:
         divergence.add(chain_logits(model, token_ids).numpy(), logits_after(target, [], token_ids, 1))
     check = QualityAgainstSource(layered(tiny_model("llama")), sequences)

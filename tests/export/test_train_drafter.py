@@ -113,7 +113,7 @@ def test_a_model_that_says_nothing_is_not_asked_for_ever(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = self_written.SelfWritten(tmp_path, ModelPackage.open(package).fingerprint())
-    monkeypatch.setattr(state_recorder.RecordedRequest, "finish", lambda request: None)
+    monkeypatch.setattr(state_recorder.StateRequest, "finish", lambda request: None)
     written.write(package, bundled.instructions()[:16], 300, float("inf"), lambda done, total: None)
     assert list(written.parts()) == []
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from reader_edge.eval_prompt import EvalPrompt, by_category, play_out
 from reader_edge.prompt_file import FilePrompt
-from reader_edge.question import Question, by_category, play_out
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.errors import PromptError
 from tests.reader_edge.package_copy import PackageCopy
@@ -21,7 +21,7 @@ def chat_engine(chat_package: PackageCopy) -> Engine:
 
 def test_each_turn_comes_after_the_models_own_answers_to_those_before(chat_engine: Engine) -> None:
     first, second, third = play_out(chat_engine, [CHAT], CONFIG, is_raw=False)
-    assert first == Question([{"role": "user", "content": "# tar"}], "chat")
+    assert first == EvalPrompt([{"role": "user", "content": "# tar"}], "chat")
     answer = chat_engine.generate(first.prompt, replace(CONFIG, is_drafted=False)).text
     assert answer
     assert second.prompt == [*first.prompt, {"role": "assistant", "content": answer}, CHAT.turns[1][0]]
@@ -48,6 +48,6 @@ def test_what_the_model_cannot_be_asked_is_told_with_its_line(engine: Engine, ch
 
 
 def test_groups_come_in_order_and_only_where_there_are_categories() -> None:
-    questions = [Question("a", "maths"), Question("b"), Question("c", "maths")]
+    questions = [EvalPrompt("a", "maths"), EvalPrompt("b"), EvalPrompt("c", "maths")]
     assert by_category(questions, [1, 2, 3]) == {"maths": [1, 3], "none": [2]}
-    assert by_category([Question("a"), Question("b")], [1, 2]) == {}
+    assert by_category([EvalPrompt("a"), EvalPrompt("b")], [1, 2]) == {}

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from reader_edge.cli import main
-from reader_edge.commands.run import Question
+from reader_edge.commands.run import PromptInput
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.errors import HistoryError
@@ -220,7 +220,7 @@ def test_options_that_exclude_each_other_exit_2(runner: CliRunner, arguments: li
 
 @pytest.mark.parametrize("option", ["--json", "--compare"])
 def test_one_prompt_s_options_refuse_a_chat(runner: CliRunner, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
-    monkeypatch.setattr(Question, "read", lambda question: None)  # as on a terminal
+    monkeypatch.setattr(PromptInput, "read", lambda question: None)  # as on a terminal
     assert runner.invoke(main, ["run", option]).exit_code == 2
 
 

@@ -7,9 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from reader_edge.cli import main
+from reader_edge.eval_prompt import EvalPrompt
 from reader_edge.own_answers import INSTRUCTIONS, answer_all, bundled_instructions
 from reader_edge.prompt_file import read_prompts
-from reader_edge.question import Question
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.drafting.drafter import PROMPT_TAIL
 from reader_edge_runtime.drafting.sources.own_answers import OWN_ANSWERS_NAME, OwnAnswers
@@ -45,7 +45,7 @@ def test_answers_to_own_prompts_come_first_and_no_more_are_kept_than_asked_for(
 
 @pytest.mark.parametrize("max_batch", [1, 3])
 def test_what_is_kept_does_not_depend_on_which_answers_ended_first(demo_folder: Path, max_batch: int) -> None:
-    questions = [Question(prompt.turns[0]) for prompt in bundled_instructions(6)]
+    questions = [EvalPrompt(prompt.turns[0]) for prompt in bundled_instructions(6)]
     config = GenerationConfig(max_tokens=20)
     engine = Engine.load(demo_folder, EngineConfig(is_calibrated=False, is_probed=False, max_batch=max_batch))
     kept = answer_all(engine, questions, config, 70)
@@ -58,7 +58,7 @@ def test_a_first_answer_is_drafted_from_them_and_is_the_plain_one(package: Packa
     config = GenerationConfig(max_tokens=60)
     plain = Engine.load(package.folder, CONFIG)
     expected = plain.generate("# tar", GenerationConfig(max_tokens=60, is_drafted=False)).token_ids
-    answer_all(plain, [Question("# tar")], config, 100).write(plain.package)
+    answer_all(plain, [EvalPrompt("# tar")], config, 100).write(plain.package)
     warm = Engine.load(package.folder, CONFIG)
     warm.decoder.drafter.wait()  # type: ignore[attr-defined]
     result = warm.generate("# tar", config)
@@ -73,7 +73,7 @@ def test_a_run_that_is_interrupted_leaves_what_was_there(
         raise KeyboardInterrupt
 
     engine = Engine.load(package.folder, CONFIG)
-    path = answer_all(engine, [Question("# tar")], GenerationConfig(max_tokens=5), 100).write(engine.package)
+    path = answer_all(engine, [EvalPrompt("# tar")], GenerationConfig(max_tokens=5), 100).write(engine.package)
     before = path.read_bytes()
     monkeypatch.setattr("reader_edge_runtime.decoding.decoder.Decoder.step", interrupted)
     assert runner.invoke(main, ["warm", str(package.folder), "--no-calibrate"]).exit_code == 130

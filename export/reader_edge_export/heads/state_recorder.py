@@ -39,16 +39,16 @@ class StateRecorder(Drafter):
         self.answers: dict[int, RecordedAnswer] = {}
         self._num_begun = 0
 
-    def begin(self, context: RequestContext) -> "RecordedRequest":
+    def begin(self, context: RequestContext) -> "StateRequest":
         self._num_begun += 1
-        return RecordedRequest(self, self._num_begun - 1, context)
+        return StateRequest(self, self._num_begun - 1, context)
 
     def draft(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | ReaderEdgeError]:
         # Roots, and not nothing: only what was drafted for is observed.
         return [DraftTree.root(draft_request.request.token_ids[-1]) for draft_request in draft_requests]
 
 
-class RecordedRequest(RequestDrafter):
+class StateRequest(RequestDrafter):
     """What the target thought of one request's tokens, from the last one of its prompt on."""
 
     def __init__(self, recorder: StateRecorder, number: int, context: RequestContext) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from reader_edge.question import Question, by_category
+from reader_edge.eval_prompt import EvalPrompt, by_category
 from reader_edge.terminal.memory import peak_bytes
 from reader_edge_runtime import Engine, GenerationConfig, GenerationStats
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
@@ -28,7 +28,7 @@ class TimedAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class TimedRounds:
     """Plain or drafted decoding. rounds: the answers to each prompt, in the order they ran."""
 
     rounds: tuple[tuple[TimedAnswer, ...], ...]
@@ -78,8 +78,8 @@ class Way:
 class Comparison:
     """The same prompts in both ways."""
 
-    plain: Way
-    drafted: Way
+    plain: TimedRounds
+    drafted: TimedRounds
 
     @property
     def is_identical(self) -> bool:
@@ -107,7 +107,7 @@ class DecodeBench:
     sets: by what engines draft from that took their turns, their comparisons with the same plain answers.
     """
 
-    questions: tuple[Question, ...]
+    questions: tuple[EvalPrompt, ...]
     comparisons: tuple[Comparison, ...]
     sets: dict[str, tuple[Comparison, ...]]
     package_bytes: int
@@ -165,13 +165,13 @@ def compare_engines(
             engine.forget()
             answers[way].append(_answer(engine, prompt, way_config))
             on_progress(sum(map(len, answers)), len(ways) * num_rounds)
-    plain, *drafted = (Way((tuple(rounds),)) for rounds in answers)
+    plain, *drafted = (TimedRounds((tuple(rounds),)) for rounds in answers)
     return [Comparison(plain, each) for each in drafted]
 
 
 def bench_decode(
     engine: Engine,
-    questions: Sequence[Question],
+    questions: Sequence[EvalPrompt],
     config: GenerationConfig,
     num_rounds: int,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
@@ -204,7 +204,7 @@ def bench_decode(
 def together(comparisons: Sequence[Comparison]) -> Comparison:
     """Of several prompts."""
     plain, drafted = zip(*((each.plain.rounds[0], each.drafted.rounds[0]) for each in comparisons), strict=True)
-    return Comparison(Way(plain), Way(drafted))
+    return Comparison(TimedRounds(plain), TimedRounds(drafted))
 
 
 def _answer(engine: Engine, prompt: Encodable, config: GenerationConfig) -> TimedAnswer:

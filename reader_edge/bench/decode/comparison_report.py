@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from reader_edge.bench.decode.comparison import ROUNDS, Comparison, DecodeBench, Way, compare, together
+from reader_edge.bench.decode.comparison import ROUNDS, Comparison, DecodeBench, TimedRounds, compare, together
 from reader_edge.bench.decode.fixed_budget import BudgetRun
 from reader_edge.bench.decode.fixed_budget_report import budget_fields, budget_table
 from reader_edge.bench.plot import new_figure, save_plot
@@ -96,8 +96,8 @@ def bench_fields(engine: Engine, bench: DecodeBench, runs: Sequence[BudgetRun]) 
         "speedup": bench.overall.speedup,
         "answer_speedup": bench.overall.answer_speedup,
         "rounds": len(bench.overall.plain.rounds[0]),
-        "plain": _way_fields(bench.overall.plain),
-        "drafted": _way_fields(bench.overall.drafted),
+        "plain": _round_fields(bench.overall.plain),
+        "drafted": _round_fields(bench.overall.drafted),
         "prompts": [
             {"prompt": question.text, "category": question.category, **_part_fields(each)}
             for question, each in zip(bench.questions, bench.comparisons, strict=True)
@@ -128,7 +128,7 @@ def _part_fields(comparison: Comparison) -> dict[str, object]:
     }
 
 
-def _way_fields(way: Way) -> dict[str, object]:
+def _round_fields(way: TimedRounds) -> dict[str, object]:
     stats = way.stats
     return {
         "tokens_per_s": way.tokens_per_s,

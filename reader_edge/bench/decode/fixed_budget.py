@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from reader_edge.bench.decode.source_sets import SourceStock
 from reader_edge.bench.replay.replayed_request import MAX_DEPTH
-from reader_edge.question import Question
+from reader_edge.eval_prompt import EvalPrompt
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, GenerationStats
 from reader_edge_runtime.assembly import make_trial_decoder
 from reader_edge_runtime.decoding.planning.planner import Planner
@@ -48,7 +48,7 @@ class FixedBudget(Planner):
 
 def bench_budgets(
     engine: Engine,
-    questions: Sequence[Question],
+    questions: Sequence[EvalPrompt],
     config: GenerationConfig,
     budgets: Sequence[int],
     stock: SourceStock,
@@ -77,7 +77,7 @@ def bench_budgets(
 
 
 def answer_at(
-    engine: Engine, question: Question, config: GenerationConfig, drafter: Drafter, num_nodes: int
+    engine: Engine, question: EvalPrompt, config: GenerationConfig, drafter: Drafter, num_nodes: int
 ) -> Request:
     """The request that answered a question on the engine's model, with so many drafted nodes in every step.
 

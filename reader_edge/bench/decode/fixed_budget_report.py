@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from reader_edge.bench.decode.fixed_budget import BudgetRun
-from reader_edge.question import Question, by_category
+from reader_edge.eval_prompt import EvalPrompt, by_category
 from reader_edge.terminal.console import figures_table
 from reader_edge_runtime import GenerationStats
 
 
-def budget_fields(questions: Sequence[Question], runs: Sequence[BudgetRun]) -> list[dict[str, object]]:
+def budget_fields(questions: Sequence[EvalPrompt], runs: Sequence[BudgetRun]) -> list[dict[str, object]]:
     """Every run, ready for JSON."""
     return [
         {
@@ -24,7 +24,7 @@ def budget_fields(questions: Sequence[Question], runs: Sequence[BudgetRun]) -> l
     ]
 
 
-def budget_table(questions: Sequence[Question], runs: Sequence[BudgetRun]) -> Table:
+def budget_table(questions: Sequence[EvalPrompt], runs: Sequence[BudgetRun]) -> Table:
     """A row for each set of sources, a column for each number of nodes; for each category, and for all."""
     rows: dict[tuple[str, str], list[BudgetRun]] = {}
     for run in runs:

@@ -10,7 +10,7 @@ from reader_edge_runtime.drafting.draft_sources import FilePath
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore, open_datastores
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
-from reader_edge_runtime.drafting.sources.source import Source
+from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.measuring.cost_cache import load_or_measure
 
@@ -22,11 +22,11 @@ class SourceStock:
     datastores: Sequence[Datastore]
     table: SuccessorTable | None
     own_answers: OwnAnswers | None
-    further: Sequence[Source]
+    further: Sequence[DraftSource]
 
     @classmethod
     def of_engine(
-        cls, engine: Engine, datastores: Sequence[FilePath] = (), further: Sequence[Source] = ()
+        cls, engine: Engine, datastores: Sequence[FilePath] = (), further: Sequence[DraftSource] = ()
     ) -> "SourceStock":
         """What an engine's package has, with files of `reader-edge datastore build`. Raises DatastoreError."""
         fingerprint, package = engine.tokenizer.fingerprint(), engine.package

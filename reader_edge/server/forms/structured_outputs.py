@@ -72,7 +72,7 @@ class StructuredOutputs(JsonObject):
     disable_fallback: Annotated[Any, IGNORED] = None
 
 
-class AnswerForm(NamedTuple):
+class RequestedFormat(NamedTuple):
     """grammar: None for any text. param: the field that asks for it. told: OpenAI's words for it."""
 
     grammar: Grammar | None = None
@@ -80,7 +80,7 @@ class AnswerForm(NamedTuple):
     told: Mapping[str, object] = MappingProxyType({"type": "text"})
 
 
-def only_form(forms: Sequence[AnswerForm]) -> AnswerForm:
+def only_form(forms: Sequence[RequestedFormat]) -> RequestedFormat:
     """The one that asks for a form. Raises ApiError where several do."""
     asked = [form for form in forms if form.grammar is not None]
     if len(asked) > 1:
@@ -90,15 +90,15 @@ def only_form(forms: Sequence[AnswerForm]) -> AnswerForm:
         else:
             sentence = f"'{first}' and '{second}' cannot both say what the answer is: leave one out."
         raise ApiError(400, sentence, second)
-    return asked[0] if asked else AnswerForm()
+    return asked[0] if asked else RequestedFormat()
 
 
-def form_of_format(asked: ResponseFormat | FlatJsonOfSchema, name: str) -> AnswerForm:
+def form_of_format(asked: ResponseFormat | FlatJsonOfSchema, name: str) -> RequestedFormat:
     """name: of the field. Raises ApiError and ConfigError."""
     told = {key: value for key, value in msgspec.to_builtins(asked).items() if value is not None}
     match asked:
         case AnyText():
-            return AnswerForm()
+            return RequestedFormat()
         case AnyJson():
             return schema_form(asked.schema or _ANY_OBJECT, asked.schema is None, name, told)
         case DescribedSchema():
@@ -115,17 +115,19 @@ def form_of_format(asked: ResponseFormat | FlatJsonOfSchema, name: str) -> Answe
 
 def schema_form(
     schema: Mapping[str, Any], is_strict: bool, name: str, told: Mapping[str, object] = MappingProxyType({})
-) -> AnswerForm:
+) -> RequestedFormat:
     """is_strict: what cannot be followed is refused, otherwise it is left out. Raises ApiError and ConfigError."""
     check_depth(schema, f"The schema of '{name}'", name)
     text = json.dumps(schema if is_strict else {**schema, "x-guidance": {"lenient": True}})
-    return AnswerForm(Grammar("json_schema", text), name, told)
+    return RequestedFormat(Grammar("json_schema", text), name, told)
 
 
-def forms_of_outputs(asked: StructuredOutputs, param: str) -> list[AnswerForm]:
+def forms_of_outputs(asked: StructuredOutputs, param: str) -> list[RequestedFormat]:
     """Raises ApiError and ConfigError."""
     given = {part: getattr(asked, part) for part in _KINDS}
-    forms = [AnswerForm(grammar_of(part, value, param), param) for part, value in given.items() if value is not None]
+    forms = [
+        RequestedFormat(grammar_of(part, value, param), param) for part, value in given.items() if value is not None
+    ]
     return [*forms, schema_form(_ANY_OBJECT, True, param)] if asked.json_object else forms
 
 

@@ -11,7 +11,7 @@ from reader_edge_runtime.text.calls.call_notation import is_open, read_calls
 _PREFIXES = ("[TOOL_CALLS]", "<|python_tag|>")  # of whole answers that are calls, where a template says nothing of it
 
 
-class CallReader:
+class ToolCallParser:
     """Reads one answer.
 
     A call with JSON arguments that the answer must be comes in pieces, as they are said. Others come whole, once they

@@ -12,15 +12,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from reader_edge.server.answer_reader import THOUGHT, AnswerReader, text_in
-from reader_edge.server.answers import Answers
 from reader_edge.server.api_error import ApiError, api_error, told
+from reader_edge.server.completion_request import CompletionRequest, Json
+from reader_edge.server.completion_run import CompletionRun
 from reader_edge.server.endpoint import Endpoint
 from reader_edge.server.forms.tool_grammar import tool_grammar
 from reader_edge.server.http.event_stream import LineStream
 from reader_edge.server.http.json_body import finite, read_values
 from reader_edge.server.ollama.bodies import GenerateBody, OllamaBody, OllamaChatBody
 from reader_edge.server.openai.token_fields import chat_logprobs
-from reader_edge.server.question import Json, Question
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import GenerationChunk, GenerationResult, GenerationStats
 
@@ -30,7 +30,7 @@ _NS = 1_000_000_000  # of a second
 AnyBody = TypeVar("AnyBody", bound=OllamaBody)
 
 
-class Piece(NamedTuple):
+class AnswerPiece(NamedTuple):
     """A part of an answer. calls: those that are whole with it."""
 
     text: str = ""
@@ -47,7 +47,7 @@ class OllamaReader:
         self._arguments = ""
         self._number = -1
 
-    def push(self, answered: GenerationChunk | GenerationResult) -> Piece:
+    def push(self, answered: GenerationChunk | GenerationResult) -> AnswerPiece:
         """What a further piece says, or the whole answer."""
         said = self._reader.push(answered)
         calls: list[Json] = []
@@ -59,7 +59,7 @@ class OllamaReader:
                 self._arguments += each.text
         if answered.finish_reason is not None:
             calls += self._whole()
-        return Piece(text_in(said), text_in(said, THOUGHT), tuple(calls))
+        return AnswerPiece(text_in(said), text_in(said, THOUGHT), tuple(calls))
 
     def _whole(self) -> list[Json]:
         """The call that was begun, if its arguments came to their end."""
@@ -83,9 +83,9 @@ class OllamaEndpoint(Endpoint[AnyBody]):
         check_ollama_model(body.model, self._settings)
         if not body.is_empty:
             return None
-        return self._head(body) | self._said(Piece(), []) | {"done": True, "done_reason": "load"}
+        return self._head(body) | self._said(AnswerPiece(), []) | {"done": True, "done_reason": "load"}
 
-    def _question(self, body: AnyBody) -> Question:
+    def _completion_request(self, body: AnyBody) -> CompletionRequest:
         check_ollama_model(body.model, self._settings)
         if body.think and self._tokenizer.thinking_form is None:
             sentence = f"'think' is {told(body.think)}, but the model here does not think: leave it out."
@@ -95,7 +95,7 @@ class OllamaEndpoint(Endpoint[AnyBody]):
         asked = num_predict if num_predict > 0 else None
         max_tokens, headers = self._settings.allowed_tokens("options.num_predict", asked)
         grammar = tool_grammar(use, self._tokenizer.call_form, form.grammar)
-        return Question(
+        return CompletionRequest(
             prompts=[body.prompt_of(use, self._tokenizer.has_chat_template)],
             configs=[replace(body.config(max_tokens), grammar=grammar)],
             use=use,
@@ -104,23 +104,27 @@ class OllamaEndpoint(Endpoint[AnyBody]):
             headers=headers,
         )
 
-    def _whole(self, body: AnyBody, question: Question, answers: Answers, results: list[GenerationResult]) -> Json:
+    def _whole(
+        self, body: AnyBody, completion: CompletionRequest, answers: CompletionRun, results: list[GenerationResult]
+    ) -> Json:
         result = results[0]
-        said = self._said(OllamaReader(self._reader(question)).push(result), self._logprobs(result))
+        said = self._said(OllamaReader(self._reader(completion)).push(result), self._logprobs(result))
         return self._head(body) | said | _end(result.finish_reason, result.stats, answers)
 
-    async def _events(self, body: AnyBody, question: Question, answers: Answers) -> AsyncGenerator[Json, None]:
-        reader = OllamaReader(self._reader(question))
+    async def _events(
+        self, body: AnyBody, completion: CompletionRequest, answers: CompletionRun
+    ) -> AsyncGenerator[Json, None]:
+        reader = OllamaReader(self._reader(completion))
         async for _, chunk in answers.pieces():
             piece, logprobs = reader.push(chunk), self._logprobs(chunk)
             if any(piece) or logprobs:
                 yield self._head(body) | self._said(piece, logprobs) | {"done": False}
             if chunk.finish_reason is not None and chunk.stats is not None:
                 end = _end(chunk.finish_reason, chunk.stats, answers)
-                yield self._head(body) | self._said(Piece(), []) | end
+                yield self._head(body) | self._said(AnswerPiece(), []) | end
 
-    def _stream(self, first: Json, events: AsyncGenerator[Json, None], question: Question) -> Response:
-        return LineStream(first, events, question.headers)
+    def _stream(self, first: Json, events: AsyncGenerator[Json, None], completion: CompletionRequest) -> Response:
+        return LineStream(first, events, completion.headers)
 
     def _refusal(self, error: Exception) -> Response:
         return api_error(error).response(is_ollama=True)
@@ -134,7 +138,7 @@ class OllamaEndpoint(Endpoint[AnyBody]):
         return content if isinstance(content, list) else []
 
     @abstractmethod
-    def _said(self, piece: Piece, logprobs: list[object]) -> Json:
+    def _said(self, piece: AnswerPiece, logprobs: list[object]) -> Json:
         """A part of an answer, or all of it."""
 
 
@@ -143,7 +147,7 @@ class OllamaChatEndpoint(OllamaEndpoint[OllamaChatBody]):
 
     body_type = OllamaChatBody
 
-    def _said(self, piece: Piece, logprobs: list[object]) -> Json:
+    def _said(self, piece: AnswerPiece, logprobs: list[object]) -> Json:
         message: Json = {"role": "assistant", "content": piece.text}
         message |= {"thinking": piece.thinking} if piece.thinking else {}
         message |= {"tool_calls": piece.calls} if piece.calls else {}
@@ -155,7 +159,7 @@ class GenerateEndpoint(OllamaEndpoint[GenerateBody]):
 
     body_type = GenerateBody
 
-    def _said(self, piece: Piece, logprobs: list[object]) -> Json:
+    def _said(self, piece: AnswerPiece, logprobs: list[object]) -> Json:
         said: Json = {"response": piece.text}
         said |= {"thinking": piece.thinking} if piece.thinking else {}
         return said | ({"logprobs": logprobs} if logprobs else {})
@@ -181,7 +185,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
-def _end(reason: str, stats: GenerationStats, answers: Answers) -> Json:
+def _end(reason: str, stats: GenerationStats, answers: CompletionRun) -> Json:
     """How an answer ended, what it took in nanoseconds, and the tokens counted. The model was there already."""
     return {
         "done": True,

@@ -9,7 +9,7 @@ from msgspec import Meta, field
 
 from reader_edge.server.api_error import ApiError, agreed
 from reader_edge.server.contract import IGNORED, UNSUPPORTED, JsonObject, within
-from reader_edge.server.forms.structured_outputs import AnswerForm, schema_form
+from reader_edge.server.forms.structured_outputs import RequestedFormat, schema_form
 from reader_edge.server.forms.tools import MaxTools, Tool, ToolUse
 from reader_edge.server.ollama.open_calls import OpenCalls
 from reader_edge.server.openai.answer_body import Stop
@@ -118,10 +118,10 @@ class OllamaBody(JsonObject):
     def prompt_of(self, use: ToolUse, has_template: bool) -> Encodable:
         """What is answered. Raises ApiError."""
 
-    def form(self) -> AnswerForm:
+    def form(self) -> RequestedFormat:
         """What form the answer is to have. Raises ApiError and ConfigError."""
         if isinstance(self.format, str):
-            return schema_form(_JSON_SCHEMA, True, "format") if self.format else AnswerForm()
+            return schema_form(_JSON_SCHEMA, True, "format") if self.format else RequestedFormat()
         return schema_form(self.format, False, "format")
 
     def config(self, max_tokens: int) -> GenerationConfig:

@@ -11,9 +11,9 @@ from starlette.routing import Route
 
 from reader_edge import __version__
 from reader_edge.server.api_error import ApiError, agreed, api_error
+from reader_edge.server.completion_request import Json
 from reader_edge.server.contract import IGNORED, JsonObject, decode
 from reader_edge.server.ollama.answering import check_ollama_model, read_ollama_values
-from reader_edge.server.question import Json
 from reader_edge.server.settings import ServerSettings, tagged
 from reader_edge_runtime import Engine
 

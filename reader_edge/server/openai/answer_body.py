@@ -10,11 +10,12 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from reader_edge.server.api_error import ApiError, agreed
+from reader_edge.server.completion_request import CompletionRequest, check_model, with_next_seed
 from reader_edge.server.contract import IGNORED, UNSUPPORTED, JsonObject, bounds, only, within
 from reader_edge.server.forms.structured_outputs import (
-    AnswerForm,
     ChoiceForm,
     JsonForm,
+    RequestedFormat,
     StructuredOutputs,
     forms_of_outputs,
     grammar_of,
@@ -22,7 +23,6 @@ from reader_edge.server.forms.structured_outputs import (
 from reader_edge.server.forms.tool_grammar import tool_grammar
 from reader_edge.server.forms.tools import ToolUse
 from reader_edge.server.openai.messages import Content, text_of
-from reader_edge.server.question import Question, check_model, with_next_seed
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import GenerationConfig, SamplingConfig
 from reader_edge_runtime.generation_config import LOGIT_BIASES
@@ -127,7 +127,7 @@ class AnswerBody(JsonObject):
         """The prompts to answer, each as often as choices are wanted. Raises ApiError."""
 
     @abstractmethod
-    def form(self) -> AnswerForm:
+    def form(self) -> RequestedFormat:
         """What form the answers are to have. Raises ApiError and ConfigError."""
 
     @abstractmethod
@@ -138,7 +138,7 @@ class AnswerBody(JsonObject):
         """Whether log-probabilities are wanted, and of how many likely tokens besides. Raises ApiError."""
         return False, 0
 
-    def question(self, settings: ServerSettings, call_form: CallForm) -> Question:
+    def completion_request(self, settings: ServerSettings, call_form: CallForm) -> CompletionRequest:
         """What is asked of the engine. call_form: in which the model writes calls. Raises ApiError and ConfigError."""
         check_model(self.model, settings)
         use = self.tool_use()
@@ -149,7 +149,7 @@ class AnswerBody(JsonObject):
         max_tokens, headers = settings.allowed_tokens(*self.asked_tokens())
         form = self.form()
         config = replace(self.config(max_tokens), grammar=tool_grammar(use, call_form, form.grammar))
-        return Question(
+        return CompletionRequest(
             prompts=[prompt for prompt in prompts for _ in range(num_choices)],
             configs=[with_next_seed(config, number) for number in range(num_choices)] * len(prompts),
             num_choices=num_choices,
@@ -160,13 +160,13 @@ class AnswerBody(JsonObject):
             headers=headers,
         )
 
-    def guided_forms(self) -> list[AnswerForm]:
+    def guided_forms(self) -> list[RequestedFormat]:
         """The forms that vLLM's fields ask for. Raises ApiError and ConfigError."""
         forms = forms_of_outputs(self.structured_outputs, "structured_outputs") if self.structured_outputs else []
         for part in ("json", "regex", "choice", "grammar"):
             value = getattr(self, f"guided_{part}")
             if value is not None:
-                forms.append(AnswerForm(grammar_of(part, value, f"guided_{part}"), f"guided_{part}"))
+                forms.append(RequestedFormat(grammar_of(part, value, f"guided_{part}"), f"guided_{part}"))
         return forms
 
     def config(self, max_tokens: int) -> GenerationConfig:

@@ -6,17 +6,23 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from reader_edge.server.answer_reader import THOUGHT, AnswerReader, text_in
-from reader_edge.server.answers import Answers
 from reader_edge.server.api_error import ApiError, agreed
+from reader_edge.server.completion_request import CompletionRequest, Json
+from reader_edge.server.completion_run import CompletionRun
 from reader_edge.server.contract import UNSUPPORTED
 from reader_edge.server.forms.said import Said
-from reader_edge.server.forms.structured_outputs import AnswerForm, AnyText, ResponseFormat, form_of_format, only_form
+from reader_edge.server.forms.structured_outputs import (
+    AnyText,
+    RequestedFormat,
+    ResponseFormat,
+    form_of_format,
+    only_form,
+)
 from reader_edge.server.forms.tools import MaxTools, Tool, ToolChoice, ToolUse
 from reader_edge.server.openai.answer_body import ChoicesBody, MaxTokens
 from reader_edge.server.openai.choices import ChoicesEndpoint
 from reader_edge.server.openai.messages import Messages, TemplateArgs, template_args, to_messages
 from reader_edge.server.openai.token_fields import chat_logprobs
-from reader_edge.server.question import Json, Question
 from reader_edge_runtime import Conversation, GenerationChunk, GenerationResult
 from reader_edge_runtime.text.conversation import Encodable
 from reader_edge_runtime.text.tokenizer import Tokenizer
@@ -61,7 +67,7 @@ class ChatBody(ChoicesBody):
             args[asked] = is_turn
         return [Conversation(to_messages(self.messages), use.tools, args, continues)]
 
-    def form(self) -> AnswerForm:
+    def form(self) -> RequestedFormat:
         return only_form([form_of_format(self.response_format, "response_format"), *self.guided_forms()])
 
     def asked_tokens(self) -> tuple[str, int | None]:
@@ -135,5 +141,7 @@ class ChatEndpoint(ChoicesEndpoint[ChatBody]):
     whole_object = "chat.completion"
     piece_object = "chat.completion.chunk"
 
-    def _wording(self, body: ChatBody, question: Question, answers: Answers, number: int) -> ChatWording:
-        return ChatWording(self._reader(question), self._tokenizer, body.include_reasoning)
+    def _wording(
+        self, body: ChatBody, completion: CompletionRequest, answers: CompletionRun, number: int
+    ) -> ChatWording:
+        return ChatWording(self._reader(completion), self._tokenizer, body.include_reasoning)

@@ -6,11 +6,11 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator
 from typing import Protocol, TypeVar
 
-from reader_edge.server.answers import Answers
+from reader_edge.server.completion_request import CompletionRequest, Json
+from reader_edge.server.completion_run import CompletionRun
 from reader_edge.server.endpoint import Endpoint
 from reader_edge.server.openai.answer_body import ChoicesBody
 from reader_edge.server.openai.token_fields import DraftSpans
-from reader_edge.server.question import Json, Question
 from reader_edge_runtime import GenerationChunk, GenerationResult
 
 _FINISH_REASONS = {"stop": "stop", "length": "length", "context": "length"}
@@ -41,31 +41,39 @@ class ChoicesEndpoint(Endpoint[BodyOfChoices]):
     whole_object: str
     piece_object: str
 
-    def _question(self, body: BodyOfChoices) -> Question:
-        return body.question(self._settings, self._tokenizer.call_form)
+    def _completion_request(self, body: BodyOfChoices) -> CompletionRequest:
+        return body.completion_request(self._settings, self._tokenizer.call_form)
 
     @abstractmethod
-    def _wording(self, body: BodyOfChoices, question: Question, answers: Answers, number: int) -> ChoiceWording:
+    def _wording(
+        self, body: BodyOfChoices, completion: CompletionRequest, answers: CompletionRun, number: int
+    ) -> ChoiceWording:
         """What words a choice, from its beginning on."""
 
     def _whole(
-        self, body: BodyOfChoices, question: Question, answers: Answers, results: list[GenerationResult]
+        self,
+        body: BodyOfChoices,
+        completion: CompletionRequest,
+        answers: CompletionRun,
+        results: list[GenerationResult],
     ) -> Json:
         choices = []
         for number, result in enumerate(results):
-            wording = self._wording(body, question, answers, number)
+            wording = self._wording(body, completion, answers, number)
             choice = {"index": number, **wording.choice(result)}
             choices.append(choice | {"finish_reason": _finish_reason(result.finish_reason, wording)})
         return self._head(self.whole_object) | {"choices": choices, "usage": answers.usage()}
 
-    async def _events(self, body: BodyOfChoices, question: Question, answers: Answers) -> AsyncGenerator[Json, None]:
+    async def _events(
+        self, body: BodyOfChoices, completion: CompletionRequest, answers: CompletionRun
+    ) -> AsyncGenerator[Json, None]:
         head, options = self._head(self.piece_object), body.stream_options
         wordings: dict[int, ChoiceWording] = {}
-        spans = [DraftSpans(self._tokenizer) for _ in question.prompts]
+        spans = [DraftSpans(self._tokenizer) for _ in completion.prompts]
         async for number, chunk in answers.pieces():
             is_first = number not in wordings
             if is_first:
-                wordings[number] = self._wording(body, question, answers, number)
+                wordings[number] = self._wording(body, completion, answers, number)
             piece = wordings[number].piece(chunk, is_first)
             sources = {"draft_sources": spans[number].push(chunk)} if options.include_sources else {}
             if is_first or chunk.text or chunk.reasoning or chunk.logprobs or chunk.finish_reason is not None:

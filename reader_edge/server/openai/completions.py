@@ -6,15 +6,21 @@ from typing import Annotated, Literal, cast
 
 from msgspec import Meta
 
-from reader_edge.server.answers import Answers
 from reader_edge.server.api_error import ApiError, wrong_value
+from reader_edge.server.completion_request import CompletionRequest, Json
+from reader_edge.server.completion_run import CompletionRun
 from reader_edge.server.contract import UNSUPPORTED
-from reader_edge.server.forms.structured_outputs import AnswerForm, AnyText, ResponseFormat, form_of_format, only_form
+from reader_edge.server.forms.structured_outputs import (
+    AnyText,
+    RequestedFormat,
+    ResponseFormat,
+    form_of_format,
+    only_form,
+)
 from reader_edge.server.forms.tools import ToolUse
 from reader_edge.server.openai.answer_body import ChoicesBody
 from reader_edge.server.openai.choices import ChoicesEndpoint
 from reader_edge.server.openai.completion_logprobs import CompletionLogprobs, joined
-from reader_edge.server.question import Json, Question
 from reader_edge.server.settings import MAX_CHOICES
 from reader_edge_runtime import GenerationChunk, GenerationConfig, GenerationResult
 from reader_edge_runtime.text.conversation import Encodable
@@ -47,7 +53,7 @@ class CompletionBody(ChoicesBody):
             raise wrong_value("prompt", self.prompt, _PROMPTS, "prompt")
         return cast(Sequence[Encodable], self.prompt)
 
-    def form(self) -> AnswerForm:
+    def form(self) -> RequestedFormat:
         return only_form([form_of_format(self.response_format, "response_format"), *self.guided_forms()])
 
     def asked_tokens(self) -> tuple[str, int | None]:
@@ -109,16 +115,18 @@ class CompletionsEndpoint(ChoicesEndpoint[CompletionBody]):
     id_prefix = "cmpl-"
     whole_object = piece_object = "text_completion"
 
-    def _question(self, body: CompletionBody) -> Question:
-        question = super()._question(body)
+    def _completion_request(self, body: CompletionBody) -> CompletionRequest:
+        completion = super()._completion_request(body)
         if body.max_tokens != 0:
-            return question
+            return completion
         # The one token that is decoded is not told, so nothing about it may end the answer.
         configs = [
-            replace(config, stop=(), stop_token_ids=(), ignores_eos=True, grammar=None) for config in question.configs
+            replace(config, stop=(), stop_token_ids=(), ignores_eos=True, grammar=None) for config in completion.configs
         ]
-        return replace(question, configs=configs, is_answer_hidden=True)
+        return replace(completion, configs=configs, is_answer_hidden=True)
 
-    def _wording(self, body: CompletionBody, question: Question, answers: Answers, number: int) -> CompletionWording:
-        prompt, token_ids = question.prompts[number], answers.prompt_token_ids(number)
-        return CompletionWording(self._tokenizer, prompt, token_ids, body.echo, question.is_answer_hidden)
+    def _wording(
+        self, body: CompletionBody, completion: CompletionRequest, answers: CompletionRun, number: int
+    ) -> CompletionWording:
+        prompt, token_ids = completion.prompts[number], answers.prompt_token_ids(number)
+        return CompletionWording(self._tokenizer, prompt, token_ids, body.echo, completion.is_answer_hidden)

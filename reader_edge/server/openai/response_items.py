@@ -4,8 +4,8 @@ import secrets
 from collections.abc import Iterator
 
 from reader_edge.server.answer_reader import THOUGHT, AnswerReader
+from reader_edge.server.completion_request import Json
 from reader_edge.server.forms.said import Said, new_call_id
-from reader_edge.server.question import Json
 from reader_edge_runtime import GenerationChunk, GenerationResult
 
 Event = tuple[str, Json]

@@ -7,18 +7,18 @@ from typing import Annotated, Any, Literal
 
 from starlette.responses import Response
 
-from reader_edge.server.answers import Answers
 from reader_edge.server.api_error import agreed
+from reader_edge.server.completion_request import CompletionRequest, Json
+from reader_edge.server.completion_run import CompletionRun
 from reader_edge.server.contract import IGNORED, UNSUPPORTED, JsonObject, only
 from reader_edge.server.endpoint import Endpoint
-from reader_edge.server.forms.structured_outputs import AnswerForm, AnyText, TextFormat, form_of_format, only_form
+from reader_edge.server.forms.structured_outputs import AnyText, RequestedFormat, TextFormat, form_of_format, only_form
 from reader_edge.server.forms.tools import FlatTool, FlatToolChoice, MaxTools, ToolUse
 from reader_edge.server.http.event_stream import EventStream
 from reader_edge.server.openai.answer_body import AnswerBody, MaxTokens
 from reader_edge.server.openai.messages import TemplateArgs, template_args
 from reader_edge.server.openai.response_input import InputItems, to_messages_of_input
 from reader_edge.server.openai.response_items import ResponseItems
-from reader_edge.server.question import Json, Question
 from reader_edge_runtime import Conversation, GenerationResult, Message
 from reader_edge_runtime.text.conversation import Encodable
 
@@ -88,7 +88,7 @@ class ResponseBody(AnswerBody):
         args = template_args(self.chat_template_kwargs, effort, self.enable_thinking)
         return [Conversation(first + to_messages_of_input(self.input), use.tools, args)]
 
-    def form(self) -> AnswerForm:
+    def form(self) -> RequestedFormat:
         return only_form([form_of_format(self.text.format, "text.format"), *self.guided_forms()])
 
     def asked_tokens(self) -> tuple[str, int | None]:
@@ -100,19 +100,23 @@ class ResponsesEndpoint(Endpoint[ResponseBody]):
 
     body_type = ResponseBody
 
-    def _question(self, body: ResponseBody) -> Question:
-        return body.question(self._settings, self._tokenizer.call_form)
+    def _completion_request(self, body: ResponseBody) -> CompletionRequest:
+        return body.completion_request(self._settings, self._tokenizer.call_form)
 
-    def _stream(self, first: Json, events: AsyncGenerator[Json, None], question: Question) -> Response:
-        return EventStream(first, events, question.headers, is_named=True)
+    def _stream(self, first: Json, events: AsyncGenerator[Json, None], completion: CompletionRequest) -> Response:
+        return EventStream(first, events, completion.headers, is_named=True)
 
-    def _whole(self, body: ResponseBody, question: Question, answers: Answers, results: list[GenerationResult]) -> Json:
-        items, reason = ResponseItems(self._reader(question)), results[0].finish_reason
+    def _whole(
+        self, body: ResponseBody, completion: CompletionRequest, answers: CompletionRun, results: list[GenerationResult]
+    ) -> Json:
+        items, reason = ResponseItems(self._reader(completion)), results[0].finish_reason
         for _ in (*items.push(results[0]), *items.end(_status(reason))):
             pass
-        return self._response(body, question) | _end(items.output, reason, answers)
+        return self._response(body, completion) | _end(items.output, reason, answers)
 
-    async def _events(self, body: ResponseBody, question: Question, answers: Answers) -> AsyncGenerator[Json, None]:
+    async def _events(
+        self, body: ResponseBody, completion: CompletionRequest, answers: CompletionRun
+    ) -> AsyncGenerator[Json, None]:
         """What a stream tells, in OpenAI's order."""
         number = 0
 
@@ -121,7 +125,7 @@ class ResponsesEndpoint(Endpoint[ResponseBody]):
             number += 1
             return {"type": f"response.{kind}", "sequence_number": number - 1, **fields}
 
-        head, items, reason = self._response(body, question), ResponseItems(self._reader(question)), ""
+        head, items, reason = self._response(body, completion), ResponseItems(self._reader(completion)), ""
         async for _, chunk in answers.pieces():
             if number == 0:  # not before it is taken in
                 for kind in ("created", "in_progress"):
@@ -133,9 +137,9 @@ class ResponsesEndpoint(Endpoint[ResponseBody]):
             yield event(*told)
         yield event(_status(reason), {"response": head | _end(items.output, reason, answers)})
 
-    def _response(self, body: ResponseBody, question: Question) -> Json:
+    def _response(self, body: ResponseBody, completion: CompletionRequest) -> Json:
         """A response before its answer, with what OpenAI's clients look for."""
-        sampling, use = question.configs[0].sampling, question.use
+        sampling, use = completion.configs[0].sampling, completion.use
         return {
             "id": f"resp_{secrets.token_hex(24)}",
             "object": "response",
@@ -147,13 +151,13 @@ class ResponsesEndpoint(Endpoint[ResponseBody]):
             "error": None,
             "incomplete_details": None,
             "instructions": body.instructions or None,
-            "max_output_tokens": question.configs[0].max_tokens,
+            "max_output_tokens": completion.configs[0].max_tokens,
             "metadata": body.metadata if isinstance(body.metadata, dict) else {},
             "parallel_tool_calls": use.is_parallel,
             "previous_response_id": None,
             "store": False,
             "temperature": sampling.temperature,
-            "text": {"format": dict(question.form.told)},
+            "text": {"format": dict(completion.form.told)},
             "tool_choice": use.choice,
             "tools": [
                 {"strict": None, "parameters": None, **tool["function"], "type": "function"} for tool in use.tools
@@ -171,7 +175,7 @@ def _status(reason: str) -> str:
     return "completed" if reason == "stop" else "incomplete"
 
 
-def _end(output: list[Json], reason: str, answers: Answers) -> Json:
+def _end(output: list[Json], reason: str, answers: CompletionRun) -> Json:
     """What becomes of a response at its end."""
     is_whole = reason == "stop"
     usage = answers.usage()

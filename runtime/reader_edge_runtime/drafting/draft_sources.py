@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reader_edge_runtime.config_checks import require
-from reader_edge_runtime.drafting.sources.source import Source
+from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.user_input import given_path
 
 FilePath = str | os.PathLike[str]
@@ -19,7 +19,7 @@ class DraftSources:
     datastores: files of `reader-edge datastore build`, made with the model's tokenizer; 4 at most.
     head: a file of `reader-edge train-drafter`, made for the model.
     draft_model: the package of a smaller model with the same tokenizer.
-    extra: sources of the caller's own (`Source`); with head and draft model as many as can be mixed.
+    extra: sources of the caller's own (`DraftSource`); with head and draft model as many as can be mixed.
     Raises ConfigError.
     """
 
@@ -27,7 +27,7 @@ class DraftSources:
     datastores: Sequence[FilePath] = ()
     head: FilePath | None = None
     draft_model: FilePath | None = None
-    extra: Sequence[Source] = ()
+    extra: Sequence[DraftSource] = ()
 
     def __post_init__(self) -> None:
         for name in ("history", "head", "draft_model"):
@@ -40,4 +40,4 @@ class DraftSources:
         for file in self.datastores:
             given_path(file, "A datastore")
         for source in self.extra:
-            require(isinstance(source, Source), "A source", source, "a Source")
+            require(isinstance(source, DraftSource), "A source", source, "a DraftSource")

@@ -16,7 +16,7 @@ from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
-from reader_edge_runtime.drafting.sources.source import Source
+from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.drafting.sources.source_set import SourceSet
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.drafting.sources.tool_source import ToolSource
@@ -44,7 +44,7 @@ class RetrievalDrafter(Drafter):
     def __init__(
         self,
         config: DraftConfig,
-        sources: Sequence[Source] = (),
+        sources: Sequence[DraftSource] = (),
         datastores: Sequence[Datastore] = (),
         history_file: HistoryFile | None = None,
         table: SuccessorTable | None = None,

@@ -37,7 +37,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def test_a_killed_worker_s_requests_are_answered_by_the_other(cluster: Any, tmp_path: Path) -> None:
-    from reader_edge.batch.ray_answerer import RayAnswerer
+    from reader_edge.batch.ray_backend import RayBackend
 
     files = Files(tmp_path)
     files.write(*REQUESTS)
@@ -45,8 +45,8 @@ def test_a_killed_worker_s_requests_are_answered_by_the_other(cluster: Any, tmp_
     expected = files.texts()
     files.out = tmp_path / "ray.jsonl"
     load = partial(load_engine, None, EngineConfig(is_calibrated=False, threads=1, max_batch=2))
-    answerer = RayAnswerer(cluster.address, load, "demo", 100)
-    workers = list(answerer._num_asked)
+    backend = RayBackend(cluster.address, load, "demo", 100)
+    workers = list(backend._num_asked)
     assert len(workers) == 2
     process_ids = ray.get([worker.__ray_call__.remote(lambda self: os.getpid()) for worker in workers])
 
@@ -55,18 +55,18 @@ def test_a_killed_worker_s_requests_are_answered_by_the_other(cluster: Any, tmp_
             os.kill(process_ids[0], signal.SIGKILL)
 
     with open_batch(files.given, files.out) as batch:
-        asyncio.run(batch.answer(answerer, kill_one))
+        asyncio.run(batch.answer(backend, kill_one))
         assert batch.num_refused == 0
     assert files.texts() == expected
-    assert workers[0] not in answerer._num_asked
+    assert workers[0] not in backend._num_asked
 
 
 def test_a_model_that_a_node_has_not_is_one_sentence(cluster: Any) -> None:
-    from reader_edge.batch.ray_answerer import RayAnswerer
+    from reader_edge.batch.ray_backend import RayBackend
 
     load = partial(load_engine, "no/such/folder/at/all", EngineConfig())
     with pytest.raises(BatchError, match=r"^A node of the Ray cluster has no engine \(.*nothing at.*\): install it"):
-        RayAnswerer(cluster.address, load, "demo", 100)
+        RayBackend(cluster.address, load, "demo", 100)
 
 
 def test_a_cluster_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_cluster_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_what_nodes_tell_of_drafting_is_told_here(cluster: Any) -> None:
-    from reader_edge.batch.ray_answerer import RayAnswerer
+    from reader_edge.batch.ray_backend import RayBackend
 
     def load_where_widths_differ() -> Engine:
         from reader_edge_runtime import assembly
@@ -89,6 +89,6 @@ def test_what_nodes_tell_of_drafting_is_told_here(cluster: Any) -> None:
         vars(assembly)["load_or_settle"] = lambda target, threads: (target, WidthReport(16, 4, 1e-5))
         return load_engine(None, EngineConfig(threads=1))
 
-    answerer = RayAnswerer(cluster.address, load_where_widths_differ, "demo", 100)
-    (notice,) = answerer.notices  # of both nodes
+    backend = RayBackend(cluster.address, load_where_widths_differ, "demo", 100)
+    (notice,) = backend.notices  # of both nodes
     assert "drafting is off" in notice

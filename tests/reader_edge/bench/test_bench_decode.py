@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from reader_edge.bench.decode.comparison import Comparison, bench_decode
 from reader_edge.cli import main
-from reader_edge.question import Question
+from reader_edge.eval_prompt import EvalPrompt
 from reader_edge.terminal.memory import peak_bytes, resident_bytes
 from reader_edge_runtime import Engine, GenerationConfig
 
@@ -29,7 +29,7 @@ def test_all_prompts_count_and_parts_add_up_to_the_wall_clock(engine: Engine) ->
     told: list[tuple[int, int]] = []
     config = GenerationConfig(max_tokens=24, ignores_eos=True)
     bench = bench_decode(
-        engine, list(map(Question, PROMPTS)), config, 2, lambda done, total: told.append((done, total))
+        engine, list(map(EvalPrompt, PROMPTS)), config, 2, lambda done, total: told.append((done, total))
     )
     assert told == [(done, 8) for done in range(1, 9)]
     overall = bench.overall

@@ -14,7 +14,7 @@ from reader_edge.bench.recording import read_recording
 from reader_edge.bench.replay.replay import replay
 from reader_edge.bench.replay.replayed_request import MAX_DEPTH
 from reader_edge.cli import main
-from reader_edge.question import Question
+from reader_edge.eval_prompt import EvalPrompt
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, GenerationStats
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import RequestContext
@@ -29,13 +29,13 @@ CONFIG = GenerationConfig(max_tokens=40)
 
 
 @pytest.fixture(scope="module")
-def questions(held_out_texts: list[str]) -> list[Question]:
+def questions(held_out_texts: list[str]) -> list[EvalPrompt]:
     texts = [text[:300] for text in held_out_texts[:3]]
-    return [Question(text, category) for text, category in zip([*texts, texts[0]], "abab", strict=True)]
+    return [EvalPrompt(text, category) for text, category in zip([*texts, texts[0]], "abab", strict=True)]
 
 
 @pytest.fixture(scope="module")
-def recorded(shared_engine: Engine, questions: list[Question]) -> str:
+def recorded(shared_engine: Engine, questions: list[EvalPrompt]) -> str:
     make_as_new(shared_engine)
     return "\n".join(record_answers(shared_engine, questions, CONFIG))
 
@@ -58,7 +58,7 @@ def counts(stats: GenerationStats) -> tuple[int, int, int]:
 
 @pytest.mark.long
 def test_answers_are_the_plain_ones_and_every_step_drafts_what_it_may(
-    engine: Engine, questions: list[Question]
+    engine: Engine, questions: list[EvalPrompt]
 ) -> None:
     told: list[tuple[int, int]] = []
     runs = bench_budgets(
@@ -91,7 +91,7 @@ def test_answers_are_the_plain_ones_and_every_step_drafts_what_it_may(
 
 
 def test_datastores_are_drafted_from_in_sets_of_their_own(
-    engine: Engine, questions: list[Question], tmp_path: Path
+    engine: Engine, questions: list[EvalPrompt], tmp_path: Path
 ) -> None:
     builder = DatastoreBuilder(engine.tokenizer.fingerprint(), engine.package.manifest.vocab_size)
     builder.add(list(engine.generate(questions[0].prompt, CONFIG).token_ids))
@@ -110,7 +110,7 @@ def test_datastores_are_drafted_from_in_sets_of_their_own(
 @pytest.mark.long
 @pytest.mark.parametrize("num_nodes", BUDGETS)
 def test_a_replay_tells_what_decoding_told(
-    engine: Engine, questions: list[Question], recording: Path, num_nodes: int
+    engine: Engine, questions: list[EvalPrompt], recording: Path, num_nodes: int
 ) -> None:
     runs = bench_budgets(engine, questions, CONFIG, [num_nodes], SourceStock.of_engine(engine))
     requests = read_recording(recording, engine.tokenizer)
@@ -143,7 +143,7 @@ class PathRequest(RetrievalRequest):
 
 
 def test_a_replay_with_logits_is_decoding_that_hears_of_accepted_drafts_only(
-    engine: Engine, questions: list[Question], recording: Path
+    engine: Engine, questions: list[EvalPrompt], recording: Path
 ) -> None:
     requests = read_recording(recording, engine.tokenizer)
     for num_nodes in BUDGETS:
@@ -156,7 +156,7 @@ def test_a_replay_with_logits_is_decoding_that_hears_of_accepted_drafts_only(
 
 
 def test_a_recording_is_the_answer_and_what_was_likely_after_each_token(
-    engine: Engine, questions: list[Question], recording: Path
+    engine: Engine, questions: list[EvalPrompt], recording: Path
 ) -> None:
     requests = read_recording(recording, engine.tokenizer)
     assert [request.task for request in requests] == list("abab")

@@ -9,12 +9,12 @@ from click.testing import CliRunner
 from reader_edge.bench.decode.comparison import bench_decode
 from reader_edge.bench.decode.source_sets import SourceStock
 from reader_edge.cli import main
-from reader_edge.question import Question
+from reader_edge.eval_prompt import EvalPrompt
 from reader_edge_runtime import Engine, GenerationConfig
 from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuilder
 from reader_edge_runtime.drafting.sources.datastore.header import DatastoreFacts
 
-QUESTIONS = [Question("# tar\n\n", "pages"), Question("1 2 3 1 2 3 1 2", "numbers")]
+QUESTIONS = [EvalPrompt("# tar\n\n", "pages"), EvalPrompt("1 2 3 1 2 3 1 2", "numbers")]
 CONFIG = GenerationConfig(max_tokens=24, ignores_eos=True)
 
 

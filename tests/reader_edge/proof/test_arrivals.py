@@ -4,12 +4,12 @@ from collections import Counter
 
 import pytest
 
+from reader_edge.eval_prompt import EvalPrompt
 from reader_edge.proof import ways
 from reader_edge.proof.arrivals import at_random, num_at_random
 from reader_edge.proof.proof import prove
 from reader_edge.proof.result import ProofReport
 from reader_edge.proof.witness import PlainAnswer
-from reader_edge.question import Question
 from reader_edge_runtime import Engine, GenerationConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
@@ -17,7 +17,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.target import Cache, ForwardResult, Pass
 
-QUESTIONS = list(map(Question, ["# tar\n\n", "1. Save the file.\n2. Save the file.\n3.", "Zürich 🙂", "# git\n"]))
+QUESTIONS = list(map(EvalPrompt, ["# tar\n\n", "1. Save the file.\n2. Save the file.\n3.", "Zürich 🙂", "# git\n"]))
 MAX_TOKENS = 16
 ANSWERS = [
     PlainAnswer(i, (i,), GenerationConfig(max_tokens=20), list(range(100 * i, 100 * i + 20)), [bytes([i])] * 20)

@@ -5,6 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from reader_edge.eval_prompt import EvalPrompt
 from reader_edge.proof.hostile_source import HostileSource
 from reader_edge.proof.proof import ProofListener, prove
 from reader_edge.proof.result import ProofReport
@@ -18,7 +19,6 @@ from reader_edge.proof.ways import (
     WAYS,
     Setting,
 )
-from reader_edge.question import Question
 from reader_edge_runtime import Engine
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree
@@ -30,7 +30,7 @@ from tests.reader_edge.package_copy import PackageCopy
 from tests.second_best import SecondBest
 
 PROMPTS = ["# tar\n\n", "1. Save the file.\n2. Save the file.\n3.", "Zürich 🙂"]
-QUESTIONS = list(map(Question, PROMPTS))
+QUESTIONS = list(map(EvalPrompt, PROMPTS))
 MAX_TOKENS = 16
 
 
@@ -246,7 +246,7 @@ def test_an_answer_that_ends_early_is_caught(engine: Engine, monkeypatch: pytest
 @pytest.mark.usefixtures("few_drafters")
 def test_answers_that_meet_the_context_limit_are_compared_to_their_end(package: PackageCopy) -> None:
     package.change_manifest(max_context=24)
-    report = prove(Engine.load(package.folder), [Question("1 2 3 4 5 6 7 8")], 100)
+    report = prove(Engine.load(package.folder), [EvalPrompt("1 2 3 4 5 6 7 8")], 100)
     assert report.counts.divergences == 0
     assert report.logit_rows_bit_equal
     assert report.runs[0].counts.tokens_compared < 24

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from reader_edge.eval_prompt import EvalPrompt
 from reader_edge.proof import ways
 from reader_edge.proof.plain_answers import FEW_TOKENS
 from reader_edge.proof.proof import prove
@@ -11,11 +12,10 @@ from reader_edge.proof.result import ProofReport
 from reader_edge.proof.schedule import schedule
 from reader_edge.proof.time_budget import TimeBudget
 from reader_edge.proof.ways import ARRIVAL_WAYS, DEFAULT, WAYS, settings
-from reader_edge.question import Question
 from reader_edge_runtime import Engine
 from reader_edge_runtime.decoding.decoder import Decoder
 
-QUESTIONS = list(map(Question, ["# tar\n\n", "1. Save the file.\n2.", "Zürich 🙂", "# git\n", "1 2 3"]))
+QUESTIONS = list(map(EvalPrompt, ["# tar\n\n", "1. Save the file.\n2.", "Zürich 🙂", "# git\n", "1 2 3"]))
 MAX_TOKENS = 12
 SHORTEST = 3  # which is compared first
 

@@ -1,7 +1,7 @@
 """An answer's text that comes in pieces, as a reader of calls takes it apart."""
 
 from reader_edge.server.forms.said import Said
-from reader_edge.server.forms.tool_calls import CallReader
+from reader_edge.server.forms.tool_calls import ToolCallParser
 from reader_edge.server.forms.tools import ToolUse
 from reader_edge_runtime.text.calls.call_form import CallForm
 
@@ -10,7 +10,7 @@ def read_calls(
     text: str, size: int, use: ToolUse, form: CallForm, is_formed: bool = False
 ) -> tuple[str, list[tuple[str, str]]]:
     """The text, and the names and arguments of the calls, of an answer that comes in pieces of this size."""
-    reader = CallReader(use, form, is_formed)
+    reader = ToolCallParser(use, form, is_formed)
     said: list[Said] = []
     for place in range(0, len(text), size):
         said += reader.push(text[place : place + size], is_last=False)

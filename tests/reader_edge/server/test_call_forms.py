@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from reader_edge.server.forms.said import Said
-from reader_edge.server.forms.tool_calls import CallReader
+from reader_edge.server.forms.tool_calls import ToolCallParser
 from reader_edge.server.forms.tools import ToolUse
 from reader_edge_runtime.text.calls.call_form import CallForm, Notation
 from reader_edge_runtime.text.thinking import ThinkingForm, ThinkingReader
@@ -124,7 +124,7 @@ def test_the_form_is_told_from_published_templates(name: str) -> None:
 def test_thinking_before_a_call_is_split_off_first(call: str, size: int) -> None:
     thinking = ThinkingForm.of_template("<|channel|>analysis")
     assert thinking is not None
-    reader, calls = ThinkingReader(thinking, is_open=False), CallReader(USE, form_of("gpt-oss"))
+    reader, calls = ThinkingReader(thinking, is_open=False), ToolCallParser(USE, form_of("gpt-oss"))
     text = f"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant{call}{P}<|call|>"
     reasoning, said = "", list[Said]()
     for place in range(0, len(text) + size, size):

@@ -156,16 +156,16 @@ def test_a_body_beyond_the_limit_is_refused(async_engine: AsyncEngine) -> None:
 
 
 def test_an_error_amid_a_stream_is_its_last_line(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    from reader_edge.server.answers import Answers
     from reader_edge.server.api_error import ApiError
+    from reader_edge.server.completion_run import CompletionRun
 
-    pieces = Answers.pieces
+    pieces = CompletionRun.pieces
 
-    async def broken(answers: Answers) -> Any:
+    async def broken(answers: CompletionRun) -> Any:
         async for piece in pieces(answers):
             yield piece
             raise ApiError(504, "The answer takes longer than it may here: ask for fewer tokens.")
 
-    monkeypatch.setattr(Answers, "pieces", broken)
+    monkeypatch.setattr(CompletionRun, "pieces", broken)
     *_, last = lines(served, "/api/chat", CHAT)
     assert last == {"error": "The answer takes longer than it may here: ask for fewer tokens."}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from reader_edge.server.answer_reader import AnswerReader
-from reader_edge.server.forms.tool_calls import CallReader
+from reader_edge.server.forms.tool_calls import ToolCallParser
 from reader_edge.server.forms.tools import ToolUse
 from reader_edge.server.openai.chat_completions import ChatWording
 from reader_edge.server.openai.response_items import ResponseItems
@@ -54,7 +54,7 @@ def served(thinking_engine: Engine) -> Iterator[Served]:
 
 def reader() -> AnswerReader:
     return AnswerReader(
-        CallReader(ToolUse(({"type": "function", "function": {"name": "time"}},), ("time",)), CallForm())
+        ToolCallParser(ToolUse(({"type": "function", "function": {"name": "time"}},), ("time",)), CallForm())
     )
 
 

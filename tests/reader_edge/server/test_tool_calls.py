@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reader_edge.server.forms.said import Said
-from reader_edge.server.forms.tool_calls import CallReader
+from reader_edge.server.forms.tool_calls import ToolCallParser
 from reader_edge.server.forms.tools import ToolUse
 from reader_edge_runtime.text.calls.call_form import CallForm
 from tests.reader_edge.server.read_calls import read_calls
@@ -72,7 +72,7 @@ def test_calls_that_a_grammar_holds_come_as_they_are_said(form: CallForm, size: 
 
 
 def test_held_arguments_come_before_the_call_has_ended() -> None:
-    reader = CallReader(HELD, CallForm())
+    reader = ToolCallParser(HELD, CallForm())
     said = reader.push('<tool_call>\n{"name": "look_up", "arguments": {"word": "lo', is_last=False)
     assert said == [Said("", 0, "look_up"), Said('{"word": "lo', 0)]
     assert said[0].fields["function"] == {"name": "look_up", "arguments": ""}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from reader_edge.server.api_error import ApiError
-from reader_edge.server.forms.tool_calls import CallReader
+from reader_edge.server.forms.tool_calls import ToolCallParser
 from reader_edge.server.forms.tool_grammar import tool_grammar
 from reader_edge.server.forms.tools import ToolUse
 from reader_edge.server.settings import ServerSettings
@@ -35,7 +35,7 @@ STRICT = ToolUse(tools(True), ("weather", "time"), is_strict=True)
 
 
 def read(model: Engine, use: ToolUse, text: str) -> tuple[str, list[tuple[str, Any]]]:
-    reader = CallReader(use, model.tokenizer.call_form)
+    reader = ToolCallParser(use, model.tokenizer.call_form)
     said = reader.push(text, is_last=True)
     arguments = ["".join(each.text for each in said if each.call == number) for number in range(reader.num_calls)]
     names = [each.name for each in said if each.name is not None]

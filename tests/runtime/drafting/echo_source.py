@@ -8,7 +8,7 @@ from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.drafting.sources.source import Arrays, Source
+from reader_edge_runtime.drafting.sources.source import Arrays, DraftSource
 from tests.drafted_text import DraftedText
 
 VOCAB_SIZE = 1000
@@ -32,7 +32,7 @@ class EchoRequest(RequestDrafter):
         self.observed.clear()
 
 
-class EchoSource(Source):
+class EchoSource(DraftSource):
     """Proposes 500 plus a text's first token, as sure as it was told to be; texts that begin with `faulty` fail."""
 
     wants_hidden_states = True

@@ -14,7 +14,7 @@ from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, R
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.drafting.proposals import pack_proposals
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.drafting.sources.source import Source
+from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.errors import DraftError
 from tests.drafted_text import DraftedText
 from tests.fake_target import FakeTarget, make_manifest
@@ -25,7 +25,7 @@ from tests.sampled import chosen
 VOCAB_SIZE = 8
 
 
-class ScriptedSource(Source):
+class ScriptedSource(DraftSource):
     """Proposes what it is told to, whatever the text."""
 
     name = "scripted"

@@ -8,7 +8,7 @@ from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.drafting.sources.source import Source
+from reader_edge_runtime.drafting.sources.source import DraftSource
 from tests.drafted_text import DraftedText
 from tests.proposed import Guess, proposed
 
@@ -18,7 +18,7 @@ LAST, OFTEN, SELDOM = 10, 11, 12  # the text ends with LAST, behind which it had
 TEXT = [LAST, OFTEN, 1, 2, LAST, SELDOM, 3, 4, LAST, OFTEN, 5, 6, LAST, OFTEN, 7, 8, LAST]
 
 
-class Head(Source):
+class Head(DraftSource):
     """Always says the same."""
 
     name = "head"

@@ -12,7 +12,7 @@ from reader_edge_export.sources.gguf.config import config_of
 from reader_edge_export.sources.gguf.gguf_file import GgufFile, is_dequantizable
 from reader_edge_export.sources.gguf.layer_sizes import later_tensors
 from reader_edge_export.sources.gguf.tokenizer import build_tokenizer
-from reader_edge_export.sources.gguf.vocabulary import Vocabulary, chat_template_of, vocabulary_of
+from reader_edge_export.sources.gguf.vocabulary import GgufVocabulary, chat_template_of, vocabulary_of
 from reader_edge_export.sources.source import Source
 from reader_edge_runtime.errors import ConfigError, GgufError
 from reader_edge_runtime.package.manifest import sha256_of
@@ -28,7 +28,7 @@ class GgufSource(Source):
     """A file whose header describes a supported model, with a known tokenizer, in types that have values."""
 
     file: GgufFile
-    vocabulary: Vocabulary
+    vocabulary: GgufVocabulary
     chat_template: str | dict[str, str] | None
 
     @classmethod

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
 
 from reader_edge_export.sources.gguf.pre_tokenizer import PRE_TOKENIZERS
-from reader_edge_export.sources.gguf.vocabulary import BYTE_LEVEL, TokenKind, Vocabulary
+from reader_edge_export.sources.gguf.vocabulary import BYTE_LEVEL, GgufVocabulary, TokenKind
 from reader_edge_runtime.errors import TokenizerError
 
 _SPACE = "\u2581"  # SentencePiece's mark
@@ -18,7 +18,7 @@ _MAX_PIECE_CHARACTERS, _MAX_PIECES_CHARACTERS = 128, 1 << 22
 _NEVER_STRIPPED = ("<unk>", "<s>", "<|endoftext|>")
 
 
-def build_tokenizer(vocabulary: Vocabulary) -> Tokenizer:
+def build_tokenizer(vocabulary: GgufVocabulary) -> Tokenizer:
     """A fast tokenizer that gives the ids of the model's own. Raises TokenizerError for one that cannot be."""
     try:
         tokenizer = _byte_level(vocabulary) if vocabulary.kind == BYTE_LEVEL else _sentence_piece(vocabulary)
@@ -31,7 +31,7 @@ def build_tokenizer(vocabulary: Vocabulary) -> Tokenizer:
     return tokenizer
 
 
-def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
+def _byte_level(vocabulary: GgufVocabulary) -> Tokenizer:
     kind = PRE_TOKENIZERS[vocabulary.pre]
     merges = [_parts(merge) for merge in vocabulary.merges]
     tokenizer = Tokenizer(models.BPE(_ids(vocabulary), merges, ignore_merges=kind.keeps_words))
@@ -42,7 +42,7 @@ def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
     return tokenizer
 
 
-def _sentence_piece(vocabulary: Vocabulary) -> Tokenizer:
+def _sentence_piece(vocabulary: GgufVocabulary) -> Tokenizer:
     """Pieces joined by merges, or by their scores as merges; bytes as a fallback."""
     unknown = None if vocabulary.unknown_id is None else vocabulary.tokens[vocabulary.unknown_id]
     merges = [_parts(merge) for merge in vocabulary.merges] or _merges(vocabulary)
@@ -58,7 +58,7 @@ def _sentence_piece(vocabulary: Vocabulary) -> Tokenizer:
     return tokenizer
 
 
-def _merges(vocabulary: Vocabulary) -> list[tuple[str, str]]:
+def _merges(vocabulary: GgufVocabulary) -> list[tuple[str, str]]:
     """All pairs of pieces that make a piece, by its score, best first; equal ones as transformers orders them.
 
     SentencePiece joins the two neighbours whose piece has the best score, the leftmost first, which is the same.
@@ -80,14 +80,14 @@ def _merges(vocabulary: Vocabulary) -> list[tuple[str, str]]:
     return [(left, right) for *_, left, right in sorted(ranked)]
 
 
-def _normal_ids(vocabulary: Vocabulary) -> Iterator[int]:
+def _normal_ids(vocabulary: GgufVocabulary) -> Iterator[int]:
     """Ids of the tokens that text is made of."""
     kinds = (TokenKind.NORMAL, TokenKind.UNDEFINED, TokenKind.UNUSED)
     ids = _ids(vocabulary).values()
     return (i for i in ids if vocabulary.token_kinds[i] in kinds and not vocabulary.is_filler(i))
 
 
-def _ids(vocabulary: Vocabulary) -> dict[str, int]:
+def _ids(vocabulary: GgufVocabulary) -> dict[str, int]:
     """Token -> id, without what fills the end."""
     num_tokens = len(vocabulary.tokens)
     while num_tokens and vocabulary.is_filler(num_tokens - 1):
@@ -100,7 +100,7 @@ def _parts(merge: str) -> tuple[str, str]:
     return merge[:1] + left, right
 
 
-def _add_tokens(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
+def _add_tokens(tokenizer: Tokenizer, vocabulary: GgufVocabulary) -> None:
     """Tokens that are found in a text before all else; special ones are left out of answers."""
     framing = {vocabulary.bos_id, vocabulary.eos_id, *vocabulary.end_ids}
     added = []
@@ -118,7 +118,7 @@ def _add_tokens(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
     tokenizer.add_tokens(added)
 
 
-def _frame(vocabulary: Vocabulary) -> processors.PostProcessor:
+def _frame(vocabulary: GgufVocabulary) -> processors.PostProcessor:
     """What a text begins and ends with."""
     ids = {"first": vocabulary.bos_id, "last": vocabulary.eos_id}
     template = ["first"] * vocabulary.adds_bos + ["$A"] + ["last"] * vocabulary.adds_eos

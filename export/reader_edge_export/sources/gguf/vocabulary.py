@@ -52,7 +52,7 @@ class TokenKind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
+class GgufVocabulary:
     """The tokens of a model, by id.
 
     kind: BYTE_LEVEL, SENTENCE_PIECE or MERGED_PIECES, which are pieces joined by merges. pre: a key of PRE_TOKENIZERS,
@@ -84,7 +84,7 @@ class Vocabulary:
         return token_id >= self.first_filler or self.tokens[token_id] == f"[PAD{token_id}]"  # of whichever kind
 
 
-def vocabulary_of(file: GgufFile) -> Vocabulary:
+def vocabulary_of(file: GgufFile) -> GgufVocabulary:
     """Read and check what a file says of its tokenizer. Raises TokenizerError, GgufError for values of other kinds."""
     values = Metadata(file, "tokenizer.ggml")
     kind = _one_of(file, "tokenizer.ggml.model", values.text("model"), (BYTE_LEVEL, SENTENCE_PIECE, MERGED_PIECES))
@@ -98,7 +98,7 @@ def vocabulary_of(file: GgufFile) -> Vocabulary:
     ends = [ids["eos"], *_further_ends(file, values, len(tokens)), ids["eot"], ids["eom"]]
     ends += _known_ends(tokens, token_kinds)
     name = Metadata(file, "general").text("name", "").lower()
-    vocabulary = Vocabulary(
+    vocabulary = GgufVocabulary(
         kind=kind,
         pre=pre,
         tokens=tokens,

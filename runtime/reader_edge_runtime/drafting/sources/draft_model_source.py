@@ -9,14 +9,14 @@ from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.sources.draft_chain import NAME, DraftChain
 from reader_edge_runtime.drafting.sources.draft_model import NARROW, DraftModel, DraftSlot, NextTokens, passes
-from reader_edge_runtime.drafting.sources.source import Arrays, Source
+from reader_edge_runtime.drafting.sources.source import Arrays, DraftSource
 from reader_edge_runtime.drafting.worth import DraftModelWorth
 from reader_edge_runtime.errors import ReaderEdgeError
 
 _MAX_DEPTH = 8
 
 
-class DraftModelSource(Source):
+class DraftModelSource(DraftSource):
     """Lets a small model write on, for all requests of a step at once, where its guesses pay.
 
     Each request keeps a slot of the model's cache, and a step scores only what the target has said since. The model is

@@ -17,7 +17,7 @@ from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, R
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 
-class Source(ABC):
+class DraftSource(ABC):
     """Proposes for all requests of a step at once; the time it takes counts as time of drafting.
 
     A child has to have a name, `begin` and `propose`; the rest is there.

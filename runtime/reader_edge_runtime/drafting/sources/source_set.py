@@ -13,7 +13,7 @@ from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.kernels import layout
 from reader_edge_runtime.drafting.proposals import check_proposal
-from reader_edge_runtime.drafting.sources.source import Arrays, Source
+from reader_edge_runtime.drafting.sources.source import Arrays, DraftSource
 from reader_edge_runtime.errors import ConfigError, DraftError
 
 MAX_SOURCES = layout.NUM_PROPOSALS
@@ -28,7 +28,7 @@ class RequestSources:
     asked_s: seconds that costly sources took for its last draft. asked: these, by number.
     """
 
-    def __init__(self, sources: Sequence[Source], context: RequestContext) -> None:
+    def __init__(self, sources: Sequence[DraftSource], context: RequestContext) -> None:
         self.fault: DraftError | None = None
         self.asked_s = 0.0
         self.asked: list[int] = []
@@ -61,7 +61,7 @@ class RequestSources:
 class SourceSet:
     """Sources beside those that are compiled in, at most MAX_SOURCES. names: theirs, in order. Raises ConfigError."""
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(self, sources: Sequence[DraftSource]) -> None:
         self._sources = tuple(sources)
         self.names = tuple(source.name for source in sources)
         if len(sources) > MAX_SOURCES:
@@ -114,7 +114,7 @@ class SourceSet:
                 proposed.append(None if isinstance(answer, DraftError) else answer)
         return [faults.get(b, each) for b, each in enumerate(proposals)]
 
-    def wanting_gain(self, request: RequestSources) -> Source | None:
+    def wanting_gain(self, request: RequestSources) -> DraftSource | None:
         """The costly source that alone was asked for a request's last draft, if it wants to hear what that brought."""
         source = self._sources[request.asked[0]] if len(request.asked) == 1 else None
         return source if source is not None and source.wants_gain else None
@@ -144,7 +144,7 @@ class SourceSet:
                 source.restore(own)
 
 
-def _is_worth_asking(source: Source, draft_request: DraftRequest, top_probability: float) -> bool | DraftError:
+def _is_worth_asking(source: DraftSource, draft_request: DraftRequest, top_probability: float) -> bool | DraftError:
     return _tried(source.name, lambda source: bool(source.is_worth_asking(draft_request, top_probability)), source)
 
 
@@ -153,7 +153,7 @@ def _observe(state: RequestDrafter, scored: Sequence[ScoredTree]) -> None:
         state.observe(each)
 
 
-def _ask(source: Source, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | DraftError | None]:
+def _ask(source: DraftSource, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | DraftError | None]:
     """A proposal for each request; where the batch fails each is asked alone, so that only those at fault end."""
     if not draft_requests:
         return []
@@ -176,7 +176,7 @@ def _checked(name: str, tree: DraftTree | None, draft_request: DraftRequest) -> 
     return fault or (tree if len(tree) > 1 else None)
 
 
-def _proposals(source: Source, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | None]:
+def _proposals(source: DraftSource, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | None]:
     proposals = list(source.propose(draft_requests))
     if len(proposals) != len(draft_requests):
         raise DraftError(f"Source {source.name!r} gave {len(proposals)} proposals for {len(draft_requests)} requests.")

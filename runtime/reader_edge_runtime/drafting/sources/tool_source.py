@@ -8,7 +8,7 @@ import numpy as np
 
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
-from reader_edge_runtime.drafting.sources.source import Arrays, Source
+from reader_edge_runtime.drafting.sources.source import Arrays, DraftSource
 from reader_edge_runtime.text.calls.call_guide import CallGuide
 
 Past = dict[str, dict[str, list[str]]]  # values that arguments had, raw JSON, the last first, by tool and argument
@@ -17,7 +17,7 @@ _MAX_TOOLS, _MAX_ARGUMENTS, _MAX_VALUES = 256, 64, 8
 _MAX_BYTES = 1 << 20
 
 
-class ToolSource(Source):
+class ToolSource(DraftSource):
     """Silent about requests without tools. is_learning: whether later requests hear of calls."""
 
     name = "tools"

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from reader_edge_runtime.text.calls.call_form import CallForm
 from reader_edge_runtime.text.calls.call_schema import CallSchema, Continuation, Values
-from reader_edge_runtime.text.calls.json_cursor import JsonCursor, Place
+from reader_edge_runtime.text.calls.json_cursor import CursorPlace, JsonCursor
 
 # A call: the tool's name, and the values of its arguments that are no arrays or objects, in raw JSON.
 Call = tuple[str, dict[str, str]]
@@ -38,7 +38,7 @@ class CallReader:
                 text = self._look_for_call(text)
             if self._cursor is not None:
                 text = self._cursor.feed(text)
-                if self._cursor.place in (Place.DONE, Place.LOST):
+                if self._cursor.place in (CursorPlace.DONE, CursorPlace.LOST):
                     self._end_call(self._cursor)
 
     def continuations(self, past: Mapping[str, Values]) -> list[Continuation]:
@@ -96,7 +96,7 @@ class CallReader:
 
     def _end_call(self, cursor: JsonCursor) -> None:
         name = self._schema.tool(cursor)
-        if cursor.place is Place.DONE and name and len(self.calls) < MAX_CALLS:
+        if cursor.place is CursorPlace.DONE and name and len(self.calls) < MAX_CALLS:
             self.calls.append((name, self._schema.arguments(cursor)))
         self._cursor, self._tail = None, ""
         self._due, self._due_p = self._form.end, _SURE

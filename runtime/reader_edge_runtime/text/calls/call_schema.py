@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, TypeGuard
 
 from reader_edge_runtime.text.calls.call_form import CallForm
-from reader_edge_runtime.text.calls.json_cursor import Container, JsonCursor, Place
+from reader_edge_runtime.text.calls.json_cursor import Container, CursorPlace, JsonCursor
 from reader_edge_runtime.text.conversation import Tool
 
 Schema = Mapping[str, Any]
@@ -62,29 +62,29 @@ class CallSchema:
         """What may come next, without what of it was said. past: values that the tool's arguments had."""
         inner = cursor.containers[-1] if cursor.containers else None
         match cursor.place:
-            case Place.VALUE:
+            case CursorPlace.VALUE:
                 separator, empty = (":", []) if inner is None or inner.is_object else (",", [("]", 1 - _LIKELY)])
                 values = [*self._values(cursor, past), *(empty if cursor.gap is None else [])]
                 return self._behind_gap(cursor, separator, values)
-            case Place.STRING | Place.SCALAR:
+            case CursorPlace.STRING | CursorPlace.SCALAR:
                 return self._rest(cursor, self._values(cursor, past))
-            case Place.KEY:
+            case CursorPlace.KEY:
                 assert inner is not None
                 return self._behind_gap(cursor, ",", self._keys(cursor, inner))
-            case Place.IN_KEY:
+            case CursorPlace.IN_KEY:
                 assert inner is not None
                 said = '"' + cursor.said
                 return [(text[len(said) :], p) for text, p in self._keys(cursor, inner) if text.startswith(said)]
-            case Place.COLON:
+            case CursorPlace.COLON:
                 return [(":" + cursor.gaps[":"], _SURE)]
-            case Place.AFTER:
+            case CursorPlace.AFTER:
                 assert inner is not None
                 return self._after(cursor, inner)
         return []
 
     def _rest(self, cursor: JsonCursor, values: list[Continuation]) -> list[Continuation]:
         """Of a string, number or literal that has begun: how known values go on, else its end."""
-        is_string = cursor.place is Place.STRING
+        is_string = cursor.place is CursorPlace.STRING
         said = '"' + cursor.said if is_string else cursor.said
         rests = [(text[len(said) :], p) for text, p in values if text.startswith(said) and len(text) > len(said)]
         if rests or not cursor.said:

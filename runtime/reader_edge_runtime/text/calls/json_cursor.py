@@ -9,7 +9,7 @@ _SPACE = " \n\t\r"
 _ENDS = ",]}" + _SPACE
 
 
-class Place(Enum):
+class CursorPlace(Enum):
     """What is due, or is being said."""
 
     VALUE = auto()
@@ -40,7 +40,7 @@ class JsonCursor:
     """
 
     def __init__(self) -> None:
-        self.place = Place.VALUE
+        self.place = CursorPlace.VALUE
         self.containers: list[Container] = []
         self.said = ""
         self.gaps = {":": " ", ",": " "}
@@ -65,16 +65,16 @@ class JsonCursor:
     def feed(self, text: str) -> str:
         """Read a text. Returns what is left of it behind the value's end."""
         for at, character in enumerate(text):
-            if self.place in (Place.DONE, Place.LOST):
+            if self.place in (CursorPlace.DONE, CursorPlace.LOST):
                 return text[at:]
             self._read(character)
         return ""
 
     def _read(self, character: str) -> None:
         match self.place:
-            case Place.STRING | Place.IN_KEY:
+            case CursorPlace.STRING | CursorPlace.IN_KEY:
                 self._read_string(character)
-            case Place.SCALAR:
+            case CursorPlace.SCALAR:
                 if character in _ENDS:
                     self._end_scalar()
                     self._read(character)
@@ -90,12 +90,12 @@ class JsonCursor:
         if character != '"' or self._is_escaped:
             self._is_escaped = character == "\\" and not self._is_escaped
             self.said += character
-        elif self.place is Place.STRING:
+        elif self.place is CursorPlace.STRING:
             self.said = f'"{self.said}"'
             self._end_scalar()
         else:
             self.containers[-1].keys.append(self.said)
-            self.place, self.said = Place.COLON, ""
+            self.place, self.said = CursorPlace.COLON, ""
 
     def _read_mark(self, character: str) -> None:
         """A character between strings, numbers and literals that is no space."""
@@ -103,27 +103,27 @@ class JsonCursor:
             self.gaps[self._separator], self.gap = self.gap, None
         inner = self.containers[-1] if self.containers else None
         match self.place, character:
-            case Place.KEY, '"':
-                self.place = Place.IN_KEY
-            case Place.COLON, ":":
-                self._separate(":", Place.VALUE)
-            case Place.VALUE, '"':
-                self.place = Place.STRING
-            case Place.VALUE, "{" | "[" if len(self.containers) < MAX_DEPTH:
+            case CursorPlace.KEY, '"':
+                self.place = CursorPlace.IN_KEY
+            case CursorPlace.COLON, ":":
+                self._separate(":", CursorPlace.VALUE)
+            case CursorPlace.VALUE, '"':
+                self.place = CursorPlace.STRING
+            case CursorPlace.VALUE, "{" | "[" if len(self.containers) < MAX_DEPTH:
                 self.containers.append(Container(character == "{"))
-                self.place = Place.KEY if character == "{" else Place.VALUE
-            case Place.AFTER, "," if inner is not None:
-                self._separate(",", Place.KEY if inner.is_object else Place.VALUE)
-            case (Place.AFTER | Place.KEY, "}") if inner is not None and inner.is_object:
+                self.place = CursorPlace.KEY if character == "{" else CursorPlace.VALUE
+            case CursorPlace.AFTER, "," if inner is not None:
+                self._separate(",", CursorPlace.KEY if inner.is_object else CursorPlace.VALUE)
+            case (CursorPlace.AFTER | CursorPlace.KEY, "}") if inner is not None and inner.is_object:
                 self._close()
-            case (Place.AFTER | Place.VALUE, "]") if inner is not None and not inner.is_object:
+            case (CursorPlace.AFTER | CursorPlace.VALUE, "]") if inner is not None and not inner.is_object:
                 self._close()
-            case Place.VALUE, _ if character in "-0123456789tfn":
-                self.place, self.said = Place.SCALAR, character
+            case CursorPlace.VALUE, _ if character in "-0123456789tfn":
+                self.place, self.said = CursorPlace.SCALAR, character
             case _:
-                self.place = Place.LOST
+                self.place = CursorPlace.LOST
 
-    def _separate(self, separator: str, place: Place) -> None:
+    def _separate(self, separator: str, place: CursorPlace) -> None:
         self._separator, self.gap, self.place = separator, "", place
 
     def _end_scalar(self) -> None:
@@ -137,4 +137,4 @@ class JsonCursor:
         self._end_value()
 
     def _end_value(self) -> None:
-        self.place = Place.AFTER if self.containers else Place.DONE
+        self.place = CursorPlace.AFTER if self.containers else CursorPlace.DONE

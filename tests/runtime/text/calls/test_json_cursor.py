@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reader_edge_runtime.text.calls.json_cursor import MAX_DEPTH, JsonCursor, Place
+from reader_edge_runtime.text.calls.json_cursor import MAX_DEPTH, CursorPlace, JsonCursor
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 SCALARS = st.none() | st.booleans() | st.integers(-999, 999) | st.floats(allow_nan=False, allow_infinity=False) | TEXTS
@@ -35,26 +35,26 @@ def test_a_cursor_reads_what_a_reader_of_the_whole_reads(
     at = data.draw(st.integers(0, len(text)))
     assert cursor.feed(text[:at]) == ""
     other = cursor.copy()
-    assert (cursor.place is Place.DONE) == (at == len(text))
+    assert (cursor.place is CursorPlace.DONE) == (at == len(text))
     for each in (cursor, other):
         assert each.feed(text[at:] + " rest") == " rest"
-        assert each.place is Place.DONE
+        assert each.place is CursorPlace.DONE
         assert each.scalars == scalars_of(value)
 
 
 def test_a_cursor_knows_where_it_is() -> None:
     cursor = JsonCursor()
     for text, place, path in [
-        ("{", Place.KEY, ("",)),
-        ('"a', Place.IN_KEY, ("",)),
-        ('"', Place.COLON, ("a",)),
-        (":", Place.VALUE, ("a",)),
-        ("  [", Place.VALUE, ("a", "")),
-        ("12", Place.SCALAR, ("a", "")),
-        (",", Place.VALUE, ("a", "")),
-        ('"x', Place.STRING, ("a", "")),
-        ('\\"y"', Place.AFTER, ("a", "")),
-        ("]", Place.AFTER, ("a",)),
+        ("{", CursorPlace.KEY, ("",)),
+        ('"a', CursorPlace.IN_KEY, ("",)),
+        ('"', CursorPlace.COLON, ("a",)),
+        (":", CursorPlace.VALUE, ("a",)),
+        ("  [", CursorPlace.VALUE, ("a", "")),
+        ("12", CursorPlace.SCALAR, ("a", "")),
+        (",", CursorPlace.VALUE, ("a", "")),
+        ('"x', CursorPlace.STRING, ("a", "")),
+        ('\\"y"', CursorPlace.AFTER, ("a", "")),
+        ("]", CursorPlace.AFTER, ("a",)),
     ]:
         assert cursor.feed(text) == ""
         assert (cursor.place, cursor.path) == (place, path)
@@ -65,5 +65,5 @@ def test_what_is_no_json_or_too_deep_is_lost() -> None:
     for text in ("}", '{"a" 1', "{1", '{"a": ]', "x", "[" * (MAX_DEPTH + 1)):
         cursor = JsonCursor()
         cursor.feed(text)
-        assert cursor.place is Place.LOST
+        assert cursor.place is CursorPlace.LOST
         assert cursor.feed("more") == "more"

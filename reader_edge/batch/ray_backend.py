@@ -10,7 +10,7 @@ import ray
 from ray.exceptions import RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from reader_edge.batch.answerer import Answerer
+from reader_edge.batch.local_backend import LocalBackend
 from reader_edge.model_source import draft_notice
 from reader_edge_runtime import Engine
 from reader_edge_runtime.errors import BatchError
@@ -20,13 +20,13 @@ _MAX_CONCURRENCY = 1000  # requests of a worker, which has a line of its own
 _MAX_TRIES = 3  # of a request whose worker was lost: one that kills each worker must end
 
 
-class Worker:
+class RayWorker:
     """An engine on a node."""
 
     def __init__(self, load: Callable[[], Engine], name: str, max_tokens: int) -> None:
         engine = load()
         self._notice = draft_notice(engine)
-        self._answerer = Answerer(engine, name, max_tokens)
+        self._backend = LocalBackend(engine, name, max_tokens)
 
     async def notice(self) -> str:
         """What the user has to know about drafting on this node. Nobody reads the standard error of a node."""
@@ -34,14 +34,14 @@ class Worker:
 
     async def num_pending(self) -> int:
         """Requests that are worth asking it at once."""
-        return self._answerer.max_pending
+        return self._backend.max_pending
 
     async def ask(self, url: str, body: dict[str, object]) -> tuple[int, Mapping[str, object]]:
-        return await self._answerer.ask(url, body)
+        return await self._backend.ask(url, body)
 
 
-class RayAnswerer:
-    """Answers as `Answerer` does, by the workers of a cluster; where one is lost, by another.
+class RayBackend:
+    """Answers as `LocalBackend` does, by the workers of a cluster; where one is lost, by another.
 
     load: makes an engine, on a node. max_pending: requests that are worth asking at once. notices: what nodes tell
     of drafting there, each once.
@@ -54,7 +54,7 @@ class RayAnswerer:
             ray.init(address=address, log_to_driver=False, logging_level="error")
             nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
             places = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes]
-            actor = ray.remote(num_cpus=0, max_concurrency=_MAX_CONCURRENCY)(Worker)
+            actor = ray.remote(num_cpus=0, max_concurrency=_MAX_CONCURRENCY)(RayWorker)
             made = [actor.options(scheduling_strategy=place).remote(load, name, max_tokens) for place in places]
             self.max_pending = sum(ray.get([worker.num_pending.remote() for worker in made]))
             self.notices = sorted({notice for notice in ray.get([worker.notice.remote() for worker in made]) if notice})
@@ -68,7 +68,7 @@ class RayAnswerer:
         self._num_asked: dict[Any, int] = dict.fromkeys(made, 0)
 
     async def ask(self, url: str, body: dict[str, object]) -> tuple[int, Mapping[str, object]]:
-        """See `Answerer.ask`. Raises BatchError where no worker is left, or none survives this request."""
+        """See `LocalBackend.ask`. Raises BatchError where no worker is left, or none survives this request."""
         for _ in range(_MAX_TRIES):
             if not self._num_asked:
                 break
@@ -86,7 +86,7 @@ class RayAnswerer:
                     self._num_asked[worker] -= 1
         raise BatchError("No worker is left to answer: the same command goes on, once there are some.")
 
-    async def __aenter__(self) -> "RayAnswerer":
+    async def __aenter__(self) -> "RayBackend":
         return self
 
     async def __aexit__(

@@ -1,24 +1,24 @@
-"""The answers to one question, in pieces as they come."""
+"""the choices of one completion request, in pieces as they come."""
 
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 
 from reader_edge.server.api_error import ApiError
+from reader_edge.server.completion_request import CompletionRequest, Json
 from reader_edge.server.metrics import Metrics
-from reader_edge.server.question import Json, Question
 from reader_edge_runtime import AsyncEngine, GenerationChunk, GenerationResult, GenerationStats
 from reader_edge_runtime.errors import ClosedError
 
 
-class Answers:
-    """All choices of a question, decoded together; leaving them gives them up. start_s: when it was asked."""
+class CompletionRun:
+    """All choices of a request, decoded together; leaving them gives them up. start_s: when it was asked."""
 
-    def __init__(self, engine: AsyncEngine, question: Question, metrics: Metrics, max_s: float) -> None:
-        asked = zip(question.prompts, question.configs, strict=True)
-        self._streams = [engine.stream(prompt, config, question.priority) for prompt, config in asked]
+    def __init__(self, engine: AsyncEngine, completion: CompletionRequest, metrics: Metrics, max_s: float) -> None:
+        asked = zip(completion.prompts, completion.configs, strict=True)
+        self._streams = [engine.stream(prompt, config, completion.priority) for prompt, config in asked]
         self.start_s = time.monotonic()
-        self._question = question
+        self._completion_request = completion
         self._metrics = metrics
         self._max_s = max_s
         self._stats: dict[int, GenerationStats] = {}
@@ -65,9 +65,9 @@ class Answers:
         """Tokens counted so far. A prompt counts once, however many choices it has."""
         running = {number: stream.stats for number, stream in enumerate(self._streams) if stream.stats is not None}
         every = running | self._stats
-        first = [stats for number, stats in every.items() if number % self._question.num_choices == 0]
+        first = [stats for number, stats in every.items() if number % self._completion_request.num_choices == 0]
         total = GenerationStats.total(every.values())
-        num_tokens = 0 if self._question.is_answer_hidden else total.num_tokens
+        num_tokens = 0 if self._completion_request.is_answer_hidden else total.num_tokens
         num_prompt_tokens = sum(stats.num_prompt_tokens for stats in first)
         return {
             "prompt_tokens": num_prompt_tokens,

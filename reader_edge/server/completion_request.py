@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from reader_edge.server.api_error import ApiError, no_model
-from reader_edge.server.forms.structured_outputs import AnswerForm
+from reader_edge.server.forms.structured_outputs import RequestedFormat
 from reader_edge.server.forms.tools import ToolUse
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import GenerationConfig
@@ -14,7 +14,7 @@ Json = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class CompletionRequest:
     """prompts, configs: of each choice. num_choices: to each prompt, one after the other. use: of tools.
 
     form: of all answers. is_answer_hidden: whether only the prompt is told, since no token is asked for. priority: as
@@ -25,7 +25,7 @@ class Question:
     configs: Sequence[GenerationConfig]
     num_choices: int = 1
     use: ToolUse = field(default_factory=ToolUse)
-    form: AnswerForm = field(default_factory=AnswerForm)
+    form: RequestedFormat = field(default_factory=RequestedFormat)
     is_streamed: bool = False
     is_answer_hidden: bool = False
     priority: int = 0

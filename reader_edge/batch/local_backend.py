@@ -16,7 +16,7 @@ _PENDING_A_SLOT = 2  # requests at once: while one is answered another is read
 _BUSY_S = 0.05  # between two tries of a request for which there is no room yet
 
 
-class Answerer:
+class LocalBackend:
     """Answers as the server would. name: what requests call the model. max_tokens: as of `ServerSettings`.
 
     max_pending: requests that are worth asking at once.
@@ -41,7 +41,7 @@ class Answerer:
                 refusal = api_error(error)
                 return refusal.status, refusal.fields
 
-    async def __aenter__(self) -> "Answerer":
+    async def __aenter__(self) -> "LocalBackend":
         return self
 
     async def __aexit__(

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class EvalPrompt:
     """One prompt that gets one answer: a text, or messages with the model's own answers to the turns before."""
 
     prompt: Prompt
@@ -33,7 +33,7 @@ def play_out(
     config: GenerationConfig,
     is_raw: bool,
     is_over: Callable[[], bool] = lambda: False,
-) -> list[Question]:
+) -> list[EvalPrompt]:
     """A question for each turn of each prompt; the answers between turns are the model's, decoded plainly.
 
     config: of those answers. is_raw: texts are taken as they are, not as chat messages where the model has a template.
@@ -46,7 +46,7 @@ def play_out(
         for number, turn in enumerate(each.turns, start=1):
             prompt = build_prompt(engine, turn, None, is_raw) if isinstance(turn, str) else [*said, *turn]
             _check(engine, prompt, config, each.place)
-            questions.append(Question(prompt, each.category))
+            questions.append(EvalPrompt(prompt, each.category))
             if is_over():
                 break
             if number < len(each.turns) and not isinstance(prompt, str):
@@ -55,7 +55,7 @@ def play_out(
     return questions
 
 
-def by_category(questions: Sequence[Question], values: Sequence[T]) -> dict[str, list[T]]:
+def by_category(questions: Sequence[EvalPrompt], values: Sequence[T]) -> dict[str, list[T]]:
     """Each question's value, by category as they first come; nothing where no question has a category."""
     groups: dict[str, list[T]] = {}
     for question, value in zip(questions, values, strict=True):
