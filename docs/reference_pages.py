@@ -6,6 +6,8 @@ can be out of date.
 
 import ast
 import inspect
+import posixpath
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,11 +42,12 @@ if TYPE_CHECKING:
 
 
 def on_config(config: "MkDocsConfig") -> "MkDocsConfig":
-    """List every decision record behind the index of decisions."""
+    """List the pages of benchmarks/, and every decision record behind the index of decisions."""
     records = [f"decisions/{each.name}" for each in sorted((ROOT / "docs" / "decisions").glob("*.md"))]
     records.sort(key=lambda name: name != "decisions/index.md")
+    benchmarks = [path.relative_to(ROOT).as_posix() for path in _benchmarks("*.md")]
     assert config.nav is not None
-    config.nav.append({"Decisions": records})
+    config.nav += [{"Beside other runtimes": benchmarks}, {"Decisions": records}]
     return config
 
 
@@ -54,18 +57,27 @@ def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
 
     for name, page in (("cli", command_line_page), ("http-fields", http_page), ("manifest", manifest_page)):
         files.append(File.generated(config, f"reference/{name}.md", content=page()))
-    for path in sorted((ROOT / "benchmarks").rglob("*")):
-        if path.suffix in (".md", ".svg"):
-            files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
+    for path in _benchmarks("*.md", "*.svg"):
+        files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
     return files
 
 
 def on_page_markdown(markdown: str, page: "Page", **_: object) -> str:
     """Lead links between docs/ and benchmarks/, which lie beside each other, to where the site has their pages."""
-    up = "../" * page.file.src_uri.count("/")
-    if page.file.src_uri.startswith("benchmarks/"):
-        return markdown.replace(f"]({up}docs/", f"]({up}")
-    return markdown.replace(f"]({up}../benchmarks/", f"]({up}benchmarks/")
+    there = page.file.src_uri
+    here = there if there.startswith("benchmarks/") else f"docs/{there}"
+
+    def led(link: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(here), link[1]))
+        if not target.startswith(("docs/", "benchmarks/")):
+            return link[0]
+        return f"]({posixpath.relpath(target.removeprefix('docs/'), posixpath.dirname(there) or '.')}"
+
+    return re.sub(r"\]\(((?:\.\./)+[^)#\s]*)", led, markdown)
+
+
+def _benchmarks(*patterns: str) -> list[Path]:
+    return sorted(path for pattern in patterns for path in (ROOT / "benchmarks").rglob(pattern))
 
 
 def command_line_page() -> str:

@@ -1,4 +1,4 @@
-"""The source of drafts that docs/explanation/sources.md shows is one: it drafts, and changes no answer."""
+"""The source of drafts that docs/how-to/own-source.md shows is one: it drafts, and changes no answer."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.conftest import ROOT
 def test_the_source_in_the_documentation_drafts(demo_folder: Path) -> None:
     config = GenerationConfig(max_tokens=40)
     plain = Engine.load(demo_folder, EngineConfig(is_drafted=False)).generate("# tar", config)
-    text = (ROOT / "docs" / "explanation" / "sources.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "how-to" / "own-source.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     names: dict[str, Any] = {"path": demo_folder, "token_ids": plain.token_ids[8:14]}
     names["config"] = EngineConfig(is_calibrated=False)

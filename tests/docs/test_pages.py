@@ -1,0 +1,42 @@
+"""Pages stay short, figures stand once and with their machine, date and command, and how-tos have none."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.docs.markdown import DOCS, PAGES, page_name, sections
+
+MEASURED = DOCS / "explanation" / "measured"
+_FIGURE = re.compile(r"\b20\d\d-\d\d-\d\d\b|\d tokens/s|\d ms\b")
+_TOOL = re.compile(r"\bscripts/\w+|\bbenchmarks\.\w+")
+
+
+def test_the_readme_has_less_than_a_hundred_lines() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 100
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_no_page_but_the_reference_is_long(page: Path) -> None:
+    is_long = len(page.read_text(encoding="utf-8").splitlines()) > 150
+    assert not is_long or page.parent.name in ("reference", "decisions")
+
+
+@pytest.mark.parametrize("page", sorted(MEASURED.glob("[!i]*.md")), ids=page_name)
+def test_every_measured_table_has_its_machine_date_and_command(page: Path) -> None:
+    for title, text in sections(page):
+        facts = re.findall(r"^- \*\*(\w+)\*\*: \S", text, re.MULTILINE)
+        assert "\n|" not in text or facts[:3] == ["Machine", "Date", "Command"], title
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "how-to").glob("*.md")), ids=page_name)
+def test_how_tos_have_no_figures(page: Path) -> None:
+    assert not _FIGURE.findall(page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "how-to").glob("*.md")), ids=page_name)
+def test_scripts_that_how_tos_name_are_there(page: Path) -> None:
+    for name in _TOOL.findall(page.read_text(encoding="utf-8")):
+        path = ROOT / name.replace(".", "/")
+        assert path.exists() or path.with_suffix(".py").exists(), name

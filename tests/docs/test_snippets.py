@@ -1,0 +1,58 @@
+"""Python in the README and the documentation runs, on the demo package with a chat template."""
+
+import contextlib
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reader_edge_runtime import DraftSources, Engine, EngineConfig
+from tests.conftest import ROOT
+from tests.docs.markdown import PAGES, code_blocks, page_name
+from tests.reader_edge.package_copy import CHAT_TEMPLATE, PackageCopy
+
+_NEEDS_A_SERVER = "from openai import"
+_IS_TESTED_ELSEWHERE = "class Sentence(DraftSource)"  # tests/runtime/drafting/test_docs_example.py
+SNIPPETS = [
+    pytest.param("\n".join(blocks), id=page_name(page))
+    for page in PAGES
+    if (blocks := code_blocks(page, "python")) and _IS_TESTED_ELSEWHERE not in blocks[0]
+]
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory, demo_folder: Path) -> Path:
+    copy = PackageCopy(demo_folder, tmp_path_factory.mktemp("docs") / "package")
+    copy.write_file("chat_template.jinja", CHAT_TEMPLATE.encode())
+    return copy.folder
+
+
+@pytest.mark.parametrize("code", SNIPPETS)
+def test_python_in_the_documentation_runs(
+    code: str, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = compile(code, "documentation", "exec")
+    if _NEEDS_A_SERVER in code:
+        return
+    load = Engine.load
+
+    def load_demo(path: str, config: EngineConfig | None = None, sources: DraftSources | None = None) -> Engine:
+        """The demo, whatever is named, as fast as may be: files of sources are not there."""
+        assert sources is None or isinstance(sources, DraftSources)
+        return load(package, replace(config or EngineConfig(), is_calibrated=False, threads=1))
+
+    monkeypatch.setattr(Engine, "load", load_demo)
+    monkeypatch.chdir(tmp_path)
+    messages = [{"role": "user", "content": "# tar"}]
+    names: dict[str, Any] = {"messages": messages, "__name__": "__main__"}
+    if "Engine.load" not in code:
+        names["engine"] = load_demo("qwen")
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(compiled, names)  # noqa: S102  # our own text
+
+
+def test_there_are_snippets() -> None:
+    assert (ROOT / "README.md").read_text(encoding="utf-8").count("```python") == 1
+    assert len(SNIPPETS) >= 6
