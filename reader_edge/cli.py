@@ -49,7 +49,12 @@ class CommandLine(click.Group):
 @click.version_option(__version__, prog_name="reader-edge")
 @click.pass_context
 def main(ctx: click.Context) -> None:
-    """Lossless speculative decoding for exported language models: the same text, sooner."""
+    """Run language models faster with lossless speculative decoding: the same text, sooner.
+
+    \b
+    Start with:
+      reader-edge run smollm2:135m
+    """
     ctx.with_resource(warnings.catch_warnings())
     warnings.showwarning = _tell_warning
 

@@ -11,20 +11,27 @@ import click
 
 import reader_edge
 from reader_edge.commands import options
+from reader_edge.commands.command_help import HelpfulCommand, example
 
 if TYPE_CHECKING:
     from reader_edge.batch.batch_job import BatchBackend
 
 
-@click.command(short_help="Answer a file of requests in OpenAI's batch format.")
+@click.command(
+    cls=HelpfulCommand,
+    short_help="Answer a file of requests in OpenAI's batch format.",
+    epilog=example("reader-edge batch requests.jsonl answers.jsonl smollm2:135m"),
+)
 @click.argument("input_file", metavar="INPUT", type=options.FILE)
 @click.argument("output_file", metavar="OUTPUT", type=click.Path(dir_okay=False, path_type=Path))
 @click.argument("model", required=False)
-@click.option("--name", help="What the requests call the model. Default: as MODEL is called.")
+@click.option("--name", help="Name of the model in the requests. Default: the name of MODEL.")
 @click.option("--max-batch", default=8, show_default=True, help="Answers decoded together.")
-@click.option("--kv-bytes", "max_kv_bytes", default=0, show_default=True, help="KV cache at most; 0 is no limit.")
 @click.option(
-    "-n", "--max-tokens", type=click.IntRange(1), default=4096, show_default=True, help="Tokens of an answer at most."
+    "--kv-bytes", "max_kv_bytes", default=0, show_default=True, help="Most bytes of the KV cache; 0 is no limit."
+)
+@click.option(
+    "-n", "--max-tokens", type=click.IntRange(1), default=4096, show_default=True, help="Most tokens of an answer."
 )
 @options.engine
 @options.guard
@@ -33,7 +40,7 @@ if TYPE_CHECKING:
 @options.datastores
 @options.head
 @options.draft_model
-@click.option("--ray", "ray_address", metavar="HOST:PORT", help="Answer on a Ray cluster, by an engine on each node.")
+@click.option("--ray", "ray_address", metavar="HOST:PORT", help="Answer on a Ray cluster, with an engine on each node.")
 @options.grouped(engine_config="EngineConfig", sources="DraftSources")
 def batch(
     input_file: Path,
@@ -47,9 +54,9 @@ def batch(
 ) -> None:
     """Answer a file of requests in OpenAI's batch format.
 
-    INPUT has a JSON object a line, with custom_id, method, url and body, which means what it does to `serve`. Each
-    answer becomes a line of OUTPUT as it is ready. After an interruption, a kill too, the same command goes on where it
-    was. MODEL is what `reader-edge run` takes.
+    INPUT has a JSON object a line, with custom_id, method, url and body. A body means what it means to `serve`. Each
+    answer becomes a line of OUTPUT as soon as it is ready. The same command resumes after an interruption or a kill.
+    MODEL is what `reader-edge run` takes.
     """
     from reader_edge_runtime.errors import InstallationError
 

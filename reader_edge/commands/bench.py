@@ -11,6 +11,7 @@ from reader_edge.commands.bench_decode import decode
 from reader_edge.commands.bench_frontier import frontier
 from reader_edge.commands.bench_record import record
 from reader_edge.commands.bench_replay import replay_command
+from reader_edge.commands.command_help import HelpfulCommand, example
 
 
 @click.group()
@@ -24,7 +25,11 @@ bench.add_command(record)
 bench.add_command(replay_command)
 
 
-@bench.command(short_help="Show how long a pass takes here.")
+@bench.command(
+    cls=HelpfulCommand,
+    short_help="Show how long a pass takes here.",
+    epilog=example("reader-edge bench cost smollm2:135m"),
+)
 @click.argument("model", required=False)
 @click.option("--batch", default=1, show_default=True, type=click.IntRange(1, 64), help="Sequences in a pass.")
 @options.engine

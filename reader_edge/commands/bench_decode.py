@@ -7,17 +7,23 @@ import click
 
 import reader_edge
 from reader_edge.commands import options
+from reader_edge.commands.command_help import HelpfulCommand, example
 
 
-@click.command("decode", short_help="Decode prompts plainly and drafted; tell both speeds.")
+@click.command(
+    "decode",
+    cls=HelpfulCommand,
+    short_help="Time plain and drafted decoding.",
+    epilog=example("reader-edge bench decode smollm2:135m --prompts prompts.jsonl"),
+)
 @click.argument("model", required=False)
 @options.prompts
-@click.option("-n", "--max-tokens", default=128, show_default=True, help="New tokens of each answer at most.")
+@click.option("-n", "--max-tokens", default=128, show_default=True, help="Most new tokens of each answer.")
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(1, 1000), help="Answers each way.")
 @click.option(
     "--nodes",
     callback=options.node_budgets,
-    help="Also tell the acceptance length at these fixed numbers of drafted nodes a step, such as 4,8,16,64.",
+    help="Also show the acceptance length at these fixed numbers of drafted nodes a step, such as 4,8,16,64.",
 )
 @click.option("--each-set", is_flag=True, help="Also time each set of sources, from a request's own text alone to all.")
 @options.temperature
@@ -46,12 +52,11 @@ def decode(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Decode prompts plainly and drafted in turn; tell both speeds and where the time goes.
+    """Decode prompts plainly and drafted in turn; show both speeds and where the time goes.
 
-    Every answer starts with nothing learned from another, by the clock on the wall. With --nodes, acceptance lengths
-    are told that no clock decides, of drafters that start afresh for each prompt and of ones that remember those
-    before. With --each-set, what each source adds is told by the clock. Exit code 1 when the tokens differ.
-    MODEL is what `run` takes.
+    Every answer starts with nothing learned from another. --nodes adds acceptance lengths that no clock decides, of
+    drafters that start afresh for each prompt and of ones that remember earlier prompts. --each-set adds what each
+    source of drafts brings by the clock. The exit code is 1 if tokens differ. MODEL is what `run` takes.
     """
     from reader_edge.bench.decode.comparison import bench_decode
     from reader_edge.bench.decode.comparison_report import bench_fields, draw_bench, print_bench

@@ -9,6 +9,7 @@ import click
 import reader_edge
 from reader_edge.bench.replay.replay_plan import ReplayPlan
 from reader_edge.commands import options
+from reader_edge.commands.command_help import HelpfulCommand, example
 
 _MOST_HEADS = 32
 
@@ -23,7 +24,12 @@ def _shares(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple
     return shares
 
 
-@click.command("frontier", short_help="Tell what drafts reach, and what better ones could.")
+@click.command(
+    "frontier",
+    cls=HelpfulCommand,
+    short_help="Show what drafts reach, and what better ones would.",
+    epilog=example("reader-edge bench frontier real.jsonl smollm2:135m"),
+)
 @click.argument("file", type=options.FILE)
 @click.argument("model", required=False)
 @click.option(
@@ -74,10 +80,10 @@ def frontier(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Tell what drafts reach on recorded answers, what better ones would, and where the next gain lies.
+    """Show what drafts reach on recorded answers, what better ones would, and where the next gain lies.
 
-    FILE is a recording of `bench record`; one drafter answers it from the first request to the last. Tokens a second
-    are modelled from counted steps and the measured passes of MODEL, which is what `run` takes.
+    FILE is a recording of `bench record`; one drafter replays it from the first request to the last. Tokens a second
+    are modelled from counted steps and measured passes of MODEL, which is what `run` takes.
     """
     from reader_edge.bench.frontier.frontier_report import draw_frontier, frontier_fields, print_frontier
     from reader_edge.bench.frontier.judge import open_judge

@@ -7,13 +7,19 @@ import click
 
 import reader_edge
 from reader_edge.commands import options
+from reader_edge.commands.command_help import HelpfulCommand, example
 
 
-@click.command("record", short_help="Write plain answers down, to be replayed.")
+@click.command(
+    "record",
+    cls=HelpfulCommand,
+    short_help="Record plain answers, to replay them.",
+    epilog=example("reader-edge bench record smollm2:135m --prompts prompts.jsonl -o real.jsonl"),
+)
 @click.argument("model", required=False)
 @options.prompts
 @click.option("-o", "--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="A .jsonl file.")
-@click.option("-n", "--max-tokens", default=256, show_default=True, help="Tokens of each answer at most.")
+@click.option("-n", "--max-tokens", default=256, show_default=True, help="Most tokens of each answer.")
 @options.temperature
 @options.top_p
 @options.seed
@@ -28,10 +34,10 @@ def record(
     engine_config: "reader_edge.EngineConfig",
     force: bool,
 ) -> None:
-    """Answer prompts plainly and write the answers down, for `bench replay`.
+    """Answer prompts plainly and record the answers, for `bench replay`.
 
-    A line of the file is a recorded request as `bench replay` reads it, with token ids beside the texts and what the
-    model thought likely after each token, so that --sources may name logits too. MODEL is what `run` takes.
+    A line of the file is a request in the format of `bench replay`, with token ids beside the texts and the likely
+    successors of each token, so that --sources may name logits too. MODEL is what `run` takes.
     """
     from reader_edge.bench.answer_recorder import record_answers
     from reader_edge.eval_prompt import play_out

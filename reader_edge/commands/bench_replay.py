@@ -7,9 +7,15 @@ import click
 import reader_edge
 from reader_edge.bench.replay.replay_plan import ReplayPlan
 from reader_edge.commands import options
+from reader_edge.commands.command_help import HelpfulCommand, example
 
 
-@click.command("replay", short_help="Replay recorded answers with the drafter.")
+@click.command(
+    "replay",
+    cls=HelpfulCommand,
+    short_help="Replay recorded answers with the drafter.",
+    epilog=example("reader-edge bench replay real.jsonl --tokenizer smollm2:135m"),
+)
 @click.argument("files", nargs=-1, required=True, type=options.FILE, metavar="FILE...")
 @click.option("--model", help="Time both ways of decoding on this package's real passes.")
 @click.option(
@@ -45,10 +51,10 @@ def replay_command(
 ) -> None:
     """Replay recorded answers: the drafter alone, or drafted against plain decoding on a model.
 
-    FILE holds one recorded request a line: {"task": ..., "turns": [{"input": ..., "output": ...}]}. Without --model:
-    the acceptance length, which is what a forward pass emits on the mean, its own token included. With --model: the
-    recorded tokens are forced through the package's passes, and everything else is the decoder's own; of each FILE,
-    evenly spread stretches are timed, while the history learns from all of it. The model's weights play no part.
+    FILE holds one recorded request a line: {"task": ..., "turns": [{"input": ..., "output": ...}]}. Without --model,
+    the result is the acceptance length: tokens emitted per pass on the mean. With --model, the recorded tokens are
+    forced through the package's passes, and everything else is the decoder's own. Evenly spread stretches of each FILE
+    are timed, while the history learns from all of it. The model's weights play no part.
     """
     if plan.priors == "others" and len(plan.files) < 2:
         raise click.UsageError("--priors others learns from the other FILEs: name at least two.")

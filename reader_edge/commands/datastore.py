@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from reader_edge.commands import options
+from reader_edge.commands.command_help import HelpfulCommand, example
 
 
 def _parse_size(ctx: click.Context, param: click.Parameter, value: str) -> int:
@@ -23,7 +24,7 @@ _max_memory = click.option(
     default="4GB",
     show_default=True,
     callback=_parse_size,
-    help="Refuse a corpus that would take more.",
+    help="Refuse a corpus that would take more memory.",
 )
 _force = click.option("--force", is_flag=True, help="Replace an existing datastore.")
 _tokenizer = click.option(
@@ -36,10 +37,14 @@ _tokenizer = click.option(
 
 @click.group(short_help="Build and inspect datastores, to draft from.")
 def datastore() -> None:
-    """Build and inspect datastores: corpora that drafts are looked up in."""
+    """Build and inspect datastores: corpora in which drafts are looked up."""
 
 
-@datastore.command(short_help="Build a datastore from files.")
+@datastore.command(
+    cls=HelpfulCommand,
+    short_help="Build a datastore from files.",
+    epilog=example("reader-edge datastore build manual.md guide.md -o docs.ds --tokenizer smollm2:135m"),
+)
 @click.argument("corpus", nargs=-1, required=True, type=options.FILE)
 @_out
 @_tokenizer
@@ -47,7 +52,7 @@ def datastore() -> None:
     "--format",
     "file_format",
     type=click.Choice(["text", "jsonl", "parquet"]),
-    help="Of all files. Default: by name, .jsonl, .parquet, else text.",
+    help="Format of all files. Default: by name, .jsonl, .parquet, else text.",
 )
 @click.option("--field", default="text", show_default=True, help="The field or column that holds the text.")
 @_max_memory
@@ -75,7 +80,11 @@ def build(
     print_built(build_datastore(corpus, out, load_tokenizer(tokenizer), file_format, field, max_memory), out)
 
 
-@datastore.command(short_help="Merge datastores of one tokenizer.")
+@datastore.command(
+    cls=HelpfulCommand,
+    short_help="Merge datastores of one tokenizer.",
+    epilog=example("reader-edge datastore merge docs.ds code.ds -o all.ds"),
+)
 @click.argument("files", nargs=-1, required=True, type=options.FILE, metavar="FILE...")
 @_out
 @_max_memory
@@ -90,11 +99,15 @@ def merge(files: tuple[Path, ...], out: Path, max_memory: int, force: bool) -> N
     print_built(merge_datastores(files, out, max_memory), out)
 
 
-@datastore.command(short_help="Tell what a datastore is, and check it.")
+@datastore.command(
+    cls=HelpfulCommand,
+    short_help="Show what a datastore holds, and check it.",
+    epilog=example("reader-edge datastore info docs.ds"),
+)
 @click.argument("file", type=options.FILE)
 @options.as_json
 def info(file: Path, as_json: bool) -> None:
-    """Tell what a datastore is, and check it against its checksum."""
+    """Show what a datastore holds, and check it against its checksum."""
     from reader_edge.datastore.report import info_fields, info_lines
     from reader_edge.terminal.console import byte_progress, print_pairs
     from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
@@ -108,15 +121,21 @@ def info(file: Path, as_json: bool) -> None:
     print_pairs(info_lines(opened))
 
 
-@datastore.command(short_help="Show what follows a text in a datastore.")
+@datastore.command(
+    cls=HelpfulCommand,
+    short_help="Show what follows a text in a datastore.",
+    epilog=example('reader-edge datastore search docs.ds "tar -" --tokenizer smollm2:135m'),
+)
 @click.argument("file", type=options.FILE)
 @click.argument("text")
 @_tokenizer
-@click.option("-n", "--num", default=10, show_default=True, type=click.IntRange(1, 64), help="Continuations at most.")
+@click.option(
+    "-n", "--num", default=10, show_default=True, type=click.IntRange(1, 64), help="Most continuations to show."
+)
 def search(file: Path, text: str, tokenizer: str, num: int) -> None:
-    """Show how often what followed TEXT, or the longest end of it that occurs, most frequent first.
+    """Show what follows TEXT, or the longest end of it that occurs, most frequent first.
 
-    Tokens are compared, not letters: behind a space words are others for most models, so try " TEXT" too.
+    Tokens are compared, not letters. For most models a word behind a space is another token, so try " TEXT" too.
     """
     from reader_edge.chat.answer import accept_any_text
     from reader_edge.datastore.search import search_datastore

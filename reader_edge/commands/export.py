@@ -5,9 +5,14 @@ from pathlib import Path
 import click
 
 from reader_edge.commands import options
+from reader_edge.commands.command_help import HelpfulCommand, example
 
 
-@click.command(short_help="Export a model to a package.")
+@click.command(
+    cls=HelpfulCommand,
+    short_help="Export a model to a package.",
+    epilog=example("reader-edge export qwen2.5:0.5b qwen --precision int4"),
+)
 @click.argument("model")
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option(
@@ -29,7 +34,7 @@ from reader_edge.commands import options
     "--kv",
     type=click.Choice(["fp32", "fp16", "int8"]),
     help="The KV cache with attention 'exact': 'int8' (the default of keep, int8, int8-a16 and int4, for them alone) "
-    "takes little more than a quarter of the memory of 'fp32' and is read sooner; 'fp16' takes half.",
+    "takes about a quarter of the memory of 'fp32' and is read faster; 'fp16' takes half.",
 )
 @click.option("--max-context", type=int, help="Tokens of prompt and answer together. Default: the model's own limit.")
 @click.option(

@@ -5,14 +5,17 @@ from pathlib import Path
 import click
 
 from reader_edge.commands import options
+from reader_edge.commands.command_help import HelpfulCommand, example
 
 
-@click.command(short_help="Erase a history of past answers.")
+@click.command(
+    cls=HelpfulCommand, short_help="Erase a history of past answers.", epilog=example("reader-edge forget past.redg")
+)
 @click.argument("file", type=options.FILE)
 def forget(file: Path) -> None:
-    """Erase FILE, a history of past answers that `run --history` made.
+    """Erase FILE, a history of past answers of `run --history` or `serve --history`.
 
-    A file of any other kind is left alone.
+    A file of any other kind is left unchanged.
     """
     from reader_edge_runtime.drafting.sources.history_file import erase_history
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from reader_edge.commands import options
+from reader_edge.commands.command_help import HelpfulCommand, example
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,14 +18,18 @@ if TYPE_CHECKING:
     from reader_edge_runtime.package.manifest import Manifest
 
 
-@click.command(short_help="Tell what a package or a GGUF file is.")
+@click.command(
+    cls=HelpfulCommand,
+    short_help="Show what a package or a GGUF file holds.",
+    epilog=example("reader-edge info smollm2:135m"),
+)
 @click.argument("model", required=False)
 @options.as_json
 def info(model: str | None, as_json: bool) -> None:
-    """Tell what a package is, and check its files against their checksums.
+    """Show what a package holds, and check its files against their checksums.
 
-    MODEL may be a GGUF file too: what it holds is told from its header, and whether it can be exported. Nothing is
-    fetched or exported.
+    MODEL may be a GGUF file too: its header shows what it holds and whether it can be exported. Nothing is fetched or
+    exported.
     """
     from reader_edge.model_source import find_stored
     from reader_edge.terminal.console import byte_progress, print_pairs

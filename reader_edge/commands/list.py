@@ -4,10 +4,14 @@ import time
 
 import click
 
+from reader_edge.commands.command_help import HelpfulCommand, example
 
-@click.command("list", short_help="List the models that were fetched or exported.")
+
+@click.command(
+    "list", cls=HelpfulCommand, short_help="List the models on this machine.", epilog=example("reader-edge list")
+)
 def list_models() -> None:
-    """List the models that were fetched or exported: what there is of each, its size, and since when."""
+    """List the models on this machine: whether each is fetched and exported, its size and date."""
     from reader_edge.catalogue.store import stored_models
     from reader_edge.terminal.console import print_columns
     from reader_edge.terminal.sizes import readable_size

@@ -58,42 +58,40 @@ def _switch_off(flag: str, field: str, meaning: str) -> Callable[[Callable[..., 
 # Named like the fields of EngineConfig, SamplingConfig and GenerationConfig, so that they can be grouped into these.
 temperature = click.option("-t", "--temperature", default=0.0, show_default=True, help="0 takes the most likely token.")
 top_p = click.option(
-    "--top-p", default=1.0, show_default=True, help="Keep the likeliest tokens up to this mass; 1 is off."
+    "--top-p", default=1.0, show_default=True, help="Keep the likeliest tokens up to this probability mass; 1 is off."
 )
 frequency_penalty = click.option(
     "--frequency-penalty",
     default=0.0,
     show_default=True,
-    help="From -2 to 2: what a token loses for each time that the answer holds it; 0 is off.",
+    help="Subtracted from a token's logit for each time the answer has it, from -2 to 2; 0 is off.",
 )
 presence_penalty = click.option(
     "--presence-penalty",
     default=0.0,
     show_default=True,
-    help="From -2 to 2: what a token loses once the answer holds it; 0 is off.",
+    help="Subtracted from a token's logit once the answer has it, from -2 to 2; 0 is off.",
 )
 seed = click.option("--seed", default=0, show_default=True, help="The same seed gives the same text, drafted or not.")
 threads = click.option("--threads", default=0, show_default=True, help="0 takes all usable cores.")
-no_native = _switch_off("--no-native", "uses_native", "Leave native kernels out, where they are installed.")
+no_native = _switch_off("--no-native", "uses_native", "Do not use native kernels.")
 provider = click.option(
     "--provider",
     type=click.Choice(["cpu", "cuda"]),
-    help="Where the model runs. Default: on CUDA if package, wheel and machine allow it, else on the CPU.",
+    help="Where the model runs. Default: CUDA for packages made for GPUs, if all it needs is here; else the CPU.",
 )
 guard = click.option(
     "--guard",
     "is_near_tie_guarded",
     is_flag=True,
-    help="Decide near ties by single-token passes, where wide passes differ from them.",
+    help="Where wide passes differ from single-token ones, decide near ties by single-token passes.",
 )
-no_calibrate = _switch_off(
-    "--no-calibrate", "is_calibrated", "Assume pass times instead of measuring this machine once."
-)
+no_calibrate = _switch_off("--no-calibrate", "is_calibrated", "Assume pass times instead of measuring this machine.")
 text_is_text = click.option(
     "--text-is-text",
     "is_text_literal",
     is_flag=True,
-    help="Texts of messages hold no control token, whatever they spell; for texts of people who are not trusted.",
+    help="Read control tokens in messages as plain text. For messages from strangers.",
 )
 
 
@@ -133,26 +131,26 @@ template_args = click.option(
     multiple=True,
     metavar="NAME=VALUE",
     callback=_template_args,
-    help="Give the chat template this, e.g. enable_thinking=false; may be repeated.",
+    help="Set a variable of the chat template, such as enable_thinking=false; may be repeated.",
 )
-no_draft = _switch_off("--no-draft", "is_drafted", "Decode plainly, one token a pass; nothing is loaded to draft with.")
+no_draft = _switch_off("--no-draft", "is_drafted", "Decode plainly, one token a pass.")
 datastores = click.option(
     "--datastore",
     "datastores",
     multiple=True,
     type=click.Path(),
     metavar="FILE",
-    help="Draft from this file of `reader-edge datastore build` too; up to 4.",
+    help="Also draft from this datastore (`reader-edge datastore build`); up to 4.",
 )
-head = click.option("--head", type=FILE, help="Draft from this file of `reader-edge train-drafter` too.")
+head = click.option("--head", type=FILE, help="Also draft with this head (`reader-edge train-drafter`).")
 draft_model = click.option(
-    "--draft-model", metavar="MODEL", help="Draft with this smaller model of the same tokenizer too; what MODEL may be."
+    "--draft-model", metavar="MODEL", help="Also draft with this smaller model, which must have the same tokenizer."
 )
 prompts = click.option(
     "--prompts",
     type=FILE,
-    help="Prompts to use: one a line, or a .jsonl file with a text, chat messages or turns a line. Default: a bundled "
-    "set.",
+    help="Prompts: a text file with one a line, or a .jsonl file with a text, chat messages or turns a line. Default: "
+    "a bundled set.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 

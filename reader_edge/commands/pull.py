@@ -3,20 +3,23 @@
 import click
 
 from reader_edge.catalogue.entries import CATALOGUE
+from reader_edge.commands.command_help import HelpfulCommand, example
 
 _NAMES = ", ".join(name + (" (gated)" if origin.is_gated else "") for name, origin in CATALOGUE.items())
 
 
 @click.command(
+    cls=HelpfulCommand,
     short_help="Fetch a model by its name.",
-    epilog=f"The catalogue: {_NAMES}. A gated model asks you to accept its licence on the hub first.",
+    epilog=f"Known names: {_NAMES}. A gated model asks you to accept its licence on the hub first.\n\n"
+    + example("reader-edge pull qwen2.5:0.5b", "reader-edge pull Qwen/Qwen2.5-0.5B-Instruct"),
 )
 @click.argument("name")
 def pull(name: str) -> None:
-    """Fetch the model NAME into the user's cache, and print where it lies.
+    """Fetch the model NAME into the user's cache, and print its path.
 
-    NAME is one of the catalogue, OWNER/NAME of a model of the hub, or OWNER/NAME/FILE.gguf of one of its files.
-    A download that broke off goes on. What is here already, in the Hugging Face cache too, is not fetched again.
+    NAME is a known name, OWNER/NAME of a model of the Hugging Face hub, or OWNER/NAME/FILE.gguf of one of its files.
+    An interrupted download resumes. What is here already, also in the Hugging Face cache, is not fetched again.
     """
     from reader_edge.catalogue.pull import pulled
 

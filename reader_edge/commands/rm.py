@@ -4,13 +4,17 @@ from pathlib import Path
 
 import click
 
+from reader_edge.commands.command_help import HelpfulCommand, example
 
-@click.command(short_help="Remove a fetched or exported model.")
+
+@click.command(
+    cls=HelpfulCommand, short_help="Remove a fetched or exported model.", epilog=example("reader-edge rm smollm2:135m")
+)
 @click.argument("name")
 def rm(name: str) -> None:
-    """Remove what was fetched and exported of the model NAME, as `reader-edge list` shows it.
+    """Remove the model NAME, as `reader-edge list` shows it: what was fetched and what was exported.
 
-    A model that lies elsewhere stays: of it the exported packages are removed.
+    A model outside the cache stays; only its exported packages are removed.
     """
     from reader_edge.catalogue.names import canonical
     from reader_edge.catalogue.store import StoredModel

@@ -10,6 +10,7 @@ import click
 
 import reader_edge
 from reader_edge.commands import options
+from reader_edge.commands.command_help import HelpfulCommand, example
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +50,30 @@ def _dash(context: click.Context, parameter: click.Parameter, value: str | None)
     return value
 
 
-@click.command(short_help="Answer a prompt, or chat.")
+@click.command(
+    cls=HelpfulCommand,
+    short_help="Answer a prompt, or chat.",
+    epilog=example(
+        "reader-edge run smollm2:135m", 'reader-edge run smollm2:135m -p "Explain tar to me." -n 200 --stats'
+    ),
+)
 @click.argument("model", required=False)
 @click.argument("dash", required=False, metavar="[-]", callback=_dash)
 @click.option("-p", "--prompt", help="The prompt; '-' reads it from standard input.")
 @click.option("-s", "--system", help="A system message, for models with a chat template.")
-@click.option("-n", "--max-tokens", default=512, show_default=True, help="New tokens at most.")
+@click.option("-n", "--max-tokens", default=512, show_default=True, help="Most new tokens of an answer.")
 @options.temperature
-@click.option("--top-k", default=0, show_default=True, help="Keep the k most likely tokens; 0 is off.")
+@click.option("--top-k", default=0, show_default=True, help="Keep the k likeliest tokens; 0 is off.")
 @options.top_p
-@click.option("--min-p", default=0.0, show_default=True, help="Drop tokens below this share of the best; 0 is off.")
-@click.option("--repetition-penalty", default=1.0, show_default=True, help="1 is off.")
+@click.option(
+    "--min-p", default=0.0, show_default=True, help="Drop tokens below this share of the likeliest; 0 is off."
+)
+@click.option(
+    "--repetition-penalty",
+    default=1.0,
+    show_default=True,
+    help="Makes tokens of prompt and answer less likely; 1 is off.",
+)
 @options.frequency_penalty
 @options.presence_penalty
 @options.seed
@@ -70,13 +84,13 @@ def _dash(context: click.Context, parameter: click.Parameter, value: str | None)
 @click.option(
     "--history",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Draft from past answers in this file and add new ones; `reader-edge forget FILE` erases it.",
+    help="Draft from past answers in this file, and add new ones. `reader-edge forget FILE` erases it.",
 )
 @click.option(
     "--session",
     "session_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Go on from this file, and save conversation, KV cache and what drafting learned to it at the end.",
+    help="Continue from this file, and save conversation, KV cache and what drafting learned to it at the end.",
 )
 @options.no_calibrate
 @options.no_draft
@@ -85,9 +99,9 @@ def _dash(context: click.Context, parameter: click.Parameter, value: str | None)
 @options.draft_model
 @options.template_args
 @click.option("--raw", is_flag=True, help="Continue the prompt as plain text, without the chat template.")
-@click.option("--stats", is_flag=True, help="Tell speed and acceptance after the answer, on standard error.")
+@click.option("--stats", is_flag=True, help="Show speed and acceptance after the answer, on standard error.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the text.")
-@click.option("--compare", is_flag=True, help="Answer plainly and drafted in turn; tell both speeds.")
+@click.option("--compare", is_flag=True, help="Answer plainly and drafted in turn; show both speeds.")
 # The engine's group comes first: --no-draft is its own, so that nothing is loaded to draft with.
 @options.grouped(
     prompt_input=PromptInput,
@@ -107,11 +121,11 @@ def run(
     as_json: bool,
     compare: bool,
 ) -> None:
-    """Answer a prompt; without one, chat on a terminal.
+    """Answer a prompt, or chat on a terminal if there is none.
 
-    MODEL is a package, a Hugging Face folder, a GGUF file, or a name like smollm2:135m or OWNER/NAME, which is fetched
-    (`reader-edge pull --help`); what is no package yet is exported once. Without MODEL: $READER_EDGE_MODEL, else the
-    bundled demo. A lone '-' reads the prompt from standard input, and so does a pipe.
+    MODEL is a package, a Hugging Face folder, a GGUF file, or a name such as smollm2:135m or OWNER/NAME
+    (`reader-edge pull --help`). A model that is not a package is exported once. Without MODEL, run uses
+    $READER_EDGE_MODEL, or else the bundled demo. A pipe, or '-', gives the prompt on standard input.
     """
     if model == "-":
         model, prompt_input = None, replace(prompt_input, dash="-")

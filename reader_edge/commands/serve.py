@@ -7,6 +7,7 @@ import click
 
 import reader_edge
 from reader_edge.commands import options
+from reader_edge.commands.command_help import HelpfulCommand, example
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +40,31 @@ class Limits:
     max_answer_s: float
 
 
-@click.command(short_help="Answer programs over HTTP, as OpenAI and Ollama do.")
+@click.command(
+    cls=HelpfulCommand,
+    short_help="Serve a model over OpenAI's API and Ollama's.",
+    epilog=example("reader-edge serve smollm2:135m --port 8000"),
+)
 @click.argument("model", required=False)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; elsewhere a key is required.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
-@click.option("--api-key-file", type=options.FILE, help="Ask clients for one of this file's keys, one a line.")
-@click.option("--name", help="What clients call the model. Default: as MODEL is called.")
-@click.option("--max-batch", default=8, show_default=True, help="Answers decoded together.")
-@click.option("--max-waiting", default=64, show_default=True, help="Answers beyond that may wait; more are refused.")
-@click.option("--kv-bytes", "max_kv_bytes", default=0, show_default=True, help="KV cache at most; 0 is no limit.")
 @click.option(
-    "-n", "--max-tokens", type=click.IntRange(1), default=4096, show_default=True, help="Tokens of an answer at most."
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on. Any other needs --api-key-file."
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    help="Port to listen on; 0 takes a free one.",
+)
+@click.option("--api-key-file", type=options.FILE, help="Require one of the keys in this file, one a line.")
+@click.option("--name", help="Name of the model for clients. Default: the name of MODEL.")
+@click.option("--max-batch", default=8, show_default=True, help="Answers decoded together.")
+@click.option("--max-waiting", default=64, show_default=True, help="Answers that may wait; more are refused.")
+@click.option(
+    "--kv-bytes", "max_kv_bytes", default=0, show_default=True, help="Most bytes of the KV cache; 0 is no limit."
+)
+@click.option(
+    "-n", "--max-tokens", type=click.IntRange(1), default=4096, show_default=True, help="Most tokens of an answer."
 )
 @click.option(
     "--max-seconds",
@@ -57,7 +72,7 @@ class Limits:
     type=options.FiniteRange(1),
     default=600.0,
     show_default=True,
-    help="Seconds an answer may take.",
+    help="Most seconds of an answer, waiting included.",
 )
 @options.engine
 @options.guard
@@ -65,7 +80,7 @@ class Limits:
 @click.option(
     "--history",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Draft from past answers in this file and add new ones, of all clients.",
+    help="Draft from past answers of all clients in this file, and add new ones.",
 )
 @options.no_calibrate
 @options.no_draft
@@ -84,9 +99,10 @@ def serve(
     engine_config: "reader_edge.EngineConfig",
     sources: "reader_edge.DraftSources",
 ) -> None:
-    """Answer programs that speak OpenAI's HTTP interface, at http://HOST:PORT/v1.
+    """Serve a model over OpenAI's API, at http://HOST:PORT/v1, and Ollama's, at /api.
 
-    MODEL is what `reader-edge run` takes. Answers are what they would be alone, whoever else is asking. Ctrl-C ends it.
+    MODEL is what `reader-edge run` takes. Each client gets the answer that it would get alone. A page to chat on is at
+    http://HOST:PORT/. Ctrl-C stops the server.
     """
     options.check_server_installed()
 

@@ -6,9 +6,15 @@ from pathlib import Path
 import click
 
 from reader_edge.commands import options
+from reader_edge.commands.command_help import HelpfulCommand, example
 
 
-@click.command("train-drafter", short_help="Train a head that drafts for a model.")
+@click.command(
+    "train-drafter",
+    cls=HelpfulCommand,
+    short_help="Train a head that drafts for a model.",
+    epilog=example("reader-edge train-drafter smollm2:135m -o my.head"),
+)
 @click.argument("model")
 @click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The head's file.")
 @click.option(
@@ -19,17 +25,21 @@ from reader_edge.commands import options
     show_default=True,
     help="Tokens that the model writes to learn from.",
 )
-@click.option("--text", type=options.FILE, help="Prompts of your own to answer first, in the form of --prompts files.")
-@click.option("--minutes", type=options.FiniteRange(min=0, min_open=True), help="For all of it. Default: as it takes.")
-@click.option("--force", is_flag=True, help="Train also where the head cannot pay, or is there already.")
+@click.option(
+    "--text", type=options.FILE, help="Prompts of your own to answer first, in the format of --prompts files."
+)
+@click.option(
+    "--minutes", type=options.FiniteRange(min=0, min_open=True), help="Most minutes in all. Default: no limit."
+)
+@click.option("--force", is_flag=True, help="Train even if the head cannot pay, or exists already.")
 def train_drafter(
     model: str, out: Path, num_tokens: int, text: Path | None, minutes: float | None, force: bool
 ) -> None:
-    """Train a head for MODEL, and print its file's name. Needs the extra "export".
+    """Train a head for MODEL, and print the name of its file. Needs the extra "export".
 
-    The model answers bundled instructions, or those of --text too; a small network learns to foretell two tokens from
-    its hidden states. `run` and `serve` draft with it by --head; it changes no token, only speed. What is written and
-    learned meanwhile is kept in OUT.training, from which the same command goes on. MODEL is what `run` takes.
+    The model answers bundled instructions, and those of --text first; a small network learns to predict two tokens from
+    its hidden states. `run` and `serve` draft with it by --head. It changes no token, only speed. OUT.training keeps
+    what is written and learned; the same command resumes from there. MODEL is what `run` takes.
     """
     from reader_edge.model_source import find_package
     from reader_edge.prompt_file import read_prompts

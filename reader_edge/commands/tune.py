@@ -2,20 +2,26 @@
 
 import click
 
+from reader_edge.commands.command_help import HelpfulCommand, example
 
-@click.command(short_help="Measure a package and let it draft better.")
+
+@click.command(
+    cls=HelpfulCommand,
+    short_help="Measure a package, and let it draft better.",
+    epilog=example("reader-edge tune smollm2:135m"),
+)
 @click.argument("model")
 @click.option(
     "--source",
-    help="What the package MODEL was exported from, to measure it against: a Hugging Face folder, a GGUF file or a "
-    "name. Of any other MODEL it is known.",
+    help="What the package MODEL was exported from: a Hugging Face folder, a GGUF file or a name. Only needed for a "
+    "package outside the cache.",
 )
 def tune(model: str, source: str | None) -> None:
-    """Measure the quality of MODEL and find its likely successors, to draft better. Needs the extra "export".
+    """Measure the quality of MODEL, and find its likely successors to draft from. Needs the extra "export".
 
-    MODEL is a package, a Hugging Face folder, a GGUF file or a name; what is no package yet is exported first. The
-    package is compared with its source, and asked what it is likely to say after each token; both are put into the
-    package, which can be used meanwhile. Answers do not change. Minutes for a small model, more for a large one.
+    MODEL is a package, a Hugging Face folder, a GGUF file or a name; what is not a package is exported first. The
+    package is compared with its source and asked what it is likely to say after each token. It can be used meanwhile,
+    and its answers do not change. This takes minutes for a small model, more for a large one.
     """
     from reader_edge.catalogue.store import model_around
     from reader_edge.model_source import find_tunable

@@ -9,18 +9,23 @@ import click
 
 import reader_edge
 from reader_edge.commands import options
+from reader_edge.commands.command_help import HelpfulCommand, example
 
 
-@click.command(short_help="Prove that drafting changes nothing.")
+@click.command(
+    cls=HelpfulCommand,
+    short_help="Prove that drafting changes no token.",
+    epilog=example("reader-edge verify smollm2:135m --minutes 5"),
+)
 @click.argument("model", required=False)
 @options.prompts
-@click.option("-n", "--max-tokens", default=96, show_default=True, help="Tokens of each answer.")
+@click.option("-n", "--max-tokens", default=96, show_default=True, help="Most tokens of each answer.")
 @click.option(
     "--minutes",
     type=options.FiniteRange(min=0),
     default=2.0,
     show_default=True,
-    help="Time for the proof, spent on what users run first. 0 takes the time for every combination and prompt.",
+    help="Minutes for the proof, spent first on what users run. 0 compares every combination and prompt.",
 )
 @options.head
 @options.draft_model
@@ -37,19 +42,17 @@ def verify(
     engine_config: "reader_edge.EngineConfig",
     as_json: bool,
 ) -> None:
-    """Prove that drafted decoding gives what plain decoding gives.
+    """Prove that drafted decoding gives the tokens of plain decoding.
 
-    Compares every token: first with the default sources of drafts, greedy and sampled, alone, in a batch, and in
-    requests that come at random moments, some behind long texts, some given up. Then with every combination of sources
-    (datastores too: one is built from answers), beside a source that talks nonsense, and with a drafter that knows the
-    answers and hides them among wrong branches. Greedy answers are decoded twice: from the graph's best token ids, as
-    always, and from its logits; there, and in sampled answers, the bits of every logit row a token was chosen from are
-    compared too.
+    Every token is compared: first with the default sources of drafts, greedy and sampled, alone, in a batch, and in
+    requests that come at random moments and are sometimes cancelled. Then with every combination of sources, beside a
+    source that proposes nonsense, and with a drafter that knows the answers and hides them among wrong branches. Greedy
+    answers are decoded twice: from the graph's best token ids, as usual, and from its logits, whose bits are compared.
 
-    Each way gets a share of --minutes, and a table tells which were compared on how many prompts. Ctrl-C ends the proof
-    early and tells what was covered so far.
+    Each way gets a share of --minutes. A table shows which were compared on how many prompts. Ctrl-C ends the proof
+    early and shows what was covered.
 
-    Exit code 1 when a token differs, or a bit where the package's attention is 'exact', or when no draft was verified.
+    The exit code is 1 if a token differs, if a bit differs in an 'exact' package, or if no draft was verified.
     """
     from reader_edge.eval_prompt import play_out
     from reader_edge.model_source import further_sources, load_engine

@@ -8,13 +8,18 @@ import click
 
 import reader_edge
 from reader_edge.commands import options
+from reader_edge.commands.command_help import HelpfulCommand, example
 
 _MOST_AN_ANSWER = 128
 _FEWEST_AN_ANSWER = 64  # on the mean, by which it is reckoned how many instructions are enough
 _BATCH = 16
 
 
-@click.command(short_help="Let a model answer instructions, to draft from them.")
+@click.command(
+    cls=HelpfulCommand,
+    short_help="Let a model answer instructions, and draft from its answers.",
+    epilog=example("reader-edge warm smollm2:135m --prompts prompts.jsonl"),
+)
 @click.argument("model", required=False)
 @click.option(
     "--prompts",
@@ -33,11 +38,11 @@ _BATCH = 16
 @options.no_calibrate
 @options.grouped(engine_config="EngineConfig")
 def warm(model: str | None, prompts: Path | None, tokens: int, engine_config: "reader_edge.EngineConfig") -> None:
-    """Let the model answer instructions now, to draft from what it said ever after.
+    """Let the model answer instructions now, to draft from its answers later.
 
-    Its greedy answers, some minutes' worth, are put into one file beside the package, which every command and
-    `Engine.load` find there, in place of those of an earlier run; interrupted, nothing changes. They change no token:
-    only how soon it comes. MODEL is what `run` takes.
+    Its greedy answers go into one file beside the package, in place of those of an earlier run. Every command and
+    `Engine.load` find them there. They change no token, only how soon it comes. This takes some minutes; an interrupted
+    run changes nothing. MODEL is what `run` takes.
     """
     from reader_edge.eval_prompt import play_out
     from reader_edge.model_source import load_engine

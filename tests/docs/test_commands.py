@@ -6,6 +6,7 @@ import shlex
 import click
 import pytest
 
+from docs.reference_pages import commands
 from reader_edge.cli import main
 from tests.docs.markdown import PAGES, code_blocks, page_name
 
@@ -42,6 +43,24 @@ def assert_understood(words: list[str]) -> None:
         if parameter.required and not is_help:
             is_missing = parameter.value_is_missing(values.get(parameter.name or ""))
             assert not is_missing, f"{command.name} needs {parameter.human_readable_name}"
+
+
+HELPS = [
+    pytest.param(command, id=" ".join(names))
+    for names, command in commands(main, ("reader-edge",))
+    if not isinstance(command, click.Group)
+]
+
+
+@pytest.mark.parametrize("command", HELPS)
+def test_help_begins_with_a_sentence_and_ends_with_examples(command: click.Command) -> None:
+    first, *rest = command.get_help(click.Context(command)).partition("Usage:")[2].splitlines()[2:]
+    assert len(first) - len(first.lstrip()) == 2
+    assert len((command.help or "").partition("\n\n")[0]) <= 130
+    examples = [line.split("reader-edge ", 1)[1] for line in rest[-4:] if line.strip().startswith("reader-edge ")]
+    assert rest[-1].strip() == f"reader-edge {examples[-1]}"
+    for line in examples:
+        assert_understood(shlex.split(line))
 
 
 @pytest.mark.parametrize("words", [["run", "--nonsense"], ["rn"], ["export", "model"], ["pull", "a", "b"]])

@@ -1,0 +1,37 @@
+"""How `--help` of a command is laid out: what it does, its options by group, an example at the end."""
+
+import click
+
+_GROUPS = {  # titles, and the parameters under each, whatever command has them
+    "Conversation": ("prompt", "system", "session_file", "template_args", "raw", "is_text_literal"),
+    "Listening": ("host", "port", "api_key_file", "name"),
+    "Limits": ("max_tokens", "stop", "max_batch", "max_waiting", "max_kv_bytes", "max_answer_s"),
+    "Sampling": (
+        *("temperature", "top_k", "top_p", "min_p", "seed"),
+        *("repetition_penalty", "frequency_penalty", "presence_penalty"),
+    ),
+    "Drafting": ("is_drafted", "history", "datastores", "head", "draft_model"),
+    "Machine": ("threads", "provider", "uses_native", "is_near_tie_guarded", "is_calibrated"),
+    "Output": ("stats", "as_json", "compare", "plot"),
+}
+_MANY = 10  # options that are told in groups
+
+
+class HelpfulCommand(click.Command):
+    """A command whose help tells many options in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        options = (each for each in self.get_params(ctx) if isinstance(each, click.Option))
+        records = [(each.name, record) for each in options if (record := each.get_help_record(ctx))]
+        groups = _GROUPS if len(records) >= _MANY else {}
+        grouped = {name: title for title, names in groups.items() for name in names}
+        for title in (*groups, "Options"):
+            rows = [record for name, record in records if grouped.get(name or "", "Options") == title]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+def example(*lines: str) -> str:
+    """The end of a command's help: commands to copy, which click leaves as they are."""
+    return "\n".join(("\b", "Example:" if len(lines) == 1 else "Examples:", *(f"  {line}" for line in lines)))
