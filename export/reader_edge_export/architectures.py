@@ -87,10 +87,13 @@ def check_architecture(config: Mapping[str, Any]) -> None:
             f"The model type {model_type!r} cannot be exported; supported are: {', '.join(SUPPORTED)}."
         )
     _check_is_decoder(config)
-    num_layers = config.get("num_hidden_layers", config.get("n_layer", 1))
+    key = "n_layer" if "n_layer" in config and "num_hidden_layers" not in config else "num_hidden_layers"
+    num_layers = config.get(key, 1)
     if type(num_layers) is not int or not 0 < num_layers <= _MAX_LAYERS:  # each takes time, however small it is
+        shown = "null" if num_layers is None else f"{num_layers!r:.80}"
         raise ExportError(
-            f"The model has {num_layers!r:.80} layers, of which 1 to {_MAX_LAYERS} can be: fetch it again."
+            f"config.json, or the GGUF file in its place, gives {key} as {shown}, which must be a whole number from 1 "
+            f"to {_MAX_LAYERS}: fetch the model again."
         )
 
 

@@ -481,3 +481,45 @@ def test_what_the_class_would_stumble_over_is_one_sentence(model_type: str, chan
         form.pop("sliding_window", None)
     with pytest.raises(ExportError, match=r"^[^\n]+: correct (it|its config)\.$"):
         built_config(class_form(form), "somewhere")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "words"),
+    [
+        ("lfm2", {"hidden_size": 3}, "4 attention heads of a hidden_size of 3, which leaves them no values: correct"),
+        ("lfm2", {"num_attention_heads": 1000}, "1000 attention heads of a hidden_size of 64"),
+        ("gpt_oss", {"swiglu_limit": 1e300}, r"swiglu_limit as 1e\+300, which must be a number above 0: correct it"),
+        ("granitemoehybrid", {"num_local_experts": 4, "num_experts_per_tok": 0}, "each token to 0 of 4 experts"),
+        ("granitemoehybrid", {"num_local_experts": 4, "num_experts_per_tok": 5}, "each token to 5 of 4 experts"),
+        ("granitemoehybrid", {"num_local_experts": None}, "num_local_experts as null, which must be"),
+        (
+            "qwen3_5_text",
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1e-300}},
+            "partial_rotary_factor as 1e-300, by which nothing of a head of 32 values rotates: correct it",
+        ),
+    ],
+)
+def test_sizes_that_leave_nothing_are_told_with_what_to_correct(
+    model_type: str, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ExportError, match=words):
+        class_form(config(model_type, **changes))
+
+
+@pytest.mark.parametrize("number", [None, 0, -1, 1025, 2.0, "2"])
+def test_numbers_of_layers_that_cannot_be_are_told_by_their_key(number: object) -> None:
+    for model_type, key in (("llama", "num_hidden_layers"), ("gpt2", "n_layer")):
+        with pytest.raises(
+            ExportError, match=rf"gives {key} as (null|{number!r}), which must be a whole number from 1 to"
+        ):
+            check_architecture(config(model_type, **{key: number}))
+
+
+def test_null_is_what_makers_mean_by_it() -> None:
+    """No multiplier is one of one, no limit of steps none at all."""
+    assert built_config(class_form(config("lfm2", block_ffn_dim_multiplier=None)), "").block_ffn_dim_multiplier == 1.0
+    limits = [
+        built_config(class_form(config("granitemoehybrid", **given)), "").time_step_limit
+        for given in ({"time_step_limit": None}, {})
+    ]
+    assert limits[0] == limits[1]

@@ -175,6 +175,9 @@ def test_experts_that_are_missing_or_too_many_are_one_sentence(
     ("changes", "words"),
     [
         ({"num_experts_per_tok": 9}, "sends each token to 9 of 8 experts"),
+        ({"num_experts_per_tok": 0}, "sends each token to 0 of 8 experts: correct it"),
+        ({"num_experts": None}, "num_experts as null, which must be a whole number"),
+        ({"num_experts_per_tok": None}, "num_experts_per_tok as null, which must be a whole number"),
         ({"num_experts": 7}, "other numbers of experts"),
         ({"norm_topk_prob": 1}, "norm_topk_prob"),
         ({"num_local_experts": 7}, "holds .* tensors for"),

@@ -67,7 +67,9 @@ def test_more_context_than_the_model_has_is_refused() -> None:
 
 @pytest.mark.parametrize("num_layers", [None, 0, -1, "2", 10**6])
 def test_a_number_of_layers_that_cannot_be_is_refused(num_layers: object) -> None:
-    with pytest.raises(ExportError, match=r"layers, of which 1 to 1024 can be"):
+    with pytest.raises(
+        ExportError, match=r"gives (num_hidden_layers|n_layer) as .*, which must be a whole number from 1 to 1024"
+    ):
         check_architecture({"model_type": "llama", "num_hidden_layers": num_layers})
 
 

@@ -34,6 +34,7 @@ def class_form(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     check_keys(config)
     model_type = str(config["model_type"])
+    _check_heads(config)
     form = {key: _typed(key, config[key]) for key in READ[model_type] if key in config and key not in _ROPE_KEYS}
     if model_type == "gpt2":
         form = _without_aliases(form)
@@ -41,20 +42,25 @@ def class_form(config: Mapping[str, Any]) -> dict[str, Any]:
         form |= _rotary(config)
     if model_type.startswith("gemma"):
         _set_gemma_activation(form, model_type)
-    if model_type == "gemma4_text":
-        _set_gemma4_experts(form)
-    elif "num_experts" in READ[model_type]:
-        _set_num_experts(form)
+    _set_experts(form, model_type)
     if "layer_types" in READ[model_type]:
         set_layer_types(form, model_type)
-    if form.get("head_dim", 0) is None:
-        del form["head_dim"]  # as if absent: hidden size over heads
-    if form.get("num_key_value_heads", 0) is None and "num_attention_heads" in form:
-        form["num_key_value_heads"] = form["num_attention_heads"]  # some classes take no null, which means this
-    if form.get("max_window_layers", 0) is None and not form.get("use_sliding_window"):
-        del form["max_window_layers"]
+    _replace_nulls(form)
     # A padding row is of no use here, and its usual id may lie beyond a small vocabulary.
     return {**form, "model_type": model_type, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
+
+
+def _replace_nulls(form: dict[str, Any]) -> None:
+    """Some classes take no null for what means the same as it."""
+    meant = {"block_ffn_dim_multiplier": 1.0, "num_key_value_heads": form.get("num_attention_heads")}
+    for key, value in meant.items():
+        if form.get(key, 0) is None and value is not None:
+            form[key] = value
+    absent = ["head_dim", "time_step_limit"]  # of heads: hidden size over heads
+    absent += [] if form.get("use_sliding_window") else ["max_window_layers"]
+    for key in absent:
+        if form.get(key, 0) is None:
+            del form[key]
 
 
 def _typed(key: str, value: object) -> object:
@@ -71,15 +77,39 @@ def _rotary(config: Mapping[str, Any]) -> dict[str, Any]:
     if config["model_type"] == "gpt_oss" and not (config.get("rope_scaling") or config.get("rope_parameters")):
         raise ExportError("config.json gives no rope_scaling, without which gpt-oss is not known: fetch it again.")
     _check_factors(config, rope.full)
+    _check_share(config, rope.full)
     form: dict[str, Any] = {"rope_parameters": rope.parameters}
     if config["model_type"] == "phi3" and rope.switch is not None:
         form["original_max_position_embeddings"] = rope.switch  # which its class prefers to that of rope_parameters
     return form
 
 
+def _head_size(config: Mapping[str, Any]) -> int:
+    """0 where config.json leaves it to the class."""
+    return int(config.get("head_dim") or config.get("hidden_size", 0) // config.get("num_attention_heads", 1))
+
+
+def _check_share(config: Mapping[str, Any], rope: Mapping[str, Any]) -> None:
+    share, size = rope.get("partial_rotary_factor", 1), _head_size(config)
+    if size and int(size * share) < 2:
+        raise ExportError(
+            f"config.json gives partial_rotary_factor as {share}, by which nothing of a head of {size} values rotates: "
+            "correct it."
+        )
+
+
+def _check_heads(form: Mapping[str, Any]) -> None:
+    width, num_heads = form.get("hidden_size"), form.get("num_attention_heads")
+    if width and num_heads and width < num_heads and not form.get("head_dim"):
+        raise ExportError(
+            f"config.json gives {num_heads} attention heads of a hidden_size of {width}, which leaves them no values: "
+            "correct num_attention_heads or hidden_size."
+        )
+
+
 def _check_factors(config: Mapping[str, Any], rope: Mapping[str, Any]) -> None:
     """LongRoPE has a factor for each pair of values that rotate."""
-    width = config.get("head_dim") or config.get("hidden_size", 0) // config.get("num_attention_heads", 1)
+    width = _head_size(config)
     num_pairs = (int(width * rope.get("partial_rotary_factor", 1)) + 1) // 2
     for name in ("short_factor", "long_factor"):
         factors = rope.get(name)
@@ -87,6 +117,15 @@ def _check_factors(config: Mapping[str, Any], rope: Mapping[str, Any]) -> None:
             raise ExportError(
                 f"config.json gives {len(factors)} values of {name}, of which there are {num_pairs}: correct it."
             )
+
+
+def _set_experts(form: dict[str, Any], model_type: str) -> None:
+    if model_type == "gemma4_text":
+        _set_gemma4_experts(form)
+    elif "num_experts" in READ[model_type]:
+        _set_num_experts(form)
+    elif form.get("num_local_experts"):
+        _check_num_chosen(form.get("num_experts_per_tok", 1), form["num_local_experts"])
 
 
 def _set_num_experts(form: dict[str, Any]) -> None:
@@ -113,7 +152,7 @@ def _set_gemma4_experts(form: dict[str, Any]) -> None:
 
 
 def _check_num_chosen(num_chosen: int, num_experts: int) -> None:
-    if num_chosen > num_experts:
+    if not 1 <= num_chosen <= num_experts:
         raise ExportError(f"config.json sends each token to {num_chosen} of {num_experts} experts: correct it.")
 
 

@@ -5,7 +5,6 @@ without a word, and the check against the loaded module would not notice.
 """
 
 import reprlib
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 ACTIVATIONS = ("silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu")
 
 ENDLESS = float("inf")
+_LARGEST = (2 - 2**-23) * 2.0**127
 _ENDLESS_IN_JSON = {"__float__": "Infinity"}  # as transformers 5 writes it
 
 
@@ -22,7 +22,8 @@ def _is_count(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and abs(value) <= sys.float_info.max  # type: ignore[arg-type]
+    """Of those that fp32 has, in which a source is computed."""
+    return type(value) in (int, float) and abs(value) <= _LARGEST  # type: ignore[arg-type]
 
 
 def _is_positive(value: object) -> bool:
