@@ -7,12 +7,12 @@
 
 namespace reader_edge {
 
-BlockMatrices::BlockMatrices(const KernelAttributes& attributes) : spreads_(spreads_of_experts(attributes)) {
+BlockMatrices::BlockMatrices(const KernelAttributes& attributes) : rotations_(rotations_of_experts(attributes)) {
   const auto values = attributes.constant<std::uint8_t>(4);
   const auto block_scales = attributes.constant<std::int8_t>(5);
   const auto scales = attributes.constant<float>(6);
   const std::size_t num_blocks = (num_inputs() + kBlockInputs - 1) / kBlockInputs;
-  const bool is_stack = values.sizes.size() == 4 && values.size(0) == spreads_.size() && values.size(1) > 0 &&
+  const bool is_stack = values.sizes.size() == 4 && values.size(0) == rotations_.size() && values.size(1) > 0 &&
                         values.size(2) == num_blocks && values.size(3) == kBlockBytes;
   if (!is_stack) {
     throw std::invalid_argument("SpreadBlockExperts: its values need experts, outputs, blocks, and 16 bytes a block");
@@ -21,7 +21,7 @@ BlockMatrices::BlockMatrices(const KernelAttributes& attributes) : spreads_(spre
   if (block_scales.sizes != blocks || scales.sizes != outputs) {
     throw std::invalid_argument("SpreadBlockExperts: sizes of values and scales do not fit");
   }
-  for (std::size_t expert = 0; expert < spreads_.size(); ++expert) {
+  for (std::size_t expert = 0; expert < rotations_.size(); ++expert) {
     const std::size_t first = expert * values.size(1) * num_blocks;
     weights_.emplace_back(values.data + first * kBlockBytes, block_scales.data + first, values.size(1), num_blocks);
   }
@@ -46,12 +46,12 @@ BlockMatrices::Rows BlockMatrices::rows(const std::size_t* places, std::size_t c
 }
 
 void BlockMatrices::round(const Rows& rows, std::size_t index, const float* row, std::size_t expert) const {
-  thread_local Scratch kept_row;
+  thread_local Scratch row_scratch;
   const std::size_t stride = row_bytes(), num_blocks = weights_[0].num_blocks();
-  float* const spread = kept_row.take<float>(static_cast<std::int64_t>(stride));
+  float* const rotated = row_scratch.take<float>(static_cast<std::int64_t>(stride));
   std::int8_t* const bytes = rows.values + index * stride;
-  const float largest = spreads_[expert].apply(row, spread);
-  rows.scales[index] = kernels().rounding.round(spread, largest, num_inputs(), bytes, stride);
+  const float largest = rotations_[expert].apply(row, rotated);
+  rows.scales[index] = kernels().rounding.round(rotated, largest, num_inputs(), bytes, stride);
   rows.totals[index] = kernels().blocks.order_blocks(bytes, num_blocks, rows.starts + index * num_blocks);
 }
 

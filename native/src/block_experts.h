@@ -1,4 +1,4 @@
-// Matrices of experts in four bits: rows spread and rounded as each asks for it.
+// Matrices of experts in four bits: rows rotated and rounded as each asks for it.
 #pragma once
 
 #include <array>
@@ -8,7 +8,7 @@
 #include "block_weight.h"
 #include "expert_product.h"
 #include "kernel.h"
-#include "spread.h"
+#include "hadamard.h"
 
 namespace reader_edge {
 
@@ -26,7 +26,7 @@ class BlockMatrices {
   explicit BlockMatrices(const KernelAttributes& attributes);
 
   std::size_t num_experts() const { return weights_.size(); }
-  std::size_t num_inputs() const { return spreads_[0].num_inputs(); }
+  std::size_t num_inputs() const { return rotations_[0].num_inputs(); }
   std::size_t num_outputs() const { return weights_[0].num_outputs(); }
   std::size_t row_bytes() const;
   std::size_t tile_rows() const;
@@ -39,12 +39,12 @@ class BlockMatrices {
                 std::size_t last, float* output) const;
 
  private:
-  std::vector<Spread> spreads_;
+  std::vector<HadamardRotation> rotations_;
   std::vector<BlockWeight> weights_;
   std::vector<float> scales_;  // (X, J)
 };
 
-// rows (R, K), experts (R,), stretch (X, K), hadamard (b, b), values (X, J, blocks, 16), block_scales (X, J, blocks),
+// rows (R, K), experts (R,), smoothing (X, K), hadamard (b, b), values (X, J, blocks, 16), block_scales (X, J, blocks),
 // scales (X, J) -> (R, J)
 class SpreadBlockExperts : public ExpertProduct<BlockMatrices> {
  public:

@@ -26,7 +26,7 @@ BlockWeight packed(const KernelAttributes& attributes, std::size_t num_inputs) {
 }  // namespace
 
 BlockLinear::BlockLinear(const KernelAttributes& attributes, bool has_bias)
-    : spread_(attributes), weight_(packed(attributes, spread_.num_inputs())) {
+    : rotation_(attributes), weight_(packed(attributes, rotation_.num_inputs())) {
   const float* const scales = of_outputs(attributes, 5, weight_.num_outputs());
   scales_.assign(scales, scales + weight_.num_outputs());
   for (float& scale : scales_) scale /= kSteps;
@@ -45,11 +45,11 @@ BlockRows BlockLinear::rounded(KernelCall& call, const float* rows, const Distin
   std::int32_t* const totals = kept_totals.take<std::int32_t>(static_cast<std::int64_t>(tasks.num_rows));
   float* const scales = kept_scales.take<float>(static_cast<std::int64_t>(tasks.num_rows));
   tasks.round_rows(call, [=](std::size_t index) {
-    thread_local Scratch kept_row;
-    float* const spread = kept_row.take<float>(static_cast<std::int64_t>(stride));
+    thread_local Scratch row_scratch;
+    float* const rotated = row_scratch.take<float>(static_cast<std::int64_t>(stride));
     std::int8_t* const bytes = values + index * stride;
-    const float largest = spread_.apply(rows + distinct.places[index] * num_inputs, spread);
-    scales[index] = kernels().rounding.round(spread, largest, num_inputs, bytes, stride);
+    const float largest = rotation_.apply(rows + distinct.places[index] * num_inputs, rotated);
+    scales[index] = kernels().rounding.round(rotated, largest, num_inputs, bytes, stride);
     totals[index] = kernels().blocks.order_blocks(bytes, num_blocks, starts + index * num_blocks);
   });
   return {values, stride, starts, totals, scales, distinct.places, tasks.num_rows};
@@ -57,7 +57,7 @@ BlockRows BlockLinear::rounded(KernelCall& call, const float* rows, const Distin
 
 void BlockLinear::compute(KernelCall& call) const {
   const auto rows = call.input<float>(0);
-  const std::size_t rank = rows.sizes.size(), num_outputs = weight_.num_outputs(), num_inputs = spread_.num_inputs();
+  const std::size_t rank = rows.sizes.size(), num_outputs = weight_.num_outputs(), num_inputs = rotation_.num_inputs();
   if (rank == 0 || rows.size(rank - 1) != num_inputs) {
     throw std::invalid_argument("BlockLinear: sizes of rows and weight do not fit");
   }

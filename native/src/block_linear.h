@@ -1,4 +1,4 @@
-// rows (..., K) float times a 4-bit matrix (J, K) in blocks of inputs: each row spread and rounded by its own scale,
+// rows (..., K) float times a 4-bit matrix (J, K) in blocks of inputs: each row rotated and rounded by its own scale,
 // sums of integers, scaled back. All but the rows are constants of the graph, and looked up once.
 #pragma once
 
@@ -10,7 +10,7 @@
 #include "distinct_rows.h"
 #include "kernel.h"
 #include "row_tasks.h"
-#include "spread.h"
+#include "hadamard.h"
 
 namespace reader_edge {
 
@@ -22,13 +22,13 @@ class BlockLinear {
  private:
   BlockRows rounded(KernelCall& call, const float* rows, const DistinctRows& distinct, const RowTasks& tasks) const;
 
-  Spread spread_;
+  HadamardRotation rotation_;
   BlockWeight weight_;
   std::vector<float> scales_;  // of a step of the weight and a step of a row whose largest number is one
   const float* bias_ = nullptr;
 };
 
-// rows, stretch (K,), hadamard (b, b), values (J, blocks, 16), block_scales (J, blocks), scales (J,)[, bias (J,), added
+// rows, smoothing (K,), hadamard (b, b), values (J, blocks, 16), block_scales (J, blocks), scales (J,)[, bias (J,), added
 // last] -> (..., J)
 template <bool kHasBias>
 class SpreadBlockLinear : public BlockLinear {

@@ -15,9 +15,9 @@ constexpr std::size_t kSerialElements = 16 * 1024;  // fewer are not worth wakin
 
 void CacheRows::compute(KernelCall& call) const {
   const auto key = call.input<float>(0), value = call.input<float>(3);
-  const std::size_t rank = key.sizes.size(), size = spread_.num_inputs();
+  const std::size_t rank = key.sizes.size(), size = rotation_.num_inputs();
   if (rank == 0 || key.size(rank - 1) != size || key.sizes != value.sizes) {
-    throw std::invalid_argument("CacheRows: sizes of key, value and stretch do not fit");
+    throw std::invalid_argument("CacheRows: sizes of key, value and smoothing do not fit");
   }
   auto sizes = key.sizes;
   sizes.back() += kMagnitudeBytes;
@@ -26,9 +26,9 @@ void CacheRows::compute(KernelCall& call) const {
   const std::size_t num_rows = key.count(0, rank - 1), row_bytes = size + kMagnitudeBytes;
   const auto write_row = [&](std::size_t row) {
     thread_local Scratch scratch;
-    float* const spread = scratch.take<float>(static_cast<std::int64_t>(size + kVectorFloats));
-    const float largest = spread_.apply(key.data + row * size, spread);
-    kernels().cache_rows.round(spread, size, largest, keys + row * row_bytes);
+    float* const rotated = scratch.take<float>(static_cast<std::int64_t>(size + kVectorFloats));
+    const float largest = rotation_.apply(key.data + row * size, rotated);
+    kernels().cache_rows.round(rotated, size, largest, keys + row * row_bytes);
     const float* const plain = value.data + row * size;
     kernels().cache_rows.round(plain, size, kernels().cache_rows.largest(plain, size), values + row * row_bytes);
   };

@@ -6,7 +6,7 @@
 
 #include "kernel.h"
 #include "shared_constants.h"
-#include "spread.h"
+#include "hadamard.h"
 
 namespace reader_edge {
 
@@ -20,19 +20,19 @@ struct CacheRowKernels {
   void (*round)(const float* row, std::size_t size, float largest, std::int8_t* bytes);
 };
 
-// key and value (B, H, N, D) -> rows of the cache (B, H, N, D + 2); the key is spread before it is rounded.
+// key and value (B, H, N, D) -> rows of the cache (B, H, N, D + 2); the key is rotated before it is rounded.
 class CacheRows {
  public:
   static constexpr const char* kName = "CacheRows";
-  // key, stretch, hadamard, value
+  // key, smoothing, hadamard, value
   static constexpr std::array kInputs{ort::kFloat, ort::kFloat, ort::kFloat, ort::kFloat};
   static constexpr std::array kOutputs{ort::kInt8, ort::kInt8};
 
-  explicit CacheRows(const KernelAttributes& attributes) : spread_(attributes) {}
+  explicit CacheRows(const KernelAttributes& attributes) : rotation_(attributes) {}
   void compute(KernelCall& call) const;
 
  private:
-  Spread spread_;
+  HadamardRotation rotation_;
 };
 
 }  // namespace reader_edge

@@ -19,10 +19,10 @@ constexpr std::int64_t kMostScores = 1 << 20;  // of tasks that are cut, which a
 }  // namespace
 
 ByteAttention::ByteAttention(const KernelAttributes& attributes, bool has_sinks)
-    : spread_(attributes), has_sinks_(has_sinks) {
-  const double steps = static_cast<double>(kSteps16) * kRowSteps * static_cast<double>(spread_.block());
+    : rotation_(attributes), has_sinks_(has_sinks) {
+  const double steps = static_cast<double>(kSteps16) * kRowSteps * static_cast<double>(rotation_.block());
   unit_ = static_cast<float>(scale_of(attributes) / steps);
-  if (spread_.num_inputs() % 8 != 0 || spread_.num_inputs() > kMostHeadSize) {
+  if (rotation_.num_inputs() % 8 != 0 || rotation_.num_inputs() > kMostHeadSize) {
     throw std::invalid_argument("attention: its heads are too large, or no multiple of eight");
   }
 }
@@ -35,7 +35,7 @@ void ByteAttention::compute(KernelCall& call) const {
   }
   const AttentionShape shape{query.sizes[0], query.sizes[1], keys.sizes[1], query.sizes[2], mask.sizes[3],
                              keys.sizes[2],  query.sizes[3], 0.0f,          true};
-  const bool fits = shape.head_size == static_cast<std::int64_t>(spread_.num_inputs()) &&
+  const bool fits = shape.head_size == static_cast<std::int64_t>(rotation_.num_inputs()) &&
                     keys.sizes[0] == shape.batch && keys.sizes[3] == shape.head_size + kMagnitudeBytes &&
                     shape.kv_heads > 0 && shape.query_heads % shape.kv_heads == 0 && mask.sizes[0] == shape.batch &&
                     mask.sizes[1] == 1 && mask.sizes[2] == shape.nodes && 0 < shape.visible &&
@@ -45,7 +45,7 @@ void ByteAttention::compute(KernelCall& call) const {
   if (shape.batch == 0 || shape.nodes == 0 || shape.query_heads == 0) return;
 
   const float* const sinks = has_sinks_ ? sinks_of(call, 6, shape.query_heads) : nullptr;
-  const Int8Call tensors{shape,     spread_,   unit_,  query.data,
+  const Int8Call tensors{shape,     rotation_,   unit_,  query.data,
                          keys.data, values.data, mask.data, sinks, output, parts_of_sequences(shape, query.data, mask.data)};
   const std::int64_t num_tasks = tensors.num_tasks();
   const std::int64_t run = std::max((shape.visible / kRuns / kRunRows + 1) * kRunRows, kLeastRun);

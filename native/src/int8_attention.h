@@ -4,7 +4,7 @@
 #include <array>
 
 #include "kernel.h"
-#include "spread.h"
+#include "hadamard.h"
 
 namespace reader_edge {
 
@@ -16,12 +16,12 @@ class ByteAttention {
   ByteAttention(const KernelAttributes& attributes, bool has_sinks);
 
  private:
-  Spread spread_;
+  HadamardRotation rotation_;
   float unit_;  // of a score
   bool has_sinks_;
 };
 
-// query (B, Hq, N, D), stretch (D,), hadamard (b, b), keys and values (B, H, S, D + 2), mask (B, 1, N, M)[, sinks (Hq,)]
+// query (B, Hq, N, D), smoothing (D,), hadamard (b, b), keys and values (B, H, S, D + 2), mask (B, 1, N, M)[, sinks (Hq,)]
 // -> (B, N, Hq * D)
 template <bool kHasSinks>
 class Int8CacheAttention : public ByteAttention {

@@ -1,4 +1,4 @@
-// Matrices of experts in int8: rows spread and rounded as each asks for it.
+// Matrices of experts in int8: rows rotated and rounded as each asks for it.
 #pragma once
 
 #include <array>
@@ -8,7 +8,7 @@
 #include "kernel.h"
 #include "packed_weight.h"
 #include "row_product.h"
-#include "spread.h"
+#include "hadamard.h"
 
 namespace reader_edge {
 
@@ -40,7 +40,7 @@ class Int8Matrices {
 
  private:
   std::size_t num_planes_;
-  std::vector<Spread> spreads_;
+  std::vector<HadamardRotation> rotations_;
   std::vector<PackedWeight> weights_;
   std::vector<float> scales_;  // (X, J)
 };
@@ -52,7 +52,7 @@ struct Int8MatricesOf : Int8Matrices {
   explicit Int8MatricesOf(const KernelAttributes& attributes) : Int8Matrices(attributes, kNumPlanes) {}
 };
 
-// rows (R, K), experts (R,), stretch (X, K), hadamard (b, b), values (X, J, K), scales (X, J) -> (R, J)
+// rows (R, K), experts (R,), smoothing (X, K), hadamard (b, b), values (X, J, K), scales (X, J) -> (R, J)
 template <std::size_t kNumPlanes>
 class SpreadRowExperts : public ExpertProduct<Int8MatricesOf<kNumPlanes>> {
  public:

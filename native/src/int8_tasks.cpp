@@ -54,14 +54,14 @@ struct Part {
   double* sums;
 };
 
-// Spreads and rounds a query to row `row` of a task, two planes of bytes.
+// Rotates and rounds a query to row `row` of a task, two planes of bytes.
 void round_query(const Int8Call& call, const float* query, const QueryRows& rows, std::int64_t row) {
   static thread_local Scratch scratch;
-  float* const spread = scratch.take<float>(rows.plane_bytes + kVectorFloats);
-  const float largest = call.spread.apply(query, spread);
+  float* const rotated = scratch.take<float>(rows.plane_bytes + kVectorFloats);
+  const float largest = call.rotation.apply(query, rotated);
   std::int8_t* const planes = rows.planes + row * 2 * rows.plane_bytes;
   const auto size = static_cast<std::size_t>(call.shape.head_size), stride = static_cast<std::size_t>(rows.plane_bytes);
-  rows.factors[row] = kernels().rounding.round_16(spread, largest, size, planes, planes + stride, stride) * call.unit;
+  rows.factors[row] = kernels().rounding.round_16(rotated, largest, size, planes, planes + stride, stride) * call.unit;
   for (std::int64_t plane = 0; plane < 2; ++plane) {
     const std::int8_t* const values = planes + plane * rows.plane_bytes;
     std::int32_t sum = 0;

@@ -8,14 +8,14 @@
 
 #include "attention.h"
 #include "int8_rows.h"
-#include "spread.h"
+#include "hadamard.h"
 
 namespace reader_edge {
 
 // A call's tensors. Rows of a KV head: as SequencePart has them; a task is some of them.
 struct Int8Call {
   AttentionShape shape;
-  const Spread& spread;
+  const HadamardRotation& rotation;
   float unit;           // of a score
   const float* query;   // (B, Hq, N, D)
   const std::int8_t *keys, *values;  // (B, H, S, D + 2)

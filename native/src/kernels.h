@@ -11,7 +11,7 @@
 #include "rotary_heads.h"
 #include "row_product.h"
 #include "row_rounding.h"
-#include "spread.h"
+#include "hadamard.h"
 #include "swiglu.h"
 #include "tree_conv.h"
 
@@ -22,7 +22,7 @@ struct Kernels {
   const RowKernels& rows;
   const BlockKernels& blocks;
   const GgufKernels& gguf;
-  const SpreadKernels& spread;
+  const HadamardKernels& hadamard;
   const RotaryKernels& rotary;
   const SwiGluKernels& swiglu;
   const AttentionKernels& attention;

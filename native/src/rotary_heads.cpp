@@ -9,7 +9,7 @@ namespace reader_edge {
 namespace {
 
 constexpr std::int64_t kMaxHeads = 1 << 20;         // sums and products of them stay far from overflow
-constexpr std::int64_t kPairs = 8;                  // that ONNX Runtime turns at a time
+constexpr std::int64_t kPairs = 8;                  // that ONNX Runtime rotates at a time
 constexpr std::size_t kSerialElements = 32 * 1024;  // fewer are not worth waking threads
 
 }  // namespace
@@ -48,7 +48,7 @@ void RotaryHeads::compute(KernelCall& call) const {
       for (std::int64_t h = 0; h < counts[part]; ++h, head += head_size) {
         float* const output = outputs[part] + ((sequence * counts[part] + h) * num_nodes + node) * head_size;
         if (part < 2) {
-          kernels().rotary.turn(head, cosines.data + row * half, sines.data + row * half, static_cast<std::size_t>(half), output);
+          kernels().rotary.rotate(head, cosines.data + row * half, sines.data + row * half, static_cast<std::size_t>(half), output);
         } else {
           std::copy_n(head, head_size, output);
         }

@@ -1,4 +1,4 @@
-// A product's columns as heads of query, key and value; query and key turned by their rotary embedding.
+// A product's columns as heads of query, key and value; query and key rotated by their rotary embedding.
 #pragma once
 
 #include <array>
@@ -8,8 +8,8 @@
 namespace reader_edge {
 
 struct RotaryKernels {
-  // One head of a node, its halves (half,) turned: each by the angle whose cosine and sine are at its place.
-  void (*turn)(const float* head, const float* cosines, const float* sines, std::size_t half, float* output);
+  // One head of a node, its halves (half,) rotated: each by the angle whose cosine and sine are at its place.
+  void (*rotate)(const float* head, const float* cosines, const float* sines, std::size_t half, float* output);
 };
 
 class RotaryHeads {

@@ -29,10 +29,10 @@ RowProduct::RowProduct(const KernelAttributes& attributes, const RowForm& form)
   const float* const scales = of_outputs(attributes, form.weight_input() + 1, weight_.num_outputs());
   scales_.assign(scales, scales + weight_.num_outputs());
   if (form.has_bias) bias_ = of_outputs(attributes, form.weight_input() + 2, weight_.num_outputs());
-  if (!form.is_spread) return;
-  spread_.emplace(attributes);
-  if (spread_->num_inputs() != weight_.num_inputs()) {
-    throw std::invalid_argument("RowLinear: sizes of weight and stretch do not fit");
+  if (!form.is_rotated) return;
+  rotation_.emplace(attributes);
+  if (rotation_->num_inputs() != weight_.num_inputs()) {
+    throw std::invalid_argument("RowLinear: sizes of weight and smoothing do not fit");
   }
   for (float& scale : scales_) scale /= static_cast<float>(num_planes_ == 1 ? kSteps : kSteps16);
 }
@@ -46,18 +46,18 @@ QuantizedRows RowProduct::quantized(KernelCall& call, const float* rows, const D
   std::uint8_t* const values = kept_values.take<std::uint8_t>(static_cast<std::int64_t>(tasks.num_rows * tasks.row_bytes));
   float* const scales = kept_scales.take<float>(static_cast<std::int64_t>(tasks.num_rows));
   tasks.round_rows(call, [=](std::size_t index) {
-    thread_local Scratch kept_row;
+    thread_local Scratch row_scratch;
     const float* const row = rows + distinct.places[index] * num_inputs;
     std::uint8_t* const bytes = values + index * num_planes_ * stride;
-    if (!spread_) {
+    if (!rotation_) {
       scales[index] = kernels().rounding.quantize(row, num_inputs, bytes, stride);
       return;
     }
-    float* const spread = kept_row.take<float>(static_cast<std::int64_t>(stride));
-    const float largest = spread_->apply(row, spread);
+    float* const rotated = row_scratch.take<float>(static_cast<std::int64_t>(stride));
+    const float largest = rotation_->apply(row, rotated);
     scales[index] = num_planes_ == 1
-                        ? kernels().rounding.round_raised(spread, largest, num_inputs, bytes, stride)
-                        : kernels().rounding.round_16_raised(spread, largest, num_inputs, bytes, bytes + stride, stride);
+                        ? kernels().rounding.round_raised(rotated, largest, num_inputs, bytes, stride)
+                        : kernels().rounding.round_16_raised(rotated, largest, num_inputs, bytes, bytes + stride, stride);
   });
   return {values, stride, scales, distinct.places, tasks.num_rows, num_planes_};
 }

@@ -11,16 +11,16 @@
 #include "packed_weight.h"
 #include "row_product.h"
 #include "row_tasks.h"
-#include "spread.h"
+#include "hadamard.h"
 
 namespace reader_edge {
 
-// is_spread: whether a row's large inputs are spread first. num_planes: of bytes that it is rounded to then, one or two.
+// is_rotated: whether a row's inputs are rotated first. num_planes: of bytes that it is rounded to then, one or two.
 struct RowForm {
-  bool is_spread, has_bias;
+  bool is_rotated, has_bias;
   std::size_t num_planes;
 
-  constexpr std::size_t weight_input() const { return is_spread ? 3 : 1; }
+  constexpr std::size_t weight_input() const { return is_rotated ? 3 : 1; }
   constexpr std::size_t num_inputs() const { return weight_input() + 2 + has_bias; }
 };
 
@@ -33,16 +33,16 @@ class RowProduct {
   QuantizedRows quantized(KernelCall& call, const float* rows, const DistinctRows& distinct, const RowTasks& tasks) const;
 
   std::size_t num_planes_;
-  std::optional<Spread> spread_;
+  std::optional<HadamardRotation> rotation_;
   PackedWeight weight_;
   std::vector<float> scales_;
   const float* bias_ = nullptr;
 };
 
-// rows, [stretch (K,), hadamard (b, b),] weight (J, K), scales (J,)[, bias (J,), added last] -> (..., J)
-template <bool kIsSpread, std::size_t kNumPlanes, bool kHasBias>
+// rows, [smoothing (K,), hadamard (b, b),] weight (J, K), scales (J,)[, bias (J,), added last] -> (..., J)
+template <bool kIsRotated, std::size_t kNumPlanes, bool kHasBias>
 class RowLinear : public RowProduct {
-  static constexpr RowForm kForm{kIsSpread, kHasBias, kNumPlanes};
+  static constexpr RowForm kForm{kIsRotated, kHasBias, kNumPlanes};
   static constexpr std::array<const char*, 6> kNames{"RowLinear",           "RowLinearBias",     "SpreadRowLinear",
                                                      "SpreadRowLinearBias", "SpreadRowLinear16", "SpreadRowLinear16Bias"};
 
@@ -54,7 +54,7 @@ class RowLinear : public RowProduct {
   }
 
  public:
-  static constexpr const char* kName = kNames[2 * (kIsSpread + kNumPlanes - 1) + kHasBias];
+  static constexpr const char* kName = kNames[2 * (kIsRotated + kNumPlanes - 1) + kHasBias];
   static constexpr std::array kInputs = input_types();
   static constexpr std::array kOutputs{ort::kFloat};
 

@@ -1,11 +1,11 @@
-// Lanes of a vector are 16 keys, which are turned once for all query rows: four components of each to a lane, times four
+// Lanes of a vector are 16 keys, which are transposed once for all query rows: four components of each to a lane, times four
 // of a query in every lane, in two planes. Sums of 32-bit integers are exact in any order.
 #include <algorithm>
 #include <limits>
 #include <utility>
 
 #include "int8_rows.h"
-#include "kernels/turned_rows.h"
+#include "kernels/transposed_rows.h"
 
 namespace reader_edge::READER_EDGE_LANES {
 namespace {
@@ -72,7 +72,7 @@ void score_run(const CacheHead& keys, const Mask& mask, const QueryRows& rows, R
   std::fill_n(largest, rows.count, all(-std::numeric_limits<float>::infinity()));
   for (std::int64_t j = run.begin; j < run.end; j += kTileKeys) {
     for (int g = 0; g < kGroups; ++g) {
-      turn_keys(keys, j + g * kKeys, run.end, tile.keys[g][0], kVector);
+      transpose_keys(keys, j + g * kKeys, run.end, tile.keys[g][0], kVector);
       tile.magnitudes[g] = magnitudes(keys, j + g * kKeys, run.end);
     }
     for (std::int64_t row = 0; row < rows.count; row += kScoreTile) {

@@ -1,10 +1,10 @@
 // Softmax weights are integers in steps of their query's largest, the steps of the values in them. Four rows of values
-// are turned into lanes of four bytes once for all query rows; weights are two bytes.
+// are transposed into lanes of four bytes once for all query rows; weights are two bytes.
 #include <algorithm>
 #include <utility>
 
 #include "int8_rows.h"
-#include "kernels/turned_rows.h"
+#include "kernels/transposed_rows.h"
 #include "kernels/widened_sums.h"
 #include "lanes/exponential.h"
 #include "scratch.h"
@@ -115,10 +115,10 @@ void sum_run(const CacheHead& values, const QueryRows& rows, Run run, const floa
   static thread_local Scratch kept_values;
   static thread_local Scratch kept_weights;
   const std::int64_t stride = sum_size(values.head_size), step = 4 * stride;
-  std::int8_t* const turned = kept_values.take<std::int8_t>(kQuads * step);
+  std::int8_t* const transposed = kept_values.take<std::int8_t>(kQuads * step);
   std::int8_t* const weights = kept_weights.take<std::int8_t>(kWeightTile * 2 * kValueRows);
   for (std::int64_t j = run.begin; j < run.end; j += kValueRows) {
-    turn_values(values, j, run.end, turned);
+    transpose_values(values, j, run.end, transposed);
     const std::int64_t num_quads = (std::min(kValueRows, run.end - j) + 3) / 4;
     for (std::int64_t row = 0; row < rows.count; row += kWeightTile) {
       const std::int64_t count = std::min<std::int64_t>(rows.count - row, kWeightTile);
@@ -129,7 +129,7 @@ void sum_run(const CacheHead& values, const QueryRows& rows, Run run, const floa
       }
       const auto sum = sum_block_of(static_cast<std::size_t>(count), std::make_index_sequence<kWeightTile>());
       for (std::int64_t d = 0; d < stride; d += kVectorBytes)
-        sum(weights, turned + d * kVectors, num_quads, step, sums + row * stride + d, stride);
+        sum(weights, transposed + d * kVectors, num_quads, step, sums + row * stride + d, stride);
     }
   }
 }

@@ -7,7 +7,7 @@ extern const RowRounding row_rounding;
 extern const RowKernels row_kernels;
 extern const BlockKernels block_kernels;
 extern const GgufKernels gguf_kernels;
-extern const SpreadKernels spread_kernels;
+extern const HadamardKernels hadamard_kernels;
 extern const RotaryKernels rotary_kernels;
 extern const SwiGluKernels swiglu_kernels;
 extern const AttentionKernels attention_kernels;
@@ -18,7 +18,7 @@ extern const ByteSumKernels byte_sum_kernels;
 extern const RecurrenceKernels recurrence_kernels;
 extern const ConvKernels conv_kernels;
 
-extern const Kernels kernels_of_set{row_rounding, row_kernels, block_kernels,      gguf_kernels,    spread_kernels,
+extern const Kernels kernels_of_set{row_rounding, row_kernels, block_kernels,      gguf_kernels,    hadamard_kernels,
                                     rotary_kernels,    swiglu_kernels,     attention_kernels, half_row_kernels,
                                     cache_row_kernels, byte_score_kernels, byte_sum_kernels,
                                     recurrence_kernels, conv_kernels};

@@ -64,14 +64,14 @@
 // CodeSums    start(number), add(codes, p): codes of so many bits, those of 8 raised, times p's four bytes, of more than
 //             -128; total(); 32 inputs at most
 //
-// Where there are tiles, kTileRows rows of kTileBytes bytes each (kernels/tiles):
+// Where there are tiles, kTileRows rows of kTileBytes bytes each (kernels/amx):
 // Tiles(first, second)                   while it lives, tiles 0, 1 and 4 have `first` rows, 2, 3 and 5 `second` (or none),
 //                                        6 and 7 all
 //             load_tile<t>(p, stride), store_tile<t>(p, stride), zero_tile<t>()
 //             add_tile_products<is_raised, sums, rows, weights>()    four bytes to a lane: of weights, a row of a tile has
 //                                        four of 16 outputs; is_raised: whether rows are the unsigned bytes, or weights
 //
-// Where there are products of matrices (kernels/row_pairs):
+// Where there are products of matrices (kernels/i8mm):
 // two_in_all_quarters(p, q)              8 bytes of each, side by side, in each quarter
 // add_matrix_products(sum, rows, weights)    two rows as above, times eight outputs of eight bytes each: a quarter of sum
 //                                        has both rows of two outputs, one after the other

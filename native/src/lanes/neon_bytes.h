@@ -87,7 +87,7 @@ inline void interleave(Bytes (&x)[4]) {
 }
 
 inline void transpose(Bytes (&x)[kLanes]) {
-  Bytes turned[kLanes];
+  Bytes transposed[kLanes];
 #pragma GCC unroll 4
   for (int row = 0; row < 4; ++row) {
 #pragma GCC unroll 4
@@ -96,14 +96,14 @@ inline void transpose(Bytes (&x)[kLanes]) {
       const auto wide = [](int32x4_t a) { return vreinterpretq_s64_s32(a); };
       const int64x2_t a = wide(vtrn1q_s32(at(0), at(1))), b = wide(vtrn2q_s32(at(0), at(1)));
       const int64x2_t c = wide(vtrn1q_s32(at(2), at(3))), d = wide(vtrn2q_s32(at(2), at(3)));
-      turned[4 * q].v[row] = vreinterpretq_s8_s64(vtrn1q_s64(a, c));
-      turned[4 * q + 1].v[row] = vreinterpretq_s8_s64(vtrn1q_s64(b, d));
-      turned[4 * q + 2].v[row] = vreinterpretq_s8_s64(vtrn2q_s64(a, c));
-      turned[4 * q + 3].v[row] = vreinterpretq_s8_s64(vtrn2q_s64(b, d));
+      transposed[4 * q].v[row] = vreinterpretq_s8_s64(vtrn1q_s64(a, c));
+      transposed[4 * q + 1].v[row] = vreinterpretq_s8_s64(vtrn1q_s64(b, d));
+      transposed[4 * q + 2].v[row] = vreinterpretq_s8_s64(vtrn2q_s64(a, c));
+      transposed[4 * q + 3].v[row] = vreinterpretq_s8_s64(vtrn2q_s64(b, d));
     }
   }
 #pragma GCC unroll 16
-  for (std::size_t i = 0; i < kLanes; ++i) x[i] = turned[i];
+  for (std::size_t i = 0; i < kLanes; ++i) x[i] = transposed[i];
 }
 
 inline Ints quarter_sums(const Ints (&x)[4]) {

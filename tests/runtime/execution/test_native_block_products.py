@@ -73,7 +73,7 @@ def test_the_largest_sums_keep_the_bits(tmp_path: Path) -> None:
     ("part", "array", "message"),
     [
         (3, np.ones(128, np.float32), "its values need outputs, blocks of the inputs"),
-        (3, np.ones((2, 32), np.float32), "its stretch needs one axis"),
+        (3, np.ones((2, 32), np.float32), "its smoothing scales need one axis"),
         (4, np.ones((3, 3), np.float32), "no Hadamard matrix"),
         (0, np.ones((4, 2, 15), np.uint8), "16 bytes a block"),
         (0, np.ones((4, 3, 16), np.uint8), "blocks of the inputs"),

@@ -161,8 +161,8 @@ def test_a_product_without_inputs_or_outputs_is_refused(
     [
         (1, np.ones(3, np.float32), "sizes of weight, scales and bias do not fit"),
         (2, np.ones(32, np.float32), "sizes of weight and stretch do not fit"),
-        (2, np.ones((2, 8), np.float32), "its stretch needs one axis"),
-        (2, np.ones(0, np.float32), "its stretch needs one axis"),
+        (2, np.ones((2, 8), np.float32), "its smoothing scales need one axis"),
+        (2, np.ones(0, np.float32), "its smoothing scales need one axis"),
         (3, np.ones(16, np.float32), "its matrix needs two axes"),
         (3, np.ones((16, 16), np.float32), "no Hadamard matrix"),
         (3, hadamard(16)[:, :8], "no Hadamard matrix"),

@@ -11,7 +11,7 @@
 
 namespace reader_edge::READER_EDGE_LANES {
 
-constexpr int kGroups = 2;  // of 16 keys that are turned together
+constexpr int kGroups = 2;  // of 16 keys that are transposed together
 constexpr std::int64_t kTileKeys = kGroups * kKeys;
 // How early rows are fetched: the cache has small pages, and finding the next one takes as long as many rows.
 constexpr std::int64_t kFetchedRows = 128;
@@ -21,9 +21,9 @@ constexpr std::int64_t kQuads = kValueRows / 4;
 constexpr std::int64_t kVectors = 4;             // of 16 components each, that lie in 64 bytes of a row
 static_assert(kValueRows * kSteps * kByteWeightSteps <= INT32_MAX, "a tile's sums fit into 32 bits");
 
-// Keys [begin, begin + 16), those from `end` on as zeros, turned, and as products take them: four components of
+// Keys [begin, begin + 16), those from `end` on as zeros, transposed, and as products take them: four components of
 // each in a vector, `step` bytes apart.
-inline void turn_keys(const CacheHead& keys, std::int64_t begin, std::int64_t end, std::int8_t* turned,
+inline void transpose_keys(const CacheHead& keys, std::int64_t begin, std::int64_t end, std::int8_t* transposed,
                       std::int64_t step) {
   for (std::int64_t d = 0; d < keys.head_size; d += kVectorBytes) {
     const std::int64_t left = std::min(keys.head_size - d, kVectorBytes);
@@ -36,7 +36,7 @@ inline void turn_keys(const CacheHead& keys, std::int64_t begin, std::int64_t en
     transpose(rows);
 #pragma GCC unroll 16
     for (int i = 0; i < kKeys; ++i) {
-      if (4 * i < left) store_bytes(turned + (d / 4 + i) * step, raised(rows[i]));
+      if (4 * i < left) store_bytes(transposed + (d / 4 + i) * step, raised(rows[i]));
     }
   }
 }
@@ -52,7 +52,7 @@ inline Floats masked(const Mask& mask, std::int64_t row, std::int64_t begin, std
 
 // Values [begin, begin + 256), from `end` on zero, to (kQuads, stride / 64, kVectors) vectors. Vector v of a block has
 // the components 16 l + 4 v + (0, 1, 2, 3) in its quarter l.
-inline void turn_values(const CacheHead& values, std::int64_t begin, std::int64_t end, std::int8_t* turned) {
+inline void transpose_values(const CacheHead& values, std::int64_t begin, std::int64_t end, std::int8_t* transposed) {
   for (std::int64_t j = begin; j < std::min(begin + kValueRows, end); j += 4) {
     for (std::int64_t d = 0; d < values.head_size; d += kVectorBytes) {
       const auto left = static_cast<std::size_t>(std::min(values.head_size - d, kVectorBytes));
@@ -64,7 +64,7 @@ inline void turn_values(const CacheHead& values, std::int64_t begin, std::int64_
       }
       interleave(rows);
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v, turned += kVector) store_bytes(turned, rows[v]);
+      for (int v = 0; v < kVectors; ++v, transposed += kVector) store_bytes(transposed, rows[v]);
     }
   }
 }

@@ -8,7 +8,7 @@ namespace reader_edge::READER_EDGE_LANES {
 
 constexpr std::int64_t kLeastQueries = 8, kLeastProducts = 8 * 1024;  // products: query rows times rows of the cache
 
-inline bool are_tiles_worth_it(const QueryRows& rows, Run run) {
+inline bool do_tiles_pay(const QueryRows& rows, Run run) {
   return rows.count >= kLeastQueries && rows.count * (run.end - run.begin) >= kLeastProducts;
 }
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "kernels/tiles/tile_steps.h"
+#include "kernels/amx/tile_steps.h"
 
 namespace reader_edge::READER_EDGE_LANES {
 namespace {

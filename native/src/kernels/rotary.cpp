@@ -5,7 +5,7 @@ namespace reader_edge::READER_EDGE_LANES {
 namespace {
 
 // Rounded as ONNX Runtime's RotaryEmbedding rounds it: one product alone, the other with the sum.
-void turn(const float* head, const float* cosines, const float* sines, std::size_t half, float* output) {
+void rotate(const float* head, const float* cosines, const float* sines, std::size_t half, float* output) {
   for (std::size_t d = 0; d < half; d += kLanes) {
     const Lanes lanes = first_lanes(half - d);
     const Floats x = load(head + d, lanes), y = load(head + half + d, lanes);
@@ -17,6 +17,6 @@ void turn(const float* head, const float* cosines, const float* sines, std::size
 
 }  // namespace
 
-extern const RotaryKernels rotary_kernels{turn};
+extern const RotaryKernels rotary_kernels{rotate};
 
 }  // namespace reader_edge::READER_EDGE_LANES

@@ -7,7 +7,7 @@ namespace reader_edge {
 namespace avx512_vnni {
 extern const RowRounding row_rounding;
 extern const GgufKernels gguf_kernels;
-extern const SpreadKernels spread_kernels;
+extern const HadamardKernels hadamard_kernels;
 extern const RotaryKernels rotary_kernels;
 extern const SwiGluKernels swiglu_kernels;
 extern const AttentionKernels attention_kernels;
@@ -27,7 +27,7 @@ extern const ByteScoreKernels byte_score_kernels;
 extern const ByteSumKernels byte_sum_kernels;
 
 extern const Kernels kernels_of_set{row_rounding,      row_kernels,        block_kernels,     gguf_kernels,
-                                    spread_kernels,    rotary_kernels,     swiglu_kernels,    attention_kernels,
+                                    hadamard_kernels,    rotary_kernels,     swiglu_kernels,    attention_kernels,
                                     half_row_kernels,  cache_row_kernels,  byte_score_kernels, byte_sum_kernels,
                                     recurrence_kernels, conv_kernels};
 

@@ -1,6 +1,6 @@
 // A Walsh-Hadamard matrix times blocks of a row, by sums and differences.
 #include "lanes/lanes.h"
-#include "spread.h"
+#include "hadamard.h"
 
 namespace reader_edge::READER_EDGE_LANES {
 namespace {
@@ -27,7 +27,7 @@ Floats lane_butterflies(Floats x) {
 // many bits as leave every sum exact, so that their order is free. One vector holds as many blocks as it can, and a block
 // as many vectors as it needs.
 template <std::size_t kBlock>
-Floats spread_blocks(float* row, std::size_t num_inputs, Floats height) {
+Floats rotate_blocks(float* row, std::size_t num_inputs, Floats height) {
   constexpr std::size_t kVectors = kBlock > kLanes ? kBlock / kLanes : 1;
   Floats top = all(0.0f);
   for (std::size_t k = 0; k < num_inputs; k += kVectors * kLanes) {
@@ -60,34 +60,34 @@ Floats spread_blocks(float* row, std::size_t num_inputs, Floats height) {
   return top;
 }
 
-Floats spread_blocks(std::size_t block, float* row, std::size_t num_inputs, Floats height) {
+Floats rotate_blocks(std::size_t block, float* row, std::size_t num_inputs, Floats height) {
   switch (block) {
-    case 1: return spread_blocks<1>(row, num_inputs, height);
-    case 2: return spread_blocks<2>(row, num_inputs, height);
-    case 4: return spread_blocks<4>(row, num_inputs, height);
-    case 8: return spread_blocks<8>(row, num_inputs, height);
-    case 16: return spread_blocks<16>(row, num_inputs, height);
-    case 32: return spread_blocks<32>(row, num_inputs, height);
-    case 64: return spread_blocks<64>(row, num_inputs, height);
-    case 128: return spread_blocks<128>(row, num_inputs, height);
-    default: return spread_blocks<256>(row, num_inputs, height);
+    case 1: return rotate_blocks<1>(row, num_inputs, height);
+    case 2: return rotate_blocks<2>(row, num_inputs, height);
+    case 4: return rotate_blocks<4>(row, num_inputs, height);
+    case 8: return rotate_blocks<8>(row, num_inputs, height);
+    case 16: return rotate_blocks<16>(row, num_inputs, height);
+    case 32: return rotate_blocks<32>(row, num_inputs, height);
+    case 64: return rotate_blocks<64>(row, num_inputs, height);
+    case 128: return rotate_blocks<128>(row, num_inputs, height);
+    default: return rotate_blocks<256>(row, num_inputs, height);
   }
 }
 
-float apply(const float* row, const float* stretch, std::size_t num_inputs, std::size_t block, float* spread) {
+float apply(const float* row, const float* smoothing, std::size_t num_inputs, std::size_t block, float* rotated) {
   Floats magnitudes = all(0.0f);
   for (std::size_t k = 0; k < num_inputs; k += kLanes) {
     const Lanes lanes = first_lanes(num_inputs - k);
-    const Floats x = load(row + k, lanes) * load(stretch + k, lanes);
+    const Floats x = load(row + k, lanes) * load(smoothing + k, lanes);
     magnitudes = max(magnitudes, magnitude(x));
-    store(spread + k, x);
+    store(rotated + k, x);
   }
   const float height = largest_of(magnitudes) * (2.0f * static_cast<float>(block));
-  return largest_of(spread_blocks(block, spread, num_inputs, all(height)));
+  return largest_of(rotate_blocks(block, rotated, num_inputs, all(height)));
 }
 
 }  // namespace
 
-extern const SpreadKernels spread_kernels{apply};
+extern const HadamardKernels hadamard_kernels{apply};
 
 }  // namespace reader_edge::READER_EDGE_LANES

@@ -5,9 +5,9 @@
 
 #include "int8_rows.h"
 #include "kernels.h"
-#include "kernels/tiles/tile_steps.h"
-#include "kernels/tiles/worth.h"
-#include "kernels/turned_rows.h"
+#include "kernels/amx/tile_steps.h"
+#include "kernels/amx/thresholds.h"
+#include "kernels/transposed_rows.h"
 
 namespace reader_edge {
 
@@ -53,14 +53,14 @@ Ints correction_of(const QueryRows& rows, std::int64_t row) {
 }
 
 void score_run(const CacheHead& keys, const Mask& mask, const QueryRows& rows, Run run, float* tops) {
-  if (!are_tiles_worth_it(rows, run)) return avx512_vnni::byte_score_kernels.score_run(keys, mask, rows, run, tops);
+  if (!do_tiles_pay(rows, run)) return avx512_vnni::byte_score_kernels.score_run(keys, mask, rows, run, tops);
   static thread_local Tile tile;
   const Tiles tiles(kTileRows, kTileRows);
   Floats largest[kMostQueryRows];
   std::fill_n(largest, rows.count, all(-std::numeric_limits<float>::infinity()));
   for (std::int64_t j = run.begin; j < run.end; j += kTileKeys) {
     for (int g = 0; g < kGroups; ++g) {
-      turn_keys(keys, j + g * kKeys, run.end, tile.keys[0][g], kGroupBytes);
+      transpose_keys(keys, j + g * kKeys, run.end, tile.keys[0][g], kGroupBytes);
       tile.magnitudes[g] = magnitudes(keys, j + g * kKeys, run.end);
     }
     for (std::int64_t row = 0; row < rows.count; row += kBothQueries) {

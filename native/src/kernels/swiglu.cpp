@@ -4,7 +4,7 @@
 namespace reader_edge::READER_EDGE_LANES {
 namespace {
 
-void gated(const float* gate, const float* up, std::size_t count, float* output) {
+void swiglu(const float* gate, const float* up, std::size_t count, float* output) {
   for (std::size_t j = 0; j < count; j += kLanes) {
     const Lanes lanes = first_lanes(count - j);
     const Floats value = load(gate + j, lanes);
@@ -15,6 +15,6 @@ void gated(const float* gate, const float* up, std::size_t count, float* output)
 
 }  // namespace
 
-extern const SwiGluKernels swiglu_kernels{gated};
+extern const SwiGluKernels swiglu_kernels{swiglu};
 
 }  // namespace reader_edge::READER_EDGE_LANES

@@ -4,8 +4,8 @@
 
 #include "int8_rows.h"
 #include "kernels.h"
-#include "kernels/tiles/worth.h"
-#include "kernels/turned_rows.h"
+#include "kernels/amx/thresholds.h"
+#include "kernels/transposed_rows.h"
 #include "kernels/widened_sums.h"
 #include "lanes/lanes.h"
 #include "scratch.h"
@@ -64,16 +64,16 @@ void add_sums(const Sums& sums, std::int64_t count, double* totals, std::int64_t
 }
 
 void sum_run(const CacheHead& values, const QueryRows& rows, Run run, const float* weight_tops, double* sums) {
-  if (!are_tiles_worth_it(rows, run)) return avx512_vnni::byte_sum_kernels.sum_run(values, rows, run, weight_tops, sums);
+  if (!do_tiles_pay(rows, run)) return avx512_vnni::byte_sum_kernels.sum_run(values, rows, run, weight_tops, sums);
   static thread_local Scratch kept_values;
   static thread_local Scratch kept_weights;
   static thread_local Sums of_block;
   const Tiles tiles(kTileRows, kTileRows);
   const std::int64_t stride = sum_size(values.head_size), step = 4 * stride;
-  std::int8_t* const turned = kept_values.take<std::int8_t>(kQuads * step);
+  std::int8_t* const transposed = kept_values.take<std::int8_t>(kQuads * step);
   std::int8_t* const weights = kept_weights.take<std::int8_t>(kTileRows * kValueRows);
   for (std::int64_t j = run.begin; j < run.end; j += kValueRows) {
-    turn_values(values, j, run.end, turned);
+    transpose_values(values, j, run.end, transposed);
     const std::int64_t num_rows = (std::min(kValueRows, run.end - j) + kKeys - 1) / kKeys * kKeys;
     const std::int64_t num_steps = (num_rows + kStepRows - 1) / kStepRows;
     for (std::int64_t row = 0; row < rows.count; row += kTileQueries) {
@@ -85,7 +85,7 @@ void sum_run(const CacheHead& values, const QueryRows& rows, Run run, const floa
         split_weights(rows.scores + (row + r) * rows.stride + j, num_rows, factor, high, high + kValueRows);
       }
       for (std::int64_t d = 0; d < stride; d += kVectorBytes) {
-        sum_block(weights, turned + d * kVectors, num_steps, step, of_block);
+        sum_block(weights, transposed + d * kVectors, num_steps, step, of_block);
         add_sums(of_block, count, sums + row * stride + d, stride);
       }
     }

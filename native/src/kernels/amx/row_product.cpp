@@ -6,7 +6,7 @@
 
 #include "kernels/block_lanes.h"
 #include "kernels/row_tiles.h"
-#include "kernels/tiles/tile_steps.h"
+#include "kernels/amx/tile_steps.h"
 #include "lanes/lanes.h"
 
 namespace reader_edge::READER_EDGE_LANES {
