@@ -20,7 +20,7 @@ from reader_edge_export.experts import (
     plain_experts,
 )
 from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_export.quantize.spread import block_size, hadamard
+from reader_edge_export.quantize.hadamard import block_size, hadamard
 from reader_edge_runtime.arrays import Float32Array
 from tests.gguf_files import random_rows
 
@@ -64,29 +64,29 @@ def _plain(rng: np.random.Generator, sizes: tuple[int, int, int]) -> ExpertMatri
 
 def _int8(rng: np.random.Generator, sizes: tuple[int, int, int], num_planes: int) -> ExpertMatrices:
     values = rng.integers(-127, 128, sizes).astype(np.int8)
-    scales, spread = rng.random(sizes[:2], np.float32), _spread(rng, sizes)
+    scales, rotation = rng.random(sizes[:2], np.float32), _rotation(rng, sizes)
 
     def product(editor: GraphEditor, rows: ir.Value, experts: ir.Value) -> ir.Value:
-        constants = [editor.constant(array, "experts") for array in (values, scales, *spread)]
+        constants = [editor.constant(array, "experts") for array in (values, scales, *rotation)]
         return int8_experts(editor, rows, experts, Int8Experts(*constants), num_planes)
 
-    return ExpertMatrices(lambda: _meant(values, scales, spread), product)
+    return ExpertMatrices(lambda: _meant(values, scales, rotation), product)
 
 
 def _int4(rng: np.random.Generator, sizes: tuple[int, int, int]) -> ExpertMatrices:
     num_blocks = -(-sizes[2] // 32)
     values = rng.integers(0, 256, (*sizes[:2], num_blocks, 16)).astype(np.uint8)
     block_scales = rng.integers(-15, 16, (*sizes[:2], num_blocks)).astype(np.int8)
-    scales, spread = rng.random(sizes[:2], np.float32), _spread(rng, sizes)
+    scales, rotation = rng.random(sizes[:2], np.float32), _rotation(rng, sizes)
 
     def product(editor: GraphEditor, rows: ir.Value, experts: ir.Value) -> ir.Value:
-        constants = [editor.constant(array, "experts") for array in (values, block_scales, scales, *spread)]
+        constants = [editor.constant(array, "experts") for array in (values, block_scales, scales, *rotation)]
         return block_experts(editor, rows, experts, BlockExperts(*constants))
 
     def meant() -> npt.NDArray[np.float64]:
         codes = np.stack([values & 15, values >> 4], -1).reshape(*values.shape[:3], 32).astype(np.int64) - 8
         steps = (codes * block_scales[..., None]).reshape(*sizes[:2], -1)[..., : sizes[2]]
-        return _meant(steps, scales, spread)
+        return _meant(steps, scales, rotation)
 
     return ExpertMatrices(meant, product)
 
@@ -104,15 +104,15 @@ def _kept(rng: np.random.Generator, name: str, sizes: tuple[int, int, int]) -> E
     return ExpertMatrices(lambda: np.stack([gguf.dequantize(rows, kind) for rows in files]).astype(np.float64), product)
 
 
-def _spread(rng: np.random.Generator, sizes: tuple[int, int, int]) -> tuple[Float32Array, Float32Array]:
-    stretch = rng.uniform(0.5, 2, (sizes[0], sizes[2])).astype(np.float32)
-    return stretch, hadamard(block_size(sizes[2])).astype(np.float32)
+def _rotation(rng: np.random.Generator, sizes: tuple[int, int, int]) -> tuple[Float32Array, Float32Array]:
+    smoothing = rng.uniform(0.5, 2, (sizes[0], sizes[2])).astype(np.float32)
+    return smoothing, hadamard(block_size(sizes[2])).astype(np.float32)
 
 
 def _meant(
-    steps: npt.NDArray[np.generic], scales: Float32Array, spread: Sequence[Float32Array]
+    steps: npt.NDArray[np.generic], scales: Float32Array, rotation: Sequence[Float32Array]
 ) -> npt.NDArray[np.float64]:
-    """What rows meet that are not yet stretched and spread."""
-    stretch, matrix = (each.astype(np.float64) for each in spread)
+    """What rows meet that are not yet smoothed and rotated."""
+    smoothing, matrix = (each.astype(np.float64) for each in rotation)
     blocks = (steps.astype(np.float64) * scales[..., None]).reshape(*steps.shape[:2], -1, len(matrix))
-    return np.asarray((blocks @ matrix.T).reshape(steps.shape) * stretch[:, None])
+    return np.asarray((blocks @ matrix.T).reshape(steps.shape) * smoothing[:, None])

@@ -78,22 +78,22 @@ PlainExpert (rows, weight) => (output)
 
 @dataclass(frozen=True, slots=True)
 class Int8Experts:
-    """Matrices of experts, as Int8Matrix has one: values (X, J, K), scales (X, J), stretch (X, K), hadamard (b, b)."""
+    """Matrices of experts, as Int8Matrix: values (X, J, K), scales (X, J), smoothing (X, K), hadamard (b, b)."""
 
     values: ir.Value
     scales: ir.Value
-    stretch: ir.Value
+    smoothing: ir.Value
     hadamard: ir.Value
 
 
 @dataclass(frozen=True, slots=True)
 class BlockExperts:
-    """As BlockMatrix: values (X, J, blocks, 16), block_scales (X, J, blocks), scales (X, J), stretch (X, K)."""
+    """As BlockMatrix: values (X, J, blocks, 16), block_scales (X, J, blocks), scales (X, J), smoothing (X, K)."""
 
     values: ir.Value
     block_scales: ir.Value
     scales: ir.Value
-    stretch: ir.Value
+    smoothing: ir.Value
     hadamard: ir.Value
 
 
@@ -119,19 +119,19 @@ def int8_experts(
     """rows (R, K), each in one or two planes of int8, times its expert's matrix -> (R, J)."""
     suffix = {1: "", 2: "16"}[num_planes]
     operator, product = f"SpreadRowExperts{suffix}", f"SpreadRowExpert{suffix}"
-    each = _definition(_EACH_EXPERT, operator, product, ["stretch", "hadamard", "values", "scales"])
+    each = _definition(_EACH_EXPERT, operator, product, ["smoothing", "hadamard", "values", "scales"])
     define(editor, SPREAD_ROWS, SPREAD_STEPS, spread_row_product(product, num_planes, is_constant=False), each)
-    stored = [matrices.stretch, matrices.hadamard, matrices.values, matrices.scales]
+    stored = [matrices.smoothing, matrices.hadamard, matrices.values, matrices.scales]
     return editor.op(operator, [rows, experts, *stored], domain=OPERATOR_DOMAIN)
 
 
 def block_experts(editor: GraphEditor, rows: ir.Value, experts: ir.Value, matrices: BlockExperts) -> ir.Value:
     """rows (R, K), each in int8, times its expert's matrix of four bits -> (R, J)."""
-    inputs = ["stretch", "hadamard", "values", "block_scales", "scales"]
+    inputs = ["smoothing", "hadamard", "values", "block_scales", "scales"]
     definition = _definition(_EACH_EXPERT, "SpreadBlockExperts", "SpreadBlockLinear", inputs, ["K", "N"])
     define(editor, SPREAD_ROWS, SPREAD_STEPS, SPREAD_BLOCK_LINEAR, definition)
-    stored = [matrices.stretch, matrices.hadamard, matrices.values, matrices.block_scales, matrices.scales]
-    sizes = {"K": _size(matrices.stretch, 1), "N": _size(matrices.scales, 1)}
+    stored = [matrices.smoothing, matrices.hadamard, matrices.values, matrices.block_scales, matrices.scales]
+    sizes = {"K": _size(matrices.smoothing, 1), "N": _size(matrices.scales, 1)}
     return editor.op("SpreadBlockExperts", [rows, experts, *stored], sizes, domain=OPERATOR_DOMAIN)
 
 

@@ -15,12 +15,12 @@ from reader_edge_runtime.execution.onnxruntime.native import OPERATORS_PROPERTY
 
 OPERATOR_DOMAIN = "reader_edge"
 
-# rows (..., K), stretch (K,), hadamard (b, b) of ones and minus ones -> (..., K): each block of b inputs, stretched,
+# rows (..., K), smoothing (K,), hadamard (b, b) of ones and minus ones -> (..., K): each block of b inputs, smoothed,
 # times the matrix. Adding 2 b times the row's largest number rounds to as many bits as leave the sums of a block exact
 # in fp32, in any order.
 SPREAD_ROWS = """
 <domain: "reader_edge", opset_import: ["" : 24]>
-SpreadRows (rows, stretch, hadamard) => (spread)
+SpreadRows (rows, smoothing, hadamard) => (spread)
 {
   last = Constant <value_ints = [-1]> ()
   two = Constant <value_float = 2.0> ()
@@ -30,11 +30,11 @@ SpreadRows (rows, stretch, hadamard) => (spread)
   block_sizes = Concat <axis = 0> (last, block)
   sizes = Shape (rows)
 
-  stretched = Mul (rows, stretch)
-  magnitudes = Abs (stretched)
+  smoothed = Mul (rows, smoothing)
+  magnitudes = Abs (smoothed)
   largest = ReduceMax <keepdims = 1> (magnitudes, last)
   height = Mul (largest, raising)
-  raised = Add (stretched, height)
+  raised = Add (smoothed, height)
   rounded = Sub (raised, height)
   blocks = Reshape (rounded, block_sizes)
   sums = MatMul (blocks, hadamard)
@@ -45,12 +45,12 @@ SpreadRows (rows, stretch, hadamard) => (spread)
 # The same in steps of which the row's largest number has `most`, and that number (..., 1).
 SPREAD_STEPS = """
 <domain: "reader_edge", opset_import: ["" : 24, "reader_edge" : 1]>
-SpreadSteps (rows, stretch, hadamard, most) => (in_steps, top)
+SpreadSteps (rows, smoothing, hadamard, most) => (in_steps, top)
 {
   last = Constant <value_ints = [-1]> ()
   smallest = Constant <value_float = 1e-30> ()
 
-  spread = reader_edge.SpreadRows (rows, stretch, hadamard)
+  spread = reader_edge.SpreadRows (rows, smoothing, hadamard)
   magnitudes = Abs (spread)
   largest = ReduceMax <keepdims = 1> (magnitudes, last)
   top = Max (largest, smallest)
@@ -59,12 +59,12 @@ SpreadSteps (rows, stretch, hadamard, most) => (in_steps, top)
 }
 """
 
-# rows (..., K), spread, times the transpose of the int8 weight (J, K) with scales (J,) -> (..., J). Each row is rounded
-# with a scale of its own, and integer sums are the same in any order, so that a row never depends on its neighbours.
+# rows (..., K), rotated, times the transpose of the int8 weight (J, K) with scales (J,) -> (..., J). Each row is
+# rounded with a scale of its own, and integer sums are the same in any order, so that a row never depends on its neighbours.
 # Activations are unsigned: ONNX Runtime's signed kernels are up to 20 times slower on x86.
 _SPREAD_ROW_PRODUCT = """
 <domain: "reader_edge", opset_import: ["" : 24, "com.microsoft" : 1, "reader_edge" : 1]>
-{name} (rows, stretch, hadamard, weight, scales) => (output)
+{name} (rows, smoothing, hadamard, weight, scales) => (output)
 {{
   one = Constant <value_float = 1.0> ()
   most = Constant <value_float = 127.0> ()
@@ -72,7 +72,7 @@ _SPREAD_ROW_PRODUCT = """
 {columns}
   scales_of_one = Div (scales, most)
 
-  in_steps, top = reader_edge.SpreadSteps (rows, stretch, hadamard, most)
+  in_steps, top = reader_edge.SpreadSteps (rows, smoothing, hadamard, most)
   quantized = QuantizeLinear (in_steps, one, zero_point)
   product = com.microsoft.MatMulIntegerToFloat (quantized, columns, one, scales_of_one, {zero_points})
   output = Mul (product, top)
@@ -82,7 +82,7 @@ _SPREAD_ROW_PRODUCT = """
 # The same in steps 257 times finer: a row is two of bytes, 256 * high + low, which take their product together.
 _SPREAD_ROW_PRODUCT_16 = """
 <domain: "reader_edge", opset_import: ["" : 24, "com.microsoft" : 1, "reader_edge" : 1]>
-{name} (rows, stretch, hadamard, weight, scales) => (output)
+{name} (rows, smoothing, hadamard, weight, scales) => (output)
 {{
   one = Constant <value_float = 1.0> ()
   most = Constant <value_float = 32639.0> ()
@@ -93,7 +93,7 @@ _SPREAD_ROW_PRODUCT_16 = """
 {columns}
   scales_of_one = Div (scales, most)
 
-  in_steps, top = reader_edge.SpreadSteps (rows, stretch, hadamard, most)
+  in_steps, top = reader_edge.SpreadSteps (rows, smoothing, hadamard, most)
   steps = Round (in_steps)
   raised = Add (steps, half)
   parts = Mul (raised, inverse)
@@ -113,9 +113,9 @@ _SPREAD_ROW_PRODUCT_16 = """
 # Either of them, and a bias (J,) added last.
 _BIAS = """
 <domain: "reader_edge", opset_import: ["" : 24, "reader_edge" : 1]>
-{linear}Bias (rows, stretch, hadamard, weight, scales, bias) => (output)
+{linear}Bias (rows, smoothing, hadamard, weight, scales, bias) => (output)
 {{
-  product = reader_edge.{linear} (rows, stretch, hadamard, weight, scales)
+  product = reader_edge.{linear} (rows, smoothing, hadamard, weight, scales)
   output = Add (bias, product)
 }}
 """
@@ -207,7 +207,7 @@ _RAISED_COLUMNS = """
 
 
 def spread_row_product(name: str, num_planes: int, *, is_constant: bool) -> str:
-    """The definition of an operator: spread rows, in one or two planes of int8, by a weight that is constant or not."""
+    """Defines an operator: rotated rows, in one or two planes of int8, by a weight that is constant or not."""
     template = {1: _SPREAD_ROW_PRODUCT, 2: _SPREAD_ROW_PRODUCT_16}[num_planes]
     if is_constant:
         return template.format(name=name, columns=_COLUMNS, zero_points="zero_point")
@@ -242,21 +242,21 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Int8Matrix:
-    """A stored matrix: int8 values (J, K), scales (J,), and how rows (..., K) are spread before they meet it.
+    """A stored matrix: int8 values (J, K), scales (J,), and how rows (..., K) are rotated before they meet it.
 
-    stretch: of each input (K,). hadamard: ones and minus ones (b, b).
+    smoothing: of each input (K,). hadamard: ones and minus ones (b, b).
     """
 
     values: ir.Value
     scales: ir.Value
-    stretch: ir.Value
+    smoothing: ir.Value
     hadamard: ir.Value
 
 
-def spread_rows(editor: GraphEditor, rows: ir.Value, stretch: ir.Value, hadamard: ir.Value) -> ir.Value:
-    """rows (..., K), stretched by (K,), times the Hadamard matrix (b, b) in blocks -> (..., K)."""
+def spread_rows(editor: GraphEditor, rows: ir.Value, smoothing: ir.Value, hadamard: ir.Value) -> ir.Value:
+    """rows (..., K), smoothed by (K,), times the Hadamard matrix (b, b) in blocks -> (..., K)."""
     define(editor, SPREAD_ROWS)
-    return editor.op("SpreadRows", [rows, stretch, hadamard], domain=OPERATOR_DOMAIN)
+    return editor.op("SpreadRows", [rows, smoothing, hadamard], domain=OPERATOR_DOMAIN)
 
 
 def spread_row_linear(
@@ -265,7 +265,7 @@ def spread_row_linear(
     """rows (..., K), in one or two planes of int8, times the matrix, plus the bias (J,) -> (..., J)."""
     linear = {1: "SpreadRowLinear", 2: "SpreadRowLinear16"}[num_planes]
     define(editor, SPREAD_ROWS, SPREAD_STEPS, spread_row_product(linear, num_planes, is_constant=True))
-    inputs = [rows, matrix.stretch, matrix.hadamard, matrix.values, matrix.scales]
+    inputs = [rows, matrix.smoothing, matrix.hadamard, matrix.values, matrix.scales]
     if bias is None:
         return editor.op(linear, inputs, domain=OPERATOR_DOMAIN)
     define(editor, _BIAS.format(linear=linear))

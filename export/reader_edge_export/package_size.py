@@ -115,7 +115,7 @@ def _quantized(model: SourceModel, precision: str, numbers: Mapping[str, int], f
 
 def _rounded(num_inputs: int, num_outputs: int, is_int4: bool) -> int:
     """Bytes of a matrix."""
-    own = 4 * (num_inputs + num_outputs)  # stretch and scales
+    own = 4 * (num_inputs + num_outputs)  # smoothing and scales
     if not is_int4 or num_inputs > MAX_INPUTS:
         return own + num_inputs * num_outputs
     num_blocks = num_outputs * -(-num_inputs // BLOCK_INPUTS)

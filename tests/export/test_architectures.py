@@ -31,8 +31,8 @@ from tests.export.graph_runner import (
     GraphRunner,
     ancestors,
 )
+from tests.export.rotated_float_products import RotatedFloatProducts, unrounded_columns
 from tests.export.source_models import open_source
-from tests.export.spread_float_products import SpreadFloatProducts, unrounded_columns
 from tests.tiny_models import MAX_CONTEXT, NUM_LAYERS, TINY_CONFIGS, TINY_MODELS, VOCAB_SIZE, tiny_config
 
 LIMIT = 5e-6
@@ -166,7 +166,7 @@ def test_rows_that_are_spread_for_rounding_are_the_same_products(
     model_type: str, traced: Callable[[str], Traced], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = traced(model_type)
-    monkeypatch.setattr("reader_edge_export.quantize.Int8Products", SpreadFloatProducts)
+    monkeypatch.setattr("reader_edge_export.quantize.Int8Products", RotatedFloatProducts)
     monkeypatch.setattr("reader_edge_export.quantize.tables.quantize_columns", unrounded_columns)
     monkeypatch.setattr("reader_edge_export.quantize.tables._STORED", np.float32)
     write_graph(source.graph, tmp_path, ExportOptions("int8", "fast"), source.calibration, source.source)

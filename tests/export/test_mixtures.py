@@ -283,12 +283,12 @@ def test_calibration_counts_what_each_expert_reads(tiny_model: TinyModel) -> Non
 
 def test_choosing_is_about_as_fine_as_fp32() -> None:
     from reader_edge_export.quantize.fine import _rounded
-    from reader_edge_export.quantize.spread import block_size, hadamard
+    from reader_edge_export.quantize.hadamard import block_size, hadamard
 
     weight = np.random.default_rng(0).standard_normal((96, 24), np.float32)
-    values, scales, stretch = _rounded(weight)
+    values, scales, smoothing = _rounded(weight)
     both = (values * scales[:, None]).reshape(2, 24, -1, block_size(96)).sum(axis=0)
-    found = (both @ hadamard(block_size(96))).reshape(24, 96) * stretch
+    found = (both @ hadamard(block_size(96))).reshape(24, 96) * smoothing
     assert np.abs(found.T - weight).max() < 2e-4 * np.abs(weight).max()
     assert FineProducts.__doc__
 

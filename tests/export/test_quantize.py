@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.moments import InputMoments
 from reader_edge_export.quantize.compensation import BLOCK
+from reader_edge_export.quantize.hadamard import HadamardRotation
 from reader_edge_export.quantize.int4 import quantize_blocks
 from reader_edge_export.quantize.int8 import quantize_columns
-from reader_edge_export.quantize.spread import Spread
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
@@ -183,8 +183,8 @@ def _strays(folder: Path) -> float:
 
 
 def _restored(weight: Float32Array) -> Float32Array:
-    """A weight (K, J) from its int4 form, not spread, of inputs never seen."""
-    as_it_is = Spread(np.ones(len(weight), np.float32), 1)
+    """A weight (K, J) from its int4 form, not rotated, of inputs never seen."""
+    as_it_is = HadamardRotation(np.ones(len(weight), np.float32), 1)
     values, block_scales, scales = quantize_blocks(weight, as_it_is, InputMoments.none(len(weight)))
     halves = np.stack([values & 15, values >> 4], axis=-1).reshape(*block_scales.shape, BLOCK).astype(np.float32) - 8
     restored: Float32Array = (halves * block_scales[..., None]).reshape(len(values), -1).T * scales

@@ -1,10 +1,10 @@
-"""Signs of inputs: those of a block are alike once they are spread, and so a row's largest number is smaller."""
+"""Signs of inputs: those of a block are alike once they are rotated, and so a row's largest number is smaller."""
 
 import numpy as np
 import pytest
 
+from reader_edge_export.quantize.hadamard import hadamard
 from reader_edge_export.quantize.signs import drawn_signs, level_signs
-from reader_edge_export.quantize.spread import hadamard
 from reader_edge_runtime.arrays import Float32Array
 
 SIZES = [1, 2, 16, 64, 256]
@@ -55,6 +55,6 @@ def _moments(rows: Float32Array) -> Float32Array:
 
 
 def _unevenness(rows: Float32Array, block: int) -> float:
-    """How far mean squares of spread inputs are from their mean."""
+    """How far mean squares of rotated inputs are from their mean."""
     squares = np.square(rows @ hadamard(block)).mean(axis=0)
     return float(squares.std() / squares.mean())

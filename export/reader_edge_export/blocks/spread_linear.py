@@ -20,7 +20,7 @@ MAX_INPUTS = 2**24 // (8 * 8 * MAX_BLOCK_SCALE)
 # at most 8 each: their sums are exact in fp32 up to MAX_INPUTS, so that the product in fp32 has the bits of integers.
 SPREAD_BLOCK_LINEAR = """
 <domain: "reader_edge", opset_import: ["" : 24, "com.microsoft" : 1, "reader_edge" : 1]>
-SpreadBlockLinear <K, N> (rows, stretch, hadamard, values, block_scales, scales) => (output)
+SpreadBlockLinear <K, N> (rows, smoothing, hadamard, values, block_scales, scales) => (output)
 {
   most = Constant <value_float = 127.0> ()
   base = Constant <value_float = 16.0> ()
@@ -28,7 +28,7 @@ SpreadBlockLinear <K, N> (rows, stretch, hadamard, values, block_scales, scales)
   block_numbers = Cast <to = 1> (block_scales)
   scales_of_one = Div (scales, most)
 
-  in_steps, top = reader_edge.SpreadSteps (rows, stretch, hadamard, most)
+  in_steps, top = reader_edge.SpreadSteps (rows, smoothing, hadamard, most)
   steps = Round (in_steps)
   parts = Mul (steps, inverse)
   high = Round (parts)
@@ -47,10 +47,10 @@ SpreadBlockLinear <K, N> (rows, stretch, hadamard, values, block_scales, scales)
 
 _BIAS = """
 <domain: "reader_edge", opset_import: ["" : 24, "reader_edge" : 1]>
-SpreadBlockLinearBias <K, N> (rows, stretch, hadamard, values, block_scales, scales, bias) => (output)
+SpreadBlockLinearBias <K, N> (rows, smoothing, hadamard, values, block_scales, scales, bias) => (output)
 {
   product = reader_edge.SpreadBlockLinear <K : int = @K, N : int = @N>
-    (rows, stretch, hadamard, values, block_scales, scales)
+    (rows, smoothing, hadamard, values, block_scales, scales)
   output = Add (bias, product)
 }
 """
@@ -60,21 +60,21 @@ SpreadBlockLinearBias <K, N> (rows, stretch, hadamard, values, block_scales, sca
 class BlockMatrix:
     """A stored matrix in four bits: values uint8 (J, blocks, 16), block_scales int8 (J, blocks), scales (J,).
 
-    stretch (K,), hadamard (b, b): how rows (..., K) are spread before they meet it.
+    smoothing (K,), hadamard (b, b): how rows (..., K) are rotated before they meet it.
     """
 
     values: ir.Value
     block_scales: ir.Value
     scales: ir.Value
-    stretch: ir.Value
+    smoothing: ir.Value
     hadamard: ir.Value
 
 
 def spread_block_linear(editor: GraphEditor, rows: ir.Value, matrix: BlockMatrix, bias: ir.Value | None) -> ir.Value:
     """rows (..., K), in int8, times the matrix, plus the bias (J,) -> (..., J)."""
     define(editor, SPREAD_ROWS, SPREAD_STEPS, SPREAD_BLOCK_LINEAR)
-    inputs = [rows, matrix.stretch, matrix.hadamard, matrix.values, matrix.block_scales, matrix.scales]
-    sizes = {"K": _length(matrix.stretch), "N": _length(matrix.scales)}
+    inputs = [rows, matrix.smoothing, matrix.hadamard, matrix.values, matrix.block_scales, matrix.scales]
+    sizes = {"K": _length(matrix.smoothing), "N": _length(matrix.scales)}
     if bias is None:
         return editor.op("SpreadBlockLinear", inputs, sizes, domain=OPERATOR_DOMAIN)
     define(editor, _BIAS)
@@ -82,14 +82,14 @@ def spread_block_linear(editor: GraphEditor, rows: ir.Value, matrix: BlockMatrix
 
 
 def block_rows(editor: GraphEditor, matrix: BlockMatrix, indices: ir.Value) -> ir.Value:
-    """Rows (B, N, K) of the matrix (J, K), those at `indices` (B, N), spread as it is stored: whole numbers in fp32."""
+    """Rows (B, N, K) of the matrix (J, K), those at `indices` (B, N), rotated as it is stored: integers in fp32."""
     define(editor, CODES_4)
     blocks = editor.op("Gather", [matrix.values, indices], dtype=ir.DataType.UINT8)
     halves = editor.op("Codes4", [blocks], domain=OPERATOR_DOMAIN, dtype=ir.DataType.UINT8)
     levels = editor.op("Sub", [editor.cast(halves, ir.DataType.FLOAT), editor.scalar(8.0)])
     scales = editor.op("Gather", [matrix.block_scales, indices], dtype=ir.DataType.INT8)
     steps = editor.op("Unsqueeze", [editor.cast(scales, ir.DataType.FLOAT), editor.int64s(-1)])
-    width, num_blocks = _length(matrix.stretch), matrix_shape(matrix.block_scales)[1]
+    width, num_blocks = _length(matrix.smoothing), matrix_shape(matrix.block_scales)[1]
     padded = editor.op("Reshape", [editor.op("Mul", [levels, steps]), editor.int64s(0, 0, num_blocks * BLOCK_INPUTS)])
     if width == num_blocks * BLOCK_INPUTS:
         return padded

@@ -57,13 +57,13 @@ RoundRows (rows) => (bytes)
 }
 """.replace("POWERS", ", ".join(f"{power:.9e}" for power in _POWERS))
 
-# key and value (B, H, N, D), stretch (D,), hadamard (b, b) -> int8 (B, H, N, D + 2); the key is spread before it is
+# key and value (B, H, N, D), smoothing (D,), hadamard (b, b) -> int8 (B, H, N, D + 2); the key is rotated before it is
 # rounded.
 _CACHE_ROWS = """
 <domain: "reader_edge", opset_import: ["" : 24, "reader_edge" : 1]>
-CacheRows (key, stretch, hadamard, value) => (key_rows, value_rows)
+CacheRows (key, smoothing, hadamard, value) => (key_rows, value_rows)
 {
-  spread = reader_edge.SpreadRows (key, stretch, hadamard)
+  spread = reader_edge.SpreadRows (key, smoothing, hadamard)
   both = Concat <axis = 1> (spread, value)
   both_rows = reader_edge.RoundRows (both)
   key_rows, value_rows = Split <axis = 1, num_outputs = 2> (both_rows)
@@ -72,11 +72,11 @@ CacheRows (key, stretch, hadamard, value) => (key_rows, value_rows)
 
 
 def cache_rows(
-    editor: GraphEditor, key: ir.Value, value: ir.Value, stretch: ir.Value, hadamard: ir.Value
+    editor: GraphEditor, key: ir.Value, value: ir.Value, smoothing: ir.Value, hadamard: ir.Value
 ) -> tuple[ir.Value, ir.Value]:
-    """key and value (B, H, N, D) -> rows of the cache (B, H, N, D + 2), the key's spread by SpreadRows."""
+    """key and value (B, H, N, D) -> rows of the cache (B, H, N, D + 2), the key rotated by SpreadRows."""
     define(editor, SPREAD_ROWS, _ROUND_ROWS, _CACHE_ROWS)
-    key_rows, value_rows = editor.op_multi("CacheRows", [key, stretch, hadamard, value], 2, domain=OPERATOR_DOMAIN)
+    key_rows, value_rows = editor.op_multi("CacheRows", [key, smoothing, hadamard, value], 2, domain=OPERATOR_DOMAIN)
     key_rows.dtype = value_rows.dtype = _INT8
     return key_rows, value_rows
 

@@ -1,7 +1,7 @@
 """Exact attention over a KV cache of eight bits: keys and values are rounded when they are written.
 
-Keys and queries are spread over the head by a Walsh-Hadamard matrix, which leaves their products as they are, times its
-size, and no component of a key much larger than the others (QuaRot, arXiv 2404.00456). Queries are rounded to 32,639
+Keys and queries are rotated over the head by a Walsh-Hadamard matrix, which leaves their products as they are, times
+its size, and no component of a key much larger than the others (QuaRot, arXiv 2404.00456). Queries are rounded to 32,639
 steps of their largest: a score is a sum of integers. So is a mean of values, whose weights are rounded to 32,767 steps
 of their query's largest, the values' magnitudes counted in. Sums of integers are the same in any order.
 """
@@ -28,8 +28,8 @@ from reader_edge_export.lowering.kv_rows import (
 )
 from reader_edge_export.markers import TreeAttentionMarker
 from reader_edge_export.operators import spread_rows
+from reader_edge_export.quantize.hadamard import block_size, hadamard
 from reader_edge_export.quantize.signs import drawn_signs
-from reader_edge_export.quantize.spread import block_size, hadamard
 from reader_edge_export.shared_constants import BYTE_WEIGHT_STEPS, ROW_STEPS, STEPS_16
 from reader_edge_runtime.package.manifest import kv_row_size
 
@@ -43,15 +43,15 @@ class Int8CacheAttention(AttentionOperator):
 
     def lower(self, editor: GraphEditor, marker: TreeAttentionMarker) -> tuple[ir.Value, ir.Value, ir.Value]:
         """The marker's three outputs."""
-        spread = self._spread(editor, marker.head_dim)
+        rotation = self._rotation(editor, marker.head_dim)
         if marker.key is not None and marker.value is not None:
-            key, value = cache_rows(editor, marker.key, marker.value, *spread)
+            key, value = cache_rows(editor, marker.key, marker.value, *rotation)
             set_cache_type(marker, ir.DataType.INT8, kv_row_size("int8", marker.head_dim))
             marker = replace(marker, key=key, value=value)
         present = scatter_rows(editor, marker)
-        return self.attend(editor, marker, present, *spread), *present
+        return self.attend(editor, marker, present, *rotation), *present
 
-    def _spread(self, editor: GraphEditor, head_dim: int) -> tuple[ir.Value, ir.Value]:
+    def _rotation(self, editor: GraphEditor, head_dim: int) -> tuple[ir.Value, ir.Value]:
         """Drawn signs (D,) and the matrix (b, b)."""
         if head_dim not in self._spreads:
             matrix = editor.constant(hadamard(block_size(head_dim)), "hadamard")

@@ -12,13 +12,13 @@ from reader_edge_export.journal import Journal
 from reader_edge_export.matrix import experts_of, matrix_of
 from reader_edge_export.quantize.experts import PlainExpertProducts, RoundedExpertProducts, replace_experts
 from reader_edge_export.quantize.fine import FineProducts
+from reader_edge_export.quantize.hadamard import Hadamards
 from reader_edge_export.quantize.half import convert_to_half
 from reader_edge_export.quantize.int4 import Int4Products
 from reader_edge_export.quantize.int8 import Int8Products
 from reader_edge_export.quantize.keep import KeptProducts
 from reader_edge_export.quantize.linear import MergedProduct, matrix_groups, replace_products
 from reader_edge_export.quantize.sensitive import Candidate, sensitive_matrices
-from reader_edge_export.quantize.spread import Hadamards
 from reader_edge_export.quantize.vocabulary import store_vocabulary, store_vocabulary_fp32, vocabulary_head
 from reader_edge_export.stages import Advance, unseen
 from reader_edge_runtime.package.manifest import HALF_PRECISIONS, QUANTIZED_PRECISIONS

@@ -1,7 +1,7 @@
 """The matrices of experts, stored one expert after the other, and products by them.
 
-Each expert has a stretch of its own. Before an activation they read the same rows, whose moments they share; the inputs
-behind it are an expert's own, and only their magnitudes are known (`ExpertInputs`).
+Each expert has smoothing scales of its own. Before an activation they read the same rows, whose moments they share; the
+inputs behind it are an expert's own, and only their magnitudes are known (`ExpertInputs`).
 """
 
 from collections.abc import Iterator
@@ -26,9 +26,9 @@ from reader_edge_export.markers import ExpertLinearMarker, expert_markers
 from reader_edge_export.matrix import ExpertMatrices, experts_of
 from reader_edge_export.moments import InputMoments
 from reader_edge_export.quantize.compensation import BLOCK
+from reader_edge_export.quantize.hadamard import HadamardRotation, Hadamards, block_size
 from reader_edge_export.quantize.int4 import quantize_blocks
 from reader_edge_export.quantize.int8 import quantize_spread
-from reader_edge_export.quantize.spread import Hadamards, Spread, block_size
 from reader_edge_export.stages import Advance
 from reader_edge_export.weight_file import Parts, TensorForm
 from reader_edge_runtime.arrays import Array
@@ -85,44 +85,44 @@ class RoundedExpertProducts:
         hadamard = self._hadamards.value(block_size(matrices.shape[2]))
         if self._is_int4 and matrices.shape[2] <= MAX_INPUTS:
             forms = _int4_forms(matrices)
-            values, block_scales, scales, stretch = editor.matrix(
+            values, block_scales, scales, smoothing = editor.matrix(
                 [matrices.name], forms, lambda: self._int4(matrices, forms)
             )
-            blocks = BlockExperts(values, block_scales, scales, stretch, hadamard)
+            blocks = BlockExperts(values, block_scales, scales, smoothing, hadamard)
             return block_experts(editor, rows, experts, blocks)
         forms = _int8_forms(matrices)
-        values, scales, stretch = editor.matrix([matrices.name], forms, lambda: self._int8(matrices, forms))
-        return int8_experts(editor, rows, experts, Int8Experts(values, scales, stretch, hadamard), self._num_planes)
+        values, scales, smoothing = editor.matrix([matrices.name], forms, lambda: self._int8(matrices, forms))
+        return int8_experts(editor, rows, experts, Int8Experts(values, scales, smoothing, hadamard), self._num_planes)
 
     def _int8(self, matrices: ExpertMatrices, forms: list[TensorForm]) -> Iterator[Array | Parts]:
         """As an Int8Experts has it, the values expert by expert."""
-        scales, stretch = (np.empty(form.shape, np.float32) for form in forms[1:])
+        scales, smoothing = (np.empty(form.shape, np.float32) for form in forms[1:])
 
         def values() -> Parts:
             for expert in range(matrices.shape[0]):
                 weight, inputs = matrices.read(expert).T, self._inputs_of(matrices, expert)
-                spread = Spread.fit(weight, inputs)
-                integers, scales[expert] = quantize_spread(weight, spread, inputs)
-                stretch[expert] = spread.stretch
+                rotation = HadamardRotation.fit(weight, inputs)
+                integers, scales[expert] = quantize_spread(weight, rotation, inputs)
+                smoothing[expert] = rotation.smoothing
                 yield integers.T[None]
 
         yield values()
-        yield from (scales, stretch)
+        yield from (scales, smoothing)
 
     def _int4(self, matrices: ExpertMatrices, forms: list[TensorForm]) -> Iterator[Array | Parts]:
         """As a BlockExperts has it, the values expert by expert."""
-        block_scales, scales, stretch = (np.empty(form.shape, form.dtype) for form in forms[1:])
+        block_scales, scales, smoothing = (np.empty(form.shape, form.dtype) for form in forms[1:])
 
         def values() -> Parts:
             for expert in range(matrices.shape[0]):
                 weight, inputs = matrices.read(expert).T, self._inputs_of(matrices, expert)
-                spread = Spread.fit(weight, inputs)
-                halves, block_scales[expert], scales[expert] = quantize_blocks(weight, spread, inputs)
-                stretch[expert] = spread.stretch
+                rotation = HadamardRotation.fit(weight, inputs)
+                halves, block_scales[expert], scales[expert] = quantize_blocks(weight, rotation, inputs)
+                smoothing[expert] = rotation.smoothing
                 yield halves[None]
 
         yield values()
-        yield from (block_scales, scales, stretch)
+        yield from (block_scales, scales, smoothing)
 
     def _inputs_of(self, matrices: ExpertMatrices, expert: int) -> InputMoments:
         if self._calibration.has_inputs_of(matrices.name):
@@ -149,7 +149,7 @@ def _int8_forms(matrices: ExpertMatrices) -> list[TensorForm]:
     return [
         TensorForm.of(f"{name}.int8", np.int8, num_experts, num_outputs, num_inputs),
         TensorForm.of(f"{name}.scale", np.float32, num_experts, num_outputs),
-        TensorForm.of(f"{name}.stretch", np.float32, num_experts, num_inputs),
+        TensorForm.of(f"{name}.smoothing", np.float32, num_experts, num_inputs),
     ]
 
 
@@ -160,7 +160,7 @@ def _int4_forms(matrices: ExpertMatrices) -> list[TensorForm]:
         TensorForm.of(f"{name}.int4", np.uint8, num_experts, num_outputs, num_blocks, BLOCK // 2),
         TensorForm.of(f"{name}.block_scale", np.int8, num_experts, num_outputs, num_blocks),
         TensorForm.of(f"{name}.scale", np.float32, num_experts, num_outputs),
-        TensorForm.of(f"{name}.stretch", np.float32, num_experts, num_inputs),
+        TensorForm.of(f"{name}.smoothing", np.float32, num_experts, num_inputs),
     ]
 
 

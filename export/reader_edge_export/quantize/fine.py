@@ -10,9 +10,9 @@ import onnx_ir as ir
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.moments import InputMoments
 from reader_edge_export.operators import Int8Matrix, spread_row_linear
+from reader_edge_export.quantize.hadamard import HadamardRotation, Hadamards, block_size
 from reader_edge_export.quantize.int8 import quantize_columns
 from reader_edge_export.quantize.linear import MergedProduct
-from reader_edge_export.quantize.spread import Hadamards, Spread, block_size
 from reader_edge_export.weight_file import TensorForm
 from reader_edge_runtime.arrays import Float32Array, Int8Array
 
@@ -30,10 +30,10 @@ class FineProducts:
         forms = [
             TensorForm.of(f"{name}.int8", np.int8, 2 * num_outputs, num_inputs),
             TensorForm.of(f"{name}.scale", np.float32, 2 * num_outputs),
-            TensorForm.of(f"{name}.stretch", np.float32, num_inputs),
+            TensorForm.of(f"{name}.smoothing", np.float32, num_inputs),
         ]
-        values, scales, stretch = editor.matrix(product.parameters, forms, lambda: _rounded(product.weight))
-        matrix = Int8Matrix(values, scales, stretch, self._hadamards.value(block_size(num_inputs)))
+        values, scales, smoothing = editor.matrix(product.parameters, forms, lambda: _rounded(product.weight))
+        matrix = Int8Matrix(values, scales, smoothing, self._hadamards.value(block_size(num_inputs)))
         products = spread_row_linear(editor, product.rows, matrix, None, num_planes=2)
         rounded, lost = editor.op_multi("Split", [products], 2, {"axis": -1, "num_outputs": 2})
         output = editor.op("Add", [rounded, lost])
@@ -41,9 +41,9 @@ class FineProducts:
 
 
 def _rounded(weight: Float32Array) -> tuple[Int8Array, Float32Array, Float32Array]:
-    """weight (K, J) as an Int8Matrix of twice the outputs: values (2 J, K), scales (2 J,) and the stretch (K,)."""
-    spread = Spread.fit(weight, InputMoments.none(len(weight)))
-    meant = spread.weight(weight)
+    """weight (K, J) as an Int8Matrix of twice the outputs: values (2 J, K), scales (2 J,), smoothing (K,)."""
+    rotation = HadamardRotation.fit(weight, InputMoments.none(len(weight)))
+    meant = rotation.weight(weight)
     integers, scales = quantize_columns(meant)
     lost, lost_scales = quantize_columns(meant - integers * scales)
-    return np.concatenate([integers, lost], axis=1).T, np.concatenate([scales, lost_scales]), spread.stretch
+    return np.concatenate([integers, lost], axis=1).T, np.concatenate([scales, lost_scales]), rotation.smoothing

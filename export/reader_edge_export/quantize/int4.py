@@ -12,9 +12,9 @@ from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.moments import InputMoments
 from reader_edge_export.operators import Int8Matrix
 from reader_edge_export.quantize.compensation import BLOCK, Compensation, for_parts_of_outputs
+from reader_edge_export.quantize.hadamard import HadamardRotation, Hadamards, block_size
 from reader_edge_export.quantize.int8 import Int8Products
 from reader_edge_export.quantize.linear import MergedProduct
-from reader_edge_export.quantize.spread import Hadamards, Spread, block_size
 from reader_edge_export.shared_constants import BLOCK_INPUTS, MAX_BLOCK_SCALE
 from reader_edge_export.weight_file import TensorForm
 from reader_edge_runtime.arrays import Float32Array, Int8Array, UInt8Array
@@ -52,27 +52,27 @@ class Int4Products:
             TensorForm.of(f"{name}.int4", np.uint8, num_outputs, num_blocks, BLOCK // 2),
             TensorForm.of(f"{name}.block_scale", np.int8, num_outputs, num_blocks),
             TensorForm.of(f"{name}.scale", np.float32, num_outputs),
-            TensorForm.of(f"{name}.stretch", np.float32, num_inputs),
+            TensorForm.of(f"{name}.smoothing", np.float32, num_inputs),
         ]
-        values, block_scales, scales, stretch = self._editor.matrix(
+        values, block_scales, scales, smoothing = self._editor.matrix(
             product.parameters, forms, partial(_rounded, product)
         )
         hadamard = self._hadamards.value(block_size(num_inputs))
-        matrix = BlockMatrix(values, block_scales, scales, stretch, hadamard)
+        matrix = BlockMatrix(values, block_scales, scales, smoothing, hadamard)
         return spread_block_linear(self._editor, product.rows, matrix, product.bias), matrix
 
 
 def _rounded(product: MergedProduct) -> tuple[UInt8Array, Int8Array, Float32Array, Float32Array]:
-    """As a BlockMatrix has it: values, block scales and scales, and the stretch (K,)."""
+    """As a BlockMatrix has it: values, block scales and scales, and the smoothing scales (K,)."""
     weight, inputs = product.weight, product.inputs
-    spread = Spread.fit(weight, inputs)
-    return *quantize_blocks(weight, spread, inputs), spread.stretch
+    rotation = HadamardRotation.fit(weight, inputs)
+    return *quantize_blocks(weight, rotation, inputs), rotation.smoothing
 
 
 def quantize_blocks(
-    weight: Float32Array, spread: Spread, inputs: InputMoments
+    weight: Float32Array, rotation: HadamardRotation, inputs: InputMoments
 ) -> tuple[UInt8Array, Int8Array, Float32Array]:
-    """weight (K, J) -> its spread form, errors made up for, as a BlockMatrix has it.
+    """weight (K, J) -> its rotated form, errors made up for, as a BlockMatrix has it.
 
     That is values (J, blocks, 16), block scales (J, blocks) and scales (J,).
     """
@@ -81,10 +81,10 @@ def quantize_blocks(
     halves = np.full((num_outputs, num_blocks * BLOCK), -_LOWEST, np.uint8)
     block_scales = np.empty((num_outputs, num_blocks), np.int8)
     scales = np.empty(num_outputs, np.float32)
-    compensation = Compensation(spread.moments(inputs), _DAMPING)
+    compensation = Compensation(rotation.moments(inputs), _DAMPING)
 
     def round_part(outputs: slice) -> None:
-        part = spread.weight(weight[:, outputs])
+        part = rotation.weight(weight[:, outputs])
         units = _units(torch.from_numpy(part))
         integers, steps = compensation.round(part, partial(_best_steps, units), _LOWEST, _HIGHEST)
         halves[outputs, :num_inputs] = integers.T - _LOWEST

@@ -14,9 +14,9 @@ from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.moments import InputMoments
 from reader_edge_export.operators import Int8Matrix, spread_row_linear
 from reader_edge_export.quantize.compensation import Compensation, for_parts_of_outputs
+from reader_edge_export.quantize.hadamard import HadamardRotation, Hadamards, block_size
 from reader_edge_export.quantize.linear import MergedProduct
 from reader_edge_export.quantize.portable import PortableProducts
-from reader_edge_export.quantize.spread import Hadamards, Spread, block_size
 from reader_edge_export.shared_constants import STEPS
 from reader_edge_export.weight_file import TensorForm
 from reader_edge_runtime.arrays import Float32Array, Int8Array
@@ -28,14 +28,16 @@ def quantize_columns(weight: Float32Array) -> tuple[Int8Array, Float32Array]:
     return np.clip(np.rint(weight / scales), -STEPS, STEPS).astype(np.int8), scales
 
 
-def quantize_spread(weight: Float32Array, spread: Spread, inputs: InputMoments) -> tuple[Int8Array, Float32Array]:
-    """weight (K, J) -> its spread form as int8 (K, J) in [-127, 127], errors made up for, and scales (J,)."""
+def quantize_spread(
+    weight: Float32Array, rotation: HadamardRotation, inputs: InputMoments
+) -> tuple[Int8Array, Float32Array]:
+    """weight (K, J) -> its rotated form as int8 (K, J) in [-127, 127], errors made up for, and scales (J,)."""
     integers = np.empty(weight.shape[::-1], np.int8).T  # an output's are neighbours, as they are stored
     scales = np.empty(weight.shape[1], np.float32)
-    compensation = Compensation(spread.moments(inputs))
+    compensation = Compensation(rotation.moments(inputs))
 
     def round_part(outputs: slice) -> None:
-        part = spread.weight(weight[:, outputs])
+        part = rotation.weight(weight[:, outputs])
         scales[outputs] = _scales(part)
         steps = partial(_same_steps, torch.from_numpy(scales[outputs]))
         integers[:, outputs], _ = compensation.round(part, steps, -STEPS, STEPS)
@@ -56,11 +58,11 @@ def _same_steps(steps: torch.Tensor, _block: torch.Tensor) -> torch.Tensor:
 
 
 def _rounded(product: MergedProduct) -> tuple[Int8Array, Float32Array, Float32Array]:
-    """As an Int8Matrix has it: values (J, K), scales (J,) and the stretch (K,)."""
+    """As an Int8Matrix has it: values (J, K), scales (J,) and the smoothing scales (K,)."""
     weight, inputs = product.weight, product.inputs
-    spread = Spread.fit(weight, inputs)
-    integers, scales = quantize_spread(weight, spread, inputs)
-    return integers.T, scales, spread.stretch
+    rotation = HadamardRotation.fit(weight, inputs)
+    integers, scales = quantize_spread(weight, rotation, inputs)
+    return integers.T, scales, rotation.smoothing
 
 
 class Int8Products:
@@ -88,10 +90,10 @@ class Int8Products:
         forms = [
             TensorForm.of(f"{name}.int8", np.int8, num_outputs, num_inputs),
             TensorForm.of(f"{name}.scale", np.float32, num_outputs),
-            TensorForm.of(f"{name}.stretch", np.float32, num_inputs),
+            TensorForm.of(f"{name}.smoothing", np.float32, num_inputs),
         ]
-        values, scales, stretch = self._editor.matrix(product.parameters, forms, partial(_rounded, product))
-        matrix = Int8Matrix(values, scales, stretch, self._hadamards.value(block_size(num_inputs)))
+        values, scales, smoothing = self._editor.matrix(product.parameters, forms, partial(_rounded, product))
+        matrix = Int8Matrix(values, scales, smoothing, self._hadamards.value(block_size(num_inputs)))
         if self._portable is not None:
             return self._portable.multiply(product.rows, matrix, product.bias), matrix
         return spread_row_linear(self._editor, product.rows, matrix, product.bias, self._num_planes), matrix

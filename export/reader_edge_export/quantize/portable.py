@@ -1,4 +1,4 @@
-"""Products of spread int8 rows by operators of the ONNX standard alone: what `operators.py` defines, spelled out."""
+"""Products of rotated int8 rows by operators of the ONNX standard alone: what `operators.py` defines, spelled out."""
 
 import numpy as np
 import onnx_ir as ir
@@ -23,10 +23,10 @@ class PortableProducts:
         editor = self._editor
         num_outputs, num_inputs = matrix_shape(matrix.values)
         is_flat = rows.shape is not None and len(rows.shape) == 2
-        spread = self._spread(rows, matrix, num_inputs)
+        rotation = self._rotation(rows, matrix, num_inputs)
         most = editor.scalar(_PLANE_STEPS[self._num_planes])
-        top = editor.op("Max", [self._largest(spread), editor.scalar(SMALLEST)])
-        in_steps = editor.op("Mul", [spread, editor.op("Div", [most, top])])
+        top = editor.op("Max", [self._largest(rotation), editor.scalar(SMALLEST)])
+        in_steps = editor.op("Mul", [rotation, editor.op("Div", [most, top])])
         scales = editor.op("Div", [matrix.scales, most])
         product = (self._product if self._num_planes == 1 else self._product_16)(in_steps, matrix.values, scales)
         result = editor.op("Mul", [product, top])
@@ -34,11 +34,11 @@ class PortableProducts:
             result = editor.op("Reshape", [result, self._shape_like(rows, num_outputs)])
         return result if bias is None else editor.op("Add", [result, bias])
 
-    def _spread(self, rows: ir.Value, matrix: Int8Matrix, num_inputs: int) -> ir.Value:
-        """rows (..., K) -> (R, K), spread."""
+    def _rotation(self, rows: ir.Value, matrix: Int8Matrix, num_inputs: int) -> ir.Value:
+        """rows (..., K) -> (R, K), rotated."""
         editor, block = self._editor, matrix_shape(matrix.hadamard)[0]
-        stretched = editor.op("Mul", [rows, matrix.stretch])
-        flat = editor.op("Reshape", [stretched, editor.int64s(-1, num_inputs)])
+        smoothed = editor.op("Mul", [rows, matrix.smoothing])
+        flat = editor.op("Reshape", [smoothed, editor.int64s(-1, num_inputs)])
         height = editor.op("Mul", [self._largest(flat), editor.scalar(2 * block)])
         rounded = editor.op("Sub", [editor.op("Add", [flat, height]), height])
         blocks = editor.op("Reshape", [rounded, editor.int64s(-1, block)])

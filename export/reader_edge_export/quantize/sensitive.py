@@ -8,7 +8,7 @@ import numpy as np
 from reader_edge_export.blocks.spread_linear import MAX_INPUTS
 from reader_edge_export.calibration import Calibration
 from reader_edge_export.matrix import Matrix, read_side_by_side
-from reader_edge_export.quantize.spread import Spread
+from reader_edge_export.quantize.hadamard import HadamardRotation
 from reader_edge_export.sensitivity import embedding_of
 from reader_edge_runtime.arrays import Float32Array
 
@@ -65,21 +65,21 @@ def _loss(group: Sequence[Matrix], calibration: Calibration) -> float:
     is the length of its weights times that of the rows.
     """
     inputs, weight = calibration.inputs_of(group[0].name), read_side_by_side(group)
-    stretch = Spread.fit(weight, inputs).stretch
-    rows = np.square(stretch * inputs.root_mean_squares()).mean()
+    smoothing = HadamardRotation.fit(weight, inputs).smoothing
+    rows = np.square(smoothing * inputs.root_mean_squares()).mean()
     gradients = np.concatenate([calibration.gradients_of(part.name).mean_squares() for part in group])
-    return float(_squared_lengths(weight, stretch) @ gradients * rows)
+    return float(_squared_lengths(weight, smoothing) @ gradients * rows)
 
 
 def _loss_of_lookups(head: Matrix, calibration: Calibration) -> float:
-    """What it costs that embeddings, the head's columns (E, V), are rounded as the head is: spread, and turned back."""
+    """What it costs that embeddings, the head's columns (E, V), are rounded as the head is: rotated, then back."""
     weight = head.read()
-    stretch = Spread.fit(weight, calibration.inputs_of(head.name)).stretch
+    smoothing = HadamardRotation.fit(weight, calibration.inputs_of(head.name)).smoothing
     gradients = calibration.gradients_of(embedding_of(head.name)).mean_squares()
-    return float(_squared_lengths(weight, stretch).mean() * (np.square(stretch) * gradients).mean())
+    return float(_squared_lengths(weight, smoothing).mean() * (np.square(smoothing) * gradients).mean())
 
 
-def _squared_lengths(weight: Float32Array, stretch: Float32Array) -> Float32Array:
-    """Of the columns of a weight (K, J) when it is spread, but for a factor: (J,)."""
-    lengths: Float32Array = np.einsum("k,kj,kj->j", np.square(1 / stretch), weight, weight)
+def _squared_lengths(weight: Float32Array, smoothing: Float32Array) -> Float32Array:
+    """Of the columns of a weight (K, J) when it is rotated, but for a factor: (J,)."""
+    lengths: Float32Array = np.einsum("k,kj,kj->j", np.square(1 / smoothing), weight, weight)
     return lengths

@@ -1,4 +1,4 @@
-"""Tables that are only looked up by token: rows of int8, which are not spread, since no product reads them."""
+"""Tables that are only looked up by token: rows of int8, which are not rotated, since no product reads them."""
 
 from collections.abc import Iterator
 

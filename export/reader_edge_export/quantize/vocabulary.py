@@ -95,13 +95,13 @@ def _look_up(editor: GraphEditor, stored: ir.Value, embedding: ir.Node) -> ir.Va
 
 
 def _spread_back(editor: GraphEditor, rows: ir.Value, head: Int8Matrix | BlockMatrix) -> ir.Value:
-    """Integers (B, N, E) of the spread head, as the plain matrix has them: sums of a block are exact in fp32."""
-    stretch = head.stretch.const_value
-    assert stretch is not None
-    width, block = stretch.size, matrix_shape(head.hadamard)[0]
+    """Integers (B, N, E) of the rotated head, as the plain matrix has them: sums of a block are exact in fp32."""
+    smoothing = head.smoothing.const_value
+    assert smoothing is not None
+    width, block = smoothing.size, matrix_shape(head.hadamard)[0]
     blocks = editor.op("Reshape", [rows, editor.int64s(0, 0, width // block, block)])
     joined = editor.op("Reshape", [editor.op("MatMul", [blocks, head.hadamard]), editor.int64s(0, 0, width)])
-    return editor.op("Mul", [joined, head.stretch])
+    return editor.op("Mul", [joined, head.smoothing])
 
 
 def _wanted_rows(editor: GraphEditor, marker: LogitHeadMarker) -> ir.Value:

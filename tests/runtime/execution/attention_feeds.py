@@ -9,7 +9,7 @@ import onnx_ir as ir
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.markers import MARKER_DOMAIN, TREE_ATTENTION
 from reader_edge_runtime.package.manifest import MASKED
-from tests.runtime.execution.int8_rows import rounded_rows, spread_key
+from tests.runtime.execution.int8_rows import rotated_key, rounded_rows
 from tests.runtime.execution.native_operator import Attention, Build
 
 LARGEST_HALF = 65504
@@ -69,7 +69,7 @@ def cached_feed(feed: dict[str, npt.NDArray[np.generic]], form: Attention) -> di
     key, value = feed["past_key"].astype(np.float32), feed["past_value"].astype(np.float32)
     if form.kv_dtype == "float16":
         return feed | {"past_key": halves(key), "past_value": halves(value)}
-    return feed | {"past_key": rounded_rows(spread_key(key)), "past_value": rounded_rows(value)}
+    return feed | {"past_key": rounded_rows(rotated_key(key)), "past_value": rounded_rows(value)}
 
 
 def halves(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:

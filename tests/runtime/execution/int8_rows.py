@@ -3,18 +3,18 @@
 import numpy as np
 import numpy.typing as npt
 
-from reader_edge_export.quantize.spread import block_size, hadamard
+from reader_edge_export.quantize.hadamard import block_size, hadamard
 from reader_edge_runtime.arrays import Float32Array
 
 
-def spread_key(key: Float32Array) -> Float32Array:
+def rotated_key(key: Float32Array) -> Float32Array:
     """key (..., D) with the exporter's signs, times its matrix."""
     size = key.shape[-1]
     signs = np.random.default_rng(0).choice(np.array([-1, 1], np.float32), size)
     block = block_size(size)
     blocks = (key * signs).reshape(*key.shape[:-1], -1, block) @ hadamard(block)
-    spread: Float32Array = blocks.reshape(key.shape).astype(np.float32)
-    return spread
+    rotation: Float32Array = blocks.reshape(key.shape).astype(np.float32)
+    return rotation
 
 
 def rounded_rows(rows: Float32Array) -> npt.NDArray[np.int8]:

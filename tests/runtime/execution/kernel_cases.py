@@ -23,7 +23,7 @@ from reader_edge_export.blocks.linear import gguf_linear, store_blocks
 from reader_edge_export.blocks.spread_linear import BlockMatrix, spread_block_linear
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.operators import Int8Matrix, rotary_heads, spread_row_linear, swiglu
-from reader_edge_export.quantize.spread import block_size, hadamard
+from reader_edge_export.quantize.hadamard import block_size, hadamard
 from tests.expert_matrices import random_experts
 from tests.gguf_files import random_rows
 from tests.recurrent_trees import (
@@ -118,7 +118,7 @@ def _product(name: str, num_inputs: int, build: Build, has_own_bits: bool = Fals
 
 def _int8(num_inputs: int, num_outputs: int, num_planes: int, rng: np.random.Generator) -> Build:
     values = rng.integers(-127, 128, (num_outputs, num_inputs)).astype(np.int8)
-    arrays = (values, rng.random(num_outputs, np.float32), *_spread(num_inputs, rng))
+    arrays = (values, rng.random(num_outputs, np.float32), *_rotation(num_inputs, rng))
 
     def build(editor: GraphEditor, inputs: Sequence[ir.Value]) -> Sequence[ir.Value]:
         matrix = Int8Matrix(*(editor.constant(array, "constant") for array in arrays))
@@ -131,7 +131,7 @@ def _int4(num_inputs: int, num_outputs: int, rng: np.random.Generator) -> Build:
     num_blocks = -(-num_inputs // 32)
     values = rng.integers(0, 256, (num_outputs, num_blocks, 16)).astype(np.uint8)
     block_scales = rng.integers(-15, 16, (num_outputs, num_blocks)).astype(np.int8)
-    arrays = (values, block_scales, rng.random(num_outputs, np.float32), *_spread(num_inputs, rng))
+    arrays = (values, block_scales, rng.random(num_outputs, np.float32), *_rotation(num_inputs, rng))
 
     def build(editor: GraphEditor, inputs: Sequence[ir.Value]) -> Sequence[ir.Value]:
         blocks = BlockMatrix(*(editor.constant(array, "constant") for array in arrays))
@@ -140,7 +140,7 @@ def _int4(num_inputs: int, num_outputs: int, rng: np.random.Generator) -> Build:
     return build
 
 
-def _spread(num_inputs: int, rng: np.random.Generator) -> tuple[Array, Array]:
+def _rotation(num_inputs: int, rng: np.random.Generator) -> tuple[Array, Array]:
     return rng.standard_normal(num_inputs, np.float32), hadamard(block_size(num_inputs))
 
 

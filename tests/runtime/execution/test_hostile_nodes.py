@@ -13,7 +13,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from reader_edge_export.blocks.block_type import BLOCK_TYPES, BlockType
 from reader_edge_export.blocks.file_blocks import blocks_of
-from reader_edge_export.quantize.spread import hadamard
+from reader_edge_export.quantize.hadamard import hadamard
 from tests.gguf_files import random_rows
 from tests.runtime.execution.native_operator import needs_kernels
 from tests.runtime.execution.node_session import Input, node_session

@@ -8,7 +8,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 from reader_edge_runtime.package.manifest import MASKED
 from tests.runtime.execution.attention_feeds import LARGEST_HALF, attention_feed, build_attention, cached_feed, halves
-from tests.runtime.execution.int8_rows import read_rows, rounded_rows, spread_key
+from tests.runtime.execution.int8_rows import read_rows, rotated_key, rounded_rows
 from tests.runtime.execution.native_operator import (
     EXACT,
     EXACT_HALF,
@@ -149,7 +149,7 @@ def test_rows_of_an_int8_cache_are_in_steps_of_their_largest(head_size: int, tmp
     value[:, :, 4, 1:] = 0
     _, keys, values = attention.check(**cached_feed(feed | {"key": key, "value": value}, INT8_CACHE))
     np.testing.assert_array_equal(values[:, :, 3:], rounded_rows(value))
-    for rows, numbers in ((keys.astype(np.int8), spread_key(key)), (values.astype(np.int8), value)):
+    for rows, numbers in ((keys.astype(np.int8), rotated_key(key)), (values.astype(np.int8), value)):
         top = np.abs(numbers).max(axis=-1, keepdims=True)
         assert (np.abs(read_rows(rows[:, :, 3:]) - numbers) <= top * (65 / 64 / 254 * 1.001) + 1e-30).all()
 

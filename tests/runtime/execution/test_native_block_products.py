@@ -11,7 +11,7 @@ import pytest
 
 from reader_edge_export.blocks.spread_linear import MAX_INPUTS, BlockMatrix, spread_block_linear
 from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_export.quantize.spread import block_size, hadamard
+from reader_edge_export.quantize.hadamard import block_size, hadamard
 from reader_edge_export.shared_constants import MAX_BLOCK_SCALE
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import ProviderError
@@ -41,7 +41,7 @@ def test_products_of_blocks_keep_the_bits(num_inputs: int, num_outputs: int, tmp
         product, biased = operator.check(rows=rows)
         np.testing.assert_array_equal(biased, bias + product)
         np.testing.assert_array_equal(biased[0, 0], bias)
-        expected = _spread(rows, arrays) @ _weight(arrays).T
+        expected = _rotation(rows, arrays) @ _weight(arrays).T
         assert np.abs(product - expected).max() < 0.06 * np.abs(expected).max()
 
 
@@ -105,10 +105,10 @@ def test_sums_that_could_overflow_are_refused(num_blocks: int, scale: int, messa
 
 def _matrix(num_inputs: int, num_outputs: int, rng: np.random.Generator) -> Arrays:
     num_blocks = -(-num_inputs // 32)
-    stretch = rng.standard_normal(num_inputs, np.float32)
+    smoothing = rng.standard_normal(num_inputs, np.float32)
     values = rng.integers(0, 256, (num_outputs, num_blocks, 16)).astype(np.uint8)
     block_scales = rng.integers(-MAX_BLOCK_SCALE, MAX_BLOCK_SCALE + 1, (num_outputs, num_blocks)).astype(np.int8)
-    return [values, block_scales, rng.random(num_outputs, np.float32), stretch, hadamard(block_size(num_inputs))]
+    return [values, block_scales, rng.random(num_outputs, np.float32), smoothing, hadamard(block_size(num_inputs))]
 
 
 def _operator(folder: Path, arrays: Arrays, bias: Float32Array | None) -> Operator:
@@ -124,17 +124,17 @@ def _operator(folder: Path, arrays: Arrays, bias: Float32Array | None) -> Operat
 
 def _weight(arrays: Arrays) -> npt.NDArray[np.float64]:
     """The matrix (J, K) that is stored."""
-    values, block_scales, scales, stretch, _ = arrays
+    values, block_scales, scales, smoothing, _ = arrays
     halves = np.stack([values & 15, values >> 4], axis=-1).reshape(*block_scales.shape, 32).astype(np.float64) - 8
     weight = (halves * block_scales[..., None]).reshape(len(values), -1) * scales[:, None]
-    result: npt.NDArray[np.float64] = weight[:, : len(stretch)]
+    result: npt.NDArray[np.float64] = weight[:, : len(smoothing)]
     return result
 
 
-def _spread(rows: Float32Array, arrays: Arrays) -> npt.NDArray[np.float64]:
-    stretch, matrix = arrays[3].astype(np.float64), arrays[4].astype(np.float64)
-    spread: npt.NDArray[np.float64] = ((rows * stretch).reshape(-1, len(matrix)) @ matrix).reshape(rows.shape)
-    return spread
+def _rotation(rows: Float32Array, arrays: Arrays) -> npt.NDArray[np.float64]:
+    smoothing, matrix = arrays[3].astype(np.float64), arrays[4].astype(np.float64)
+    rotation: npt.NDArray[np.float64] = ((rows * smoothing).reshape(-1, len(matrix)) @ matrix).reshape(rows.shape)
+    return rotation
 
 
 def _refused(folder: Path, arrays: Sequence[npt.NDArray[Any]], message: str) -> None:

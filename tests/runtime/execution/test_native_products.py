@@ -12,7 +12,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.operators import Int8Matrix, spread_row_linear, spread_rows
-from reader_edge_export.quantize.spread import block_size, hadamard
+from reader_edge_export.quantize.hadamard import block_size, hadamard
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.native import native_library
@@ -83,7 +83,7 @@ def test_spread_products_keep_the_bits(num_inputs: int, num_outputs: int, num_pl
         (product,), (biased,) = plain.check(rows=rows), with_bias.check(rows=rows)
         np.testing.assert_array_equal(biased, bias + product)
         np.testing.assert_array_equal(biased[0, 0], bias)
-        expected = _spread(rows, arrays) @ (arrays[0] * arrays[1][:, None]).astype(np.float64).T
+        expected = _rotation(rows, arrays) @ (arrays[0] * arrays[1][:, None]).astype(np.float64).T
         assert np.abs(product - expected).max() < {1: 0.06, 2: 0.01}[num_planes] * np.abs(expected).max()
 
 
@@ -93,16 +93,16 @@ def test_rows_spread_alone_keep_the_bits(num_inputs: int, tmp_path: Path) -> Non
     arrays = _matrix(num_inputs, 1, rng)
 
     def build(editor: GraphEditor, values: Sequence[ir.Value]) -> Outputs:
-        stretch, matrix = (editor.constant(array, "constant") for array in arrays[2:])
-        return [editor.op("Add", [spread_rows(editor, values[0], stretch, matrix), editor.scalar(0)])]  # one zero
+        smoothing, matrix = (editor.constant(array, "constant") for array in arrays[2:])
+        return [editor.op("Add", [spread_rows(editor, values[0], smoothing, matrix), editor.scalar(0)])]  # one zero
 
     operator = Operator(tmp_path, {"rows": ("B", "N", num_inputs)}, build)
     for num_rows in NUM_ROWS:
         rows = _rows(num_rows, num_inputs, rng)
-        (spread,) = operator.check(rows=rows)
+        (rotation,) = operator.check(rows=rows)
         block = len(arrays[3])
         steps = block * np.abs(rows * arrays[2]).max(axis=-1, keepdims=True) / 2**22
-        assert (np.abs(spread - _spread(rows, arrays)) <= 1.1 * block * steps).all()
+        assert (np.abs(rotation - _rotation(rows, arrays)) <= 1.1 * block * steps).all()
 
 
 @pytest.mark.parametrize(("num_inputs", "num_outputs"), [(8, 1), (100, 37), (896, 130), (64, 1152)])
@@ -136,8 +136,8 @@ def test_int4_products_of_packages_of_before_keep_the_bits(tmp_path: Path) -> No
     form = {"K": 96, "N": 40, "bits": 4, "block_size": 32, "accuracy_level": 4}
 
     def build(editor: GraphEditor, values: Sequence[ir.Value]) -> Outputs:
-        stretch, matrix, *stored = (editor.constant(array, "constant") for array in (*arrays[2:], packed, scales))
-        rows = spread_rows(editor, values[0], stretch, matrix)
+        smoothing, matrix, *stored = (editor.constant(array, "constant") for array in (*arrays[2:], packed, scales))
+        rows = spread_rows(editor, values[0], smoothing, matrix)
         return [editor.op("MatMulNBits", [rows, *stored], form, domain="com.microsoft")]
 
     operator = Operator(tmp_path, {"rows": ("B", "N", 96)}, build)
@@ -160,7 +160,7 @@ def test_a_product_without_inputs_or_outputs_is_refused(
     ("part", "array", "message"),
     [
         (1, np.ones(3, np.float32), "sizes of weight, scales and bias do not fit"),
-        (2, np.ones(32, np.float32), "sizes of weight and stretch do not fit"),
+        (2, np.ones(32, np.float32), "sizes of weight and smoothing do not fit"),
         (2, np.ones((2, 8), np.float32), "its smoothing scales need one axis"),
         (2, np.ones(0, np.float32), "its smoothing scales need one axis"),
         (3, np.ones(16, np.float32), "its matrix needs two axes"),
@@ -193,10 +193,10 @@ def test_rows_that_do_not_fit_are_refused_when_they_come(tmp_path: Path) -> None
 def _matrix(
     num_inputs: int, num_outputs: int, rng: np.random.Generator
 ) -> tuple[npt.NDArray[np.int8], Float32Array, Float32Array, Float32Array]:
-    """Values (J, K), scales (J,), stretch (K,) and the Hadamard matrix of its blocks."""
+    """Values (J, K), scales (J,), smoothing (K,) and the Hadamard matrix of its blocks."""
     values = rng.integers(-127, 128, (num_outputs, num_inputs)).astype(np.int8)
-    stretch = rng.standard_normal(num_inputs, np.float32)
-    return values, rng.random(num_outputs, np.float32), stretch, hadamard(block_size(num_inputs))
+    smoothing = rng.standard_normal(num_inputs, np.float32)
+    return values, rng.random(num_outputs, np.float32), smoothing, hadamard(block_size(num_inputs))
 
 
 def _rows(num_rows: int, num_inputs: int, rng: np.random.Generator) -> Float32Array:
@@ -208,10 +208,10 @@ def _rows(num_rows: int, num_inputs: int, rng: np.random.Generator) -> Float32Ar
     return rows
 
 
-def _spread(rows: Float32Array, arrays: Sequence[npt.NDArray[np.generic]]) -> npt.NDArray[np.float64]:
-    stretch, matrix = arrays[2].astype(np.float64), arrays[3].astype(np.float64)
-    spread: npt.NDArray[np.float64] = ((rows * stretch).reshape(-1, len(matrix)) @ matrix).reshape(rows.shape)
-    return spread
+def _rotation(rows: Float32Array, arrays: Sequence[npt.NDArray[np.generic]]) -> npt.NDArray[np.float64]:
+    smoothing, matrix = arrays[2].astype(np.float64), arrays[3].astype(np.float64)
+    rotation: npt.NDArray[np.float64] = ((rows * smoothing).reshape(-1, len(matrix)) @ matrix).reshape(rows.shape)
+    return rotation
 
 
 def _refused(folder: Path, arrays: Sequence[npt.NDArray[np.generic]], bias: Float32Array | None, message: str) -> None:

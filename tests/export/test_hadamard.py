@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reader_edge_export.quantize.hadamard import HadamardRotation, block_size, hadamard
 from reader_edge_export.quantize.int8 import quantize_columns, quantize_spread
-from reader_edge_export.quantize.spread import Spread, block_size, hadamard
 from reader_edge_export.shared_constants import MAX_BLOCK
 from reader_edge_runtime.arrays import Float32Array
 from tests.export.moments import moments_of
@@ -42,17 +42,17 @@ def test_sums_of_rounded_rows_are_exact_in_any_order(log_block: int, exponent: i
 @pytest.mark.parametrize("num_inputs", SIZES)
 def test_spread_rows_times_the_spread_weight_are_the_product(num_inputs: int) -> None:
     rows, weight = _rows(num_inputs), _weight(num_inputs)
-    spread = Spread.fit(weight, moments_of(rows))
+    rotation = HadamardRotation.fit(weight, moments_of(rows))
     expected = rows.astype(np.float64) @ weight
-    error = np.abs(spread.rows(rows) @ spread.weight(weight) - expected).max()
+    error = np.abs(rotation.rows(rows) @ rotation.weight(weight) - expected).max()
     assert error < 1e-5 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("num_inputs", SIZES)
 def test_the_moments_of_spread_rows_follow_from_those_of_rows(num_inputs: int) -> None:
     rows = _rows(num_inputs)
-    spread = Spread.fit(_weight(num_inputs), moments_of(rows))
-    found, expected = spread.moments(moments_of(rows)), moments_of(spread.rows(rows))
+    rotation = HadamardRotation.fit(_weight(num_inputs), moments_of(rows))
+    found, expected = rotation.moments(moments_of(rows)), moments_of(rotation.rows(rows))
     assert found.num_rows == expected.num_rows
     for gram, wanted in zip(found.grams, expected.grams, strict=True):
         np.testing.assert_allclose(gram, wanted, atol=2e-5 * np.abs(wanted).max())
@@ -62,17 +62,17 @@ def test_inputs_that_the_text_leaves_silent_are_not_stretched_without_bound() ->
     rows, weight = _rows(64), _weight(64)
     rows[:, 5] = 0
     weight[7] = 0
-    stretch = np.abs(Spread.fit(weight, moments_of(rows)).stretch)
-    assert np.isfinite(stretch).all()
-    assert stretch.max() < 100 * np.median(stretch) < 10_000 * stretch.min()
+    smoothing = np.abs(HadamardRotation.fit(weight, moments_of(rows)).smoothing)
+    assert np.isfinite(smoothing).all()
+    assert smoothing.max() < 100 * np.median(smoothing) < 10_000 * smoothing.min()
 
 
 @pytest.mark.parametrize("num_inputs", [64, 576, 1536])
 def test_large_inputs_no_longer_take_the_steps_of_all(num_inputs: int) -> None:
     rows, weight = _rows(num_inputs), _weight(num_inputs)
     rows[:, ::61] *= 40
-    spread = Spread.fit(weight, moments_of(rows))
-    integers, scales = quantize_spread(weight, spread, moments_of(rows))
+    rotation = HadamardRotation.fit(weight, moments_of(rows))
+    integers, scales = quantize_spread(weight, rotation, moments_of(rows))
     plain_integers, plain_scales = quantize_columns(weight)
     expected = rows @ weight
 
@@ -81,7 +81,7 @@ def test_large_inputs_no_longer_take_the_steps_of_all(num_inputs: int) -> None:
         return float(np.square(np.rint(rows / steps) * steps @ weight - expected).mean())
 
     before = error(rows, plain_integers * plain_scales, 127)
-    now, fine = (error(spread.rows(rows), integers * scales, steps) for steps in (127, 32639))
+    now, fine = (error(rotation.rows(rows), integers * scales, steps) for steps in (127, 32639))
     assert fine < now < before / 4
 
 

@@ -1,12 +1,12 @@
-"""Products whose rows are spread as for int8, and that round nothing."""
+"""Products whose rows are rotated as for int8, and that round nothing."""
 
 import numpy as np
 import onnx_ir as ir
 
 from reader_edge_export.graph_editor import GraphEditor, matrix_shape
 from reader_edge_export.operators import Int8Matrix
+from reader_edge_export.quantize.hadamard import HadamardRotation, Hadamards
 from reader_edge_export.quantize.linear import MergedProduct
-from reader_edge_export.quantize.spread import Hadamards, Spread
 from reader_edge_runtime.arrays import Float32Array
 
 
@@ -15,8 +15,8 @@ def unrounded_columns(weight: Float32Array) -> tuple[Float32Array, Float32Array]
     return weight, np.ones(weight.shape[1], np.float32)
 
 
-class SpreadFloatProducts:
-    """In the place of Int8Products: the same face and the same spread, fp32 throughout."""
+class RotatedFloatProducts:
+    """In the place of Int8Products: the same face and the same rotation, fp32 throughout."""
 
     def __init__(self, editor: GraphEditor, precision: str, is_portable: bool) -> None:
         self._editor = editor
@@ -27,13 +27,13 @@ class SpreadFloatProducts:
 
     def multiply_stored(self, product: MergedProduct) -> tuple[ir.Value, Int8Matrix]:
         editor, weight, name = self._editor, product.weight, product.name
-        spread = Spread.fit(weight, product.inputs)
-        values = editor.constant(np.ascontiguousarray(spread.weight(weight).T), f"{name}.float")
+        rotation = HadamardRotation.fit(weight, product.inputs)
+        values = editor.constant(np.ascontiguousarray(rotation.weight(weight).T), f"{name}.float")
         scales = editor.constant(np.ones(weight.shape[1], np.float32), f"{name}.scale")
-        stretch = editor.constant(spread.stretch, f"{name}.stretch")
-        matrix = Int8Matrix(values, scales, stretch, self._hadamards.value(spread.block))
-        stretched = editor.op("Mul", [product.rows, matrix.stretch])
-        blocks = editor.op("Reshape", [stretched, editor.int64s(0, 0, -1, matrix_shape(matrix.hadamard)[0])])
+        smoothing = editor.constant(rotation.smoothing, f"{name}.smoothing")
+        matrix = Int8Matrix(values, scales, smoothing, self._hadamards.value(rotation.block))
+        smoothed = editor.op("Mul", [product.rows, matrix.smoothing])
+        blocks = editor.op("Reshape", [smoothed, editor.int64s(0, 0, -1, matrix_shape(matrix.hadamard)[0])])
         sums = editor.op("MatMul", [blocks, matrix.hadamard])
         rows = editor.op("Reshape", [sums, editor.int64s(0, 0, matrix_shape(matrix.values)[1])])
         output = editor.op("MatMul", [rows, editor.transpose(matrix.values, 1, 0)])

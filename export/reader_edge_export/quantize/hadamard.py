@@ -1,13 +1,13 @@
-"""Large inputs are spread over their neighbours before a row is rounded, and the weights take it back.
+"""Hadamard rotation: large inputs are spread over their neighbours before a row is rounded; weights take it back.
 
 A few inputs of a layer are much larger than the others, and a scale for the whole row is spent on them. A product
-stays what it is when its rows are turned and its weight is turned back: x w = (H S x) (H S^-1 w / b).
+stays what it is when its rows are rotated and its weight is rotated back: x w = (H S x) (H S^-1 w / b).
 
 - H, a Walsh-Hadamard matrix over blocks of b inputs, spreads each input over its block (QuaRot, arXiv 2404.00456).
-- S, a stretch of each input, makes the rounding of rows and of weights cost least together. Both are rounded by steps
-  that grow with their length, so the error is the product of |S x|^2 and |S^-1 w|^2, least where the stretch is the
+- S, a smoothing of each input, makes the rounding of rows and of weights cost least together. Both are rounded by steps
+  that grow with their length, so the error is the product of |S x|^2 and |S^-1 w|^2, least where the smoothing is the
   root of w_k / x_k, magnitudes of weights and inputs (SmoothQuant, arXiv 2211.10438, has the same form). Its signs make
-  the inputs of a block alike when they are spread.
+  the inputs of a block alike when they are rotated.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from reader_edge_export.quantize.signs import level_signs
 from reader_edge_export.shared_constants import MAX_BLOCK
 from reader_edge_runtime.arrays import Float32Array
 
-_SMALLEST_PART = 0.1  # of the mean: inputs that a short text leaves silent are not stretched without bound
+_SMALLEST_PART = 0.1  # of the mean: inputs that a short text leaves silent are not scaled without bound
 
 assert RUN_STEP % MAX_BLOCK == 0  # runs of moments hold whole blocks
 
@@ -43,49 +43,49 @@ def block_size(num_inputs: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """stretch: of each input (K,). block: inputs that are spread over each other."""
+class HadamardRotation:
+    """smoothing: of each input (K,). block: inputs that are rotated together."""
 
-    stretch: Float32Array
+    smoothing: Float32Array
     block: int
 
     @classmethod
-    def fit(cls, weight: Float32Array, inputs: InputMoments) -> "Spread":
+    def fit(cls, weight: Float32Array, inputs: InputMoments) -> "HadamardRotation":
         """For a weight (K, J) and what it is multiplied by."""
-        stretch = least_stretch(weight, inputs)
-        block = block_size(len(stretch))
-        signs = level_signs(_moments_of_blocks(inputs, stretch, block))
-        return cls(signs.reshape(-1) * stretch, block)
+        smoothing = smoothing_scales(weight, inputs)
+        block = block_size(len(smoothing))
+        signs = level_signs(_moments_of_blocks(inputs, smoothing, block))
+        return cls(signs.reshape(-1) * smoothing, block)
 
     def rows(self, rows: Float32Array) -> Float32Array:
         """rows (N, K) -> (N, K), as the operators do it but for rounding."""
-        return self._spread_columns(rows * self.stretch)
+        return self._rotated_columns(rows * self.smoothing)
 
     def weight(self, weight: Float32Array) -> Float32Array:
         """weight (K, J) -> (K, J), so that rows(x) @ weight(w) is x @ w."""
-        columns = weight.T / self.stretch
-        return self._spread_columns(columns).T / np.float32(self.block)
+        columns = weight.T / self.smoothing
+        return self._rotated_columns(columns).T / np.float32(self.block)
 
     def moments(self, inputs: InputMoments) -> InputMoments:
-        """Of the rows when they are spread."""
+        """Of the rows when they are rotated."""
         grams, begin = [], 0
         for gram in inputs.grams:
-            stretch = self.stretch[begin : begin + len(gram)]
-            half = self._spread_columns(gram * stretch * stretch[:, None])
-            grams.append(self._spread_columns(half.T))
+            smoothing = self.smoothing[begin : begin + len(gram)]
+            half = self._rotated_columns(gram * smoothing * smoothing[:, None])
+            grams.append(self._rotated_columns(half.T))
             begin += len(gram)
         return InputMoments(grams, inputs.num_rows)
 
-    def _spread_columns(self, matrix: Float32Array) -> Float32Array:
+    def _rotated_columns(self, matrix: Float32Array) -> Float32Array:
         blocks = torch.from_numpy(matrix.reshape(-1, self.block))  # one product: a stack of them takes longer
         return (blocks @ torch.from_numpy(hadamard(self.block))).numpy().reshape(matrix.shape)
 
 
-def least_stretch(weight: Float32Array, inputs: InputMoments) -> Float32Array:
-    """The stretch (K,), above zero, by which rounding a weight (K, J) and its inputs costs least together."""
+def smoothing_scales(weight: Float32Array, inputs: InputMoments) -> Float32Array:
+    """The smoothing scales (K,), above zero, by which rounding a weight (K, J) and its inputs costs least together."""
     weights = np.sqrt(np.einsum("kj,kj->k", weight, weight))
-    stretch: Float32Array = np.sqrt(_not_too_small(weights) / _not_too_small(inputs.root_mean_squares()))
-    return stretch
+    smoothing: Float32Array = np.sqrt(_not_too_small(weights) / _not_too_small(inputs.root_mean_squares()))
+    return smoothing
 
 
 class Hadamards:
@@ -107,8 +107,8 @@ def _not_too_small(magnitudes: Float32Array) -> Float32Array:
     return np.maximum(magnitudes, least if least > 0 else np.float32(1))
 
 
-def _moments_of_blocks(inputs: InputMoments, stretch: Float32Array, block: int) -> Float32Array:
-    """Second moments (blocks, b, b) of stretched inputs, those of a block with each other."""
+def _moments_of_blocks(inputs: InputMoments, smoothing: Float32Array, block: int) -> Float32Array:
+    """Second moments (blocks, b, b) of smoothed inputs, those of a block with each other."""
     moments = np.concatenate(
         [
             gram[begin : begin + block, begin : begin + block]
@@ -116,5 +116,5 @@ def _moments_of_blocks(inputs: InputMoments, stretch: Float32Array, block: int) 
             for begin in range(0, len(gram), block)
         ]
     ).reshape(-1, block, block)
-    stretches = stretch.reshape(-1, block)
-    return moments * stretches[:, :, None] * stretches[:, None, :]
+    scales = smoothing.reshape(-1, block)
+    return moments * scales[:, :, None] * scales[:, None, :]
