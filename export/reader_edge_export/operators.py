@@ -60,8 +60,8 @@ SpreadSteps (rows, smoothing, hadamard, most) => (in_steps, top)
 """
 
 # rows (..., K), rotated, times the transpose of the int8 weight (J, K) with scales (J,) -> (..., J). Each row is
-# rounded with a scale of its own, and integer sums are the same in any order, so that a row never depends on its neighbours.
-# Activations are unsigned: ONNX Runtime's signed kernels are up to 20 times slower on x86.
+# rounded with a scale of its own, and integer sums are the same in any order, so that a row never depends on
+# its neighbours. Activations are unsigned: ONNX Runtime's signed kernels are up to 20 times slower on x86.
 _SPREAD_ROW_PRODUCT = """
 <domain: "reader_edge", opset_import: ["" : 24, "com.microsoft" : 1, "reader_edge" : 1]>
 {name} (rows, smoothing, hadamard, weight, scales) => (output)

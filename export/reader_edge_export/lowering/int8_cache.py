@@ -1,7 +1,7 @@
 """Exact attention over a KV cache of eight bits: keys and values are rounded when they are written.
 
 Keys and queries are rotated over the head by a Walsh-Hadamard matrix, which leaves their products as they are, times
-its size, and no component of a key much larger than the others (QuaRot, arXiv 2404.00456). Queries are rounded to 32,639
+its size, and no component of a key much larger than others (QuaRot, arXiv 2404.00456). Queries are rounded to 32,639
 steps of their largest: a score is a sum of integers. So is a mean of values, whose weights are rounded to 32,767 steps
 of their query's largest, the values' magnitudes counted in. Sums of integers are the same in any order.
 """
