@@ -487,6 +487,7 @@ def test_what_the_class_would_stumble_over_is_one_sentence(model_type: str, chan
     ("model_type", "changes", "words"),
     [
         ("lfm2", {"hidden_size": 3}, "4 attention heads of a hidden_size of 3, which leaves them no values: correct"),
+        ("lfm2_moe", {"layer_types": None}, "gives no layer_types, which say what layers attend: fetch"),
         ("lfm2", {"num_attention_heads": 1000}, "1000 attention heads of a hidden_size of 64"),
         ("gpt_oss", {"swiglu_limit": 1e300}, r"swiglu_limit as 1e\+300, which must be a number above 0: correct it"),
         ("granitemoehybrid", {"num_local_experts": 4, "num_experts_per_tok": 0}, "each token to 0 of 4 experts"),

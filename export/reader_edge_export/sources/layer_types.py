@@ -28,6 +28,8 @@ def set_layer_types(form: dict[str, Any], model_type: str) -> None:
     """
     if model_type in _TRANSLATED:
         _TRANSLATED[model_type](form)
+    if model_type == "lfm2_moe" and form.get("layer_types") is None:  # which its class supposes nothing for
+        raise ExportError("config.json gives no layer_types, which say what layers attend: fetch the model again.")
     _check_layer_types(form, model_type)
 
 
