@@ -1,6 +1,6 @@
 """Trains a small model of another family on the demo's corpora, so that proofs on it meet drafts that are accepted.
 
-    python -m models.train_family FAMILY OUT --corpora CORPORA [--steps 600]
+    python -m models.train_family FAMILY OUT --corpora CORPORA [--steps 600] [--rows 4]
 
 The tokenizer is the demo's. What comes out is a Hugging Face checkpoint in bf16, made again by the same command up to
 the rounding of the machine's kernels; none is kept in the repository.
@@ -27,7 +27,6 @@ from models.corpus import split_documents, training_rows
 from models.train_demo import PHASES, SEED, encode
 
 ROW_LENGTH = 512
-ROWS_A_STEP = 4
 PEAK_RATE = 1.5e-3
 LOG_EVERY = 20
 
@@ -90,7 +89,9 @@ def new_model(family: str) -> PreTrainedModel:
     return model
 
 
-def train(model: PreTrainedModel, documents: list[np.ndarray[Any, np.dtype[np.int32]]], steps: int) -> None:
+def train(
+    model: PreTrainedModel, documents: list[np.ndarray[Any, np.dtype[np.int32]]], steps: int, rows_a_step: int
+) -> None:
     """AdamW over rows of the documents, the rate rising for a twentieth of the steps and falling to nothing."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     rows = training_rows(documents, ROW_LENGTH, np.random.default_rng(SEED))
@@ -99,7 +100,7 @@ def train(model: PreTrainedModel, documents: list[np.ndarray[Any, np.dtype[np.in
         rate = PEAK_RATE * min((step + 1) / warmup, 0.5 * (1 + math.cos(math.pi * step / steps)))
         for group in optimizer.param_groups:
             group["lr"] = rate
-        batch = torch.from_numpy(np.stack(list(itertools.islice(rows, ROWS_A_STEP))).astype(np.int64))
+        batch = torch.from_numpy(np.stack(list(itertools.islice(rows, rows_a_step))).astype(np.int64))
         output = model(input_ids=batch[:, :-1], use_cache=False)
         loss = cross_entropy(output.logits.float().flatten(0, 1), batch[:, 1:].flatten())
         torch.autograd.backward(loss + _unevenness(model, output))
@@ -107,7 +108,7 @@ def train(model: PreTrainedModel, documents: list[np.ndarray[Any, np.dtype[np.in
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if (step + 1) % LOG_EVERY == 0:
-            speed = (step + 1) * ROW_LENGTH * ROWS_A_STEP / (time.monotonic() - started)
+            speed = (step + 1) * ROW_LENGTH * rows_a_step / (time.monotonic() - started)
             print(f"{step + 1}/{steps} loss {loss.item():.3f} {speed:.0f} tokens/s", flush=True)
 
 
@@ -123,11 +124,12 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--corpora", type=Path, required=True, help="folder of NAME.txt.xz")
     parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--rows", type=int, default=4, help="rows a step: fewer learn sooner, and less in the end")
     arguments = parser.parse_args()
     tokenizer = Tokenizer.from_file(str(Path(__file__).parent / "demo" / "checkpoint" / "tokenizer.json"))
     documents = PHASES[1].select(encode(tokenizer, split_documents(arguments.corpora)[0]))
     model = new_model(arguments.family)
-    train(model, documents, arguments.steps)
+    train(model, documents, arguments.steps, arguments.rows)
     model.generation_config = GenerationConfig(eos_token_id=END_OF_TEXT_ID)
     model.bfloat16().save_pretrained(arguments.out)
     save_tokenizer(tokenizer, arguments.out, MAX_POSITIONS)
