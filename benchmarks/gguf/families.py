@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from benchmarks.peers.prepare import run
 from reader_edge_export.sources.gguf.gguf_file import GgufFile, Value
 from tests.export.gguf_models import GGUF_MODELS, build_source, write_model
+from tests.tiny_models import VARIANTS
 
 _WINDOWED, _WHOLE = "sliding_attention", "full_attention"
 # What llama.cpp leaves out of a family, or takes for granted of it. 304: what its tokenizer has, for Gemma's converter.
@@ -44,6 +45,14 @@ _VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # by name: a model type, w
         {**_EXPERTS, "layer_types": [_WHOLE] * 2, "position_embedding_type": "rope"},
     ),
 }
+_VARIANTS["gemma4_text-moe"] = (
+    "gemma4_text",
+    {
+        **{key: value for key, value in VARIANTS["gemma4_text-experts"][1].items() if "size" not in key},
+        **{"hidden_size_per_layer_input": 0, "moe_intermediate_size": 48},
+        "layer_types": CHANGES["gemma4_text"]["layer_types"],
+    },
+)
 FAMILIES = (*GGUF_MODELS, *_VARIANTS)
 _OLDER_KINDS = {"granitemoehybrid": {"linear_attention": "mamba", "full_attention": "attention"}}
 
@@ -54,7 +63,8 @@ def converted_model(family: str, sources: Path, folder: Path) -> tuple[PreTraine
     source, file = folder / family, folder / f"{family}-f32.gguf"  # its end asks for a cache in fp32
     model = build_source(model_type, source, **CHANGES.get(model_type, {}) | changes)
     _as_published(source / "config.json")
-    run([sys.executable, Path(__file__).with_name("llama_cpp_converter.py"), sources, source, file], folder, {})
+    script = Path(__file__).with_name("llama_cpp_converter.py")
+    run([sys.executable, "-P", script, sources, source, file], folder, {})  # tokenizers.py beside it is another module
     return model, file
 
 

@@ -2,9 +2,9 @@
 
     python -m benchmarks.layers.routing FOLDER PACKAGE [--rounds 40]
 
-FOLDER: the model, whose routers say which experts are chosen. PACKAGE: what was exported of it, whose passes are timed on
-one thread, by the processor time that they take. Drafted text is what the model says next after texts of its own;
-neighbours in it go through the same experts more often than tokens that are drawn at random, which the planner times.
+FOLDER: the model, whose routers say which experts are chosen. PACKAGE: what was exported of it, whose passes are timed
+on one thread, by the processor time that they take. Drafted text is what the model says next after texts of its own.
+The planner times tokens that are drawn at random.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from reader_edge_export.quiet import quiet_libraries
-from reader_edge_export.sources.experts_of import expert_modules
+from reader_edge_export.sources.layer_experts import expert_modules
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -41,7 +41,9 @@ def main() -> None:
     texts = [_said(model, rng) for _ in range(NUM_TEXTS)]
     passes = {
         "drafted": texts,
-        "random": [[*text[:PAST], *map(int, rng.integers(3, model.config.vocab_size, max(NUM_NODES)))] for text in texts],
+        "random": [
+            [*text[:PAST], *map(int, rng.integers(3, model.config.vocab_size, max(NUM_NODES)))] for text in texts
+        ],
     }
     read = {kind: _experts_read(model, passes[kind]) for kind in KINDS}
     took = _milliseconds(HostTarget.open(ModelPackage.open(options.package), threads=1), passes, options.rounds)
@@ -68,7 +70,8 @@ def _experts_read(model: PreTrainedModel, texts: list[list[int]]) -> list[float]
     """How many experts of a layer nodes go through, on average, for each number of nodes."""
     chosen: list[torch.Tensor] = []
     hooks = [
-        module.register_forward_pre_hook(lambda _, given: chosen.append(given[1])) for _, module in expert_modules(model)
+        module.register_forward_pre_hook(lambda _, given: chosen.append(given[1]))
+        for _, module in expert_modules(model)
     ]
     with torch.no_grad():
         for text in texts:

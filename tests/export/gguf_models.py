@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from reader_edge_runtime.arrays import Array
 from tests.gguf_files import F32, byte_level, write_gguf
-from tests.tiny_models import build_tiny_model
+from tests.tiny_models import build_tiny_model, tiny_config
 
 Values = dict[str, Any]
 _KEPT = ("conv.weight", "conv1d.weight", "ssm_a", "ssm_d", "ssm_norm.weight")  # in fp32, small as they are
@@ -20,6 +20,7 @@ _LIKE_LLAMA = ("llama", "mistral", "ministral3", "smollm3", "granite", "granitem
 _TELLING_VOCABULARY = (*_LIKE_LLAMA, "exaone4", "lfm2", "lfm2_moe")  # where converters write vocab_size
 _TELLING_ROTATED = (*_LIKE_LLAMA, "phi", "phi3", "qwen3_5_text", "qwen3_5_moe_text")  # and rope.dimension_count
 _DELTA = ("qwen35", "qwen35moe")
+_SCALES = {"scale": "ffn_gate_inp.scale", "per_expert_scale": "ffn_down_exps.scale"}
 _GATED = ("ffn_gate", "ffn_up")
 _PAIRED = ("llama", "mistral3", "granite", "granitehybrid", "granitemoe", "smollm3")
 
@@ -54,9 +55,9 @@ GGUF_MODELS: dict[str, tuple[str, Values]] = {
 }
 
 
-def build_source(model_type: str, folder: Path, **changes: Any) -> PreTrainedModel:
-    """A tiny model that a GGUF file can hold, and its folder in Hugging Face format."""
-    build_tiny_model(model_type, folder, **GGUF_MODELS[model_type][1] | changes)
+def build_source(name: str, folder: Path, **changes: Any) -> PreTrainedModel:
+    """A tiny model of TINY_MODELS that a GGUF file can hold, and its folder in Hugging Face format."""
+    build_tiny_model(name, folder, **GGUF_MODELS[tiny_config(name)["model_type"]][1] | changes)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     checked: PreTrainedModel = model.eval()
     return checked
@@ -149,7 +150,9 @@ def _gemma4(config: PretrainedConfig) -> Values:
     return {
         "feed_forward_length": [
             config.intermediate_size * (1 + (layer >= first_shared)) for layer in range(len(windowed))
-        ],
+        ]
+        if config.use_double_wide_mlp
+        else config.intermediate_size,
         "attention.head_count_kv": [
             config.num_key_value_heads if is_windowed else whole.num_key_value_heads for is_windowed in windowed
         ],
@@ -167,6 +170,9 @@ def _gemma4(config: PretrainedConfig) -> Values:
         "rope.freq_base": rope["full_attention"]["rope_theta"],
         "rope.freq_base_swa": rope["sliding_attention"]["rope_theta"],
         "final_logit_softcapping": config.final_logit_softcapping,
+        "expert_count": config.num_experts,
+        "expert_used_count": config.top_k_experts,
+        "expert_feed_forward_length": config.moe_intermediate_size,
     }
 
 
@@ -326,7 +332,7 @@ def _weights(model: PreTrainedModel, architecture: str) -> dict[str, Array]:
     for name, parameter in (*model.named_parameters(), *scalars):
         weight: Array = parameter.detach().numpy()
         if ".experts." in name:
-            weights |= _of_experts(name, weight, is_in_turn=architecture == "gpt-oss")
+            weights |= _of_experts(name, weight, architecture)
             continue
         module = name.split(".")[-2]
         if architecture in _PAIRED and module in heads:
@@ -350,7 +356,7 @@ def _weights(model: PreTrainedModel, architecture: str) -> dict[str, Array]:
                 for part, rows in zip(_GATED, np.split(weight, 2), strict=True)
             }
             continue
-        stored = names.get_name(name, (".weight", ".bias"))
+        stored = _router_scale(name) or names.get_name(name, (".weight", ".bias"))
         assert stored is not None, name
         ends = {"layer_scalar": ".weight", "sinks": ".weight", "expert_bias": ".bias"}
         weights[stored + ends.get(name.split(".")[-1], "")] = weight.copy()
@@ -369,16 +375,29 @@ def _beside_gemma4(config: PretrainedConfig) -> dict[str, Array]:
         f"blk.{last}.attn_k.weight": np.ones((whole.num_key_value_heads * whole.head_dim, config.hidden_size)),
         f"blk.{last}.attn_k_norm.weight": np.ones(whole.head_dim),
     }
-    return {"rope_freqs.weight": factors, **{name: array.astype(np.float32) for name, array in unread.items()}}
+    beside = unread if config.num_kv_shared_layers else {}
+    return {"rope_freqs.weight": factors, **{name: array.astype(np.float32) for name, array in beside.items()}}
 
 
-def _of_experts(name: str, weight: Array, is_in_turn: bool) -> dict[str, Array]:
-    """Matrices of experts (X, J, K) and biases (X, J), gate and up apart, which gpt-oss has in turn, inputs first."""
+def _router_scale(name: str) -> str | None:
+    """Of Gemma 4's routers, which stand with other tensors in files."""
+    *_, layer, module, part = ("", "", *name.split("."))
+    return f"blk.{layer}.{_SCALES[part]}" if module == "router" and part in _SCALES else None
+
+
+def _of_experts(name: str, weight: Array, architecture: str) -> dict[str, Array]:
+    """Matrices of experts (X, J, K) and biases (X, J), gate and up apart but in Gemma 4.
+
+    gpt-oss has those in turn, inputs first.
+    """
+    is_in_turn = architecture == "gpt-oss"
     block, kind = f"blk.{name.split('.')[2]}", "bias" if name.endswith("_bias") else "weight"
     if is_in_turn and kind == "weight":
         weight = weight.swapaxes(1, 2)
     if "down_proj" in name:
         return {f"{block}.ffn_down_exps.{kind}": weight.copy()}
+    if architecture == "gemma4":
+        return {f"{block}.ffn_gate_up_exps.{kind}": weight.copy()}
     gate, up = (weight[:, ::2], weight[:, 1::2]) if is_in_turn else np.split(weight, 2, axis=1)
     return {f"{block}.ffn_gate_exps.{kind}": gate.copy(), f"{block}.ffn_up_exps.{kind}": up.copy()}
 

@@ -57,6 +57,7 @@ def test_every_architecture_has_the_same_logits_from_a_file(model_type: str, tmp
         ("phi3", {"sliding_window": None, "tie_word_embeddings": False}),
         ("gpt_oss", {"attention_bias": False, "tie_word_embeddings": True}),
         ("lfm2_moe", {"num_dense_layers": 0, "conv_bias": False}),
+        ("gemma4_text-experts", {}),
         ("granitemoehybrid", _GRANITE_EXPERTS),
         ("granitemoehybrid", {**_GRANITE_EXPERTS, "layer_types": ["full_attention"] * 2}),
         ("granitemoehybrid", {**_GRANITE_EXPERTS, "position_embedding_type": "rope"}),

@@ -252,5 +252,5 @@ _MODELS: dict[str, tuple[str, Callable[[GgufFile, Metadata], Config]]] = {  # by
     "qwen35moe": ("qwen3_5_moe_text", qwen35moe),
     "lfm2moe": ("lfm2_moe", lfm2moe),
 }
-_MIXTURES = ("qwen3moe", "gpt-oss", "qwen35moe", "lfm2moe", "granitehybrid", "granitemoe")
+_MIXTURES = ("qwen3moe", "gpt-oss", "qwen35moe", "lfm2moe", "granitehybrid", "granitemoe", "gemma4")
 ARCHITECTURES = tuple(_MODELS)

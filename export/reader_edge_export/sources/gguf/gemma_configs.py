@@ -73,6 +73,20 @@ def gemma4(file: GgufFile, values: Metadata) -> Config:
         "use_double_wide_mlp": is_wide,
         "hidden_size_per_layer_input": values.size("embedding_length_per_layer_input", least=0),
         "vocab_size_per_layer_input": file.tensors["token_embd.weight"].shape[0],
+        **_gemma4_experts(values),
+    }
+
+
+def _gemma4_experts(values: Metadata) -> Config:
+    """Beside the MLP of a layer, in files that have any."""
+    num_experts = values.size("expert_count", 0, least=0)
+    if not num_experts:
+        return {}
+    return {
+        "enable_moe_block": True,
+        "num_experts": num_experts,
+        "top_k_experts": values.size("expert_used_count"),
+        "moe_intermediate_size": values.size("expert_feed_forward_length"),
     }
 
 

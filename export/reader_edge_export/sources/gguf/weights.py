@@ -50,6 +50,7 @@ _GRANITE_4 = ("granitehybrid", "granitemoe")
 _SHARED_MLP = {"input_linear": ("ffn_gate", "ffn_up"), "output_linear": ("ffn_down",)}  # of Granite 4
 # Of names, what converters call them; what is added to those that have no ending.
 _CALLED = {".dt_bias": ".dt_proj.bias", ".block_sparse_moe.router.": ".block_sparse_moe.router.layer."}
+_SCALES = {".router.scale": "ffn_gate_inp.scale", ".router.per_expert_scale": "ffn_down_exps.scale"}  # of Gemma 4
 _ENDINGS = {".layer_scalar": ".weight", ".sinks": ".weight", ".expert_bias": ".bias"}
 _COLUMNS = (".A_log", ".D")  # of Granite 4, one number a row
 
@@ -306,6 +307,9 @@ def _stored_names(names: gguf.TensorNameMap, architecture: str, name: str, file:
         is_beside_experts = f"blk.{layer}.ffn_gate_inp.weight" in file.tensors
         end = "_shexp.weight" if is_beside_experts else ".weight"
         return [f"blk.{layer}.{stored}{end}" for stored in _SHARED_MLP[module]]
+    for ending, scale in _SCALES.items():
+        if name.endswith(ending):
+            return [f"blk.{name.split('.')[2]}.{scale}"]
     known = name
     for ours, theirs in _CALLED.items():
         known = known.replace(ours, theirs)
