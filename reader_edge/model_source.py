@@ -226,7 +226,7 @@ def _is_name(model: str) -> bool:
         similar = None if is_slip else similar_name(model)
         raise PackageError(
             f"There is nothing at '{model}': give a package, a model's folder in Hugging Face format, a GGUF file, "
-            f"or a name (`reader-edge pull --help` tells those).{f' Did you mean {similar}?' if similar else ''}"
+            f"or a name (`reader-edge pull --help` lists them).{f' Did you mean {similar}?' if similar else ''}"
         )
     return True
 

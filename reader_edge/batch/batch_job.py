@@ -51,7 +51,7 @@ class BatchJob:
             while pending:
                 pending = await _some_done(pending)
             if self._left:
-                raise BatchError("The input has changed amid the work: run the same command again.")
+                raise BatchError("The input changed meanwhile: run the same command again.")
         finally:
             for task in pending:
                 task.cancel()

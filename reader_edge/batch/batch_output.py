@@ -35,7 +35,7 @@ class BatchOutput:
         self.num_refused = 0
         try:
             if path.exists() and not path.is_file():
-                raise BatchError(f"'{path}' is no file that can be gone on with: name another one.")
+                raise BatchError(f"'{path}' is not an output of this input: name another file.")
             path.open("ab").close()  # the lock would make folders
             self._lock.acquire(timeout=0)
             self._file = self._opened()  # who had the lock may have taken it away
@@ -125,7 +125,7 @@ class BatchOutput:
         self.num_refused += status != 200
 
     def _failure(self, error: OSError) -> BatchError:
-        return BatchError(write_failure(self._path, error, "the same command goes on"))
+        return BatchError(write_failure(self._path, error, "the same command resumes"))
 
 
 def _is_json(line: bytes) -> bool:

@@ -36,7 +36,7 @@ class LocalBackend:
             except BusyError:
                 await asyncio.sleep(_BUSY_S)
             except ClosedError:
-                raise BatchError("The engine was closed: the same command goes on.") from None
+                raise BatchError("The engine was closed: the same command resumes.") from None
             except Exception as error:
                 refusal = api_error(error)
                 return refusal.status, refusal.fields

@@ -80,11 +80,11 @@ class RayBackend:
             except RayActorError:
                 self._num_asked.pop(worker, None)
             except RayError as error:
-                raise BatchError(f"A worker failed ({_words(error)}): the same command goes on.") from error
+                raise BatchError(f"A worker failed ({_words(error)}): the same command resumes.") from error
             finally:
                 if worker in self._num_asked:
                     self._num_asked[worker] -= 1
-        raise BatchError("No worker is left to answer: the same command goes on, once there are some.")
+        raise BatchError("No worker is left to answer: the same command resumes once there are some.")
 
     async def __aenter__(self) -> "RayBackend":
         return self

@@ -77,7 +77,7 @@ def batch(
         num_refused = opened.num_refused
     if num_refused:
         requests = "1 request was" if num_refused == 1 else f"{num_refused} requests were"
-        click.echo(f"{requests} refused: '{output_file}' tells why.", err=True)
+        click.echo(f"{requests} refused: '{output_file}' says why.", err=True)
 
 
 def _answering(

@@ -74,7 +74,7 @@ def decode(
     questions = play_out(engine, file_prompts, config, is_raw=False)
     each_set = each_set and engine.draft_permission.is_on
     if nodes and not engine.draft_permission.is_on:
-        click.echo("At fixed numbers of nodes drafts are made all the same, to tell what they would bring.", err=True)
+        click.echo("At fixed numbers of nodes, drafts are made all the same, to show what they would bring.", err=True)
     stock = None
     if nodes or each_set:
         stock = SourceStock.of_engine(engine, sources.datastores, further_sources(engine, sources))

@@ -109,7 +109,7 @@ def export(
     ]
     print_table(pairs_table("Exported", pairs))
     click.echo(f"What these words mean: {GLOSSARY}.", err=True)
-    click.echo("'reader-edge warm' lets it answer some instructions now, to draft from them ever after.", err=True)
+    click.echo("'reader-edge warm' lets it answer some instructions now, to draft from its answers later.", err=True)
     if report.warning is not None:
         click.echo(f"Warning: {report.warning}", err=True)
     click.echo(report.out)

@@ -168,7 +168,7 @@ def _gguf_pairs(summary: "GgufSummary") -> list[tuple[str, str]]:
     from reader_edge.terminal.sizes import readable_size
 
     def told(value: object, unit: str = "") -> str:
-        return "not told" if value in (None, "") else f"{value}{unit}"
+        return "not given" if value in (None, "") else f"{value}{unit}"
 
     tensors = [
         (f"  {kind}", f"{group.num_tensors} tensors, {group.num_values:,} values, {readable_size(group.num_bytes)}")

@@ -184,7 +184,8 @@ def replay_sources(default: str) -> Callable[[Callable[..., T]], Callable[..., T
         default=default,
         show_default=True,
         callback=_source_names,
-        help="context, and behind it, with commas: history, logits (of `bench record`), datastore=FILE (up to 4).",
+        help="A list with context in it, such as context,history,logits,datastore=FILE. logits need a file of "
+        "`bench record`.",
     )
 
 
@@ -192,9 +193,7 @@ def _source_names(ctx: click.Context, parameter: click.Parameter, value: str) ->
     names = tuple(value.split(","))
     unknown = [name for name in names if name not in ("context", "history", "logits") and not datastore_path(name)]
     if unknown or "context" not in names:
-        raise click.BadParameter(
-            f"{value!r} must be context, and behind it what is wanted of history,logits,datastore=FILE."
-        )
+        raise click.BadParameter(f"{value!r} must have context, and any of history,logits,datastore=FILE.")
     return names
 
 

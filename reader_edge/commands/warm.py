@@ -61,7 +61,7 @@ def warm(model: str | None, prompts: Path | None, tokens: int, engine_config: "r
     config = GenerationConfig(max_tokens=_MOST_AN_ANSWER)
     start = time.perf_counter()
     questions = play_out(engine, file_prompts, config, is_raw=False)
-    with count_progress("Tokens said") as on_progress:
+    with count_progress("Tokens written") as on_progress:
         answers = answer_all(engine, questions, config, tokens, on_progress)
     path = answers.write(engine.package)
     size = readable_size(path.stat().st_size)

@@ -100,7 +100,7 @@ def api_error(error: Exception) -> ApiError:
         case HTTPException():
             return ApiError(error.status_code, f"{error.detail}.")
     _LOG.error("A request failed.", exc_info=error)
-    return ApiError(500, "The server failed to answer; its log tells why.", code="internal_error")
+    return ApiError(500, "The server failed to answer; its log says why.", code="internal_error")
 
 
 async def error_response(request: Request, error: Exception) -> Response:

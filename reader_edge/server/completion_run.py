@@ -99,5 +99,5 @@ class CompletionRun:
         if chunk.error is not None:
             raise chunk.error
         if chunk.finish_reason == "cancelled":
-            raise ClosedError("The engine was closed amid an answer.")
+            raise ClosedError("The engine was closed during an answer.")
         self._metrics.time_tokens(seconds, len(chunk.token_ids), is_first)

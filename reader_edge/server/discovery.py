@@ -72,5 +72,7 @@ def discovery_routes(settings: ServerSettings, manifest: Manifest) -> list[Route
 
 
 _EMBEDDINGS = "The model here answers in text and makes no embeddings: ask one that is made for them."
-_INSIDE = "The server tells nothing of its slots: '/v1/models' names the model and its context, '/metrics' its figures."
+_INSIDE = (
+    "The server does not show its slots: '/v1/models' names the model and its context, '/metrics' has its figures."
+)
 _TOKENS = "The server does not tokenize by itself: 'usage' of an answer counts tokens, and prompts may be token ids."

@@ -51,7 +51,11 @@ def left_out_pairs(modules: Sequence[str]) -> list[tuple[str, str]]:
 def chat_pairs(suited: Sequence[str], different: Sequence[str], mended: Sequence[str]) -> list[tuple[str, str]]:
     """Names and values for a table: conversations that are not rendered as transformers does, and what that means."""
     told = [
-        ("put differently", suited, "nothing to do: the template would drop a part, so the model is told in words"),
+        (
+            "put differently",
+            suited,
+            "nothing to do: the template would drop a part, so it gets the conversation in another form",
+        ),
         ("unlike transformers", different, "not on purpose: look at such prompts before you rely on their answers"),
         ("taken here alone", mended, "nothing to do: transformers refuses them"),
     ]

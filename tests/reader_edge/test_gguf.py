@@ -48,7 +48,7 @@ def test_info_tells_what_a_file_holds(runner: CliRunner, path: Path) -> None:
 def test_info_tells_why_a_model_cannot_be_exported(runner: CliRunner, tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "file", "mamba", {"mamba.block_count": 3}, {"w": np.ones(4, np.float32)})
     told = pairs(runner.invoke(main, ["info", str(path)]))
-    assert (told["architecture"], told["layers"], told["max context"]) == ("mamba", "3", "not told")
+    assert (told["architecture"], told["layers"], told["max context"]) == ("mamba", "3", "not given")
     assert told["can be exported"].startswith(f"no: '{path}' holds a model of the architecture 'mamba', which")
 
 

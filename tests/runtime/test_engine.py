@@ -123,7 +123,7 @@ def test_same_seed_same_text_other_seed_other_text(engine: Engine) -> None:
 
 
 def test_a_question_amid_a_step_of_the_same_thread_is_refused_and_does_not_wait_for_itself(engine: Engine) -> None:
-    with engine.working(), pytest.raises(BusyError, match="amid a step"):
+    with engine.working(), pytest.raises(BusyError, match="inside a step"):
         engine.generate("# tar", GREEDY)
     assert engine.generate("# tar", GREEDY).token_ids == engine.generate("# tar", GREEDY).token_ids
 

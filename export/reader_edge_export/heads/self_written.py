@@ -30,7 +30,7 @@ _PART = ArrayFormat(
     owner="package, or was written to other prompts",
     remedy="erase it, it is written again",
     other="erase its folder, or name another --out",
-    again="the same command goes on",
+    again="the same command resumes",
 )
 
 

@@ -1,6 +1,6 @@
 """train_drafter(): a package answers instructions, and a head learns from what it thought meanwhile.
 
-Everything is kept in a folder beside the head until it is there, so that the same command goes on after a break.
+Everything is kept in a folder beside the head until it is there, so that the same command resumes after a break.
 """
 
 import hashlib
@@ -159,7 +159,7 @@ class HeadTraining:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ExportError(write_failure(self._folder, error, "the same command goes on")) from error
+            raise ExportError(write_failure(self._folder, error, "the same command resumes")) from error
         owner = self._package.fingerprint()
         if prompts:  # others are answered first, or none
             owner = hashlib.sha256(owner + repr(prompts).encode()).digest()

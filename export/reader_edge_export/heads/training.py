@@ -32,7 +32,7 @@ _CHECKPOINT = ArrayFormat(
     name="a head in training",
     owner="plan of training",
     remedy="erase it, training starts over",
-    again="the same command goes on",
+    again="the same command resumes",
 )
 
 

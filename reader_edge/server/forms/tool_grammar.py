@@ -86,7 +86,7 @@ def _behind_token(calls: str, repeats: str, tag_id: int, has_end: bool, form: Ca
     if tag in _SHARED_TOKENS:
         raise ApiError(
             400,
-            "This model writes thoughts, answers and calls behind one and the same token, so that calls cannot be "
+            "This model begins thoughts, answers and calls with the same token, so calls cannot be "
             "'strict' where an answer may be a text: leave 'strict' out, or set 'tool_choice' to 'required'.",
             "tools",
         )

@@ -35,7 +35,7 @@ class SharedDecoder:
         """
         with self._lock:
             if self.is_working:
-                raise BusyError("This thread is amid a step of this engine, as in a signal handler: ask after it.")
+                raise BusyError("This thread is inside a step of this engine, as in a signal handler: ask after it.")
             try:
                 self.is_working = True
                 while self._closed:

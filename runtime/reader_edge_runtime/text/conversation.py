@@ -77,7 +77,7 @@ def _check_final(conversation: Conversation) -> None:
     if not isinstance(is_continuing, bool):
         raise PromptError(f"continues_final_message is {shown(is_continuing)}, but must be True or False.")
     if is_continuing and conversation.template_args.get("add_generation_prompt"):
-        raise PromptError("An answer cannot both go on with the last message and begin a new one: ask for one of them.")
+        raise PromptError("An answer cannot both continue the last message and begin a new one: ask for one of them.")
 
 
 def is_message(value: object) -> bool:

@@ -106,7 +106,7 @@ class LiteralEncoder:
         original = {i: own for i, own in places if i is not None}
         taken = set(twin.get_vocab(with_added_tokens=False).values())
         if any(i != own and i in taken for i, own in original.items()):
-            raise TokenizerError("The tokenizer's ids have gaps, so texts cannot be told from control tokens.")
+            raise TokenizerError("The tokenizer's ids have gaps, so texts cannot be distinguished from control tokens.")
         return twin, original
 
 

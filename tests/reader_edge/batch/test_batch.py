@@ -94,7 +94,7 @@ def test_a_body_means_what_it_means_to_the_server(files: Files, chat_package: Pa
     )
     result = files.run(str(chat_package.folder), "-n", "12")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == f"5 requests were refused: '{files.out}' tells why.\n"
+    assert result.stderr == f"5 requests were refused: '{files.out}' says why.\n"
     assert files.run("no/such/model").stderr == result.stderr  # told again where nothing is left
     answers = files.answers()
     assert len(answers["chat"]["body"]["choices"]) == 2
@@ -188,7 +188,7 @@ def test_an_input_that_changes_amid_the_work_has_none_answered_twice_and_says_so
 
     monkeypatch.setattr(batch, "count_requests", lambda *_: {r["custom_id"]: batch_id(r) for r in REQUESTS[:3]})
     monkeypatch.setattr(batch, "open_batch", change)
-    assert_refused(files.run(), "The input has changed amid the work")
+    assert_refused(files.run(), "The input changed meanwhile")
     assert sorted(files.answers()) == ["request 0", "request 2"]
 
 
@@ -275,7 +275,7 @@ def small_disk() -> Iterator[None]:
 def test_a_full_disk_is_one_sentence_and_the_same_command_goes_on(files: Files, request: pytest.FixtureRequest) -> None:
     files.write(*REQUESTS)
     request.getfixturevalue("small_disk")
-    sentence = "cannot be written (File too large): see to its disk, then the same command goes on."
+    sentence = "cannot be written (File too large): see to its disk, then the same command resumes."
     assert_refused(files.run(), f"'{files.out}' {sentence}")
     assert 0 < len(files.answers()) < len(REQUESTS)
     resource = pytest.importorskip("resource")

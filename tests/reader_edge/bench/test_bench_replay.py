@@ -73,9 +73,9 @@ def test_table_tells_what_each_file_reached(tokenizer_path: Path, recording: Pat
     [
         (["--nodes", "0"], "from 1 to 255"),
         (["--nodes", "many"], "list of numbers"),
-        (["--sources", "history"], "must be context"),
-        (["--sources", "oracle"], "must be context"),
-        (["--sources", "context,datastore="], "must be context"),
+        (["--sources", "history"], "must have context"),
+        (["--sources", "oracle"], "must have context"),
+        (["--sources", "context,datastore="], "must have context"),
         (["--priors", "others"], "name at least two"),
     ],
 )

@@ -139,4 +139,4 @@ def _compiled(path: Path) -> bytes:
 
 def _last_line(output: bytes) -> str:
     lines = output.decode(errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "for a reason that was not told")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "for an unknown reason")

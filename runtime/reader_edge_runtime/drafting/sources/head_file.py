@@ -35,7 +35,7 @@ _FORMAT = ArrayFormat(
     name="a trained head",
     owner="model",
     remedy=_REMEDY,
-    again="the same command goes on",
+    again="the same command resumes",
 )
 
 
@@ -73,7 +73,7 @@ class HeadFile:
         if ids is None or not _are_ids(ids, manifest.vocab_size):
             raise HeadError(f"'{path}' names tokens that cannot be: {_REMEDY}.")
         if widths is None or not _are_widths(widths):
-            raise HeadError(f"'{path}' does not tell layers of 1 to {_MAX_WIDTH} numbers: {_REMEDY}.")
+            raise HeadError(f"'{path}' does not have layers of 1 to {_MAX_WIDTH} numbers: {_REMEDY}.")
         sizes = HeadSizes(manifest.hidden_size, len(ids), *widths.tolist())
         wanted = sizes.matrices()
         for name, (dtype, shape) in wanted.items():

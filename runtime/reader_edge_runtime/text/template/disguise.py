@@ -42,7 +42,7 @@ class Disguise:
         characters = sorted({*marks, *"".join([*words, *bare])})
         first = _unused_block(said)
         if len(characters) > _BLOCK:
-            raise PromptError("The model's control tokens have too many characters to be told from texts.")
+            raise PromptError("The model's control tokens have too many characters to be distinguished from texts.")
         any_mark = "|".join(map(re.escape, marks)) or "(?!)"
         whole_word = rf"(?<![^\W_])(?:{'|'.join(map(re.escape, words)) or '(?!)'})(?![^\W_])"
         any_bare = "|".join(map(re.escape, sorted(bare, key=len, reverse=True))) or "(?!)"

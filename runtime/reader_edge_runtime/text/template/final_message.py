@@ -22,7 +22,7 @@ def tag_final_text(messages: Sequence[Message]) -> list[Message]:
         if isinstance(parts[number].get("text"), str):
             parts[number] = {**parts[number], "text": parts[number]["text"] + _TAG}
             return [*before, {**last, "content": parts}]
-    raise PromptError("The last message has no text to go on with: give it a 'content', or ask for a new message.")
+    raise PromptError("The last message has no text to continue: give it a 'content', or ask for a new message.")
 
 
 def cut_at_tag(rendered: str) -> str:

@@ -41,10 +41,10 @@ def test_the_last_part_that_is_a_text_is_gone_on_with() -> None:
 @pytest.mark.parametrize(
     ("source", "content", "args", "words"),
     [
-        (PLAIN, None, {}, "has no text to go on with"),
-        (PARTS, [{"type": "image"}], {}, "has no text to go on with"),
+        (PLAIN, None, {}, "has no text to continue"),
+        (PARTS, [{"type": "image"}], {}, "has no text to continue"),
         ("{{ messages[0].content }}", "x", {}, "leaves the last message's text out"),
-        (PLAIN, "x", {"add_generation_prompt": True}, "cannot both go on with the last message and begin a new one"),
+        (PLAIN, "x", {"add_generation_prompt": True}, "cannot both continue the last message and begin a new one"),
     ],
 )
 def test_what_cannot_be_gone_on_with_is_one_sentence(source: str, content: Any, args: Any, words: str) -> None:

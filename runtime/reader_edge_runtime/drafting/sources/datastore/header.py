@@ -162,7 +162,7 @@ def parse_facts(data: bytes, path: Path) -> DatastoreFacts:
         or type(num_files) is not int
         or num_files < 0
     ):
-        raise DatastoreError(f"'{path}' tells nothing readable of its corpus: build it again.")
+        raise DatastoreError(f"'{path}' has no readable facts of its corpus: build it again.")
     return DatastoreFacts(tuple(corpus), num_files)
 
 
