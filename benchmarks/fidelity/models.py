@@ -33,7 +33,8 @@ class FidelityModels:
         """A package by the export as it is now, of a precision as `export_command` takes it."""
         out = self._folder / f"reader-edge-{precision}-{_digest_of_our_code()}"
         source = Path(self.source.name)
-        return self._made(out, lambda partial: export_command(Path(sys.executable), source, partial, precision))
+        ours = Path(sys.executable)
+        return self._made(out, lambda partial: [*export_command(ours, source, partial, precision), "--check", "none"])
 
     def gguf_file(self, kind: str) -> Path:
         """A GGUF file of a type in gguf_converter.py; others than f32 by llama.cpp's own quantiser from that."""
