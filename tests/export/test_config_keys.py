@@ -488,6 +488,7 @@ def test_what_the_class_would_stumble_over_is_one_sentence(model_type: str, chan
     [
         ("lfm2", {"hidden_size": 3}, "4 attention heads of a hidden_size of 3, which leaves them no values: correct"),
         ("lfm2_moe", {"layer_types": None}, "gives no layer_types, which say what layers attend: fetch"),
+        ("qwen3_moe", {"num_experts": 1 << 40}, "num_experts as 1099511627776, which must be a whole number from 0 to"),
         ("lfm2", {"num_attention_heads": 1000}, "1000 attention heads of a hidden_size of 64"),
         ("gpt_oss", {"swiglu_limit": 1e300}, r"swiglu_limit as 1e\+300, which must be a number above 0: correct it"),
         ("granitemoehybrid", {"num_local_experts": 4, "num_experts_per_tok": 0}, "each token to 0 of 4 experts"),
@@ -517,7 +518,8 @@ def test_numbers_of_layers_that_cannot_be_are_told_by_their_key(number: object) 
 
 
 def test_null_is_what_makers_mean_by_it() -> None:
-    """No multiplier is one of one, no limit of steps none at all."""
+    """No multiplier is one of one, no limit of steps none at all; a factor may be written as a whole number."""
+    assert built_config(class_form(config("lfm2_moe", routed_scaling_factor=1)), "").routed_scaling_factor == 1.0
     assert built_config(class_form(config("lfm2", block_ffn_dim_multiplier=None)), "").block_ffn_dim_multiplier == 1.0
     limits = [
         built_config(class_form(config("granitemoehybrid", **given)), "").time_step_limit

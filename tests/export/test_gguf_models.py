@@ -306,6 +306,7 @@ def test_axes_of_one_may_be_left_out(model_type: str, ending: str, tmp_path: Pat
         ("gpt_oss", {}, {"gpt-oss.expert_used_count": 9}, "sends each token to 9 of 8 experts"),
         ("gpt_oss", {}, {"gpt-oss.expert_count": 7}, r"ffn_gate_inp.weight of the shape \(8, .*\) instead of \(7,"),
         ("gpt_oss", {}, {"gpt-oss.expert_count": 0}, "sends each token to 3 of 0 experts"),
+        ("gpt_oss", {}, {"gpt-oss.expert_count": 1 << 28}, "has 268435456 experts: at most 8192 are exported"),
         ("gpt_oss", {}, {"gpt-oss.expert_feed_forward_length": 64}, "two sizes of its experts"),
         ("gpt_oss", {}, {"gpt-oss.expert_weights_scale": 2.0}, "'gpt-oss.expert_weights_scale' to 2.0"),
         ("lfm2_moe", {}, {"lfm2moe.expert_gating_func": 1}, "chooses experts by the function 1"),

@@ -22,6 +22,7 @@ _ALIASES = {  # of gpt2: general names of its keys
 _FLOATS = (
     *("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"),
     *("attn_logit_softcapping", "final_logit_softcapping", "norm_eps", "swiglu_alpha", "swiglu_limit", "logit_scale"),
+    "routed_scaling_factor",
 )
 _WHOLE = ("query_pre_attn_scalar",)
 _GEMMA4_EXPERTS = ("num_experts", "top_k_experts", "moe_intermediate_size")

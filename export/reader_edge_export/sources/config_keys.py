@@ -13,6 +13,7 @@ from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 ACTIVATIONS = ("silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu")
 
 ENDLESS = float("inf")
+MAX_EXPERTS = 1 << 13
 _LARGEST = (2 - 2**-23) * 2.0**127
 _ENDLESS_IN_JSON = {"__float__": "Infinity"}  # as transformers 5 writes it
 
@@ -53,6 +54,10 @@ _NAMES = ("a list of texts", _is_list_of(str))
 _FLAGS = ("a list of 0 and 1", _is_list_of(int, bool))
 _INDICES = ("a list of whole numbers", _is_list_of(int))
 _CHUNK = ("a whole number from 1 to 1024", lambda value: _is_count(value) and value <= 1024)  # its square is allocated
+_EXPERTS_COUNT = (  # what chooses them is allocated
+    f"a whole number from 0 to {MAX_EXPERTS}",
+    lambda value: type(value) is int and 0 <= value <= MAX_EXPERTS,
+)
 _TAPS = ("a whole number above 1", lambda value: _is_count(value) and value != 1)
 
 _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
@@ -81,7 +86,7 @@ _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("shared_intermediate_size", "mamba_n_heads", "mamba_n_groups", "mamba_d_state"), _COUNT),
     "mamba_expand": _COUNT,
     "mamba_chunk_size": _CHUNK,
-    **dict.fromkeys(("num_local_experts", "num_experts", "num_experts_per_tok"), _SIZE),
+    **dict.fromkeys(("num_local_experts", "num_experts", "num_experts_per_tok"), _EXPERTS_COUNT),
     **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size", "decoder_sparse_step"), _COUNT),
     **dict.fromkeys(("norm_topk_prob", "use_expert_bias"), _FLAG),
     **dict.fromkeys(("swiglu_alpha", "swiglu_limit", "routed_scaling_factor"), _POSITIVE),

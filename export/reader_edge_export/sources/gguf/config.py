@@ -6,6 +6,7 @@ here as llama.cpp fills it in. What a file says beyond what is mapped here is re
 
 from collections.abc import Callable
 
+from reader_edge_export.sources.config_keys import MAX_EXPERTS
 from reader_edge_export.sources.gguf.gemma_configs import gemma2, gemma3, gemma4
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_export.sources.gguf.hybrid_configs import STATE_SIZES, granite_factors, lfm2, qwen35
@@ -88,6 +89,8 @@ def _shared(file: GgufFile, values: Metadata) -> Config:
         raise UnsupportedArchitectureError(
             f"'{file.path}' is a mixture of experts, of which {', '.join(_MIXTURES)} can be exported from GGUF."
         )
+    if num_experts > MAX_EXPERTS:
+        raise file.error(f"has {num_experts} experts", f"at most {MAX_EXPERTS} are exported")
     if num_chosen > num_experts:
         raise file.error(f"sends each token to {num_chosen} of {num_experts} experts", "convert it again")
     if not values.flag("attention.causal", True):
