@@ -29,15 +29,16 @@ ROUTER_DEVIATION = 0.1
 def mixture_of(dense: PreTrainedModel) -> PreTrainedModel:
     """An LFM2 MoE whose layers but for experts are those of an LFM2."""
     torch.manual_seed(SEED)
+    num_neurons = dense.get_parameter("model.layers.0.feed_forward.w1.weight").shape[0]
     other = ("model_type", "architectures", "block_")  # what the mixture's class says otherwise, or does not read
     given = {key: value for key, value in dense.config.to_dict().items() if not key.startswith(other)}
     config = AutoConfig.for_model(
         "lfm2_moe",
-        **given,
+        **given | {"intermediate_size": num_neurons},
         num_dense_layers=NUM_DENSE_LAYERS,
         num_experts=NUM_EXPERTS,
         num_experts_per_tok=NUM_CHOSEN,
-        moe_intermediate_size=int(KEPT_SHARE * dense.config.intermediate_size),
+        moe_intermediate_size=int(KEPT_SHARE * num_neurons),
     )
     mixture: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dense.dtype)
     mixture.load_state_dict(dense.state_dict(), strict=False)
