@@ -95,7 +95,9 @@ def random_blocks(block_type: BlockType, num_outputs: int, num_inputs: int, rng:
         fields["scales"] |= 32
         fields["scales"] &= 63
         integer = math.sqrt(np.mean(np.arange(32, 64) ** 2))
-    elif block_type.num_sharing > 1:  # six bits each, and the same for scales and minima (get_scale_min_k4 there)
+    elif (
+        block_type.blocks_per_super_block > 1
+    ):  # six bits each, and the same for scales and minima (get_scale_min_k4 there)
         scales = fields["scales"]
         scales[:, 4:8] = scales[:, :4]
         scales[:, 8:] = (scales[:, 8:] & 15) * 17
@@ -105,7 +107,7 @@ def random_blocks(block_type: BlockType, num_outputs: int, num_inputs: int, rng:
     fields["d"][...] = step.astype("<f2").view(np.uint8)
     if block_type.has_minima:
         minimum = step * (levels - 1) / 2
-        fields["m"][...] = (minimum if block_type.num_sharing > 1 else -minimum).astype("<f2").view(np.uint8)
+        fields["m"][...] = (minimum if block_type.blocks_per_super_block > 1 else -minimum).astype("<f2").view(np.uint8)
     return units.reshape(num_outputs, -1)
 
 

@@ -20,7 +20,7 @@ class Constants {
     }
     if (place.is_stacked) num_matrices = values.size(0);
     num_outputs = values.size(rank - 3), num_blocks = values.size(rank - 2);
-    if (num_blocks % type.nested != 0 || num_blocks > kMaxInputs / type.block_inputs) {
+    if (num_blocks % type.super_block != 0 || num_blocks > kMaxInputs / type.block_inputs) {
       refuse("its number of blocks is out of range");
     }
   }
@@ -51,7 +51,7 @@ class Constants {
 
 std::vector<GgufWeight> gguf_weights(const KernelAttributes& attributes, const GgufType& type, const GgufPlace& place) {
   Constants constants(attributes, type, place);
-  const std::size_t num_blocks = constants.num_blocks, numbers = num_blocks / type.nested;
+  const std::size_t num_blocks = constants.num_blocks, numbers = num_blocks / type.super_block;
   GgufArrays arrays;
   arrays.values = constants.next<std::uint8_t>(num_blocks, type.value_bytes());
   if (type.high_bits() > 0) arrays.highs = constants.next<std::uint8_t>(num_blocks, type.high_bytes());
@@ -60,9 +60,9 @@ std::vector<GgufWeight> gguf_weights(const KernelAttributes& attributes, const G
   } else {
     arrays.scales = constants.next<std::uint16_t>(numbers);
   }
-  if (type.is_nested()) arrays.scale_codes = constants.next<std::uint8_t>(num_blocks);
+  if (type.has_super_blocks()) arrays.scale_codes = constants.next<std::uint8_t>(num_blocks);
   if (type.has_minima) arrays.minima = constants.next<std::uint16_t>(numbers);
-  if (type.has_minima && type.is_nested()) arrays.minimum_codes = constants.next<std::uint8_t>(num_blocks);
+  if (type.has_minima && type.has_super_blocks()) arrays.minimum_codes = constants.next<std::uint8_t>(num_blocks);
 
   std::vector<GgufWeight> weights;
   for (std::size_t matrix = 0; matrix < constants.num_matrices; ++matrix) {

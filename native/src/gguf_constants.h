@@ -30,7 +30,7 @@ constexpr auto gguf_input_types() {
   if (kType.high_bits() > 0) types[i++] = ort::kUInt8;
   while (i < types.size()) {
     types[i++] = kType.has_exponents ? ort::kUInt8 : ort::kFloat16;
-    if (kType.is_nested()) types[i++] = kType.has_signed_codes ? ort::kInt8 : ort::kUInt8;
+    if (kType.has_super_blocks()) types[i++] = kType.has_signed_codes ? ort::kInt8 : ort::kUInt8;
   }
   return types;
 }

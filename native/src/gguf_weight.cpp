@@ -16,7 +16,7 @@ std::size_t rounded_up(std::size_t value, std::size_t to) { return (value + to -
 }  // namespace
 
 std::size_t GgufWeight::scale_bytes(std::size_t num_blocks) const {
-  const std::size_t bytes = type_.is_nested() ? 2 + num_blocks : type_.number_bytes() * num_blocks;
+  const std::size_t bytes = type_.has_super_blocks() ? 2 + num_blocks : type_.number_bytes() * num_blocks;
   return rounded_up(bytes * (1 + type_.has_minima) * kGgufOutputs, kAlignment);
 }
 
@@ -30,7 +30,7 @@ GgufWeight::GgufWeight(const GgufType& type, const GgufArrays& arrays, std::size
       num_outputs_(num_outputs),
       num_blocks_(num_blocks),
       memory_(weight_memory(num_panels() * panel_bytes())) {
-  const std::size_t numbers = num_blocks / type.nested;
+  const std::size_t numbers = num_blocks / type.super_block;
   const PassingRows source({{arrays.values, num_blocks * type.value_bytes()},
                             {arrays.highs, num_blocks * type.high_bytes()},
                             {arrays.scales, numbers * sizeof(std::uint16_t)},
@@ -59,8 +59,8 @@ void GgufWeight::pack_output(const GgufArrays& arrays, std::size_t output) {
 
 void GgufWeight::pack_scales(const GgufArrays& arrays, std::size_t output, std::size_t first, std::size_t count,
                              std::int8_t* chunk) {
-  const std::size_t lane = output % kGgufOutputs, numbers = type_.is_nested() ? 1 : count;
-  const std::size_t number = output * (num_blocks_ / type_.nested) + first / type_.nested;
+  const std::size_t lane = output % kGgufOutputs, numbers = type_.has_super_blocks() ? 1 : count;
+  const std::size_t number = output * (num_blocks_ / type_.super_block) + first / type_.super_block;
   const std::size_t code = output * num_blocks_ + first;
   for (std::size_t b = 0; type_.has_exponents && b < count; ++b) {
     chunk[b * kGgufOutputs + lane] = static_cast<std::int8_t>(arrays.exponents[code + b]);
@@ -72,7 +72,7 @@ void GgufWeight::pack_scales(const GgufArrays& arrays, std::size_t output, std::
     halves[i * kGgufOutputs + lane] = arrays.scales[number + i];
     if (type_.has_minima) halves[(numbers + i) * kGgufOutputs + lane] = arrays.minima[number + i];
   }
-  for (std::size_t b = 0; type_.is_nested() && b < count; ++b) {
+  for (std::size_t b = 0; type_.has_super_blocks() && b < count; ++b) {
     codes[b * kGgufOutputs + lane] = static_cast<std::int8_t>(arrays.scale_codes[code + b]);
     if (type_.has_minima) {
       codes[(count + b) * kGgufOutputs + lane] = static_cast<std::int8_t>(arrays.minimum_codes[code + b]);

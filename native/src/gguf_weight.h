@@ -14,7 +14,7 @@ constexpr std::size_t kGgufOutputs = 16;       // of a panel
 constexpr std::size_t kGgufChunkInputs = 256;  // whose scales lie together before their codes
 
 // Arrays of a package: values (J, blocks, value_bytes), two codes a byte, the first in its low half, or one; highs (J,
-// blocks, high_bytes), the bits above, those of the first input lowest; scales and minima (J, blocks / nested) in fp16,
+// blocks, high_bytes), the bits above, those of the first input lowest; scales and minima (J, blocks / super_block) in fp16,
 // or exponents; their codes (J, blocks).
 struct GgufArrays {
   const std::uint8_t *values = nullptr, *highs = nullptr;

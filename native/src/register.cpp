@@ -45,7 +45,7 @@ EXPORTED const char* reader_edge_refusal() { return choice().refusal.empty() ? n
 EXPORTED const char* reader_edge_instructions_here() { return names_here().c_str(); }
 
 EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort::ApiBase* base) {
-  static const KernelOp<RowLinear<false, 1, false>> row_linear;  // in packages of before
+  static const KernelOp<RowLinear<false, 1, false>> row_linear;  // in older packages, the demo among them
   static const KernelOp<RowLinear<false, 1, true>> row_linear_bias;
   static const KernelOp<RowLinear<true, 1, false>> spread_row_linear;
   static const KernelOp<RowLinear<true, 1, true>> spread_row_linear_bias;

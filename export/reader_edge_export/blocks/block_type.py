@@ -14,7 +14,7 @@ class BlockType:
     """Blocks of `num_inputs` inputs of an output. A weight is scale * (level - zero), or scale * level + minimum.
 
     name: GGUF's. bits: of a code. levels: what codes stand for; () where for themselves. zero: the level of nought.
-    num_sharing: blocks that share numbers in fp16; where there are several, each has integers that multiply these.
+    blocks_per_super_block: blocks that share numbers in fp16; of several, each has integers that multiply these.
 
     In a file, a unit is a block, or the blocks that share numbers (ggml-common.h of llama.cpp).
     fields: of a unit, in order, their bytes; "m" are minima (dmin), "qs" the low bits of codes, "qh" what is above.
@@ -29,7 +29,7 @@ class BlockType:
     fields: Mapping[str, int]
     low_run: int
     high_run: int = 0
-    num_sharing: int = 1
+    blocks_per_super_block: int = 1
     levels: tuple[int, ...] = ()
 
     @property
@@ -43,7 +43,7 @@ class BlockType:
     @property
     def has_signed_scales(self) -> bool:
         """Whether the integers that multiply shared scales have a sign: where no minimum makes up for one."""
-        return self.num_sharing > 1 and not self.has_minima
+        return self.blocks_per_super_block > 1 and not self.has_minima
 
     @property
     def high_bits(self) -> int:
@@ -53,7 +53,7 @@ class BlockType:
     @property
     def unit_inputs(self) -> int:
         """Inputs of a unit in a file."""
-        return self.num_inputs * self.num_sharing
+        return self.num_inputs * self.blocks_per_super_block
 
     @property
     def unit_bytes(self) -> int:
@@ -64,7 +64,7 @@ class BlockType:
         """Of so many weights as `Blocks` has them."""
         if self.has_exponents:
             return num_weights * self.bits // 8 + num_weights // self.num_inputs
-        num_codes = num_weights // self.num_inputs if self.num_sharing > 1 else 0
+        num_codes = num_weights // self.num_inputs if self.blocks_per_super_block > 1 else 0
         num_numbers = num_weights // self.unit_inputs
         return num_weights * self.bits // 8 + (num_codes + 2 * num_numbers) * (2 if self.has_minima else 1)
 
@@ -75,7 +75,7 @@ class BlockType:
         if self.has_exponents:
             return (*names, "scale_exponents")
         for name in ("scale", "minimum") if self.has_minima else ("scale",):
-            names += [f"{name}_numbers", f"{name}_codes"] if self.num_sharing > 1 else [f"{name}_numbers"]
+            names += [f"{name}_numbers", f"{name}_codes"] if self.blocks_per_super_block > 1 else [f"{name}_numbers"]
         return tuple(names)
 
 
@@ -90,9 +90,11 @@ BLOCK_TYPES = {
         BlockType("Q5_0", 32, 5, 16, {"d": 2, "qh": 4, "qs": 16}, 16, 1),
         BlockType("Q5_1", 32, 5, 0, {"d": 2, "m": 2, "qh": 4, "qs": 16}, 16, 1),
         BlockType("Q8_0", 32, 8, 128, {"d": 2, "qs": 32}, 32),
-        BlockType("Q4_K", 32, 4, 0, {"d": 2, "m": 2, "scales": 12, "qs": 128}, 32, num_sharing=8),
-        BlockType("Q5_K", 32, 5, 0, {"d": 2, "m": 2, "scales": 12, "qh": 32, "qs": 128}, 32, 32, num_sharing=8),
-        BlockType("Q6_K", 16, 6, 32, {"qs": 128, "qh": 64, "scales": 16, "d": 2}, 64, 32, num_sharing=16),
+        BlockType("Q4_K", 32, 4, 0, {"d": 2, "m": 2, "scales": 12, "qs": 128}, 32, blocks_per_super_block=8),
+        BlockType(
+            "Q5_K", 32, 5, 0, {"d": 2, "m": 2, "scales": 12, "qh": 32, "qs": 128}, 32, 32, blocks_per_super_block=8
+        ),
+        BlockType("Q6_K", 16, 6, 32, {"qs": 128, "qh": 64, "scales": 16, "d": 2}, 64, 32, blocks_per_super_block=16),
         BlockType("MXFP4", 32, 4, 12, {"e": 1, "qs": 16}, 16, levels=_E2M1_LEVELS),
     )
 }

@@ -193,14 +193,14 @@ def lookup_definitions(block_type: BlockType) -> list[str]:
         shifts = range(0, 8, block_type.high_bits)
         mask = 2**block_type.high_bits - 1
         texts.append(_CODES_HIGH.format(bits=block_type.bits, mask=mask, count=len(shifts), shifts=_list(shifts)))
-    if block_type.num_sharing > 1:
+    if block_type.blocks_per_super_block > 1:
         texts.append(_SHARED_NUMBERS)
     return [*texts, *_of_levels(block_type)]
 
 
 def product_definitions(block_type: BlockType) -> list[str]:
     """What products by a matrix of a type need."""
-    texts = [_SHARED_NUMBERS] if block_type.num_sharing > 1 else []
+    texts = [_SHARED_NUMBERS] if block_type.blocks_per_super_block > 1 else []
     if block_type.high_bits:
         texts.append(_high_halves(block_type))
     if block_type.levels:
@@ -270,6 +270,6 @@ def _list(numbers: Iterable[int]) -> str:
 def _numbers_text(block_type: BlockType, name: str, result: str) -> str:
     if block_type.has_exponents:
         return f"  {result} = reader_edge.PowersOfTwo ({name}_exponents)"
-    if block_type.num_sharing > 1:
+    if block_type.blocks_per_super_block > 1:
         return f"  {result} = reader_edge.SharedNumbers ({name}_numbers, {name}_codes)"
     return f"  {result} = Cast <to = 1> ({name}_numbers)"

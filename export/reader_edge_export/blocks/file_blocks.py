@@ -28,8 +28,8 @@ def blocks_of(block_type: BlockType, rows: UInt8Array) -> Blocks:
     if block_type.has_minima:
         minima = _halves(fields["m"])
         # Where minima are shared, the file subtracts them.
-        others["minimum_numbers"] = -minima if block_type.num_sharing > 1 else minima
-    if block_type.num_sharing > 1:
+        others["minimum_numbers"] = -minima if block_type.blocks_per_super_block > 1 else minima
+    if block_type.blocks_per_super_block > 1:
         others |= _integers(block_type, fields["scales"])
     arrays = _codes(block_type, fields) | others
     return Blocks(block_type, {name: arrays[name] for name in block_type.parts})

@@ -42,7 +42,7 @@ def _lines(row: BlockType) -> list[str]:
 def _members(row: BlockType) -> str:
     """In the order of GgufType's."""
     flags = [str(flag).lower() for flag in (row.has_minima, row.has_signed_scales)]
-    members = [f'"{row.name}Linear"', row.num_inputs, row.bits, row.zero, *flags, row.num_sharing]
+    members = [f'"{row.name}Linear"', row.num_inputs, row.bits, row.zero, *flags, row.blocks_per_super_block]
     if row.levels:
         members += [str(row.has_exponents).lower(), f"k{row.name}Levels"]
     return ", ".join(map(str, members))

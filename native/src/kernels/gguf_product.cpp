@@ -37,7 +37,7 @@ Floats codes_at(const std::int8_t* place, bool is_signed) {
 void widen(const GgufType& type, const std::int8_t* halves, const std::int8_t* codes, std::size_t count, float* out) {
   const Floats shared = halves_at(halves);
   for (std::size_t b = 0; b < count; ++b) {
-    const Floats number = type.is_nested() ? shared * codes_at(codes + b * kGgufOutputs, type.has_signed_codes)
+    const Floats number = type.has_super_blocks() ? shared * codes_at(codes + b * kGgufOutputs, type.has_signed_codes)
                                            : halves_at(halves + 2 * b * kGgufOutputs);
     store(out + b * kGgufOutputs, number);
   }
@@ -48,7 +48,7 @@ void widen_chunk(const GgufType& type, const std::int8_t* chunk, std::size_t cou
     store(out.scales + b * kGgufOutputs, powers_at(chunk + b * kGgufOutputs));
   }
   if (type.has_exponents) return;
-  const std::size_t numbers = type.is_nested() ? 1 : count, bytes = 2 * numbers * kGgufOutputs;
+  const std::size_t numbers = type.has_super_blocks() ? 1 : count, bytes = 2 * numbers * kGgufOutputs;
   const std::int8_t* const codes = chunk + bytes * (1 + type.has_minima);
   widen(type, chunk, codes, count, out.scales);
   if (type.has_minima) widen(type, chunk + bytes, codes + count * kGgufOutputs, count, out.minima);

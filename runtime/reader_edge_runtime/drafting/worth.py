@@ -27,8 +27,8 @@ def moved(mean: float, value: float, weight: float = _TIME_MEMORY) -> float:
 _PRIOR_TOKENS = 1.0  # weight, in predicted tokens, of the first belief in a drafter
 _FIRST_DOUBT = 0.5  # predicted tokens that count as refused before any draft was made
 _MEMORY = 0.95  # weight that each draft leaves to those before it
-_FIRST_PAYOFF = 2.0  # of a drafter that is not known yet
-_PAYOFF_MEMORY = 0.85  # weight that each draft's payoff leaves to those before it
+_FIRST_PAYOFF_RATIO = 2.0  # of a drafter that is not known yet
+_PAYOFF_RATIO_MEMORY = 0.85  # weight that each draft's payoff_ratio leaves to those before it
 _MAX_BACKOFFS = 6  # in a row
 _INHERITED = 0.5  # weight that a request's drafts have for the next request
 _MOST_DOUBLINGS = 30
@@ -39,13 +39,13 @@ class Trust:
     """What a request's drafts have taught: how far they are believed, and when the request backs off from drafting.
 
     predicted, accepted: draft tokens that were expected to be accepted, and those that were, recent drafts most.
-    payoff: the time that drafts promised to save, as a multiple of what drafting takes, recent drafts most.
+    payoff_ratio: the time that drafts promised to save, as a multiple of what drafting takes, recent drafts most.
     num_backoffs: in a row. backoff_left: steps that are still decoded plainly.
     """
 
     predicted: float = _FIRST_DOUBT
     accepted: float = 0.0
-    payoff: float = _FIRST_PAYOFF
+    payoff_ratio: float = _FIRST_PAYOFF_RATIO
     num_backoffs: int = 0
     backoff_left: int = 0
 
@@ -62,12 +62,12 @@ class Trust:
     def for_next(self) -> "Trust":
         """What the next request starts from: half the belief, and the same backoff."""
         predicted, accepted = _INHERITED * self.predicted, _INHERITED * self.accepted
-        return Trust(predicted, accepted, self.payoff, self.num_backoffs, self.backoff_left)
+        return Trust(predicted, accepted, self.payoff_ratio, self.num_backoffs, self.backoff_left)
 
-    def weigh(self, payoff: float, longest: int) -> None:
+    def weigh(self, payoff_ratio: float, longest: int) -> None:
         """Back off where recent drafts promised less than they took, each time twice as long, up to `longest` steps."""
-        self.payoff = _PAYOFF_MEMORY * self.payoff + (1 - _PAYOFF_MEMORY) * payoff
-        if self.payoff >= 1:
+        self.payoff_ratio = _PAYOFF_RATIO_MEMORY * self.payoff_ratio + (1 - _PAYOFF_RATIO_MEMORY) * payoff_ratio
+        if self.payoff_ratio >= 1:
             self.num_backoffs = 0
             return
         self.backoff_left = min(1 << self.num_backoffs, longest)

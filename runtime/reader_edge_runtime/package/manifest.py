@@ -98,7 +98,7 @@ class Manifest:
     attention: one of ATTENTIONS. kv_dtype: numpy name of the KV cache's type.
     eos_token_ids: tokens that end an answer. bos_token_id: begins a text; None without.
     special_tokens: texts of special tokens by the names that chat templates have for them, as "bos_token"; None in
-    packages of before, whose templates are given those of bos_token_id and the first of eos_token_ids.
+    older packages (the demo), whose templates are given those of bos_token_id and the first of eos_token_ids.
     layers: what each of num_layers keeps; empty where all are attention of num_kv_heads and head_dim, with own caches.
     source_name: what was exported. source_fingerprint: SHA-256 over its config and weight files.
     exported_with: package name -> version. checks: measured figures of the export's own checks.
@@ -303,7 +303,7 @@ _IS_USABLE: dict[str, Callable[[Any], bool]] = {
 
 def _checked(fields: dict[str, Any], path: Path) -> Manifest:
     """The manifest of these fields. Raises ManifestError, which names the field and its value."""
-    fields = {"kept_types": {}, **fields}  # which packages of before lack
+    fields = {"kept_types": {}, **fields}  # which older packages lack, the demo among them
     values: dict[str, Any] = {name: fields.get(name) for name in _IS_USABLE}
     for name, is_usable in _IS_USABLE.items():
         _require(is_usable(values[name]), path, name, values[name])

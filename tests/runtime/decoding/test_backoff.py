@@ -10,7 +10,7 @@ from tests.runtime.decoding.planning_cases import NOTHING, a_request, chain_of, 
 def test_a_draft_that_does_not_pay_for_itself_is_verified_and_leads_to_a_backoff() -> None:
     planner = planner_of(cost(growth=0.0), overheads=replace(NOTHING, draft_s=5e-3))
     requests = [a_request()]
-    requests[0].trust.payoff = 1.0
+    requests[0].trust.payoff_ratio = 1.0
     made = plan(planner, requests, [1.0, 0.2])
     assert made.width == 2
     assert made.saved_s == [pytest.approx(0.2 * planner.times.seconds(1, 50)[1])]  # less than the draft took

@@ -9,15 +9,15 @@ ACCEPTED = [0, 1, 2, 3], 1
 REFUSED = [0], 9
 
 
-def backoff_after(trust: Trust, longest: int, payoff: float = WASTED) -> int:
+def backoff_after(trust: Trust, longest: int, payoff_ratio: float = WASTED) -> int:
     trust.backoff_left = 0
-    trust.weigh(payoff, longest)
+    trust.weigh(payoff_ratio, longest)
     return trust.backoff_left
 
 
 def doubting() -> Trust:
     """Drafts long promised nothing."""
-    return Trust(payoff=0.0)
+    return Trust(payoff_ratio=0.0)
 
 
 def test_three_refused_drafts_leave_little_trust_and_accepted_ones_restore_it() -> None:
@@ -44,7 +44,7 @@ def test_backoff_doubles_up_to_the_longest_and_starts_again_after_success() -> N
     trust = doubting()
     assert [backoff_after(trust, longest=20) for _ in range(7)] == [1, 2, 4, 8, 16, 20, 20]
     assert trust.is_wasted
-    assert backoff_after(trust, longest=20, payoff=PAYING) == 0
+    assert backoff_after(trust, longest=20, payoff_ratio=PAYING) == 0
     assert not trust.is_wasted
     assert [steps for _ in range(5) if (steps := backoff_after(trust, longest=20))] == [1, 2, 4]
 
@@ -52,8 +52,8 @@ def test_backoff_doubles_up_to_the_longest_and_starts_again_after_success() -> N
 def test_nobody_backs_off_while_drafts_promise_more_than_they_take_on_the_whole() -> None:
     trust = Trust()
     for _ in range(20):
-        assert [backoff_after(trust, 20, payoff) for payoff in (PAYING, WASTED, WASTED, WASTED)] == [0] * 4
-    few = [backoff_after(trust, 20, payoff) for _ in range(20) for payoff in (PAYING, *[WASTED] * 19)]
+        assert [backoff_after(trust, 20, payoff_ratio) for payoff_ratio in (PAYING, WASTED, WASTED, WASTED)] == [0] * 4
+    few = [backoff_after(trust, 20, payoff_ratio) for _ in range(20) for payoff_ratio in (PAYING, *[WASTED] * 19)]
     assert max(few) > 0
 
 
@@ -74,6 +74,6 @@ def test_the_next_request_neither_trusts_nor_drafts_sooner() -> None:
         trust.learn(SURE, SURE, *REFUSED)
         trust.weigh(WASTED, longest=16)
     following = trust.for_next()
-    assert following.payoff < 1
+    assert following.payoff_ratio < 1
     assert following.factor < 0.3
     assert following.backoff_left == 16

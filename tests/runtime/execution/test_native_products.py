@@ -1,4 +1,4 @@
-"""Native products of int8 rows: the bits of their definitions at any size, in packages of now and of before."""
+"""Native products of int8 rows: the bits of their definitions at any size, in packages of today and older ones."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ Outputs = Sequence[ir.Value]
 
 NUM_ROWS = (1, 2, 3, 4, 5, 6, 7, 13, 64, 200)
 
-# What packages of before define.
+# What older packages define.
 _ROW_LINEAR = """
 <domain: "reader_edge", opset_import: ["" : 24, "com.microsoft" : 1]>
 RowLinear (rows, weight, scales) => (output)
