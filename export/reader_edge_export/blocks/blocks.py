@@ -21,8 +21,8 @@ class Blocks:
 
     values: uint8 (J, blocks, n / 2), two codes a byte, the first in its low half; (J, blocks, n) with eight bits.
     highs: uint8 (J, blocks, n h / 8), the h bits of a code above four, those of the first input lowest.
-    scale_numbers, minimum_numbers: float16 (J, blocks), or (J, super-blocks) and then integers, scale_codes and minimum_codes
-    (J, blocks), that multiply them.
+    scale_numbers, minimum_numbers: float16 (J, blocks), or (J, super-blocks) and then integers, scale_codes and
+    minimum_codes (J, blocks), that multiply them.
     scale_exponents: uint8 (J, blocks), in place of numbers where scales are powers of two, 128 more.
     """
 
