@@ -20,11 +20,14 @@ from reader_edge_runtime.text.tokenizer import Tokenizer
 class GenerationChunk:
     """A piece of an answer: text that is certain, and the tokens emitted since the last chunk.
 
-    finish_reason and stats come with the last chunk, whose text may be empty, and error where the request failed.
-    logprobs: one for each of token_ids where the config asked for them, else empty. sources: what drafted each of
-    token_ids, "" where nothing did. prompt_logprobs: one for each token of the prompt, None for the first; with the
-    first chunk that has tokens, where the config asked for them, else empty. reasoning: what the model thinks, where
-    the config splits it off.
+    text: empty in the last chunk if nothing is left.
+    finish_reason, stats: only in the last chunk.
+    error: only in the last chunk of a request that failed.
+    logprobs: one for each of token_ids, if the config asked for them.
+    sources: the source that drafted each of token_ids, "" for tokens that were not drafted.
+    prompt_logprobs: one for each token of the prompt, None for the first; in the first chunk that has tokens, if the
+        config asked for them.
+    reasoning: what the model thinks, if the config splits it off.
     """
 
     text: str
@@ -42,10 +45,11 @@ class GenerationChunk:
 class GenerationResult:
     """A whole answer, or what came before its request failed.
 
-    token_ids: as emitted, an end token included; text leaves it out. error: what failed, with the reason "error".
-    logprobs: one for each of token_ids where the config asked for them, else empty. prompt_logprobs: one for each token
-    of the prompt, None for the first, where the config asked for them and the prompt was scored, else empty.
-    reasoning: what the model thought, where the config splits it off.
+    token_ids: as emitted, an end token included, which text leaves out.
+    error: what failed, if finish_reason is "error".
+    logprobs: one for each of token_ids, if the config asked for them.
+    prompt_logprobs: one for each token of the prompt, None for the first, if the config asked for them.
+    reasoning: what the model thought, if the config splits it off.
     """
 
     text: str

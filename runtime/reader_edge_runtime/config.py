@@ -14,22 +14,21 @@ class EngineConfig:
     """How a model is run on this machine.
 
     threads: ONNX Runtime threads; 0 takes the cores this process may use.
-    prefill_chunk: prompt tokens per forward pass; 0 takes what suits model and past (`Target.prefill_chunk`).
-    max_batch: sequences decoded together; further ones wait.
-    max_kv_bytes: of the KV cache at most, with the states of recurrent layers: requests wait until prompt and longest
-        possible answer fit beside those that run, and one that would not fit alone is refused. 0 lets it grow as it
-        must.
-    is_calibrated: take the tree size from this machine's measured pass times (measured once, kept in the user's cache).
-    is_probed: run the width probe at load (measuring/width_probe.py). A package with exact attention that it finds a
-        difference in is decoded plainly, unless near ties are guarded.
-    uses_native: take native kernels where they were built.
-    provider: "cpu" or "cuda"; None takes what the package, the wheel and the machine offer.
-    is_text_literal: texts of conversations hold no control token, whatever they spell: those stand only where the chat
-        template puts them. For texts of people who are not trusted.
+    prefill_chunk: prompt tokens per forward pass; 0 chooses by model and length of the past (`Target.prefill_chunk`).
+    max_batch: requests decoded together; others wait.
+    max_kv_bytes: most bytes of the KV cache, states of recurrent layers included. A request waits until its prompt and
+        longest possible answer fit beside the running ones; one that cannot fit alone is refused. 0 is no limit.
+    is_calibrated: choose tree sizes by this machine's pass times, which are measured once and kept in the user's cache.
+    is_probed: run the width probe at load. A package with exact attention in which it finds a difference is decoded
+        plainly, unless near ties are guarded.
+    uses_native: use native kernels where they were built.
+    provider: "cpu" or "cuda"; None chooses by package, wheel and machine.
+    is_text_literal: read control tokens in conversations as plain text; only the chat template writes control tokens.
+        For messages from strangers.
     is_near_tie_guarded: where the probe finds a difference, decide near ties of greedy decoding by single-token passes;
-        requests whose choice is not simply the best token are decoded plainly there.
-    is_drafted: False decodes every request plainly, and loads nothing to draft with. What comes of it and of
-        the probe is `Engine.draft_permission`.
+        requests that do not simply take the best token are decoded plainly there.
+    is_drafted: False decodes every request plainly and loads nothing to draft with. `Engine.draft_permission` shows
+        what this and the probe led to.
     """
 
     threads: Annotated[int, Range(0, 1024)] = 0
@@ -52,14 +51,16 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class DraftConfig:
-    """What may be drafted.
+    """Limits of draft trees, and what the drafter learns from.
 
-    max_nodes: nodes of a draft tree, the pending token included. max_depth: longest path below the pending token.
-    is_history_used: learn from past requests of the same engine, of which max_history_tokens tokens are kept.
-    is_logits_used: learn which successors the target thinks likely, from every token it scores.
-    max_harvested_tokens: tokens at a prompt's end whose successors are learned, at most: each costs a row of logits, so
-        where passes were measured only as many are as pay.
-    max_recorded_pairs: token pairs whose successors are kept, rounded up to a power of two; 64 bytes each.
+    max_nodes: most nodes of a draft tree, the pending token included.
+    max_depth: longest path below the pending token.
+    is_history_used: draft from past requests of the same engine.
+    max_history_tokens: most tokens of past requests that are kept.
+    is_logits_used: learn which successors the target thinks likely, from every token that it scores.
+    max_harvested_tokens: most tokens at a prompt's end whose successors are learned. Each costs a row of logits, so
+        fewer are learned where measured pass times say that they do not pay.
+    max_recorded_pairs: most token pairs whose successors are kept, rounded up to a power of two; 64 bytes each.
     """
 
     max_nodes: Annotated[int, Range(1, 256)] = 64
@@ -76,11 +77,11 @@ class DraftConfig:
 
 @dataclass(frozen=True, slots=True)
 class ServingConfig:
-    """How many requests are served at once, and how (`AsyncEngine`).
+    """Limits of an `AsyncEngine`.
 
     max_waiting: requests beyond `EngineConfig.max_batch` that may wait; more are refused.
-    prompt_budget: prompt tokens for each token of the running answers, after which no further chunk of a prompt is
-        begun: fewer let running answers go on sooner, more let new ones begin sooner.
+    prompt_budget: prompt tokens that are scored for each token of the running answers. Less favours running answers,
+        more favours new ones.
     """
 
     max_waiting: Annotated[int, Range(0, 1_000_000)] = 64

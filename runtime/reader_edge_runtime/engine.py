@@ -42,9 +42,10 @@ class Engine:
         engine = Engine.load("models/demo/package")
         print(engine.generate("# tar").text)
 
-    width_report: what the width probe found at load, None when it did not run. draft_permission: whether requests are
-    drafted, and why.
-    Calls from several threads wait for each other's steps, which serve all.
+    width_report: what the width probe found at load; None if it did not run.
+    draft_permission: whether requests are drafted, and why.
+
+    Several threads may use one engine: their requests share its steps.
     """
 
     def __init__(
@@ -79,11 +80,13 @@ class Engine:
     ) -> "Engine":
         """Open a package, check its files, load its graph and probe it.
 
-        draft, sources: what may be drafted, and from what. drafter: one of the caller's own, in place of what these
-        describe.
-        on_progress: told bytes checked and bytes in all. on_calibration: told rounds measured and rounds at most, at
-        the first use of a package on a machine. Raises PackageError, TokenizerError, DatastoreError, HeadError,
-        DraftModelError or ProviderError.
+        path: the package's folder.
+        draft, sources: limits of drafting, and what is drafted from.
+        drafter: a drafter of your own, in place of draft and sources.
+        on_progress: called with bytes checked and bytes in all.
+        on_calibration: called with rounds measured and most rounds, at the first use of a package on a machine.
+
+        Raises PackageError, TokenizerError, DatastoreError, HeadError, DraftModelError or ProviderError.
         """
         configs = given_config(config, EngineConfig, "config"), given_config(draft, DraftConfig, "draft")
         drafted_from = given_config(sources, DraftSources, "sources")
@@ -121,8 +124,8 @@ class Engine:
     ) -> list[GenerationResult]:
         """Answer several prompts together, each as if it were alone; one config for all, or one for each.
 
-        A request that fails on its way has its error in its result; the others are answered all the same. Raises
-        PromptError or ConfigError for a prompt or config that cannot be, before anything is answered.
+        A request that fails has its error in its result; the others are answered. Raises PromptError or ConfigError for
+        a wrong prompt or config, before anything is answered.
         """
         if isinstance(prompts, str) or not is_iterable(prompts):
             raise PromptError(f"Several prompts are a list, not {shown(prompts)}: 'generate' takes a single one.")
@@ -143,15 +146,15 @@ class Engine:
     def stream(
         self, prompt: Encodable, config: GenerationConfig | None = None
     ) -> Generator[GenerationChunk, None, None]:
-        """Answer one prompt piece by piece; closing the iterator early ends the request and leaves the cache right.
+        """Answer one prompt piece by piece; closing the iterator early ends the request.
 
-        The prompt is checked at once and the request starts with the first chunk. Several streams may be read in turn,
-        also by several threads. Raises what made the request fail, after the chunks that came before.
+        The prompt is checked at once, and the request starts with the first chunk. Several streams may be read in turn,
+        also by several threads. If the request fails, its error is raised behind the chunks that came before.
         """
         return self._chunks(self.answer(prompt, config))
 
     def answer(self, prompt: Encodable, config: GenerationConfig | None = None) -> Answer:
-        """A prompt as an answer to come, for whoever drives the decoder himself.
+        """An answer that is not started yet, for callers that drive the decoder themselves.
 
         Raises PromptError, ConfigError, or InstallationError for a grammar without the library that follows it.
         """
@@ -189,24 +192,24 @@ class Engine:
         return Grammars(Vocabulary(tokens, special_ids, manifest.eos_token_ids, tokenizer.to_json()))
 
     def forget(self) -> None:
-        """Drop what past requests left behind: cached prefixes and drafting history."""
+        """Drop cached prefixes and the drafting history of past requests."""
         with self.working() as decoder:
             decoder.forget()
 
     def save_session(self, path: str | os.PathLike[str], messages: Sequence[Message] = ()) -> None:
-        """Write KV rows, their tokens and what drafting learned to a file, whole or not at all.
+        """Write the KV cache, its tokens and what drafting learned to a file, whole or not at all.
 
-        messages: a conversation that is to be found again with it. Raises SessionError or ConfigError.
+        messages: a conversation to keep with it. Raises SessionError or ConfigError.
         """
         file = given_path(path, "path")
         with self.working() as decoder:
             save_session(decoder, file, self.package.fingerprint(), messages)
 
     def load_session(self, path: str | os.PathLike[str]) -> list[Message]:
-        """Go on as what saved a session would have, bit for bit; returns its messages.
+        """Continue from a saved session, bit for bit; returns its messages.
 
-        Drops what past requests left behind. Raises SessionError for a file that is damaged or of another package, or
-        while requests run; then nothing has changed.
+        Drops cached prefixes and history of past requests. Raises SessionError for a damaged file or one of another
+        package, or while requests run; then nothing has changed.
         """
         file = given_path(path, "path")
         with self.working() as decoder:

@@ -17,13 +17,13 @@ _MAX_GRAMMAR = 1 << 16  # characters
 
 @dataclass(frozen=True, slots=True)
 class SamplingConfig:
-    """How the target's logits become one token. Applied in the order of the fields.
+    """How a token is chosen from the target's logits. Applied in the order of the fields.
 
     repetition_penalty: divides positive and multiplies negative logits of tokens seen before, prompt included
         (CTRL, arXiv 1909.05858, section 4.1); 1 is off.
-    frequency_penalty: subtracted from a token's logit once for each time that the answer already holds it; 0 is off.
-    presence_penalty: subtracted once from the logits of all tokens that the answer already holds; 0 is off. Both are
-        OpenAI's: the prompt does not count.
+    frequency_penalty: subtracted from a token's logit for each time that the answer has it; 0 is off. As OpenAI's, it
+        does not count the prompt.
+    presence_penalty: subtracted once from the logit of every token that the answer has; 0 is off. Likewise.
     logit_bias: token id -> value added to its logit.
     temperature: 0 takes the most likely token (the lowest id of equals).
     top_k: keep the k most likely tokens; 0 is off.
@@ -54,13 +54,14 @@ class SamplingConfig:
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What an answer may be. Needs the extra "grammar".
+    """The form that an answer must have. Needs the extra "grammar".
 
-    It may be a stranger's: each is followed by a process that is bounded in time and memory.
+    A process that is bounded in time and memory follows it, so it may come from a stranger.
 
-    kind: what `text` is: "json_schema" (an object), "regex" (Rust's syntax), "choice" (a JSON list of texts, one of
-        which is the answer), or "lark" (llguidance's form of Lark grammars).
-    name: what refusals call it; by its kind where this is empty.
+    kind: the language of `text`: "json_schema" (an object), "regex" (Rust's syntax), "choice" (a JSON list of texts,
+        one of which is the answer), or "lark" (llguidance's form of Lark).
+    text: the grammar itself.
+    name: its name in error messages; by default its kind.
     """
 
     kind: str
@@ -83,25 +84,24 @@ class Grammar:
 
 @dataclass(frozen=True, slots=True)
 class GenerationConfig:
-    """One request.
+    """What one request asks for.
 
-    max_tokens: new tokens at most; the context limit may end the answer before.
+    max_tokens: most new tokens; the context limit may end the answer earlier.
     sampling: how tokens are chosen.
     stop: strings that end the answer; the text ends before the first of them. They may name special tokens, which are
         not in the text: "<|im_end|>" ends it at that token.
     stop_token_ids: token ids that end the answer besides the model's own end tokens; the text ends before them.
-    grammar: what the answer must be; None for anything.
-    prediction: what the answer may say, or a part of it, to draft from; "" for no guess.
-    ignores_eos: go on past the model's end tokens (for measuring).
+    grammar: the form that the answer must have; None for any.
+    prediction: a text that the answer may repeat, in whole or in part, to draft from.
+    ignores_eos: continue past the model's end tokens (for measuring).
     is_drafted: False decodes plainly: every draft tree has one node.
-    wants_logprobs: keep the log-probability of each token, as the target gives it at temperature 1, and those of the
-        num_top_logprobs most likely tokens.
-    wants_prompt_logprobs: keep the same of the prompt's tokens. All of the prompt is scored then, also what is in the
-        KV cache already.
-    splits_thinking: tell what the model thinks before it answers apart from the text, where the model's chat template
-        has a form for it. A grammar then holds what comes behind a thinking part that the prompt has opened.
-    is_scored: sum up the log-probabilities of the answer's tokens, as the target gives them at temperature 1.
-    acceptance: which drafted tokens are emitted. Other rules than the exact one may change an answer.
+    wants_logprobs: return the log-probability of each token, at temperature 1.
+    num_top_logprobs: return those of so many most likely tokens too.
+    wants_prompt_logprobs: return the same of the prompt's tokens. The whole prompt is scored, cached parts too.
+    splits_thinking: return what the model thinks apart from the text, where its chat template has a form for it. A
+        grammar then applies behind a thinking part that the prompt has opened.
+    is_scored: add up the log-probabilities of the answer's tokens, at temperature 1.
+    acceptance: the rule that decides which drafted tokens are emitted. A rule that is not exact may change the answer.
     """
 
     max_tokens: Annotated[int, Range(1)] = 512

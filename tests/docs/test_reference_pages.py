@@ -2,6 +2,7 @@
 
 from dataclasses import fields
 
+import pytest
 from msgspec import inspect
 
 from docs.reference_pages import command_line_page, http_page, manifest_page
@@ -29,3 +30,15 @@ def test_every_field_of_the_contract_is_listed() -> None:
 def test_every_field_of_the_manifest_is_listed() -> None:
     page = manifest_page()
     assert all(f"| `{field.name}` |" in page for kind in (Manifest, Layer) for field in fields(kind))
+
+
+def test_fields_of_docstrings_become_lists() -> None:
+    text = "What it is.\n\nfirst: one thing,\n    in two lines.\nsecond, third: others.\nRaises Error."
+    expected = (
+        "What it is.\n\n- **first**: one thing,\n    in two lines.\n- **second, third**: others.\n\nRaises Error."
+    )
+    pytest.importorskip("griffe")  # extra "docs"
+    from docs.docstring_fields import listed
+
+    assert listed(text) == expected
+    assert listed(expected) == expected

@@ -13,13 +13,14 @@ FilePath = str | os.PathLike[str]
 
 @dataclass(frozen=True, slots=True)
 class DraftSources:
-    """Beside a request's own text and past answers. None of these is opened where an engine does not draft.
+    """What to draft from besides a request's own text and past answers. Nothing is opened if an engine does not draft.
 
-    history: a file that keeps past answers between runs; made when it is not there.
-    datastores: files of `reader-edge datastore build`, made with the model's tokenizer; 4 at most.
-    head: a file of `reader-edge train-drafter`, made for the model.
+    history: a file that keeps past answers between runs; it is made if it does not exist.
+    datastores: files of `reader-edge datastore build`, with the model's tokenizer; at most 4.
+    head: a file of `reader-edge train-drafter`, for this model.
     draft_model: the package of a smaller model with the same tokenizer.
-    extra: sources of the caller's own (`DraftSource`); with head and draft model as many as can be mixed.
+    extra: sources of your own (`DraftSource`); at most 4 together with head and draft model.
+
     Raises ConfigError.
     """
 

@@ -27,7 +27,8 @@ class AsyncEngine:
             async for chunk in engine.stream("# tar"):
                 print(chunk.text, end="")
 
-    engine: what answers, which other threads may go on using. Load it before an event loop runs: that takes a while.
+    engine: the engine that answers; other threads may keep using it. Load it before an event loop runs: that takes a
+        while.
     max_grammars: answers with grammars that may run or wait together; BusyError for more.
     Raises ConfigError for an engine or a config of another kind.
     """
@@ -57,8 +58,8 @@ class AsyncEngine:
     def stream(self, prompt: Encodable, config: GenerationConfig | None = None, priority: int = 0) -> AnswerStream:
         """Answer one prompt piece by piece; see AnswerStream.
 
-        priority: of requests that wait the lowest is next; first come, first served among equals. Raises ConfigError
-        for one that is no whole number.
+        priority: the waiting request with the lowest goes next, among equals the first that came. Raises ConfigError if
+        it is not a whole number.
         """
         if not isinstance(priority, int) or isinstance(priority, bool):
             raise ConfigError(f"priority is {shown(priority)}, but must be a whole number.")
@@ -71,7 +72,7 @@ class AsyncEngine:
         return GenerationResult.of_chunks([chunk async for chunk in self.stream(prompt, config, priority)])
 
     async def close(self, cancels: bool = False) -> None:
-        """Take no more requests, and wait for the others, or cancel those. Further calls do nothing more."""
+        """Take no more requests; wait for running ones, or cancel them. Further calls do nothing."""
         await asyncio.to_thread(self._worker.close, cancels)
 
     async def __aenter__(self) -> "AsyncEngine":

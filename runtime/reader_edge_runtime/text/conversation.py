@@ -30,14 +30,14 @@ For each function call, return a json object with function name and arguments wi
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A prompt: messages, tools as OpenAI describes them, and what else the chat template is given.
+    """A prompt: messages, tools in OpenAI's format, and variables of the chat template.
 
     messages: each with a text "role". The "content" is a text, null, or a list of parts, and may be missing. All other
         keys, such as "tool_calls", "tool_call_id", "name" and "reasoning_content", reach the template as they are.
     tools: objects with "type" and "function", which has "name", "description" and "parameters" (a JSON schema).
     template_args: further variables of the template by name, e.g. {"enable_thinking": False}; clients call them
-        `chat_template_kwargs`. They stand above the special tokens of the same names.
-    continues_final_message: the answer goes on with the last message's text instead of being a message of its own.
+        `chat_template_kwargs`. They override special tokens of the same names.
+    continues_final_message: the answer continues the last message's text instead of being a message of its own.
     """
 
     messages: Sequence[Message]
