@@ -17,6 +17,16 @@ def test_the_readme_has_less_than_a_hundred_lines() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 100
 
 
+def test_figures_in_the_readme_stand_on_a_measured_page() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    pages = [*MEASURED.glob("*.md"), *(ROOT / "benchmarks").rglob("*.md")]
+    measured = " ".join(page.read_text(encoding="utf-8") for page in pages)
+    text = re.sub(r"`[^`]*`|```.*?```|127\.0\.0\.1|<[^>]*>", "", readme, flags=re.DOTALL)
+    figures = re.findall(r"\b\d+\.\d+\b", text.replace("Apache-2.0", ""))
+    assert len(figures) > 8
+    assert not [figure for figure in figures if figure not in measured]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_no_page_but_the_reference_is_long(page: Path) -> None:
     is_long = len(page.read_text(encoding="utf-8").splitlines()) > 150

@@ -2,6 +2,8 @@
 
 import contextlib
 import io
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,3 +58,18 @@ def test_python_in_the_documentation_runs(
 def test_there_are_snippets() -> None:
     assert (ROOT / "README.md").read_text(encoding="utf-8").count("```python") == 1
     assert len(SNIPPETS) >= 6
+
+
+JSON = [
+    pytest.param(text, id=f"{page_name(page)}: {text[:40]}")
+    for page in PAGES
+    for text in (
+        *(line for block in code_blocks(page, "json") for line in block.splitlines()),
+        *(body for block in code_blocks(page, "sh") for body in re.findall(r"-d '(\{.*?\})'", block, re.DOTALL)),
+    )
+]
+
+
+@pytest.mark.parametrize("text", JSON)
+def test_json_in_the_documentation_is_some(text: str) -> None:
+    assert isinstance(json.loads(text), dict)
