@@ -52,7 +52,7 @@ def replay_command(
     """Replay recorded answers: the drafter alone, or drafted against plain decoding on a model.
 
     FILE holds one recorded request a line: {"task": ..., "turns": [{"input": ..., "output": ...}]}. Without --model,
-    the result is the acceptance length: tokens emitted per pass on the mean. With --model, the recorded tokens are
+    the result is the acceptance length: tokens emitted per pass, on average. With --model, the recorded tokens are
     forced through the package's passes, and everything else is the decoder's own. Evenly spread stretches of each FILE
     are timed, while the history learns from all of it. The model's weights play no part.
     """

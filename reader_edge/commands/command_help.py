@@ -25,8 +25,12 @@ class HelpfulCommand(click.Command):
         records = [(each.name, record) for each in options if (record := each.get_help_record(ctx))]
         groups = _GROUPS if len(records) >= _MANY else {}
         grouped = {name: title for title, names in groups.items() for name in names}
-        for title in (*groups, "Options"):
-            rows = [record for name, record in records if grouped.get(name or "", "Options") == title]
+        sections: dict[str, list[tuple[str, str]]] = {"Options": [], **{title: [] for title in groups}}
+        for name, record in records:
+            sections[grouped.get(name or "", "Options")].append(record)
+        if len(sections["Options"]) == 1:  # --help alone
+            sections["Options"] = sections.pop("Options")
+        for title, rows in sections.items():
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)

@@ -135,7 +135,8 @@ def info(file: Path, as_json: bool) -> None:
 def search(file: Path, text: str, tokenizer: str, num: int) -> None:
     """Show what follows TEXT, or the longest end of it that occurs, most frequent first.
 
-    Tokens are compared, not letters. For most models a word behind a space is another token, so try " TEXT" too.
+    Tokens are compared, not letters. For most models a word behind a space is another token, so try TEXT
+    with a space before it too.
     """
     from reader_edge.chat.answer import accept_any_text
     from reader_edge.datastore.search import search_datastore
