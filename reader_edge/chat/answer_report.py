@@ -84,7 +84,7 @@ def _drafting(engine: Engine, stats: GenerationStats) -> str:
     planner = engine.decoder.planner
     times = planner.times.seconds(1, stats.num_prompt_tokens + stats.num_tokens)
     only = [f"greedy answers alone ({permission.reason})"] if permission.scope == "greedy" else []
-    parts = [*only, f"{stats.num_wasted_drafts} drafts wasted", f"backoff_after {stats.num_backoff_steps} steps"]
+    parts = [*only, f"{stats.num_wasted_drafts} drafts wasted", f"backed off for {stats.num_backoff_steps} steps"]
     if stats.num_unready_steps:
         parts.insert(0, f"not loaded yet in {stats.num_unready_steps} steps")
     if planner.times.is_measured:
