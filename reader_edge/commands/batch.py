@@ -54,9 +54,9 @@ def batch(
 ) -> None:
     """Answer a file of requests in OpenAI's batch format.
 
-    INPUT has a JSON object a line, with custom_id, method, url and body. A body means what it means to `serve`. Each
-    answer becomes a line of OUTPUT as soon as it is ready. The same command resumes after an interruption or a kill.
-    MODEL is what `reader-edge run` takes.
+    Each line of INPUT is a JSON object with custom_id, method, url and body; a body has the fields that `serve` takes.
+    Each answer becomes a line of OUTPUT as soon as it is ready. The same command resumes after an interruption or a
+    kill. MODEL is what `reader-edge run` takes.
     """
     from reader_edge_runtime.errors import InstallationError
 

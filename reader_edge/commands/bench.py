@@ -33,11 +33,11 @@ bench.add_command(replay_command)
 @click.argument("model", required=False)
 @click.option("--batch", default=1, show_default=True, type=click.IntRange(1, 64), help="Sequences in a pass.")
 @options.engine
-@click.option("--redo", is_flag=True, help="Measure again instead of showing what is kept.")
+@click.option("--redo", is_flag=True, help="Measure again instead of showing cached times.")
 @options.as_json
 @options.grouped(config="EngineConfig")
 def cost(model: str | None, batch: int, config: "reader_edge.EngineConfig", redo: bool, as_json: bool) -> None:
-    """Show how long a pass over n tree nodes takes here; measured once and kept in the cache."""
+    """Show how long a pass over n tree nodes takes on this machine. It is measured once, then cached."""
     from reader_edge.model_source import find_package
     from reader_edge.terminal.console import count_progress, figures_table, print_report
     from reader_edge_runtime.assembly import open_package, settled_target

@@ -19,7 +19,13 @@ from reader_edge.commands.command_help import HelpfulCommand, example
 @click.argument("model", required=False)
 @options.prompts
 @click.option("-n", "--max-tokens", default=128, show_default=True, help="Most new tokens of each answer.")
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1, 1000), help="Answers each way.")
+@click.option(
+    "--rounds",
+    default=3,
+    show_default=True,
+    type=click.IntRange(1, 1000),
+    help="How often each way answers each prompt.",
+)
 @click.option(
     "--nodes",
     callback=options.node_budgets,
@@ -52,11 +58,12 @@ def decode(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Decode prompts plainly and drafted in turn; show both speeds and where the time goes.
+    """Decode prompts without and with drafting in turn; show both speeds and where the time goes.
 
-    Every answer starts with nothing learned from another. --nodes adds acceptance lengths that no clock decides, of
-    drafters that start afresh for each prompt and of ones that remember earlier prompts. --each-set adds what each
-    source of drafts brings by the clock. The exit code is 1 if tokens differ. MODEL is what `run` takes.
+    The timed answers learn nothing from one another. --nodes adds acceptance lengths at trees of fixed sizes, which do
+    not depend on the machine: of a drafter that starts afresh for each prompt, and of one that remembers earlier
+    prompts. --each-set adds the time with each set of sources. The exit code is 1 if tokens differ. MODEL is what `run`
+    takes.
     """
     from reader_edge.bench.decode.comparison import bench_decode
     from reader_edge.bench.decode.comparison_report import bench_fields, draw_bench, print_bench

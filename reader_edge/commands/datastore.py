@@ -31,7 +31,7 @@ _tokenizer = click.option(
     "--tokenizer",
     required=True,
     metavar="MODEL",
-    help="The model's tokenizer: a package, Hugging Face folder, GGUF file or tokenizer.json, or a name for `run`.",
+    help="What has the tokenizer: a package, Hugging Face folder, GGUF file, tokenizer.json, or a model's name.",
 )
 
 
@@ -52,7 +52,7 @@ def datastore() -> None:
     "--format",
     "file_format",
     type=click.Choice(["text", "jsonl", "parquet"]),
-    help="Format of all files. Default: by name, .jsonl, .parquet, else text.",
+    help="Format of all files. Default: by the ending .jsonl or .parquet, else text.",
 )
 @click.option("--field", default="text", show_default=True, help="The field or column that holds the text.")
 @_max_memory
@@ -68,8 +68,8 @@ def build(
 ) -> None:
     """Build a datastore from CORPUS files, and print its name.
 
-    A text file is a document; where it holds ASCII record separators (0x1e), each begins a document, whose name is the
-    rest of that line. A line of a jsonl file and a row of a parquet file are a document each.
+    A text file is one document. If it holds ASCII record separators (0x1e), each begins a document, and the rest of its
+    line is the document's name. Each line of a .jsonl file and each row of a .parquet file is a document.
     """
     _check_out(out, force)
 

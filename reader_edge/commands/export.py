@@ -20,35 +20,36 @@ from reader_edge.commands.command_help import HelpfulCommand, example
     type=click.Choice(["auto", "keep", "fp32", "fp16", "bf16", "int8", "int8-a16", "int4"]),
     default="auto",
     show_default=True,
-    help="'keep' takes the weights of a GGUF file as they are, in Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K and "
-    "MXFP4, and experts in MXFP4; "
-    "'auto' does so where most of them are in such types, and is 'int8' otherwise. 'int8-a16' is closer to the source "
-    "than 'int8', and up to twice as slow.",
+    help="'keep' leaves weights as they are: those of GGUF files in Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K and "
+    "MXFP4, and experts in MXFP4. 'auto' is 'keep' if most weights are in these types, else 'int8'. 'int8-a16' is "
+    "closer to the source than 'int8', and up to twice as slow.",
 )
 @click.option(
     "--attention",
     type=click.Choice(["exact", "fast", "portable"]),
-    help="'exact' (the default) keeps drafting lossless bit for bit; fp16 and bf16 need 'fast', and default to it.",
+    help="'exact', the default, keeps drafting lossless bit for bit. 'fast' is fused: fp16 and bf16 need it, and "
+    "default to it. 'portable' is standard ONNX operators only.",
 )
 @click.option(
     "--kv",
     type=click.Choice(["fp32", "fp16", "int8"]),
-    help="The KV cache with attention 'exact': 'int8' (the default of keep, int8, int8-a16 and int4, for them alone) "
-    "takes about a quarter of the memory of 'fp32' and is read faster; 'fp16' takes half.",
+    help="Type of the KV cache with attention 'exact'. 'int8' takes about a quarter of the memory of 'fp32' and is "
+    "read faster; it is for keep, int8, int8-a16 and int4 only, and their default. 'fp16' takes half.",
 )
 @click.option("--max-context", type=int, help="Tokens of prompt and answer together. Default: the model's own limit.")
 @click.option(
     "--calibration-text",
     type=options.FILE,
-    help="Text that int8, int8-a16 and int4 are calibrated on. Default: bundled ones.",
+    help="Text to calibrate int8, int8-a16 and int4 on. Default: bundled texts.",
 )
 @click.option(
     "--check",
     type=click.Choice(["none", "quick", "full"]),
     default="full",
     show_default=True,
-    help="How much of the package is compared with its source: 'full' measures a minute or two and makes the table of "
-    "likely successors, 'quick' compares a tenth of the text and makes no table, 'none' compares nothing.",
+    help="How to compare the package with its source. 'full' measures for a minute or two, and makes the table of "
+    "likely next tokens that drafts come from; 'quick' takes a tenth of the text and makes no table; 'none' compares "
+    "nothing.",
 )
 @click.option("--force", is_flag=True, help="Replace an existing package.")
 def export(

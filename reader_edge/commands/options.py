@@ -56,7 +56,9 @@ def _switch_off(flag: str, field: str, meaning: str) -> Callable[[Callable[..., 
 
 
 # Named like the fields of EngineConfig, SamplingConfig and GenerationConfig, so that they can be grouped into these.
-temperature = click.option("-t", "--temperature", default=0.0, show_default=True, help="0 takes the most likely token.")
+temperature = click.option(
+    "-t", "--temperature", default=0.0, show_default=True, help="How freely to sample; 0 takes the most likely token."
+)
 top_p = click.option(
     "--top-p", default=1.0, show_default=True, help="Keep the likeliest tokens up to this probability mass; 1 is off."
 )
@@ -73,7 +75,9 @@ presence_penalty = click.option(
     help="Subtracted from a token's logit once the answer has it, from -2 to 2; 0 is off.",
 )
 seed = click.option("--seed", default=0, show_default=True, help="The same seed gives the same text, drafted or not.")
-threads = click.option("--threads", default=0, show_default=True, help="0 takes all usable cores.")
+threads = click.option(
+    "--threads", default=0, show_default=True, help="Threads to compute with; 0 takes all usable cores."
+)
 no_native = _switch_off("--no-native", "uses_native", "Do not use native kernels.")
 provider = click.option(
     "--provider",
@@ -84,7 +88,8 @@ guard = click.option(
     "--guard",
     "is_near_tie_guarded",
     is_flag=True,
-    help="Where wide passes differ from single-token ones, decide near ties by single-token passes.",
+    help="If logits depend on the width of a pass here, draft greedy answers all the same; a single-token pass decides "
+    "where the best two logits nearly tie.",
 )
 no_calibrate = _switch_off("--no-calibrate", "is_calibrated", "Assume pass times instead of measuring this machine.")
 text_is_text = click.option(
@@ -149,8 +154,8 @@ draft_model = click.option(
 prompts = click.option(
     "--prompts",
     type=FILE,
-    help="Prompts: a text file with one a line, or a .jsonl file with a text, chat messages or turns a line. Default: "
-    "a bundled set.",
+    help="A text file with one prompt per line, or a .jsonl file with a text, chat messages or turns per line. "
+    "Default: a bundled set.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 

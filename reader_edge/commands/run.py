@@ -66,13 +66,16 @@ def _dash(context: click.Context, parameter: click.Parameter, value: str | None)
 @click.option("--top-k", default=0, show_default=True, help="Keep the k likeliest tokens; 0 is off.")
 @options.top_p
 @click.option(
-    "--min-p", default=0.0, show_default=True, help="Drop tokens below this share of the likeliest; 0 is off."
+    "--min-p",
+    default=0.0,
+    show_default=True,
+    help="Drop tokens below this share of the best one's probability; 0 is off.",
 )
 @click.option(
     "--repetition-penalty",
     default=1.0,
     show_default=True,
-    help="Makes tokens of prompt and answer less likely; 1 is off.",
+    help="Above 1, make tokens of prompt and answer less likely; 1 is off.",
 )
 @options.frequency_penalty
 @options.presence_penalty
@@ -90,7 +93,8 @@ def _dash(context: click.Context, parameter: click.Parameter, value: str | None)
     "--session",
     "session_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Continue from this file, and save conversation, KV cache and what drafting learned to it at the end.",
+    help="Continue the conversation in this file, and save it there at the end, with its KV cache and what drafting "
+    "learned.",
 )
 @options.no_calibrate
 @options.no_draft
@@ -101,7 +105,7 @@ def _dash(context: click.Context, parameter: click.Parameter, value: str | None)
 @click.option("--raw", is_flag=True, help="Continue the prompt as plain text, without the chat template.")
 @click.option("--stats", is_flag=True, help="Show speed and acceptance after the answer, on standard error.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the text.")
-@click.option("--compare", is_flag=True, help="Answer plainly and drafted in turn; show both speeds.")
+@click.option("--compare", is_flag=True, help="Answer without and with drafting; show both speeds.")
 # The engine's group comes first: --no-draft is its own, so that nothing is loaded to draft with.
 @options.grouped(
     prompt_input=PromptInput,

@@ -47,7 +47,10 @@ class Limits:
 )
 @click.argument("model", required=False)
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to listen on. Any other needs --api-key-file."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; one that others reach needs --api-key-file.",
 )
 @click.option(
     "--port",

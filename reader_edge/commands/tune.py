@@ -17,11 +17,11 @@ from reader_edge.commands.command_help import HelpfulCommand, example
     "package outside the cache.",
 )
 def tune(model: str, source: str | None) -> None:
-    """Measure the quality of MODEL, and find its likely successors to draft from. Needs the extra "export".
+    """Compare MODEL with its source, and make its table of likely next tokens to draft from. Needs the extra "export".
 
-    MODEL is a package, a Hugging Face folder, a GGUF file or a name; what is not a package is exported first. The
-    package is compared with its source and asked what it is likely to say after each token. It can be used meanwhile,
-    and its answers do not change. This takes minutes for a small model, more for a large one.
+    MODEL is a package, a Hugging Face folder, a GGUF file or a name; what is not a package is exported first. For the
+    table, the model says what is likely to follow each token of its vocabulary. The package stays usable meanwhile, and
+    its answers do not change. This takes minutes for a small model, more for a large one.
     """
     from reader_edge.catalogue.store import model_around
     from reader_edge.model_source import find_tunable

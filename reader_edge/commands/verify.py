@@ -25,7 +25,7 @@ from reader_edge.commands.command_help import HelpfulCommand, example
     type=options.FiniteRange(min=0),
     default=2.0,
     show_default=True,
-    help="Minutes for the proof, spent first on what users run. 0 compares every combination and prompt.",
+    help="Most minutes of the proof; the default sources come first. 0 compares every combination and prompt.",
 )
 @options.head
 @options.draft_model
@@ -44,12 +44,13 @@ def verify(
 ) -> None:
     """Prove that drafted decoding gives the tokens of plain decoding.
 
-    Every token is compared: first with the default sources of drafts, greedy and sampled, alone, in a batch, and in
-    requests that come at random moments and are sometimes cancelled. Then with every combination of sources, beside a
-    source that proposes nonsense, and with a drafter that knows the answers and hides them among wrong branches. Greedy
-    answers are decoded twice: from the graph's best token ids, as usual, and from its logits, whose bits are compared.
+    It compares every token of greedy and sampled answers, made alone, in a batch, and in requests that arrive at random
+    moments and are sometimes cancelled. First it drafts from the default sources; then from every combination of
+    sources, beside a source that proposes nonsense, and with a drafter that knows the answers and hides them among
+    wrong branches. Greedy answers are decoded twice: from the graph's best token ids, as usual, and from its logits, to
+    compare their bits.
 
-    Each way gets a share of --minutes. A table shows which were compared on how many prompts. Ctrl-C ends the proof
+    Each of these ways gets a share of --minutes. A table shows how many prompts each compared. Ctrl-C ends the proof
     early and shows what was covered.
 
     The exit code is 1 if a token differs, if a bit differs in an 'exact' package, or if no draft was verified.

@@ -1,1 +1,5 @@
-"""Matrices in the blocks of GGUF files: the table of their types, their bytes taken apart, products by them."""
+"""Matrices in the blocks of GGUF files.
+
+block_type: the table of their types. file_blocks: a file's bytes, unpacked. blocks: their weights (`dequantized`).
+definitions, linear: the same and products by them, as operators of a graph.
+"""

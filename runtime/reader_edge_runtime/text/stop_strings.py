@@ -1,4 +1,7 @@
-"""Stop strings, looked for in an answer's text, and in what it would be with its special tokens."""
+"""Stop strings, looked for in an answer's text, and in what it would be with its special tokens.
+
+`text_stream.TextStream` cuts the answer where one is found.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
