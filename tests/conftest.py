@@ -179,8 +179,8 @@ def real_package(real_model: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     out = tmp_path_factory.mktemp("real") / "package"
     with pytest.MonkeyPatch.context() as patch:  # smaller parts of the texts are enough here
         patch.setattr("reader_edge_export.package_export.max_calibration_tokens", lambda _: 1000)
-        patch.setattr("reader_edge_export.package_check.max_quality_tokens", lambda _: 300)
-        patch.setattr("reader_edge_export.package_check.num_table_tokens", lambda *_: 1000)
+        patch.setattr("reader_edge_export.checks.package_check.max_quality_tokens", lambda _: 300)
+        patch.setattr("reader_edge_export.checks.package_check.num_table_tokens", lambda *_: 1000)
         export_model(real_model, out)
     return out
 

@@ -10,7 +10,8 @@ import onnx_ir as ir
 
 from reader_edge_export.blocks.block_type import BLOCK_TYPES
 from reader_edge_export.blocks.file_blocks import blocks_of
-from reader_edge_export.experts import (
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.operators.experts import (
     BlockExperts,
     Int8Experts,
     KeptExperts,
@@ -19,7 +20,6 @@ from reader_edge_export.experts import (
     kept_experts,
     plain_experts,
 )
-from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.quantize.hadamard import block_size, hadamard
 from reader_edge_runtime.arrays import Float32Array
 from tests.gguf_files import random_rows

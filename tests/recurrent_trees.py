@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_export.recurrent_operators import (
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.operators.recurrent_operators import (
     Recurrence,
     StateInputs,
     TreeInputs,

@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_export.lowering import lower_attention
-from reader_edge_export.markers import MARKER_DOMAIN, TREE_ATTENTION
-from reader_edge_export.operators import OPERATOR_DOMAIN
-from reader_edge_export.recurrent_operators import (
+from reader_edge_export.lowering.attention_lowering import lower_attention
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.operators.definitions import OPERATOR_DOMAIN
+from reader_edge_export.operators.recurrent_operators import (
     Recurrence,
     StateInputs,
     TreeInputs,
@@ -19,6 +18,7 @@ from reader_edge_export.recurrent_operators import (
     tree_delta,
     tree_mamba2,
 )
+from reader_edge_export.trace.markers import MARKER_DOMAIN, TREE_ATTENTION
 from reader_edge_runtime.package.layer import Layer
 from reader_edge_runtime.package.manifest import GRAPH_NAME, TOKENIZER_NAME, Manifest, file_entry, write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from benchmarks.peers.runtimes import THREADS, Contender
 from benchmarks.peers.worker_process import WorkerProcess
-from reader_edge_export.pass_chain import logits_after
+from reader_edge_export.checks.pass_chain import logits_after
 from reader_edge_export.sources.module import chain_logits
 from reader_edge_export.sources.source import Source
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget

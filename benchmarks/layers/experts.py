@@ -16,8 +16,8 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
-from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_export.operators import swiglu
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.operators.definitions import swiglu
 from reader_edge_runtime.execution.onnxruntime.native import native_instructions, native_library
 from reader_edge_runtime.execution.onnxruntime.session import cpu_options
 from tests.expert_matrices import FORMS, random_experts

@@ -7,20 +7,24 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast
 
-from reader_edge_export.calibrate import calibrate, expert_input_sizes, input_sizes, max_calibration_tokens
-from reader_edge_export.calibration import Calibration
-from reader_edge_export.chat_check import ChatCheck, check_chats
-from reader_edge_export.commit_graph import write_commit_graph
-from reader_edge_export.export_key import version_of
-from reader_edge_export.graph import TOP_K, write_graph
-from reader_edge_export.journal import MOMENTS_NAME, WORK_NAME, Journal
-from reader_edge_export.kept_types import KeptTypes
-from reader_edge_export.layered_model import LayeredModel
-from reader_edge_export.noted_check import NotedCheck, has_checks
+from reader_edge_export.calibration.calibrate import (
+    calibrate,
+    expert_input_sizes,
+    input_sizes,
+    max_calibration_tokens,
+)
+from reader_edge_export.calibration.calibration import Calibration
+from reader_edge_export.calibration.sensitivity import gradient_sizes, measure_sensitivity
+from reader_edge_export.checks.chat_check import ChatCheck, check_chats
+from reader_edge_export.checks.noted_check import NotedCheck, has_checks
+from reader_edge_export.checks.package_check import PackageCheck
+from reader_edge_export.onnx_graph.commit_graph import write_commit_graph
+from reader_edge_export.onnx_graph.graph import TOP_K, write_graph
 from reader_edge_export.options import CALIBRATED, ExportOptions
-from reader_edge_export.package_check import PackageCheck
-from reader_edge_export.package_size import PackageSize, check_room
-from reader_edge_export.sensitivity import gradient_sizes, measure_sensitivity
+from reader_edge_export.package.export_key import version_of
+from reader_edge_export.package.journal import MOMENTS_NAME, WORK_NAME, Journal
+from reader_edge_export.package.kept_types import KeptTypes
+from reader_edge_export.package.package_size import PackageSize, check_room
 from reader_edge_export.sources.chat_templates import special_tokens_of
 from reader_edge_export.sources.module import hidden_size_of, vocab_size_of
 from reader_edge_export.sources.source import Source
@@ -28,8 +32,9 @@ from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.tokenizer import check_chat_template, text_tokenizer, write_tokenizer
 from reader_edge_export.stages import Stages
 from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
-from reader_edge_export.tracing import TracedLayer, package_layers
-from reader_edge_export.tree_config import attention_layers, sliding_window_of, trace_model
+from reader_edge_export.trace.layered_model import LayeredModel
+from reader_edge_export.trace.tracing import TracedLayer, package_layers
+from reader_edge_export.trace.tree_config import attention_layers, sliding_window_of, trace_model
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.manifest import (
     COMMIT_NAME,

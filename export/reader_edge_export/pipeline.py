@@ -10,12 +10,12 @@ from importlib import util
 from pathlib import Path
 
 from reader_edge_export.architectures import check_form
-from reader_edge_export.export_key import export_key
+from reader_edge_export.checks.quality_limits import quality_warning
 from reader_edge_export.options import ExportOptions, ExportReport
-from reader_edge_export.package_folder import check_target, new_package
-from reader_edge_export.quality_limits import quality_warning
+from reader_edge_export.package.export_key import export_key
+from reader_edge_export.package.package_folder import check_target, new_package
+from reader_edge_export.package.source_files import readable, unchanged
 from reader_edge_export.quiet import quiet_libraries
-from reader_edge_export.source_files import readable, unchanged
 from reader_edge_export.sources.find import check_kind, find_source
 from reader_edge_export.stages import OnShare, OnStage, Stages
 from reader_edge_export.texts.text_set import TextSet

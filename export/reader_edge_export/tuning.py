@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reader_edge_export.package_folder import is_disk_full
+from reader_edge_export.checks.quality_limits import quality_warning
+from reader_edge_export.package.package_folder import is_disk_full
 from reader_edge_export.pipeline import check_installation
-from reader_edge_export.quality_limits import quality_warning
 from reader_edge_export.quiet import quiet_libraries
 from reader_edge_export.sources.find import check_kind, find_source
 from reader_edge_export.sources.source import Source
@@ -75,8 +75,8 @@ def tune_package(
 def _tuned(
     package: ModelPackage, source: Path | None, workplace: Path, stages: Stages
 ) -> tuple[Manifest, SuccessorTable]:
-    from reader_edge_export.chat_check import check_chats
-    from reader_edge_export.package_check import PackageCheck
+    from reader_edge_export.checks.chat_check import check_chats
+    from reader_edge_export.checks.package_check import PackageCheck
 
     with stages.enter("checking the package"):
         package.check_files(stages.progress)

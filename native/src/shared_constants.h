@@ -1,5 +1,5 @@
-// Numbers that kernels share with the definitions of their operators, which reader_edge_export/shared_constants.py has.
-// It writes this file: python -m reader_edge_export.shared_constants > native/src/shared_constants.h
+// Numbers that kernels share with the definitions of their operators, which shared_constants.py has.
+// It writes this file: python -m reader_edge_export.onnx_graph.shared_constants > native/src/shared_constants.h
 #pragma once
 
 namespace reader_edge {

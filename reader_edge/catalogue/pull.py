@@ -11,7 +11,7 @@ from reader_edge.catalogue.hub_cache import find_cached, told_absence
 from reader_edge.catalogue.names import canonical, find_origin
 from reader_edge.catalogue.store import StoredModel
 from reader_edge.terminal.console import OnProgress, byte_progress
-from reader_edge_export.package_folder import is_disk_full
+from reader_edge_export.package.package_folder import is_disk_full
 from reader_edge_runtime.errors import CatalogueError, HubUnavailableError
 
 _NO_NETWORK_S = 3.5  # after which it is said that there is none

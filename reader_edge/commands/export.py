@@ -72,7 +72,7 @@ def export(
     from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, work_progress
     from reader_edge.terminal.sizes import readable_size
     from reader_edge_export.options import ExportOptions, default_attention
-    from reader_edge_export.package_folder import check_target
+    from reader_edge_export.package.package_folder import check_target
     from reader_edge_export.pipeline import export_model
 
     options = ExportOptions(

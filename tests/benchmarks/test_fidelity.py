@@ -16,8 +16,8 @@ from benchmarks.fidelity.divergence_store import DivergenceStore
 from benchmarks.fidelity.recorded_chats import mixed, read_conversations
 from benchmarks.fidelity.report import Row, write_rows
 from benchmarks.fidelity.scorers import Scorer
-from reader_edge_export.divergence import KlDivergence
-from reader_edge_export.sources.hugging_face import HuggingFaceSource
+from reader_edge_export.checks.divergence import KlDivergence
+from reader_edge_export.sources.folder.hugging_face import HuggingFaceSource
 
 VOCAB_SIZE = 20
 TEXTS = [[3, 1, 4], [1, 5, 9, 2, 6], [5]]

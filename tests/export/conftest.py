@@ -57,7 +57,7 @@ def few_texts() -> Iterator[None]:
 def _few_tokens() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("reader_edge_export.package_export.max_calibration_tokens", lambda _: 200)
-        patch.setattr("reader_edge_export.package_check.max_quality_tokens", lambda _: 100)
+        patch.setattr("reader_edge_export.checks.package_check.max_quality_tokens", lambda _: 100)
         yield
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import onnx_ir as ir
 
-from reader_edge_export.graph_editor import GraphEditor, matrix_shape
-from reader_edge_export.operators import Int8Matrix
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor, matrix_shape
+from reader_edge_export.operators.definitions import Int8Matrix
 from reader_edge_export.quantize.hadamard import HadamardRotation, Hadamards
 from reader_edge_export.quantize.linear import MergedProduct
 from reader_edge_runtime.arrays import Float32Array

@@ -12,15 +12,15 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from reader_edge_export.architectures import RECURRENT, SUPPORTED, is_mixture
-from reader_edge_export.calibrate import calibrate
-from reader_edge_export.calibration import Calibration
-from reader_edge_export.graph import write_graph
-from reader_edge_export.layered_model import LayeredModel
-from reader_edge_export.operators import OPERATOR_DOMAIN
+from reader_edge_export.calibration.calibrate import calibrate
+from reader_edge_export.calibration.calibration import Calibration
+from reader_edge_export.onnx_graph.graph import write_graph
+from reader_edge_export.operators.definitions import OPERATOR_DOMAIN
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.quiet import quiet_libraries
 from reader_edge_export.sources.source_model import SourceModel
-from reader_edge_export.tree_config import sliding_window_of, trace_model
+from reader_edge_export.trace.layered_model import LayeredModel
+from reader_edge_export.trace.tree_config import sliding_window_of, trace_model
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.package.graph_file import GraphFile
@@ -166,7 +166,7 @@ def test_rows_that_are_spread_for_rounding_are_the_same_products(
     model_type: str, traced: Callable[[str], Traced], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = traced(model_type)
-    monkeypatch.setattr("reader_edge_export.quantize.Int8Products", RotatedFloatProducts)
+    monkeypatch.setattr("reader_edge_export.quantize.weight_storage.Int8Products", RotatedFloatProducts)
     monkeypatch.setattr("reader_edge_export.quantize.tables.quantize_columns", unrounded_columns)
     monkeypatch.setattr("reader_edge_export.quantize.tables._STORED", np.float32)
     write_graph(source.graph, tmp_path, ExportOptions("int8", "fast"), source.calibration, source.source)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from reader_edge_export.chat_check import ChatCheck, check_chats, conversations
-from reader_edge_export.forked import in_fork
+from reader_edge_export.calibration.forked import in_fork
+from reader_edge_export.checks.chat_check import ChatCheck, check_chats, conversations
 from reader_edge_export.sources.chat_templates import special_tokens_of
 from reader_edge_export.sources.tokenizer import text_tokenizer, write_tokenizer
 from reader_edge_runtime.package.manifest import CHAT_TEMPLATE_NAME, TOOL_TEMPLATE_NAME
@@ -58,7 +58,7 @@ def test_what_a_template_does_not_take_is_told() -> None:
 
 def test_what_differs_for_no_reason_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = {name: ("something else", [1]) for name in dict(conversations())}
-    monkeypatch.setattr("reader_edge_export.chat_check.in_fork", lambda work: expected)
+    monkeypatch.setattr("reader_edge_export.checks.chat_check.in_fork", lambda work: expected)
     compared = check("{% for m in messages %}{{ '<' + m.role + '>' + m.content }}{% endfor %}")
     assert "a question" in compared.different
     assert "tools" in compared.suited
@@ -66,7 +66,7 @@ def test_what_differs_for_no_reason_is_told_apart(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_template_that_transformers_cannot_finish_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reader_edge_export.forked._MAX_CPU_S", 1)
+    monkeypatch.setattr("reader_edge_export.calibration.forked._MAX_CPU_S", 1)
     only_there = "{% if 'TemplateDict' in (dict | string) %}"
     assert check(only_there + "{% for i in range(99999) %}{{ 'x' * 9999 }}{% endfor %}{% endif %}") == ChatCheck()
 
@@ -77,7 +77,7 @@ def test_without_a_template_nothing_is_compared() -> None:
 
 
 def test_work_that_takes_too_much_has_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reader_edge_export.forked._MAX_CPU_S", 1)
+    monkeypatch.setattr("reader_edge_export.calibration.forked._MAX_CPU_S", 1)
     assert in_fork(_forever) is None
     assert in_fork(_endless_text) is None
     assert in_fork(time.process_time) is not None

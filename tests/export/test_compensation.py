@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from reader_edge_export.moments import InputMoments
+from reader_edge_export.calibration.moments import InputMoments
 from reader_edge_export.quantize import compensation
 from reader_edge_export.quantize.compensation import (
     BLOCK,

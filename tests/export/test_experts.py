@@ -10,7 +10,7 @@ import onnxruntime as ort
 import pytest
 from onnx_ir.passes import common
 
-from reader_edge_export.graph_editor import GraphEditor
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_runtime.execution.onnxruntime.session import cpu_options
 from reader_edge_runtime.package.graph_file import GraphFile
 from tests.expert_matrices import FORMS, ExpertMatrices, random_experts

@@ -11,8 +11,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.sources.chat_templates import special_tokens_of
 from reader_edge_export.sources.find import find_source
-from reader_edge_export.sources.folder_tokenizer import load_tokenizer
-from reader_edge_export.sources.hugging_face import HuggingFaceSource
+from reader_edge_export.sources.folder.folder_tokenizer import load_tokenizer
+from reader_edge_export.sources.folder.hugging_face import HuggingFaceSource
 from reader_edge_export.sources.tokenizer import write_tokenizer
 from reader_edge_runtime.errors import ExportError, TokenizerError
 from reader_edge_runtime.package.model_package import ModelPackage

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reader_edge_export.onnx_graph.shared_constants import MAX_BLOCK
 from reader_edge_export.quantize.hadamard import HadamardRotation, block_size, hadamard
 from reader_edge_export.quantize.int8 import quantize_columns, quantize_spread
-from reader_edge_export.shared_constants import MAX_BLOCK
 from reader_edge_runtime.arrays import Float32Array
 from tests.export.moments import moments_of
 

@@ -16,12 +16,12 @@ from safetensors.torch import load_file, save_file
 
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.architectures import RECURRENT, UNEVEN, is_mixture
-from reader_edge_export.calibrate import calibrate
-from reader_edge_export.calibration import Calibration
-from reader_edge_export.moments import ExpertInputs
+from reader_edge_export.calibration.calibrate import calibrate
+from reader_edge_export.calibration.calibration import Calibration
+from reader_edge_export.calibration.moments import ExpertInputs
 from reader_edge_export.quantize.fine import FineProducts
 from reader_edge_export.sources.find import find_source
-from reader_edge_export.sources.folder_weights import FolderWeights
+from reader_edge_export.sources.folder.folder_weights import FolderWeights
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError, ExportError, UnsupportedArchitectureError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget

@@ -4,7 +4,7 @@ import pytest
 from optimum.exporters.tasks import TasksManager
 
 from reader_edge_export.architectures import SUPPORTED
-from reader_edge_export.tree_config import EXPORTER, TASK, TreeConfig
+from reader_edge_export.trace.tree_config import EXPORTER, TASK, TreeConfig
 
 
 @pytest.mark.parametrize("model_type", SUPPORTED)

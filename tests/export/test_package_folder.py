@@ -9,9 +9,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from reader_edge_export.folder_lock import FolderLock
-from reader_edge_export.journal import JOURNAL_NAME, MOMENTS_NAME, WORK_NAME, Journal
-from reader_edge_export.package_folder import check_target, new_package
+from reader_edge_export.package.folder_lock import FolderLock
+from reader_edge_export.package.journal import JOURNAL_NAME, MOMENTS_NAME, WORK_NAME, Journal
+from reader_edge_export.package.package_folder import check_target, new_package
 from reader_edge_runtime.atomic_file import leftovers
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.manifest import MANIFEST_NAME, WEIGHTS_NAME
@@ -100,7 +100,7 @@ def test_exports_to_one_target_at_once_leave_each_other_alone(tmp_path: Path) ->
 
 def test_a_living_process_keeps_its_folder_and_a_killed_one_loses_it(tmp_path: Path) -> None:
     script = (
-        "import sys, time, pathlib; from reader_edge_export.package_folder import new_package\n"
+        "import sys, time, pathlib; from reader_edge_export.package.package_folder import new_package\n"
         "with new_package(pathlib.Path(sys.argv[1]), False): print('here', flush=True); time.sleep(600)"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 from gguf import GGMLQuantizationType as Kind
 
-from reader_edge_export import ExportOptions, export_model, graph, package_export, package_size
-from reader_edge_export.calibrate import calibrate
-from reader_edge_export.calibration import Calibration
-from reader_edge_export.journal import MOMENTS_NAME, WORK_NAME
+from reader_edge_export import ExportOptions, export_model, package_export
+from reader_edge_export.calibration.calibrate import calibrate
+from reader_edge_export.calibration.calibration import Calibration
+from reader_edge_export.onnx_graph import graph
 from reader_edge_export.options import default_attention
-from reader_edge_export.package_size import PackageSize, check_room
+from reader_edge_export.package import package_size
+from reader_edge_export.package.journal import MOMENTS_NAME, WORK_NAME
+from reader_edge_export.package.package_size import PackageSize, check_room
 from reader_edge_export.quantize.int4 import Int4Products
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_runtime.errors import ExportError

@@ -5,11 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reader_edge_export import ExportOptions, export_model, package_check
-from reader_edge_export.divergence import KlDivergence
-from reader_edge_export.pass_chain import WholePackage, figures_of, logits_after
-from reader_edge_export.quality import QualityAgainstSource, max_quality_tokens, source_figures
-from reader_edge_export.quality_limits import LIMITS, quality_warning
+from reader_edge_export import ExportOptions, export_model
+from reader_edge_export.checks import package_check
+from reader_edge_export.checks.divergence import KlDivergence
+from reader_edge_export.checks.pass_chain import WholePackage, figures_of, logits_after
+from reader_edge_export.checks.quality import QualityAgainstSource, max_quality_tokens, source_figures
+from reader_edge_export.checks.quality_limits import LIMITS, quality_warning
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.module import chain_logits
 from reader_edge_runtime.errors import ParityError
@@ -117,7 +118,7 @@ def test_a_package_of_another_model_is_refused(
 ) -> None:
     target = HostTarget.open(ModelPackage.open(exported("llama", "int8", "exact")))
     model = layered(tiny_model("granite"))
-    monkeypatch.setattr("reader_edge_export.quality.MAX_MEAN_KL", 0.01)  # tiny models say nearly nothing
+    monkeypatch.setattr("reader_edge_export.checks.quality.MAX_MEAN_KL", 0.01)  # tiny models say nearly nothing
     with pytest.raises(ParityError, match="export with a higher precision"):
         figures_of(WholePackage(target), [QualityAgainstSource(model, [list(range(60))])])
 
@@ -127,7 +128,7 @@ def test_an_export_tells_its_warning_and_what_the_source_was_rounded_to(
 ) -> None:
     checks = {"mean_kl_nats": 0.4, "top1_agreement": 0.5}
     monkeypatch.setattr(package_check, "figures_of", lambda *_: checks)
-    monkeypatch.setattr("reader_edge_export.sources.hugging_face._WEIGHT_TYPES", {"float32": "Q4_1"})
+    monkeypatch.setattr("reader_edge_export.sources.folder.hugging_face._WEIGHT_TYPES", {"float32": "Q4_1"})
     report = export_model(source, tmp_path / "out", ExportOptions(precision="int8"))
     assert report.warning == quality_warning("int8", checks)
     assert report.checks["source_weight_bits"] == 4

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from reader_edge_export import ExportOptions, export_model
-from reader_edge_export.quality import source_figures
+from reader_edge_export.checks.quality import source_figures
 from reader_edge_export.sources.find import find_source
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.model_package import ModelPackage

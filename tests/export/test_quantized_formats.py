@@ -15,10 +15,10 @@ import torch
 from safetensors.torch import load_file
 
 from reader_edge_export.architectures import check_architecture
+from reader_edge_export.sources.folder.stored_tensors import StoredTensor
 from reader_edge_export.sources.quantized.folder import packing_of
 from reader_edge_export.sources.quantized.formats import Quantization, quantization_of
 from reader_edge_export.sources.quantized.packing import Packing
-from reader_edge_export.sources.stored_tensors import StoredTensor
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 from tests.export.quantized_folders import packed
 

@@ -294,7 +294,7 @@ def test_a_failure_leaves_nothing_and_keeps_the_old_package(
     if place == "write_graph":
         monkeypatch.setattr("reader_edge_export.package_export.write_graph", fail)
     else:
-        monkeypatch.setattr("reader_edge_export.package_check.figures_of", fail)
+        monkeypatch.setattr("reader_edge_export.checks.package_check.figures_of", fail)
     with pytest.raises(expected, match=words):
         export_model(source, out, ExportOptions(precision="fp32", force=True))
     assert [path.name for path in tmp_path.glob("out*")] == ["out"]
@@ -304,8 +304,8 @@ def test_a_failure_leaves_nothing_and_keeps_the_old_package(
 def test_a_graph_that_computes_something_else_is_refused(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from reader_edge_export.graph_editor import GraphEditor
-    from reader_edge_export.quantize import store_weights
+    from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+    from reader_edge_export.quantize.weight_storage import store_weights
 
     def store_wrong(editor: GraphEditor, *arguments: Any) -> None:
         norm = editor.graph.initializers["model.norm.weight"]
@@ -313,7 +313,7 @@ def test_a_graph_that_computes_something_else_is_refused(
         norm.const_value = ir.tensor(norm.const_value.numpy() * np.float32(1.001), name=norm.name)
         store_weights(editor, *arguments)
 
-    monkeypatch.setattr("reader_edge_export.graph.store_weights", store_wrong)
+    monkeypatch.setattr("reader_edge_export.onnx_graph.graph.store_weights", store_wrong)
     with pytest.raises(ParityError, match="differ by"):
         export_model(source, tmp_path / "out", FP32)
     assert not list(tmp_path.glob("out*"))

@@ -11,13 +11,13 @@ import pytest
 
 from reader_edge_export.architectures import RECURRENT
 from reader_edge_export.quiet import quiet_libraries
-from reader_edge_export.sources import folder_weights
 from reader_edge_export.sources.config_form import class_form
 from reader_edge_export.sources.find import find_source
+from reader_edge_export.sources.folder import folder_weights
 from reader_edge_export.sources.reading_check import check_layers, second_reading
-from reader_edge_export.sources.second_weights import HeldTensors
-from reader_edge_export.tracing import RecurrentLayer
-from reader_edge_export.tree_config import survey, trace_model
+from reader_edge_export.sources.second.second_weights import HeldTensors
+from reader_edge_export.trace.tracing import RecurrentLayer
+from reader_edge_export.trace.tree_config import survey, trace_model
 from reader_edge_runtime.errors import ParityError
 from tests.export.record_transformers5 import RECORDED, TOKEN_IDS, last_logits
 from tests.export.source_models import load_folder, open_source

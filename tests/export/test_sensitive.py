@@ -9,12 +9,12 @@ import onnx_ir as ir
 import pytest
 
 from reader_edge_export.blocks.spread_linear import MAX_INPUTS
-from reader_edge_export.calibration import Calibration
-from reader_edge_export.matrix import Matrix
+from reader_edge_export.calibration.calibration import Calibration
+from reader_edge_export.calibration.sensitivity import embedding_of
+from reader_edge_export.onnx_graph.matrix import Matrix
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.pipeline import export_model
 from reader_edge_export.quantize.sensitive import Candidate, sensitive_matrices
-from reader_edge_export.sensitivity import embedding_of
 from reader_edge_export.sources.weights import Weights
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.draft_tree import DraftTree
@@ -94,8 +94,8 @@ def test_an_int4_package_has_products_of_both_kinds(exported: Callable[..., Path
 def test_a_vocabulary_in_four_bits_is_computed_with_and_looked_up_from(
     model_type: str, tiny_model: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reader_edge_export.quantize.sensitive_matrices", lambda _: frozenset())
-    monkeypatch.setattr("reader_edge_export.package_check.max_quality_tokens", lambda _: 1000)
+    monkeypatch.setattr("reader_edge_export.quantize.weight_storage.sensitive_matrices", lambda _: frozenset())
+    monkeypatch.setattr("reader_edge_export.checks.package_check.max_quality_tokens", lambda _: 1000)
     export_model(tiny_model(model_type), tmp_path / "out", ExportOptions("int4"))  # compares trees with decoding
     package = ModelPackage.open(tmp_path / "out")
     assert package.manifest.checks["top1_agreement"] > 0.7

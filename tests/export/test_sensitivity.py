@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from reader_edge_export.calibrate import products_of
-from reader_edge_export.calibration import Calibration
-from reader_edge_export.layered_model import LayeredModel
-from reader_edge_export.sensitivity import embedding_of, max_sensitivity_tokens, measure_sensitivity
+from reader_edge_export.calibration.calibrate import products_of
+from reader_edge_export.calibration.calibration import Calibration
+from reader_edge_export.calibration.sensitivity import embedding_of, max_sensitivity_tokens, measure_sensitivity
+from reader_edge_export.trace.layered_model import LayeredModel
 from tests.export.source_models import layered, load_folder
 from tests.tiny_models import TINY_MODELS, VOCAB_SIZE
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from reader_edge_export.shared_constants import header
+from reader_edge_export.onnx_graph.shared_constants import header
 
 NATIVE = Path(__file__).parents[2] / "native" / "src"
 

@@ -4,7 +4,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from reader_edge_export.sizes import Sizes, infer_sizes
+from reader_edge_export.onnx_graph.sizes import Sizes, infer_sizes
 from reader_edge_runtime.errors import ExportError
 
 HEADER = '<ir_version: 8, opset_import: ["" : 18]> one (int64[B,N] input_ids, float[B,N,12] x)'

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reader_edge_export import ExportOptions, export_model
-from reader_edge_export.tree_config import trace_model
+from reader_edge_export.trace.tree_config import trace_model
 from reader_edge_runtime.errors import ExportError
 
 FP32 = ExportOptions("fp32", check="none")

@@ -7,8 +7,8 @@ import onnx_ir as ir
 import pytest
 
 from reader_edge_export import ExportOptions, export_model
-from reader_edge_export.package_size import PackageSize
-from reader_edge_export.sources.folder_weights import FolderWeights
+from reader_edge_export.package.package_size import PackageSize
+from reader_edge_export.sources.folder.folder_weights import FolderWeights
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.package.layer import Layer
@@ -47,7 +47,7 @@ def test_the_table_of_layers_inputs_is_read_a_few_rows_at_a_time(
 
     monkeypatch.setattr(FolderWeights, "read", read)
     monkeypatch.setattr(FolderWeights, "read_rows", read_rows)
-    monkeypatch.setattr("reader_edge_export.matrix._PART_NUMBERS", most * 80)
+    monkeypatch.setattr("reader_edge_export.onnx_graph.matrix._PART_NUMBERS", most * 80)
     export_model(tiny_model("gemma4_text"), tmp_path / "out", ExportOptions(precision, check="none"))
     initializers = ir.load(tmp_path / "out" / GRAPH_NAME).graph.initializers.values()
     (table,) = (value for value in initializers if value.shape == (VOCAB_SIZE, 80))

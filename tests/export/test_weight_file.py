@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from reader_edge_export.weight_file import WeightFile
+from reader_edge_export.onnx_graph.weight_file import WeightFile
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME, file_entry
 
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from reader_edge.cli import main
 from reader_edge_export import pipeline
 from reader_edge_export.options import ExportOptions, ExportReport
-from reader_edge_export.package_folder import new_package
+from reader_edge_export.package.package_folder import new_package
 from reader_edge_runtime.errors import InstallationError
 
 

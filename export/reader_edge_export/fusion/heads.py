@@ -11,8 +11,8 @@ import onnx_ir as ir
 from onnxscript.rewriter import RewriteRule, RewriteRuleSet
 
 from reader_edge_export.fusion.matching import Cut, consumers, cut_of, producer
-from reader_edge_export.graph_editor import GraphEditor, weight_of
-from reader_edge_export.operators import rotary_heads
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor, weight_of
+from reader_edge_export.operators.definitions import rotary_heads
 
 _MERGING = (  # they write heads side by side
     *("IntegerAttention", "IntegerAttention16", "Int8CacheAttention"),

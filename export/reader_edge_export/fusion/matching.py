@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from reader_edge_export.graph_editor import weight_of
+from reader_edge_export.onnx_graph.graph_editor import weight_of
 
 
 def producer(value: ir.Value | None, *op_types: str) -> ir.Node | None:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import RewriteRule, RewriteRuleSet
 
 from reader_edge_export.fusion.matching import number_of
-from reader_edge_export.graph_editor import weight_of
+from reader_edge_export.onnx_graph.graph_editor import weight_of
 
 
 def _norm(op: Any, x: Any, epsilon: Any, weight: Any) -> Any:

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import RewriteRule, RewriteRuleSet
 
 from reader_edge_export.fusion.matching import number_of, producer
-from reader_edge_export.graph_editor import GraphEditor, weight_of
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor, weight_of
 
 _HEADS_FIRST = [0, 2, 1, 3]  # and back
 

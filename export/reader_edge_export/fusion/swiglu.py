@@ -3,8 +3,8 @@
 import onnx_ir as ir
 
 from reader_edge_export.fusion.matching import consumers, cut_of, other_input
-from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_export.operators import swiglu
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.operators.definitions import swiglu
 
 
 def fuse_swiglu(editor: GraphEditor) -> None:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_export.markers import TreeAttentionMarker
-from reader_edge_export.operators import OPERATOR_DOMAIN, Definition
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.operators.definitions import OPERATOR_DOMAIN, Definition
+from reader_edge_export.trace.markers import TreeAttentionMarker
 
 
 class AttentionOperator(ABC):

@@ -9,9 +9,9 @@ all are finite numbers.
 import numpy as np
 import onnx_ir as ir
 
-from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_export.operators import OPERATOR_DOMAIN, SPREAD_ROWS, define
-from reader_edge_export.shared_constants import LEAST_EXPONENT, MOST_EXPONENT
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.onnx_graph.shared_constants import LEAST_EXPONENT, MOST_EXPONENT
+from reader_edge_export.operators.definitions import OPERATOR_DOMAIN, SPREAD_ROWS, define
 
 _FLOAT, _DOUBLE, _INT8, _INT64 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT8, ir.DataType.INT64
 _POWERS = np.exp2(np.clip(np.arange(-128, 128), LEAST_EXPONENT, MOST_EXPONENT)).astype(np.float32)  # of any last byte

@@ -17,7 +17,6 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.lowering.attention_operator import AttentionOperator
 from reader_edge_export.lowering.exact_sums import exponentials, float64_mean, integer_mean, integers, magnitudes_of
 from reader_edge_export.lowering.half_rows import half_rows
@@ -30,8 +29,9 @@ from reader_edge_export.lowering.kv_rows import (
     with_no_value,
     with_sinks,
 )
-from reader_edge_export.markers import TreeAttentionMarker
-from reader_edge_export.shared_constants import VALUE_STEPS, WEIGHT_STEPS
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.onnx_graph.shared_constants import VALUE_STEPS, WEIGHT_STEPS
+from reader_edge_export.trace.markers import TreeAttentionMarker
 
 
 class ExactAttention(AttentionOperator):

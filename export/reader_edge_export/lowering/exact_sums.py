@@ -7,8 +7,8 @@ rounding boundary). Integers add up exactly in it.
 import numpy as np
 import onnx_ir as ir
 
-from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_export.shared_constants import SMALLEST
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.onnx_graph.shared_constants import SMALLEST
 
 _FLOAT, _DOUBLE = ir.DataType.FLOAT, ir.DataType.DOUBLE
 

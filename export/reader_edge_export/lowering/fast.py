@@ -2,9 +2,9 @@
 
 import onnx_ir as ir
 
-from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.lowering.kv_rows import scatter_rows, visible_rows
-from reader_edge_export.markers import TreeAttentionMarker
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.trace.markers import TreeAttentionMarker
 
 
 def lower_fast(editor: GraphEditor, marker: TreeAttentionMarker) -> tuple[ir.Value, ir.Value, ir.Value]:

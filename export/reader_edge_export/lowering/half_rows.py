@@ -2,8 +2,8 @@
 
 import onnx_ir as ir
 
-from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_export.operators import OPERATOR_DOMAIN, define
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.operators.definitions import OPERATOR_DOMAIN, define
 
 # key and value (B, H, N, D) -> the same in fp16; what is beyond its largest number becomes that, since an infinite key
 # would leave nothing of all other rows.

@@ -12,7 +12,6 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.lowering.attention_operator import AttentionOperator
 from reader_edge_export.lowering.cache_rows import cache_rows, read_rows
 from reader_edge_export.lowering.exact_sums import exponentials, float64, integer_mean, integers, magnitudes_of
@@ -26,11 +25,12 @@ from reader_edge_export.lowering.kv_rows import (
     with_no_value,
     with_sinks,
 )
-from reader_edge_export.markers import TreeAttentionMarker
-from reader_edge_export.operators import spread_rows
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.onnx_graph.shared_constants import BYTE_WEIGHT_STEPS, ROW_STEPS, STEPS_16
+from reader_edge_export.operators.definitions import spread_rows
 from reader_edge_export.quantize.hadamard import block_size, hadamard
 from reader_edge_export.quantize.signs import drawn_signs
-from reader_edge_export.shared_constants import BYTE_WEIGHT_STEPS, ROW_STEPS, STEPS_16
+from reader_edge_export.trace.markers import TreeAttentionMarker
 from reader_edge_runtime.package.manifest import kv_row_size
 
 

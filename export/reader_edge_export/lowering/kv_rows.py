@@ -4,9 +4,9 @@ import functools
 
 import onnx_ir as ir
 
-from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_export.markers import TreeAttentionMarker
-from reader_edge_export.shared_constants import MAX_CHAIN
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.onnx_graph.shared_constants import MAX_CHAIN
+from reader_edge_export.trace.markers import TreeAttentionMarker
 
 
 def set_cache_type(marker: TreeAttentionMarker, dtype: ir.DataType, row_size: int) -> None:

@@ -3,9 +3,9 @@
 import numpy as np
 import onnx_ir as ir
 
-from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.lowering.kv_rows import masked_scores, unfold_heads, visible_rows
-from reader_edge_export.markers import TreeAttentionMarker
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.trace.markers import TreeAttentionMarker
 
 _INT64 = ir.DataType.INT64
 

@@ -5,10 +5,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_export.markers import TREE_CONV, TREE_DELTA, TREE_MAMBA2, recurrence_markers
-from reader_edge_export.operators import softplus
-from reader_edge_export.recurrent_operators import (
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.operators.definitions import softplus
+from reader_edge_export.operators.recurrent_operators import (
     Recurrence,
     StateInputs,
     TreeInputs,
@@ -16,6 +15,7 @@ from reader_edge_export.recurrent_operators import (
     tree_delta,
     tree_mamba2,
 )
+from reader_edge_export.trace.markers import TREE_CONV, TREE_DELTA, TREE_MAMBA2, recurrence_markers
 
 
 def lower_recurrences(editor: GraphEditor) -> None:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import torch
 
-from reader_edge_export.moments import InputMoments
+from reader_edge_export.calibration.moments import InputMoments
 from reader_edge_export.quantize.round_block import round_block
 from reader_edge_export.torch_threads import one_thread_a_call
 from reader_edge_runtime.arrays import Float32Array, Int8Array

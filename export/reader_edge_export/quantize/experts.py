@@ -11,8 +11,12 @@ import numpy as np
 import onnx_ir as ir
 
 from reader_edge_export.blocks.spread_linear import MAX_INPUTS
-from reader_edge_export.calibration import Calibration
-from reader_edge_export.experts import (
+from reader_edge_export.calibration.calibration import Calibration
+from reader_edge_export.calibration.moments import InputMoments
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.onnx_graph.matrix import ExpertMatrices, experts_of
+from reader_edge_export.onnx_graph.weight_file import Parts, TensorForm
+from reader_edge_export.operators.experts import (
     BlockExperts,
     Int8Experts,
     KeptExperts,
@@ -21,16 +25,12 @@ from reader_edge_export.experts import (
     kept_experts,
     plain_experts,
 )
-from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_export.markers import ExpertLinearMarker, expert_markers
-from reader_edge_export.matrix import ExpertMatrices, experts_of
-from reader_edge_export.moments import InputMoments
 from reader_edge_export.quantize.compensation import BLOCK
 from reader_edge_export.quantize.hadamard import HadamardRotation, Hadamards, block_size
 from reader_edge_export.quantize.int4 import quantize_blocks
 from reader_edge_export.quantize.int8 import quantize_spread
 from reader_edge_export.stages import Advance
-from reader_edge_export.weight_file import Parts, TensorForm
+from reader_edge_export.trace.markers import ExpertLinearMarker, expert_markers
 from reader_edge_runtime.arrays import Array
 
 

@@ -7,13 +7,13 @@ fine as those.
 import numpy as np
 import onnx_ir as ir
 
-from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_export.moments import InputMoments
-from reader_edge_export.operators import Int8Matrix, spread_row_linear
+from reader_edge_export.calibration.moments import InputMoments
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.onnx_graph.weight_file import TensorForm
+from reader_edge_export.operators.definitions import Int8Matrix, spread_row_linear
 from reader_edge_export.quantize.hadamard import HadamardRotation, Hadamards, block_size
 from reader_edge_export.quantize.int8 import quantize_columns
 from reader_edge_export.quantize.linear import MergedProduct
-from reader_edge_export.weight_file import TensorForm
 from reader_edge_runtime.arrays import Float32Array, Int8Array
 
 

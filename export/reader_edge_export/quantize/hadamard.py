@@ -17,10 +17,10 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_export.moments import RUN_STEP, InputMoments
+from reader_edge_export.calibration.moments import RUN_STEP, InputMoments
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.onnx_graph.shared_constants import MAX_BLOCK
 from reader_edge_export.quantize.signs import level_signs
-from reader_edge_export.shared_constants import MAX_BLOCK
 from reader_edge_runtime.arrays import Float32Array
 
 _SMALLEST_PART = 0.1  # of the mean: inputs that a short text leaves silent are not scaled without bound

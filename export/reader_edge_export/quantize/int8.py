@@ -10,15 +10,15 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_export.moments import InputMoments
-from reader_edge_export.operators import Int8Matrix, spread_row_linear
+from reader_edge_export.calibration.moments import InputMoments
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.onnx_graph.shared_constants import STEPS
+from reader_edge_export.onnx_graph.weight_file import TensorForm
+from reader_edge_export.operators.definitions import Int8Matrix, spread_row_linear
 from reader_edge_export.quantize.compensation import Compensation, for_parts_of_outputs
 from reader_edge_export.quantize.hadamard import HadamardRotation, Hadamards, block_size
 from reader_edge_export.quantize.linear import MergedProduct
 from reader_edge_export.quantize.portable import PortableProducts
-from reader_edge_export.shared_constants import STEPS
-from reader_edge_export.weight_file import TensorForm
 from reader_edge_runtime.arrays import Float32Array, Int8Array
 
 

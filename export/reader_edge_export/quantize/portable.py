@@ -3,9 +3,9 @@
 import numpy as np
 import onnx_ir as ir
 
-from reader_edge_export.graph_editor import GraphEditor, matrix_shape
-from reader_edge_export.operators import Int8Matrix
-from reader_edge_export.shared_constants import BASE, SMALLEST, STEPS, STEPS_16, ZERO_POINT
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor, matrix_shape
+from reader_edge_export.onnx_graph.shared_constants import BASE, SMALLEST, STEPS, STEPS_16, ZERO_POINT
+from reader_edge_export.operators.definitions import Int8Matrix
 
 _PLANE_STEPS = {1: STEPS, 2: STEPS_16}
 

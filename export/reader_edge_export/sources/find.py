@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from reader_edge_export.sources.folder.hugging_face import check_folder, find_folder
 from reader_edge_export.sources.gguf.magic import is_gguf, refuse_as_no_gguf
-from reader_edge_export.sources.hugging_face import check_folder, find_folder
 from reader_edge_export.sources.source import Source
 
 

@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.integrations.moe import ExpertsInterface
 
-from reader_edge_export.matrix import ExpertMatrices
+from reader_edge_export.onnx_graph.matrix import ExpertMatrices
 from reader_edge_export.sources.weights import Weights
 
 _NAME, _EAGER = "reader_edge", "eager"  # implementations: this one, and that of the module itself

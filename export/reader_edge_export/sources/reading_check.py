@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from transformers import CONFIG_MAPPING, PreTrainedModel
 
-from reader_edge_export.layered_model import LayeredModel
 from reader_edge_export.sources.module import vocab_size_of
-from reader_edge_export.sources.second_gemma4 import Gemma4Reading
-from reader_edge_export.sources.second_reading import SecondReading
-from reader_edge_export.sources.second_weights import HeldTensors, Tensors
+from reader_edge_export.sources.second.second_gemma4 import Gemma4Reading
+from reader_edge_export.sources.second.second_reading import SecondReading
+from reader_edge_export.sources.second.second_weights import HeldTensors, Tensors
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.weights import Weights
-from reader_edge_export.tracing import RecurrentLayer, TracedLayer
+from reader_edge_export.trace.layered_model import LayeredModel
+from reader_edge_export.trace.tracing import RecurrentLayer, TracedLayer
 from reader_edge_runtime.errors import ParityError
 
 _NUM_TOKENS, _LONGEST = 32, 80

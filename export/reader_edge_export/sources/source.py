@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from reader_edge_export.sources.source_model import SourceModel
-    from reader_edge_export.tracing import TracedLayer
+    from reader_edge_export.trace.tracing import TracedLayer
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from reader_edge_export.sources.config_keys import READ, is_harmless, told_keys
-from reader_edge_export.sources.stored_tensors import StoredTensor
+from reader_edge_export.sources.folder.stored_tensors import StoredTensor
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 
 _TEXT_TYPES = {  # by model_type of the whole: those of the text model that can be exported

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_export.markers import MARKER_DOMAIN, TREE_ATTENTION
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.trace.markers import MARKER_DOMAIN, TREE_ATTENTION
 from reader_edge_runtime.package.manifest import MASKED
 from tests.runtime.execution.int8_rows import rotated_key, rounded_rows
 from tests.runtime.execution.native_operator import Attention, Build

@@ -21,8 +21,8 @@ from reader_edge_export.blocks.block_type import BLOCK_TYPES
 from reader_edge_export.blocks.file_blocks import blocks_of
 from reader_edge_export.blocks.linear import gguf_linear, store_blocks
 from reader_edge_export.blocks.spread_linear import BlockMatrix, spread_block_linear
-from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_export.operators import Int8Matrix, rotary_heads, spread_row_linear, swiglu
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.operators.definitions import Int8Matrix, rotary_heads, spread_row_linear, swiglu
 from reader_edge_export.quantize.hadamard import block_size, hadamard
 from tests.expert_matrices import random_experts
 from tests.gguf_files import random_rows

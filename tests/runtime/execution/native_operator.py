@@ -12,10 +12,10 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_export.lowering import lower_attention
-from reader_edge_export.markers import TREE_ATTENTION
-from reader_edge_export.operators import OPERATOR_DOMAIN
+from reader_edge_export.lowering.attention_lowering import lower_attention
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.operators.definitions import OPERATOR_DOMAIN
+from reader_edge_export.trace.markers import TREE_ATTENTION
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.execution.onnxruntime.session import cpu_options

@@ -8,7 +8,7 @@ import onnx
 import onnxruntime as ort
 from onnx import helper, numpy_helper
 
-from reader_edge_export.operators import OPERATOR_DOMAIN
+from reader_edge_export.operators.definitions import OPERATOR_DOMAIN
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 
 

@@ -11,7 +11,7 @@ import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
 
-from reader_edge_export.operators import OPERATOR_DOMAIN
+from reader_edge_export.operators.definitions import OPERATOR_DOMAIN
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
-from reader_edge_export.operators import rotary_heads, swiglu
+from reader_edge_export.operators.definitions import rotary_heads, swiglu
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.execution.onnxruntime.session import open_session

@@ -10,8 +10,8 @@ import onnx_ir as ir
 import pytest
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
-from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_export.operators import Int8Matrix, spread_row_linear, spread_rows
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.operators.definitions import Int8Matrix, spread_row_linear, spread_rows
 from reader_edge_export.quantize.hadamard import block_size, hadamard
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import ProviderError

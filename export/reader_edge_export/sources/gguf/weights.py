@@ -23,13 +23,13 @@ from reader_edge_export.blocks.block_type import BLOCK_TYPES, BlockType
 from reader_edge_export.blocks.blocks import Blocks
 from reader_edge_export.blocks.file_blocks import blocks_of
 from reader_edge_export.sources.blank_model import check_largest, skeleton_of
+from reader_edge_export.sources.folder.weight_places import unread_modules
 from reader_edge_export.sources.gguf.expert_places import expert_rows, expert_tensors, is_of_experts, is_turned
 from reader_edge_export.sources.gguf.gguf_file import GgufFile, Tensor
 from reader_edge_export.sources.gguf.layer_sizes import architecture_of, later_tensors
 from reader_edge_export.sources.gguf.rope import FREQUENCY_FACTORS, ROPE_TENSORS, factors_of
 from reader_edge_export.sources.gguf.value_heads import value_columns, value_rows
 from reader_edge_export.sources.source_model import SourceModel
-from reader_edge_export.sources.weight_places import unread_modules
 from reader_edge_export.sources.weights import Weights
 from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.errors import GgufError

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from reader_edge_export.sources.stored_tensors import StoredTensor
+from reader_edge_export.sources.folder.stored_tensors import StoredTensor
 from reader_edge_runtime.errors import ExportError
 
 FLOATS = ("F16", "BF16", "F32")

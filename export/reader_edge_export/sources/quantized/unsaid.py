@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from reader_edge_export.sources.json_file import read_json
+from reader_edge_export.sources.folder.json_file import read_json
+from reader_edge_export.sources.folder.stored_tensors import StoredTensor
 from reader_edge_export.sources.quantized.formats import AWQ, GPTQ, quantization_of
-from reader_edge_export.sources.stored_tensors import StoredTensor
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 
 _FILES = {"quantize_config.json": GPTQ, "quant_config.json": AWQ}

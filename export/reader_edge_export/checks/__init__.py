@@ -1,0 +1,1 @@
+"""Checks of a package against its source, and figures of its quality."""

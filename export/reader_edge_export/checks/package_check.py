@@ -1,0 +1,83 @@
+"""A package compared with its source, and asked for its likely successors. Imports PyTorch: see `pipeline`."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+
+from reader_edge_export.checks.parity import GreedyAgainstSource, TreeAgainstDecoding, TreeAgainstSource, TreeCase
+from reader_edge_export.checks.pass_chain import Check, PackageRunner, WholePackage, chains_of, figures_of
+from reader_edge_export.checks.quality import QualityAgainstSource, max_quality_tokens, source_figures
+from reader_edge_export.package.layered_package import LayeredPackage
+from reader_edge_export.sources.source import Source
+from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.stages import Stages
+from reader_edge_export.successors import measure_successors, num_table_tokens
+from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
+from reader_edge_export.trace.layered_model import LayeredModel
+from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
+from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
+from reader_edge_runtime.package.manifest import HALF_PRECISIONS
+from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.text.tokenizer import Tokenizer
+
+_MIN_QUICK_TOKENS = 128
+_MAX_WHOLE_BYTES = 1 << 30  # loaded once for all passes; larger ones would take more memory than the source's layers
+
+
+class PackageCheck:
+    """Of a package whose files are there, on the CPU provider.
+
+    text: its tokenizer. workplace: a folder for what is needed meanwhile, on a disk with room for some layers in fp32.
+    """
+
+    def __init__(self, package: ModelPackage, text: Tokenizer, workplace: Path, stages: Stages) -> None:
+        self._package = package
+        self._text = text
+        self._workplace = workplace
+        self._stages = stages
+
+    def quality(self, source: Source, model: SourceModel, is_quick: bool = False) -> dict[str, float]:
+        """Figures for the manifest. is_quick: of a tenth of the text. Raises ParityError."""
+        with self._stages.enter("checking against the source"):
+            return self._quality(source, model, is_quick)
+
+    def successors(self, num_parameters: int, patience: int = 1) -> SuccessorTable:
+        """The package's likely successors. num_parameters, patience: see `num_table_tokens`."""
+        with self._stages.enter("asking for likely successors"):
+            num_tokens = num_table_tokens(self._package.manifest.vocab_size, num_parameters, patience)
+            return measure_successors(self._runner, self._text, num_tokens, self._stages)
+
+    def _quality(self, source: Source, source_model: SourceModel, is_quick: bool) -> dict[str, float]:
+        manifest, model = self._package.manifest, LayeredModel(source_model)
+        max_tokens = max_quality_tokens(source_model.num_parameters)
+        if is_quick:
+            max_tokens = max(_MIN_QUICK_TOKENS, max_tokens // 10)
+        max_length = min(MAX_SEQUENCE, source.max_context)
+        sequences = TextSet.bundled("held_out").token_sequences(self._text, max_length, max_tokens)
+        text_ids = list(chain.from_iterable(sequences))
+        case = TreeCase.draw(manifest, text_ids)
+        checks: list[Check] = [TreeAgainstDecoding(case)]
+        if manifest.precision in ("fp32", *HALF_PRECISIONS):
+            checks.append(TreeAgainstSource(manifest, model, case))
+        if manifest.precision == "fp32" and manifest.kv_dtype == "float32":
+            checks.append(GreedyAgainstSource.draw(manifest, model, text_ids))
+            return self._figures(model, checks)
+        checks.append(QualityAgainstSource(model, sequences))
+        return self._figures(model, checks) | source_figures(source.weight_types)
+
+    def _figures(self, model: LayeredModel, checks: Sequence[Check]) -> dict[str, float]:
+        """Figures of checks, all but the first of which walk through the source. That counts as half of the work."""
+        num_tokens = sum(each.num_tokens for each in chains_of(checks))
+        advance, num_walks = self._stages.share(2 * num_tokens), len(checks) - 1
+        model.advance = lambda walk: advance(walk / num_walks * num_tokens)
+        return figures_of(self._runner, checks, advance)
+
+    @cached_property
+    def _runner(self) -> PackageRunner:
+        """The package on the CPU provider; one in bf16 by its fp32 twin, which is written part by part."""
+        package = self._package
+        num_bytes = sum(entry.num_bytes for entry in package.manifest.files.values())
+        if num_bytes <= _MAX_WHOLE_BYTES and package.manifest.precision != "bf16":
+            return WholePackage(HostTarget.open(package))
+        return LayeredPackage(package, self._workplace)

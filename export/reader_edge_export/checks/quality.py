@@ -1,0 +1,64 @@
+"""What rounding costs: a package against the fp32 source over held-out texts."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from reader_edge_export.checks.divergence import KlDivergence
+from reader_edge_export.checks.pass_chain import PassChain
+from reader_edge_export.trace.layered_model import LayeredModel
+from reader_edge_runtime.errors import ParityError
+from reader_edge_runtime.target import ForwardResult
+
+MAX_MEAN_KL = 1.0  # nats; beyond this the text is another text
+
+# About a minute on two cores: all held-out texts up to 0.4 billion parameters, then less, but never less than is worth
+# measuring on.
+_MAX_TOKEN_PARAMETERS = 2_500_000_000_000
+_MIN_TOKENS = 1000
+_CHUNK = 64
+
+
+def max_quality_tokens(num_parameters: int) -> int:
+    """How many tokens a model of this size is measured on, at most."""
+    return max(_MIN_TOKENS, _MAX_TOKEN_PARAMETERS // num_parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class QualityAgainstSource:
+    """Divergence of a package from its source over texts, each from its first token; see `KlDivergence.figures`.
+
+    Its figures raise ParityError where the package has lost the model.
+    """
+
+    model: LayeredModel
+    sequences: Sequence[list[int]]
+
+    @property
+    def chains(self) -> Sequence[PassChain]:
+        return [PassChain.of_text([], token_ids, _CHUNK) for token_ids in self.sequences]
+
+    def figures(self, results: Iterator[ForwardResult]) -> dict[str, float]:
+        divergence = KlDivergence()
+        for chain, logits_of_source in zip(self.chains, self.model.logits(self.sequences), strict=True):
+            expected = logits_of_source.numpy()
+            for logits in (result.wanted_logits[0] for result in islice(results, len(chain.passes))):
+                divergence.add(expected[: len(logits)], logits)
+                expected = expected[len(logits) :]
+        figures = divergence.figures()
+        if not figures["mean_kl_nats"] <= MAX_MEAN_KL:
+            raise ParityError(
+                f"The quantised model strays {figures['mean_kl_nats']:.2g} nats per token from the source (limit "
+                f"{MAX_MEAN_KL:g}): export with a higher precision."
+            )
+        return figures
+
+
+def source_figures(weight_types: Sequence[str]) -> dict[str, float]:
+    """Bits of the source's coarsest weights where it came rounded itself: then its fp32 form is not the original.
+
+    weight_types: names of GGUF types, such as "Q4_1" and "F32"; none for a source in full precision.
+    """
+    bits = [int(number[0]) for name in weight_types if (number := re.search(r"\d+", name))]
+    return {"source_weight_bits": float(min(bits))} if bits and min(bits) < 16 else {}

@@ -1,0 +1,164 @@
+"""From the traced markers to the package's graph and weights."""
+
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes import common
+from onnxscript.rewriter import RewriteRuleSet
+from onnxscript.rewriter.rules.common import no_op_cast_rule
+
+from reader_edge_export.calibration.calibration import Calibration
+from reader_edge_export.fusion.heads import MERGED_HEADS, fuse_heads
+from reader_edge_export.fusion.norm import NORMS
+from reader_edge_export.fusion.rotary import fuse_rotary
+from reader_edge_export.fusion.swiglu import fuse_swiglu
+from reader_edge_export.lowering.attention_lowering import lower_attention
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.onnx_graph.insert_matrices import insert_matrices
+from reader_edge_export.onnx_graph.matrix import ExpertsTensor, matrix_of
+from reader_edge_export.onnx_graph.sizes import fold_sizes
+from reader_edge_export.onnx_graph.weight_file import WeightFile
+from reader_edge_export.options import ExportOptions
+from reader_edge_export.package.journal import Journal
+from reader_edge_export.quantize.vocabulary import HIDDEN_STATES
+from reader_edge_export.quantize.weight_storage import OnChoice, num_stored, store_weights, unseen_choice
+from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.stages import Advance, Stages
+from reader_edge_runtime.package.manifest import (
+    GRAPH_NAME,
+    HALF_PRECISIONS,
+    QUANTIZED_PRECISIONS,
+    WEIGHTS_NAME,
+    FileEntry,
+    file_entry,
+)
+
+TOP_K = 8
+
+
+def write_graph(
+    traced: Path,
+    folder: Path,
+    options: ExportOptions,
+    calibration: Calibration,
+    source: SourceModel,
+    journal: Journal | None = None,
+    stages: Stages | None = None,
+    on_choice: OnChoice = unseen_choice,
+) -> dict[str, FileEntry]:
+    """Lower the graph at `traced` as the options say and write it, with its weights beside it, into `folder`.
+
+    calibration: of the source; looked into for quantised weights only. journal: of the export into `folder`, if there
+    is one. stages: of the export, told how many weights are stored. on_choice: of `store_weights`. Returns what was
+    written, by file name. Raises ExportError, and what `on_choice` does.
+    """
+    model = ir.load(traced)
+    # Weights beyond 2 GB come in a side file, and constants that stay nodes would go on pointing there.
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    with WeightFile(folder, journal) as weights:
+        editor = GraphEditor(model, weights)
+        insert_matrices(editor, source)
+        advance = (stages or Stages()).share(num_stored(model.graph, options.precision))
+        _lower(editor, options, calibration, journal, advance, on_choice)
+        for value in model.graph.initializers.values():
+            value.const_value = _written(value, weights, advance)
+    ir.save(model, folder / GRAPH_NAME)
+    onnx.checker.check_model(folder / GRAPH_NAME, full_check=True)
+    return {GRAPH_NAME: file_entry(folder / GRAPH_NAME), WEIGHTS_NAME: weights.entry}
+
+
+def _written(value: ir.Value, weights: WeightFile, advance: Advance) -> ir.TensorProtocol:
+    """An initializer's tensor as the package has it: in the file of weights, or small and in the graph."""
+    tensor = value.const_value
+    assert tensor is not None
+    if isinstance(tensor, ir.ExternalTensor) and tensor.location == WEIGHTS_NAME:
+        return tensor
+    advance(tensor.size)
+    name, matrix = str(value.name), matrix_of(value)
+    if matrix is not None and not matrix.is_turned and weights.takes(tensor.nbytes):
+        return weights.add_parts(matrix.row_parts(), tensor.dtype, matrix.shape, name)
+    if isinstance(tensor, ExpertsTensor):
+        return weights.add_parts(tensor.parts(), tensor.dtype, tensor.matrices.shape, name)
+    if weights.takes(tensor.nbytes):
+        return weights.add(tensor.numpy(), tensor.dtype, name)
+    return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
+
+
+def _lower(
+    editor: GraphEditor,
+    options: ExportOptions,
+    calibration: Calibration,
+    journal: Journal | None,
+    advance: Advance,
+    on_choice: OnChoice,
+) -> None:
+    model = editor.model
+    common.DeduplicateInitializersPass()(model)
+    common.IdentityEliminationPass()(model)  # weights that are equal come as one, and as copies of it
+    _add_unread_inputs(model.graph)
+    fold_sizes(editor)
+    if options.attention != "portable":
+        # Models that also run in half precision leave casts from fp32 to fp32 everywhere.
+        RewriteRuleSet([no_op_cast_rule]).apply_to_model(model)
+        common.IdentityEliminationPass()(model)
+        fuse_rotary(editor)
+    if options.precision in HALF_PRECISIONS:
+        NORMS.apply_to_model(model)
+    lower_attention(editor, options.attention, options.precision in QUANTIZED_PRECISIONS, options.kv_dtype)
+    common.CommonSubexpressionEliminationPass()(model)  # sizes, masks and angles are the same in all layers
+    is_portable = options.attention == "portable"
+    store_weights(editor, options.precision, is_portable, calibration, journal, advance, on_choice)
+    if options.attention == "exact":  # products that share their rows are one by now
+        fuse_swiglu(editor)
+        fuse_heads(editor)
+        MERGED_HEADS.apply_to_model(model)
+    _add_top_logits(editor)
+    if options.is_for_devices:
+        _add_log_sum_exp(editor)
+    else:
+        model.graph.outputs.append(_value(model.graph, HIDDEN_STATES))
+    for tidy in (common.IdentityEliminationPass(), common.RemoveUnusedNodesPass(), common.RemoveUnusedOpsetsPass()):
+        tidy(model)
+
+
+def _add_unread_inputs(graph: ir.Graph) -> None:
+    """Inputs of the contract that no layer reads: all have windows, or none has positions."""
+    present = {value.name for value in graph.inputs}
+    for name, sizes, dtype in (
+        ("tree_mask", ("B", 1, "N", "M"), ir.DataType.FLOAT),
+        ("position_ids", ("B", "N"), ir.DataType.INT64),
+    ):
+        if name not in present:
+            graph.inputs.append(ir.Value(name=name, shape=ir.Shape(sizes), type=ir.TensorType(dtype)))
+
+
+def _add_top_logits(editor: GraphEditor) -> None:
+    """Report each row's best successors, so that drafting learns from rejected rows without reading whole ones."""
+    logits = _logits(editor)
+    vocab_size = logits.shape[-1] if logits.shape is not None else None
+    top_k = min(TOP_K, vocab_size) if isinstance(vocab_size, int) else TOP_K
+    values, indices = editor.op_multi("TopK", [logits, editor.int64s(top_k)], 2, {"axis": -1})
+    indices.dtype = ir.DataType.INT64
+    _report(editor, indices, "top_ids", "B", "R", top_k)
+    _report(editor, values, "top_logits", "B", "R", top_k)
+
+
+def _add_log_sum_exp(editor: GraphEditor) -> None:
+    """Report what turns a row's logits into log-probabilities, so that no row is read for one."""
+    total = editor.op("ReduceLogSumExp", [_logits(editor), editor.int64s(-1)], {"keepdims": 0})
+    _report(editor, total, "log_sum_exp", "B", "R")
+
+
+def _report(editor: GraphEditor, value: ir.Value, name: str, *sizes: int | str) -> None:
+    editor.append()
+    value.name, value.shape = name, ir.Shape(sizes)
+    editor.graph.outputs.append(value)
+
+
+def _logits(editor: GraphEditor) -> ir.Value:
+    return next(value for value in editor.graph.outputs if value.name == "logits")
+
+
+def _value(graph: ir.Graph, name: str) -> ir.Value:
+    return next(value for node in graph for value in node.outputs if value.name == name)

@@ -1,0 +1,148 @@
+"""A package's file of weights, written while its graph is made: no more than one matrix is in memory."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from reader_edge_export.package.journal import Journal, StoredMatrix
+from reader_edge_runtime.arrays import Array
+from reader_edge_runtime.package.manifest import WEIGHTS_NAME, FileEntry
+
+Parts = Iterable[Array]  # of a tensor, some of its rows after others
+Values = Callable[[], Iterable[Array | Parts]]  # of tensors in turn, each whole or in parts
+
+_PAGE, _LINE = 4096, 64  # what large tensors begin at, and small ones
+_MIN_PAGED_BYTES = 1 << 16
+_MIN_BYTES = 256  # smaller ones stay in the graph
+_CHUNK = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class TensorForm:
+    """What a tensor will be, known before its values are."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, name: str, dtype: npt.DTypeLike, *shape: int) -> "TensorForm":
+        return cls(name, np.dtype(dtype), shape)
+
+    @property
+    def num_bytes(self) -> int:
+        return prod(self.shape) * self.dtype.itemsize
+
+
+class WeightFile:
+    """The file WEIGHTS_NAME in a folder; tensors are only ever added. Its checksum is known when it is whole.
+
+    journal: of what an export that was killed had written already, and where matrices are noted; None without one.
+    """
+
+    def __init__(self, folder: Path, journal: Journal | None = None) -> None:
+        self._folder = folder
+        self._journal = journal
+        path = folder / WEIGHTS_NAME
+        self._file = path.open("r+b" if journal is not None and journal.has_matrices else "wb", buffering=0)
+        self._sha256 = hashlib.sha256()
+        self._num_bytes = 0
+
+    def __enter__(self) -> "WeightFile":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._file.close()
+
+    @property
+    def entry(self) -> FileEntry:
+        """Size and checksum of what was written."""
+        return FileEntry(self._num_bytes, self._sha256.hexdigest())
+
+    def takes(self, num_bytes: int) -> bool:
+        """Whether a tensor of so many bytes goes into the file, and not into the graph."""
+        return num_bytes >= _MIN_BYTES
+
+    def add(self, array: Array, dtype: ir.DataType, name: str) -> ir.ExternalTensor:
+        """Write a tensor, and return it as one that lies in the file."""
+        return self.add_parts([array], dtype, array.shape, name)
+
+    def add_parts(
+        self, parts: Iterable[Array], dtype: ir.DataType, shape: tuple[int, ...], name: str
+    ) -> ir.ExternalTensor:
+        """Write a tensor of this shape, some of its rows after others, each part no sooner than it is made."""
+        num_bytes = prod(shape) * dtype.numpy().itemsize
+        self._write(bytes(_padding(self._num_bytes, num_bytes)))
+        offset = self._num_bytes
+        for part in parts:
+            data = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
+            for start in range(0, len(data), _CHUNK):
+                self._write(data[start : start + _CHUNK].data)
+        assert self._num_bytes == offset + num_bytes, name
+        return self._tensor(name, dtype, shape, offset, num_bytes)
+
+    def add_matrix(
+        self, parameters: Sequence[str], forms: Sequence[TensorForm], values: Values
+    ) -> list[ir.ExternalTensor]:
+        """The tensors of a matrix that is made of these parameters, of any size, as they lie in the file.
+
+        values: of the forms, whole or in parts; not asked for where an export that was killed has written them.
+        """
+        begin, offsets = self._num_bytes, list(_offsets(self._num_bytes, forms))
+        end = offsets[-1] + forms[-1].num_bytes
+        checksum = self._journal.take(parameters, begin, end, self._sha256) if self._journal is not None else None
+        if checksum is not None:
+            self._sha256, self._num_bytes = checksum, end
+            self._file.seek(end)
+        else:
+            self._file.truncate(begin)
+            for array, form in zip(values(), forms, strict=True):
+                parts = [array] if isinstance(array, np.ndarray) else array
+                self.add_parts(_checked(parts, form), ir.DataType.from_numpy(form.dtype), form.shape, form.name)
+            if self._journal is not None:
+                self._journal.add(StoredMatrix(tuple(parameters), begin, end, self._sha256.hexdigest()))
+        return [
+            self._tensor(form.name, ir.DataType.from_numpy(form.dtype), form.shape, offset, form.num_bytes)
+            for form, offset in zip(forms, offsets, strict=True)
+        ]
+
+    def _tensor(
+        self, name: str, dtype: ir.DataType, shape: tuple[int, ...], offset: int, num_bytes: int
+    ) -> ir.ExternalTensor:
+        return ir.ExternalTensor(
+            WEIGHTS_NAME, offset, num_bytes, dtype, shape=ir.Shape(shape), name=name, base_dir=self._folder
+        )
+
+    def _write(self, data: bytes | memoryview) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[self._file.write(view) :]
+        self._sha256.update(data)
+        self._num_bytes += len(data)
+
+
+def _checked(parts: Iterable[Array], form: TensorForm) -> Iterator[Array]:
+    for part in parts:
+        assert (part.dtype, part.shape[1:]) == (form.dtype, form.shape[1:]), form
+        yield part
+
+
+def _padding(position: int, num_bytes: int) -> int:
+    """Bytes between what is written and a tensor of so many."""
+    return -position % (_PAGE if num_bytes >= _MIN_PAGED_BYTES else _LINE)
+
+
+def _offsets(position: int, forms: Sequence[TensorForm]) -> Iterator[int]:
+    """Where tensors will lie, one after the other."""
+    for form in forms:
+        position += _padding(position, form.num_bytes)
+        yield position
+        position += form.num_bytes

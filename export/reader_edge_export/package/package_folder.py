@@ -1,0 +1,158 @@
+"""The folder that an export writes: it appears whole, or everything stays as it was."""
+
+import errno
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from reader_edge_export.package.folder_lock import FolderLock
+from reader_edge_export.package.journal import JOURNAL_NAME, MOMENTS_NAME, TABLE_NAME, WORK_NAME, has_work
+from reader_edge_runtime.atomic_file import FULL_DISK, is_living, leftovers, temporary_name, temporary_names
+from reader_edge_runtime.errors import ExportError
+from reader_edge_runtime.package.manifest import MANIFEST_NAME, WEIGHTS_NAME
+
+
+def check_target(out: Path, force: bool) -> None:
+    """Raise ExportError unless a package may be written at `out`, an absolute path."""
+    if not str(out).isprintable():  # else ONNX's own libraries fail, and a terminal obeys
+        raise ExportError(f"'{out}' holds what is no text, or cannot be shown: choose another folder.")
+    if not out.exists():
+        return
+    if not force:
+        raise ExportError(f"'{out}' exists already: choose another folder or replace it with --force.")
+    if not out.is_dir() or (any(out.iterdir()) and not (out / MANIFEST_NAME).is_file()):
+        raise ExportError(f"'{out}' is no model package, so --force does not replace it: choose another folder.")
+
+
+@contextmanager
+def new_package(out: Path, force: bool, key: str | None = None) -> Iterator[Path]:
+    """A folder beside `out` that takes its place when the block ends well, and vanishes when it does not.
+
+    Its folder WORK_NAME goes when it is in its place, and not before: what a kill leaves can be gone on with. At first
+    it is empty, or has the work that an export of the same key left there when it was killed (see `Journal`).
+    Raises ExportError for a target in the way, a full disk and other failures of the file system.
+    """
+    partial = out.with_name(f".{out.name}.partial-{os.getpid()}-{secrets.randbits(32)}")
+    lock = None
+    try:
+        _put_back(out, partial)
+        check_target(out, force)
+        lock = _taken_over(out, key, partial) or _new_folder(partial)
+        yield partial
+        check_target(out, force)
+        _put_in_place(partial, out)
+    except Exception as error:
+        if is_disk_full(error):
+            raise ExportError(f"The disk of '{out.parent}' is full: free some space and export again.") from error
+        if isinstance(error, OSError):
+            raise ExportError(
+                f"The package at '{out}' cannot be written ({error.strerror or error}): choose another folder."
+            ) from error
+        raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        if lock is not None:
+            lock.release()
+
+
+def _put_back(out: Path, partial: Path) -> None:
+    """An old package that a killed export to `out` had moved away comes back."""
+    for old in leftovers(out, "old"):
+        if out.exists():
+            _remove(old, partial)
+        else:
+            old.rename(out)
+
+
+def _taken_over(out: Path, key: str | None, partial: Path) -> FolderLock | None:
+    """Give the name `partial` to the folder of a killed export to `out`, where one of the key can go on with it.
+
+    Other folders of killed exports are removed. None where there is none to go on with.
+    """
+    taken = None
+    for path, process_id in temporary_names(out).items():
+        lock = FolderLock.take(path)
+        if lock is None or (not lock.is_real and is_living(process_id)):
+            continue
+        if taken is None and key is not None and _is_own(path) and has_work(path, key):
+            path.rename(partial)
+            _keep_work(partial)
+            taken = lock
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+            lock.release()
+    return taken
+
+
+def _new_folder(path: Path) -> FolderLock:
+    while True:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = FolderLock.take(path, waits=True)
+        if lock is not None:  # else another export found it before it was locked, and removed it
+            return lock
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether what an export goes on with is this user's, and no link to what lies elsewhere."""
+    user = os.geteuid() if hasattr(os, "geteuid") else 0
+    is_folder = dict.fromkeys(_worked_on(folder), False) | {folder: True, folder / WORK_NAME: True}
+    for path, is_one in is_folder.items():
+        if path.is_symlink() or path.exists():
+            state = path.lstat()
+            kind = stat.S_ISDIR(state.st_mode) if is_one else stat.S_ISREG(state.st_mode) and state.st_nlink == 1
+            if not kind or state.st_uid != user:
+                return False
+    return True
+
+
+def _keep_work(folder: Path) -> None:
+    """Remove from a folder all that an export does not go on with."""
+    for path in (*folder.iterdir(), *(folder / WORK_NAME).iterdir()):
+        if path.is_dir() and not path.is_symlink():
+            if path.name != WORK_NAME:
+                shutil.rmtree(path)
+        elif path not in _worked_on(folder):
+            path.unlink()
+
+
+def _worked_on(folder: Path) -> list[Path]:
+    """The files that an export goes on with."""
+    return [folder / WEIGHTS_NAME, *(folder / WORK_NAME / name for name in (JOURNAL_NAME, MOMENTS_NAME, TABLE_NAME))]
+
+
+def _put_in_place(partial: Path, out: Path) -> None:
+    if not out.exists():
+        partial.rename(out)
+        _remove(out / WORK_NAME, partial)
+        return
+    old = temporary_name(out, "old")
+    out.rename(old)
+    try:
+        partial.rename(out)
+    except BaseException:
+        if not out.exists():
+            old.rename(out)
+        raise
+    _remove(out / WORK_NAME, partial)
+    _remove(old, partial)
+
+
+def _remove(folder: Path, partial: Path) -> None:
+    """Remove a folder by the name `partial`: what a kill leaves of it is no package and no work."""
+    with suppress(FileNotFoundError):
+        folder.rename(partial)
+    shutil.rmtree(partial, ignore_errors=True)
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether an error, or what it came from, is a full disk."""
+    # Libraries in C++ report a full disk as a RuntimeError with the system's words.
+    while error is not None:
+        if (isinstance(error, OSError) and error.errno in FULL_DISK) or os.strerror(errno.ENOSPC) in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -1,0 +1,147 @@
+"""The matrices of experts in a folder: of all as one tensor, each expert's as tensors of its own, or in MXFP4.
+
+MXFP4 (gpt-oss) has two numbers of four bits in a byte, the first in its low half, and a power of two for each 32 of an
+output's: https://www.opencompute.org/documents/ocp-microscaling-formats-mx-v1-0-spec-final-pdf
+"""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from reader_edge_export.blocks.block_type import BLOCK_TYPES
+from reader_edge_export.blocks.blocks import Blocks
+from reader_edge_export.sources.folder.stored_tensors import StoredTensor
+from reader_edge_export.sources.folder.weight_places import Places
+from reader_edge_export.sources.quantized.packing import FLOATS
+from reader_edge_runtime.errors import ExportError
+
+_OWN = re.compile(r"(.*\.experts)\.(0|[1-9][0-9]{0,4})\.([a-z0-9_]+)\.weight")
+_PARTS = {  # of an expert: the parameter of all experts that it is in, and behind which other
+    **{"gate_proj": ("gate_up_proj", 0), "up_proj": ("gate_up_proj", 1), "down_proj": ("down_proj", 0)},
+    **{"w1": ("gate_up_proj", 0), "w3": ("gate_up_proj", 1), "w2": ("down_proj", 0)},
+}
+_GRANITE = {
+    "input_linear.weight": "experts.gate_up_proj",
+    "output_linear.weight": "experts.down_proj",
+    "router.layer.weight": "router.weight",
+}
+_BLOCKS, _SCALES = "_blocks", "_scales"
+MXFP4 = BLOCK_TYPES["MXFP4"]
+_NUM_PARTS = {"gate_up_proj": 2, "down_proj": 1}
+
+
+class ExpertTensors(ABC):
+    """The tensors that fill a parameter (X, ...), an expert's part at a time. num_experts: X."""
+
+    num_experts: int
+
+    @abstractmethod
+    def read(self, expert: int) -> torch.Tensor:
+        """An expert's part as its module has it, fp32."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTensors(ExpertTensors):
+    """parts: of each expert, the tensors whose rows make its matrix, one's after the other's."""
+
+    parts: list[list[StoredTensor]]
+
+    @property
+    def num_experts(self) -> int:  # type: ignore[override]
+        return len(self.parts)
+
+    def read(self, expert: int) -> torch.Tensor:
+        return torch.cat([part.read().float() for part in self.parts[expert]])
+
+
+@dataclass(frozen=True, slots=True)
+class Mxfp4Tensors(ExpertTensors):
+    """blocks: uint8 (X, J, blocks, 16), where the module has (X, K, J). scales: uint8 (X, J, blocks), powers of two."""
+
+    blocks: StoredTensor
+    scales: StoredTensor
+
+    @property
+    def num_experts(self) -> int:  # type: ignore[override]
+        return self.blocks.shape[0]
+
+    def read(self, expert: int) -> torch.Tensor:
+        return torch.from_numpy(self.blocks_of(expert).dequantized(slice(None))).T.contiguous()
+
+    def blocks_of(self, expert: int) -> Blocks:
+        """An expert's matrix (J, K), as it is stored."""
+        values, exponents = self.blocks.read_part(expert).numpy(), self.scales.read_part(expert).numpy()
+        return Blocks(MXFP4, {"values": values, "scale_exponents": exponents})
+
+
+def gather_experts(
+    folder: Path, places: Places, tensors: Mapping[str, StoredTensor]
+) -> tuple[dict[str, StoredTensor], dict[str, ExpertTensors]]:
+    """Of a folder's tensors, those that fill a parameter of their own, and others by the parameters that they fill.
+
+    Raises ExportError where an expert's are missing, too many or of another shape.
+    """
+    tensors = {_newer(name): tensor for name, tensor in tensors.items()}
+    others: dict[str, StoredTensor] = {}
+    packed: dict[str, ExpertTensors] = {}
+    found: dict[str, dict[tuple[int, int], StoredTensor]] = {}
+    for name, tensor in tensors.items():
+        if name.endswith(_SCALES) and name.removesuffix(_SCALES) + _BLOCKS in tensors:
+            continue
+        if name.endswith(_BLOCKS) and (parameter_name := places.name_of(name.removesuffix(_BLOCKS))) is not None:
+            packed[parameter_name] = _packed(folder, places, parameter_name, tensor, tensors)
+            continue
+        own = _OWN.fullmatch(name)
+        parameter, part = _PARTS.get(own[3], ("", 0)) if own else ("", 0)
+        full = places.name_of(f"{own[1]}.{parameter}") if own else None
+        if own is None or full is None:
+            others[name] = tensor
+        else:
+            found.setdefault(full, {})[int(own[2]), part] = tensor
+    return others, packed | {name: _checked(folder, places, name, each) for name, each in found.items()}
+
+
+def _newer(name: str) -> str:
+    """What a module of transformers 5 calls a tensor of Granite's files."""
+    before, found, part = name.partition(".block_sparse_moe.")
+    return before + found + _GRANITE.get(part, part)
+
+
+def _packed(
+    folder: Path, places: Places, name: str, blocks: StoredTensor, tensors: Mapping[str, StoredTensor]
+) -> Mxfp4Tensors:
+    parameter = places.find(name)
+    assert parameter is not None
+    scales = tensors.get(blocks.name.removesuffix(_BLOCKS) + _SCALES)
+    shape = (parameter.shape[0], parameter.shape[-1], -(-parameter.shape[-2] // 32)) if parameter.ndim == 3 else ()
+    stored = (blocks.shape, blocks.dtype, *((scales.shape, scales.dtype) if scales is not None else ()))
+    if scales is None or stored != ((*shape, 16), "U8", shape, "U8") or parameter.shape[-2] % 32:
+        raise ExportError(
+            f"'{folder}' holds {blocks.name!r:.80} in blocks that do not fit {tuple(parameter.shape)}, which its "
+            "config.json says, or without their scales: fetch the model again."
+        )
+    return Mxfp4Tensors(blocks, scales)
+
+
+def _checked(folder: Path, places: Places, name: str, tensors: Mapping[tuple[int, int], StoredTensor]) -> OwnTensors:
+    parameter = places.find(name)
+    assert parameter is not None
+    num_experts, num_outputs, num_inputs = parameter.shape
+    num_parts = _NUM_PARTS[name.rpartition(".")[2]]
+    wanted = [(expert, part) for expert in range(num_experts) for part in range(num_parts)]
+    if sorted(tensors) != wanted:
+        raise ExportError(
+            f"'{folder}' holds {len(tensors)} tensors for {name:.80}, of which {len(wanted)} experts' are wanted: "
+            "fetch the model again."
+        )
+    for tensor in tensors.values():
+        if tensor.shape != (num_outputs // num_parts, num_inputs) or tensor.dtype not in (*FLOATS, "F64"):
+            raise ExportError(
+                f"'{folder}' holds {tensor.name!r:.80} as {tensor.dtype} of the shape {tensor.shape}, which is not "
+                f"{(num_outputs // num_parts, num_inputs)} of numbers as its config.json says: fetch the model again."
+            )
+    return OwnTensors([[tensors[expert, part] for part in range(num_parts)] for expert in range(num_experts)])

@@ -1,0 +1,103 @@
+"""The weights in a folder of Hugging Face format, and the model that they are for."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from reader_edge_export.blocks.block_type import BlockType
+from reader_edge_export.blocks.blocks import Blocks
+from reader_edge_export.sources.blank_model import built_config, check_largest, skeleton_of
+from reader_edge_export.sources.config_form import class_form
+from reader_edge_export.sources.folder.expert_tensors import MXFP4, ExpertTensors, Mxfp4Tensors, gather_experts
+from reader_edge_export.sources.folder.stored_tensors import StoredTensor, stored_tensors
+from reader_edge_export.sources.folder.weight_places import Places, check_places, check_shapes, fill, has_own_head
+from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.sources.text_part import text_tensors
+from reader_edge_export.sources.weights import Weights
+from reader_edge_runtime.arrays import Float32Array
+from reader_edge_runtime.errors import ExportError
+
+
+class FolderWeights(Weights):
+    """tensors, experts: by the names of the parameters that they fill."""
+
+    def __init__(self, folder: Path, tensors: Mapping[str, StoredTensor], experts: Mapping[str, ExpertTensors]) -> None:
+        self._folder = folder
+        self._tensors = tensors
+        self._experts = experts
+
+    def read(self, name: str) -> Float32Array:
+        if name in self._experts:
+            return np.stack([self.read_expert(name, expert) for expert in range(self._experts[name].num_experts)])
+        return checked_values(self._folder, name, self._tensors[name].read().float())
+
+    def read_rows(self, name: str, start: int, stop: int) -> Float32Array:
+        return self._values_of_rows(name, [slice(start, stop)])
+
+    def rows(self, name: str, indices: npt.NDArray[np.int64]) -> Float32Array:
+        found, places = np.unique(indices, return_inverse=True)
+        rows = self._values_of_rows(name, [slice(row, row + 1) for row in found.tolist()])
+        return rows[places.reshape(indices.shape)]
+
+    def _values_of_rows(self, name: str, parts: Sequence[slice]) -> Float32Array:
+        return checked_values(self._folder, name, self._tensors[name].read_rows(parts).float())
+
+    def read_expert(self, name: str, expert: int) -> Float32Array:
+        stored = self._experts.get(name)
+        values = self._tensors[name].read_part(expert).float() if stored is None else stored.read(expert)
+        return checked_values(self._folder, name, values)
+
+    def stored_type(self, name: str) -> str:
+        block_type = self.block_type(name)
+        return self._tensors[name].dtype if block_type is None else block_type.name
+
+    def block_type(self, name: str) -> BlockType | None:
+        return MXFP4 if isinstance(self._experts.get(name), Mxfp4Tensors) else None
+
+    def expert_blocks(self, name: str, expert: int) -> Blocks:
+        stored = self._experts[name]
+        assert isinstance(stored, Mxfp4Tensors)
+        blocks = stored.blocks_of(expert)
+        if not blocks.is_finite:
+            raise _not_finite(self._folder, name)
+        return blocks
+
+
+def open_folder(folder: Path, config: Mapping[str, Any], is_part: bool = False) -> SourceModel:
+    """The model in a folder of Hugging Face format. config: what its config.json holds.
+
+    is_part: whether the folder holds more than the text model, as that of images, and config is that of the text model.
+
+    Raises ExportError where its weights do not fit its config or are left over, and where memory is short.
+    """
+    tensors = text_tensors(stored_tensors(folder)) if is_part else stored_tensors(folder)
+    form = class_form(config)
+    if built_config(form, str(folder)).tie_word_embeddings and has_own_head(tensors):
+        form["tie_word_embeddings"] = False
+    skeleton = skeleton_of(form, str(folder))
+    places = Places(skeleton)
+    tensors, experts = gather_experts(folder, places, tensors)
+    check_shapes(folder, skeleton, tensors)
+    is_left = {name: places.find(name) is None or name in experts for name in tensors}
+    left_over = [name for name, is_over in is_left.items() if is_over and not places.is_unread(name)]
+    check_places(folder, places.missing((*tensors, *experts)), left_over)
+    check_largest(skeleton, str(folder))
+    return SourceModel(skeleton, FolderWeights(folder, fill(folder, places, tensors), experts))
+
+
+def checked_values(folder: Path, name: str, values: torch.Tensor) -> Float32Array:
+    """A parameter's values as they are; raises ExportError where one is not finite."""
+    if values.numel() and not all(extreme.isfinite() for extreme in values.aminmax()):  # each is NaN if any value is
+        raise _not_finite(folder, name)
+    array: Float32Array = values.contiguous().numpy()
+    return array if array.flags.writeable else np.array(array)
+
+
+def _not_finite(folder: Path, name: str) -> ExportError:
+    return ExportError(
+        f"The weights in '{folder}' are not all finite numbers, {name} among them: fetch the model again."
+    )

@@ -1,0 +1,172 @@
+"""A model in Hugging Face format, in a folder: checked before anything heavy is imported."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reader_edge_export.architectures import check_architecture, is_mixture, max_context_of
+from reader_edge_export.sources.config_form import class_form
+from reader_edge_export.sources.folder.folder_entries import check_entries
+from reader_edge_export.sources.folder.json_file import read_json
+from reader_edge_export.sources.folder.stored_tensors import stored_tensors
+from reader_edge_export.sources.folder.weight_files import check_names, weight_files
+from reader_edge_export.sources.quantized.formats import MXFP4, Quantization, plain_config, quantization_of
+from reader_edge_export.sources.quantized.unsaid import with_settings
+from reader_edge_export.sources.source import Source
+from reader_edge_export.sources.text_part import has_other_modules, other_modules, text_config_of
+from reader_edge_runtime.errors import ExportError, TokenizerError, UnsupportedArchitectureError
+from reader_edge_runtime.package.manifest import MAX_VOCAB, sha256_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+    from reader_edge_export.sources.source_model import SourceModel
+
+OTHER_TOKENIZERS = ("tokenizer.model", "tekken.json", "spiece.model", "vocab.json", "vocab.txt", "merges.txt")
+_WEIGHT_TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+
+
+@dataclass(frozen=True, slots=True)
+class HuggingFaceSource(Source):
+    """A folder that holds a supported model.
+
+    quantization: what another tool did to its weights, None if nothing. is_part: whether the folder's model is more,
+    for images or later tokens, of which this is the text model. other_modules: those of the folder that are not.
+    """
+
+    folder: Path
+    quantization: Quantization | None = None
+    is_part: bool = False
+    other_modules: tuple[str, ...] = ()
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        return self.other_modules
+
+    @property
+    def files(self) -> list[Path]:
+        return sorted(path for path in self.folder.iterdir() if path.is_file())
+
+    def fingerprint(self) -> str:
+        """SHA-256 over config.json and the weight files: one line "<sha256>  <name>" each, sorted by name."""
+        paths = sorted([self.folder / "config.json", *weight_files(self.folder)], key=lambda path: path.name)
+        lines = "".join(f"{sha256_of(path)}  {path.name}\n" for path in paths)
+        return hashlib.sha256(lines.encode()).hexdigest()
+
+    def open_model(self) -> "SourceModel":
+        from reader_edge_export.sources.folder.folder_weights import open_folder
+        from reader_edge_export.sources.quantized.folder import QuantizedFolder
+        from reader_edge_export.sources.reading_check import check_reading
+
+        if self.quantization is None or self.quantization.method == MXFP4:  # in which experts alone are
+            model = open_folder(self.folder, plain_config(self.config), self.is_part)
+        else:
+            model = QuantizedFolder(self.folder, self.quantization).open(class_form(plain_config(self.config)))
+        check_reading(model, self.config)
+        return model
+
+    @property
+    def is_kept(self) -> bool:
+        return self._has_kept_experts
+
+    def check_keepable(self) -> None:
+        if not self._has_kept_experts:
+            raise self._nothing_to_keep()
+
+    @property
+    def _has_kept_experts(self) -> bool:
+        """Of which nearly all of the model is."""
+        return self.quantization is not None and self.quantization.method == MXFP4
+
+    def load_tokenizer(self, vocab_size: int) -> "PreTrainedTokenizerFast":
+        from reader_edge_export.sources.folder.folder_tokenizer import load_tokenizer
+
+        return load_tokenizer(self.folder, vocab_size)
+
+    def special_token_ids(self, tokenizer: "PreTrainedTokenizerFast") -> tuple[tuple[int, ...], int | None]:
+        """Of generation_config.json, else config, else tokenizer."""
+        generation = _generation_config(self.folder)
+        eos = _first_ids("eos_token_id", generation, self.config) or _ids("eos_token_id", tokenizer.eos_token_id)
+        bos = _first_ids("bos_token_id", generation, self.config) or _ids("bos_token_id", tokenizer.bos_token_id)
+        return eos, bos[0] if bos else None
+
+
+def check_folder(folder: Path) -> None:
+    """Raise ExportError or UnsupportedArchitectureError unless a folder holds a model of a known architecture."""
+    if not folder.is_dir():
+        raise ExportError(f"No model at '{folder}': give a folder in Hugging Face format or a GGUF file.")
+    check_entries(folder)
+    config = read_json(folder / "config.json")
+    check_architecture(text_config_of(config) or config)
+
+
+def find_folder(name: str | Path, max_context: int | None) -> HuggingFaceSource:
+    """Check a model in a folder.
+
+    Raises ExportError, UnsupportedArchitectureError or TokenizerError, with the remedy in one sentence.
+    """
+    folder = Path(name)
+    check_folder(folder)
+    source = _checked(str(name), folder, max_context)
+    _check_tokenizer(folder)
+    for name in ("eos_token_id", "bos_token_id"):
+        _first_ids(name, _generation_config(folder))
+        _first_ids(name, source.config)
+    return source
+
+
+def _checked(name: str, folder: Path, max_context: int | None) -> HuggingFaceSource:
+    whole = read_json(folder / "config.json")
+    text, tensors = text_config_of(whole), stored_tensors(folder)
+    config = with_settings(text or whole, folder, tensors)
+    class_form(plain_config(config))
+    weight_type = _WEIGHT_TYPES.get(str(config.get("dtype") or config.get("torch_dtype")))
+    types = () if weight_type is None else (weight_type,)
+    quantization = quantization_of(config)
+    if quantization is None:
+        check_names(folder)
+    elif is_mixture(config) and quantization.method != MXFP4:
+        raise UnsupportedArchitectureError(
+            "The weights of this mixture of experts were quantised, which is read of other models alone: give the "
+            "unquantised model, or a GGUF file of it."
+        )
+    elif text is not None:
+        raise UnsupportedArchitectureError(
+            "The weights of this model of images and texts were quantised, which is read of models of texts alone: "
+            "give the unquantised model, or a GGUF file of it."
+        )
+    else:
+        types = (*quantization.weight_types, *types)
+    is_part = text is not None or has_other_modules(config, tensors)
+    context, modules = max_context_of(config, max_context), other_modules(tensors) if is_part else ()
+    return HuggingFaceSource(name, config, context, types, folder, quantization, is_part, modules)
+
+
+def _generation_config(folder: Path) -> dict[str, Any]:
+    path = folder / "generation_config.json"
+    return read_json(path) if path.exists() else {}
+
+
+def _check_tokenizer(folder: Path) -> None:
+    if (folder / "tokenizer.json").is_file():
+        return
+    others = [name for name in OTHER_TOKENIZERS if (folder / name).is_file()]
+    held = f", only {' and '.join(others)}" if others else ""
+    raise TokenizerError(
+        f"'{folder}' holds no tokenizer.json{held}: save the model's fast tokenizer there "
+        "(AutoTokenizer.from_pretrained(...).save_pretrained(...))."
+    )
+
+
+def _first_ids(name: str, *configs: Mapping[str, Any]) -> tuple[int, ...]:
+    return next((ids for config in configs if (ids := _ids(name, config.get(name)))), ())
+
+
+def _ids(name: str, value: object) -> tuple[int, ...]:
+    """Token ids given as one, as a list, or not at all."""
+    ids = () if value is None else tuple(value) if isinstance(value, list) else (value,)
+    if not all(type(token_id) is int and 0 <= token_id < MAX_VOCAB for token_id in ids):
+        raise ExportError(f"The model's config gives {name} as {value!r:.80}, which are no token ids: correct it.")
+    return ids

@@ -1,0 +1,1 @@
+"""A second reading of a source: its module computed by other code than transformers'."""

@@ -1,0 +1,329 @@
+"""What stands in for the source's attention and matrices while it is traced: they leave markers."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.pytorch_utils import Conv1D
+
+from reader_edge_export.onnx_graph.matrix import ExpertMatrices
+from reader_edge_export.sources.layer_experts import streamed_product
+from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.trace.markers import (
+    EMBEDDING,
+    EXPERT_LINEAR,
+    LINEAR,
+    LOGIT_HEAD,
+    MARKER_DOMAIN,
+    SHARED_ATTENTION,
+    TREE_ATTENTION,
+)
+from reader_edge_runtime.errors import UnsupportedArchitectureError
+from reader_edge_runtime.package.layer import Layer
+
+ATTENTION_NAME = "reader_edge_tree"
+
+# Arguments of the attention call that do not change its result here; any other one that is set is refused.
+HARMLESS = {
+    "cache_position",
+    "dropout",
+    "is_causal",
+    "output_attentions",
+    "output_hidden_states",
+    "output_router_logits",
+    "position_ids",
+    "return_dict",
+    "use_cache",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionLayer:
+    """What one attention layer of the source asks for.
+
+    sliding_window: tokens seen, its own included, or None. shares: the layer whose keys and values it reads in place of
+    its own, or None.
+    """
+
+    scale: float
+    softcap: float
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    sliding_window: int | None
+    shares: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentLayer:
+    """What one recurrent layer of the source keeps of earlier tokens.
+
+    states: the sizes of each state by its kind, without the batch. capsules: numbers of a token that replay it.
+    """
+
+    states: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    capsules: dict[str, int] = field(default_factory=dict)
+
+
+TracedLayer = AttentionLayer | RecurrentLayer
+
+
+def package_layers(layers: Sequence[TracedLayer]) -> tuple[Layer, ...]:
+    """As the manifest has them; () where all have attention, of one size and with keys and values of their own."""
+    kept = {_kept(layer) if isinstance(layer, AttentionLayer) else None for layer in layers}
+    if len(kept) == 1 and all(each is not None and each[2] is None for each in kept):
+        return ()
+    return tuple(
+        Layer.attention(*_kept(layer))
+        if isinstance(layer, AttentionLayer)
+        else Layer.recurrent(layer.states, layer.capsules)
+        for layer in layers
+    )
+
+
+def _kept(layer: AttentionLayer) -> tuple[int, int, int | None]:
+    return layer.num_kv_heads, layer.head_dim, layer.shares
+
+
+@dataclass(slots=True)
+class Trace:
+    """The graph inputs of the forward pass being traced by their names, and what its layers left.
+
+    inputs: past_key and past_value of a layer, (B, H, S, D), state and pending of its states; where they are missing,
+    layers are asked for what they want. max_context: windows at least this wide are no windows.
+    outputs: by name, what becomes an output of the graph beside the logits. layer: the one that is being traced.
+    keys: of each layer with keys of its own.
+    """
+
+    inputs: Mapping[str, torch.Tensor]
+    max_context: int
+    outputs: dict[str, torch.Tensor] = field(default_factory=dict)
+    layers: dict[int, TracedLayer] = field(default_factory=dict)
+    layer: int = -1
+    keys: dict[int, torch.Tensor] = field(default_factory=dict)
+
+
+current_trace: ContextVar[Trace] = ContextVar("current_trace")
+
+
+class _TreeAttention(torch.autograd.Function):
+    """The marker; its own values are never looked at, only their shapes."""
+
+    @staticmethod
+    def forward(ctx: Any, layer: AttentionLayer, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor.clone() for tensor in _as_outputs(tensors))
+
+    @staticmethod
+    def symbolic(g: Any, layer: AttentionLayer, *tensors: Any) -> Any:
+        outputs = g.op(f"{MARKER_DOMAIN}::{TREE_ATTENTION}", *tensors, **_attributes(layer), outputs=3)
+        for output, like in zip(outputs, _as_outputs(tensors), strict=True):
+            output.setType(like.type())
+        return outputs
+
+
+class _SharedAttention(torch.autograd.Function):
+    """The same of a layer that reads what another one has written: q, present_k, present_v, mask."""
+
+    @staticmethod
+    def forward(ctx: Any, layer: AttentionLayer, *tensors: torch.Tensor) -> torch.Tensor:
+        return tensors[0].clone()
+
+    @staticmethod
+    def symbolic(g: Any, layer: AttentionLayer, *tensors: Any) -> Any:
+        output = g.op(f"{MARKER_DOMAIN}::{SHARED_ATTENTION}", *tensors, **_attributes(layer))
+        output.setType(tensors[0].type())
+        return output
+
+
+def _attributes(layer: AttentionLayer) -> dict[str, float]:
+    return {
+        "scale_f": layer.scale,
+        "softcap_f": layer.softcap,
+        "num_heads_i": layer.num_heads,
+        "kv_heads_i": layer.num_kv_heads,
+        "head_dim_i": layer.head_dim,
+    }
+
+
+def _as_outputs(tensors: Sequence[Any]) -> Sequence[Any]:
+    """The inputs whose shapes the outputs have: query and past, of q, k, v, past_k, past_v and others."""
+    return tensors[0], *tensors[3:5]
+
+
+class _NamedMatrix(torch.autograd.Function):
+    """The marker of what a matrix is used for; the matrix itself is named, and never looked at."""
+
+    @staticmethod
+    def forward(ctx: Any, kind: str, name: str, size: int, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(*(inputs.shape if kind == EMBEDDING else inputs.shape[:-1]), size)
+
+    @staticmethod
+    def symbolic(g: Any, kind: str, name: str, size: int, inputs: Any) -> Any:
+        output = g.op(f"{MARKER_DOMAIN}::{kind}", inputs, parameter_s=name)
+        rank = inputs.type().dim()
+        if rank is not None:
+            rank += kind == EMBEDDING
+            output.setType(inputs.type().with_dtype(torch.float32).with_sizes([None] * (rank - 1) + [size]))
+        return output
+
+
+class _ExpertLinear(torch.autograd.Function):
+    """The marker of products by the matrices of experts, which are named."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, name: str, size: int, num_ranks: int, rows: torch.Tensor, experts: torch.Tensor
+    ) -> torch.Tensor:
+        return rows.new_zeros(*experts.shape, size)
+
+    @staticmethod
+    def symbolic(g: Any, name: str, size: int, num_ranks: int, rows: Any, experts: Any) -> Any:
+        product = g.op(f"{MARKER_DOMAIN}::{EXPERT_LINEAR}", rows, experts, parameter_s=name, num_ranks_i=num_ranks)
+        product.setType(rows.type().with_sizes([None, num_ranks, size]))
+        return product
+
+
+class _LogitHead(torch.autograd.Function):
+    """The marker of the output embedding, for the rows that are asked for."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, name: str, size: int, hidden: torch.Tensor, rows: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        return hidden.new_zeros(*rows.shape, size)
+
+    @staticmethod
+    def symbolic(g: Any, name: str, size: int, hidden: Any, rows: Any, bias: Any) -> Any:
+        inputs = [hidden, rows] if bias is None else [hidden, rows, bias]
+        logits = g.op(f"{MARKER_DOMAIN}::{LOGIT_HEAD}", *inputs, parameter_s=name)
+        logits.setType(hidden.type().with_sizes([None, None, size]))
+        return logits
+
+
+_mark_attention: Callable[..., tuple[torch.Tensor, ...]] = _TreeAttention.apply
+_mark_shared: Callable[..., torch.Tensor] = _SharedAttention.apply
+_mark_matrix: Callable[..., torch.Tensor] = _NamedMatrix.apply
+_mark_experts: Callable[..., torch.Tensor] = _ExpertLinear.apply
+_mark_logit_head: Callable[..., torch.Tensor] = _LogitHead.apply
+
+
+@contextmanager
+def named_matrices(source: SourceModel) -> Iterator[None]:
+    """While entered, each use of a matrix leaves a marker with the matrix's name, the output embedding's its own."""
+    names = source.names
+    shapes = {id(parameter): tuple(parameter.shape) for parameter in source.skeleton.parameters()}
+    functions = torch.nn.functional
+    linear, embedding = functions.linear, functions.embedding
+
+    def marked_linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        product = _mark_matrix(LINEAR, names[id(weight)], shapes[id(weight)][0], rows)
+        return product if bias is None else bias + product
+
+    def marked_embedding(ids: torch.Tensor, weight: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
+        return _mark_matrix(EMBEDDING, names[id(weight)], shapes[id(weight)][1], ids)
+
+    def marked_conv1d(module: Conv1D, rows: torch.Tensor) -> torch.Tensor:
+        return module.bias + _mark_matrix(LINEAR, names[id(module.weight)], shapes[id(module.weight)][1], rows)
+
+    def marked_experts(matrices: ExpertMatrices, rows: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
+        return _mark_experts(matrices.name, matrices.shape[1], int(experts.shape[1]), rows, experts)
+
+    head = source.skeleton.get_output_embeddings()
+    modules: list[Any] = [module for module in source.skeleton.modules() if isinstance(module, Conv1D)]
+    for module in modules:
+        module.forward = partial(marked_conv1d, module)
+    head.forward = lambda hidden: _mark_logit_head(
+        names[id(head.weight)],
+        shapes[id(head.weight)][0],
+        hidden,
+        current_trace.get().inputs["logit_rows"],
+        getattr(head, "bias", None),
+    )
+    functions.linear, functions.embedding = marked_linear, marked_embedding  # type: ignore[assignment]
+    for experts in source.experts.values():
+        experts.multiply = marked_experts
+    try:
+        yield
+    finally:
+        functions.linear, functions.embedding = linear, embedding
+        for experts in source.experts.values():
+            experts.multiply = streamed_product
+        for module in (*modules, head):
+            del module.forward
+
+
+def tree_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    sliding_window: int | None = None,
+    s_aux: torch.Tensor | None = None,
+    **other: object,
+) -> tuple[torch.Tensor, None]:
+    """transformers' attention interface: q (B, Hq, N, D), k and v (B, H, N, D), sinks (Hq,) -> (B, N, Hq, D).
+
+    Raises UnsupportedArchitectureError for anything in the call that the marker cannot express.
+    """
+    odd = sorted(name for name, value in other.items() if value is not None and name not in HARMLESS)
+    if odd:
+        raise UnsupportedArchitectureError(f"The model's attention uses {', '.join(odd)}, which cannot be exported.")
+    trace = current_trace.get()
+    index = _layer_index(module)
+    if index in trace.layers or value.shape != key.shape or not getattr(module, "is_causal", True):
+        raise UnsupportedArchitectureError(f"Attention layer {index} is not plain causal self-attention.")
+    is_windowed = sliding_window is not None and sliding_window < trace.max_context
+    source = next((other for other, written in trace.keys.items() if written is key), None)
+    layer = AttentionLayer(
+        scale=_scale(module, query.shape[-1], scaling),
+        softcap=float(softcap or 0.0),
+        num_heads=int(query.shape[1]),
+        num_kv_heads=int(key.shape[1]),
+        head_dim=int(query.shape[3]),
+        sliding_window=sliding_window if is_windowed else None,
+        shares=source,
+    )
+    trace.layers[index] = layer
+    mask = trace.inputs.get("tree_mask_sliding") if is_windowed else None
+    mask = trace.inputs["tree_mask"] if mask is None else mask
+    if source is not None:
+        present = (trace.outputs[f"present_{kind}.{source}"] for kind in ("key", "value"))
+        return _mark_shared(layer, query, *present, mask).transpose(1, 2).contiguous(), None
+    trace.keys[index] = key
+    past = (trace.inputs.get(f"past_{kind}.{index}", own) for kind, own in (("key", key), ("value", value)))
+    sinks = [] if s_aux is None else [s_aux]
+    outputs = _mark_attention(layer, query, key, value, *past, trace.inputs["write_pos"], mask, *sinks)
+    trace.outputs |= {f"present_{kind}.{index}": each for kind, each in zip(("key", "value"), outputs[1:], strict=True)}
+    return outputs[0].transpose(1, 2).contiguous(), None
+
+
+def _scale(module: torch.nn.Module, head_dim: int, scaling: float | None) -> float:
+    if scaling is not None:
+        return float(scaling)
+    # GPT-2 hands no scaling over and keeps it in flags (transformers, modeling_gpt2.eager_attention_forward).
+    scale = 1.0 / math.sqrt(head_dim) if getattr(module, "scale_attn_weights", True) else 1.0
+    return scale / (_layer_index(module) + 1) if getattr(module, "scale_attn_by_inverse_layer_idx", False) else scale
+
+
+def _layer_index(module: torch.nn.Module) -> int:
+    index = module.layer_idx
+    if not isinstance(index, int):
+        raise UnsupportedArchitectureError("The model's attention layers are not numbered.")
+    return index
+
+
+def _no_mask(*args: object, **kwargs: object) -> None:
+    """transformers' mask interface: the graph brings its own masks."""
+
+
+AttentionInterface.register(ATTENTION_NAME, tree_attention)
+AttentionMaskInterface.register(ATTENTION_NAME, _no_mask)

@@ -1,0 +1,239 @@
+"""Trace a model so that its ONNX graph follows the contract of `reader_edge_runtime.package.manifest`.
+
+Optimum's TasksManager says which model types can do the task, and by which config class their graphs are described.
+A survey pass first asks every layer what it wants; the trace then has one marker op per layer.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from optimum.exporters.base import ExporterConfig
+from optimum.exporters.tasks import TasksManager
+from optimum.utils import NormalizedTextConfig
+from transformers import PretrainedConfig, PreTrainedModel
+
+from reader_edge_export.architectures import SUPPORTED
+from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.trace.paired_rotary import halved_rotary
+from reader_edge_export.trace.query_scale import tabled_query_scales
+from reader_edge_export.trace.recurrent_tracing import marked_recurrences
+from reader_edge_export.trace.text_positions import plain_positions
+from reader_edge_export.trace.tracing import (
+    ATTENTION_NAME,
+    AttentionLayer,
+    RecurrentLayer,
+    Trace,
+    TracedLayer,
+    current_trace,
+    named_matrices,
+)
+from reader_edge_runtime.errors import UnsupportedArchitectureError
+
+TRACE_OPSET = 18  # the newest that the TorchScript exporter and all lowerings share
+EXPORTER, TASK = "reader-edge", "text-generation"  # by Optimum's names
+
+# Sizes of the traced example; all differ, so that a size fixed by mistake breaks the parity checks.
+_B, _N, _R, _PAST, _S, _P = 2, 3, 2, 5, 16, 4
+
+DynamicAxes = dict[str, dict[int, str]]
+
+
+class TreeConfig(ExporterConfig):  # type: ignore[misc]
+    """Inputs and outputs of the graph contract. layers: what the model's layers ask for."""
+
+    NORMALIZED_CONFIG_CLASS = NormalizedTextConfig
+
+    def __init__(self, config: PretrainedConfig, task: str, layers: Sequence[TracedLayer]) -> None:
+        super().__init__(config, task)
+        self._layers = layers
+
+    @property
+    def inputs(self) -> DynamicAxes:
+        axes = {
+            "input_ids": {0: "B", 1: "N"},
+            "position_ids": {0: "B", 1: "N"},
+            "tree_mask": {0: "B", 2: "N", 3: "M"},
+            "write_pos": {0: "B"},
+            "logit_rows": {0: "B", 1: "R"},
+            **_kv_axes("past", self._layers),
+        }
+        if sliding_window_of(self._layers) is not None:
+            axes["tree_mask_sliding"] = axes["tree_mask"]
+        if any(isinstance(layer, RecurrentLayer) for layer in self._layers):
+            axes |= {"parents": {0: "B", 1: "N"}, "num_kept": {0: "B"}, "num_pending": {0: "B"}}
+            axes |= _state_axes("state", self._layers) | _state_axes("pending", self._layers)
+        return axes
+
+    @property
+    def outputs(self) -> DynamicAxes:
+        states = _state_axes("present", self._layers) | _state_axes("capsule", self._layers)
+        return {"logits": {0: "B", 1: "R"}, **_kv_axes("present", self._layers), **states}
+
+    def generate_dummy_inputs(self, framework: str = "pt") -> dict[str, torch.Tensor]:
+        example = _example_inputs(self._layers)
+        return {name: example[name] for name in self.inputs}
+
+
+for _model_type in SUPPORTED:
+    TasksManager.create_register(EXPORTER)(_model_type, TASK)(TreeConfig)
+
+
+def trace_model(source: SourceModel, max_context: int, graph: Path) -> list[TracedLayer]:
+    """Write the model with its markers to `graph`, and return what each layer asks for.
+
+    Raises UnsupportedArchitectureError where the graph would not be the model.
+    """
+    model, layers = source.skeleton, survey(source, max_context)
+    constructor = TasksManager.get_exporter_config_constructor(
+        EXPORTER, model_type=model.config.model_type, task=TASK, library_name="transformers"
+    )
+    config: TreeConfig = constructor(model.config, layers=layers)
+    with torch.no_grad(), _markers(source, max_context), _tree_forward(model, max_context, config):
+        torch.onnx.export(
+            model,
+            tuple(config.generate_dummy_inputs().values()),
+            graph,
+            input_names=list(config.inputs),
+            output_names=list(config.outputs),
+            dynamic_axes=config.inputs | config.outputs,
+            opset_version=TRACE_OPSET,
+            dynamo=False,  # the markers are TorchScript's
+        )
+    return layers
+
+
+def survey(source: SourceModel, max_context: int) -> list[TracedLayer]:
+    """Run the model once on a few tokens and note what each layer asks for."""
+    model = source.skeleton
+    trace = Trace(_example_inputs([]), max_context)
+    with torch.no_grad(), _markers(source, max_context):
+        _run(model.forward, trace)
+    num_layers = int(model.config.num_hidden_layers)
+    if sorted(trace.layers) != list(range(num_layers)):
+        raise UnsupportedArchitectureError(
+            f"Only {len(trace.layers)} of the model's {num_layers} layers use the attention interface of transformers."
+        )
+    layers = [trace.layers[index] for index in range(num_layers)]
+    attention = attention_layers(layers)
+    windows = {layer.sliding_window for layer in attention} - {None}
+    if len({layer.num_heads for layer in attention}) != 1 or len(windows) > 1:
+        raise UnsupportedArchitectureError(
+            f"The model's attention layers differ in heads or window {sorted(windows)}, "  # type: ignore[type-var]
+            "which a package cannot hold."
+        )
+    return layers
+
+
+def attention_layers(layers: Sequence[TracedLayer]) -> list[AttentionLayer]:
+    """Those of the layers that attend to earlier tokens."""
+    return [layer for layer in layers if isinstance(layer, AttentionLayer)]
+
+
+def sliding_window_of(layers: Sequence[TracedLayer]) -> int | None:
+    """The window that the windowed layers share, or None."""
+    windows = [layer.sliding_window for layer in attention_layers(layers)]
+    return next((window for window in windows if window is not None), None)
+
+
+@contextmanager
+def _markers(source: SourceModel, max_context: int) -> Iterator[None]:
+    """While entered, the model's layers and matrices leave markers."""
+    configs: list[Any] = [module.config for module in source.skeleton.modules() if hasattr(module, "config")]
+    implementations = [config._attn_implementation for config in configs]
+    for config in configs:
+        config._attn_implementation = ATTENTION_NAME
+    rotaries: list[Any] = [module for module in source.skeleton.modules() if hasattr(module, "rope_type")]
+    rope_types = [rotary.rope_type for rotary in rotaries]
+    for rotary in rotaries:  # of another type it would look for a switch of its frequencies in every pass
+        by_layer = isinstance(rotary.rope_type, dict)
+        rotary.rope_type = dict.fromkeys(rotary.rope_type, "default") if by_layer else "default"
+    try:
+        with (
+            named_matrices(source),
+            tabled_query_scales(source.skeleton, max_context),
+            marked_recurrences(source.skeleton),
+            plain_positions(source.skeleton),
+            halved_rotary(source.skeleton),
+        ):
+            yield
+    finally:
+        for rotary, rope_type in zip(rotaries, rope_types, strict=True):
+            rotary.rope_type = rope_type
+        for config, implementation in zip(configs, implementations, strict=True):
+            config._attn_implementation = implementation
+
+
+def _run(forward: Callable[..., Any], trace: Trace) -> torch.Tensor:
+    """The source's logits, while its layers leave their markers and what they ask for with `trace`."""
+    token = current_trace.set(trace)
+    try:
+        logits: torch.Tensor = forward(
+            input_ids=trace.inputs["input_ids"],
+            position_ids=trace.inputs["position_ids"],
+            use_cache=False,  # the markers write the cache
+            return_dict=True,
+        ).logits
+        return logits
+    finally:
+        current_trace.reset(token)
+
+
+@contextmanager
+def _tree_forward(model: PreTrainedModel, max_context: int, config: TreeConfig) -> Iterator[None]:
+    """While entered, the model takes and returns what the graph contract says."""
+    source_forward = model.forward
+    input_names, output_names = list(config.inputs), list(config.outputs)
+
+    def forward(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        trace = Trace(dict(zip(input_names, inputs, strict=True)), max_context)
+        trace.outputs["logits"] = _run(source_forward, trace)
+        return tuple(trace.outputs[name] for name in output_names)
+
+    model.forward = forward
+    try:
+        yield
+    finally:
+        del model.forward
+
+
+def _kv_axes(prefix: str, layers: Sequence[TracedLayer]) -> DynamicAxes:
+    attending = ((index, layer) for index, layer in enumerate(layers) if isinstance(layer, AttentionLayer))
+    kept = [index for index, layer in attending if layer.shares is None]
+    names = [f"{prefix}_{kind}.{index}" for kind in ("key", "value") for index in kept]
+    return {name: {0: "B", 2: "S"} for name in names}
+
+
+def _state_axes(prefix: str, layers: Sequence[TracedLayer]) -> DynamicAxes:
+    axes = {"pending": {0: "B", 1: "P"}, "capsule": {0: "B", 1: "N"}}.get(prefix, {0: "B"})
+    return {
+        f"{prefix}_{kind}.{index}": axes
+        for index, layer in enumerate(layers)
+        if isinstance(layer, RecurrentLayer)
+        for kind in layer.states
+    }
+
+
+def _example_inputs(layers: Sequence[TracedLayer]) -> dict[str, torch.Tensor]:
+    inputs = {
+        "input_ids": torch.ones(_B, _N, dtype=torch.long),
+        "position_ids": torch.arange(_PAST, _PAST + _N).expand(_B, -1).contiguous(),
+        "tree_mask": torch.zeros(_B, 1, _N, _PAST + _N),
+        "tree_mask_sliding": torch.zeros(_B, 1, _N, _PAST + _N),
+        "write_pos": torch.full((_B,), _PAST, dtype=torch.long),
+        "logit_rows": torch.zeros(_B, _R, dtype=torch.long),
+        "parents": torch.arange(-1, _N - 1).expand(_B, -1).contiguous(),
+        "num_kept": torch.ones(_B, dtype=torch.long),
+        "num_pending": torch.zeros(_B, dtype=torch.long),
+    }
+    for index, layer in enumerate(layers):
+        if isinstance(layer, AttentionLayer):
+            for kind in ("key", "value"):
+                inputs[f"past_{kind}.{index}"] = torch.zeros(_B, layer.num_kv_heads, _S, layer.head_dim)
+        else:
+            for kind, sizes in layer.states.items():
+                inputs[f"state_{kind}.{index}"] = torch.zeros(_B, *sizes)
+                inputs[f"pending_{kind}.{index}"] = torch.zeros(_B, _P, layer.capsules[kind])
+    return inputs
