@@ -4,8 +4,8 @@
 
 A layer of Qwen 3.5 0.8B: 16 heads with states of 128 x 128, a convolution of 6144 channels. A step's pass: one pending
 row is replayed, the root is kept, the other nodes are a tree; the state is renewed where it lies. ONNX Runtime's
-operators know no trees: they get as many tokens in a chain, and their state goes to other memory. Medians of
-interleaved rounds.
+operators know no trees: they get as many tokens in a chain, and their state goes to other memory. A second table has
+passes of four nodes by the rows that a commit left to replay. Medians of interleaved rounds.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from tests.runtime.execution.native_operator import Build, operator_model
 
 SIZES = DeltaSizes(16, 16, 128, 128)
 NUM_CHANNELS, NUM_TAPS, NUM_LAYERS = 6144, 4, 18
-NUM_SLOTS = 4
+NUM_SLOTS, NUM_NODES = 4, 4
 Run = Callable[[], object]
 
 
@@ -56,10 +56,21 @@ def main() -> None:
         times = delta_ms, conv_ms, NUM_LAYERS * (delta_ms + conv_ms), *others
         print("|", num_nodes, "|", " | ".join(f"{each:.3f}" for each in times), "|", flush=True)
 
+    print("\n| rows to replay | TreeDelta | TreeConv | all layers |\n" + "|---" * 4 + "|")
+    runs = []
+    for num_pending in range(NUM_SLOTS + 1):
+        rng = np.random.default_rng(num_pending)
+        trees = _tree(rng, NUM_NODES, num_pending)
+        runs.append(_bound(delta_session, delta_feed(rng, SIZES, trees, NUM_SLOTS)))
+        runs.append(_bound(conv_session, conv_feed(rng, conv, trees, NUM_SLOTS)))
+    medians = _medians(runs, options.rounds)
+    for num_pending, (delta_ms, conv_ms) in enumerate(zip(medians[::2], medians[1::2], strict=True)):
+        print(f"| {num_pending} | {delta_ms:.3f} | {conv_ms:.3f} | {NUM_LAYERS * (delta_ms + conv_ms):.2f} |")
 
-def _tree(rng: np.random.Generator, num_nodes: int) -> Trees:
+
+def _tree(rng: np.random.Generator, num_nodes: int, num_pending: int = 1) -> Trees:
     parents = [-1, *(int(rng.integers(max(0, node - 3), node)) for node in range(1, num_nodes))]
-    return Trees(np.array([parents]), np.array([1]), np.array([1]), np.array([num_nodes]))
+    return Trees(np.array([parents]), np.array([1]), np.array([num_pending]), np.array([num_nodes]))
 
 
 def _tree_session(inputs: dict[str, Sequence[int | str]], build: Build, num_threads: int) -> ort.InferenceSession:
