@@ -1,6 +1,6 @@
 """What every kind of source ends in: a config, a PyTorch module, a tokenizer, and a fingerprint of its files.
 
-hugging_face.py and gguf/gguf_source.py are the two kinds.
+folder/hugging_face.py and gguf/gguf_source.py are the two kinds.
 """
 
 from abc import ABC, abstractmethod
