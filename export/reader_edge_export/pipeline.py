@@ -38,7 +38,7 @@ def export_model(
     on_stage: called with a short description when a stage begins. on_share: called with what is done of the stage and
     how much it is in all, in a unit of the stage's own. name: what the package calls its source; None for the source's
     own name. tell: called with lines that should stay. A failure of any kind leaves nothing behind, and an existing
-    package as it was; where the process is killed, the next export like it goes on with the matrices that were rounded.
+    package as it was; where the process is killed, the next export like it resumes with the matrices that were rounded.
     Raises InstallationError, ExportError (or a child), TokenizerError.
     """
     options = options or ExportOptions()

@@ -1,4 +1,4 @@
-"""A batch: its input checked, its output gone on with, what is left answered."""
+"""A batch: its input checked, its output resumed, what is left answered."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

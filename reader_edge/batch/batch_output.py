@@ -23,7 +23,7 @@ _MAX_LINE_BYTES = 1 << 28
 class BatchOutput:
     """done: what the input calls the requests that have their line. num_refused: those whose answer is a refusal.
 
-    Opening it makes the file, or goes on with it: one process at a time. Raises BatchError for a file of another
+    Opening it makes the file, or resumes it: one process at a time. Raises BatchError for a file of another
     input, and for what is no output; then nothing in it has changed.
     """
 

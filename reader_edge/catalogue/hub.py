@@ -1,4 +1,4 @@
-"""The hub: a model's files, fetched by huggingface_hub, which goes on with what broke off, and checked afterwards."""
+"""The hub: a model's files, fetched by huggingface_hub, which resumes broken downloads, and checked afterwards."""
 
 import re
 import shutil
@@ -78,7 +78,7 @@ def _matching(form: re.Pattern[str], text: str | None) -> str:
 def fetch(origin: Origin, folder: Path, on_progress: OnProgress) -> None:
     """Fetch a model into a folder: the one file that is wanted, or a folder in Hugging Face format.
 
-    Whole files of an earlier try are kept. The library itself goes on with a file that breaks off, a few times.
+    Whole files of an earlier try are kept. The library itself resumes a file that breaks off, a few times.
     Raises HubUnavailableError soon where there is no network, CatalogueError, and UnsupportedArchitectureError before
     any weights are fetched.
     """

@@ -260,7 +260,7 @@ class Engine:
         self._shared.withdraw(*requests)
 
     def close(self, *requests: Request) -> None:
-        """End requests, at the latest when the decoder next works: an iterator may be finalised amid a step."""
+        """End requests, at the latest when the decoder next works: an iterator may be finalised during a step."""
         self.withdraw(*requests)
         if not self._shared.is_working:
             with self.working() as decoder:

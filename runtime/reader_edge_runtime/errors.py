@@ -54,7 +54,7 @@ class CapacityError(ReaderEdgeError):
 
 
 class BusyError(ReaderEdgeError):
-    """As many requests run and wait as may, or this very thread is amid a step."""
+    """As many requests run and wait as may, or this very thread is within a step."""
 
 
 class ClosedError(ReaderEdgeError):
@@ -90,7 +90,7 @@ class HistoryError(ReaderEdgeError):
 
 
 class BatchError(ReaderEdgeError):
-    """A batch's input is not sound, or its output cannot be gone on with."""
+    """A batch's input is not sound, or its output cannot be resumed."""
 
 
 class ProofError(ReaderEdgeError):

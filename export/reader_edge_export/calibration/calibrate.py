@@ -1,4 +1,4 @@
-"""Run a source over texts, a layer at a time, and count what its products read."""
+"""Calibration: the source is run over texts, a layer at a time, and second moments of layer inputs are summed."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial

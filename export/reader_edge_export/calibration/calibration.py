@@ -1,4 +1,4 @@
-"""What is known of the matrices of a model, kept in a file: second moments of inputs, gradients of outputs."""
+"""Second moments of layer inputs, and output gradients, for quantisation: kept in a file."""
 
 import hashlib
 import math

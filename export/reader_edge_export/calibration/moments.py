@@ -1,4 +1,4 @@
-"""What is counted of the inputs and outputs of a matrix on a text: second moments, magnitudes of gradients."""
+"""Second moments of a matrix's inputs, and mean squares of output gradients, over calibration texts."""
 
 from dataclasses import dataclass
 

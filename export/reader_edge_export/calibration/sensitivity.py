@@ -1,4 +1,4 @@
-"""How much a model's next token hangs on the outputs of its matrices: where rounding errors show.
+"""Sensitivity of a model's next-token loss to the outputs of its matrices, from gradients.
 
 The KL divergence that small errors e of an output bring is e^2 / 2 times the mean square of the gradient there of the
 log probability of a token that the model itself draws (Fisher information).

@@ -1,4 +1,4 @@
-"""How far one model's next tokens stray from another's: KL divergence and equal first choices over many tokens."""
+"""KL divergence and top-1 agreement of one model's next tokens with another's, over many tokens."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The checks of an export, their results noted in its journal: one that goes on does none of them again."""
+"""Checks of an export whose results are in its journal: a resumed export repeats none of them."""
 
 import math
 import shutil

@@ -1,4 +1,4 @@
-"""What a check asks of a package: passes over KV caches, told beforehand, whoever runs them and in whatever order."""
+"""The passes over KV caches that a check asks of a package, listed before they run, in whatever order they run."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What rounding costs: a package against the fp32 source over held-out texts."""
+"""Quality: KL divergence of a package against the fp32 source over held-out texts."""
 
 import re
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""A product's columns, cut into the heads of query, key and value, the first two turned: the operator RotaryHeads.
+"""A product's columns, cut into the heads of query, key and value, the first two rotated: the operator RotaryHeads.
 
 And attention's heads, side by side as the next product wants them: nothing to turn there and back for.
 """

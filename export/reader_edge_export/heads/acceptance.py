@@ -1,4 +1,4 @@
-"""How often a head guesses what the target says, on answers that it did not learn from."""
+"""Acceptance of a head's guesses by the target, on held-out answers."""
 
 from dataclasses import dataclass
 

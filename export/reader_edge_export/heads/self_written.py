@@ -1,4 +1,4 @@
-"""A folder of answers that a package wrote itself, with hidden states; in parts, so that it can be gone on with."""
+"""A folder of answers that a package wrote itself, with hidden states; in parts, so that it can be resumed."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -154,7 +154,7 @@ class HeadTraining:
         return [{"role": "user", "content": prompt}] if is_message else prompt
 
     def _written(self, prompts: Sequence[Encodable], on_progress: Progress) -> list[RecordedAnswer]:
-        """Answers to these and to the bundled instructions, whose parts of before are gone on with."""
+        """Answers to these and to the bundled instructions; parts that are there are kept."""
         self._on_stage("having the model answer")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)

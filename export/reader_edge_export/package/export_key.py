@@ -1,4 +1,4 @@
-"""What the rounded matrices of an export depend on, as one key: an export goes on with those of the same key alone."""
+"""What the rounded matrices of an export depend on, as one key: an export resumes those of the same key alone."""
 
 import hashlib
 import json

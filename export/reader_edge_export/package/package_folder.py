@@ -32,7 +32,7 @@ def check_target(out: Path, force: bool) -> None:
 def new_package(out: Path, force: bool, key: str | None = None) -> Iterator[Path]:
     """A folder beside `out` that takes its place when the block ends well, and vanishes when it does not.
 
-    Its folder WORK_NAME goes when it is in its place, and not before: what a kill leaves can be gone on with. At first
+    Its folder WORK_NAME goes when it is in its place, and not before: what a kill leaves can be resumed. At first
     it is empty, or has the work that an export of the same key left there when it was killed (see `Journal`).
     Raises ExportError for a target in the way, a full disk and other failures of the file system.
     """
@@ -97,7 +97,7 @@ def _new_folder(path: Path) -> FolderLock:
 
 
 def _is_own(folder: Path) -> bool:
-    """Whether what an export goes on with is this user's, and no link to what lies elsewhere."""
+    """Whether what an export resumes is this user's, and no link to what lies elsewhere."""
     user = os.geteuid() if hasattr(os, "geteuid") else 0
     is_folder = dict.fromkeys(_worked_on(folder), False) | {folder: True, folder / WORK_NAME: True}
     for path, is_one in is_folder.items():
@@ -120,7 +120,7 @@ def _keep_work(folder: Path) -> None:
 
 
 def _worked_on(folder: Path) -> list[Path]:
-    """The files that an export goes on with."""
+    """The files that an export resumes."""
     return [folder / WEIGHTS_NAME, *(folder / WORK_NAME / name for name in (JOURNAL_NAME, MOMENTS_NAME, TABLE_NAME))]
 
 

@@ -1,4 +1,4 @@
-"""How much of a disk an export takes, foretold from the sizes of the source's matrices before the work begins."""
+"""Disk space that an export takes, estimated from the sizes of the source's matrices before the work begins."""
 
 import shutil
 from collections.abc import Mapping, Set

@@ -1,4 +1,4 @@
-"""Rounding whose errors are made up for: what an input's weight loses is added to the inputs not yet rounded.
+"""Compensated rounding (GPTQ): the rounding error of an input's weights is added to inputs not yet rounded.
 
 GPTQ (Frantar et al., arXiv 2210.17323): with H the second moments of the inputs and U^T U the inverse of H, the error
 of weight k over U_kk, times row k of U, is what the weights after k must give so that the outputs change least.

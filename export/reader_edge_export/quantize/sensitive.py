@@ -12,7 +12,7 @@ from reader_edge_export.onnx_graph.matrix import Matrix, read_side_by_side
 from reader_edge_export.quantize.hadamard import HadamardRotation
 from reader_edge_runtime.arrays import Float32Array
 
-_TAKEN = 0.72  # of the foretold loss: what is left is as close as files of mixed types and the same size
+_TAKEN = 0.72  # of the predicted loss: what is left is as close as files of mixed types and the same size
 _MAX_GROWTH = 0.375  # of the bytes of all matrices: a pass of one node takes the time of reading them
 _GROWTH = (8 - 4.25) / 4.25  # of a matrix that gets eight bits
 

@@ -81,7 +81,7 @@ def answer_at(
 ) -> Request:
     """The request that answered a question on the engine's model, with so many drafted nodes in every step.
 
-    Drafts may foretell more than the answer has room for, so that its last steps are drafted like all others.
+    Drafts may hold more than the answer has room for, so that its last steps are drafted like all others.
     """
     own = replace(engine.decoder.config, max_batch=1)
     # Where an engine leaves drafts out, this tells what they would be.

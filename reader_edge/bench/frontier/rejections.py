@@ -18,7 +18,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 
 @dataclass(slots=True)
 class Rejections:
-    """Of num_tokens that a draft might have foretold. An answer's last token ends its last pass, whatever is drafted,
+    """Of num_tokens that a draft might have held. An answer's last token ends its last pass, whatever is drafted,
     and is not among them."""
 
     num_tokens: int = 0

@@ -80,7 +80,7 @@ def check_successors(files: Sequence[Path], recordings: Sequence[Sequence[Record
 def core_simulator(
     core: DraftingCore, num_nodes: int = LEARNING_NODES, cut: Callable[[DraftTree], DraftTree] | None = None
 ) -> Simulator[ReplayedRequest]:
-    """Simulates decoding with trees of up to num_nodes drafted nodes, which may foretell more than the answer has.
+    """Simulates decoding with trees of up to num_nodes drafted nodes, which may hold more than the answer has.
 
     cut: makes a tree smaller before it is verified.
     """

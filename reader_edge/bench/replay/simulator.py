@@ -37,7 +37,7 @@ class Simulator(Generic[Request]):
 
     def __init__(self, begin: Callable[[RecordedTurn], Request], draft: Callable[[Request, int], DraftTree]) -> None:
         """begin: starts a request with its first turn's prompt. draft: proposes a tree; its number is how many of the
-        answer's tokens a draft may still foretell, the last one being the target's own."""
+        answer's tokens a draft may still hold, the last one being the target's own."""
         self._begin = begin
         self._draft = draft
         self.request: Request | None = None

@@ -33,7 +33,7 @@ class ToolCallParser:
         self._held = ""
         self._has_text = False
         self._is_behind_call = False
-        self._num_searched = 0  # characters behind a tag whose ends of calls were amid a string
+        self._num_searched = 0  # characters behind a tag whose ends of calls were inside a string
         self._tags = form.tags
         if use.is_strict:  # others are not held by the grammar
             self._tags = tuple(pair for pair in form.tags if form.tag and form.tag.startswith(pair[0]))

@@ -102,7 +102,7 @@ class Connection(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """uvicorn's, whose own limit of a shutdown cancels answers amid a word: here the engine gives them up."""
+    """uvicorn's, whose own limit of a shutdown cancels answers in mid-word: here the engine gives them up."""
 
     def __init__(self, app: ASGIApp, engine: AsyncEngine) -> None:
         most = max_connections()

@@ -77,7 +77,7 @@ class Scheduler:
         return ended
 
     def drop_torn(self) -> None:
-        """After an interrupt amid a change of slots, trust none of them: their owners end."""
+        """After an interrupt during a change of slots, trust none of them: their owners end."""
         if not self._slots.is_torn and self._slots.num_running == len(self.owners):
             return
         for request in self.owners:

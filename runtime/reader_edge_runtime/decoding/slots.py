@@ -8,7 +8,7 @@ from reader_edge_runtime.target import Cache
 Texts = Sequence[Sequence[int]]
 
 # Last tokens of a prompt that recurrent states are not moved over when it is scored. The same prompt may come again,
-# whose last one is scored anew; a next turn may leave out what opened the answer, as "<think>".
+# whose last one is scored again; a next turn may leave out what opened the answer, as "<think>".
 LOOSE_END = 8
 
 # A text of recurrent layers can only be cut back to places that were noted, each of which takes memory.
@@ -19,7 +19,7 @@ _FAR = 64  # tokens from the last place within what texts share, from where on t
 class Slots:
     """Running sequences own slots 0 .. num_running - 1; the idle ones behind remember their tokens for reuse.
 
-    is_torn: an interrupt came amid a change, so that no slot can be trusted until `reset`.
+    is_torn: an interrupt came during a change, so that no slot can be trusted until `reset`.
     """
 
     def __init__(self, cache: Cache, max_slots: int) -> None:

@@ -151,7 +151,7 @@ class RetrievalDrafter(Drafter):
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """While compiled code changes the core. After an interrupt amid it nothing in it can be trusted, no array's
+        """While compiled code changes the core. After an interrupt there nothing in it can be trusted, no array's
         size either: the core is made again when it is next asked for."""
         self._is_changing = True
         yield
@@ -230,7 +230,7 @@ class RetrievalRequest(RequestDrafter):
         if len(self.token_ids) > self._num_learned:
             self._state.observe(self.token_ids[self._num_learned :])
             self._num_learned = len(self.token_ids)
-        for scored in self._scored:  # after the tokens they foretold
+        for scored in self._scored:  # after the tokens they predicted
             core.successors.learn(scored, self.token_ids)
         self.sources.observe(self._scored)
         self._scored.clear()

@@ -72,7 +72,7 @@ def check_conversation(conversation: Conversation) -> None:
 
 
 def _check_final(conversation: Conversation) -> None:
-    """Raise PromptError where it is not clear whether an answer goes on with the last message."""
+    """Raise PromptError where it is not clear whether an answer continues the last message."""
     is_continuing = conversation.continues_final_message
     if not isinstance(is_continuing, bool):
         raise PromptError(f"continues_final_message is {shown(is_continuing)}, but must be True or False.")

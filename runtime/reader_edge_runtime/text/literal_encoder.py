@@ -67,7 +67,7 @@ class LiteralEncoder:
         return ids
 
     def _folded(self, character: str) -> str:
-        """What the normalizer makes of a character amid a text."""
+        """What the normalizer makes of a character within a text."""
         if self._fast.normalizer is None:
             return character
         text: str = self._fast.normalizer.normalize_str(f"x{character}x")

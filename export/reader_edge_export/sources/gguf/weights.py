@@ -213,7 +213,7 @@ class Placement:
         return (self._shaped(tensor) for name, tensor in self._file.tensors.items() if name not in others)
 
     def _shaped(self, tensor: Tensor) -> Tensor:
-        """Axes of one in front of others are lost where llama.cpp writes a file anew."""
+        """Axes of one in front of others are lost where llama.cpp rewrites a file."""
         targets = self.targets(tensor.name)
         wanted = self._shape_of_tensor(targets) if targets else ()
         return replace(tensor, shape=wanted) if wanted == (1, *tensor.shape) else tensor

@@ -13,7 +13,7 @@ A file that has grown to twice its bound is rewritten under a lock, on a thread 
 
 An appender that finds no successor in step 2 has either written before the rewriter's step 2, which reads the record,
 or looked after its step 4, which the appender's step 3 notices. A killed rewriter leaves a successor that the next
-reader or rewriter removes. A text written twice counts once; texts appended amid a rewrite may change places.
+reader or rewriter removes. A text written twice counts once; texts appended during a rewrite may change places.
 """
 
 import errno

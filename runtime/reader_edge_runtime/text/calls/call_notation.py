@@ -47,7 +47,7 @@ def read_calls(body: str, form: CallForm, schemas: Schemas) -> list[tuple[str, A
 
 
 def is_open(body: str) -> bool:
-    """Whether a text breaks off amid a string of JSON."""
+    """Whether a text breaks off inside a string of JSON."""
     start = next((place for place in (body.find("{"), body.find("[")) if place >= 0), 0)
     try:
         json.loads(body[start:])

@@ -11,7 +11,7 @@ from reader_edge_runtime.text.calls.json_cursor import CursorPlace, JsonCursor
 Call = tuple[str, dict[str, str]]
 
 MAX_CALLS = 64
-_MAX_AHEAD = 160  # characters that are foretold
+_MAX_AHEAD = 160  # characters that are predicted
 _MAX_TAIL = 64
 _MAX_PATHS = 8
 _WORD_AT_END = re.compile(r"\w+\Z")

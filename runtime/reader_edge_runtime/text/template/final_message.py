@@ -1,4 +1,4 @@
-"""A conversation whose last message the answer goes on with, as transformers' `continue_final_message` has it.
+"""A conversation whose last message the answer continues, as transformers' `continue_final_message` has it.
 
 A template closes every message. So the last text gets a tag behind it, and what was rendered ends before the tag.
 """

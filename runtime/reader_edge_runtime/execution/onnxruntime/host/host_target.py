@@ -137,7 +137,7 @@ class HostTarget:
         capsules = cache.begin_pass(wanted.first_slot, *inputs["input_ids"].shape)
         to_bind = binding, tensors, capsules
         if self._bound is None or any(new is not old for new, old in zip(to_bind, self._bound, strict=True)):
-            self._bound = None  # an interrupt amid the binding leaves nothing bound
+            self._bound = None  # an interrupt during the binding leaves nothing bound
             tensors.bind_to(binding)
             for name, rows in capsules.items():
                 binding.bind_ortvalue_output(name, ort.OrtValue.ortvalue_from_numpy(rows))

@@ -1,4 +1,4 @@
-"""Whether a package fits into the memory that is free: told before it is loaded, instead of a process that is killed.
+"""Whether a package fits into free memory: checked before it is loaded, instead of a process that is killed.
 
 Nothing that would run may be refused, so what counts is certain: the weights of products, which native kernels and ONNX
 Runtime pack once, into memory that no file stands behind. The file's own pages give way. Embeddings that are looked up
