@@ -271,8 +271,8 @@ def _exported(source: ModelSource, check: str = AUTO) -> Path:
         if report.warning is not None:
             click.echo(f"Warning: {report.warning}", err=True)
     if check == AUTO:
-        told = visible(shlex.quote(model))
-        click.echo(f"`reader-edge tune {told}` measures its quality, and lets it draft better.", err=True)
+        quoted = visible(shlex.quote(model))
+        click.echo(f"`reader-edge tune {quoted}` measures its quality, and lets it draft better.", err=True)
     return out
 
 

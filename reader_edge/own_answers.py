@@ -33,7 +33,7 @@ def answer_all(
 ) -> OwnAnswers:
     """Answer questions, begun in their order, until answers without a gap hold `num_tokens` tokens: no more are kept.
 
-    So what is kept depends on nothing but the model. on_progress: told tokens of whole answers, and tokens at most.
+    So what is kept depends on nothing but the model. on_progress: gets tokens of whole answers, and tokens at most.
     Raises what made an answer fail.
     """
     prompts = [engine.encode_prompt(question.prompt) for question in questions]

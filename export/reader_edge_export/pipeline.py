@@ -44,7 +44,7 @@ def export_model(
     options = options or ExportOptions()
     folder = Path(os.path.abspath(out))  # also gives "." a name
     with readable(source):
-        check_kind(source)  # what is wrong with the source is told before what is missing here
+        check_kind(source)  # what is wrong with the source is reported before what is missing here
     check_installation()
     check_target(folder, options.force)
     stages = Stages(on_stage, on_share)

@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-OnStage = Callable[[str], None]  # told what begins
-OnShare = Callable[[float, float], None]  # told what is done of a stage, and how much it is in all
-Advance = Callable[[float], None]  # told how much more of a stage is done
+OnStage = Callable[[str], None]  # gets what begins
+OnShare = Callable[[float, float], None]  # gets what is done of a stage, and how much it is in all
+Advance = Callable[[float], None]  # gets how much more of a stage is done
 
 
 class Stages:

@@ -46,7 +46,7 @@ def measure_successors(
 ) -> SuccessorTable:
     """The package's best successors of tokens 0..num_tokens - 1, each as the first token of an answer.
 
-    stages: told of the tokens.
+    stages: gets the tokens.
     """
     room = package.manifest.max_context
     *beginning, last = _beginning(tokenizer)[-room // 2 :]

@@ -32,7 +32,7 @@ class Batch:
     async def answer(self, backend: BatchBackend, on_progress: Callable[[int, int], object]) -> None:
         """Answer what is left.
 
-        on_progress: told requests that are done, and all. Raises BatchError.
+        on_progress: gets requests that are done, and all. Raises BatchError.
         """
 
         def tell() -> None:

@@ -21,7 +21,7 @@ class BatchBackend(AbstractAsyncContextManager[object], Protocol):
 
 
 class BatchJob:
-    """ids: of all requests, by what the input calls them. on_done: told after each."""
+    """ids: of all requests, by what the input calls them. on_done: gets after each."""
 
     def __init__(
         self,

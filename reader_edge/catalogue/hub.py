@@ -87,7 +87,7 @@ def fetch(origin: Origin, folder: Path, on_progress: OnProgress) -> None:
     import huggingface_hub
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
-    disable_progress_bars()  # one bar is told here for all files
+    disable_progress_bars()  # one bar is shown here for all files
     with quiet_libraries():
         revision = _ask(origin.hub_id)
         files = _wanted_files(origin, revision.files)
@@ -190,7 +190,7 @@ def _gguf_files(files: Sequence[_File]) -> str:
 
 @contextmanager
 def _failures_told(hub_id: str) -> Iterator[None]:
-    """Say of a download's failure whose it is. A full disk is told elsewhere, for downloads of all kinds."""
+    """Say of a download's failure whose it is. A full disk is reported elsewhere, for downloads of all kinds."""
     from huggingface_hub.errors import RepositoryNotFoundError
 
     try:

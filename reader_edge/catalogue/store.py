@@ -205,7 +205,7 @@ def _is_untuned(place: Path) -> bool:
 
 
 def _manifest(place: Path) -> Manifest | None:
-    """None of what is no package, and of one whose faults are told when it is opened."""
+    """None of what is no package, and of one whose faults are reported when it is opened."""
     try:
         return read_manifest(place)
     except PackageError:

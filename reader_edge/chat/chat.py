@@ -83,7 +83,7 @@ class Chat:
             self._answer(line.strip())
 
     def _answer(self, text: str) -> None:
-        """Answer one line; errors are told, and the conversation goes on without it."""
+        """Answer one line; errors are shown, and the conversation goes on without it."""
         question: Message = {"role": "user", "content": text}
         prompt: Prompt = [*self.messages, question] if self._is_conversation else text
         pieces: list[str] = []

@@ -14,7 +14,7 @@ _GROUPS = {  # titles, and the parameters under each, whatever command has them
     "Machine": ("threads", "provider", "uses_native", "is_near_tie_guarded", "is_calibrated"),
     "Output": ("stats", "as_json", "compare", "plot"),
 }
-_MANY = 10  # options that are told in groups
+_MANY = 10  # options that are listed in groups
 
 
 class HelpfulCommand(click.Command):

@@ -167,7 +167,7 @@ def _gguf_summary(path: "Path") -> "GgufSummary":
 def _gguf_pairs(summary: "GgufSummary") -> list[tuple[str, str]]:
     from reader_edge.terminal.sizes import readable_size
 
-    def told(value: object, unit: str = "") -> str:
+    def or_unknown(value: object, unit: str = "") -> str:
         return "not given" if value in (None, "") else f"{value}{unit}"
 
     tensors = [
@@ -175,16 +175,16 @@ def _gguf_pairs(summary: "GgufSummary") -> list[tuple[str, str]]:
         for kind, group in summary.tensors.items()
     ]
     return [
-        ("name", told(summary.name)),
-        ("licence", told(summary.licence)),
-        ("architecture", told(summary.architecture)),
+        ("name", or_unknown(summary.name)),
+        ("licence", or_unknown(summary.licence)),
+        ("architecture", or_unknown(summary.architecture)),
         ("parameters", f"{summary.num_parameters:,}"),
-        ("layers", told(summary.num_layers)),
-        ("attention heads", f"{told(summary.num_heads)}, {told(summary.num_kv_heads)} for keys and values"),
-        ("hidden size", told(summary.hidden_size)),
-        ("vocabulary", told(summary.vocab_size)),
-        ("max context", told(summary.context, " tokens")),
-        ("tokenizer", told(summary.tokenizer)),
+        ("layers", or_unknown(summary.num_layers)),
+        ("attention heads", f"{or_unknown(summary.num_heads)}, {or_unknown(summary.num_kv_heads)} for keys and values"),
+        ("hidden size", or_unknown(summary.hidden_size)),
+        ("vocabulary", or_unknown(summary.vocab_size)),
+        ("max context", or_unknown(summary.context, " tokens")),
+        ("tokenizer", or_unknown(summary.tokenizer)),
         ("chat template", "yes" if summary.has_chat_template else "no"),
         ("size", readable_size(summary.num_bytes)),
         ("tensors", str(sum(group.num_tensors for group in summary.tensors.values()))),

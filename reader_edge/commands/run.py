@@ -157,12 +157,12 @@ def run(
         return
     asked = build_prompt(engine, text, prompt_input.system, prompt_input.raw)
     prompt = asked if session is None else session.prompt(asked)
-    told = with_template_args(prompt, prompt_input.template_args)
+    whole_prompt = with_template_args(prompt, prompt_input.template_args)
     if compare:
-        if not print_compared(engine, told, config, as_json, stats):
+        if not print_compared(engine, whole_prompt, config, as_json, stats):
             raise click.ClickException(options.DIFFERENT_TOKENS)
         return
-    answer = print_json(engine, told, config) if as_json else print_text(engine, told, config, stats)
+    answer = print_json(engine, whole_prompt, config) if as_json else print_text(engine, whole_prompt, config, stats)
     if session is not None:
         session.save_answer(prompt, answer)
 

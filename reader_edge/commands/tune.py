@@ -48,8 +48,8 @@ def tune(model: str, source: str | None) -> None:
     print_table(pairs_table("Tuned", pairs))
     click.echo(f"What these words mean: {GLOSSARY}.", err=True)
     if not report.manifest.is_measured:
-        told = visible(model)
-        click.echo(f"`reader-edge tune {told} --source SOURCE` measures its quality too.", err=True)
+        shown_model = visible(model)
+        click.echo(f"`reader-edge tune {shown_model} --source SOURCE` measures its quality too.", err=True)
     if report.warning is not None:
         click.echo(f"Warning: {report.warning}", err=True)
     click.echo(package)

@@ -66,8 +66,8 @@ def prove(
             "only exact rules can be proven."
         )
     prompts = [tuple(engine.encode_prompt(question.prompt)) for question in questions]
-    told = budget or TimeBudget(), listener or ProofListener()
-    prover = _Prover(engine, prompts, max_tokens, further, *told, acceptance)
+    watched = budget or TimeBudget(), listener or ProofListener()
+    prover = _Prover(engine, prompts, max_tokens, further, *watched, acceptance)
     refusal, is_interrupted = prover.refusal(), False
     try:
         prover.cover()

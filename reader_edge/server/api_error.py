@@ -53,14 +53,14 @@ class ApiError(ReaderEdgeError):
         return Response(body, self.status, self.headers, "application/json")
 
 
-def told(value: object) -> str:
+def shown_json(value: object) -> str:
     """A wrong value in the sentence that refuses it."""
     return json.dumps(value) if isinstance(value, bool) else shown(value)
 
 
 def wrong_value(name: str, value: object, words: str, param: str, code: str | None = None) -> ApiError:
     """What a value is refused with that is not what `words` say. name: its place. param: the field at fault."""
-    given = "is missing" if value is None else f"is {told(value)}"
+    given = "is missing" if value is None else f"is {shown_json(value)}"
     return ApiError(400, f"'{name}' {given}, but must be {words}.", param, code)
 
 
@@ -68,7 +68,8 @@ def agreed(name: str, value: Value | None, other_name: str, other: Value | None)
     """What two fields say that mean the same; None where neither says anything. Raises ApiError where they differ."""
     if value is None or other is None or value == other:
         return other if value is None else value
-    sentence = f"'{name}' is {told(value)} and '{other_name}' {told(other)}, though they mean the same: leave one out."
+    both = f"'{name}' is {shown_json(value)} and '{other_name}' {shown_json(other)}"
+    sentence = f"{both}, though they mean the same: leave one out."
     raise ApiError(400, sentence, other_name)
 
 
@@ -78,7 +79,7 @@ def no_model(name: str, known: str) -> ApiError:
 
 
 def api_error(error: Exception) -> ApiError:
-    """What a client is told of an error: whatever is no user's mistake stays in the log."""
+    """What a client gets of an error: whatever is no user's mistake stays in the log."""
     match error:
         case ApiError():
             return error

@@ -17,8 +17,8 @@ Json = dict[str, object]
 class CompletionRequest:
     """prompts, configs: of each choice. num_choices: to each prompt, one after the other. use: of tools.
 
-    form: of all answers. is_answer_hidden: whether only the prompt is told, since no token is asked for. priority: as
-    of a request. headers: what the answer's say besides the usual.
+    form: of all answers. is_answer_hidden: whether the prompt alone is returned, since no token is asked for. priority:
+    as of a request. headers: what the answer's say besides the usual.
     """
 
     prompts: Sequence[Encodable]

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, dataclass_transform, get_args
 import msgspec
 from msgspec import Meta, inspect
 
-from reader_edge.server.api_error import ApiError, told, wrong_value
+from reader_edge.server.api_error import ApiError, shown_json, wrong_value
 from reader_edge.server.tidying import ARRAYS, FieldError, ObjectTidy, alternatives
 from reader_edge_runtime.config_checks import Range
 
@@ -121,7 +121,7 @@ def _joined(place: str, name: str) -> str:
 
 
 def _refusal(error: str, value: object, info: inspect.Type) -> ApiError:
-    """What a client is told in place of msgspec's words, which name neither the value nor all that is allowed."""
+    """What a client gets in place of msgspec's words, which name neither the value nor all that is allowed."""
     path = error.rpartition(" - at `$")[2].removesuffix("`") if " - at `$" in error else ""
     missing = _MISSING.match(error)
     place, types = "", [info]
@@ -151,7 +151,7 @@ def _unknown(place: str) -> ApiError:
 
 
 def _unsupported(place: str, value: object) -> ApiError:
-    sentence = f"'{place}' is {told(value)}, which is not supported here: leave it out."
+    sentence = f"'{place}' is {shown_json(value)}, which is not supported here: leave it out."
     return ApiError(400, sentence, place, "unsupported_parameter")
 
 

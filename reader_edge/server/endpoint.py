@@ -45,9 +45,9 @@ class Endpoint(ABC, Generic[Body]):
     async def _respond(self, request: Request) -> Response:
         try:
             body = decode(await self._values(request), self.body_type)
-            told = self._told_at_once(body)
-            if told is not None:
-                return Response(json.dumps(told), media_type="application/json")
+            direct = self._direct_answer(body)
+            if direct is not None:
+                return Response(json.dumps(direct), media_type="application/json")
             completion = self._checked_completion_request(body)
             answers = self._answers(completion)
             if completion.is_streamed:
@@ -92,8 +92,8 @@ class Endpoint(ABC, Generic[Body]):
         """What a request's body says. Raises ApiError."""
         return await read_values(request, self._settings)
 
-    def _told_at_once(self, body: Body) -> Json | None:
-        """What is told without asking the engine; None where it is asked."""
+    def _direct_answer(self, body: Body) -> Json | None:
+        """What is answered without asking the engine; None where it is asked."""
         return None
 
     def _answers(self, completion: CompletionRequest) -> CompletionRun:
@@ -104,7 +104,7 @@ class Endpoint(ABC, Generic[Body]):
         return EventStream(first, events, completion.headers)
 
     def _refusal(self, error: Exception) -> Response:
-        """How an error is told."""
+        """How an error is worded."""
         return api_error(error).response()
 
     @property

@@ -124,9 +124,9 @@ def _answering(path: str, body: Schema, answer: Schema) -> Schema:
 
 
 def _telling(name: str, answer: Schema) -> Schema:
-    told = {"description": "What is asked for.", "content": {"application/json": {"schema": answer}}}
+    answered = {"description": "What is asked for.", "content": {"application/json": {"schema": answer}}}
     statuses = {status: _REFUSALS[status] for status in (401, 403, 431)}
-    return {"operationId": name, "responses": {"200": told, **_refusals(statuses, "Error")}}
+    return {"operationId": name, "responses": {"200": answered, **_refusals(statuses, "Error")}}
 
 
 def _refusals(statuses: Mapping[int, str], error: str) -> Schema:

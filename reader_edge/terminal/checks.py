@@ -50,7 +50,7 @@ def left_out_pairs(modules: Sequence[str]) -> list[tuple[str, str]]:
 
 def chat_pairs(suited: Sequence[str], different: Sequence[str], mended: Sequence[str]) -> list[tuple[str, str]]:
     """Names and values for a table: conversations that are not rendered as transformers does, and what that means."""
-    told = [
+    noted = [
         (
             "put differently",
             suited,
@@ -59,4 +59,4 @@ def chat_pairs(suited: Sequence[str], different: Sequence[str], mended: Sequence
         ("unlike transformers", different, "not on purpose: look at such prompts before you rely on their answers"),
         ("taken here alone", mended, "nothing to do: transformers refuses them"),
     ]
-    return [(words, f"{'; '.join(names)} ({meaning}: {_DOCS})") for words, names, meaning in told if names]
+    return [(words, f"{'; '.join(names)} ({meaning}: {_DOCS})") for words, names, meaning in noted if names]

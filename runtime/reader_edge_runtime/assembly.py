@@ -32,7 +32,7 @@ from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Target
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
-Progress = Callable[[int, int], None]  # told what is done, and how much there is in all
+Progress = Callable[[int, int], None]  # gets what is done, and how much there is in all
 
 
 def assemble(
@@ -105,7 +105,7 @@ def open_draft_model_source(
 
 
 def open_package(path: FilePath, on_progress: Progress | None = None) -> ModelPackage:
-    """A package whose files are what its manifest says. Raises PackageError. on_progress: told bytes checked."""
+    """A package whose files are what its manifest says. Raises PackageError. on_progress: gets bytes checked."""
     package = ModelPackage.open(path)
     package.check_files(on_progress)
     return package

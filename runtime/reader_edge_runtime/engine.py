@@ -92,8 +92,8 @@ class Engine:
         drafted_from = given_config(sources, DraftSources, "sources")
         if drafter is not None and drafted_from != DraftSources():
             raise ConfigError("drafter is in place of what sources describe: give one of them.")
-        told = given_callback(on_progress, "on_progress"), given_callback(on_calibration, "on_calibration")
-        return cls(*assemble(given_path(path, "path"), *configs, drafted_from, drafter, *told))
+        callbacks = given_callback(on_progress, "on_progress"), given_callback(on_calibration, "on_calibration")
+        return cls(*assemble(given_path(path, "path"), *configs, drafted_from, drafter, *callbacks))
 
     def encode_prompt(self, prompt: Encodable) -> list[int]:
         """Token ids of a text, or of a conversation through the model's chat template; token ids as they are.

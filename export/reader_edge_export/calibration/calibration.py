@@ -92,7 +92,7 @@ class Calibration:
         gradients: Mapping[str, int],
         experts: Mapping[str, int],
     ) -> bool:
-        """Whether what `noted` told is true of the file, and of matrices with so many inputs and so many outputs.
+        """Whether what `noted` gave is true of the file, and of matrices with so many inputs and so many outputs.
 
         experts: how many numbers are kept of the inputs of theirs.
         Where it is not, nothing is known and the file is empty.

@@ -84,7 +84,7 @@ class PackageRunner(Protocol):
     def results(self, chains: Sequence[PassChain], advance: Advance = unseen) -> Iterator[ForwardResult]:
         """What each pass of each chain says, in turn, but for those of prompts; valid until the next one.
 
-        advance: told of the tokens of passes as they are done.
+        advance: gets the tokens of passes as they are done.
         """
         ...
 
@@ -133,7 +133,7 @@ def chains_of(checks: Sequence[Check]) -> list[PassChain]:
 
 
 def figures_of(package: PackageRunner, checks: Sequence[Check], advance: Advance = unseen) -> dict[str, float]:
-    """Figures of all checks, whose passes go through the package together. advance: told of their tokens."""
+    """Figures of all checks, whose passes go through the package together. advance: gets their tokens."""
     results = package.results(chains_of(checks), advance)
     figures: dict[str, float] = {}
     for check in checks:

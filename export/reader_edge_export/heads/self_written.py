@@ -59,7 +59,7 @@ class SelfWritten:
         """Have prompts answered until there are so many tokens, or the monotonic clock says so.
 
         They are asked again, and answers sampled, where one round of greedy ones is not enough; it ends early where a
-        whole round brings nothing. on_progress: told tokens written, of earlier times too, and tokens wanted.
+        whole round brings nothing. on_progress: gets tokens written, of earlier times too, and tokens wanted.
         """
         written = [(len(arrays["states"]), _num_asked(arrays)) for arrays in self._arrays()]
         total, num_asked = (sum(each) for each in zip((0, 0), *written, strict=True))

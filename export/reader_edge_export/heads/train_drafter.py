@@ -90,7 +90,7 @@ class _Lesson:
 
 
 class HeadTraining:
-    """One training of a head for a package; on_stage is told each stage as it begins."""
+    """One training of a head for a package; on_stage gets each stage as it begins."""
 
     def __init__(self, package: Path, out: Path, options: TrainingOptions, on_stage: Callable[[str], None]) -> None:
         self._began = time.monotonic()
@@ -115,7 +115,7 @@ class HeadTraining:
         return payback
 
     def run(self, prompts: Sequence[Encodable], payback: Payback, on_progress: Progress) -> HeadReport:
-        """prompts: further ones than the bundled, asked first. on_progress: told what is done of each stage."""
+        """prompts: further ones than the bundled, asked first. on_progress: gets what is done of each stage."""
         answers = self._written(list(map(self._asked, prompts)), on_progress)
         lesson = self._lesson(answers)
         del answers  # lessons hold what is learned of them, and they are as large

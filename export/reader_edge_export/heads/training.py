@@ -17,7 +17,7 @@ from reader_edge_runtime.array_file import ArrayFormat
 from reader_edge_runtime.errors import ExportError
 
 Tensor = torch.Tensor
-OnLoss = Callable[[int, int, float], None]  # told steps done, steps in all, and the loss of late
+OnLoss = Callable[[int, int, float], None]  # gets steps done, steps in all, and the loss of late
 
 BATCH = 256  # places of a step
 RATE, DECAY = 1.5e-3, 0.05

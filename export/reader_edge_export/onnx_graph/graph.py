@@ -50,7 +50,7 @@ def write_graph(
     """Lower the graph at `traced` as the options say and write it, with its weights beside it, into `folder`.
 
     calibration: of the source; looked into for quantised weights only. journal: of the export into `folder`, if there
-    is one. stages: of the export, told how many weights are stored. on_choice: of `store_weights`. Returns what was
+    is one. stages: of the export, which count the weights stored. on_choice: of `store_weights`. Returns what was
     written, by file name. Raises ExportError, and what `on_choice` does.
     """
     model = ir.load(traced)

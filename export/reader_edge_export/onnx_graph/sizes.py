@@ -95,7 +95,7 @@ def _replace_content(editor: GraphEditor, node: ir.Node, content: Sizes) -> None
 
 
 def _copy_sizes(editor: GraphEditor, node: ir.Node) -> None:
-    """Let a reshape copy the free sizes that stay at their place, instead of being told them."""
+    """Let a reshape copy the free sizes that stay at their place, instead of getting them."""
     before, wanted = sizes_of(node.inputs[0]), sizes_of(node.outputs[0])
     if before is None or wanted is None or weight_of(node.inputs[1]) is not None:
         return

@@ -75,9 +75,9 @@ def check_room(folder: Path, size: PackageSize) -> None:
     written = sum(path.stat().st_size for path in paths if path.exists())
     needed, free = size.weights + size.moments + size.others - written, shutil.disk_usage(folder).free
     if needed > free:
-        told = f"at least {needed / 1e9:.2f}" if size.is_least else f"{needed / 1e9:.2f}"
+        total = f"at least {needed / 1e9:.2f}" if size.is_least else f"{needed / 1e9:.2f}"
         raise ExportError(
-            f"The export takes {told} GB on the disk of '{folder.parent}', which has {free / 1e9:.2f} GB left: free "
+            f"The export takes {total} GB on the disk of '{folder.parent}', which has {free / 1e9:.2f} GB left: free "
             "some space, or choose a folder on another disk."
         )
 

@@ -42,7 +42,7 @@ class ExpertProducts(Protocol):
 
 
 def replace_experts(editor: GraphEditor, products: ExpertProducts, advance: Advance) -> None:
-    """Give every product by experts its stored form. advance: told how many numbers were stored."""
+    """Give every product by experts its stored form. advance: gets how many numbers were stored."""
     for marker in expert_markers(editor.graph):
         matrices = _matrices(marker)
         _, num_outputs, num_inputs = matrices.shape

@@ -23,7 +23,7 @@ from reader_edge_export.quantize.vocabulary import store_vocabulary, store_vocab
 from reader_edge_export.stages import Advance, unseen
 from reader_edge_runtime.package.manifest import HALF_PRECISIONS, QUANTIZED_PRECISIONS
 
-OnChoice = Callable[[Set[str]], None]  # told which matrices int4 leaves in eight bits
+OnChoice = Callable[[Set[str]], None]  # gets which matrices int4 leaves in eight bits
 
 
 def unseen_choice(_: Set[str]) -> None:
@@ -51,7 +51,7 @@ def store_weights(
     calibration: of the source, where weights are quantised. journal: of the export, where losses are noted. advance:
     called with the number of weights that were stored.
 
-    The matrices of an int4 model that lose most for the bytes they take are int8. on_choice: told their names before
+    The matrices of an int4 model that lose most for the bytes they take are int8. on_choice: gets their names before
     any is stored. Raises ExportError where the source cannot be read, and what `on_choice` does.
     """
     if precision in QUANTIZED_PRECISIONS:

@@ -325,13 +325,13 @@ def is_harmless(key: str) -> bool:
 
 
 def told_keys(unknown: Mapping[str, object]) -> str:
-    """Keys with their values, as a part of a sentence. Of one that is harmless at another value, that is told."""
-    told = []
+    """Keys with their values, as a part of a sentence. Of one that is harmless at another value, that is said."""
+    named = []
     for key, value in list(unknown.items())[:_MAX_TOLD]:
         inert = f" (which changes nothing at {_INERT[key][0]!r})" if key in _INERT else ""
-        told.append(f"{key!r:.80} to {reprlib.repr(value)}{inert}")
-    more = len(unknown) - len(told)
-    return ", ".join(told) + (f" and {more} more" if more else "")
+        named.append(f"{key!r:.80} to {reprlib.repr(value)}{inert}")
+    more = len(unknown) - len(named)
+    return ", ".join(named) + (f" and {more} more" if more else "")
 
 
 def _check_value(model_type: str, key: str, value: object) -> None:

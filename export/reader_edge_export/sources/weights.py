@@ -39,7 +39,7 @@ class Weights(ABC):
 
     def stored_type(self, name: str) -> str:
         """What the source calls the type that it stores a parameter in, "A and B" where its parts differ."""
-        raise AssertionError(f"the type of {name} is not told")
+        raise AssertionError(f"the type of {name} is not known")
 
     def block_type(self, name: str) -> BlockType | None:
         """The type that a matrix, or those of experts, can stay in as the source stores it; None where it cannot."""

@@ -35,7 +35,7 @@ class Text:
 
 
 class LayeredModel:
-    """num_layers: how many layers are run; None for all. advance: told of walks through the layers, parts of one."""
+    """num_layers: how many layers are run; None for all. advance: gets walks through the layers, parts of one."""
 
     def __init__(self, source: SourceModel, num_layers: int | None = None, advance: Advance = unseen) -> None:
         self.source = source

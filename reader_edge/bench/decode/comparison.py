@@ -138,7 +138,7 @@ def compare(
 ) -> Comparison:
     """Answer a prompt several times plainly and drafted, in alternating order, learning nothing for the next answer.
 
-    Waits for the drafter, which a machine that never drafted compiles first. on_progress: told answers done and in all.
+    Waits for the drafter, which a machine that never drafted compiles first. on_progress: gets answers done and in all.
     """
     (comparison,) = compare_engines([engine], prompt, config, num_rounds, on_progress)
     return comparison

@@ -56,7 +56,7 @@ def bench_budgets(
 ) -> list[BudgetRun]:
     """Answer every question with each set of sources and each budget, from an empty KV cache.
 
-    Fresh drafters know nothing but what ships with them, and so have no history. on_progress: told answers done and
+    Fresh drafters know nothing but what ships with them, and so have no history. on_progress: gets answers done and
     answers in all.
     """
     sets = [(is_warm, names) for is_warm in (False, True) for names in stock.sets(is_warm)]

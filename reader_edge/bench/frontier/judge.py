@@ -49,7 +49,7 @@ class Judge:
     ) -> Frontier:
         """budgets: drafted nodes. head_shares: parts of a one-node pass that heads take.
 
-        on_progress: told replays done and in all. Raises ConfigError for nodes whose pass was not measured, and where
+        on_progress: gets replays done and in all. Raises ConfigError for nodes whose pass was not measured, and where
         no answer has a token to draft.
         """
         if max(budgets) > self.curve.max_nodes:
@@ -112,7 +112,7 @@ def open_judge(
     """Of a plan's first file, with the tokenizer and the table of a package.
 
     cost_file: pass times as `bench cost --json` printed them; None measures the package's on this machine, unless they
-    are kept. on_progress: told how far measuring is. Raises ConfigError, TokenizerError, DatastoreError, PackageError.
+    are kept. on_progress: gets how far measuring is. Raises ConfigError, TokenizerError, DatastoreError, PackageError.
     """
     tokenizer = Tokenizer.open(package)
     fingerprint = tokenizer.fingerprint()

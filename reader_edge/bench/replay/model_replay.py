@@ -88,7 +88,7 @@ def replay_on_model(
     max_tokens: int,
     on_progress: Callable[[int, int], None],
 ) -> ModelReplays:
-    """Replay so many stretches of each file. on_progress: told stretches done and in all. Raises ConfigError."""
+    """Replay so many stretches of each file. on_progress: gets stretches done and in all. Raises ConfigError."""
     manifest = package.manifest
     tokenizer, end_token_id = _tokenizer(package, plan.tokenizer)
     recordings = [read_recording(path, tokenizer, end_token_id) for path in plan.files]

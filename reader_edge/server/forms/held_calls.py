@@ -1,4 +1,4 @@
-"""Calls that a grammar holds, read while they come. Of one that is cut, what was said of it is told."""
+"""Calls that a grammar holds, read while they come. Of one that is cut, what was read of it is reported."""
 
 import json
 import re
@@ -19,7 +19,7 @@ class HeldCalls:
 
     JSON arguments come as they are said. Arguments in another notation are not read here unless they are cut: then
     those that are whole come as the beginning of an object. A call that is cut before its arguments has none, and is
-    told where the tools leave no doubt which of them it calls.
+    reported where the tools leave no doubt which of them it calls.
     """
 
     def __init__(self, schemas: Mapping[str, Mapping[str, Any]], form: CallForm, num_calls: int = 0) -> None:
@@ -127,7 +127,7 @@ class HeldCalls:
 
 
 def has_json_arguments(form: CallForm) -> bool:
-    """Whether arguments are written as a JSON object, which can be told as it comes."""
+    """Whether arguments are written as a JSON object, which can be reported as it comes."""
     return form.notation in (Notation.OBJECT, Notation.KEYED, Notation.NAMED)
 
 

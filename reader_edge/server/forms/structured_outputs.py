@@ -73,11 +73,11 @@ class StructuredOutputs(JsonObject):
 
 
 class RequestedFormat(NamedTuple):
-    """grammar: None for any text. param: the field that asks for it. told: OpenAI's words for it."""
+    """grammar: None for any text. param: the field that asks for it. echoed: OpenAI's words for it."""
 
     grammar: Grammar | None = None
     param: str = ""
-    told: Mapping[str, object] = MappingProxyType({"type": "text"})
+    echoed: Mapping[str, object] = MappingProxyType({"type": "text"})
 
 
 def only_form(forms: Sequence[RequestedFormat]) -> RequestedFormat:
@@ -95,31 +95,31 @@ def only_form(forms: Sequence[RequestedFormat]) -> RequestedFormat:
 
 def form_of_format(asked: ResponseFormat | FlatJsonOfSchema, name: str) -> RequestedFormat:
     """name: of the field. Raises ApiError and ConfigError."""
-    told = {key: value for key, value in msgspec.to_builtins(asked).items() if value is not None}
+    echoed = {key: value for key, value in msgspec.to_builtins(asked).items() if value is not None}
     match asked:
         case AnyText():
             return RequestedFormat()
         case AnyJson():
-            return schema_form(asked.schema or _ANY_OBJECT, asked.schema is None, name, told)
+            return schema_form(asked.schema or _ANY_OBJECT, asked.schema is None, name, echoed)
         case DescribedSchema():
-            return schema_form(asked.schema, asked.strict, name, told)
+            return schema_form(asked.schema, asked.strict, name, echoed)
     if asked.json_schema is not None and asked.schema is not None:
         sentence = f"'{name}.json_schema' and '{name}.schema' cannot both say what the answer is: leave one out."
         raise ApiError(400, sentence, f"{name}.schema")
     if asked.json_schema is None and asked.schema is None:
         place = f"{name}.json_schema"
-        raise wrong_value(place, told.get("json_schema"), "an object with an object 'schema'", place)
+        raise wrong_value(place, echoed.get("json_schema"), "an object with an object 'schema'", place)
     described = asked.json_schema or DescribedSchema(schema=asked.schema or {})
-    return schema_form(described.schema, described.strict, name, told)
+    return schema_form(described.schema, described.strict, name, echoed)
 
 
 def schema_form(
-    schema: Mapping[str, Any], is_strict: bool, name: str, told: Mapping[str, object] = MappingProxyType({})
+    schema: Mapping[str, Any], is_strict: bool, name: str, echoed: Mapping[str, object] = MappingProxyType({})
 ) -> RequestedFormat:
     """is_strict: what cannot be followed is refused, otherwise it is left out. Raises ApiError and ConfigError."""
     check_depth(schema, f"The schema of '{name}'", name)
     text = json.dumps(schema if is_strict else {**schema, "x-guidance": {"lenient": True}})
-    return RequestedFormat(Grammar("json_schema", text), name, told)
+    return RequestedFormat(Grammar("json_schema", text), name, echoed)
 
 
 def forms_of_outputs(asked: StructuredOutputs, param: str) -> list[RequestedFormat]:

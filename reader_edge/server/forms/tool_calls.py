@@ -17,7 +17,7 @@ class ToolCallParser:
     A call with JSON arguments that the answer must be comes in pieces, as they are said. Others come whole, once they
     are known to be calls of declared tools: between the tags of the model's form anywhere, or as the whole answer.
     Where one call is asked for, the first counts and further ones are left out. Whatever else looks like a call is a
-    text, and so is one that was cut before its end, unless a grammar holds all calls: then what was said of it is told.
+    text, and so is one that was cut before its end, unless a grammar holds all calls: then what was read of it is said.
     """
 
     def __init__(self, use: ToolUse, form: CallForm, is_formed: bool = False) -> None:

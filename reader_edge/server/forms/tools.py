@@ -30,8 +30,8 @@ class Function(JsonObject):
     def declared(self) -> Json:
         """As chats declare it, and as templates know it."""
         names = ("name", "description", "parameters", "strict")
-        told = {name: getattr(self, name) for name in names}
-        return {"type": "function", "function": {name: value for name, value in told.items() if value is not None}}
+        given = {name: getattr(self, name) for name in names}
+        return {"type": "function", "function": {name: value for name, value in given.items() if value is not None}}
 
 
 class Tool(JsonObject, tag_field="type", tag="function"):

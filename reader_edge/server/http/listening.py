@@ -60,7 +60,7 @@ def open_socket(host: str, port: int) -> socket.socket:
 def listen(app: ASGIApp, place: socket.socket, engine: AsyncEngine) -> None:
     """Answer until SIGINT or SIGTERM: then no new request is taken, and running answers get a while to their end.
 
-    After it, or at a second signal, they are given up, which their clients are told.
+    After it, or at a second signal, they are given up, which their clients learn.
     """
     asyncio.run(Server(app, engine).serve([place]))
 

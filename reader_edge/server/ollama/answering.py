@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from reader_edge.server.answer_reader import THOUGHT, AnswerReader, text_in
-from reader_edge.server.api_error import ApiError, api_error, told
+from reader_edge.server.api_error import ApiError, api_error, shown_json
 from reader_edge.server.completion_request import CompletionRequest, Json
 from reader_edge.server.completion_run import CompletionRun
 from reader_edge.server.endpoint import Endpoint
@@ -78,7 +78,7 @@ class OllamaEndpoint(Endpoint[AnyBody]):
     async def _values(self, request: Request) -> object:
         return await read_ollama_values(request, self._settings)
 
-    def _told_at_once(self, body: AnyBody) -> Json | None:
+    def _direct_answer(self, body: AnyBody) -> Json | None:
         """Ollama takes a request without a prompt as one to load or unload the model. Here it is loaded, and stays."""
         check_ollama_model(body.model, self._settings)
         if not body.is_empty:
@@ -88,7 +88,7 @@ class OllamaEndpoint(Endpoint[AnyBody]):
     def _completion_request(self, body: AnyBody) -> CompletionRequest:
         check_ollama_model(body.model, self._settings)
         if body.think and self._tokenizer.thinking_form is None:
-            sentence = f"'think' is {told(body.think)}, but the model here does not think: leave it out."
+            sentence = f"'think' is {shown_json(body.think)}, but the model here does not think: leave it out."
             raise ApiError(400, sentence, "think")
         use, form = body.tool_use(), body.form()
         num_predict = body.options.num_predict

@@ -137,7 +137,7 @@ class OllamaBody(JsonObject):
         )
 
     def template_args(self) -> dict[str, Any]:
-        """What the chat template is told of thinking."""
+        """What the chat template gets of thinking."""
         effort = self.think if isinstance(self.think, str) else None
         asked = agreed("think", effort, "options.reasoning_effort", self.options.reasoning_effort)
         args: dict[str, Any] = {} if asked is None else {"reasoning_effort": asked}

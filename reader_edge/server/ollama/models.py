@@ -85,14 +85,14 @@ class OllamaModels:
         ]
 
     async def _tell_version(self, request: Request) -> Response:
-        return _told({"version": _OLLAMA_VERSION, "reader_edge": __version__})
+        return _answered({"version": _OLLAMA_VERSION, "reader_edge": __version__})
 
     async def _tell_models(self, request: Request) -> Response:
-        return _told({"models": [self._model | {"modified_at": self._since}]})
+        return _answered({"models": [self._model | {"modified_at": self._since}]})
 
     async def _tell_running(self, request: Request) -> Response:
         running = {"expires_at": _NEVER, "size_vram": 0, "context_length": self._manifest.max_context}
-        return _told({"models": [self._model | running]})
+        return _answered({"models": [self._model | running]})
 
     async def _show(self, request: Request) -> Response:
         try:
@@ -101,7 +101,7 @@ class OllamaModels:
         except Exception as error:
             return api_error(error).response(is_ollama=True)
         architecture = self._manifest.architecture
-        return _told(
+        return _answered(
             {
                 "modelfile": "",
                 "parameters": "",
@@ -170,5 +170,5 @@ def _refusing(status: int, sentence: str) -> Handler:
     return refuse
 
 
-def _told(fields: Json) -> Response:
+def _answered(fields: Json) -> Response:
     return Response(json.dumps(fields), media_type=_JSON)

@@ -20,7 +20,7 @@ class CompletionLogprobs:
         self._offsets = TextOffsets.behind(prompt_token_ids, len(echoed), tokenizer)
 
     def of_prompt(self, prompt: str | None, logprobs: Sequence[TokenLogprob | None]) -> Json:
-        """Those of a prompt that is told with its completion: one for each token, null for the first.
+        """Those of a prompt that is returned with its completion: one for each token, null for the first.
 
         prompt: as it was given; None where it was token ids.
         """
@@ -28,7 +28,7 @@ class CompletionLogprobs:
         offsets = prompt_offsets(prompt, token_ids, self._tokenizer)
         num_before = next((i for i, each in enumerate(token_ids) if self._has_text(each)), len(token_ids))
         spelled = (self._spelled(each, is_first=number == num_before) for number, each in enumerate(token_ids))
-        return self._told(zip(spelled, logprobs, offsets, strict=True))
+        return self._fields_of(zip(spelled, logprobs, offsets, strict=True))
 
     def of_answer(self, answered: GenerationChunk | GenerationResult) -> Json | None:
         """Those of the tokens that have a text; None where they were not asked for.
@@ -37,14 +37,14 @@ class CompletionLogprobs:
         """
         if not answered.logprobs:
             return None
-        told = []
+        placed = []
         for token_id, each in zip(answered.token_ids, answered.logprobs, strict=True):
             if self._has_text(token_id):
                 name = self._spelled(token_id, self._offsets.is_first)
-                told.append((name, each, self._offsets.push(token_id)))
-        return self._told(told)
+                placed.append((name, each, self._offsets.push(token_id)))
+        return self._fields_of(placed)
 
-    def _told(self, entries: Iterable[tuple[str, TokenLogprob | None, int]]) -> Json:
+    def _fields_of(self, entries: Iterable[tuple[str, TokenLogprob | None, int]]) -> Json:
         """Names, values and offsets of tokens as lists."""
         tokens, logprobs, offsets = [], [], []
         for name, each, offset in entries:

@@ -46,7 +46,7 @@ class CompletionBody(ChoicesBody):
     def prompts(self, use: ToolUse) -> Sequence[Encodable]:
         if isinstance(self.prompt, str) or _is_token_ids(self.prompt):
             return [cast(Encodable, self.prompt)]
-        if len(self.prompt) > MAX_CHOICES:  # told before all of them are looked at
+        if len(self.prompt) > MAX_CHOICES:  # refused before all of them are looked at
             sentence = f"'prompt' asks for {len(self.prompt)} answers together: 1 to {MAX_CHOICES} are given here."
             raise ApiError(400, sentence, "prompt")
         if not all(isinstance(each, str) or _is_token_ids(each) for each in self.prompt):
@@ -58,7 +58,7 @@ class CompletionBody(ChoicesBody):
 
     def asked_tokens(self) -> tuple[str, int | None]:
         if self.echo and self.max_tokens == 0:
-            return "max_tokens", 1  # which is not told
+            return "max_tokens", 1  # which is not returned
         return "max_tokens", _MAX_TOKENS if self.max_tokens is None else self.max_tokens
 
     def asked_logprobs(self) -> tuple[bool, int]:
@@ -73,14 +73,14 @@ class CompletionBody(ChoicesBody):
 
 
 class CompletionWording:
-    """Words how one text goes on, behind the prompt's own text where that is to be told too."""
+    """Words how one text goes on, behind the prompt's own text where that is returned too."""
 
     has_calls = False
 
     def __init__(
         self, tokenizer: Tokenizer, prompt: Encodable, token_ids: Sequence[int], is_echoed: bool, is_hidden: bool
     ) -> None:
-        """is_echoed: whether the prompt's text is told, is_hidden: and nothing else."""
+        """is_echoed: whether the prompt's text is returned, is_hidden: and nothing else."""
         self._prompt = prompt if isinstance(prompt, str) else None
         self._echoed = ""  # what is still to tell of the prompt
         if is_echoed:
@@ -119,7 +119,7 @@ class CompletionsEndpoint(ChoicesEndpoint[CompletionBody]):
         completion = super()._completion_request(body)
         if body.max_tokens != 0:
             return completion
-        # The one token that is decoded is not told, so nothing about it may end the answer.
+        # The one token that is decoded is not returned, so nothing about it may end the answer.
         configs = [
             replace(config, stop=(), stop_token_ids=(), ignores_eos=True, grammar=None) for config in completion.configs
         ]

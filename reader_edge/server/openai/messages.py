@@ -84,7 +84,7 @@ TemplateArgs = Annotated[dict[str, Any], Meta(description="an object of the chat
 
 
 def template_args(given: Mapping[str, Any] | None, effort: str | None, is_thinking: bool | None) -> dict[str, Any]:
-    """What the chat template is told besides the messages; one that does not ask for it is the same without.
+    """What the chat template gets besides the messages; one that does not ask for it is the same without.
 
     effort: OpenAI's word for how much to think, of which "none" asks not to think at all. Raises ApiError.
     """

@@ -130,11 +130,11 @@ class ResponsesEndpoint(Endpoint[ResponseBody]):
             if number == 0:  # not before it is taken in
                 for kind in ("created", "in_progress"):
                     yield event(kind, {"response": head})
-            for told in items.push(chunk):
-                yield event(*told)
+            for each in items.push(chunk):
+                yield event(*each)
             reason = chunk.finish_reason or ""
-        for told in items.end(_status(reason)):
-            yield event(*told)
+        for each in items.end(_status(reason)):
+            yield event(*each)
         yield event(_status(reason), {"response": head | _end(items.output, reason, answers)})
 
     def _response(self, body: ResponseBody, completion: CompletionRequest) -> Json:
@@ -157,7 +157,7 @@ class ResponsesEndpoint(Endpoint[ResponseBody]):
             "previous_response_id": None,
             "store": False,
             "temperature": sampling.temperature,
-            "text": {"format": dict(completion.form.told)},
+            "text": {"format": dict(completion.form.echoed)},
             "tool_choice": use.choice,
             "tools": [
                 {"strict": None, "parameters": None, **tool["function"], "type": "function"} for tool in use.tools

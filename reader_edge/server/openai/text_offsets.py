@@ -79,15 +79,15 @@ def prompt_offsets(prompt: str | None, token_ids: Sequence[int], tokenizer: Toke
     if prompt is None:
         offsets = TextOffsets(tokenizer)
         return [offsets.push(token_id) for token_id in token_ids]
-    told, end = [0], 0
+    found, end = [0], 0
     for token_id, (begin, token_end) in zip(token_ids, tokenizer.spans(prompt), strict=True):
         spelled = tokenizer.token_bytes(token_id).decode(errors="replace")
         trimmed = begin - (len(spelled) - len(spelled.lstrip()))  # some tokenizers do not count a token's spaces
         if trimmed >= 0 and prompt.startswith(spelled, trimmed) and not prompt.startswith(spelled, begin):
             begin = trimmed
-        told.append(end if (begin, token_end) == (0, 0) else max(begin, told[-1]))
+        found.append(end if (begin, token_end) == (0, 0) else max(begin, found[-1]))
         end = max(end, token_end)
-    return told[1:]
+    return found[1:]
 
 
 def _num_characters(run: bytes) -> int:

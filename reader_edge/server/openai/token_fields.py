@@ -1,4 +1,4 @@
-"""What is told of single tokens: log-probabilities in OpenAI's words, and what drafted them."""
+"""What is reported of single tokens: log-probabilities in OpenAI's words, and what drafted them."""
 
 from collections import deque
 

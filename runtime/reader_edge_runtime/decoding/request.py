@@ -51,7 +51,7 @@ class Request:
         constraint: Constraint | None = None,
         guesses: Guesses = NO_GUESSES,
     ) -> None:
-        """is_stop: told each emitted token, True ends the answer. sampler: in place of what config.sampling describes.
+        """is_stop: gets each emitted token, True ends the answer. sampler: in place of what config.sampling describes.
         guesses: what is known of the answer, to draft from.
 
         Raises PromptError or ConfigError.
@@ -64,7 +64,7 @@ class Request:
         self.takes_best = self.sampler.takes_best
         self.acceptance = rule = config.acceptance
         self.needs_logits = constraint is not None or not self.takes_best or config.wants_logprobs
-        # What another rule takes may be none of the best, whose log-probabilities alone are told without logits.
+        # What another rule takes may be none of the best, whose log-probabilities alone are known without logits.
         self.needs_logits |= rule.wants_logits or (config.is_scored and not rule.is_exact)
         if rule.wants_hidden_states and manifest.hidden_size is None:
             raise ConfigError(

@@ -32,7 +32,7 @@ def walk(
 ) -> Verification:
     """Take one token behind the root; while a child bears it, go there and take another.
 
-    take: told each node and the token emitted behind it; True ends the walk, and the token stays pending.
+    take: gets each node and the token emitted behind it; True ends the walk, and the token stays pending.
     near_tie_margin: the least difference between the two best logits at which this pass is trusted; a closer choice is
     left undecided. Where a provider's bits depend on the width of a pass, two logits closer than that noise may change
     places between a drafted and a plain pass, and the decoder takes the choice from a single-token pass. It is no

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # Past answers that wait to be learned with the next draft.
 _MAX_UNLEARNED = 64
-# Of so many drafts for which a source was asked that is told its gain, one is made without it, too.
+# Of so many drafts for which a source was asked that learns its gain, one is made without it, too.
 _COMPARED = 2
 
 
@@ -185,7 +185,7 @@ class RetrievalDrafter(Drafter):
 
 
 class RetrievalRequest(RequestDrafter):
-    """One request of a RetrievalDrafter, which learns what it is told when it next drafts.
+    """One request of a RetrievalDrafter, which learns what it is given when it next drafts.
 
     sources: what the further ones hold of it. made_without: what the last draft would have been without a source that
     is told its gain; None where that was not found out.
@@ -212,7 +212,7 @@ class RetrievalRequest(RequestDrafter):
         self.made_without = None
 
     def compare(self, draft_request: DraftRequest, proposed: Sequence[DraftTree | None]) -> None:
-        """Where a source was asked that is told its gain, draft without it now and then, to know what it brings."""
+        """Where a source was asked that learns its gain, draft without it now and then, to know what it brings."""
         self.made_without = None
         if self._drafter.sources.wanting_gain(self.sources) is None:
             return

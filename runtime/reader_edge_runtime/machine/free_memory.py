@@ -9,12 +9,12 @@ _CGROUP = Path("/sys/fs/cgroup")  # a container's own, of the second version
 
 def free_bytes() -> int | None:
     """Bytes that a process can still take, swap included; None where the system does not tell."""
-    told = _meminfo()
-    if "MemAvailable" not in told:
+    known = _meminfo()
+    if "MemAvailable" not in known:
         return _left_of_container(0)
-    swap = told.get("SwapFree", 0)
+    swap = known.get("SwapFree", 0)
     left = _left_of_container(swap)
-    of_machine = told["MemAvailable"] + swap
+    of_machine = known["MemAvailable"] + swap
     return of_machine if left is None else min(of_machine, left)
 
 

@@ -69,7 +69,7 @@ def measure_verify_cost(
 ) -> VerifyCost:
     """Time passes over the grid, within about `max_seconds` but at least two rounds; of a slow model, fewer cells.
 
-    on_progress: told cells timed and cells in all.
+    on_progress: gets cells timed and cells in all.
     """
     max_past = target.manifest.max_context - MAX_WIDTH
     longest = min(max_past, max(MAX_CACHED_ROWS // batch_size, PASTS[0]))

@@ -1,4 +1,4 @@
-"""A conversation with tools that the assistant may call, and how those are told to models whose templates know none."""
+"""A conversation with tools that the assistant may call, described to models whose templates know none."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -107,7 +107,7 @@ def text_of(message: Message) -> str:
 def as_texts(messages: Sequence[Message], tools: Sequence[Tool], has_system: bool = True) -> list[Message]:
     """The same conversation for a template that knows neither tools nor calls: as its roles and texts alone.
 
-    has_system: whether it knows the system's role; else tools are told in the first message.
+    has_system: whether it knows the system's role; else tools are described in the first message.
     """
     shown: list[Message] = [_as_text(message) for message in messages]
     if not tools:

@@ -27,7 +27,7 @@ class ThinkingForm:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """What the form is told by. Special tokens in it must be kept in the text that a reader gets."""
+        """What the form is recognised by. Special tokens in it must be kept in the text that a reader gets."""
         return (self.begin, self.end, *self.dropped)
 
     def is_open(self, prompt: str, continued: str = "") -> bool:

@@ -103,7 +103,7 @@ class Tokenizer:
         return "" if self._chat_template is None else self._chat_template.source
 
     def encode(self, text: str, adds_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text, with the model's own start tokens unless told otherwise. Raises PromptError."""
+        """Token ids of a text, with the model's own start tokens unless asked otherwise. Raises PromptError."""
         if adds_special_tokens:
             self._check_length(text)
         with library_errors("The tokenizer cannot encode this text"):

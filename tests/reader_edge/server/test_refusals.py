@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from reader_edge.server.api_error import told
+from reader_edge.server.api_error import shown_json
 from reader_edge.server.http.guard import is_loopback, read_api_keys
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
@@ -118,7 +118,7 @@ def test_a_chat_that_cannot_be_is_refused(served: Served, fields: dict[str, obje
 @pytest.mark.parametrize("tag", ["", 0, False, [], {}])
 def test_only_a_missing_type_stands_for_the_first_kind(served: Served, tag: object) -> None:
     body = {"model": "demo", "messages": [USER], "max_tokens": 1}
-    words = f"'response_format.type' is {told(tag)}, but must be one of 'text'"
+    words = f"'response_format.type' is {shown_json(tag)}, but must be one of 'text'"
     assert_refused(served.post("/v1/chat/completions", body | {"response_format": {"type": tag}}), 400, words)
     for form in ({}, {"type": None}):
         assert served.post("/v1/chat/completions", body | {"response_format": form}).status_code == 200

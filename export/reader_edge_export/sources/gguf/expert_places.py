@@ -9,7 +9,7 @@ from reader_edge_runtime.arrays import Int64Array
 
 _PARAMETER = re.compile(r"model\.layers\.(\d+)\..*experts\.(gate_up_proj|down_proj)(_bias)?")
 _STORED = {"gate_up_proj": ("ffn_gate_exps", "ffn_up_exps"), "down_proj": ("ffn_down_exps",)}
-_FUSED = "ffn_gate_up_exps"  # as converters write them when they are told to
+_FUSED = "ffn_gate_up_exps"  # as converters write them when they are asked to
 _IN_TURN = "gpt-oss"  # has rows of gate and up in turn, and inputs first, in its modules
 
 

@@ -1,4 +1,4 @@
-"""How a GGUF file is told from any other; needs no library."""
+"""How a GGUF file is recognised; needs no library."""
 
 from pathlib import Path
 from typing import NoReturn

@@ -38,7 +38,7 @@ class _Scheme:
 
 
 class CompressedTensors(Packing):
-    """Which scheme a module has is told by the shapes of its tensors, and must be one that the config names."""
+    """Which scheme a module has is recognised by the shapes of its tensors, and must be one that the config names."""
 
     parts = ("weight_packed", "weight_shape", "weight", "weight_scale", "weight_zero_point", "weight_g_idx")
     markers = ("weight_packed", "weight_scale")

@@ -15,7 +15,7 @@ class AfterThinking:
     def __init__(
         self, constraint: Constraint, is_end: Callable[[int], bool], vocab_size: int, eos_token_ids: Sequence[int]
     ) -> None:
-        """is_end: told each token of the thinking part, whether it is the last."""
+        """is_end: gets each token of the thinking part, whether it is the last."""
         self._constraint = constraint
         self._is_end = is_end
         self._is_thinking = True

@@ -85,7 +85,7 @@ class PassTimes:
             corrections[:] = [other + step * share for other, share in zip(corrections, shares, strict=True)]
 
     def take_outrun(self) -> list[int]:
-        """Batch sizes whose passes take clearly less than was measured; each is told once."""
+        """Batch sizes whose passes take clearly less than was measured; each is reported once."""
         outrun = {
             size
             for (size, number), num in self._num_seen.items()

@@ -24,7 +24,7 @@ class DraftSource(ABC):
     name: as it appears in the statistics, and in no other source.
     wants_hidden_states: whether the scores that its requests observe shall hold the target's hidden states.
     is_costly: whether it takes so long that others may make it needless: `is_worth_asking` decides then.
-    wants_gain: whether a costly one is told what asking it brought, to know where it pays.
+    wants_gain: whether a costly one learns what asking it brought, to know where it pays.
     """
 
     name: str

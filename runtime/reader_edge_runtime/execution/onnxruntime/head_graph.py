@@ -32,8 +32,8 @@ def head_model(head: HeadFile) -> bytes:
 
 def _tensor(name: str, array: Array) -> bytes:
     numbers = [(_DIMS, length) for length in array.shape] + [(_DATA_TYPE, _DATA_TYPES[array.dtype.str])]
-    told = b"".join(_varint(number << 3 | _VARINT) + _varint(value) for number, value in numbers)
-    return told + _field(_NAME, name.encode()) + _field(_RAW_DATA, array.tobytes())
+    begun = b"".join(_varint(number << 3 | _VARINT) + _varint(value) for number, value in numbers)
+    return begun + _field(_NAME, name.encode()) + _field(_RAW_DATA, array.tobytes())
 
 
 def _field(number: int, content: bytes) -> bytes:

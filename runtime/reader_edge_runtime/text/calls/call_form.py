@@ -63,7 +63,7 @@ class CallForm:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """What the form is told by. Special tokens in it must be kept in the text that is read for calls."""
+        """What the form is recognised by. Special tokens in it must be kept in the text that is read for calls."""
         others = (text for pair in self.others for text in pair)
         return (self.opening, self.begin, self.between, self.end, self.closing, *others)
 

@@ -127,7 +127,7 @@ class DatastoreBuilder:
             )
         self._stream += data
         if len(self._stream) // self._token_bytes > _MAX_SHORT:
-            _long_sorter()  # its lack is told now, not when all has been collected
+            _long_sorter()  # its lack is reported now, not when all has been collected
 
 
 def _keys(stream: npt.NDArray[Any], suffixes: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:

@@ -1,7 +1,7 @@
 """The cache of models with recurrent layers: beside keys and values, states that the graph moves on in place.
 
 A pass moves each state over the tokens that were accepted since, whose capsules wait for it, then over the nodes that
-it is told to keep; capsules of other nodes wait until they are committed. So of each slot
+it has to keep; capsules of other nodes wait until they are committed. So of each slot
 
     lengths[slot] = num_stated[slot] + capsules that wait,
 
