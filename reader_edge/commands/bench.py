@@ -11,7 +11,7 @@ from reader_edge.commands.bench_decode import decode
 from reader_edge.commands.bench_frontier import frontier
 from reader_edge.commands.bench_record import record
 from reader_edge.commands.bench_replay import replay_command
-from reader_edge.commands.command_help import HelpfulCommand, example
+from reader_edge.terminal.command_help import HelpfulCommand, example
 
 
 @click.group()

@@ -7,7 +7,7 @@ import click
 
 import reader_edge
 from reader_edge.commands import options
-from reader_edge.commands.command_help import HelpfulCommand, example
+from reader_edge.terminal.command_help import HelpfulCommand, example
 
 
 @click.command(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from reader_edge.commands import options
-from reader_edge.commands.command_help import HelpfulCommand, example
+from reader_edge.terminal.command_help import HelpfulCommand, example
 
 if TYPE_CHECKING:
     from pathlib import Path

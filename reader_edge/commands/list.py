@@ -4,7 +4,7 @@ import time
 
 import click
 
-from reader_edge.commands.command_help import HelpfulCommand, example
+from reader_edge.terminal.command_help import HelpfulCommand, example
 
 
 @click.command(

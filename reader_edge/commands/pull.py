@@ -3,7 +3,7 @@
 import click
 
 from reader_edge.catalogue.entries import CATALOGUE
-from reader_edge.commands.command_help import HelpfulCommand, example
+from reader_edge.terminal.command_help import HelpfulCommand, example
 
 _NAMES = ", ".join(name + (" (gated)" if origin.is_gated else "") for name, origin in CATALOGUE.items())
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from reader_edge.commands import options
-from reader_edge.commands.command_help import HelpfulCommand, example
+from reader_edge.terminal.command_help import HelpfulCommand, example
 
 
 @click.command(

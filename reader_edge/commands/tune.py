@@ -2,7 +2,7 @@
 
 import click
 
-from reader_edge.commands.command_help import HelpfulCommand, example
+from reader_edge.terminal.command_help import HelpfulCommand, example
 
 
 @click.command(

@@ -8,7 +8,7 @@ import click
 
 import reader_edge
 from reader_edge.commands import options
-from reader_edge.commands.command_help import HelpfulCommand, example
+from reader_edge.terminal.command_help import HelpfulCommand, example
 
 _MOST_AN_ANSWER = 128
 _FEWEST_AN_ANSWER = 64  # on the mean, by which it is reckoned how many instructions are enough
