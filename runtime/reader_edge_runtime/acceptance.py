@@ -34,7 +34,7 @@ class Choices:
         self._result, self._b = result, b
 
     def successors(self, node: int) -> tuple[Int64Array, Float32Array]:
-        """The target's likeliest tokens behind a node, best first, and their logits, (K,) each."""
+        """The target's K likeliest tokens behind a node, best first, and their logits; K is the manifest's top_k."""
         return self._result.top_ids[self._b, node], self._result.top_logits[self._b, node]
 
     def logits(self, node: int) -> Float32Array:
@@ -53,8 +53,9 @@ class Choices:
 class AcceptanceRule(ABC):
     """Decides token by token; a request names its rule in its GenerationConfig.
 
-    name: what refusals call it. is_exact: whether answers stay those of plain decoding, bit for bit: `reader-edge
-    verify` proves such rules, and refuses others. wants_logits, wants_hidden_states: what it reads of every node.
+    name: what refusals call it. is_exact: whether answers stay those of plain decoding, bit for bit: `prove`
+    (reader_edge.proof.proof) compares them for such rules, and refuses others. wants_logits, wants_hidden_states: what
+    it reads of every node.
     """
 
     name: str

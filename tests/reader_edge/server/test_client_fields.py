@@ -206,7 +206,7 @@ def test_clients_of_lm_studio_find_the_model(served: Served) -> None:
         ("POST", "/v1/models/unload", "'demo' is loaded as long as the server runs"),
         ("POST", "/api/v1/models/load", "'demo' is loaded as long as the server runs"),
         ("GET", "/props", "'/v1/models' names the model and its context"),
-        ("GET", "/slots", "'/metrics' its figures"),
+        ("GET", "/slots", "'/metrics' has its figures"),
         ("POST", "/tokenize", "prompts may be token ids"),
     ],
 )

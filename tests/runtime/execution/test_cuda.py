@@ -5,10 +5,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import click
 import pytest
 
-from reader_edge.commands.run import run
 from reader_edge_runtime import Engine, EngineConfig
 from reader_edge_runtime.errors import ConfigError, ProviderError
 from reader_edge_runtime.execution import registry
@@ -127,15 +125,6 @@ def test_a_provider_that_onnx_runtime_replaces_is_refused(demo_folder: Path, mon
     monkeypatch.setattr("onnxruntime.InferenceSession.get_providers", lambda self: ["OtherExecutionProvider"])
     with pytest.raises(ProviderError, match="on OtherExecutionProvider instead of CPUExecutionProvider"):
         provider.open_session(demo_folder / GRAPH_NAME, 1)
-
-
-def test_every_room_knows_the_same_providers() -> None:
-    """Neither the config nor the command line may load an engine of execution to ask for their names."""
-    choices = next(option.type for option in run.params if option.name == "provider")
-    assert isinstance(choices, click.Choice)
-    assert set(choices.choices) == set(registry.PROVIDERS)
-    for name in registry.PROVIDERS:
-        assert EngineConfig(provider=name).provider == name
 
 
 def test_an_unknown_provider_is_refused() -> None:

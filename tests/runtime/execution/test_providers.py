@@ -6,9 +6,12 @@ On the demo package; packages made for devices have tests/export/test_device_tar
 from collections.abc import Sequence
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 
+from reader_edge.commands.run import run
+from reader_edge_runtime import EngineConfig
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution import registry
@@ -77,6 +80,15 @@ def test_rows_that_were_read_go_on_in_another_slot_of_another_cache(target: Targ
     np.testing.assert_array_equal(other.read_slot(2, len(PROMPT)).rows, cache.read_slot(1, len(PROMPT)).rows)
     np.testing.assert_array_equal(run_chain(target, other, 2, [22]), run_chain(target, cache, 1, [22]))
     np.testing.assert_array_equal(run_chain(target, other, 0, [22])[-1], chain_logits(target, [20, 21, 22])[-1])
+
+
+def test_every_room_knows_the_same_providers() -> None:
+    """Neither the config nor the command line may load an engine of execution to ask for their names."""
+    choices = next(option.type for option in run.params if option.name == "provider")
+    assert isinstance(choices, click.Choice)
+    assert set(choices.choices) == set(registry.PROVIDERS)
+    for name in registry.PROVIDERS:
+        assert EngineConfig(provider=name).provider == name
 
 
 def tree() -> DraftTree:

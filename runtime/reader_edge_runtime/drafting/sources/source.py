@@ -41,7 +41,8 @@ class DraftSource(ABC):
         """What may follow each request's text, None for nothing; `draft_request.request` is what `begin` gave for it.
 
         A tree's root is the request's last token; a node's value how sure the source is that the text goes on to it. A
-        token named again below its parent is the same node, as sure as the first naming.
+        token named again below its parent is the same node, as sure as the first naming. The tree may have more nodes
+        than the draft: the likeliest get into it, under this source's name whatever `sources` says.
         Where it raises, it is asked again for each request alone, and those for which it raises again end.
         """
 
