@@ -9,7 +9,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from reader_edge_export.blocks.block_type import BLOCK_TYPES
-from reader_edge_export.blocks.file_blocks import blocks_of
+from reader_edge_export.blocks.unpack_blocks import unpack_blocks
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.operators.experts import (
     BlockExperts,
@@ -94,7 +94,7 @@ def _int4(rng: np.random.Generator, sizes: tuple[int, int, int]) -> ExpertMatric
 def _kept(rng: np.random.Generator, name: str, sizes: tuple[int, int, int]) -> ExpertMatrices:
     kind = gguf.GGMLQuantizationType[name]
     files = [random_rows(kind, sizes[1:], rng) for _ in range(sizes[0])]
-    blocks = [blocks_of(BLOCK_TYPES[name], rows) for rows in files]
+    blocks = [unpack_blocks(BLOCK_TYPES[name], rows) for rows in files]
     arrays = {part: np.stack([each.arrays[part] for each in blocks]) for part in blocks[0].arrays}
 
     def product(editor: GraphEditor, rows: ir.Value, experts: ir.Value) -> ir.Value:

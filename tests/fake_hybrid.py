@@ -5,11 +5,12 @@ from dataclasses import replace
 import numpy as np
 
 from reader_edge_runtime.arrays import Float32Array
+from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.hybrid_cache import HybridCache
 from reader_edge_runtime.package.layer import Layer
 from reader_edge_runtime.package.manifest import Manifest
-from reader_edge_runtime.target import Cache, Pass
+from reader_edge_runtime.target import Pass
 from tests.fake_target import FakeTarget, make_manifest
 
 _PRIME = 8191  # products with it are exact in float32

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.target import Cache, Pass, Target
+from reader_edge_runtime.target import Pass, Target
 
 Bits = bytes
 

@@ -51,7 +51,7 @@ def replay_reader_edge(requests: Sequence[RecordedRequest], pass_seconds: Mappin
 
     def draft(request: ReplayedRequest, num_left: int) -> DraftTree:
         tree = request.draft(widths[-1], min(MAX_DEPTH, max(1, num_left)))
-        return tree.best(best_width(tree.values, times))
+        return tree.pruned(best_width(tree.values, times))
 
     simulator = Simulator(partial(ReplayedRequest, core), draft)
     for request in requests:

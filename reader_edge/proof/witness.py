@@ -10,8 +10,9 @@ from reader_edge.proof.result import Counts, Divergence, ProofRun
 from reader_edge.proof.ways import Setting
 from reader_edge_runtime import GenerationConfig, GenerationStats
 from reader_edge_runtime.arrays import Float32Array
+from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.decoding.request import Request
-from reader_edge_runtime.target import Cache, ForwardResult, Pass, Target
+from reader_edge_runtime.target import ForwardResult, Pass, Target
 
 
 @dataclass(frozen=True, slots=True)

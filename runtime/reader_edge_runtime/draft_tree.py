@@ -103,7 +103,7 @@ class DraftTree:
         mask = np.unpackbits(packed.view(np.uint8), bitorder="little").view(np.bool_)
         return mask.reshape(num_nodes, -1)[:, :num_nodes], num_on_path - 1
 
-    def best(self, num_nodes: int) -> "DraftTree":
+    def pruned(self, num_nodes: int) -> "DraftTree":
         """The tree of the `num_nodes` most valuable nodes, in their order here; a node comes with its parent."""
         if num_nodes >= len(self.token_ids):
             return self

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, SamplingConfig
+from reader_edge_runtime.cache import SlotContents
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import ConfigError, SessionError
-from reader_edge_runtime.target import SlotContents
 
 GREEDY = GenerationConfig(max_tokens=30, ignores_eos=True)
 SAMPLED = replace(GREEDY, sampling=SamplingConfig(temperature=0.9, seed=5))

@@ -8,10 +8,11 @@ import onnxruntime as ort
 import pytest
 
 from reader_edge_runtime import Engine, GenerationChunk, GenerationConfig
+from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.errors import PromptError, ReaderEdgeError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import PassTensors
-from reader_edge_runtime.target import Cache, ForwardResult, Pass
+from reader_edge_runtime.target import ForwardResult, Pass
 
 CONFIG = GenerationConfig(max_tokens=40, ignores_eos=True)
 PROMPTS = ("# tar", "# git commit", "# curl")

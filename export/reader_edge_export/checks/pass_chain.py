@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from reader_edge_export.stages import Advance, unseen
+from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.package.manifest import Manifest
-from reader_edge_runtime.target import Cache, ForwardResult, Pass, Target
+from reader_edge_runtime.target import ForwardResult, Pass, Target
 
 _GARBAGE = 3.3
 

@@ -29,7 +29,7 @@ class JudgedRequest:
     def draft_paying(self, curve: PassCurve) -> DraftTree:
         """Our tree, cut where a pass pays best."""
         tree = self._replayed.draft(curve.max_nodes + 1)
-        return self._noted(tree.best(curve.best_width(tree.values)))
+        return self._noted(tree.pruned(curve.best_width(tree.values)))
 
     def draft_best(self, num_nodes: int) -> DraftTree:
         """The best tree of so many of our candidates, the largest tree's nodes: as much of the answer as these say."""

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.errors import CapacityError
-from reader_edge_runtime.target import Cache
 
 FIRST_CAPACITY = 256  # rows of a new cache, and for an answer's beginning where nothing bounds it
 

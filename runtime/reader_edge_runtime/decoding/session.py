@@ -13,9 +13,9 @@ import numpy as np
 
 from reader_edge_runtime.array_file import MAX_BYTES, ArrayFormat
 from reader_edge_runtime.arrays import Array
+from reader_edge_runtime.cache import SlotContents, TextState
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.errors import CapacityError, DraftError, SessionError
-from reader_edge_runtime.target import SlotContents, TextState
 from reader_edge_runtime.text.conversation import Message, is_message
 from reader_edge_runtime.user_input import shown
 

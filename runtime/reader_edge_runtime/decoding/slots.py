@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from reader_edge_runtime.target import Cache
+from reader_edge_runtime.cache import Cache
 
 Texts = Sequence[Sequence[int]]
 

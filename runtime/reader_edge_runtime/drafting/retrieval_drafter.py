@@ -207,7 +207,7 @@ class RetrievalRequest(RequestDrafter):
             self._scored.append(scored)
             if self.made_without is not None:
                 came = self.token_ids[scored.root + 1 :]
-                without = self.made_without.best(len(scored.tree))
+                without = self.made_without.pruned(len(scored.tree))
                 self._drafter.sources.learn_gain(self.sources, _accepted(scored.tree, came) - _accepted(without, came))
         self.made_without = None
 

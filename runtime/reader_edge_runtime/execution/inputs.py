@@ -6,10 +6,11 @@ import numpy as np
 import numpy.typing as npt
 
 from reader_edge_runtime.arrays import Float32Array, Int64Array
+from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.package.manifest import MASKED, Manifest
-from reader_edge_runtime.target import Cache, Pass
+from reader_edge_runtime.target import Pass
 
 Inputs = dict[str, npt.NDArray[np.generic]]
 

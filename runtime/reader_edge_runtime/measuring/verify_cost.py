@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from reader_edge_runtime.arrays import Float64Array
+from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.target import Cache, Pass, Target
+from reader_edge_runtime.target import Pass, Target
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 PASTS = (64, 512, 2048)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from reader_edge_runtime.arrays import Float32Array
+from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.target import Cache, Pass, Target
+from reader_edge_runtime.target import Pass, Target
 
 _PREFIX_LENS = (58, 5)  # the longer one lets wide passes cross 64 visible rows, where kernels change their blocks
 _PATH_LEN = 4

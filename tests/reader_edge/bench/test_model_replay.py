@@ -11,8 +11,9 @@ from reader_edge.bench.recording import RecordedRequest, RecordedTurn
 from reader_edge.bench.replay.model_replay import time_stretches
 from reader_edge.bench.replay.rehearsal import RehearsalDrafter, Rehearser, Stretch, StretchTimes, choose_stretches
 from reader_edge.cli import main
+from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.measuring.verify_cost import VerifyCost
-from reader_edge_runtime.target import Cache, ForwardResult, Pass
+from reader_edge_runtime.target import ForwardResult, Pass
 from tests.fake_target import FakeTarget, make_manifest
 
 

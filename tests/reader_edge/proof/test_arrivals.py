@@ -11,11 +11,12 @@ from reader_edge.proof.proof import prove
 from reader_edge.proof.result import ProofReport
 from reader_edge.proof.witness import PlainAnswer
 from reader_edge_runtime import Engine, GenerationConfig
+from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
-from reader_edge_runtime.target import Cache, ForwardResult, Pass
+from reader_edge_runtime.target import ForwardResult, Pass
 
 QUESTIONS = list(map(EvalPrompt, ["# tar\n\n", "1. Save the file.\n2. Save the file.\n3.", "Zürich 🙂", "# git\n"]))
 MAX_TOKENS = 16

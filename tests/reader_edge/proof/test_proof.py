@@ -20,12 +20,13 @@ from reader_edge.proof.ways import (
     Setting,
 )
 from reader_edge_runtime import Engine
+from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ProofError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
-from reader_edge_runtime.target import Cache, ForwardResult, Pass
+from reader_edge_runtime.target import ForwardResult, Pass
 from tests.reader_edge.package_copy import PackageCopy
 from tests.second_best import SecondBest
 

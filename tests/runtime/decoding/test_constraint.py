@@ -51,7 +51,7 @@ class Cycle:
         token_ids, parents, origins = cut(matcher, tree.token_ids, tree.parents, max_nodes - 1)
         assert matcher.is_where_it_was
         sources = ["constraint" if old == FORCED else tree.sources[old] for old in origins]
-        return DraftTree(token_ids, parents, sources).best(max_nodes)
+        return DraftTree(token_ids, parents, sources).pruned(max_nodes)
 
     def close(self) -> None:
         self.is_closed = True

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.config import GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.errors import ConfigError, ProviderError
-from reader_edge_runtime.target import Cache, ForwardResult, Pass
+from reader_edge_runtime.target import ForwardResult, Pass
 from tests.fake_target import make_manifest
 from tests.random_drafter import RandomDrafter, make_decoder, reference
 

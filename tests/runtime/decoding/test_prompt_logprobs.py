@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from reader_edge_runtime import Engine, GenerationConfig
+from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.config import DraftConfig, EngineConfig
 from reader_edge_runtime.decoding.choosing.logprobs import TokenLogprob, token_logprob
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.target import Cache, ForwardResult, Pass
+from reader_edge_runtime.target import ForwardResult, Pass
 from tests.fake_target import FakeTarget, make_manifest
 from tests.random_drafter import RandomDrafter, reference
 

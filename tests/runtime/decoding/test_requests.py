@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.decoder import Decoder
@@ -16,7 +17,7 @@ from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import DraftError, PromptError, ProviderError, ReaderEdgeError
 from reader_edge_runtime.execution.onnxruntime.host.kv_slab import KvSlab
 from reader_edge_runtime.execution.onnxruntime.host.paged_memory import PAGE_BYTES
-from reader_edge_runtime.target import Cache, ForwardResult, Pass
+from reader_edge_runtime.target import ForwardResult, Pass
 from tests.fake_target import FakeTarget, make_manifest
 from tests.random_drafter import RandomDrafter, decode, make_decoder, reference
 

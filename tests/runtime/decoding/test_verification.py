@@ -7,12 +7,13 @@ import pytest
 
 from reader_edge.proof.stress_drafter import StressDrafter
 from reader_edge_runtime.arrays import Float32Array
+from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.config import EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.verification import near_tie_margin
 from reader_edge_runtime.measuring.width_probe import WidthReport
-from reader_edge_runtime.target import Cache, Pass
+from reader_edge_runtime.target import Pass
 from tests.fake_target import FakeTarget, make_manifest
 
 NOISE = 0.2

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
@@ -17,7 +18,7 @@ from reader_edge_runtime.drafting.sources.draft_model import NARROW, DraftModel
 from reader_edge_runtime.drafting.sources.draft_model_source import DraftModelRequest, DraftModelSource
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.package.manifest import Manifest
-from reader_edge_runtime.target import Cache, ForwardResult, Pass
+from reader_edge_runtime.target import ForwardResult, Pass
 from tests.fake_target import FakeTarget, make_manifest
 from tests.random_drafter import decode, reference
 

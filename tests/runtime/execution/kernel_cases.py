@@ -18,9 +18,9 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from reader_edge_export.blocks.block_type import BLOCK_TYPES
-from reader_edge_export.blocks.file_blocks import blocks_of
 from reader_edge_export.blocks.linear import gguf_linear, store_blocks
 from reader_edge_export.blocks.spread_linear import BlockMatrix, spread_block_linear
+from reader_edge_export.blocks.unpack_blocks import unpack_blocks
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.operators.definitions import Int8Matrix, rotary_heads, spread_row_linear, swiglu
 from reader_edge_export.quantize.hadamard import block_size, hadamard
@@ -146,7 +146,7 @@ def _rotation(num_inputs: int, rng: np.random.Generator) -> tuple[Array, Array]:
 
 def _keep(name: str, num_inputs: int, num_outputs: int, rng: np.random.Generator) -> Build:
     rows = random_rows(gguf.GGMLQuantizationType[name], (num_outputs, num_inputs), rng)
-    blocks = blocks_of(BLOCK_TYPES[name], rows)
+    blocks = unpack_blocks(BLOCK_TYPES[name], rows)
     return lambda editor, inputs: [gguf_linear(editor, inputs[0], store_blocks(editor, blocks, "matrix"))]
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from reader_edge_export.blocks.block_type import BLOCK_TYPES
 from reader_edge_export.blocks.blocks import Blocks
-from reader_edge_export.blocks.file_blocks import blocks_of
 from reader_edge_export.blocks.linear import gguf_linear, looked_up, store_blocks
+from reader_edge_export.blocks.unpack_blocks import unpack_blocks
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import ProviderError
@@ -49,7 +49,7 @@ class Product:
         rows = random_rows(
             gguf.GGMLQuantizationType[name], (num_outputs, num_inputs), np.random.default_rng(num_inputs)
         )
-        self.blocks = blocks_of(BLOCK_TYPES[name], rows)
+        self.blocks = unpack_blocks(BLOCK_TYPES[name], rows)
         self.weight = self.blocks.dequantized(slice(None)).astype(np.float64)
         self._session = _session(folder, self.blocks, num_inputs, is_native)
 
@@ -152,7 +152,7 @@ def test_lookups_have_the_bits_of_the_file(name: str, tmp_path: Path) -> None:
 
     def build(editor: GraphEditor, values: Sequence[ir.Value]) -> list[ir.Value]:
         ids = editor.cast(values[0], ir.DataType.INT64)
-        return [looked_up(editor, store_blocks(editor, blocks_of(BLOCK_TYPES[name], rows), "embedding"), ids)]
+        return [looked_up(editor, store_blocks(editor, unpack_blocks(BLOCK_TYPES[name], rows), "embedding"), ids)]
 
     ir.save(operator_model({"ids": ("B", "N")}, build), tmp_path / "lookup.onnx")
     ids = np.array([[0, 69, 7], [3, 3, 12]])
@@ -183,7 +183,7 @@ def test_constants_that_do_not_fit_are_refused(
     name: str, part: str, array: npt.NDArray[Any], message: str, tmp_path: Path
 ) -> None:
     rows = random_rows(gguf.GGMLQuantizationType[name], (4, 256), np.random.default_rng(0))
-    blocks = blocks_of(BLOCK_TYPES[name], rows)
+    blocks = unpack_blocks(BLOCK_TYPES[name], rows)
     arrays: Mapping[str, npt.NDArray[Any]] = {**blocks.arrays, part: array}
     graph = left_to_kernels(_model(Blocks(blocks.block_type, arrays), "K"), tmp_path)
     with pytest.raises(ProviderError, match=f"{name}Linear: .*{message}"):
@@ -194,7 +194,7 @@ def test_constants_that_do_not_fit_are_refused(
 def test_rows_of_another_length_are_refused_when_they_come(tmp_path: Path) -> None:
     rows = random_rows(gguf.GGMLQuantizationType.Q4_0, (4, 64), np.random.default_rng(0))
     session = open_session(
-        left_to_kernels(_model(blocks_of(BLOCK_TYPES["Q4_0"], rows), "K"), tmp_path), 1, native_library()
+        left_to_kernels(_model(unpack_blocks(BLOCK_TYPES["Q4_0"], rows), "K"), tmp_path), 1, native_library()
     )
     with pytest.raises(Exception, match="Q4_0Linear: sizes of rows and weight do not fit"):
         session.run(None, {"rows": np.ones((1, 1, 96), np.float32)})

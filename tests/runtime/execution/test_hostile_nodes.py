@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from reader_edge_export.blocks.block_type import BLOCK_TYPES, BlockType
-from reader_edge_export.blocks.file_blocks import blocks_of
+from reader_edge_export.blocks.unpack_blocks import unpack_blocks
 from reader_edge_export.quantize.hadamard import hadamard
 from tests.gguf_files import random_rows
 from tests.runtime.execution.native_operator import needs_kernels
@@ -72,7 +72,7 @@ def _block_inputs(block_type: BlockType) -> list[Input]:
     """Rows and a matrix of five outputs, in the blocks of one or two units."""
     num_inputs = max(64, block_type.unit_inputs)
     rows = random_rows(gguf.GGMLQuantizationType[block_type.name], (5, num_inputs), np.random.default_rng(0))
-    matrix = blocks_of(block_type, rows)
+    matrix = unpack_blocks(block_type, rows)
     return [_fed(np.float32, 1, 3, num_inputs), *(Input(array, True) for array in matrix.arrays.values())]
 
 

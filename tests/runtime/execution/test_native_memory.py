@@ -13,9 +13,9 @@ import onnx_ir as ir
 import pytest
 
 from reader_edge_export.blocks.block_type import BLOCK_TYPES
-from reader_edge_export.blocks.file_blocks import blocks_of
 from reader_edge_export.blocks.linear import gguf_linear, store_blocks
 from reader_edge_export.blocks.spread_linear import BlockMatrix, spread_block_linear
+from reader_edge_export.blocks.unpack_blocks import unpack_blocks
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.quantize.hadamard import hadamard
 from tests.gguf_files import random_rows
@@ -53,7 +53,7 @@ def test_packed_weights_are_held_once(tmp_path: Path) -> None:
 
 def test_scales_of_a_files_blocks_are_held_once_too(tmp_path: Path) -> None:
     rows = random_rows(gguf.GGMLQuantizationType.Q4_K, (64, NUM_INPUTS), np.random.default_rng(0))
-    blocks = blocks_of(BLOCK_TYPES["Q4_K"], np.tile(rows, (64, 1)))
+    blocks = unpack_blocks(BLOCK_TYPES["Q4_K"], np.tile(rows, (64, 1)))
 
     def product(editor: GraphEditor, values: Sequence[ir.Value]) -> list[ir.Value]:
         return [gguf_linear(editor, values[0], store_blocks(editor, blocks, "weight"))]

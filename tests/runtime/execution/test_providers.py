@@ -13,10 +13,11 @@ import pytest
 from reader_edge.commands.run import run
 from reader_edge_runtime import EngineConfig
 from reader_edge_runtime.arrays import Float32Array
+from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution import registry
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.target import Cache, ForwardResult, Pass, Target
+from reader_edge_runtime.target import ForwardResult, Pass, Target
 
 PROMPT = [5, 6, 7, 8, 9]
 PARENTS = [-1, 0, 0, 1, 1, 2, 4]

@@ -7,6 +7,7 @@ import pytest
 
 from reader_edge.proof.stress_drafter import StressDrafter
 from reader_edge_runtime.arrays import Float32Array
+from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.config import EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree
@@ -14,7 +15,7 @@ from reader_edge_runtime.execution.inputs import pass_width
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.measuring.width_probe import probe_width, settle_width
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.target import Cache, Pass, Target
+from reader_edge_runtime.target import Pass, Target
 from tests.fake_target import FakeTarget, make_manifest
 
 PROMPTS = [(3, 1, 4, 1, 5), (9, 2, 6), (5, 3, 5, 8, 9, 7)]

@@ -21,7 +21,7 @@ from transformers.pytorch_utils import Conv1D
 
 from reader_edge_export.blocks.block_type import BLOCK_TYPES, BlockType
 from reader_edge_export.blocks.blocks import Blocks
-from reader_edge_export.blocks.file_blocks import blocks_of
+from reader_edge_export.blocks.unpack_blocks import unpack_blocks
 from reader_edge_export.sources.blank_model import check_largest, skeleton_of
 from reader_edge_export.sources.folder.weight_places import unread_modules
 from reader_edge_export.sources.gguf.expert_places import expert_rows, expert_tensors, is_of_experts, is_turned
@@ -121,7 +121,7 @@ class GgufWeights(Weights):
         block_type = BLOCK_TYPES[pieces[0].tensor.kind.name]
         data = chain.from_iterable(self._file.read_rows(*piece) for piece in pieces)
         with ThreadPoolExecutor(num_usable_cores()) as pool:  # numpy lets other threads run
-            blocks = Blocks.joined(list(pool.map(partial(blocks_of, block_type), data)))
+            blocks = Blocks.joined(list(pool.map(partial(unpack_blocks, block_type), data)))
         if not blocks.is_finite:
             raise self._file.error(f"holds values in {pieces[0].tensor.name!r:.80} that are not finite")
         return blocks

@@ -44,7 +44,7 @@ class AfterThinking:
             self._constraint.advance(token_id)
 
     def cut(self, tree: DraftTree, max_nodes: int) -> DraftTree:
-        return tree.best(max_nodes) if self._is_thinking else self._constraint.cut(tree, max_nodes)
+        return tree.pruned(max_nodes) if self._is_thinking else self._constraint.cut(tree, max_nodes)
 
     def close(self) -> None:
         self._constraint.close()

@@ -163,7 +163,7 @@ class GrammarConstraint:
         values: list[float] = []
         for old, parent in zip(origins, parents, strict=True):
             values.append(tree.values[old] if old != FORCED else values[parent])
-        return DraftTree(token_ids, parents, sources, values).best(max_nodes)
+        return DraftTree(token_ids, parents, sources, values).pruned(max_nodes)
 
     def close(self) -> None:
         self._process.close()

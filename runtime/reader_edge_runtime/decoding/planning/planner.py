@@ -121,7 +121,7 @@ class Planner:
             return StepPlan(past, backing_off, trees, {}, {}, [], 0, 1)
         widths, saved_s = self.choose(requests, [made.get(b) for b in range(len(requests))], past)
         for b, each in made.items():
-            trees[b] = each.best(widths[b])
+            trees[b] = each.pruned(widths[b])
         max_backoff = int(self._draft_s(1) * len(requests) / (_WASTED_SHARE * self._step_s(len(requests), past)))
         return StepPlan(past, backing_off, trees, drafts, forced, saved_s, max_backoff, max(map(len, trees)))
 

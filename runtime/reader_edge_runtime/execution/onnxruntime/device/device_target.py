@@ -7,6 +7,7 @@ from typing import cast
 
 import onnxruntime as ort
 
+from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.inputs import Inputs, padded, prepare_inputs
 from reader_edge_runtime.execution.onnxruntime import INSTALLED_WHEEL
@@ -26,7 +27,7 @@ from reader_edge_runtime.execution.onnxruntime.session import (
 )
 from reader_edge_runtime.package.manifest import COMMIT_NAME, GRAPH_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.target import Cache, ForwardResult, Pass
+from reader_edge_runtime.target import ForwardResult, Pass
 
 _PREFILL_CHUNK = 256
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from reader_edge_runtime.arrays import Float32Array, Int64Array
+from reader_edge_runtime.cache import Cache, SlotContents
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.execution.onnxruntime.host.kv_slab import KvArray, KvSlab, kv_forms
 from reader_edge_runtime.execution.onnxruntime.host.paged_memory import HAS_PAGES
 from reader_edge_runtime.package.manifest import Manifest
-from reader_edge_runtime.target import Cache, SlotContents
 
 Capsules = Mapping[str, Float32Array]  # (B, N, C), by the graph's names
 NO_CAPSULES: Capsules = {}

@@ -6,6 +6,7 @@ import numpy as np
 import onnxruntime as ort
 
 from reader_edge_runtime.arrays import Float32Array
+from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.inputs import Inputs, prepare_inputs
 from reader_edge_runtime.execution.onnxruntime import INSTALLED_WHEEL
@@ -23,7 +24,7 @@ from reader_edge_runtime.execution.onnxruntime.session import open_session, run_
 from reader_edge_runtime.machine.process_memory import FilePages, large_blocks_apart, mapped_ranges
 from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.target import Cache, ForwardResult, Pass
+from reader_edge_runtime.target import ForwardResult, Pass
 
 Sizes = tuple[int, int, int]  # B, N and R
 

@@ -15,13 +15,13 @@ from contextlib import contextmanager
 import numpy as np
 
 from reader_edge_runtime.arrays import Float32Array
+from reader_edge_runtime.cache import SlotContents, TextState
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import Capsules, HostCache
 from reader_edge_runtime.execution.onnxruntime.host.pass_capsules import CapsuleMemory, PassCapsules
 from reader_edge_runtime.execution.onnxruntime.host.places import Places
 from reader_edge_runtime.execution.onnxruntime.host.state_slab import StateSlab, state_forms
 from reader_edge_runtime.package.manifest import Manifest
-from reader_edge_runtime.target import SlotContents, TextState
 
 _FIRST_ROOM = 8  # capsules of a slot, until a longer path is accepted
 _MOVING = 1 << 62  # length of a state that a pass is changing: longer than any text, so that none may use it

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from reader_edge_runtime.arrays import Int64Array
+from reader_edge_runtime.cache import KvRows
 from reader_edge_runtime.execution.onnxruntime.host.paged_memory import PAGE_BYTES, PagedMemory, whole_pages
 from reader_edge_runtime.package.manifest import Manifest, kv_row_size
-from reader_edge_runtime.target import KvRows
 
 KvArray = npt.NDArray[np.floating] | npt.NDArray[np.int8]
 

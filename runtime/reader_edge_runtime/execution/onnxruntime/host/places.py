@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from reader_edge_runtime.arrays import Float32Array
-from reader_edge_runtime.target import TextState
+from reader_edge_runtime.cache import TextState
 
 _MAX_BYTES = 256 << 20  # of all places, unless something else bounds them
 _MAX_PLACES = 8  # of a slot

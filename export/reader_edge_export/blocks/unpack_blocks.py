@@ -14,7 +14,7 @@ from reader_edge_runtime.arrays import Array, UInt8Array
 _Fields = dict[str, UInt8Array]  # each (J, units, bytes)
 
 
-def blocks_of(block_type: BlockType, rows: UInt8Array) -> Blocks:
+def unpack_blocks(block_type: BlockType, rows: UInt8Array) -> Blocks:
     """rows (J, bytes) of a tensor, as the file has them -> a matrix (J, K)."""
     sizes = block_type.fields
     units = rows.reshape(len(rows), -1, block_type.unit_bytes)
