@@ -1,6 +1,6 @@
 """A folder in Hugging Face format -> a GGUF file in fp32, by llama.cpp's own converter.
 
-    python benchmarks/llama_cpp_converter.py SOURCES FOLDER OUT.gguf
+    python benchmarks/gguf/llama_cpp_converter.py SOURCES FOLDER OUT.gguf
 
 SOURCES: llama.cpp's, such as vendor/llama.cpp in the source distribution of llama-cpp-python. The vocabulary is written
 as GPT-2's, whatever the architecture, since the converter knows tokenizers of published models alone.
