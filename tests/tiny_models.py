@@ -75,6 +75,7 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
     },
     "exaone4": {**_SIZES, **_WINDOW, "tie_word_embeddings": False},
     "seed_oss": {**_SIZES, "head_dim": 32, "tie_word_embeddings": False, "attention_out_bias": True},
+    "arcee": {**_SIZES, "head_dim": 32, "attention_bias": True, "mlp_bias": True},
     "cohere": {**_SIZES, "logit_scale": 0.5, "attention_bias": True},
     "cohere2": {**_SIZES, **_WINDOW, "logit_scale": 0.5, "tie_word_embeddings": False},
     "lfm2": {

@@ -28,6 +28,7 @@ SUPPORTED = (  # values of model_type
     "olmo3",
     "exaone4",
     "seed_oss",
+    "arcee",
     "cohere",
     "cohere2",
     "lfm2",

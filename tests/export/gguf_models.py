@@ -16,13 +16,13 @@ from tests.tiny_models import build_tiny_model, tiny_config
 
 Values = dict[str, Any]
 _KEPT = ("conv.weight", "conv1d.weight", "ssm_a", "ssm_d", "ssm_norm.weight")  # in fp32, small as they are
-_LIKE_LLAMA = ("llama", "mistral", "ministral3", "smollm3", "granite", "granitemoehybrid")
+_LIKE_LLAMA = ("llama", "mistral", "ministral3", "smollm3", "granite", "granitemoehybrid", "arcee")
 _TELLING_VOCABULARY = (*_LIKE_LLAMA, "exaone4", "lfm2", "lfm2_moe")  # where converters write vocab_size
 _TELLING_ROTATED = (*_LIKE_LLAMA, "phi", "phi3", "qwen3_5_text", "qwen3_5_moe_text")  # and rope.dimension_count
 _DELTA = ("qwen35", "qwen35moe")
 _SCALES = {"scale": "ffn_gate_inp.scale", "per_expert_scale": "ffn_down_exps.scale"}
 _GATED = ("ffn_gate", "ffn_up")
-_PAIRED = ("llama", "mistral3", "granite", "granitehybrid", "granitemoe", "smollm3")
+_PAIRED = ("llama", "mistral3", "granite", "granitehybrid", "granitemoe", "smollm3", "arcee")
 
 # model_type -> (architecture in the file, what of the tiny model the format cannot say and llama.cpp supposes)
 _FULL: Values = {"use_sliding_window": False, "sliding_window": None, "layer_types": None}
@@ -44,6 +44,7 @@ GGUF_MODELS: dict[str, tuple[str, Values]] = {
     "olmo3": ("olmo2", {}),
     "exaone4": ("exaone4", {}),
     "seed_oss": ("seed_oss", {}),
+    "arcee": ("arcee", {}),
     "lfm2": ("lfm2", {}),
     "qwen3_5_text": ("qwen35", {}),
     "granitemoehybrid": ("granitehybrid", {"mamba_n_groups": 1}),

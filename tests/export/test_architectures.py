@@ -102,6 +102,7 @@ ARCHITECTURES = {  # by the name of a tiny model
     "olmo3": Architecture("olmo3", has_windows=True, fuses_swiglu=True),
     "exaone4": Architecture("exaone4", has_windows=True, fuses_swiglu=True),
     "seed_oss": Architecture("seed_oss", fuses_heads=True, fuses_swiglu=True, num_biases=4),
+    "arcee": Architecture("arcee", fuses_heads=True, num_biases=8),
     "cohere": Architecture("cohere", num_biases=4),
     "cohere2": Architecture("cohere2", has_windows=True),
     "lfm2": Architecture("lfm2", fuses_swiglu=True, num_biases=2, num_cached=1),

@@ -242,6 +242,7 @@ def test_a_value_that_cannot_be_is_refused_by_its_key(model_type: str, changes: 
         ("llama", {"attention_bias": False, "use_sliding_window": False, "sliding_window": 4096, "num_experts": 0}),
         ("llama", {"layer_types": ["full_attention", "full_attention"], "partial_rotary_factor": 1.0}),
         ("llama", {"head_dim": None, "rope_scaling": None, "num_key_value_heads": None}),
+        ("arcee", {"head_dim": None}),
         ("llama", {"rope_scaling": {}, "temperature": 0.6, "pruned_heads": {}, "dtype": "bfloat16"}),
         ("mistral", {"use_sliding_window": False, "sliding_window": None}),
         ("mistral", {"auto_map": {"AutoModel": "modeling_x.X"}}),

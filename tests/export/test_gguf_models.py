@@ -54,6 +54,7 @@ def test_every_architecture_has_the_same_logits_from_a_file(model_type: str, tmp
         ("gemma3_text", {"final_logit_softcapping": 0.8}),
         ("exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 2}),
         ("seed_oss", {"attention_out_bias": False, "tie_word_embeddings": True}),
+        ("arcee", {"attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False}),
         ("phi3", {"sliding_window": None, "tie_word_embeddings": False}),
         ("gpt_oss", {"attention_bias": False, "tie_word_embeddings": True}),
         ("lfm2_moe", {"num_dense_layers": 0, "conv_bias": False}),
@@ -189,12 +190,12 @@ def test_sizes_of_states_that_cannot_be_are_refused(tmp_path: Path) -> None:
             find_source(path, None)
 
 
-def test_factors_of_frequencies_are_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize("model_type", ["llama", "arcee"])
+def test_factors_of_frequencies_are_kept(model_type: str, tmp_path: Path) -> None:
     """As llama.cpp stores the scaling of Llama 3.1."""
     scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
-    model = build_source(
-        "llama", tmp_path / "source", rope_scaling={"rope_type": "llama3", **scaling}, rope_theta=500.0
-    )
+    stretched = {"head_dim": 16, "rope_scaling": {"rope_type": "llama3", **scaling}, "rope_theta": 500.0}
+    model = build_source(model_type, tmp_path / "source", **stretched)
     plain = 500.0 ** (-torch.arange(0, 16, 2) / 16)
     factors = (plain / model.get_buffer("model.rotary_emb.inv_freq")).numpy()
     assert factors.min() == 1

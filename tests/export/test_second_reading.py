@@ -82,6 +82,8 @@ def test_the_second_reading_computes_what_transformers_5_computes(
         ("exaone4", {"layer_types": ["full_attention", "sliding_attention"]}, "logits"),
         ("exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 2}, "logits"),
         ("seed_oss", {"rms_norm_eps": 1e-5}, "epsilon"),
+        ("arcee", {"hidden_act": "relu"}, "activation"),
+        ("arcee", {"rms_norm_eps": 1e-4}, "epsilon"),
         ("cohere", {"logit_scale": 0.25}, "logits"),
         ("cohere2", {"layer_types": ["full_attention", "sliding_attention"]}, "logits"),
         ("cohere2", {"layer_norm_eps": 1e-6}, "epsilon"),

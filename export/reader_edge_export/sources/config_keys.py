@@ -10,7 +10,7 @@ from typing import Any
 
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 
-ACTIVATIONS = ("silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu")
+ACTIVATIONS = ("silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "relu2")
 
 ENDLESS = float("inf")
 MAX_EXPERTS = 1 << 13
@@ -121,7 +121,8 @@ _NULLABLE = frozenset(
     | {"time_step_limit", "num_global_key_value_heads", "per_layer_config", "mlp_only_layers"}
 )
 _OWN_NULLABLE: dict[str, frozenset[str]] = {  # by model type
-    **dict.fromkeys(("llama", "mistral", "ministral3"), frozenset({"head_dim"})),  # others have a number of their own
+    # Others have a number of their own.
+    **dict.fromkeys(("llama", "mistral", "ministral3", "arcee"), frozenset({"head_dim"})),
     "gemma4_text": frozenset({"num_experts", "top_k_experts", "moe_intermediate_size"}),  # of those without experts
 }
 
@@ -168,6 +169,7 @@ READ: dict[str, frozenset[str]] = {  # by model_type: the keys that say what is 
     "olmo3": _RMS | _WINDOWS | {"attention_bias"},
     "exaone4": _RMS | _WINDOWS | {"sliding_window_pattern"},
     "seed_oss": _RMS | {"attention_bias", "attention_out_bias", "mlp_bias"},
+    "arcee": _RMS | {"attention_bias", "mlp_bias"},
     "cohere": _COHERE,
     "cohere2": _COHERE | _WINDOWS | {"sliding_window_pattern", "layer_switch"},
     "lfm2": _LFM2 | {"block_ff_dim", "block_auto_adjust_ff_dim", "block_ffn_dim_multiplier", "block_multiple_of"},

@@ -122,11 +122,11 @@ def _shared(file: GgufFile, values: Metadata) -> Config:
 
 
 def _llama(file: GgufFile, values: Metadata) -> Config:
-    has_bias = {name: f"blk.0.{name}.bias" in file.tensors for name in ("attn_q", "attn_qkv", "ffn_gate")}
+    has_bias = {name: f"blk.0.{name}.bias" in file.tensors for name in ("attn_q", "attn_qkv", "ffn_up")}
     return {
         **heads(file, values),
         "attention_bias": has_bias["attn_q"] or has_bias["attn_qkv"],
-        "mlp_bias": has_bias["ffn_gate"],
+        "mlp_bias": has_bias["ffn_up"],
     }
 
 
@@ -248,6 +248,7 @@ _MODELS: dict[str, tuple[str, Callable[[GgufFile, Metadata], Config]]] = {  # by
     "olmo2": ("olmo2", _olmo2),
     "exaone4": ("exaone4", _exaone4),
     "seed_oss": ("seed_oss", _seed_oss),
+    "arcee": ("arcee", _llama),
     "lfm2": ("lfm2", lfm2),
     "qwen35": ("qwen3_5_text", qwen35),
     "qwen3moe": ("qwen3_moe", qwen3moe),

@@ -17,6 +17,7 @@ ROPE_TENSORS = {  # those of an architecture that are no weights
     "llama": (FREQUENCY_FACTORS,),
     "granite": (FREQUENCY_FACTORS,),
     "exaone4": (FREQUENCY_FACTORS,),
+    "arcee": (FREQUENCY_FACTORS,),
     "gemma4": (FREQUENCY_FACTORS,),
     "phi3": (_LONG_FACTORS, _SHORT_FACTORS),
 }

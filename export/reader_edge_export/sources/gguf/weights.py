@@ -36,7 +36,7 @@ from reader_edge_runtime.errors import GgufError
 from reader_edge_runtime.machine.processor import num_usable_cores
 
 # Rotate neighbouring values of a head, transformers its two halves.
-_PAIRED = ("llama", "mistral3", "granite", "granitehybrid", "granitemoe", "smollm3")
+_PAIRED = ("llama", "mistral3", "granite", "granitehybrid", "granitemoe", "smollm3", "arcee")
 _SHIFTED = (
     "gemma",
     "gemma2",

@@ -35,6 +35,8 @@ class SecondReading(SecondConfig):
             return values / (1 + torch.exp(-values))
         if name == "relu":
             return values.clamp(min=0)
+        if name == "relu2":
+            return values.clamp(min=0) ** 2
         if name == "gelu":
             return values * 0.5 * (1 + torch.erf(values / math.sqrt(2)))
         return values * 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (values + 0.044715 * values**3)))
@@ -201,7 +203,7 @@ class SecondReading(SecondConfig):
         return self._norm(f"{name}_layernorm", x) if is_normed else x
 
     def _mlp(self, name: str, x: Tensor) -> Tensor:
-        plain = {"gpt2": ("c_fc", "c_proj"), "phi": ("fc1", "fc2")}
+        plain = {"gpt2": ("c_fc", "c_proj"), "phi": ("fc1", "fc2"), "arcee": ("up_proj", "down_proj")}
         if self._type in plain:
             first, second = plain[self._type]
             return self._linear(f"{name}.{second}", self.activation(self._linear(f"{name}.{first}", x)))
