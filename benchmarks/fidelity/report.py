@@ -78,7 +78,7 @@ def _section(name: str, model: Mapping[str, Any]) -> str:
             f"## {name}",
             "",
             f"{model['num_tokens']:,} tokens of {model['num_texts']} conversations, rendered with the model's chat "
-            "template, each from its first token;",
+            "template where it has one, each from its first token;",
             f"recordings: {', '.join(model['texts'])}.",
             *_origin(model["weight_types"]),
             "",
