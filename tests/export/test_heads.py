@@ -156,7 +156,7 @@ def test_a_head_of_other_matrices_is_refused(
 def test_a_head_of_sizes_that_none_has_is_refused(manifest: Manifest, tmp_path: Path, inner: int) -> None:
     head = rounded(untrained())
     replace(head, sizes=replace(head.sizes, inner=inner)).write(tmp_path / "odd.head", manifest)
-    with pytest.raises(HeadError, match=r"does not tell layers of 1 to 4096 numbers: train it again [^.]*\.$"):
+    with pytest.raises(HeadError, match=r"does not have layers of 1 to 4096 numbers: train it again [^.]*\.$"):
         HeadFile.read(tmp_path / "odd.head", manifest)
 
 

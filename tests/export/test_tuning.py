@@ -96,7 +96,7 @@ def test_what_ends_a_tuning_leaves_the_package_what_it_was(
         raise KeyboardInterrupt
 
     before = contents(package)
-    owner = "package_check" if place == "measure_successors" else "tuning"
+    owner = "checks.package_check" if place == "measure_successors" else "tuning"
     with monkeypatch.context() as patch:
         patch.setattr(f"reader_edge_export.{owner}.{place}", end)
         with pytest.raises(KeyboardInterrupt):

@@ -113,7 +113,7 @@ def test_run_with_a_session(invoke: Invoke, plain: Plain, tmp_path: Path) -> Non
 
 @pytest.mark.usefixtures("never_drafts")
 def test_a_chat(invoke: Invoke, plain: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reader_edge.commands.run.Question.read", lambda question: None)
+    monkeypatch.setattr("reader_edge.commands.run.PromptInput.read", lambda question: None)
     result = invoke("run", "-n", "20", "--stats", input=f"{PROMPT}\n")
     assert result.exit_code == 0, result.output
     assert plain(PROMPT, 20).strip() in result.stdout
@@ -184,7 +184,7 @@ def test_bench_decode_at_fixed_nodes_says_that_it_drafts(invoke: Invoke, prompts
     assert result.exit_code == 0, result.output
     assert max(each["acceptance_length"] for each in json.loads(result.stdout)["fixed_nodes"]) > 1
     assert SAID in result.stderr
-    assert "At fixed numbers of nodes drafts are made all the same" in result.stderr
+    assert "At fixed numbers of nodes, drafts are made all the same" in result.stderr
 
 
 @pytest.mark.usefixtures("never_drafts")
@@ -202,7 +202,7 @@ def test_bench_replay_says_that_it_drafts(
     invoke: Invoke, tmp_path: Path, demo_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cost = VerifyCost(1, (64,), (1, 2, 8), np.array([[1e-3, 1.1e-3, 1.3e-3]]))
-    monkeypatch.setattr("reader_edge.bench.model_replay.load_or_measure", lambda *_: cost)
+    monkeypatch.setattr("reader_edge.bench.replay.model_replay.load_or_measure", lambda *_: cost)
     recording = tmp_path / "pages.jsonl"
     recording.write_text(json.dumps({"task": "page", "turns": [{"input": "# tar", "output": "tar cf a b\n" * 30}]}))
     result = invoke("bench", "replay", recording, "--model", demo_folder, "--stretches", "1", "-n", "16")
