@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from reader_edge_export import ExportOptions, export_model
+from reader_edge_export.sources.folder.stored_tensors import stored_tensors
 from reader_edge_export.trace.tree_config import trace_model
 from reader_edge_runtime.errors import ExportError
 
@@ -40,6 +41,16 @@ def test_weights_that_change_meanwhile_are_told(
     with pytest.raises(ExportError, match=r"model\.safetensors' changed while the model was exported: export it again"):
         export_amid(lambda: change(weights), source, tmp_path / "out" / "package", monkeypatch)
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_weights_that_become_shorter_do_not_end_the_process(source: Path) -> None:
+    weights = source / "model.safetensors"
+    tensor = stored_tensors(source)["model.embed_tokens.weight"]
+    values = tensor.read()
+    os.truncate(weights, 8)
+    with pytest.raises(ExportError, match=r"changed while it was read: export it again when it is whole"):
+        tensor.read()
+    assert values.isfinite().all()  # in memory of their own
 
 
 def test_other_files_beside_the_weights_may_change(

@@ -1,10 +1,15 @@
 """The tensors in a folder's safetensors files: their shapes and types from the headers, their values one at a time."""
 
+import json
 import math
-from collections.abc import Callable, Sequence
+import os
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
 
 from reader_edge_export.sources.folder.weight_files import shard_of_tensors, weight_files
 from reader_edge_runtime.errors import ExportError
@@ -13,59 +18,86 @@ if TYPE_CHECKING:
     import torch
 
 _COMPARED_AT_ONCE = 1 << 24  # numbers of a tensor
+_METADATA = "__metadata__"
 _LAYOUTS = ("pt", "mlx")  # that a file's metadata names; MLX has PyTorch's
+_TORCH_NAMES = {
+    **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool"},
+    **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
+    **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
+    **{"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"},
+}
+_State = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor in a file, which is as large as its shape and type say. dtype: as safetensors calls it, e.g. "F16"."""
+    """A tensor in a file, which is as large as its shape and type say. dtype: as safetensors calls it, e.g. "F16".
+
+    offset: of its first byte in the file. state: of the file when its header was read.
+    """
 
     name: str
     file: Path
     shape: tuple[int, ...]
     dtype: str
+    offset: int
+    state: _State
 
     def read(self) -> "torch.Tensor":
         """Its values, as stored. Raises ExportError where the file has changed."""
-        return self._taken(lambda file: file.get_tensor(self.name))
+        return self._read([slice(0, math.prod(self.shape))], 1).reshape(self.shape)
 
     def read_rows(self, parts: Sequence[slice]) -> "torch.Tensor":
         """Some of its rows, in runs, likewise."""
-        import torch
-
-        def take(file: Any) -> torch.Tensor:
-            rows = file.get_slice(self.name)
-            return torch.cat([rows[part] for part in parts])
-
-        return self._taken(take)
+        rows = [slice(*part.indices(self.shape[0])) for part in parts]
+        return self._read(rows, math.prod(self.shape[1:])).reshape(-1, *self.shape[1:])
 
     def read_part(self, index: int) -> "torch.Tensor":
         """One of its parts along the first axis, likewise."""
-        return self._taken(lambda file: file.get_slice(self.name)[index])
+        return self.read_rows([slice(index, index + 1)])[0]
 
-    def _taken(self, take: Callable[[Any], "torch.Tensor"]) -> "torch.Tensor":
-        from safetensors import SafetensorError, safe_open
+    def _read(self, parts: Sequence[slice], width: int) -> "torch.Tensor":
+        """The values of runs of rows, one after another. width: numbers in a row.
 
-        with safe_open(self.file, framework="pt") as file:
-            try:
-                return take(file)
-            except SafetensorError:
-                raise ExportError(
-                    f"'{self.file}' changed while it was read: export it again when it is whole."
-                ) from None
+        The file is not mapped into memory: a mapping ends the process when the file becomes shorter.
+        """
+        import torch
+
+        if self.dtype not in _TORCH_NAMES:
+            raise ExportError(f"'{self.file}' holds {self.name!r:.80} as {self.dtype}, which cannot be read.")
+        dtype: torch.dtype = getattr(torch, _TORCH_NAMES[self.dtype])
+        row_bytes = width * dtype.itemsize
+        data = np.empty(row_bytes * sum(part.stop - part.start for part in parts), np.uint8)
+        filled = 0
+        with self.file.open("rb", buffering=0) as file:
+            for part in parts:
+                file.seek(self.offset + part.start * row_bytes)
+                stop = filled + (part.stop - part.start) * row_bytes
+                while filled < stop and (num_bytes := file.readinto(data[filled:stop].data)):
+                    filled += num_bytes
+                if filled < stop:
+                    raise _changed(self.file)
+            if _state(file.fileno()) != self.state:
+                raise _changed(self.file)
+        return torch.from_numpy(data).view(dtype)
 
     def equals(self, other: "StoredTensor") -> bool:
         """Whether another tensor has the same values, of whatever type; a few rows of both are read at a time."""
-        from safetensors import safe_open
-
         if self.shape != other.shape:
             return False
         num_at_once = max(1, _COMPARED_AT_ONCE // max(1, math.prod(self.shape[1:])))
-        with safe_open(self.file, framework="pt") as file, safe_open(other.file, framework="pt") as other_file:
-            one, two = file.get_slice(self.name), other_file.get_slice(other.name)
-            starts = range(0, self.shape[0] if self.shape else 0, num_at_once)
-            rows = (slice(start, start + num_at_once) for start in starts)
-            return all(bool((one[part].float() == two[part].float()).all()) for part in rows)
+        num_rows = self.shape[0] if self.shape else 0
+        parts = (slice(start, start + num_at_once) for start in range(0, num_rows, num_at_once))
+        return all(bool((self.read_rows([part]).float() == other.read_rows([part]).float()).all()) for part in parts)
+
+
+def _state(file: int) -> _State:
+    state = os.fstat(file)
+    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
+
+
+def _changed(path: Path) -> ExportError:
+    return ExportError(f"'{path}' changed while it was read: export it again when it is whole.")
 
 
 def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
@@ -90,16 +122,27 @@ def _tensors_of(path: Path) -> list[StoredTensor]:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(path, framework="numpy") as file:
+        with path.open("rb") as opened, safe_open(path, framework="numpy") as file:
             _check_layout(path, (file.metadata() or {}).get("format"))
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+            offsets, state = _offsets(path, opened), _state(opened.fileno())
             return [
-                StoredTensor(name, path, tuple(each.get_shape()), str(each.get_dtype()))
+                StoredTensor(name, path, tuple(each.get_shape()), str(each.get_dtype()), offsets[name], state)
                 for name, each in slices.items()
             ]
     except SafetensorError as error:
         reason = (str(error).strip() or "broken").splitlines()[0]
         raise ExportError(f"The weights in '{path}' cannot be loaded: {reason:.200}; fetch the model again.") from None
+
+
+def _offsets(path: Path, file: BinaryIO) -> dict[str, int]:
+    """Where each tensor begins in a file whose header the library has checked, which does not tell it."""
+    try:
+        (num_bytes,) = struct.unpack("<Q", file.read(8))
+        entries = json.loads(file.read(num_bytes))
+        return {name: 8 + num_bytes + entries[name]["data_offsets"][0] for name in entries if name != _METADATA}
+    except (ValueError, LookupError, TypeError, OverflowError, MemoryError, RecursionError, struct.error):
+        raise _changed(path) from None  # since the library read it
 
 
 def _check_layout(path: Path, layout: str | None) -> None:

@@ -121,4 +121,5 @@ def check_places(folder: Path, missing: Iterable[str], left_over: Iterable[str])
 
 
 def _first_of(names: list[str]) -> str:
-    return f"{names[0]:.80}" + (f" and {len(names) - 1} others" if len(names) > 1 else "")
+    shown = names[0] if names[0].isprintable() else repr(names[0])  # a name may hold new lines
+    return f"{shown:.80}" + (f" and {len(names) - 1} others" if len(names) > 1 else "")
