@@ -37,7 +37,7 @@ class HeldTensor(StoredTensor):
     @classmethod
     def of(cls, name: str, tensor: torch.Tensor) -> "HeldTensor":
         cls.values[name] = tensor
-        return cls(name, Path("held"), tuple(tensor.shape), DTYPES[tensor.dtype])
+        return cls(name, Path("held"), tuple(tensor.shape), DTYPES[tensor.dtype], offset=0, state=())
 
     def read(self) -> torch.Tensor:
         return self.values[self.name]
