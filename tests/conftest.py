@@ -47,7 +47,7 @@ atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
 _IS_SAMPLED = "READER_EDGE_TESTS_ARE_SAMPLED"  # told to workers: a run that names no tests tries some combinations
 _MANY = 3  # combinations of a test's parameters: of so many every third is tried
 
-# Some hundred processes are started: without bytecode on disk, each would compile our modules and the tests anew.
+# Some hundred processes are started: without bytecode on disk, each would compile our modules and the tests again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # What is not fast: a file that imports one of these, itself or by a helper of the tests (it exports models, or waits

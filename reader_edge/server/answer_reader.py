@@ -19,9 +19,9 @@ class AnswerReader:
         return 0 if self._calls is None else self._calls.num_calls
 
     @property
-    def is_amid_call(self) -> bool:
+    def is_inside_call(self) -> bool:
         """Whether a call was begun whose arguments have not ended, as where a stop cuts them."""
-        return self._calls is not None and self._calls.is_amid_call
+        return self._calls is not None and self._calls.is_inside_call
 
     def push(self, answered: GenerationChunk | GenerationResult) -> list[Said]:
         """What a further piece says, or the whole answer."""

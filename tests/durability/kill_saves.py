@@ -29,18 +29,18 @@ def main() -> None:
     options = parser.parse_args()
     engine = Engine.load(find_package(options.model), EngineConfig(is_calibrated=False))
     with tempfile.TemporaryDirectory() as folder:
-        num_amid = kill_saves(engine, Path(folder), options.kills)
-    print(f"{options.kills} kills, {num_amid} of them amid a save: the session was whole each time.")
+        num_during = kill_saves(engine, Path(folder), options.kills)
+    print(f"{options.kills} kills, {num_during} of them during a save: the session was whole each time.")
 
 
 def kill_saves(engine: Engine, folder: Path, num_kills: int) -> int:
-    """How many of the kills came amid a save. Exits where a session was lost or a torn one accepted."""
+    """How many of the kills came during a save. Exits where a session was lost or a torn one accepted."""
     sessions = [folder / "first", folder / "second"]
     for number, path in enumerate(sessions):
         engine.generate(f"# tar {number}\n" * 20, GenerationConfig(max_tokens=50 * (number + 1), ignores_eos=True))
         engine.save_session(path)
     contents = [path.read_bytes() for path in sessions]
-    kept, num_amid = folder / "kept", 0
+    kept, num_during = folder / "kept", 0
     kept.write_bytes(contents[0])
     start = time.perf_counter()
     engine.save_session(kept)
@@ -56,13 +56,13 @@ def kill_saves(engine: Engine, folder: Path, num_kills: int) -> int:
             sys.exit(f"After a kill '{kept}' is neither session.")
         engine.load_session(kept)
         for torn in leftovers(kept):
-            num_amid += 1
+            num_during += 1
             check_refused(engine, torn, contents)
     engine.load_session(sessions[0])
     engine.save_session(kept)
     if kept.read_bytes() != contents[0] or leftovers(kept):
         sys.exit("The last save was not whole, or left something.")
-    return num_amid
+    return num_during
 
 
 def save_for_ever(engine: Engine, kept: Path, sessions: list[Path]) -> None:

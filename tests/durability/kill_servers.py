@@ -173,7 +173,7 @@ class KillProof:
         clients: Sequence[asyncio.Task[None]] = ()
         if self._chance.random() < KILLED_AT_START:
             await asyncio.sleep(self._chance.uniform(0, 1.0))
-            self.counts["amid the start"] += 1
+            self.counts["during the start"] += 1
         else:
             url = await life.url()
             clients = [asyncio.create_task(self._ask_on(url)) for _ in range(NUM_CLIENTS)]

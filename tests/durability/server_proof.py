@@ -4,7 +4,7 @@
         [--seed 0]
 
 Each question is answered alone first, by a server that decodes plainly, one answer at a time. Then a drafting server is
-asked by more at once than it lets run and wait, streamed and whole, at random moments, while others leave amid their
+asked by more at once than it lets run and wait, streamed and whole, at random moments, while others leave during their
 answers, hang up before the first piece, and send nonsense: until every question was answered and the minutes are over.
 Exit code 1 where an answer is another one (its text, its log-probabilities to the last digit, its counts of tokens) or
 breaks off, where a refusal has the wrong status, where nobody was refused for want of a place, where a request still

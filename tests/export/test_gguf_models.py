@@ -292,7 +292,7 @@ def test_gate_and_up_of_experts_may_be_one_tensor(tmp_path: Path) -> None:
     [("qwen3_5_moe_text", "ffn_gate_inp_shexp.weight"), ("granitemoehybrid", "ssm_norm.weight")],
 )
 def test_axes_of_one_may_be_left_out(model_type: str, ending: str, tmp_path: Path) -> None:
-    """As llama.cpp leaves them out where it writes a file anew."""
+    """As llama.cpp leaves them out when it rewrites a file."""
     model = build_source(model_type, tmp_path / "source")
     file = find_source(write_model(model, tmp_path / "source", tmp_path / "model.gguf"), None).file  # type: ignore[attr-defined]
     weights = {name: file.values(name) for name in file.tensors}

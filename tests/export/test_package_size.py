@@ -1,4 +1,4 @@
-"""What an export will take of a disk: foretold a little above what it does take, and told where it is not there."""
+"""The disk space of an export: estimated a little above what it takes, and refused where it is not there."""
 
 import shutil
 from collections.abc import Callable, Set

@@ -67,7 +67,7 @@ def test_gradients_are_those_of_the_whole_model(
     assert float(calibration.gradients_of(f"model.{matrix}.weight").squares.sum()) == pytest.approx(squares, rel=1e-4)
 
 
-def test_the_divergence_of_small_errors_is_foretold(
+def test_the_divergence_of_small_errors_is_predicted(
     load: Callable[[str], PreTrainedModel], tiny_model: Callable[[str], Path]
 ) -> None:
     model, calibration = load("llama"), Calibration()
@@ -85,8 +85,8 @@ def test_the_divergence_of_small_errors_is_foretold(
         found = _log_probabilities(model, token_ids)
         hook.remove()
         divergence = float((expected.exp() * (expected - found)).sum(dim=-1).mean())
-        foretold = float(calibration.gradients_of(f"{name}.weight").mean_squares().sum() * size**2 / 2)
-        assert 0.6 < foretold / divergence < 1.6
+        predicted = float(calibration.gradients_of(f"{name}.weight").mean_squares().sum() * size**2 / 2)
+        assert 0.6 < predicted / divergence < 1.6
 
 
 def test_gradients_of_the_head_are_those_of_a_softmax(
@@ -102,7 +102,7 @@ def test_gradients_of_the_head_are_those_of_a_softmax(
 
 
 @pytest.mark.parametrize("model_type", ["llama", "gemma3_text"])
-def test_the_divergence_of_rounded_lookups_is_foretold(
+def test_the_divergence_of_rounded_lookups_is_predicted(
     model_type: str, load: Callable[[str], PreTrainedModel], tiny_model: Callable[[str], Path]
 ) -> None:
     model, calibration = load(model_type), Calibration()

@@ -1,4 +1,4 @@
-"""`reader-edge run --session`: a conversation goes on in another process, and no kill amid a save costs it."""
+"""`reader-edge run --session`: a conversation goes on in another process, and no kill during a save costs it."""
 
 import os
 import subprocess

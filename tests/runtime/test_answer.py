@@ -14,7 +14,7 @@ THINK = ThinkingForm("<think>", "</think>")
 @pytest.mark.parametrize(
     ("is_open", "thought", "said"),
     [(True, "Hm, so.</think>", " Yes."), (False, "", "Yes, it is."), (True, "Hm, and then", "")],
-    ids=["both", "said alone", "cut amid a thought"],
+    ids=["both", "said alone", "cut within a thought"],
 )
 def test_tokens_of_thoughts_are_counted_with_the_mark_that_ends_them(
     engine: Engine, is_open: bool, thought: str, said: str, num_taken: int

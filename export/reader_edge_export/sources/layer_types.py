@@ -28,8 +28,6 @@ def set_layer_types(form: dict[str, Any], model_type: str) -> None:
     """
     if model_type in _TRANSLATED:
         _TRANSLATED[model_type](form)
-    if model_type == "lfm2_moe" and form.get("layer_types") is None:  # which its class supposes nothing for
-        raise ExportError("config.json gives no layer_types, which say what layers attend: fetch the model again.")
     _check_layer_types(form, model_type)
 
 
@@ -77,6 +75,13 @@ def _set_lfm2(form: dict[str, Any]) -> None:
             f"its {num_layers}: correct it."
         )
     form["layer_types"] = layer_types
+
+
+def _set_lfm2_moe(form: dict[str, Any]) -> None:
+    """The same; unlike LFM2's, its class has no default for which layers attend."""
+    _set_lfm2(form)
+    if form.get("layer_types") is None:
+        raise ExportError("config.json gives no layer_types, which say what layers attend: fetch the model again.")
 
 
 def _set_interval(form: dict[str, Any]) -> None:
@@ -185,5 +190,5 @@ _TRANSLATED: dict[str, Callable[[dict[str, Any]], None]] = {  # by model type, o
     "granitemoehybrid": _set_granite,
     "gemma4_text": _set_gemma4,
     "qwen3_5_moe_text": _set_interval,
-    "lfm2_moe": _set_lfm2,
+    "lfm2_moe": _set_lfm2_moe,
 }

@@ -35,7 +35,7 @@ class HeldCalls:
         self._read = self._head if has_json_arguments(form) else self._cut
 
     @property
-    def is_amid_call(self) -> bool:
+    def is_inside_call(self) -> bool:
         """Whether a call was begun whose arguments have not ended."""
         return self._read == self._arguments
 
@@ -113,8 +113,8 @@ class HeldCalls:
                     yield Said(self._held[:place], self.num_calls - 1)
                     self._held, self._read = self._held[place:], self._rest
                     return
-        is_amid_escape = re.search(r"(?<!\\)(\\\\)*\\$", self._held) is not None
-        place = len(self._held) - (1 if is_amid_escape else 0)
+        is_inside_escape = re.search(r"(?<!\\)(\\\\)*\\$", self._held) is not None
+        place = len(self._held) - (1 if is_inside_escape else 0)
         yield Said(self._held[:place], self.num_calls - 1)
         self._held = self._held[place:]
 

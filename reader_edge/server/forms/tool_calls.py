@@ -53,9 +53,9 @@ class ToolCallParser:
         return self._num_calls if self._held_calls is None else self._held_calls.num_calls
 
     @property
-    def is_amid_call(self) -> bool:
+    def is_inside_call(self) -> bool:
         """Whether a call was begun whose arguments have not ended."""
-        return self._held_calls is not None and self._held_calls.is_amid_call
+        return self._held_calls is not None and self._held_calls.is_inside_call
 
     def push(self, text: str, is_last: bool) -> list[Said]:
         """What a further piece of text says; is_last: and its end."""

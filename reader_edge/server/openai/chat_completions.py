@@ -92,7 +92,7 @@ class ChatWording:
 
     @property
     def has_calls(self) -> bool:
-        return self._reader.num_calls > 0 and not self._reader.is_amid_call
+        return self._reader.num_calls > 0 and not self._reader.is_inside_call
 
     def choice(self, result: GenerationResult) -> Json:
         said = self._reader.push(result)

@@ -37,7 +37,7 @@ class ResponseItems:
         """All is said. status: of the last item. An answer that says nothing is a text of no characters."""
         if not self.output:
             yield from self._begin(Said(""))
-        yield from self._end("incomplete" if self._reader.is_amid_call else status)
+        yield from self._end("incomplete" if self._reader.is_inside_call else status)
 
     @property
     def _kind(self) -> str:

@@ -31,7 +31,7 @@ class TextOffsets:
             offsets.push(token_id)
         # A character that the prompt has begun is in its text already, as a replacement character.
         end = offsets._run_begin + _num_characters(offsets._run) if offsets._run else offsets._offset
-        shift = num_characters - end - (offsets._is_amid_character and not offsets._run)
+        shift = num_characters - end - (offsets._is_inside_character and not offsets._run)
         offsets._offset += shift
         offsets._run_begin += shift
         offsets.is_first = all(tokenizer.token(token_id) is None for token_id in token_ids)
@@ -51,14 +51,14 @@ class TextOffsets:
             self._offset = self._run_begin + _num_characters(self._run)
             self._characters.reset()
             self._run = b""
-        if self._is_amid_character and not self._is_gone_on_with(spelled):
+        if self._is_inside_character and not self._is_gone_on_with(spelled):
             self._offset += len(self._characters.decode(b"", final=True))
         begin = self._offset
         self._offset += len(self._characters.decode(spelled))
         return max(begin, 0)
 
     @property
-    def _is_amid_character(self) -> bool:
+    def _is_inside_character(self) -> bool:
         return bool(self._characters.getstate()[0])
 
     def _is_gone_on_with(self, spelled: bytes) -> bool:

@@ -55,7 +55,7 @@ def test_every_answer_is_asked_for_once_to_its_end_and_some_are_given_up() -> No
 
 @pytest.mark.long
 @pytest.mark.usefixtures("only_arrivals")
-def test_requests_join_amid_others_in_chunks_and_are_given_up_in_every_state(
+def test_requests_join_among_others_in_chunks_and_are_given_up_in_every_state(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: Counter[str] = Counter()
@@ -72,9 +72,9 @@ def test_requests_join_amid_others_in_chunks_and_are_given_up_in_every_state(
         return advanced
 
     def watched_cancel(decoder: Decoder, request: Request) -> None:
-        seen["given up in line"] += request in decoder.waiting
-        seen["given up amid its prompt"] += request is decoder.scheduler.prefilling
-        seen["given up amid its answer"] += request in decoder.running
+        seen["cancelled in line"] += request in decoder.waiting
+        seen["cancelled during its prompt"] += request is decoder.scheduler.prefilling
+        seen["cancelled during its answer"] += request in decoder.running
         cancel(decoder, request)
 
     monkeypatch.setattr(Decoder, "step", watched_step)

@@ -167,7 +167,7 @@ def test_a_missing_prompt_file_exits_2(runner: CliRunner) -> None:
 
 
 def _stop_after(num_steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the user press Ctrl-C amid a step."""
+    """Let the user press Ctrl-C during a step."""
     numbers, step = count(1), Decoder.step
 
     def interrupted_step(decoder: Decoder) -> object:

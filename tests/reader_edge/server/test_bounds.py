@@ -113,7 +113,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 def test_a_client_that_sends_its_request_too_slowly_loses_its_connection(port: int, pieces: list[bytes]) -> None:
     start = time.monotonic()
     with socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) as client:
-        with suppress(OSError):  # it may go amid a piece
+        with suppress(OSError):  # it may go within a piece
             while pieces and is_open(client):
                 client.sendall(pieces.pop(0))
         while is_open(client):

@@ -258,9 +258,9 @@ def test_a_session_saved_amid_an_answer_has_it_as_far_as_it_came(tmp_path: Path)
     request = decoder.submit(text_of(32, 25), CONFIG)
     for _ in range(4):
         decoder.step()
-    save_session(decoder, tmp_path / "amid", FINGERPRINT, [])
+    save_session(decoder, tmp_path / "running", FINGERPRINT, [])
     other = make_decoder()
-    load_session(other, tmp_path / "amid", FINGERPRINT)
+    load_session(other, tmp_path / "running", FINGERPRINT)
     assert num_reused(other, [*request.token_ids, 1]) == len(request.token_ids) - 1
     decoder.cancel(request)
 

@@ -143,7 +143,7 @@ def test_kill_loses_no_answer_that_was_acknowledged(tmp_path: Path, dies_in: str
             last = receiver.recv()
     writer.join()
     assert writer.exitcode == -signal.SIGKILL
-    texts = sorted(contents(history(path, max_tokens=100)))  # those appended amid a rewrite may change places
+    texts = sorted(contents(history(path, max_tokens=100)))  # those appended during a rewrite may change places
     expected = [[number] * 9 for number in range(last - 10, last + 1)]
     assert texts in (expected, [*expected[1:], [last + 1] * 9])
     assert {path.name for path in tmp_path.iterdir()} <= {"file", "file.lock"}

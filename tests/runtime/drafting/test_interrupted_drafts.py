@@ -1,4 +1,4 @@
-"""An interrupt amid drafting: nothing that compiled code would write into is used again."""
+"""An interrupt during drafting: nothing that compiled code would write into is used again."""
 
 from collections.abc import Callable
 from pathlib import Path

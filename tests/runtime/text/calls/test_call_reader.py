@@ -1,4 +1,4 @@
-"""What tools allow next: each step of a call that keeps to its schema is foretold; strange declarations do no harm."""
+"""What tools allow next: each step of a call that follows its schema is predicted; strange declarations do no harm."""
 
 import json
 from typing import Any
