@@ -253,7 +253,7 @@ def test_a_kill_once_the_manifest_is_written_leaves_all(
     assert contents(out) == checked.package
 
 
-def test_a_kill_amid_the_checks_leaves_all_matrices(int8: Undisturbed, out: Path, rounded: list[int]) -> None:
+def test_a_kill_during_the_checks_leaves_all_matrices(int8: Undisturbed, out: Path, rounded: list[int]) -> None:
     killed_at(PackageExport, "_checked", replace(int8, options=replace(int8.options, check="quick")), out)
     rounded.clear()
     export_model(int8.source, out, int8.options)

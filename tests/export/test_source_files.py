@@ -15,7 +15,7 @@ from reader_edge_runtime.errors import ExportError
 FP32 = ExportOptions("fp32", check="none")
 
 
-def export_amid(change: Callable[[], object], source: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def export_during(change: Callable[[], object], source: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Export a model that something happens to, before its weights are read."""
 
     def traced(*arguments: Any) -> object:
@@ -39,7 +39,7 @@ def test_weights_that_change_meanwhile_are_told(
 ) -> None:
     weights = source / "model.safetensors"
     with pytest.raises(ExportError, match=r"model\.safetensors' changed while the model was exported: export it again"):
-        export_amid(lambda: change(weights), source, tmp_path / "out" / "package", monkeypatch)
+        export_during(lambda: change(weights), source, tmp_path / "out" / "package", monkeypatch)
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -58,7 +58,7 @@ def test_other_files_beside_the_weights_may_change(
 ) -> None:
     log = source / "log.txt"
     log.write_text("exporting")
-    export_amid(lambda: log.write_text("still exporting"), source, tmp_path / "out", monkeypatch)
+    export_during(lambda: log.write_text("still exporting"), source, tmp_path / "out", monkeypatch)
     assert (tmp_path / "out").is_dir()
 
 

@@ -80,7 +80,7 @@ def test_options_that_a_session_excludes_are_named(
 
 @pytest.mark.long
 @pytest.mark.skipif(os.name == "nt", reason="Windows forks no process")
-def test_a_kill_amid_a_save_leaves_a_whole_session() -> None:
+def test_a_kill_during_a_save_leaves_a_whole_session() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.durability.kill_saves", "--kills", "12"],
         capture_output=True,

@@ -122,7 +122,7 @@ def test_same_seed_same_text_other_seed_other_text(engine: Engine) -> None:
     assert sampled[0] == sampled[1] != sampled[2]
 
 
-def test_a_question_amid_a_step_of_the_same_thread_is_refused_and_does_not_wait_for_itself(engine: Engine) -> None:
+def test_a_question_during_a_step_of_the_same_thread_is_refused_and_does_not_wait_for_itself(engine: Engine) -> None:
     with engine.working(), pytest.raises(BusyError, match="inside a step"):
         engine.generate("# tar", GREEDY)
     assert engine.generate("# tar", GREEDY).token_ids == engine.generate("# tar", GREEDY).token_ids

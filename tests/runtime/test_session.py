@@ -102,7 +102,7 @@ def test_a_plain_engine_s_session_is_gone_on_with_by_one_that_drafts(
     assert result.stats.num_reused_tokens > 0
 
 
-def test_a_session_saved_amid_an_answer_has_it_as_far_as_it_came(engine: Engine, tmp_path: Path) -> None:
+def test_a_session_saved_during_an_answer_has_it_as_far_as_it_came(engine: Engine, tmp_path: Path) -> None:
     stream = engine.stream("# tar", GREEDY)
     said = [token_id for _ in range(4) for token_id in next(stream).token_ids]
     engine.save_session(tmp_path / "running")

@@ -66,7 +66,7 @@ def test_a_stop_that_is_a_special_token_ends_the_answer_there(special_engine: En
     assert result.text == special_engine.tokenizer.decode(whole.token_ids[:place])
 
 
-def test_a_stop_of_a_special_token_amid_text_ends_the_text_before_it(special_engine: Engine) -> None:
+def test_a_stop_of_a_special_token_during_text_ends_the_text_before_it(special_engine: Engine) -> None:
     whole = special_engine.generate(PROMPT, LONG).token_ids
     stop, place = special_token(special_engine)
     before, behind = (special_engine.tokenizer.decode([whole[place + step]]) for step in (-1, 1))

@@ -113,7 +113,7 @@ def test_a_request_that_fails_leaves_the_others_their_answers(
     assert not engine.decoder.running
 
 
-def test_a_stream_finalised_amid_a_step_neither_blocks_nor_harms_the_others(
+def test_a_stream_finalised_during_a_step_neither_blocks_nor_harms_the_others(
     engine: Engine, alone: dict[str, tuple[str, tuple[int, ...], str | None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the garbage collector may do, in whatever thread and line it runs."""
@@ -149,7 +149,7 @@ def test_a_request_whose_start_was_interrupted_is_not_decoded_later(
 
 
 @pytest.mark.parametrize("place", ["swap", "_swap_contents"])
-def test_an_interrupt_amid_a_change_of_slots_costs_no_later_answer_a_token(
+def test_an_interrupt_during_a_change_of_slots_costs_no_later_answer_a_token(
     engine: Engine,
     alone: dict[str, tuple[str, tuple[int, ...], str | None]],
     monkeypatch: pytest.MonkeyPatch,
@@ -172,7 +172,7 @@ def test_an_interrupt_amid_a_change_of_slots_costs_no_later_answer_a_token(
 
 
 @pytest.mark.parametrize("num_bound", range(7))
-def test_an_interrupt_amid_the_binding_of_a_pass_costs_no_later_answer_a_token(
+def test_an_interrupt_during_the_binding_of_a_pass_costs_no_later_answer_a_token(
     engine: Engine,
     alone: dict[str, tuple[str, tuple[int, ...], str | None]],
     monkeypatch: pytest.MonkeyPatch,

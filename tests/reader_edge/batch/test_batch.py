@@ -175,7 +175,7 @@ def test_a_pipe_is_no_input(files: Files) -> None:
     assert_refused(files.run(), f"'{files.given}' is no file")
 
 
-def test_an_input_that_changes_amid_the_work_has_none_answered_twice_and_says_so(
+def test_an_input_that_changes_during_the_work_has_none_answered_twice_and_says_so(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files.write(*REQUESTS[:3])

@@ -155,7 +155,7 @@ def test_a_body_beyond_the_limit_is_refused(async_engine: AsyncEngine) -> None:
     assert_refused(small.post("/api/generate", PROMPT | {"prompt": "a" * 200}), 413, "100 bytes")
 
 
-def test_an_error_amid_a_stream_is_its_last_line(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_during_a_stream_is_its_last_line(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     from reader_edge.server.api_error import ApiError
     from reader_edge.server.completion_run import CompletionRun
 

@@ -232,7 +232,7 @@ def test_headers_of_any_number_are_bounded_also_where_they_come_at_once(served: 
     assert_refused(served.get("/v1/models", headers={f"X-{number}": "a" for number in range(5000)}), 431)
 
 
-def test_a_client_that_hangs_up_amid_its_body_is_no_fault_of_ours(
+def test_a_client_that_hangs_up_during_its_body_is_no_fault_of_ours(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     scope = {

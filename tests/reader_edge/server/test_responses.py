@@ -111,7 +111,7 @@ def test_the_client_s_own_helper_follows_a_stream(served: Served) -> None:
     assert said == final
 
 
-def test_a_fault_amid_a_stream_reaches_the_client(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_during_a_stream_reaches_the_client(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = served.engine.engine
     step, num_steps = engine.decoder.step, 0
 

@@ -112,7 +112,7 @@ def test_where_one_call_is_asked_for_the_first_counts() -> None:
         assert read(tagged(FIRST) + "x" + broken, size, single)[0] == "x" + broken
 
 
-def test_ends_of_calls_amid_a_string_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ends_of_calls_during_a_string_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     lengths: list[int] = []
     loads = json.loads
 

@@ -167,7 +167,7 @@ def test_an_interrupted_prompt_goes_on_from_a_place_or_anew(monkeypatch: pytest.
     assert num_reused(decoder, prompt) == 600
 
 
-def test_a_request_that_fails_amid_a_step_ends_alone() -> None:
+def test_a_request_that_fails_during_a_step_ends_alone() -> None:
     decoder = make_decoder()
     prompts = [text_of(seed, 10) for seed in (19, 20, 21)]
     requests = [decoder.submit(prompt, CONFIG) for prompt in prompts]
@@ -253,7 +253,7 @@ def test_a_session_in_place_of_other_texts_brings_its_states(tmp_path: Path) -> 
     assert num_reused(decoder, [*text[:-1], 1, 2]) == len(text) - 1
 
 
-def test_a_session_saved_amid_an_answer_has_it_as_far_as_it_came(tmp_path: Path) -> None:
+def test_a_session_saved_during_an_answer_has_it_as_far_as_it_came(tmp_path: Path) -> None:
     decoder = make_decoder()
     request = decoder.submit(text_of(32, 25), CONFIG)
     for _ in range(4):

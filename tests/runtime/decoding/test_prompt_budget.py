@@ -39,7 +39,7 @@ def expected(request: Request) -> list[int]:
     lengths=st.lists(st.integers(1, 60), min_size=2, max_size=10),
     max_batch=st.integers(1, 4),
 )
-def test_arrivals_and_cancels_amid_prompts_change_no_token(
+def test_arrivals_and_cancels_during_prompts_change_no_token(
     seed: int, budget: int, lengths: list[int], max_batch: int
 ) -> None:
     random = np.random.default_rng(seed)
@@ -166,7 +166,7 @@ def _interrupted(*_arguments: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def test_an_interrupt_amid_a_prompt_cancels_all_that_own_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_during_a_prompt_cancels_all_that_own_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = bounded_decoder()
     other = decoder.submit([3, 3, 3], GenerationConfig(max_tokens=60))
     long = decoder.submit(LONG, GenerationConfig(max_tokens=5))

@@ -105,7 +105,7 @@ def test_interrupted_step_cancels_and_later_requests_are_right(monkeypatch: pyte
     assert decode(decoder, [prompt], [config]) == [reference(manifest, prompt, config)]
 
 
-def test_slots_that_were_given_back_amid_an_interrupt_are_not_reused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_that_were_given_back_during_an_interrupt_are_not_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = make_manifest(6, max_context=2048)
     engine_config = EngineConfig(max_batch=2, prefill_chunk=64, max_kv_bytes=5 * 2 * PAGE_BYTES)
     decoder = Decoder(FakeTarget(manifest), RandomDrafter(6, 9, seed=1), engine_config)

@@ -82,7 +82,7 @@ class Interrupted(int):
 
 @pytest.mark.parametrize("at", [1, 2])
 @pytest.mark.parametrize("size", [(1, 8), (3, 24)])
-def test_an_interrupt_amid_a_change_of_size_leaves_a_cache_of_one_size(size: tuple[int, int], at: int) -> None:
+def test_an_interrupt_during_a_change_of_size_leaves_a_cache_of_one_size(size: tuple[int, int], at: int) -> None:
     cache = filled("float32", 2, 16)
     cache.lengths[:] = [Interrupted(12), 5]
     memory, Interrupted.at = cache.memory, at

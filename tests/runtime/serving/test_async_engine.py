@@ -254,7 +254,7 @@ def test_several_threads_with_loops_of_their_own_share_the_engine(engine: Engine
     }
 
 
-def test_a_loop_that_ended_amid_an_answer_holds_nobody_up(engine: Engine, served: AsyncEngine) -> None:
+def test_a_loop_that_ended_during_an_answer_holds_nobody_up(engine: Engine, served: AsyncEngine) -> None:
     kept = []
 
     async def begin() -> None:

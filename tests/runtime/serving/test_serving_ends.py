@@ -72,7 +72,7 @@ def test_a_fault_outside_all_requests_ends_those_there_are_and_later_ones_are_an
     assert asyncio.run(asyncio.wait_for(served.generate("# tar", GREEDY), LIMIT_S)).finish_reason == "length"
 
 
-def test_an_engine_left_amid_other_work_on_its_decoder_holds_nobody_up(engine: Engine) -> None:
+def test_an_engine_left_during_other_work_on_its_decoder_holds_nobody_up(engine: Engine) -> None:
     served = [AsyncEngine(engine)]
     with engine.working():  # as where the garbage collector runs during a step
         served.clear()

@@ -41,7 +41,7 @@ class _Spelling:
         self._texts = tokens.copy()
         for token_id in special_ids:
             self._texts[token_id] = b""
-        self._fast = Tokenizer.from_str(json.dumps(_amid_text(json.loads(tokenizer_json))))
+        self._fast = Tokenizer.from_str(json.dumps(_inside_text(json.loads(tokenizer_json))))
         self._fast.encode_special_tokens = True
         self._fast.no_truncation()
         self._fast.no_padding()
@@ -53,14 +53,14 @@ class _Spelling:
         return token_ids if is_same else self.spell_greedily(text)
 
 
-def _amid_text(part: Any) -> Any:
+def _inside_text(part: Any) -> Any:
     """A tokenizer without what puts a space before a text."""
     if isinstance(part, list):
-        return [_amid_text(each) for each in part]
+        return [_inside_text(each) for each in part]
     if not isinstance(part, dict):
         return part
     if part.get("type") == "Prepend":
         return {"type": "Sequence", "normalizers": []}
-    part = {name: each if name in ("model", "added_tokens") else _amid_text(each) for name, each in part.items()}
+    part = {name: each if name in ("model", "added_tokens") else _inside_text(each) for name, each in part.items()}
     changes = {"prepend_scheme": "never", "add_prefix_space": False}
     return part | {name: value for name, value in changes.items() if name in part}
