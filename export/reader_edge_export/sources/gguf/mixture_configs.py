@@ -11,13 +11,7 @@ _SIGMOID = 2  # of llama.cpp's gating functions
 
 def qwen3moe(file: GgufFile, values: Metadata) -> Config:
     """All layers have experts."""
-    return {
-        **heads(file, values),
-        "num_experts": values.size("expert_count"),
-        "num_experts_per_tok": values.size("expert_used_count"),
-        "moe_intermediate_size": values.size("expert_feed_forward_length"),
-        "norm_topk_prob": True,
-    }
+    return {**heads(file, values), **_experts(values), "norm_topk_prob": True}
 
 
 def gpt_oss(file: GgufFile, values: Metadata) -> Config:
@@ -42,14 +36,9 @@ def gpt_oss(file: GgufFile, values: Metadata) -> Config:
 
 def qwen35moe(file: GgufFile, values: Metadata) -> Config:
     """All layers have experts, and one that every token goes through."""
-    width = values.size("expert_feed_forward_length")
-    return {
-        **qwen35(file, values),
-        "num_experts": values.size("expert_count"),
-        "num_experts_per_tok": values.size("expert_used_count"),
-        "moe_intermediate_size": width,
-        "shared_expert_intermediate_size": values.size("expert_shared_feed_forward_length", width),
-    }
+    experts = _experts(values)
+    shared = values.size("expert_shared_feed_forward_length", experts["moe_intermediate_size"])
+    return {**qwen35(file, values), **experts, "shared_expert_intermediate_size": shared}
 
 
 def lfm2moe(file: GgufFile, values: Metadata) -> Config:
@@ -61,13 +50,19 @@ def lfm2moe(file: GgufFile, values: Metadata) -> Config:
         )
     return {
         **config,
-        "num_experts": values.size("expert_count"),
-        "num_experts_per_tok": values.size("expert_used_count"),
-        "moe_intermediate_size": values.size("expert_feed_forward_length"),
+        **_experts(values),
         "num_dense_layers": values.size("leading_dense_block_count", 0, least=0),
         "norm_topk_prob": True,
         "use_expert_bias": True,
         "routed_scaling_factor": 1.0,
+    }
+
+
+def _experts(values: Metadata) -> dict[str, int]:
+    return {
+        "num_experts": values.size("expert_count"),
+        "num_experts_per_tok": values.size("expert_used_count"),
+        "moe_intermediate_size": values.size("expert_feed_forward_length"),
     }
 
 
