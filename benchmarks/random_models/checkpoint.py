@@ -104,7 +104,6 @@ SHAPES: dict[str, PretrainedConfig] = {
     "qwen2.5-1.5b": qwen2(1536, 28, 12, 2, 8960),
     "qwen2.5-3b": qwen2(2048, 36, 16, 2, 11008),
     "qwen2.5-7b": qwen2(3584, 28, 28, 4, 18944, vocab_size=152064, tie_word_embeddings=False),
-    "qwen2.5-3b-layer": qwen2(2048, 1, 16, 2, 11008, vocab_size=6144),
     "qwen3.5-0.8b": qwen3_5(1024, 24, 8, 2, 3584),
     "gemma4-e2b": gemma4(1536, 35, 20, 1, 6144, 5),
     "qwen3-30b-a3b-2-layers": qwen3_30b_a3b(2),

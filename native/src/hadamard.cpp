@@ -67,16 +67,16 @@ void SpreadRows::compute(KernelCall& call) const {
   }
   float* const output = call.output<float>(0, rows.sizes).data;
   const std::size_t num_rows = rows.count(0, rank - 1);
-  const auto rotation_row = [&](std::size_t row) {
+  const auto rotate_row = [&](std::size_t row) {
     thread_local Scratch scratch;
     float* const rotated = scratch.take<float>(static_cast<std::int64_t>(num_inputs + kLanes));
     rotation_.apply(rows.data + row * num_inputs, rotated);
     std::memcpy(output + row * num_inputs, rotated, num_inputs * sizeof(float));
   };
   if (num_rows * num_inputs <= kSerialElements) {
-    for (std::size_t row = 0; row < num_rows; ++row) rotation_row(row);
+    for (std::size_t row = 0; row < num_rows; ++row) rotate_row(row);
   } else {
-    call.parallel_for(num_rows, rotation_row);
+    call.parallel_for(num_rows, rotate_row);
   }
 }
 
