@@ -22,8 +22,13 @@ from reader_edge_export.successors import num_table_tokens
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.manifest import HALF_PRECISIONS, QUANTIZED_PRECISIONS, WEIGHTS_NAME
 
-# Read the rows of a product before, and have its moments.
-_SECOND = ("k_proj", "v_proj", "up_proj", "w3", "in_proj_z", "in_proj_b", "in_proj_a")
+# Products that read the rows of another, if it exists, and share its moments.
+_FIRST = {
+    **dict.fromkeys(("k_proj", "v_proj"), "q_proj"),
+    **dict.fromkeys(("in_proj_z", "in_proj_b", "in_proj_a"), "in_proj_qkv"),
+    "up_proj": "gate_proj",
+    "w3": "w1",
+}
 _PADDING = 4096  # in front of a tensor, at most
 _LAYER_BYTES = 1 << 16  # in the trace and in the graph
 _SUCCESSOR_BYTES = 8 * TOP_K
@@ -106,11 +111,17 @@ def _quantized(model: SourceModel, precision: str, numbers: Mapping[str, int], f
             weights += num_numbers + 4 * num_numbers // lookup_block(widths[name])
     if all(types[name] is not None for name in (*products, *experts)):
         return weights, 0
-    counted = [num_inputs for name, (num_inputs, _) in products.items() if name.split(".")[-2] not in _SECOND]
+    counted = [num_inputs for name, (num_inputs, _) in products.items() if _first_of(name) not in products]
     counted += [each.up.shape[2] for each in model.experts.values()]
     of_experts = 4 * sum(expert_input_sizes(model).values())
     gradients = 4 * sum(gradient_sizes(model).values()) if precision == "int4" else 0
     return weights, sum(map(moment_bytes, counted)) + of_experts + gradients
+
+
+def _first_of(name: str) -> str | None:
+    """Parameter of the product whose rows this one reads too."""
+    *module, product, kind = name.split(".")
+    return ".".join((*module, _FIRST[product], kind)) if product in _FIRST else None
 
 
 def _rounded(num_inputs: int, num_outputs: int, is_int4: bool) -> int:
