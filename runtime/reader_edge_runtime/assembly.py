@@ -23,7 +23,7 @@ from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.errors import DraftModelError
-from reader_edge_runtime.execution.registry import open_head, open_target
+from reader_edge_runtime.execution.providers import open_head, open_target
 from reader_edge_runtime.measuring.cost_cache import load_or_measure
 from reader_edge_runtime.measuring.verify_cost import MAX_WIDTH, VerifyCost
 from reader_edge_runtime.measuring.width_cache import load_or_settle

@@ -27,7 +27,7 @@ from reader_edge_runtime.drafting.sources.head_source import HeadSource
 from reader_edge_runtime.errors import HeadError
 from reader_edge_runtime.execution import onnxruntime
 from reader_edge_runtime.execution.onnxruntime.head_graph import head_model
-from reader_edge_runtime.execution.registry import open_head
+from reader_edge_runtime.execution.providers import open_head
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.tiny_models import VOCAB_SIZE

@@ -9,8 +9,8 @@ import reader_edge
 from reader_edge_runtime import DraftConfig, Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.execution.onnxruntime import INSTALLED_WHEEL
 from reader_edge_runtime.execution.onnxruntime.native import native_instructions, native_library
+from reader_edge_runtime.execution.onnxruntime.wheel import INSTALLED_WHEEL
 from reader_edge_runtime.target import Pass
 
 

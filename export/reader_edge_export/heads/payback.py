@@ -11,7 +11,7 @@ from reader_edge_export.heads.head_module import HeadModule
 from reader_edge_export.heads.rounded_head import rounded_head
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.sources.head_sizes import HeadSizes
-from reader_edge_runtime.execution.registry import open_head
+from reader_edge_runtime.execution.providers import open_head
 from reader_edge_runtime.target import Pass, Target
 
 _ROUNDS = 15

@@ -30,7 +30,7 @@ from reader_edge_runtime.config import EngineConfig
 from reader_edge_runtime.drafting.sources.head_file import NUM_FIRST
 from reader_edge_runtime.drafting.sources.head_sizes import HeadSizes
 from reader_edge_runtime.errors import ExportError
-from reader_edge_runtime.execution.registry import open_head
+from reader_edge_runtime.execution.providers import open_head
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Target
 from reader_edge_runtime.text.conversation import Encodable

@@ -9,7 +9,7 @@ import pytest
 
 from reader_edge_runtime import Engine, EngineConfig
 from reader_edge_runtime.errors import ConfigError, ProviderError
-from reader_edge_runtime.execution import registry
+from reader_edge_runtime.execution import providers
 from reader_edge_runtime.execution.onnxruntime import session as provider
 from reader_edge_runtime.execution.onnxruntime.device import cuda
 from reader_edge_runtime.execution.onnxruntime.device.buckets import (
@@ -115,9 +115,9 @@ def test_kernels_run_on_their_own_major_version(architecture: tuple[int, int], f
 def test_a_package_for_the_cpu_is_not_run_on_cuda(cuda_wheel: pytest.MonkeyPatch, demo_folder: Path) -> None:
     _libraries(cuda_wheel, Driver())
     package = ModelPackage.open(demo_folder)
-    assert registry.open_target(package, EngineConfig()).provider == provider.CPU
+    assert providers.open_target(package, EngineConfig()).provider == provider.CPU
     with pytest.raises(ProviderError, match="made for the CPU"):
-        registry.open_target(package, EngineConfig(provider="cuda"))
+        providers.open_target(package, EngineConfig(provider="cuda"))
 
 
 def test_a_provider_that_onnx_runtime_replaces_is_refused(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

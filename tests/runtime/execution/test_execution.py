@@ -15,10 +15,10 @@ from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import InstallationError, ProviderError
 from reader_edge_runtime.execution.inputs import prepare_inputs
-from reader_edge_runtime.execution.onnxruntime import installed_wheel
 from reader_edge_runtime.execution.onnxruntime import session as provider
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
+from reader_edge_runtime.execution.onnxruntime.wheel import installed_wheel
 from reader_edge_runtime.machine.process_memory import FilePages
 from reader_edge_runtime.machine.processor import num_usable_cores
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME

@@ -15,7 +15,7 @@ from reader_edge_runtime import EngineConfig
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.execution import registry
+from reader_edge_runtime.execution import providers
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import ForwardResult, Pass, Target
 
@@ -25,9 +25,9 @@ TOKEN_IDS = [11, 12, 13, 14, 15, 16, 17]
 PATH = [0, 1, 4, 6]
 
 
-@pytest.fixture(scope="module", params=registry.PROVIDERS)
+@pytest.fixture(scope="module", params=providers.PROVIDERS)
 def target(request: pytest.FixtureRequest, demo_folder: Path) -> Target:
-    provider, package = registry.PROVIDERS[request.param], ModelPackage.open(demo_folder)
+    provider, package = providers.PROVIDERS[request.param], ModelPackage.open(demo_folder)
     obstacle = provider.obstacle() or (None if provider.suits(package) else "the demo package is not made for it.")
     if obstacle is not None:
         pytest.skip(f"{request.param} does not run here: {obstacle}")
@@ -87,8 +87,8 @@ def test_every_room_knows_the_same_providers() -> None:
     """Neither the config nor the command line may load an engine of execution to ask for their names."""
     choices = next(option.type for option in run.params if option.name == "provider")
     assert isinstance(choices, click.Choice)
-    assert set(choices.choices) == set(registry.PROVIDERS)
-    for name in registry.PROVIDERS:
+    assert set(choices.choices) == set(providers.PROVIDERS)
+    for name in providers.PROVIDERS:
         assert EngineConfig(provider=name).provider == name
 
 

@@ -1,8 +1,7 @@
 """The graph's tensors by manifest: those that a pass takes and gives, and whether a graph has them."""
 
-import onnxruntime as ort
-
 from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.execution.onnxruntime.wheel import ort
 from reader_edge_runtime.package.manifest import COMMIT_NAME, Manifest, kv_row_size
 
 _TYPE_NAMES = {"float32": "float"}  # ONNX Runtime's, where they are not numpy's

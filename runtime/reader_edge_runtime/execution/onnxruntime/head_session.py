@@ -1,13 +1,13 @@
 """A trained head on ONNX Runtime: one thread, since its matrices are read sooner than others could begin."""
 
 import numpy as np
-import onnxruntime as ort
 
 from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.drafting.sources.head_file import NUM_FIRST, NUM_GUESSES, NUM_SECOND, HeadFile, HeadGuesses
 from reader_edge_runtime.errors import HeadError, ProviderError
 from reader_edge_runtime.execution.onnxruntime.head_graph import head_model
 from reader_edge_runtime.execution.onnxruntime.session import CPU, cpu_options
+from reader_edge_runtime.execution.onnxruntime.wheel import ort
 
 _SHAPES = {
     "probabilities": (np.float32, (NUM_FIRST,)),

@@ -5,9 +5,8 @@ A device's session is refused where one node would run on the CPU: that costs tw
 
 from pathlib import Path
 
-import onnxruntime as ort
-
 from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.execution.onnxruntime.wheel import ort
 from reader_edge_runtime.machine.processor import has_saturating_sums, num_usable_cores
 
 # ONNX Runtime's levels: 2 warnings, 3 errors, 4 fatal ones; runs take their session's. Errors come back as exceptions,

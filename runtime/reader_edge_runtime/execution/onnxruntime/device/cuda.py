@@ -6,10 +6,8 @@ Looked up without ONNX Runtime where possible: its own message names no remedy, 
 import ctypes
 import platform
 
-import onnxruntime as ort
-
-from reader_edge_runtime.execution.onnxruntime import INSTALLED_WHEEL
 from reader_edge_runtime.execution.onnxruntime.session import CUDA
+from reader_edge_runtime.execution.onnxruntime.wheel import INSTALLED_WHEEL, ort
 
 # What the wheel onnxruntime-gpu 1.31 was built with (its library's own needs, and the kernels inside it).
 _CUDA_MAJOR = 13

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 
 from reader_edge_runtime.arrays import Int64Array
 from reader_edge_runtime.cache import Cache, SlotContents
@@ -15,6 +14,7 @@ from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.device.buckets import padding_rows, tree_bucket
 from reader_edge_runtime.execution.onnxruntime.device.device_memory import ELEMENT_TYPES, DeviceArray, host_type
 from reader_edge_runtime.execution.onnxruntime.session import load_placed, run_bound, run_options, session_options
+from reader_edge_runtime.execution.onnxruntime.wheel import ort
 from reader_edge_runtime.package.manifest import Manifest
 
 # Growing moves the cache, and captured passes hold its address: begin with room for most answers.

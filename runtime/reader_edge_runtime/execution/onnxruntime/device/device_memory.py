@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import onnxruntime as ort
 
 from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.execution.onnxruntime.wheel import ort
 
 ELEMENT_TYPES = {"float32": 1, "int64": 7, "float16": 10, "bfloat16": 16}  # ONNX's numbers
 

@@ -5,12 +5,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import cast
 
-import onnxruntime as ort
-
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.inputs import Inputs, padded, prepare_inputs
-from reader_edge_runtime.execution.onnxruntime import INSTALLED_WHEEL
 from reader_edge_runtime.execution.onnxruntime.device.buckets import MAX_CAPTURED, tree_bucket, visible_bucket
 from reader_edge_runtime.execution.onnxruntime.device.cuda import gpu_name
 from reader_edge_runtime.execution.onnxruntime.device.device_cache import CommitGraph, DeviceCache, slot_view
@@ -25,6 +22,7 @@ from reader_edge_runtime.execution.onnxruntime.session import (
     run_options,
     session_options,
 )
+from reader_edge_runtime.execution.onnxruntime.wheel import INSTALLED_WHEEL, ort
 from reader_edge_runtime.package.manifest import COMMIT_NAME, GRAPH_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import ForwardResult, Pass

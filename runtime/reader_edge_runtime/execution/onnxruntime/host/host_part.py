@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime as ort
 
 from reader_edge_runtime.execution.inputs import prepare_inputs
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache, present_name
 from reader_edge_runtime.execution.onnxruntime.host.hybrid_cache import HybridCache
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.execution.onnxruntime.session import open_session, run_bound
+from reader_edge_runtime.execution.onnxruntime.wheel import ort
 from reader_edge_runtime.machine.process_memory import FilePages, large_blocks_apart
 from reader_edge_runtime.package.layer import Layer
 from reader_edge_runtime.package.manifest import Manifest

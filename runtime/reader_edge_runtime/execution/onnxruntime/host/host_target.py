@@ -3,13 +3,11 @@
 from typing import cast
 
 import numpy as np
-import onnxruntime as ort
 
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.inputs import Inputs, prepare_inputs
-from reader_edge_runtime.execution.onnxruntime import INSTALLED_WHEEL
 from reader_edge_runtime.execution.onnxruntime.graph_contract import check_contract
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import Capsules, HostCache, present_name
 from reader_edge_runtime.execution.onnxruntime.host.hybrid_cache import HybridCache
@@ -21,6 +19,7 @@ from reader_edge_runtime.execution.onnxruntime.native import (
     native_library,
 )
 from reader_edge_runtime.execution.onnxruntime.session import open_session, run_bound
+from reader_edge_runtime.execution.onnxruntime.wheel import INSTALLED_WHEEL, ort
 from reader_edge_runtime.machine.process_memory import FilePages, large_blocks_apart, mapped_ranges
 from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
