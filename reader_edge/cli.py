@@ -93,7 +93,8 @@ def _errors_told() -> Iterator[None]:
             with open(os.devnull, "wb") as nowhere:
                 os.dup2(nowhere.fileno(), sys.stdout.fileno())
         name = "The output" if error.filename is None else f"'{error.filename}'"
-        raise click.ClickException(visible(f"{name} cannot be used: {error.strerror}.")) from error
+        remedy = ": free some space" if error.errno == errno.ENOSPC else ""
+        raise click.ClickException(visible(f"{name} cannot be used: {error.strerror}{remedy}.")) from error
     except Exception as error:
         if isinstance(error.__cause__, KeyboardInterrupt):  # compiled modules that are loaded disguise it
             raise _interrupted() from None

@@ -135,10 +135,10 @@ class PackageExport:
         gradients = gradient_sizes(model) if self._options.precision == "int4" else {}
         inputs, experts = input_sizes(model), expert_input_sizes(model)
         is_calibrated = calibration.recall(journal.calibration, inputs, gradients, experts)
-        left = [f"{journal.num_matrices} of {len(model.names)} matrices"] if is_calibrated else []
+        left = ["its calibration", f"{journal.num_matrices} of {len(model.names)} matrices"] if is_calibrated else []
         left += ["checks"] if has_checks(journal) else []
         if left:
-            self._tell(f"Going on with what an export that was stopped left: {', '.join(left)}.")
+            self._tell(f"Resuming an export that was stopped: {', '.join(left)}.")
         return is_calibrated
 
     def _checked(self, manifest: Manifest, model: SourceModel, text: Tokenizer, journal: Journal) -> Manifest:

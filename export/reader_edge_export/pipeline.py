@@ -61,7 +61,8 @@ def export_model(
             calibration = TextSet.bundled("calibration") if path is None else TextSet.read(path)
             key = export_key(found, options, calibration)
         with new_package(folder, options.force, key) as partial, unchanged(found):
-            from reader_edge_export.package_export import PackageExport
+            with stages.enter("loading PyTorch"):
+                from reader_edge_export.package_export import PackageExport
 
             export = PackageExport(found, options, calibration, partial, stages, key, tell)
             manifest = export.run()

@@ -26,7 +26,7 @@ from reader_edge_export.package.journal import JOURNAL_NAME, WORK_NAME
 
 _DEMO = Path(__file__).resolve().parents[2] / "models" / "demo" / "checkpoint"
 _POLL_S = 0.01
-_GONE_ON = "Going on with what an export that was stopped left: "
+_RESUMED = "Resuming an export that was stopped: "
 
 
 class Running:
@@ -127,8 +127,8 @@ class Rounds:
         """Export again, to the end; what that went on with."""
         with Running(self._arguments, folder) as running:
             lines = running.finish().splitlines()
-        gone_on = [line.removeprefix(_GONE_ON).removesuffix(".") for line in lines if line.startswith(_GONE_ON)]
-        return gone_on[0] if gone_on else "nothing"
+        resumed = [line.removeprefix(_RESUMED).removesuffix(".") for line in lines if line.startswith(_RESUMED)]
+        return resumed[0] if resumed else "nothing"
 
 
 def contents(folder: Path) -> dict[str, str]:

@@ -123,7 +123,7 @@ def test_what_a_killed_export_had_done_is_not_done_again(
     export_model(export.source, out, export.options, tell=told.append)
     assert len(rounded) == NUM_ROUNDED - num_rounded
     num_matrices = {0: 0, 5: 10, NUM_ROUNDED: NUM_MATRICES}[num_rounded]
-    assert told == [f"Going on with what an export that was stopped left: {num_matrices} of 15 matrices."]
+    assert told == [f"Resuming an export that was stopped: its calibration, {num_matrices} of 15 matrices."]
     assert contents(out) == export.package
 
 
