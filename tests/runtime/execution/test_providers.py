@@ -1,6 +1,6 @@
 """Every provider that this machine has keeps the contract of target.py: a new one is proved here.
 
-On the demo package; packages made for devices have tests/export/test_device_target.py and scripts/gpu_check as well.
+On the demo package; those made for devices have tests/export/exported/test_device_target.py and scripts/gpu_check too.
 """
 
 from collections.abc import Sequence

@@ -24,7 +24,7 @@ from reader_edge_runtime.drafting.sources.head_sizes import HeadSizes
 from reader_edge_runtime.drafting.sources.head_source import HeadSource
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.package.manifest import SUCCESSORS_NAME
-from tests.export.test_heads import HIDDEN, all_ids, untrained
+from tests.export.heads.test_heads import HIDDEN, all_ids, untrained
 from tests.tiny_models import VOCAB_SIZE
 
 QUESTIONS = [EvalPrompt("the cat"), EvalPrompt("tides rise and fall"), EvalPrompt("def add(a, b): return")]

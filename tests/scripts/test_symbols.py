@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-CHECK = Path(__file__).parents[3] / "scripts" / "check_symbols"
+from tests.conftest import ROOT
+
+CHECK = ROOT / "scripts" / "check_symbols"
 
 pytestmark = pytest.mark.skipif(
     not (shutil.which("c++") and shutil.which("nm")), reason="no C++ compiler, or no nm (apt-get install g++)"

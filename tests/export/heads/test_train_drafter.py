@@ -23,7 +23,7 @@ from reader_edge_runtime import DraftSources
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.tokenizer import Tokenizer
-from tests.export.test_heads import HIDDEN, all_ids, untrained
+from tests.export.heads.test_heads import HIDDEN, all_ids, untrained
 from tests.tiny_models import VOCAB_SIZE
 
 PAYBACK = Payback(1e-4, 1e-2)
