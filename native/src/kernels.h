@@ -1,19 +1,19 @@
 // The kernels of an instruction set. They are compiled once for each, and chosen once, when the library is first asked.
 #pragma once
 
-#include "attention.h"
-#include "block_product.h"
-#include "cache_rows.h"
-#include "gguf_product.h"
-#include "half_rows.h"
-#include "int8_rows.h"
-#include "recurrence.h"
-#include "rotary_heads.h"
-#include "row_product.h"
-#include "row_rounding.h"
-#include "hadamard.h"
-#include "swiglu.h"
-#include "tree_conv.h"
+#include "attention/attention.h"
+#include "attention/int8_cache_steps.h"
+#include "cache/cache_rows.h"
+#include "cache/half_rows.h"
+#include "fusion/rotary_heads.h"
+#include "fusion/swiglu.h"
+#include "products/blocks/block_product.h"
+#include "products/gguf/gguf_product.h"
+#include "products/rows/row_product.h"
+#include "recurrence/recurrence.h"
+#include "recurrence/tree_conv.h"
+#include "rounding/hadamard.h"
+#include "rounding/row_rounding.h"
 
 namespace reader_edge {
 

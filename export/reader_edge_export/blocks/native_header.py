@@ -1,6 +1,6 @@
 """The table of block types in C++.
 
-python -m reader_edge_export.blocks.native_header > native/src/gguf_types.h
+python -m reader_edge_export.blocks.native_header > native/src/products/gguf/gguf_types.h
 """
 
 import sys
@@ -9,10 +9,10 @@ from reader_edge_export.blocks.block_type import BLOCK_TYPES, BlockType
 
 _HEADER = """\
 // The block types of GGUF files, which reader_edge_export/blocks/block_type.py has.
-// It is written by: python -m reader_edge_export.blocks.native_header > native/src/gguf_types.h
+// It is written by: python -m reader_edge_export.blocks.native_header > native/src/products/gguf/gguf_types.h
 #pragma once
 
-#include "gguf_type.h"
+#include "products/gguf/gguf_type.h"
 
 namespace reader_edge {{
 
@@ -26,7 +26,7 @@ using AllGgufTypes = GgufTypes<{names}>;
 
 
 def header() -> str:
-    """native/src/gguf_types.h"""
+    """native/src/products/gguf/gguf_types.h"""
     types = "\n".join(line for row in BLOCK_TYPES.values() for line in _lines(row))
     return _HEADER.format(types=types, names=", ".join(f"k{name}" for name in BLOCK_TYPES))
 

@@ -20,7 +20,7 @@ def kind(request: pytest.FixtureRequest) -> gguf.GGMLQuantizationType:
 
 
 def test_the_header_of_the_kernels_is_the_table() -> None:
-    assert (ROOT / "native" / "src" / "gguf_types.h").read_text(encoding="utf-8") == header()
+    assert (ROOT / "native" / "src" / "products" / "gguf" / "gguf_types.h").read_text(encoding="utf-8") == header()
 
 
 def test_types_are_as_large_as_the_library_has_them(kind: gguf.GGMLQuantizationType) -> None:

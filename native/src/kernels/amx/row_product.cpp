@@ -1,12 +1,12 @@
-// The same sums as kernels/row_product.cpp has, of weights in the order of tiles. A few rows read them as vectors, each of
-// which holds four inputs of 16 outputs.
-#include "row_product.h"
+// The same sums as kernels/products/row_product.cpp has, of weights in the order of tiles. A few rows read them as
+// vectors, each of which holds four inputs of 16 outputs.
+#include "products/rows/row_product.h"
 
 #include <algorithm>
 
-#include "kernels/block_lanes.h"
-#include "kernels/row_tiles.h"
 #include "kernels/amx/tile_steps.h"
+#include "kernels/products/block_lanes.h"
+#include "kernels/products/row_tiles.h"
 #include "lanes/lanes.h"
 
 namespace reader_edge::READER_EDGE_LANES {

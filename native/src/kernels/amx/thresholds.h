@@ -1,7 +1,7 @@
 // When products of a cache's rows are sooner done by tiles: these take about a microsecond to set up.
 #pragma once
 
-#include "int8_rows.h"
+#include "attention/int8_cache_steps.h"
 #include "lanes/lanes.h"
 
 namespace reader_edge::READER_EDGE_LANES {

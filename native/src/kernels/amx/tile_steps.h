@@ -1,8 +1,8 @@
 // Tiles of rows times tiles of weights, step by step along the inputs.
 #pragma once
 
-#include "block_weight.h"
 #include "lanes/lanes.h"
+#include "products/blocks/block_weight.h"
 
 namespace reader_edge::READER_EDGE_LANES {
 

@@ -1,5 +1,5 @@
-// Sums as kernels/unpacked_slice.cpp has them, in tiles.
-#include "kernels/unpacked_slice.h"
+// Sums as kernels/products/unpacked_slice.cpp has them, in tiles.
+#include "kernels/products/unpacked_slice.h"
 
 #include <algorithm>
 

@@ -1,10 +1,10 @@
-// The same sums as kernels/row_product.cpp has, two rows of bytes at a time: two rows, or both planes of one. A last
-// row without another is multiplied twice, in as many instructions as dot products would take.
-#include "row_product.h"
+// The same sums as kernels/products/row_product.cpp has, two rows of bytes at a time: two rows, or both planes of one. A
+// last row without another is multiplied twice, in as many instructions as dot products would take.
+#include "products/rows/row_product.h"
 
 #include <algorithm>
 
-#include "kernels/row_tiles.h"
+#include "kernels/products/row_tiles.h"
 #include "lanes/lanes.h"
 #include "shared_constants.h"
 

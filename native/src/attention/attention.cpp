@@ -1,0 +1,91 @@
+// A task is one KV head and some of its query rows.
+#include "attention/attention.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels.h"
+
+namespace reader_edge {
+namespace {
+
+constexpr std::int64_t kRowStep = 16;  // tasks of a head have as many rows as each other, but for a rest
+constexpr float kMasked = -1e29f;      // a masked score's exponential is zero
+
+std::int64_t divided_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
+
+std::int64_t group_size(const AttentionShape& s) { return s.query_heads / s.kv_heads; }
+
+std::int64_t tasks_of(std::int64_t num_rows) { return divided_up(num_rows, kMaxTaskRows); }
+
+std::int64_t most_tasks_of_head(const AttentionShape& s) { return tasks_of(group_size(s) * s.nodes); }
+
+// Whether a node of a sequence asks the same as the one before it.
+bool is_repeated(const AttentionShape& s, const float* query, const float* mask, std::int64_t node) {
+  const auto is_same = [node](const float* rows, std::int64_t size) {
+    const float* const row = rows + node * size;
+    return std::memcmp(row - size, row, static_cast<std::size_t>(size) * sizeof(float)) == 0;
+  };
+  if (!is_same(mask, s.visible)) return false;
+  for (std::int64_t head = 0; head < s.query_heads; ++head, query += s.nodes * s.head_size) {
+    if (!is_same(query, s.head_size)) return false;
+  }
+  return true;
+}
+
+SequencePart part_of(const AttentionShape& s, const float* query, const float* mask) {
+  SequencePart part{s.visible, 0, s.nodes};
+  while (part.nodes > 1 && is_repeated(s, query, mask, part.nodes - 1)) --part.nodes;
+  for (std::int64_t node = 0; node < part.nodes; ++node, mask += s.visible) {
+    part.first = kernels().attention.zeros_before(mask, part.first);
+    std::int64_t end = s.visible;
+    while (end > 0 && mask[end - 1] <= kMasked) --end;
+    part.last = std::max(part.last, end == 0 ? s.visible : end);  // a node that sees nothing sees every column alike
+  }
+  return part;
+}
+
+}  // namespace
+
+std::vector<SequencePart> parts_of_sequences(const AttentionShape& s, const float* query, const float* mask) {
+  std::vector<SequencePart> parts;
+  for (std::int64_t sequence = 0; sequence < s.batch; ++sequence) {
+    parts.push_back(part_of(s, query, mask));
+    query += s.query_heads * s.nodes * s.head_size;
+    mask += s.nodes * s.visible;
+  }
+  return parts;
+}
+
+std::int64_t num_tasks(const AttentionShape& s) { return s.batch * s.kv_heads * most_tasks_of_head(s); }
+
+void attend(const AttentionShape& s, const AttentionTensors& tensors, const std::vector<SequencePart>& parts,
+            bool has_integers, std::int64_t task) {
+  const std::int64_t head = task / most_tasks_of_head(s), index = task % most_tasks_of_head(s);
+  const std::int64_t sequence = head / s.kv_heads, group = group_size(s);
+  const SequencePart part = parts[static_cast<std::size_t>(sequence)];
+  const std::int64_t num_rows = group * part.nodes, tasks = tasks_of(num_rows);
+  if (index >= tasks) return;
+  const std::int64_t task_rows = divided_up(divided_up(num_rows, kRowStep), tasks) * kRowStep;
+  const std::int64_t first = index * task_rows, count = std::min(task_rows, num_rows - first);
+  const std::int64_t node_size = (s.has_merged_heads ? s.query_heads : 1) * s.head_size;  // between outputs of a head
+
+  QueryPlace rows[kMaxTaskRows];
+  for (std::int64_t r = 0; r < count; ++r) {
+    const std::int64_t query_head = head * group + (first + r) / part.nodes, node = (first + r) % part.nodes;
+    const std::int64_t begin = query_head * s.nodes * s.head_size;
+    const std::int64_t merged = sequence * s.nodes * node_size + query_head % s.query_heads * s.head_size;
+    rows[r] = {tensors.query + begin + node * s.head_size,
+               tensors.output + (s.has_merged_heads ? merged : begin) + node * node_size,
+               static_cast<std::int32_t>(node * s.visible), sink_of(tensors.sinks, query_head % s.query_heads)};
+  }
+  kernels().attention.attend(s, tensors, part, has_integers, head, rows, count);
+  for (std::int64_t r = 0; r < count; ++r) {
+    if ((first + r) % part.nodes != part.nodes - 1) continue;
+    for (std::int64_t copy = 1; copy <= s.nodes - part.nodes; ++copy) {
+      std::copy_n(rows[r].output, s.head_size, rows[r].output + copy * node_size);
+    }
+  }
+}
+
+}  // namespace reader_edge

@@ -1,0 +1,43 @@
+// Attention of a tree's nodes over the visible rows of a KV cache of eight bits: every sum is one of integers.
+#pragma once
+
+#include <array>
+
+#include "onnxruntime/kernel.h"
+#include "rounding/hadamard.h"
+
+namespace reader_edge {
+
+class ByteAttention {
+ public:
+  void compute(KernelCall& call) const;
+
+ protected:
+  ByteAttention(const KernelAttributes& attributes, bool has_sinks);
+
+ private:
+  HadamardRotation rotation_;
+  float unit_;  // of a score
+  bool has_sinks_;
+};
+
+// query (B, Hq, N, D), smoothing (D,), hadamard (b, b), keys and values (B, H, S, D + 2), mask (B, 1, N, M)[, sinks (Hq,)]
+// -> (B, N, Hq * D)
+template <bool kHasSinks>
+class Int8CacheAttention : public ByteAttention {
+  static constexpr auto input_types() {
+    std::array<ort::ElementType, 6 + kHasSinks> types{ort::kFloat, ort::kFloat, ort::kFloat,
+                                                      ort::kInt8,  ort::kInt8,  ort::kFloat};
+    types.back() = ort::kFloat;
+    return types;
+  }
+
+ public:
+  static constexpr const char* kName = kHasSinks ? "Int8CacheAttentionSinks" : "Int8CacheAttention";
+  static constexpr std::array kInputs = input_types();
+  static constexpr std::array kOutputs{ort::kFloat};
+
+  explicit Int8CacheAttention(const KernelAttributes& attributes) : ByteAttention(attributes, kHasSinks) {}
+};
+
+}  // namespace reader_edge

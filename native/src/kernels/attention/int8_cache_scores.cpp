@@ -1,0 +1,100 @@
+// Lanes of a vector are 16 keys, which are transposed once for all query rows: four components of each to a lane, times four
+// of a query in every lane, in two planes. Sums of 32-bit integers are exact in any order.
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "attention/int8_cache_steps.h"
+#include "kernels/attention/transposed_rows.h"
+
+namespace reader_edge::READER_EDGE_LANES {
+namespace {
+
+struct Tile {
+  alignas(kVector) std::int8_t keys[kGroups][kMostHeadSize / 4][kVector];
+  Floats magnitudes[kGroups];
+};
+
+// A plane's bytes of a query times keys. Keys may hold any bytes, the first plane of a query no -128.
+inline void add_plane(Ints& sum, int plane, Bytes keys, Bytes query) {
+  if (kRaised == 0 && plane == 0) {
+    add_products(sum, query, keys);
+  } else {
+    add_all_products(sum, keys, query);
+  }
+}
+
+// Scores of kRows rows from `row` on against a tile, unmasked.
+template <int kRows>
+void score_block(const Tile& tile, std::int64_t head_size, const QueryRows& rows, std::int64_t row,
+                 Floats (*scores)[kGroups]) {
+  Ints sums[kRows][2][kGroups];
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+    for (int p = 0; p < 2; ++p) sums[r][p][0] = sums[r][p][1] = all(-kRaised * rows.plane_sums[(row + r) * 2 + p]);
+  }
+  const std::int8_t* const planes = rows.planes + row * 2 * rows.plane_bytes;
+  for (std::int64_t i = 0; i < head_size / 4; ++i) {
+    const Bytes first = load_bytes(tile.keys[0][i]), second = load_bytes(tile.keys[1][i]);
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+      for (int p = 0; p < 2; ++p) {
+        const Bytes query = in_all_lanes(planes + (r * 2 + p) * rows.plane_bytes + 4 * i);
+        add_plane(sums[r][p][0], p, first, query);
+        add_plane(sums[r][p][1], p, second, query);
+      }
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+    const Floats factor = all(rows.factors[row + r]);
+#pragma GCC unroll 2
+    for (int g = 0; g < kGroups; ++g) {
+      const Ints sum = shifted_left<8>(sums[r][0][g]) + sums[r][1][g];
+      scores[r][g] = number_of(sum) * tile.magnitudes[g] * factor;
+    }
+  }
+}
+
+using ScoreBlock = void (*)(const Tile&, std::int64_t, const QueryRows&, std::int64_t, Floats (*)[kGroups]);
+
+template <std::size_t... kBefore>
+ScoreBlock score_block_of(std::size_t num_rows, std::index_sequence<kBefore...>) {
+  static constexpr ScoreBlock kBlocks[] = {score_block<kBefore + 1>...};
+  return kBlocks[num_rows - 1];
+}
+
+void score_run(const CacheHead& keys, const Mask& mask, const QueryRows& rows, Run run, float* tops) {
+  static thread_local Tile tile;
+  Floats largest[kMostQueryRows];
+  std::fill_n(largest, rows.count, all(-std::numeric_limits<float>::infinity()));
+  for (std::int64_t j = run.begin; j < run.end; j += kTileKeys) {
+    for (int g = 0; g < kGroups; ++g) {
+      transpose_keys(keys, j + g * kKeys, run.end, tile.keys[g][0], kVector);
+      tile.magnitudes[g] = magnitudes(keys, j + g * kKeys, run.end);
+    }
+    for (std::int64_t row = 0; row < rows.count; row += kScoreTile) {
+      Floats scores[kScoreTile][kGroups];
+      const std::int64_t count = std::min<std::int64_t>(rows.count - row, kScoreTile);
+      const auto score = score_block_of(static_cast<std::size_t>(count), std::make_index_sequence<kScoreTile>());
+      score(tile, keys.head_size, rows, row, scores);
+      for (std::int64_t r = row; r < row + count; ++r) {
+        for (int g = 0; g < kGroups && j + g * kKeys < run.end; ++g) {
+          const std::int64_t begin = j + g * kKeys;
+          const Floats score_of = masked(mask, rows.first + r, begin, run.end, scores[r - row][g]);
+          largest[r] = max(largest[r], score_of);
+          store(rows.scores + r * rows.stride + begin, score_of);
+        }
+      }
+    }
+  }
+  for (std::int64_t r = 0; r < rows.count; ++r) tops[r] = std::max(tops[r], largest_of(largest[r]));
+}
+
+}  // namespace
+
+extern const ByteScoreKernels byte_score_kernels{score_run};
+
+}  // namespace reader_edge::READER_EDGE_LANES

@@ -1,0 +1,38 @@
+// Matrices in the blocks of GGUF files as constants of a node.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <vector>
+
+#include "onnxruntime/kernel.h"
+#include "products/gguf/gguf_weight.h"
+
+namespace reader_edge {
+
+// Where a node has them: whose name, from which input on, and whether they are stacked, one for each expert.
+struct GgufPlace {
+  const char* op;
+  std::size_t first;
+  bool is_stacked;
+};
+
+// values (J, blocks, bytes), [highs (J, blocks, bytes),] scales (J, blocks or fewer), [scale_codes (J, blocks),]
+// [minima, likewise, [minimum_codes]]; with an axis of experts before them where they are stacked.
+std::vector<GgufWeight> gguf_weights(const KernelAttributes& attributes, const GgufType& type, const GgufPlace& place);
+
+// Types of the inputs of a node that has kFirst others before them; the first of all are its rows.
+template <const GgufType& kType, std::size_t kFirst>
+constexpr auto gguf_input_types() {
+  std::array<ort::ElementType, kFirst + kType.num_inputs() - 1> types{ort::kFloat};
+  std::size_t i = kFirst;
+  types[i++] = ort::kUInt8;
+  if (kType.high_bits() > 0) types[i++] = ort::kUInt8;
+  while (i < types.size()) {
+    types[i++] = kType.has_exponents ? ort::kUInt8 : ort::kFloat16;
+    if (kType.has_super_blocks()) types[i++] = kType.has_signed_codes ? ort::kInt8 : ort::kUInt8;
+  }
+  return types;
+}
+
+}  // namespace reader_edge
