@@ -36,14 +36,14 @@ def _shares(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple
     "--cost",
     "cost_file",
     type=options.FILE,
-    help="Pass times to judge by, as `bench cost --json` printed them. Default: this machine's, measured once.",
+    help="Pass times to calculate with, as `bench cost --json` prints them. Default: this machine's, measured once.",
 )
 @click.option(
     "--nodes",
     default="1,2,3,5,7,11,15,23,31,47,63",
     show_default=True,
     callback=options.node_budgets,
-    help="Drafted nodes a step.",
+    help="Sizes of draft trees to try, in drafted nodes.",
 )
 @options.replay_sources("context,history,logits")
 @click.option(
@@ -52,7 +52,7 @@ def _shares(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple
     default="0.01,0.02,0.05,0.1,0.2",
     show_default=True,
     callback=_shares,
-    help="What heads take, as parts of a one-node pass.",
+    help="Costs of hypothetical heads, as fractions of a one-node pass: shows how often each must be right to pay.",
 )
 @click.option(
     "-t",
@@ -60,7 +60,7 @@ def _shares(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple
     default=0.0,
     show_default=True,
     type=options.FiniteRange(0, 100),
-    help="What the answers were recorded at.",
+    help="The temperature at which the answers were recorded.",
 )
 @options.engine
 @click.option(
@@ -80,10 +80,10 @@ def frontier(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Show what drafts reach on recorded answers, what better ones would, and where the next gain lies.
+    """Show how fast recorded answers decode with our drafts, with better ones, and where the next gain lies.
 
-    FILE is a recording of `bench record`; one drafter replays it from the first request to the last. Tokens a second
-    are modelled from counted steps and measured passes of MODEL, which is what `run` takes.
+    FILE is a recording of `bench record`; one drafter replays it from the first request to the last. Tokens per second
+    are not timed but calculated, from counted steps and the pass times of MODEL, which is given as for `run`.
     """
     from reader_edge.bench.frontier.frontier_report import draw_frontier, frontier_fields, print_frontier
     from reader_edge.bench.frontier.judge import open_judge

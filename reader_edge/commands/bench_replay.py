@@ -17,14 +17,16 @@ from reader_edge.terminal.command_help import HelpfulCommand, example
     epilog=example("reader-edge bench replay real.jsonl --tokenizer smollm2:135m"),
 )
 @click.argument("files", nargs=-1, required=True, type=options.FILE, metavar="FILE...")
-@click.option("--model", help="Time both ways of decoding on this package's real passes.")
+@click.option("--model", help="Time plain and drafted decoding on the passes of this MODEL, given as for `run`.")
 @click.option(
     "--tokenizer",
-    help="A tokenizer.json, or what has one: a package, a Hugging Face folder, a GGUF file, a name. Needed without "
-    "--model; with it, its own by default.",
+    help="A tokenizer.json, or a package, Hugging Face folder, GGUF file or model name. Needed without --model; "
+    "by default that of --model.",
 )
 @click.option(
-    "--nodes", callback=options.node_budgets, help="Drafted nodes a step, without --model.  [default: 8,16,64]"
+    "--nodes",
+    callback=options.node_budgets,
+    help="Sizes of draft trees to try, without --model.  [default: 8,16,64]",
 )
 @options.replay_sources("context,history")
 @click.option(
@@ -34,8 +36,8 @@ from reader_edge.terminal.command_help import HelpfulCommand, example
     show_default=True,
     help="What the drafter knows at first: what it ships with, what it learns from the other FILEs, or nothing.",
 )
-@click.option("--stretches", type=click.IntRange(1), help="Stretches timed of each FILE, with --model.  [default: 24]")
-@click.option("-n", "--max-tokens", type=click.IntRange(2), help="Tokens of a stretch, with --model.  [default: 64]")
+@click.option("--stretches", type=click.IntRange(1), help="Stretches to time per FILE, with --model.  [default: 24]")
+@click.option("-n", "--max-tokens", type=click.IntRange(2), help="Tokens per stretch, with --model.  [default: 64]")
 @options.threads
 @options.provider
 @options.as_json
@@ -49,12 +51,15 @@ def replay_command(
     config: "reader_edge.EngineConfig",
     as_json: bool,
 ) -> None:
-    """Replay recorded answers: the drafter alone, or drafted against plain decoding on a model.
+    """Replay recorded answers through the drafter alone, or time drafted against plain decoding of them.
 
-    FILE holds one recorded request a line: {"task": ..., "turns": [{"input": ..., "output": ...}]}. Without --model,
-    the result is the acceptance length: tokens emitted per pass, on average. With --model, the recorded tokens are
-    forced through the package's passes, and everything else is the decoder's own. Evenly spread stretches of each FILE
-    are timed, while the history learns from all of it. The model's weights play no part.
+    FILE holds one recorded request per line: {"task": ..., "turns": [{"input": ..., "output": ...}]}.
+
+    Without --model, no model runs. The result is the acceptance length: the mean number of tokens emitted per pass.
+
+    With --model, the package's passes run and are timed, but the recorded tokens decide what is accepted: the package's
+    weights do not matter. Stretches of answers, spread evenly over each FILE, are timed; the history learns from all
+    answers.
     """
     if plan.priors == "others" and len(plan.files) < 2:
         raise click.UsageError("--priors others learns from the other FILEs: name at least two.")

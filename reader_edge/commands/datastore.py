@@ -24,20 +24,20 @@ _max_memory = click.option(
     default="4GB",
     show_default=True,
     callback=_parse_size,
-    help="Refuse a corpus that would take more memory.",
+    help="Refuse a corpus that needs more memory than this.",
 )
 _force = click.option("--force", is_flag=True, help="Replace an existing datastore.")
 _tokenizer = click.option(
     "--tokenizer",
     required=True,
     metavar="MODEL",
-    help="What has the tokenizer: a package, Hugging Face folder, GGUF file, tokenizer.json, or a model's name.",
+    help="Whose tokenizer to use: a package, Hugging Face folder, GGUF file, model name, or a tokenizer.json.",
 )
 
 
 @click.group(short_help="Build and inspect datastores, to draft from.")
 def datastore() -> None:
-    """Build and inspect datastores: corpora in which drafts are looked up."""
+    """Build and inspect datastores: indexed corpora in which drafts are looked up."""
 
 
 @datastore.command(
@@ -52,7 +52,7 @@ def datastore() -> None:
     "--format",
     "file_format",
     type=click.Choice(["text", "jsonl", "parquet"]),
-    help="Format of all files. Default: by the ending .jsonl or .parquet, else text.",
+    help="Format of all files. Default: by file name (.jsonl, .parquet, else text).",
 )
 @click.option("--field", default="text", show_default=True, help="The field or column that holds the text.")
 @_max_memory
@@ -68,8 +68,8 @@ def build(
 ) -> None:
     """Build a datastore from CORPUS files, and print its name.
 
-    A text file is one document. If it holds ASCII record separators (0x1e), each begins a document, and the rest of its
-    line is the document's name. Each line of a .jsonl file and each row of a .parquet file is a document.
+    A text file is one document. If it holds ASCII record separators (0x1e), each begins a new document, and the rest of
+    its line is a title, which is left out. Each line of a .jsonl file and each row of a .parquet file is a document.
     """
     _check_out(out, force)
 
@@ -82,7 +82,7 @@ def build(
 
 @datastore.command(
     cls=HelpfulCommand,
-    short_help="Merge datastores of one tokenizer.",
+    short_help="Merge datastores of the same tokenizer.",
     epilog=example("reader-edge datastore merge docs.ds code.ds -o all.ds"),
 )
 @click.argument("files", nargs=-1, required=True, type=options.FILE, metavar="FILE...")
@@ -90,7 +90,7 @@ def build(
 @_max_memory
 @_force
 def merge(files: tuple[Path, ...], out: Path, max_memory: int, force: bool) -> None:
-    """Merge datastores of one tokenizer into one, and print its name."""
+    """Merge datastores that have the same tokenizer into one, and print its name."""
     _check_out(out, force)
 
     from reader_edge.datastore.build import merge_datastores
@@ -107,7 +107,7 @@ def merge(files: tuple[Path, ...], out: Path, max_memory: int, force: bool) -> N
 @click.argument("file", type=options.FILE)
 @options.as_json
 def info(file: Path, as_json: bool) -> None:
-    """Show what a datastore holds, and check it against its checksum."""
+    """Show what a datastore holds, and verify its checksum."""
     from reader_edge.datastore.report import info_fields, info_lines
     from reader_edge.terminal.console import byte_progress, print_pairs
     from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
@@ -133,10 +133,10 @@ def info(file: Path, as_json: bool) -> None:
     "-n", "--num", default=10, show_default=True, type=click.IntRange(1, 64), help="Most continuations to show."
 )
 def search(file: Path, text: str, tokenizer: str, num: int) -> None:
-    """Show what follows TEXT, or the longest end of it that occurs, most frequent first.
+    """Show what follows TEXT in a datastore, most frequent first.
 
-    Tokens are compared, not letters. For most models a word behind a space is another token, so try TEXT
-    with a space before it too.
+    If TEXT does not occur, the longest end of it that does is used. Tokens are compared, not letters. For most models,
+    a word after a space is a different token, so also try TEXT with a leading space.
     """
     from reader_edge.chat.answer import accept_any_text
     from reader_edge.datastore.search import search_datastore

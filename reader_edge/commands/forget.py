@@ -13,9 +13,9 @@ from reader_edge.terminal.command_help import HelpfulCommand, example
 )
 @click.argument("file", type=options.FILE)
 def forget(file: Path) -> None:
-    """Erase FILE, a history of past answers of `run --history` or `serve --history`.
+    """Erase FILE, the past answers that `run --history` or `serve --history` kept.
 
-    A file of any other kind is left unchanged.
+    Any other kind of file is refused and left unchanged.
     """
     from reader_edge_runtime.drafting.sources.history_file import erase_history
 

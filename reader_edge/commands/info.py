@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 def info(model: str | None, as_json: bool) -> None:
     """Show what a package holds, and check its files against their checksums.
 
-    MODEL may be a GGUF file too: its header shows what it holds and whether it can be exported. Nothing is fetched or
-    exported.
+    MODEL may also be a GGUF file: info reads its header and tells what it holds and whether it can be exported. info
+    never downloads or exports anything.
     """
     from reader_edge.model_source import find_stored
     from reader_edge.terminal.console import byte_progress, print_pairs

@@ -11,7 +11,7 @@ from reader_edge.terminal.command_help import HelpfulCommand, example
     "list", cls=HelpfulCommand, short_help="List the models on this machine.", epilog=example("reader-edge list")
 )
 def list_models() -> None:
-    """List the models on this machine: whether each is fetched and exported, its size and date."""
+    """List the models in the cache: downloads ("source") and exported packages, with size and date."""
     from reader_edge.catalogue.store import stored_models
     from reader_edge.terminal.console import print_columns
     from reader_edge.terminal.sizes import readable_size

@@ -57,22 +57,29 @@ def _switch_off(flag: str, field: str, meaning: str) -> Callable[[Callable[..., 
 
 # Named like the fields of EngineConfig, SamplingConfig and GenerationConfig, so that they can be grouped into these.
 temperature = click.option(
-    "-t", "--temperature", default=0.0, show_default=True, help="How freely to sample; 0 takes the most likely token."
+    "-t",
+    "--temperature",
+    default=0.0,
+    show_default=True,
+    help="How random the choice is; 0 always takes the likeliest token.",
 )
 top_p = click.option(
-    "--top-p", default=1.0, show_default=True, help="Keep the likeliest tokens up to this probability mass; 1 is off."
+    "--top-p",
+    default=1.0,
+    show_default=True,
+    help="Sample from the likeliest tokens up to this total probability; 1 is off.",
 )
 frequency_penalty = click.option(
     "--frequency-penalty",
     default=0.0,
     show_default=True,
-    help="Subtracted from a token's logit for each time the answer has it, from -2 to 2; 0 is off.",
+    help="Subtract this from a token's logit for each time that it is in the answer, from -2 to 2; 0 is off.",
 )
 presence_penalty = click.option(
     "--presence-penalty",
     default=0.0,
     show_default=True,
-    help="Subtracted from a token's logit once the answer has it, from -2 to 2; 0 is off.",
+    help="Subtract this from the logit of every token already in the answer, from -2 to 2; 0 is off.",
 )
 seed = click.option("--seed", default=0, show_default=True, help="The same seed gives the same text, drafted or not.")
 threads = click.option(
@@ -82,21 +89,21 @@ no_native = _switch_off("--no-native", "uses_native", "Do not use native kernels
 provider = click.option(
     "--provider",
     type=click.Choice(["cpu", "cuda"]),
-    help="Where the model runs. Default: CUDA for packages made for GPUs, if all it needs is here; else the CPU.",
+    help="What runs the model. Default: cuda for packages made for GPUs, if this machine has what it needs; else cpu.",
 )
 guard = click.option(
     "--guard",
     "is_near_tie_guarded",
     is_flag=True,
-    help="If logits depend on the width of a pass here, draft greedy answers all the same; a single-token pass decides "
-    "where the best two logits nearly tie.",
+    help="If logits on this machine depend on how many tokens share a pass, still draft greedy answers; where the best "
+    "two logits nearly tie, a single-token pass decides.",
 )
-no_calibrate = _switch_off("--no-calibrate", "is_calibrated", "Assume pass times instead of measuring this machine.")
+no_calibrate = _switch_off("--no-calibrate", "is_calibrated", "Assume pass times; do not measure them here.")
 text_is_text = click.option(
     "--text-is-text",
     "is_text_literal",
     is_flag=True,
-    help="Read control tokens in messages as plain text. For messages from strangers.",
+    help="Treat control tokens in messages as plain text: for untrusted input.",
 )
 
 
@@ -138,7 +145,7 @@ template_args = click.option(
     callback=_template_args,
     help="Set a variable of the chat template, such as enable_thinking=false; may be repeated.",
 )
-no_draft = _switch_off("--no-draft", "is_drafted", "Decode plainly, one token a pass.")
+no_draft = _switch_off("--no-draft", "is_drafted", "Decode plainly: one token per pass.")
 datastores = click.option(
     "--datastore",
     "datastores",
@@ -147,7 +154,7 @@ datastores = click.option(
     metavar="FILE",
     help="Also draft from this datastore (`reader-edge datastore build`); up to 4.",
 )
-head = click.option("--head", type=FILE, help="Also draft with this head (`reader-edge train-drafter`).")
+head = click.option("--head", type=FILE, help="Also draft with this trained head (`reader-edge train-drafter`).")
 draft_model = click.option(
     "--draft-model", metavar="MODEL", help="Also draft with this smaller model, which must have the same tokenizer."
 )
@@ -189,8 +196,8 @@ def replay_sources(default: str) -> Callable[[Callable[..., T]], Callable[..., T
         default=default,
         show_default=True,
         callback=_source_names,
-        help="A list with context in it, such as context,history,logits,datastore=FILE. logits need a file of "
-        "`bench record`.",
+        help="What to draft from: context, and any of history, logits and datastore=FILE, separated by commas. logits "
+        "need a file that `bench record` wrote.",
     )
 
 

@@ -12,9 +12,10 @@ from reader_edge.terminal.command_help import HelpfulCommand, example
 )
 @click.argument("name")
 def rm(name: str) -> None:
-    """Remove the model NAME, as `reader-edge list` shows it: what was fetched and what was exported.
+    """Remove a model from the cache: its download and the packages exported from it.
 
-    A model outside the cache stays; only its exported packages are removed.
+    NAME is as `reader-edge list` shows it. Files of yours outside the cache stay: only packages exported from them are
+    removed.
     """
     from reader_edge.catalogue.names import canonical
     from reader_edge.catalogue.store import StoredModel

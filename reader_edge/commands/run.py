@@ -61,21 +61,21 @@ def _dash(context: click.Context, parameter: click.Parameter, value: str | None)
 @click.argument("dash", required=False, metavar="[-]", callback=_dash)
 @click.option("-p", "--prompt", help="The prompt; '-' reads it from standard input.")
 @click.option("-s", "--system", help="A system message, for models with a chat template.")
-@click.option("-n", "--max-tokens", default=512, show_default=True, help="Most new tokens of an answer.")
+@click.option("-n", "--max-tokens", default=512, show_default=True, help="The most tokens that an answer may have.")
 @options.temperature
-@click.option("--top-k", default=0, show_default=True, help="Keep the k likeliest tokens; 0 is off.")
+@click.option("--top-k", default=0, show_default=True, help="Sample from this many of the likeliest tokens; 0 is off.")
 @options.top_p
 @click.option(
     "--min-p",
     default=0.0,
     show_default=True,
-    help="Drop tokens below this share of the best one's probability; 0 is off.",
+    help="Drop tokens less likely than this fraction of the likeliest one's probability; 0 is off.",
 )
 @click.option(
     "--repetition-penalty",
     default=1.0,
     show_default=True,
-    help="Above 1, make tokens of prompt and answer less likely; 1 is off.",
+    help="Above 1, make tokens that are already in prompt or answer less likely; 1 is off.",
 )
 @options.frequency_penalty
 @options.presence_penalty
@@ -87,13 +87,13 @@ def _dash(context: click.Context, parameter: click.Parameter, value: str | None)
 @click.option(
     "--history",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Draft from past answers in this file, and add new ones. `reader-edge forget FILE` erases it.",
+    help="Draft from the past answers in this file, and add this one. `reader-edge forget FILE` erases it.",
 )
 @click.option(
     "--session",
     "session_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Continue the conversation in this file, and save it there at the end, with its KV cache and what drafting "
+    help="Continue the conversation in this file. At the end, save it there with its KV cache and what drafting "
     "learned.",
 )
 @options.no_calibrate
@@ -125,11 +125,11 @@ def run(
     as_json: bool,
     compare: bool,
 ) -> None:
-    """Answer a prompt, or chat on a terminal if there is none.
+    """Answer a prompt; without one, chat on the terminal.
 
     MODEL is a package, a Hugging Face folder, a GGUF file, or a name such as smollm2:135m or OWNER/NAME
     (`reader-edge pull --help`). A model that is not a package is exported once. Without MODEL, run uses
-    $READER_EDGE_MODEL, or else the bundled demo. A pipe, or '-', gives the prompt on standard input.
+    $READER_EDGE_MODEL, or else the bundled demo. With '-', or from a pipe, the prompt is read from standard input.
     """
     if model == "-":
         model, prompt_input = None, replace(prompt_input, dash="-")

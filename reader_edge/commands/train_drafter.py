@@ -16,30 +16,31 @@ from reader_edge.terminal.command_help import HelpfulCommand, example
     epilog=example("reader-edge train-drafter smollm2:135m -o my.head"),
 )
 @click.argument("model")
-@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The head's file.")
+@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The file to write.")
 @click.option(
     "--self",
     "num_tokens",
     type=click.IntRange(1000),
     default=200_000,
     show_default=True,
-    help="Tokens that the model writes to learn from.",
+    help="How many tokens the model writes itself, as training data.",
 )
 @click.option(
-    "--text", type=options.FILE, help="Prompts of your own to answer first, in the format of --prompts files."
+    "--text", type=options.FILE, help="Prompts of your own, answered first; a file as `warm --prompts` takes."
 )
 @click.option(
-    "--minutes", type=options.FiniteRange(min=0, min_open=True), help="Most minutes in all. Default: no limit."
+    "--minutes", type=options.FiniteRange(min=0, min_open=True), help="The most minutes in all. Default: no limit."
 )
-@click.option("--force", is_flag=True, help="Train even if the head cannot pay, or exists already.")
+@click.option("--force", is_flag=True, help="Train even if the head cannot save time, or OUT exists.")
 def train_drafter(
     model: str, out: Path, num_tokens: int, text: Path | None, minutes: float | None, force: bool
 ) -> None:
     """Train a head for MODEL, and print the name of its file. Needs the extra "export".
 
-    The model answers bundled instructions, and those of --text first; a small network learns to predict two tokens from
-    its hidden states. `run` and `serve` draft with it by --head. It changes no token, only speed. OUT.training keeps
-    what is written and learned; the same command resumes from there. MODEL is what `run` takes.
+    A head is a small network that predicts the next two tokens from the model's hidden states. It learns from answers
+    that the model writes: to your --text prompts first, then to bundled instructions. `run --head` and `serve --head`
+    draft with it; it changes speed, never a token. The folder OUT.training keeps answers and progress, from which the
+    same command resumes. MODEL is as for `run`.
     """
     from reader_edge.model_source import find_package
     from reader_edge.prompt_file import read_prompts

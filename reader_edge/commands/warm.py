@@ -24,15 +24,15 @@ _BATCH = 16
 @click.option(
     "--prompts",
     type=options.FILE,
-    help="Prompts of your own domain, answered before the bundled instructions: one a line, or a .jsonl file with a "
-    "text, chat messages or turns a line.",
+    help="Prompts of your own, answered before the bundled instructions: a text file with one prompt per line, or a "
+    ".jsonl file with a text, chat messages or turns per line.",
 )
 @click.option(
     "--tokens",
     default=120_000,
     show_default=True,
     type=click.IntRange(1, 200_000),
-    help="Tokens that are kept at most.",
+    help="Keep at most this many tokens of answers.",
 )
 @options.engine
 @options.no_calibrate
@@ -40,9 +40,9 @@ _BATCH = 16
 def warm(model: str | None, prompts: Path | None, tokens: int, engine_config: "reader_edge.EngineConfig") -> None:
     """Let the model answer instructions now, to draft from its answers later.
 
-    Its greedy answers go into one file beside the package, in place of those of an earlier run. Every command and
-    `Engine.load` find them there. They change no token, only how soon it comes. This takes some minutes; an interrupted
-    run changes nothing. MODEL is what `run` takes.
+    The model's greedy answers are written to one file in the package folder, in place of those of an earlier run. Every
+    command and `Engine.load` then draft from them. They change speed, never a token. This takes some minutes; an
+    interrupted run changes nothing. MODEL is as for `run`.
     """
     from reader_edge.eval_prompt import play_out
     from reader_edge.model_source import load_engine
