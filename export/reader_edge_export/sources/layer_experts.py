@@ -1,7 +1,8 @@
 """The experts of a source's layer: their matrices, and the mixture that they make, read one expert at a time.
 
 transformers computes a mixture by the implementation that a config names. Ours asks for products of rows by the
-matrices of their experts, which a trace and a calibration replace.
+matrices of their experts, which a trace and a calibration replace. The router, which turns scores into experts and
+their weights, is the module's own: a trace puts its TopK into the graph as it stands.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,4 +1,5 @@
-"""What passes take here and now: a measured curve, corrected by real ones."""
+"""What passes take here and now: a curve that `measuring.verify_cost` measured, corrected by the steps that
+`decoding.recorder` times."""
 
 import math
 from collections.abc import Sequence
