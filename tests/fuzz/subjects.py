@@ -57,10 +57,10 @@ from tests.fuzz.mutation import mutated, mutated_json
 from tests.gguf_files import sentence_piece, small_vocabulary, write_small
 from tests.random_drafter import RandomDrafter, decode, make_decoder
 from tests.reader_edge.package_copy import CHAT_TEMPLATE
-from tests.runtime.drafting.datastore_reference import FINGERPRINT, NARROW, build
 from tests.runtime.drafting.integrity import check_successors
-from tests.runtime.drafting.test_successor_table import FINGERPRINT as TABLE_FINGERPRINT
-from tests.runtime.drafting.test_successor_table import VOCAB_SIZE, package_with, random_table
+from tests.runtime.drafting.sources.datastore.datastore_reference import FINGERPRINT, NARROW, build
+from tests.runtime.drafting.sources.test_successor_table import FINGERPRINT as TABLE_FINGERPRINT
+from tests.runtime.drafting.sources.test_successor_table import VOCAB_SIZE, package_with, random_table
 from tests.runtime.text.small_tokenizers import BYTE_LEVEL, byte_fallback_tokenizer, byte_level_tokenizer
 
 DEMO = ROOT / "models" / "demo" / "package"

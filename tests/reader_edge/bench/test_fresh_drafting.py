@@ -10,7 +10,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.core import DraftingCore
 from reader_edge_runtime.drafting.parameters import cold_parameters, shipped_parameters
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
-from tests.runtime.drafting.test_successor_table import VOCAB_SIZE, random_table
+from tests.runtime.drafting.sources.test_successor_table import VOCAB_SIZE, random_table
 
 
 def copying(task: str, seed: int) -> RecordedRequest:

@@ -11,7 +11,7 @@ from reader_edge.server.endpoints import ENDPOINTS
 from reader_edge.server.settings import LIMIT_HEADER
 from tests.reader_edge.server.conftest import Served
 from tests.reader_edge.server.contract_cases import BODIES, Case, all_cases, half_characters
-from tests.reader_edge.server.test_refusals import assert_refused
+from tests.reader_edge.server.openai.test_refusals import assert_refused
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.errors import DraftError
 from tests.drafted_text import DraftedText
 from tests.fake_target import FakeTarget, make_manifest
-from tests.proposed import Guess, proposed
 from tests.runtime.drafting.integrity import check_integrity, text_ends
+from tests.runtime.drafting.proposed import Guess, proposed
 from tests.sampled import chosen
 
 VOCAB_SIZE = 8

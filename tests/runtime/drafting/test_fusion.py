@@ -10,7 +10,7 @@ from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, R
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.source import DraftSource
 from tests.drafted_text import DraftedText
-from tests.proposed import Guess, proposed
+from tests.runtime.drafting.proposed import Guess, proposed
 
 NO_GUESS: Guess = (), (), ()
 RETRIEVING = DraftConfig(is_logits_used=False, is_history_used=False)

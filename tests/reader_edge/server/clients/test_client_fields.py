@@ -1,0 +1,218 @@
+"""What clients send and ask besides the usual: echoes, log-probabilities, models, fields of other servers."""
+
+import codecs
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from reader_edge_runtime import Engine, GenerationConfig
+from tests.reader_edge.server.conftest import Served
+from tests.reader_edge.server.openai.test_answers import CHAT, events
+from tests.reader_edge.server.openai.test_refusals import assert_refused
+
+PROMPT = "# tar \N{SNOWMAN} größer"  # whose tokens are in part pieces of characters
+CONFIG = GenerationConfig(max_tokens=8)
+
+
+def test_a_prompt_is_told_before_its_completion(served: Served) -> None:
+    alone = served.complete(max_tokens=8)["choices"][0]
+    told = served.complete(max_tokens=8, echo=True)["choices"][0]
+    assert told == alone | {"text": "# tar" + alone["text"]}
+    token_ids = served.engine.engine.encode_prompt("# tar")
+    assert served.complete(prompt=token_ids, max_tokens=8, echo=True)["choices"][0]["text"] == told["text"]
+    body = {"model": "demo", "prompt": "# tar", "temperature": 0, "max_tokens": 8, "echo": True, "stream": True}
+    pieces = events(served.post("/v1/completions", body))
+    assert "".join(piece["choices"][0]["text"] for piece in pieces) == told["text"]
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_prompt_is_told_with_the_log_probability_of_each_token(
+    served: Served, chat_engine: Engine, is_streamed: bool
+) -> None:
+    config = replace(CONFIG, wants_logprobs=True, num_top_logprobs=2, wants_prompt_logprobs=True)
+    expected = chat_engine.generate(PROMPT, config)
+    asked = {"prompt": PROMPT, "max_tokens": 8, "echo": True, "logprobs": 2}
+    logprobs: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+    if is_streamed:
+        body = {"model": "demo", "temperature": 0, "stream": True, **asked}
+        choices = [event["choices"][0] for event in events(served.post("/v1/completions", body))]
+        text = "".join(choice["text"] for choice in choices)
+        for choice in choices:
+            for name, values in (choice["logprobs"] or {}).items():
+                logprobs[name] += values
+    else:
+        (choice,) = served.complete(**asked)["choices"]
+        text, logprobs = choice["text"], choice["logprobs"]
+    values = [each and each.logprob for each in expected.prompt_logprobs] + [each.logprob for each in expected.logprobs]
+    assert logprobs["token_logprobs"] == values
+    assert logprobs["token_logprobs"][0] is logprobs["top_logprobs"][0] is None
+    assert text == PROMPT + expected.text
+    assert any(token.startswith("bytes:") for token in logprobs["tokens"])
+    for offset, token in zip(logprobs["text_offset"], logprobs["tokens"], strict=True):
+        assert token.startswith("bytes:") or text[offset:].startswith(token)
+
+
+def test_who_asks_for_no_token_gets_the_prompt_alone(served: Served, chat_engine: Engine) -> None:
+    answer = served.complete(prompt=PROMPT, max_tokens=0, echo=True, logprobs=1)
+    (choice,) = answer["choices"]
+    assert (choice["text"], choice["finish_reason"]) == (PROMPT, "length")
+    assert len(choice["logprobs"]["tokens"]) == len(chat_engine.encode_prompt(PROMPT))
+    assert answer["usage"]["completion_tokens"] == 0
+    assert answer["usage"]["total_tokens"] == answer["usage"]["prompt_tokens"]
+    assert_refused(served.post("/v1/completions", {"model": "demo", "prompt": "a", "max_tokens": 0}), 400)
+
+
+@pytest.mark.parametrize(
+    "end", [{"logit_bias": {"0": 10_000}}, {"stop": "\n"}, {"guided_choice": ["a"]}, {"stop_token_ids": [0, 1, 2]}]
+)
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_nothing_ends_a_prompt_that_is_told_alone(served: Served, end: dict[str, Any], is_streamed: bool) -> None:
+    body = {"model": "demo", "prompt": "# tar", "temperature": 0, "max_tokens": 0, "echo": True} | end
+    response = served.post("/v1/completions", body | {"stream": is_streamed})
+    (answer,) = events(response) if is_streamed else [response.json()]
+    assert (answer["choices"][0]["text"], answer["choices"][0]["finish_reason"]) == ("# tar", "length")
+
+
+def test_bytes_of_tokens_are_exact_also_for_parts_of_characters(served: Served, chat_engine: Engine) -> None:
+    ids = [token_id for token_id in range(400) if not is_utf8(chat_engine.tokenizer.token_bytes(token_id))][:2]
+    assert len(ids) == 2
+    bias = {str(ids[0]): 10_000}
+    fields = {"logprobs": True, "top_logprobs": 3, "logit_bias": bias, "max_tokens": 2}
+    content = served.post("/v1/chat/completions", CHAT | fields).json()["choices"][0]["logprobs"]["content"]
+    assert [bytes(each["bytes"]) for each in content] == [chat_engine.tokenizer.token_bytes(ids[0])] * 2
+    assert all(isinstance(top["bytes"], list) for each in content for top in each["top_logprobs"])
+
+
+def is_utf8(spelled: bytes) -> bool:
+    try:
+        return bool(codecs.decode(spelled, "utf-8")) or True
+    except UnicodeDecodeError:
+        return False
+
+
+def test_the_token_that_ends_an_answer_has_no_log_probability_and_those_of_a_stop_text_have(served: Served) -> None:
+    ended = {"temperature": 0, "logit_bias": {"0": 10_000}, "max_tokens": 4}  # the end of the demo's texts
+    body = {"model": "demo", "prompt": "# tar", "logprobs": 1}
+    answer = served.post("/v1/completions", body | ended).json()
+    assert answer["usage"]["completion_tokens"] == 1
+    assert answer["choices"][0]["logprobs"]["tokens"] == answer["choices"][0]["logprobs"]["text_offset"] == []
+    chat = CHAT | {"logprobs": True}
+    assert served.post("/v1/chat/completions", chat | ended).json()["choices"][0]["logprobs"]["content"] == []
+    text = served.post("/v1/chat/completions", chat).json()["choices"][0]["message"]["content"]
+    stop = text[5:9]
+    choice = served.post("/v1/chat/completions", chat | {"stop": stop}).json()["choices"][0]
+    assert choice["message"]["content"] == text[: text.index(stop)]
+    spelled = "".join(each["token"] for each in choice["logprobs"]["content"])
+    assert spelled.startswith(choice["message"]["content"] + stop)
+
+
+def test_tokens_stop_an_answer_by_their_ids(served: Served, chat_engine: Engine) -> None:
+    whole = chat_engine.generate("# tar", replace(CONFIG, max_tokens=16))
+    stop = whole.token_ids[5]
+    cut = served.complete(stop_token_ids=[stop])
+    assert cut["choices"][0]["finish_reason"] == "stop"
+    assert cut["usage"]["completion_tokens"] == whole.token_ids.index(stop) + 1
+
+
+def test_penalties_are_those_of_the_engine(served: Served, chat_engine: Engine) -> None:
+    sampling = replace(CONFIG.sampling, frequency_penalty=1.5, presence_penalty=-0.5)
+    expected = chat_engine.generate("# tar", replace(CONFIG, max_tokens=16, sampling=sampling))
+    assert served.complete(frequency_penalty=1.5, presence_penalty=-0.5)["choices"][0]["text"] == expected.text
+
+
+def test_a_seed_of_minus_one_is_none(served: Served) -> None:
+    texts = {served.complete(temperature=1.0, seed=-1, max_tokens=16)["choices"][0]["text"] for _ in range(3)}
+    assert len(texts) > 1
+
+
+def test_every_event_tells_usage_where_it_is_asked_for(served: Served) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    pieces = events(served.post("/v1/chat/completions", CHAT | {"stream": True, "stream_options": options}))
+    counts = [piece["usage"]["completion_tokens"] for piece in pieces]
+    assert counts == sorted(counts)
+    assert counts[0] < counts[-1] == 40
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"user": {"id": "x", "name": "y"}, "metadata": {"a": 1}, "store": True, "service_tier": "auto"},
+        {"stream_options": {"include_usage": False}, "response_format": {"type": "text"}, "n": 1, "logprobs": None},
+        {"tools": None, "tool_choice": None, "parallel_tool_calls": True, "seed": None, "stop": None},
+        {"skip_special_tokens": True, "min_tokens": 0, "length_penalty": 1.0, "use_beam_search": False},
+        {"tools": [], "functions": [], "function_call": "none", "modalities": ["text"], "best_of": 1},
+        {"chat_id": "x", "session_id": "y", "timings_per_token": True, "cache_prompt": True},
+    ],
+)
+def test_what_clients_send_beside_changes_nothing(served: Served, fields: dict[str, Any]) -> None:
+    expected = served.post("/v1/chat/completions", CHAT).json()["choices"]
+    response = served.post("/v1/chat/completions", CHAT | fields)
+    assert response.status_code == 200, response.text
+    assert response.json()["choices"] == expected
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"skip_special_tokens": False},
+        {"min_tokens": 5},
+        {"length_penalty": 2},
+        {"use_beam_search": True},
+        {"return_token_ids": True},
+        {"best_of": 3},
+    ],
+)
+def test_what_would_change_an_answer_is_refused(served: Served, fields: dict[str, Any]) -> None:
+    assert_refused(served.post("/v1/chat/completions", CHAT | fields), 400, f"'{next(iter(fields))}' is")
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"type": "json_object", "schema": {"enum": ["a"]}},
+        {"type": "json_schema", "schema": {"enum": ["a"]}},
+        {"type": "json_schema", "json_schema": {"schema": {"enum": ["a"]}, "name": "x", "description": "y"}},
+    ],
+)
+def test_a_schema_is_followed_wherever_other_servers_have_it(served: Served, form: dict[str, Any]) -> None:
+    pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-edge[grammar]'")
+    said = served.post("/v1/chat/completions", CHAT | {"response_format": form}).json()
+    assert said["choices"][0]["message"]["content"] == '"a"'
+    assert served.complete(response_format=form)["choices"][0]["text"] == '"a"'
+
+
+def test_a_form_without_its_schema_is_refused(served: Served) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "x", "strict": True}}
+    words = "'response_format.json_schema.schema' is missing, but must be a JSON schema, an object."
+    assert_refused(served.post("/v1/chat/completions", CHAT | {"response_format": form}), 400, words)
+    text = {"format": {"type": "json_schema", "name": "x"}}
+    words = "'text.format.schema' is missing, but must be a JSON schema, an object."
+    assert_refused(served.post("/v1/responses", {"model": "demo", "input": "a", "text": text}), 400, words)
+
+
+def test_clients_of_lm_studio_find_the_model(served: Served) -> None:
+    (model,) = served.get("/api/v0/models").json()["data"]
+    assert (model["id"], model["state"], model["type"]) == ("demo", "loaded", "llm")
+    assert served.get("/api/v0/models/demo").json() == model
+    (known,) = served.get("/api/v1/models").json()["models"]
+    assert known["loaded_instances"] == [{"id": "demo", "config": {"context_length": model["max_context_length"]}}]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "words"),
+    [
+        ("POST", "/v1/models/load", "'demo' is loaded as long as the server runs"),
+        ("POST", "/v1/models/unload", "'demo' is loaded as long as the server runs"),
+        ("POST", "/api/v1/models/load", "'demo' is loaded as long as the server runs"),
+        ("GET", "/props", "'/v1/models' names the model and its context"),
+        ("GET", "/slots", "'/metrics' has its figures"),
+        ("POST", "/tokenize", "prompts may be token ids"),
+    ],
+)
+def test_what_clients_of_other_servers_ask_is_answered_in_one_sentence(
+    served: Served, method: str, path: str, words: str
+) -> None:
+    response = served.request(method, path, json={} if method == "POST" else None)
+    assert_refused(response, response.status_code, words)
+    assert response.status_code in (400, 404)

@@ -1,0 +1,223 @@
+"""`/v1/responses`: the text part of OpenAI's interface, as its own client understands it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from reader_edge_runtime import Engine, GenerationConfig, Message
+from tests.reader_edge.server.conftest import LIMIT_S, Served
+from tests.reader_edge.server.openai.test_refusals import assert_refused
+
+openai = pytest.importorskip("openai", reason="the official client is not installed: pip install 'reader-edge[dev]'")
+
+MESSAGES: list[Message] = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "What is tar?"}]
+ASKED = {"model": "demo", "instructions": "Be short.", "input": "What is tar?", "temperature": 0}
+ENDS = {"response.completed", "response.incomplete"}
+
+
+def with_client(served: Served, work: Callable[[Any], Awaitable[Any]]) -> Any:
+    """What the official client gets."""
+
+    async def ask() -> Any:
+        async with served.client() as http:
+            url = f"{http.base_url}/v1"
+            client = openai.AsyncOpenAI(base_url=url, api_key="none", http_client=http, max_retries=0)
+            return await asyncio.wait_for(work(client), LIMIT_S)
+
+    return asyncio.run(ask())
+
+
+async def events(stream: AsyncIterator[Any]) -> list[Any]:
+    return [event async for event in stream]
+
+
+def test_a_response_is_the_chat_s_answer(served: Served, chat_engine: Engine) -> None:
+    expected = chat_engine.generate(MESSAGES, GenerationConfig(max_tokens=30))
+    response = with_client(served, lambda client: client.responses.create(**ASKED, max_output_tokens=30))
+    assert response.output_text == expected.text
+    assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    assert (response.model, response.object, response.output[0].role) == ("demo", "response", "assistant")
+    usage, stats = response.usage, expected.stats
+    assert (usage.input_tokens, usage.output_tokens) == (stats.num_prompt_tokens, 30)
+    assert usage.total_tokens == usage.input_tokens + 30
+
+
+def test_a_response_tells_the_penalties_that_were_asked_for(served: Served) -> None:
+    asked = ASKED | {"max_output_tokens": 2, "frequency_penalty": 1.5, "presence_penalty": -0.5}
+    told = served.post("/v1/responses", asked).json()
+    assert (told["frequency_penalty"], told["presence_penalty"]) == (1.5, -0.5)
+
+
+def test_a_response_tells_the_instructions_and_metadata_that_were_given(served: Served) -> None:
+    given = {"instructions": "Be short.", "metadata": {"a": "b"}}
+    told = served.post("/v1/responses", ASKED | {"max_output_tokens": 2} | given).json()
+    assert {name: told[name] for name in given} == given
+    bare = {name: value for name, value in ASKED.items() if name != "instructions"}
+    told = served.post("/v1/responses", bare | {"max_output_tokens": 2}).json()
+    assert (told["instructions"], told["metadata"]) == (None, {})
+
+
+def test_messages_in_parts_are_understood_as_a_conversation(served: Served, chat_engine: Engine) -> None:
+    parts = [{"type": "input_text", "text": "What is "}, {"type": "input_text", "text": "tar?"}]
+    said = [{"type": "output_text", "text": "A program.", "annotations": []}]
+    conversation = [
+        {"role": "developer", "content": "Be short."},
+        {"type": "message", "role": "user", "content": parts},
+        {"type": "message", "role": "assistant", "id": "msg_1", "status": "completed", "content": said},
+        {"role": "user", "content": "And git?"},
+    ]
+    texts = ["Be short.", "What is tar?", "A program.", "And git?"]
+    roles = ["system", "user", "assistant", "user"]
+    messages: list[Message] = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
+    asked = {"model": "demo", "input": conversation, "temperature": 0, "max_output_tokens": 9}
+    response = with_client(served, lambda client: client.responses.create(**asked))
+    assert response.output_text == chat_engine.generate(messages, GenerationConfig(max_tokens=9)).text
+
+
+@pytest.mark.parametrize("extra", [{}, {"stop": ["tar"]}])
+def test_a_stream_has_openai_s_events_in_its_order_and_ends_with_the_whole(
+    served: Served, extra: dict[str, object]
+) -> None:
+    async def ask(client: Any) -> tuple[Any, list[Any]]:
+        asked = {**ASKED, "max_output_tokens": 30, "extra_body": extra}
+        return await client.responses.create(**asked), await events(await client.responses.create(**asked, stream=True))
+
+    whole, told = with_client(served, ask)
+    kinds = [event.type for event in told]
+    begin = ["response.created", "response.in_progress", "response.output_item.added", "response.content_part.added"]
+    ends = ["response.output_text.done", "response.content_part.done", "response.output_item.done"]
+    assert kinds[:4] == begin
+    assert kinds[-4:] == [*ends, f"response.{whole.status}"]
+    assert set(kinds[4:-4]) <= {"response.output_text.delta"}
+    assert [event.sequence_number for event in told] == list(range(len(told)))
+    assert "".join(event.delta for event in told[4:-4]) == told[-4].text == whole.output_text
+    last = told[-1].response
+    assert last.output_text == whole.output_text
+    assert last.usage.output_tokens == whole.usage.output_tokens
+    assert told[0].response.id == last.id
+    assert {event.item_id for event in told[3:-2]} == {last.output[0].id}
+
+
+def test_the_client_s_own_helper_follows_a_stream(served: Served) -> None:
+    async def ask(client: Any) -> tuple[str, str]:
+        async with client.responses.stream(**ASKED, max_output_tokens=30, extra_body={"stop": "\n"}) as stream:
+            texts = [event.delta async for event in stream if event.type == "response.output_text.delta"]
+            return "".join(texts), (await stream.get_final_response()).output_text
+
+    said, final = with_client(served, ask)
+    assert said == final
+
+
+def test_a_fault_during_a_stream_reaches_the_client(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = served.engine.engine
+    step, num_steps = engine.decoder.step, 0
+
+    def failing_step() -> object:
+        nonlocal num_steps
+        num_steps += 1
+        if num_steps == 3:
+            engine.decoder.running[0].fail(ZeroDivisionError())
+        return step()
+
+    monkeypatch.setattr(engine.decoder, "step", failing_step)
+
+    async def ask(client: Any) -> None:
+        await events(await client.responses.create(**ASKED, stream=True))
+
+    with pytest.raises(openai.APIError, match="failed to answer"):
+        with_client(served, ask)
+
+
+@pytest.mark.parametrize("value", ["NaN", "-Infinity", "1e999"])
+def test_what_is_no_json_number_is_refused(served: Served, value: str) -> None:
+    body = json.dumps({"model": "demo", "input": "hi", "text": {"format": {"type": "json_object", "x": 0}}})
+    headers = {"Content-Type": "application/json"}
+    response = served.request("POST", "/v1/responses", content=body.replace(": 0", f": {value}"), headers=headers)
+    assert_refused(response, 400, "is not JSON")
+
+
+def test_halves_of_characters_in_a_form_are_told_as_they_came(served: Served) -> None:
+    form = {"type": "json_schema", "name": "\ud800", "schema": {"type": "object"}, "strict": True}
+    fields = {"model": "demo", "input": "hi", "max_output_tokens": 16, "text": {"format": form}}
+    headers = {"Content-Type": "application/json"}
+    response = served.request("POST", "/v1/responses", content=json.dumps(fields), headers=headers)
+    assert response.status_code == 200
+    assert response.json()["text"]["format"] == form
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"input": None}, "'input' is missing, but must be a text or a list of messages,"),
+        ({"input": []}, "'input' is [], but must be"),
+        ({"input": ["a"]}, "input[0]"),
+        (
+            {"input": [{"type": "function_call_output", "output": "1"}]},
+            "'input[0].call_id' is missing, but must be a text.",
+        ),
+        (
+            {"input": [{"type": "function_call_output", "call_id": "a", "output": 1}]},
+            "'input[0].output' is 1, but must be a text",
+        ),
+        (
+            {"input": [{"type": "function_call", "call_id": "a", "name": "b"}]},
+            "'input[0].arguments' is missing, but must be a text.",
+        ),
+        ({"input": [{"type": ["function_call"]}]}, "input[0]"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
+            "'input[0].content[0].type' is 'input_image', but must be one of 'input_text', 'output_text'.",
+        ),
+        ({"input": [{"role": [], "content": "a"}]}, "input[0]"),
+        ({"instructions": ["a"]}, "'instructions' is ['a'], but must be a text."),
+        ({"previous_response_id": "resp_1"}, "'previous_response_id' is 'resp_1', which is not supported"),
+        ({"store": True}, "'store' is true, which is not supported"),
+        ({"tools": [{"type": "web_search"}]}, "'tools[0].type' is 'web_search', but must be 'function'."),
+        (
+            {"text": {"format": {"type": "xml"}}},
+            "'text.format.type' is 'xml', but must be one of 'text', 'json_object', 'json_schema'.",
+        ),
+        (
+            {"text": {"format": {"type": "json_schema", "schema": 3}}},
+            "'text.format.schema' is 3, but must be a JSON schema, an object.",
+        ),
+        ({"text": {"verbosity": "low"}}, "'text.verbosity' is 'low', which is not supported"),
+        ({"response_format": {"type": "text"}}, "no field 'response_format'"),
+        ({"n": 2}, "'n' is 2, which is not supported"),
+        ({"top_logprobs": 3}, "'top_logprobs' is 3, which is not supported"),
+        ({"background": True}, "'background' is true, which is not supported"),
+        ({"max_output_tokens": 0}, "'max_output_tokens' is 0, but must be"),
+        ({"temperature": -1}, "'temperature' is -1"),
+        ({"messages": []}, "no field 'messages'"),
+    ],
+)
+def test_what_it_does_not_do_is_refused(served: Served, fields: dict[str, object], words: str) -> None:
+    assert_refused(served.post("/v1/responses", ASKED | fields), 400, words)
+
+
+def test_what_asks_for_nothing_special_is_let_be(served: Served) -> None:
+    fields = {"store": False, "tools": [], "tool_choice": "auto", "truncation": "disabled", "metadata": {"a": "b"}}
+    response = served.post("/v1/responses", {**ASKED, **fields, "text": {"format": {"type": "text"}}, "stream": False})
+    assert response.status_code == 200, response.text
+
+
+def test_an_answer_in_a_form_is_told_with_it(served: Served) -> None:
+    size = {"type": "object", "properties": {"size": {"enum": [3, 4]}}, "required": ["size"]}
+    schema = size | {"additionalProperties": False}
+    form = {"type": "json_schema", "name": "entry", "schema": schema, "strict": True}
+    response = served.post("/v1/responses", {**ASKED, "text": {"format": form}}).json()
+    assert json.loads(response["output"][0]["content"][0]["text"])["size"] in (3, 4)
+    assert response["text"] == {"format": form}
+
+
+def test_embeddings_are_refused_in_one_sentence(served: Served) -> None:
+    async def ask(client: Any) -> None:
+        await client.embeddings.create(model="demo", input="tar")
+
+    with pytest.raises(openai.BadRequestError, match="makes no embeddings") as caught:
+        with_client(served, ask)
+    assert caught.value.code == "unsupported_endpoint"
