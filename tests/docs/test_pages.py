@@ -19,7 +19,7 @@ def test_the_readme_has_less_than_a_hundred_lines() -> None:
 
 def test_figures_in_the_readme_stand_on_a_measured_page() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    pages = [*MEASURED.glob("*.md"), *(ROOT / "benchmarks").rglob("*.md")]
+    pages = [*MEASURED.rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")]
     measured = " ".join(page.read_text(encoding="utf-8") for page in pages)
     text = re.sub(r"`[^`]*`|```.*?```|127\.0\.0\.1|<[^>]*>", "", readme, flags=re.DOTALL)
     figures = re.findall(r"\b\d+\.\d+\b", text.replace("Apache-2.0", ""))
@@ -33,7 +33,7 @@ def test_no_page_but_the_reference_is_long(page: Path) -> None:
     assert not is_long or page.parent.name in ("reference", "decisions")
 
 
-@pytest.mark.parametrize("page", sorted(MEASURED.glob("[!i]*.md")), ids=page_name)
+@pytest.mark.parametrize("page", sorted(MEASURED.rglob("[!i]*.md")), ids=page_name)
 def test_every_measured_table_has_its_machine_date_and_command(page: Path) -> None:
     for title, text in sections(page):
         facts = re.findall(r"^- \*\*(\w+)\*\*: \S", text, re.MULTILINE)
