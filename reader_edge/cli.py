@@ -15,7 +15,7 @@ import click
 
 from reader_edge import __version__
 from reader_edge.commands.batch import batch
-from reader_edge.commands.bench import bench
+from reader_edge.commands.bench.bench import bench
 from reader_edge.commands.datastore import datastore
 from reader_edge.commands.export import export
 from reader_edge.commands.forget import forget

@@ -1,4 +1,4 @@
-"""`reader-edge bench`: measurements; here the pass times that tree sizes are chosen by."""
+"""`reader-edge bench cost`: the pass times that tree sizes are chosen by."""
 
 import json
 from dataclasses import asdict
@@ -7,25 +7,11 @@ import click
 
 import reader_edge
 from reader_edge.commands import options
-from reader_edge.commands.bench_decode import decode
-from reader_edge.commands.bench_frontier import frontier
-from reader_edge.commands.bench_record import record
-from reader_edge.commands.bench_replay import replay_command
 from reader_edge.terminal.command_help import HelpfulCommand, example
 
 
-@click.group()
-def bench() -> None:
-    """Measure this machine, a model or a drafter."""
-
-
-bench.add_command(decode)
-bench.add_command(frontier)
-bench.add_command(record)
-bench.add_command(replay_command)
-
-
-@bench.command(
+@click.command(
+    "cost",
     cls=HelpfulCommand,
     short_help="Show how long a pass takes here.",
     epilog=example("reader-edge bench cost smollm2:135m"),

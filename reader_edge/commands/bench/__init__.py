@@ -1,0 +1,1 @@
+"""`reader-edge bench` and its commands, one file each."""
