@@ -7,8 +7,8 @@ from typing import Any
 
 from reader_edge_runtime import Message
 from reader_edge_runtime.errors import PromptError
+from reader_edge_runtime.outside.user_input import read_bounded
 from reader_edge_runtime.text.conversation import Prompt
-from reader_edge_runtime.user_input import read_bounded
 
 _MAX_BYTES = 1 << 26
 VERIFY_PROMPTS = Path(__file__).with_name("verify_prompts.jsonl")

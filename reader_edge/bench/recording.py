@@ -9,8 +9,8 @@ import numpy as np
 
 from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.errors import ConfigError, PromptError
+from reader_edge_runtime.outside.user_input import read_bounded
 from reader_edge_runtime.text.tokenizer import Tokenizer
-from reader_edge_runtime.user_input import read_bounded
 
 # Stands for the end of an answer; any id that the tokenizer does not use would do.
 END_TOKEN_ID = 32000

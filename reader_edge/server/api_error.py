@@ -18,7 +18,7 @@ from reader_edge_runtime.errors import (
     PromptError,
     ReaderEdgeError,
 )
-from reader_edge_runtime.user_input import shown
+from reader_edge_runtime.outside.user_input import shown
 
 Value = TypeVar("Value")
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from reader_edge_runtime.config_checks import Range, check, require
 from reader_edge_runtime.generation_config import GenerationConfig, Grammar, SamplingConfig
+from reader_edge_runtime.outside.config_checks import Range, check, require
 
 __all__ = ["DraftConfig", "EngineConfig", "GenerationConfig", "Grammar", "SamplingConfig", "ServingConfig"]
 

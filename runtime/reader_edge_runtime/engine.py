@@ -24,11 +24,11 @@ from reader_edge_runtime.given_arguments import Callback, given_callback, given_
 from reader_edge_runtime.guesses import guessed_answer
 from reader_edge_runtime.measuring.cost_cache import forget_cost, load_or_measure
 from reader_edge_runtime.measuring.width_probe import WidthReport
+from reader_edge_runtime.outside.user_input import given_path, shown
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.conversation import Conversation, Encodable, Message
 from reader_edge_runtime.text.reading import Reading
 from reader_edge_runtime.text.tokenizer import Tokenizer
-from reader_edge_runtime.user_input import given_path, shown
 
 if TYPE_CHECKING:
     from reader_edge_runtime.decoding.choosing.grammar import Grammars

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from reader_edge_runtime.acceptance import EXACT, AcceptanceRule
-from reader_edge_runtime.config_checks import Range, check, number, require
 from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.outside.config_checks import Range, check, number, require
 
 _TOKEN_IDS = Range(0, 2**31 - 1)
 LOGIT_BIASES = Range(-10_000, 10_000)

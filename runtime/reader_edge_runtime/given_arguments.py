@@ -6,7 +6,7 @@ from typing import TypeVar
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, ServingConfig
 from reader_edge_runtime.drafting.draft_sources import DraftSources
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.user_input import shown
+from reader_edge_runtime.outside.user_input import shown
 
 Callback = Callable[[int, int], None]
 Config = TypeVar("Config", EngineConfig, DraftConfig, DraftSources, GenerationConfig, ServingConfig)

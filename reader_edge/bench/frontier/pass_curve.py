@@ -11,8 +11,8 @@ from reader_edge_runtime.arrays import Float64Array
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.measuring.cost_cache import MAX_FILE_BYTES, parse_cost
 from reader_edge_runtime.measuring.verify_cost import VerifyCost
+from reader_edge_runtime.outside.user_input import read_bounded
 from reader_edge_runtime.stats import GenerationStats
-from reader_edge_runtime.user_input import read_bounded
 
 
 @dataclass(frozen=True, slots=True)

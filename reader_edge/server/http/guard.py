@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from reader_edge.server.api_error import ApiError, is_of_ollama
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.user_input import read_bounded
+from reader_edge_runtime.outside.user_input import read_bounded
 
 MAX_HEADER_BYTES = 16 << 10
 _OPEN_PATHS = ("/health", "/")  # the page asks for a key itself

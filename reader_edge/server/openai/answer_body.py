@@ -26,9 +26,9 @@ from reader_edge.server.openai.messages import Content, text_of
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import GenerationConfig, SamplingConfig
 from reader_edge_runtime.generation_config import LOGIT_BIASES
+from reader_edge_runtime.outside.user_input import shown
 from reader_edge_runtime.text.calls.call_form import CallForm
 from reader_edge_runtime.text.conversation import Encodable
-from reader_edge_runtime.user_input import shown
 
 _MAX_STOPS, _MAX_STOP_CHARACTERS, _MAX_BIASES = 16, 1000, 1024
 _TOKEN_ID = re.compile("[0-9]{1,10}")

@@ -16,8 +16,8 @@ from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.cache import SlotContents, TextState
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.errors import CapacityError, DraftError, SessionError
+from reader_edge_runtime.outside.user_input import shown
 from reader_edge_runtime.text.conversation import Message, is_message
-from reader_edge_runtime.user_input import shown
 
 FORMAT = ArrayFormat(
     magic=b"\x89redgss\n",

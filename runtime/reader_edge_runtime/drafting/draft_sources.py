@@ -4,9 +4,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reader_edge_runtime.config_checks import require
 from reader_edge_runtime.drafting.sources.source import DraftSource
-from reader_edge_runtime.user_input import given_path
+from reader_edge_runtime.outside.config_checks import require
+from reader_edge_runtime.outside.user_input import given_path
 
 FilePath = str | os.PathLike[str]
 

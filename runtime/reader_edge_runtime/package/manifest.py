@@ -40,8 +40,8 @@ from typing import Any
 
 from reader_edge_runtime.atomic_file import write_file
 from reader_edge_runtime.errors import ManifestError, PackageError
+from reader_edge_runtime.outside.plain_file import check_plain_file
 from reader_edge_runtime.package.layer import Layer, read_layers
-from reader_edge_runtime.plain_file import check_plain_file
 
 MANIFEST_NAME = "reader_edge.json"
 GRAPH_NAME = "model.onnx"

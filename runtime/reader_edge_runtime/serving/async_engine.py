@@ -10,11 +10,11 @@ from reader_edge_runtime.config import GenerationConfig, ServingConfig
 from reader_edge_runtime.engine import Engine
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.given_arguments import given_config
+from reader_edge_runtime.outside.user_input import shown
 from reader_edge_runtime.serving.answer_stream import AnswerStream
 from reader_edge_runtime.serving.preparation import Preparation
 from reader_edge_runtime.serving.worker import Worker
 from reader_edge_runtime.text.conversation import Encodable
-from reader_edge_runtime.user_input import shown
 
 _GRAMMARS_A_SLOT = 2  # that may run or wait, each with a process of its own
 _LEFT_WAIT_S = 2.0  # for the thread of an engine that was left without `close`

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reader_edge_runtime.errors import PromptError
+from reader_edge_runtime.outside.user_input import shown
 from reader_edge_runtime.text.calls.call_form import CALL_BEGIN, CALL_END
-from reader_edge_runtime.user_input import shown
 
 Message = Mapping[str, Any]
 Tool = Mapping[str, Any]

@@ -10,7 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer as FastTokenizer
 
 from reader_edge_runtime.errors import PromptError, ReaderEdgeError, TokenizerError
-from reader_edge_runtime.plain_file import check_fetched
+from reader_edge_runtime.outside.plain_file import check_fetched
 from reader_edge_runtime.text.pattern_check import problem_of
 
 _MAX_FILE_BYTES = 1 << 27

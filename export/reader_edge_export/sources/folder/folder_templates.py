@@ -6,7 +6,7 @@ from typing import Any
 
 from reader_edge_export.sources.folder.json_file import read_json
 from reader_edge_runtime.errors import TokenizerError
-from reader_edge_runtime.plain_file import check_plain_file
+from reader_edge_runtime.outside.plain_file import check_plain_file
 from reader_edge_runtime.text.template.chat_template import MAX_TEMPLATE_BYTES
 
 _FILE, _FURTHER = "chat_template.jinja", "additional_chat_templates"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from reader_edge_runtime.user_input import read_bounded
+from reader_edge_runtime.outside.user_input import read_bounded
 
 
 def test_a_file_within_the_bound_is_read_as_a_whole(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.user_input import shown
+from reader_edge_runtime.outside.user_input import shown
 
 _Number = TypeVar("_Number", int, float)
 

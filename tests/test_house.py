@@ -1,0 +1,15 @@
+"""The house keeps its floors: a reader looks through no long list of files."""
+
+from collections import Counter
+
+from tests.conftest import ROOT
+
+MAX_FILES = 20  # of a folder
+CODE = ("benchmarks", "export", "models", "native", "reader_edge", "runtime", "scripts", "tests")
+
+
+def test_no_folder_of_code_has_more_than_twenty_files() -> None:
+    paths = [path for folder in CODE for path in (ROOT / folder).rglob("*") if path.is_file()]
+    sources = [path for path in paths if path.suffix in (".cpp", ".h", ".py") or path.parent.name == "scripts"]
+    counts = Counter(path.parent.relative_to(ROOT).as_posix() for path in sources)
+    assert {folder: count for folder, count in counts.items() if count > MAX_FILES} == {}
