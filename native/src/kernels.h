@@ -28,8 +28,8 @@ struct Kernels {
   const AttentionKernels& attention;
   const HalfRowKernels& half_rows;
   const CacheRowKernels& cache_rows;
-  const ByteScoreKernels& byte_scores;
-  const ByteSumKernels& byte_sums;
+  const Int8CacheScoreKernels& int8_cache_scores;
+  const Int8CacheSumKernels& int8_cache_sums;
   const RecurrenceKernels& recurrence;
   const ConvKernels& conv;
 };

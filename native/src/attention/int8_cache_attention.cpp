@@ -18,7 +18,7 @@ constexpr std::int64_t kMostScores = 1 << 20;  // of tasks that are cut, which a
 
 }  // namespace
 
-ByteAttention::ByteAttention(const KernelAttributes& attributes, bool has_sinks)
+Int8CacheAttentionBase::Int8CacheAttentionBase(const KernelAttributes& attributes, bool has_sinks)
     : rotation_(attributes), has_sinks_(has_sinks) {
   const double steps = static_cast<double>(kSteps16) * kRowSteps * static_cast<double>(rotation_.block());
   unit_ = static_cast<float>(scale_of(attributes) / steps);
@@ -27,7 +27,7 @@ ByteAttention::ByteAttention(const KernelAttributes& attributes, bool has_sinks)
   }
 }
 
-void ByteAttention::compute(KernelCall& call) const {
+void Int8CacheAttentionBase::compute(KernelCall& call) const {
   const auto query = call.input<float>(0), mask = call.input<float>(5);
   const auto keys = call.input<std::int8_t>(3), values = call.input<std::int8_t>(4);
   if (query.sizes.size() != 4 || keys.sizes.size() != 4 || mask.sizes.size() != 4 || keys.sizes != values.sizes) {
@@ -45,8 +45,8 @@ void ByteAttention::compute(KernelCall& call) const {
   if (shape.batch == 0 || shape.nodes == 0 || shape.query_heads == 0) return;
 
   const float* const sinks = has_sinks_ ? sinks_of(call, 6, shape.query_heads) : nullptr;
-  const Int8Call tensors{shape,     rotation_,   unit_,  query.data,
-                         keys.data, values.data, mask.data, sinks, output, parts_of_sequences(shape, query.data, mask.data)};
+  const Int8CacheCall tensors{shape,       rotation_, unit_, query.data, keys.data,
+                              values.data, mask.data, sinks, output,     parts_of_sequences(shape, query.data, mask.data)};
   const std::int64_t num_tasks = tensors.num_tasks();
   const std::int64_t run = std::max((shape.visible / kRuns / kRunRows + 1) * kRunRows, kLeastRun);
   const bool is_cut = num_tasks < kEnoughTasks && shape.visible >= 2 * kLeastRun &&

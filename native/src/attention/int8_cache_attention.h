@@ -8,12 +8,12 @@
 
 namespace reader_edge {
 
-class ByteAttention {
+class Int8CacheAttentionBase {
  public:
   void compute(KernelCall& call) const;
 
  protected:
-  ByteAttention(const KernelAttributes& attributes, bool has_sinks);
+  Int8CacheAttentionBase(const KernelAttributes& attributes, bool has_sinks);
 
  private:
   HadamardRotation rotation_;
@@ -24,7 +24,7 @@ class ByteAttention {
 // query (B, Hq, N, D), smoothing (D,), hadamard (b, b), keys and values (B, H, S, D + 2), mask (B, 1, N, M)[, sinks (Hq,)]
 // -> (B, N, Hq * D)
 template <bool kHasSinks>
-class Int8CacheAttention : public ByteAttention {
+class Int8CacheAttention : public Int8CacheAttentionBase {
   static constexpr auto input_types() {
     std::array<ort::ElementType, 6 + kHasSinks> types{ort::kFloat, ort::kFloat, ort::kFloat,
                                                       ort::kInt8,  ort::kInt8,  ort::kFloat};
@@ -37,7 +37,7 @@ class Int8CacheAttention : public ByteAttention {
   static constexpr std::array kInputs = input_types();
   static constexpr std::array kOutputs{ort::kFloat};
 
-  explicit Int8CacheAttention(const KernelAttributes& attributes) : ByteAttention(attributes, kHasSinks) {}
+  explicit Int8CacheAttention(const KernelAttributes& attributes) : Int8CacheAttentionBase(attributes, kHasSinks) {}
 };
 
 }  // namespace reader_edge

@@ -38,12 +38,12 @@ struct QueryRows {
   float* scores;                                   // (count, stride); later weights times their values' magnitudes
 };
 
-struct ByteScoreKernels {
+struct Int8CacheScoreKernels {
   // Scores of a run, -infinity from its end up to a multiple of 16; raises each row's `tops`.
   void (*score_run)(const CacheHead& keys, const Mask& mask, const QueryRows& rows, Run run, float* tops);
 };
 
-struct ByteSumKernels {
+struct Int8CacheSumKernels {
   // Scores of a run to exponentials against `tops` times magnitudes; raises `weight_tops`, adds to `totals`.
   void (*weigh_run)(const CacheHead& values, const QueryRows& rows, Run run, const float* tops, float* weight_tops,
                     double* totals);

@@ -55,7 +55,7 @@ struct Part {
 };
 
 // Rotates and rounds a query to row `row` of a task, two planes of bytes.
-void round_query(const Int8Call& call, const float* query, const QueryRows& rows, std::int64_t row) {
+void round_query(const Int8CacheCall& call, const float* query, const QueryRows& rows, std::int64_t row) {
   static thread_local Scratch scratch;
   float* const rotated = scratch.take<float>(rows.plane_bytes + kVectorFloats);
   const float largest = call.rotation.apply(query, rotated);
@@ -73,7 +73,7 @@ void round_query(const Int8Call& call, const float* query, const QueryRows& rows
 // Some tasks of a call, with memory that a thread keeps from call to call.
 class Tasks {
  public:
-  Tasks(const Int8Call& call, std::int64_t first, std::int64_t num_tasks, std::int64_t run_size)
+  Tasks(const Int8CacheCall& call, std::int64_t first, std::int64_t num_tasks, std::int64_t run_size)
       : call_(call), run_size_(run_size), num_runs_(divided_up(call.shape.visible, run_size)) {
     static thread_local Scratch kept_planes;
     static thread_local Scratch kept_scores;
@@ -104,20 +104,20 @@ class Tasks {
   void score(std::size_t index) {
     Task& task = task_of(index);
     const CacheHead keys = call_.cache_head(call_.keys, task.head);
-    kernels().byte_scores.score_run(keys, task.mask, task.rows, run_of(index), parts_[index].found.tops);
+    kernels().int8_cache_scores.score_run(keys, task.mask, task.rows, run_of(index), parts_[index].found.tops);
   }
 
   void weigh(std::size_t index) {
     Task& task = task_of(index);
     Found& found = parts_[index].found;
     const CacheHead values = call_.cache_head(call_.values, task.head);
-    kernels().byte_sums.weigh_run(values, task.rows, run_of(index), task.found.tops, found.weight_tops, found.totals);
+    kernels().int8_cache_sums.weigh_run(values, task.rows, run_of(index), task.found.tops, found.weight_tops, found.totals);
   }
 
   void sum(std::size_t index) {
     Task& task = task_of(index);
     const CacheHead values = call_.cache_head(call_.values, task.head);
-    kernels().byte_sums.sum_run(values, task.rows, run_of(index), task.found.weight_tops, parts_[index].sums);
+    kernels().int8_cache_sums.sum_run(values, task.rows, run_of(index), task.found.weight_tops, parts_[index].sums);
   }
 
   // What was found in the runs of each task and in sinks, all together.
@@ -128,7 +128,7 @@ class Tasks {
       if (call_.sinks != nullptr) std::copy_n(task.sinks, kMostQueryRows, task.found.tops);
       for (std::int64_t i = t * num_runs_; i < (t + 1) * num_runs_; ++i) task.found.add(parts_[i].found, task.rows.count);
       if (call_.sinks != nullptr) {
-        kernels().byte_sums.add_sinks(task.sinks, task.found.tops, task.rows.count, task.found.totals);
+        kernels().int8_cache_sums.add_sinks(task.sinks, task.found.tops, task.rows.count, task.found.totals);
       }
     }
   }
@@ -145,7 +145,8 @@ class Tasks {
       for (std::int64_t row = 0; row < task.rows.count; ++row) {
         float* const output = call_.output_of(task.head, task.rows.first + row);
         const float weight_top = task.found.weight_tops[row];
-        kernels().byte_sums.finish_row(call_.shape.head_size, sums + row * row_sums, weight_top, task.found.totals[row], output);
+        kernels().int8_cache_sums.finish_row(call_.shape.head_size, sums + row * row_sums, weight_top,
+                                             task.found.totals[row], output);
         repeat(task.head, task.rows.first + row, output);
       }
     }
@@ -187,7 +188,7 @@ class Tasks {
     return {begin, std::min(begin + run_size_, task_of(index).num_visible)};  // empty where all of it is masked
   }
 
-  const Int8Call& call_;
+  const Int8CacheCall& call_;
   Task* tasks_;
   Part* parts_;
   std::int64_t num_tasks_, run_size_, num_runs_;
@@ -195,34 +196,34 @@ class Tasks {
 
 }  // namespace
 
-std::int64_t Int8Call::tasks_of_head() const { return divided_up(group_size() * shape.nodes, kMostQueryRows); }
-std::int64_t Int8Call::rows_of_task() const { return divided_up(group_size() * shape.nodes, tasks_of_head()); }
+std::int64_t Int8CacheCall::tasks_of_head() const { return divided_up(group_size() * shape.nodes, kMostQueryRows); }
+std::int64_t Int8CacheCall::rows_of_task() const { return divided_up(group_size() * shape.nodes, tasks_of_head()); }
 
-std::int64_t Int8Call::score_stride() const {
+std::int64_t Int8CacheCall::score_stride() const {
   return (divided_up(shape.visible, kVectorFloats) + 1) * kVectorFloats;  // no multiple of pages: rows would evict rows
 }
 
-CacheHead Int8Call::cache_head(const std::int8_t* rows, std::int64_t head) const {
+CacheHead Int8CacheCall::cache_head(const std::int8_t* rows, std::int64_t head) const {
   return {rows + head * shape.capacity * (shape.head_size + kMagnitudeBytes), shape.head_size};
 }
 
-const float* Int8Call::query_of(std::int64_t head, std::int64_t row) const {
+const float* Int8CacheCall::query_of(std::int64_t head, std::int64_t row) const {
   const std::int64_t num_nodes = part_of(head).nodes, query_head = head * group_size() + row / num_nodes;
   return query + (query_head * shape.nodes + row % num_nodes) * shape.head_size;
 }
 
-float* Int8Call::output_of(std::int64_t head, std::int64_t row) const {
+float* Int8CacheCall::output_of(std::int64_t head, std::int64_t row) const {
   const std::int64_t num_nodes = part_of(head).nodes;
   const std::int64_t query_head = head % shape.kv_heads * group_size() + row / num_nodes;
   const std::int64_t node = head / shape.kv_heads * shape.nodes + row % num_nodes;
   return output + (node * shape.query_heads + query_head) * shape.head_size;
 }
 
-float Int8Call::sink_of_row(std::int64_t head, std::int64_t row) const {
+float Int8CacheCall::sink_of_row(std::int64_t head, std::int64_t row) const {
   return sink_of(sinks, head % shape.kv_heads * group_size() + row / part_of(head).nodes);
 }
 
-void attend_tasks(const Int8Call& call, std::int64_t first, std::int64_t num_tasks, std::int64_t run_size,
+void attend_tasks(const Int8CacheCall& call, std::int64_t first, std::int64_t num_tasks, std::int64_t run_size,
                   const ParallelFor& parallel_for) {
   Tasks tasks(call, first, num_tasks, run_size);
   parallel_for(tasks.num_parts(), [&](std::size_t index) { tasks.score(index); });

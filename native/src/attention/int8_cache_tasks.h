@@ -13,7 +13,7 @@
 namespace reader_edge {
 
 // A call's tensors. Rows of a KV head: as SequencePart has them; a task is some of them.
-struct Int8Call {
+struct Int8CacheCall {
   AttentionShape shape;
   const HadamardRotation& rotation;
   float unit;           // of a score
@@ -42,7 +42,7 @@ using ParallelFor = std::function<void(std::size_t count, const std::function<vo
 constexpr std::int64_t kRunRows = 256;  // runs are multiples of it
 
 // Tasks [first, first + num_tasks), each in runs of run_size rows of the cache, all of them in parallel.
-void attend_tasks(const Int8Call& call, std::int64_t first, std::int64_t num_tasks, std::int64_t run_size,
+void attend_tasks(const Int8CacheCall& call, std::int64_t first, std::int64_t num_tasks, std::int64_t run_size,
                   const ParallelFor& parallel_for);
 
 }  // namespace reader_edge

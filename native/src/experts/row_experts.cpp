@@ -12,7 +12,7 @@ constexpr std::size_t kRowAlignment = 64;
 
 }  // namespace
 
-Int8Matrices::Int8Matrices(const KernelAttributes& attributes, std::size_t num_planes)
+RowMatrices::RowMatrices(const KernelAttributes& attributes, std::size_t num_planes)
     : num_planes_(num_planes), rotations_(rotations_of_experts(attributes)) {
   const auto values = attributes.constant<std::int8_t>(4);
   const auto scales = attributes.constant<float>(5);
@@ -28,13 +28,13 @@ Int8Matrices::Int8Matrices(const KernelAttributes& attributes, std::size_t num_p
   for (float& scale : scales_) scale /= static_cast<float>(num_planes == 1 ? kSteps : kSteps16);
 }
 
-std::size_t Int8Matrices::row_bytes() const {
+std::size_t RowMatrices::row_bytes() const {
   return (num_inputs() + kRowAlignment - 1) / kRowAlignment * kRowAlignment * num_planes_;
 }
 
-std::size_t Int8Matrices::tile_rows() const { return kernels().rows.tile_rows; }
+std::size_t RowMatrices::tile_rows() const { return kernels().rows.tile_rows; }
 
-Int8Matrices::Rows Int8Matrices::rows(const std::size_t* places, std::size_t count) const {
+RowMatrices::Rows RowMatrices::rows(const std::size_t* places, std::size_t count) const {
   thread_local Scratch kept_values;
   thread_local Scratch kept_scales;
   const auto size = static_cast<std::int64_t>(count);
@@ -42,7 +42,7 @@ Int8Matrices::Rows Int8Matrices::rows(const std::size_t* places, std::size_t cou
   return {values, row_bytes() / num_planes_, kept_scales.take<float>(size), places};
 }
 
-void Int8Matrices::round(const Rows& rows, std::size_t index, const float* row, std::size_t expert) const {
+void RowMatrices::round(const Rows& rows, std::size_t index, const float* row, std::size_t expert) const {
   thread_local Scratch row_scratch;
   float* const rotated = row_scratch.take<float>(static_cast<std::int64_t>(rows.stride));
   const float largest = rotations_[expert].apply(row, rotated);
@@ -53,8 +53,8 @@ void Int8Matrices::round(const Rows& rows, std::size_t index, const float* row, 
                        : rounding.round_16_raised(rotated, largest, num_inputs(), bytes, bytes + rows.stride, rows.stride);
 }
 
-void Int8Matrices::multiply(const Rows& rows, std::size_t first_row, std::size_t count, std::size_t expert,
-                            std::size_t first, std::size_t last, float* output) const {
+void RowMatrices::multiply(const Rows& rows, std::size_t first_row, std::size_t count, std::size_t expert,
+                           std::size_t first, std::size_t last, float* output) const {
   const QuantizedRows group{rows.values + first_row * row_bytes(), rows.stride, rows.scales + first_row,
                             rows.places + first_row,                count,       num_planes_};
   kernels().rows.multiply_blocks(group, weights_[expert], first, last, scales_.data() + expert * num_outputs(), output);

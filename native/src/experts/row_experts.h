@@ -13,7 +13,7 @@
 namespace reader_edge {
 
 // num_planes: of bytes that a row is rounded to, one or two.
-class Int8Matrices {
+class RowMatrices {
  public:
   // As QuantizedRows.
   struct Rows {
@@ -23,7 +23,7 @@ class Int8Matrices {
     const std::size_t* places;
   };
 
-  Int8Matrices(const KernelAttributes& attributes, std::size_t num_planes);
+  RowMatrices(const KernelAttributes& attributes, std::size_t num_planes);
 
   std::size_t num_experts() const { return weights_.size(); }
   std::size_t num_inputs() const { return weights_[0].num_inputs(); }
@@ -46,21 +46,21 @@ class Int8Matrices {
 };
 
 template <std::size_t kNumPlanes>
-struct Int8MatricesOf : Int8Matrices {
+struct RowMatricesOf : RowMatrices {
   static constexpr const char* kName = kNumPlanes == 1 ? "SpreadRowExperts" : "SpreadRowExperts16";
 
-  explicit Int8MatricesOf(const KernelAttributes& attributes) : Int8Matrices(attributes, kNumPlanes) {}
+  explicit RowMatricesOf(const KernelAttributes& attributes) : RowMatrices(attributes, kNumPlanes) {}
 };
 
 // rows (R, K), experts (R,), smoothing (X, K), hadamard (b, b), values (X, J, K), scales (X, J) -> (R, J)
 template <std::size_t kNumPlanes>
-class SpreadRowExperts : public ExpertProduct<Int8MatricesOf<kNumPlanes>> {
+class SpreadRowExperts : public ExpertProduct<RowMatricesOf<kNumPlanes>> {
  public:
-  static constexpr const char* kName = Int8MatricesOf<kNumPlanes>::kName;
+  static constexpr const char* kName = RowMatricesOf<kNumPlanes>::kName;
   static constexpr std::array kInputs{ort::kFloat, ort::kInt64, ort::kFloat, ort::kFloat, ort::kInt8, ort::kFloat};
   static constexpr std::array kOutputs{ort::kFloat};
 
-  using ExpertProduct<Int8MatricesOf<kNumPlanes>>::ExpertProduct;
+  using ExpertProduct<RowMatricesOf<kNumPlanes>>::ExpertProduct;
 };
 
 }  // namespace reader_edge

@@ -1,8 +1,13 @@
 // All kernels of one instruction set, in one table.
 #include "kernels.h"
 
-namespace reader_edge::READER_EDGE_LANES {
+#ifndef READER_EDGE_OTHERS  // the set that has those that this one does not have of its own
+#define READER_EDGE_OTHERS READER_EDGE_LANES
+#endif
 
+namespace reader_edge {
+
+namespace READER_EDGE_OTHERS {
 extern const RowRounding row_rounding;
 extern const RowKernels row_kernels;
 extern const BlockKernels block_kernels;
@@ -13,14 +18,30 @@ extern const SwiGluKernels swiglu_kernels;
 extern const AttentionKernels attention_kernels;
 extern const HalfRowKernels half_row_kernels;
 extern const CacheRowKernels cache_row_kernels;
-extern const ByteScoreKernels byte_score_kernels;
-extern const ByteSumKernels byte_sum_kernels;
+extern const Int8CacheScoreKernels int8_cache_score_kernels;
+extern const Int8CacheSumKernels int8_cache_sum_kernels;
 extern const RecurrenceKernels recurrence_kernels;
 extern const ConvKernels conv_kernels;
+}  // namespace READER_EDGE_OTHERS
 
-extern const Kernels kernels_of_set{row_rounding, row_kernels, block_kernels,      gguf_kernels,    hadamard_kernels,
-                                    rotary_kernels,    swiglu_kernels,     attention_kernels, half_row_kernels,
-                                    cache_row_kernels, byte_score_kernels, byte_sum_kernels,
-                                    recurrence_kernels, conv_kernels};
+namespace READER_EDGE_LANES {
 
-}  // namespace reader_edge::READER_EDGE_LANES
+using namespace READER_EDGE_OTHERS;
+
+extern const Kernels kernels_of_set{row_rounding,
+                                    row_kernels,
+                                    block_kernels,
+                                    gguf_kernels,
+                                    hadamard_kernels,
+                                    rotary_kernels,
+                                    swiglu_kernels,
+                                    attention_kernels,
+                                    half_row_kernels,
+                                    cache_row_kernels,
+                                    int8_cache_score_kernels,
+                                    int8_cache_sum_kernels,
+                                    recurrence_kernels,
+                                    conv_kernels};
+
+}  // namespace READER_EDGE_LANES
+}  // namespace reader_edge

@@ -73,14 +73,14 @@ EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort:
   static const KernelOp<Recurrence<false>> tree_scan;
   static const KernelOp<SpreadRowExperts<1>> spread_row_experts;
   static const KernelOp<SpreadRowExperts<2>> spread_row_experts_16;
-  static const KernelOp<SpreadBlockExperts> rotation_block_experts;
+  static const KernelOp<SpreadBlockExperts> spread_block_experts;
   static const ort::CustomOp* const operators[] = {
       &row_linear,           &row_linear_bias,           &spread_row_linear,   &spread_row_linear_bias,
       &spread_row_linear_16, &spread_row_linear_16_bias, &spread_block_linear, &spread_block_linear_bias,
       &spread_rows,          &rotary_heads,              &exact_attention,     &integer_attention,
       &swiglu,               &cache_rows,                &int8_cache_attention, &half_rows,
       &exact_attention_16,   &integer_attention_16,      &tree_conv,           &tree_delta,
-      &tree_scan,            &spread_row_experts,        &rotation_block_experts, &spread_row_experts_16,
+      &tree_scan,            &spread_row_experts,        &spread_block_experts, &spread_row_experts_16,
       &exact_attention_sinks, &exact_attention_16_sinks, &integer_attention_sinks, &integer_attention_16_sinks,
       &int8_cache_attention_sinks};
   static ort::CustomOpDomain* domain = nullptr;  // lives as long as the library: sessions come and go

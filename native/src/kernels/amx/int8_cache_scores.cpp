@@ -12,7 +12,7 @@
 namespace reader_edge {
 
 namespace avx512_vnni {
-extern const ByteScoreKernels byte_score_kernels;
+extern const Int8CacheScoreKernels int8_cache_score_kernels;
 }
 
 namespace READER_EDGE_LANES {
@@ -53,7 +53,7 @@ Ints correction_of(const QueryRows& rows, std::int64_t row) {
 }
 
 void score_run(const CacheHead& keys, const Mask& mask, const QueryRows& rows, Run run, float* tops) {
-  if (!do_tiles_pay(rows, run)) return avx512_vnni::byte_score_kernels.score_run(keys, mask, rows, run, tops);
+  if (!do_tiles_pay(rows, run)) return avx512_vnni::int8_cache_score_kernels.score_run(keys, mask, rows, run, tops);
   static thread_local Tile tile;
   const Tiles tiles(kTileRows, kTileRows);
   Floats largest[kMostQueryRows];
@@ -85,7 +85,7 @@ void score_run(const CacheHead& keys, const Mask& mask, const QueryRows& rows, R
 
 }  // namespace
 
-extern const ByteScoreKernels byte_score_kernels{score_run};
+extern const Int8CacheScoreKernels int8_cache_score_kernels{score_run};
 
 }  // namespace READER_EDGE_LANES
 }  // namespace reader_edge

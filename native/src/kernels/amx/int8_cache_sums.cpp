@@ -14,7 +14,7 @@
 namespace reader_edge {
 
 namespace avx512_vnni {
-extern const ByteSumKernels byte_sum_kernels;
+extern const Int8CacheSumKernels int8_cache_sum_kernels;
 }
 
 namespace READER_EDGE_LANES {
@@ -64,7 +64,7 @@ void add_sums(const Sums& sums, std::int64_t count, double* totals, std::int64_t
 }
 
 void sum_run(const CacheHead& values, const QueryRows& rows, Run run, const float* weight_tops, double* sums) {
-  if (!do_tiles_pay(rows, run)) return avx512_vnni::byte_sum_kernels.sum_run(values, rows, run, weight_tops, sums);
+  if (!do_tiles_pay(rows, run)) return avx512_vnni::int8_cache_sum_kernels.sum_run(values, rows, run, weight_tops, sums);
   static thread_local Scratch kept_values;
   static thread_local Scratch kept_weights;
   static thread_local Sums of_block;
@@ -94,20 +94,20 @@ void sum_run(const CacheHead& values, const QueryRows& rows, Run run, const floa
 
 void weigh_run(const CacheHead& values, const QueryRows& rows, Run run, const float* tops, float* weight_tops,
                double* totals) {
-  avx512_vnni::byte_sum_kernels.weigh_run(values, rows, run, tops, weight_tops, totals);
+  avx512_vnni::int8_cache_sum_kernels.weigh_run(values, rows, run, tops, weight_tops, totals);
 }
 
 void add_sinks(const float* sinks, const float* tops, std::int64_t count, double* totals) {
-  avx512_vnni::byte_sum_kernels.add_sinks(sinks, tops, count, totals);
+  avx512_vnni::int8_cache_sum_kernels.add_sinks(sinks, tops, count, totals);
 }
 
 void finish_row(std::int64_t head_size, const double* sums, float weight_top, double total, float* output) {
-  avx512_vnni::byte_sum_kernels.finish_row(head_size, sums, weight_top, total, output);
+  avx512_vnni::int8_cache_sum_kernels.finish_row(head_size, sums, weight_top, total, output);
 }
 
 }  // namespace
 
-extern const ByteSumKernels byte_sum_kernels{weigh_run, add_sinks, sum_run, finish_row};
+extern const Int8CacheSumKernels int8_cache_sum_kernels{weigh_run, add_sinks, sum_run, finish_row};
 
 }  // namespace READER_EDGE_LANES
 }  // namespace reader_edge

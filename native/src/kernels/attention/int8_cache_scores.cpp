@@ -95,6 +95,6 @@ void score_run(const CacheHead& keys, const Mask& mask, const QueryRows& rows, R
 
 }  // namespace
 
-extern const ByteScoreKernels byte_score_kernels{score_run};
+extern const Int8CacheScoreKernels int8_cache_score_kernels{score_run};
 
 }  // namespace reader_edge::READER_EDGE_LANES

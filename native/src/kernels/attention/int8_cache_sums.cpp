@@ -145,6 +145,6 @@ void finish_row(std::int64_t head_size, const double* sums, float weight_top, do
 
 }  // namespace
 
-extern const ByteSumKernels byte_sum_kernels{weigh_run, add_sinks, sum_run, finish_row};
+extern const Int8CacheSumKernels int8_cache_sum_kernels{weigh_run, add_sinks, sum_run, finish_row};
 
 }  // namespace reader_edge::READER_EDGE_LANES

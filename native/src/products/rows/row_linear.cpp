@@ -24,7 +24,7 @@ PackedWeight packed(const Tensor<const std::int8_t>& weight) {
 
 }  // namespace
 
-RowProduct::RowProduct(const KernelAttributes& attributes, const RowForm& form)
+RowLinearBase::RowLinearBase(const KernelAttributes& attributes, const RowForm& form)
     : num_planes_(form.num_planes), weight_(packed(attributes.constant<std::int8_t>(form.weight_input()))) {
   const float* const scales = of_outputs(attributes, form.weight_input() + 1, weight_.num_outputs());
   scales_.assign(scales, scales + weight_.num_outputs());
@@ -38,8 +38,8 @@ RowProduct::RowProduct(const KernelAttributes& attributes, const RowForm& form)
 }
 
 // Rows as bytes, in memory that a thread keeps from call to call.
-QuantizedRows RowProduct::quantized(KernelCall& call, const float* rows, const DistinctRows& distinct,
-                                    const RowTasks& tasks) const {
+QuantizedRows RowLinearBase::quantized(KernelCall& call, const float* rows, const DistinctRows& distinct,
+                                       const RowTasks& tasks) const {
   thread_local Scratch kept_values;
   thread_local Scratch kept_scales;
   const std::size_t num_inputs = tasks.num_inputs, stride = tasks.row_bytes / num_planes_;
@@ -62,7 +62,7 @@ QuantizedRows RowProduct::quantized(KernelCall& call, const float* rows, const D
   return {values, stride, scales, distinct.places, tasks.num_rows, num_planes_};
 }
 
-void RowProduct::compute(KernelCall& call) const {
+void RowLinearBase::compute(KernelCall& call) const {
   const auto rows = call.input<float>(0);
   const std::size_t rank = rows.sizes.size(), num_outputs = weight_.num_outputs(), num_inputs = weight_.num_inputs();
   if (rank == 0 || rows.size(rank - 1) != num_inputs) {

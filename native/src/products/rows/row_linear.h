@@ -24,9 +24,9 @@ struct RowForm {
   constexpr std::size_t num_inputs() const { return weight_input() + 2 + has_bias; }
 };
 
-class RowProduct {
+class RowLinearBase {
  public:
-  RowProduct(const KernelAttributes& attributes, const RowForm& form);
+  RowLinearBase(const KernelAttributes& attributes, const RowForm& form);
   void compute(KernelCall& call) const;
 
  private:
@@ -41,7 +41,7 @@ class RowProduct {
 
 // rows, [smoothing (K,), hadamard (b, b),] weight (J, K), scales (J,)[, bias (J,), added last] -> (..., J)
 template <bool kIsRotated, std::size_t kNumPlanes, bool kHasBias>
-class RowLinear : public RowProduct {
+class RowLinear : public RowLinearBase {
   static constexpr RowForm kForm{kIsRotated, kHasBias, kNumPlanes};
   static constexpr std::array<const char*, 6> kNames{"RowLinear",           "RowLinearBias",     "SpreadRowLinear",
                                                      "SpreadRowLinearBias", "SpreadRowLinear16", "SpreadRowLinear16Bias"};
@@ -58,7 +58,7 @@ class RowLinear : public RowProduct {
   static constexpr std::array kInputs = input_types();
   static constexpr std::array kOutputs{ort::kFloat};
 
-  explicit RowLinear(const KernelAttributes& attributes) : RowProduct(attributes, kForm) {}
+  explicit RowLinear(const KernelAttributes& attributes) : RowLinearBase(attributes, kForm) {}
 };
 
 }  // namespace reader_edge
