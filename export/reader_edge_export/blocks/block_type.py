@@ -19,7 +19,7 @@ class BlockType:
     In a file, a unit is a block, or the blocks that share numbers (ggml-common.h of llama.cpp).
     fields: of a unit, in order, their bytes; "m" are minima (dmin), "qs" the low bits of codes, "qh" what is above.
     "e" in place of "d" is an exponent: the scale is 2 ** (e - 128).
-    low_run, high_run: codes lie in runs of so many bytes: first the lowest bits of all bytes of a run, then the next.
+    qs_run, qh_run: codes lie in runs of so many bytes: first the lowest bits of all bytes of a run, then the next.
     """
 
     name: str
@@ -27,8 +27,8 @@ class BlockType:
     bits: int
     zero: int
     fields: Mapping[str, int]
-    low_run: int
-    high_run: int = 0
+    qs_run: int
+    qh_run: int = 0
     blocks_per_super_block: int = 1
     levels: tuple[int, ...] = ()
 
@@ -46,7 +46,7 @@ class BlockType:
         return self.blocks_per_super_block > 1 and not self.has_minima
 
     @property
-    def high_bits(self) -> int:
+    def qh_bits(self) -> int:
         """Of a code, what does not fit half a byte and lies apart."""
         return self.bits - 4 if self.bits < 8 else 0
 
@@ -71,7 +71,7 @@ class BlockType:
     @property
     def parts(self) -> tuple[str, ...]:
         """Names of the arrays that a matrix consists of, see `Blocks`."""
-        names = ["values", "highs"] if self.high_bits else ["values"]
+        names = ["qs", "qh"] if self.qh_bits else ["qs"]
         if self.has_exponents:
             return (*names, "scale_exponents")
         for name in ("scale", "minimum") if self.has_minima else ("scale",):

@@ -19,8 +19,8 @@ _LARGEST_EXPONENT = 252  # of a power of two that a level of 12 multiplies
 class Blocks:
     """A matrix (J, K) in blocks of n inputs; arrays: by the names of its type's `parts`, all with J first.
 
-    values: uint8 (J, blocks, n / 2), two codes a byte, the first in its low half; (J, blocks, n) with eight bits.
-    highs: uint8 (J, blocks, n h / 8), the h bits of a code above four, those of the first input lowest.
+    qs: uint8 (J, blocks, n / 2), two codes a byte, the first in its low half; (J, blocks, n) with eight bits.
+    qh: uint8 (J, blocks, n h / 8), the h bits of a code above four, those of the first input lowest.
     scale_numbers, minimum_numbers: float16 (J, blocks), or (J, super-blocks) and then integers, scale_codes and
     minimum_codes (J, blocks), that multiply them.
     scale_exponents: uint8 (J, blocks), in place of numbers where scales are powers of two, 128 more.
@@ -41,7 +41,7 @@ class Blocks:
     @property
     def shape(self) -> tuple[int, int]:
         """(J, K)"""
-        num_outputs, num_blocks = self.arrays["values"].shape[:2]
+        num_outputs, num_blocks = self.arrays["qs"].shape[:2]
         return num_outputs, num_blocks * self.block_type.num_inputs
 
     @property
@@ -53,14 +53,14 @@ class Blocks:
 
     def codes(self) -> UInt8Array:
         """(J, blocks, n)"""
-        values = self.arrays["values"]
+        qs = self.arrays["qs"]
         if self.block_type.bits == 8:
-            return values
-        codes = np.stack([values & np.uint8(15), values >> np.uint8(4)], axis=-1).reshape(*values.shape[:2], -1)
-        if high_bits := self.block_type.high_bits:
-            shifts = np.arange(0, 8, high_bits, dtype=np.uint8)
-            highs = (self.arrays["highs"][..., None] >> shifts) & np.uint8(2**high_bits - 1)
-            codes |= highs.reshape(codes.shape) << np.uint8(4)
+            return qs
+        codes = np.stack([qs & np.uint8(15), qs >> np.uint8(4)], axis=-1).reshape(*qs.shape[:2], -1)
+        if bits := self.block_type.qh_bits:
+            shifts = np.arange(0, 8, bits, dtype=np.uint8)
+            qh = (self.arrays["qh"][..., None] >> shifts) & np.uint8(2**bits - 1)
+            codes |= qh.reshape(codes.shape) << np.uint8(4)
         return codes
 
     def levels(self) -> UInt8Array:

@@ -24,19 +24,19 @@ Codes4 (values) => (codes)
 }
 """
 
-# The same with one or two bits more, from highs (..., bytes).
+# The same with one or two bits more, from qh (..., bytes).
 _CODES_HIGH = """
 <domain: "reader_edge", opset_import: ["" : 24, "reader_edge" : 1]>
-Codes{bits} (values, highs) => (codes)
+Codes{bits} (qs, qh) => (codes)
 {{
   last = Constant <value_ints = [-1]> ()
   four = Constant <value = uint8 {{4}}> ()
   mask = Constant <value = uint8 {{{mask}}}> ()
   shifts = Constant <value = uint8[{count}] {{{shifts}}}> ()
 
-  low = reader_edge.Codes4 (values)
+  low = reader_edge.Codes4 (qs)
   sizes = Shape (low)
-  packed = Unsqueeze (highs, last)
+  packed = Unsqueeze (qh, last)
   shifted = BitShift <direction = "RIGHT"> (packed, shifts)
   bits = BitwiseAnd (shifted, mask)
   raised = BitShift <direction = "LEFT"> (bits, four)
@@ -45,13 +45,13 @@ Codes{bits} (values, highs) => (codes)
 }}
 """
 
-# values (..., bytes) -> (..., n): what their codes stand for.
+# qs (..., bytes) -> (..., n): what their codes stand for.
 _LEVELS = """
 <domain: "reader_edge", opset_import: ["" : 24, "reader_edge" : 1]>
-{name}Levels (values) => (levels)
+{name}Levels (qs) => (levels)
 {{
   table = Constant <value = uint8[16] {{{levels}}}> ()
-  codes = reader_edge.Codes4 (values)
+  codes = reader_edge.Codes4 (qs)
   places = Cast <to = 6> (codes)
   levels = Gather (table, places)
 }}
@@ -113,21 +113,21 @@ RoundedBlocks (rows, sizes) => (rounded, steps, step)
 }
 """
 
-# highs (..., bytes), h bits a code -> (..., n / 2), the same two a byte. Products unpack no codes: where ONNX Runtime
+# qh (..., bytes), h bits a code -> (..., n / 2), the same two a byte. Products unpack no codes: where ONNX Runtime
 # folds constants, all that is between lies in memory until every matrix of the model is done.
 _HIGH_HALVES = """
 <domain: "reader_edge", opset_import: ["" : 24]>
-HighHalves{bits} (highs) => (halves)
+HighHalves{bits} (qh) => (halves)
 {{
   last = Constant <value_ints = [-1]> ()
   shifts = Constant <value = uint8[{count}] {{{shifts}}}> ()
   first_mask = Constant <value = uint8 {{{first_mask}}}> ()
   second_mask = Constant <value = uint8 {{{second_mask}}}> ()
   left = Constant <value = uint8 {{{left}}}> ()
-  leading = Shape <start = 0, end = -1> (highs)
+  leading = Shape <start = 0, end = -1> (qh)
   sizes = Concat <axis = 0> (leading, last)
 
-  packed = Unsqueeze (highs, last)
+  packed = Unsqueeze (qh, last)
   shifted = BitShift <direction = "RIGHT"> (packed, shifts)
   first = BitwiseAnd (shifted, first_mask)
   second = BitwiseAnd (shifted, second_mask)
@@ -164,7 +164,7 @@ _PRODUCT = """
     (rounded, {codes}, scales, {result}_zeros)
 """
 _TWO_PRODUCTS = """
-  halves = reader_edge.HighHalves{bits} (highs)
+  halves = reader_edge.HighHalves{bits} (qh)
 {low}
 {high}
   sixteen = Constant <value_float = 16.0> ()
@@ -189,9 +189,9 @@ _WITH_MINIMA = """
 def lookup_definitions(block_type: BlockType) -> list[str]:
     """What lookups in a matrix of a type need."""
     texts = [] if block_type.bits == 8 else [CODES_4]
-    if block_type.high_bits:
-        shifts = range(0, 8, block_type.high_bits)
-        mask = 2**block_type.high_bits - 1
+    if block_type.qh_bits:
+        shifts = range(0, 8, block_type.qh_bits)
+        mask = 2**block_type.qh_bits - 1
         texts.append(_CODES_HIGH.format(bits=block_type.bits, mask=mask, count=len(shifts), shifts=_list(shifts)))
     if block_type.blocks_per_super_block > 1:
         texts.append(_SHARED_NUMBERS)
@@ -201,7 +201,7 @@ def lookup_definitions(block_type: BlockType) -> list[str]:
 def product_definitions(block_type: BlockType) -> list[str]:
     """What products by a matrix of a type need."""
     texts = [_SHARED_NUMBERS] if block_type.blocks_per_super_block > 1 else []
-    if block_type.high_bits:
+    if block_type.qh_bits:
         texts.append(_high_halves(block_type))
     if block_type.levels:
         texts += [CODES_4, *_of_levels(block_type)]
@@ -217,7 +217,7 @@ def _of_levels(block_type: BlockType) -> list[str]:
 
 
 def _high_halves(block_type: BlockType) -> str:
-    bits = block_type.high_bits
+    bits = block_type.qh_bits
     shifts, mask = range(0, 8, 2 * bits), 2**bits - 1
     return _HIGH_HALVES.format(
         bits=block_type.bits,
@@ -232,15 +232,15 @@ def _high_halves(block_type: BlockType) -> str:
 def _definition(block_type: BlockType) -> str:
     """The text of a type's product."""
     bits, zero = block_type.bits, block_type.zero
-    if block_type.high_bits:
-        low = _product_text(block_type, "low_product", "values", 4, zero % 16)
+    if block_type.qh_bits:
+        low = _product_text(block_type, "low_product", "qs", 4, zero % 16)
         high = _product_text(block_type, "high_product", "halves", 4, zero // 16)
         product = _TWO_PRODUCTS.format(bits=bits, low=low, high=high)
     elif block_type.levels:
-        levels = f"  levels = reader_edge.{block_type.name}Levels (values)"
+        levels = f"  levels = reader_edge.{block_type.name}Levels (qs)"
         product = levels + _product_text(block_type, "product", "levels", 8, zero)
     else:
-        product = _product_text(block_type, "product", "values", bits, zero)
+        product = _product_text(block_type, "product", "qs", bits, zero)
     minima = _WITH_MINIMA.format(minima=_numbers_text(block_type, "minimum", "minima"))
     return _LINEAR.format(
         name=block_type.name,

@@ -65,11 +65,11 @@ def looked_up(editor: GraphEditor, matrix: StoredBlocks, indices: ir.Value) -> i
 def _levels(editor: GraphEditor, block_type: BlockType, parts: Mapping[str, ir.Value]) -> ir.Value:
     """(..., blocks, n) of arrays (..., blocks, bytes)."""
     if block_type.bits == 8:
-        return parts["values"]
+        return parts["qs"]
     if block_type.levels:
         operator = f"{block_type.name}Levels"
-        return editor.op(operator, [parts["values"]], domain=OPERATOR_DOMAIN, dtype=ir.DataType.UINT8)
-    inputs = [parts[name] for name in ("values", "highs") if name in parts]
+        return editor.op(operator, [parts["qs"]], domain=OPERATOR_DOMAIN, dtype=ir.DataType.UINT8)
+    inputs = [parts[name] for name in ("qs", "qh") if name in parts]
     return editor.op(f"Codes{block_type.bits}", inputs, domain=OPERATOR_DOMAIN, dtype=ir.DataType.UINT8)
 
 

@@ -51,13 +51,13 @@ def _integers(block_type: BlockType, field: UInt8Array) -> dict[str, Array]:
 
 
 def _codes(block_type: BlockType, fields: _Fields) -> dict[str, Array]:
-    """values, and highs where there are any, as `Blocks` have them."""
+    """qs, and qh where there are any, as `Blocks` have them."""
     num_rows, per_block = len(fields["qs"]), block_type.num_inputs
     if block_type.bits == 8:
-        return {"values": (fields["qs"] ^ np.uint8(128)).reshape(num_rows, -1, per_block)}  # from -128 on
-    arrays: dict[str, Array] = {"values": _packed(fields["qs"], block_type.low_run, 4, per_block)}
-    if bits := block_type.high_bits:
-        arrays["highs"] = _packed(fields["qh"], block_type.high_run, bits, per_block)
+        return {"qs": (fields["qs"] ^ np.uint8(128)).reshape(num_rows, -1, per_block)}  # from -128 on
+    arrays: dict[str, Array] = {"qs": _packed(fields["qs"], block_type.qs_run, 4, per_block)}
+    if bits := block_type.qh_bits:
+        arrays["qh"] = _packed(fields["qh"], block_type.qh_run, bits, per_block)
     return arrays
 
 

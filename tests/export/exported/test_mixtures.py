@@ -98,7 +98,7 @@ def test_mxfp4_of_a_folder_stays_as_it_is(tiny_model: TinyModel, tmp_path: Path)
         if ".mxfp4." in name
     }
     for name in ("gate_up_proj", "down_proj"):
-        for part, ours in (("blocks", "values"), ("scales", "scale_exponents")):
+        for part, ours in (("blocks", "qs"), ("scales", "scale_exponents")):
             expected = stored[f"model.layers.1.mlp.experts.{name}_{part}"].numpy()
             (found,) = (array for key, array in constants.items() if f"layers.1.mlp.experts.{name}.mxfp4.{ours}" in key)
             np.testing.assert_array_equal(found, expected)

@@ -74,8 +74,8 @@ class Mxfp4Tensors(ExpertTensors):
 
     def blocks_of(self, expert: int) -> Blocks:
         """An expert's matrix (J, K), as it is stored."""
-        values, exponents = self.blocks.read_part(expert).numpy(), self.scales.read_part(expert).numpy()
-        return Blocks(MXFP4, {"values": values, "scale_exponents": exponents})
+        qs, exponents = self.blocks.read_part(expert).numpy(), self.scales.read_part(expert).numpy()
+        return Blocks(MXFP4, {"qs": qs, "scale_exponents": exponents})
 
 
 def gather_experts(

@@ -8,18 +8,18 @@ namespace {
 
 constexpr std::size_t kMaxInputs = 1 << 24;  // of a row; sizes in bytes stay far from overflow
 
-// One after another, each of the sizes that the values' give it.
+// One after another, each of the sizes that qs give it.
 class Constants {
  public:
   Constants(const KernelAttributes& attributes, const GgufType& type, const GgufPlace& place)
       : attributes_(attributes), place_(place), index_(place.first) {
-    const auto values = attributes.constant<std::uint8_t>(index_);
+    const auto qs = attributes.constant<std::uint8_t>(index_);
     const std::size_t rank = 3 + place.is_stacked;
-    if (values.sizes.size() != rank || values.count(0, rank) == 0 || values.size(rank - 1) != type.value_bytes()) {
-      refuse("its values need outputs, blocks, and bytes of a block");
+    if (qs.sizes.size() != rank || qs.count(0, rank) == 0 || qs.size(rank - 1) != type.qs_bytes()) {
+      refuse("its qs need outputs, blocks, and bytes of a block");
     }
-    if (place.is_stacked) num_matrices = values.size(0);
-    num_outputs = values.size(rank - 3), num_blocks = values.size(rank - 2);
+    if (place.is_stacked) num_matrices = qs.size(0);
+    num_outputs = qs.size(rank - 3), num_blocks = qs.size(rank - 2);
     if (num_blocks % type.super_block != 0 || num_blocks > kMaxInputs / type.block_inputs) {
       refuse("its number of blocks is out of range");
     }
@@ -53,8 +53,8 @@ std::vector<GgufWeight> gguf_weights(const KernelAttributes& attributes, const G
   Constants constants(attributes, type, place);
   const std::size_t num_blocks = constants.num_blocks, numbers = num_blocks / type.super_block;
   GgufArrays arrays;
-  arrays.values = constants.next<std::uint8_t>(num_blocks, type.value_bytes());
-  if (type.high_bits() > 0) arrays.highs = constants.next<std::uint8_t>(num_blocks, type.high_bytes());
+  arrays.qs = constants.next<std::uint8_t>(num_blocks, type.qs_bytes());
+  if (type.qh_bits() > 0) arrays.qh = constants.next<std::uint8_t>(num_blocks, type.qh_bytes());
   if (type.has_exponents) {
     arrays.exponents = constants.next<std::uint8_t>(numbers);
   } else {
@@ -67,8 +67,8 @@ std::vector<GgufWeight> gguf_weights(const KernelAttributes& attributes, const G
   std::vector<GgufWeight> weights;
   for (std::size_t matrix = 0; matrix < constants.num_matrices; ++matrix) {
     weights.emplace_back(type, arrays, constants.num_outputs, num_blocks);
-    arrays.values += constants.num_outputs * num_blocks * type.value_bytes();
-    if (arrays.highs != nullptr) arrays.highs += constants.num_outputs * num_blocks * type.high_bytes();
+    arrays.qs += constants.num_outputs * num_blocks * type.qs_bytes();
+    if (arrays.qh != nullptr) arrays.qh += constants.num_outputs * num_blocks * type.qh_bytes();
     if (arrays.scales != nullptr) arrays.scales += constants.num_outputs * numbers;
     if (arrays.exponents != nullptr) arrays.exponents += constants.num_outputs * numbers;
     if (arrays.scale_codes != nullptr) arrays.scale_codes += constants.num_outputs * num_blocks;

@@ -17,7 +17,7 @@ struct GgufPlace {
   bool is_stacked;
 };
 
-// values (J, blocks, bytes), [highs (J, blocks, bytes),] scales (J, blocks or fewer), [scale_codes (J, blocks),]
+// qs (J, blocks, bytes), [qh (J, blocks, bytes),] scales (J, blocks or fewer), [scale_codes (J, blocks),]
 // [minima, likewise, [minimum_codes]]; with an axis of experts before them where they are stacked.
 std::vector<GgufWeight> gguf_weights(const KernelAttributes& attributes, const GgufType& type, const GgufPlace& place);
 
@@ -27,7 +27,7 @@ constexpr auto gguf_input_types() {
   std::array<ort::ElementType, kFirst + kType.num_inputs() - 1> types{ort::kFloat};
   std::size_t i = kFirst;
   types[i++] = ort::kUInt8;
-  if (kType.high_bits() > 0) types[i++] = ort::kUInt8;
+  if (kType.qh_bits() > 0) types[i++] = ort::kUInt8;
   while (i < types.size()) {
     types[i++] = kType.has_exponents ? ort::kUInt8 : ort::kFloat16;
     if (kType.has_super_blocks()) types[i++] = kType.has_signed_codes ? ort::kInt8 : ort::kUInt8;

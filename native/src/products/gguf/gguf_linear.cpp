@@ -9,12 +9,12 @@
 
 namespace reader_edge {
 
-GgufProduct::GgufProduct(const KernelAttributes& attributes, const GgufType& type)
+GgufLinearBase::GgufLinearBase(const KernelAttributes& attributes, const GgufType& type)
     : weight_(std::move(gguf_weights(attributes, type, {type.name, 1, false}).front())) {}
 
 // Rows as bytes, in memory that a thread keeps from call to call.
-GgufRows GgufProduct::rounded(KernelCall& call, const float* rows, const DistinctRows& distinct,
-                              const RowTasks& tasks) const {
+GgufRows GgufLinearBase::rounded(KernelCall& call, const float* rows, const DistinctRows& distinct,
+                                 const RowTasks& tasks) const {
   thread_local Scratch kept_values;
   thread_local Scratch kept_scales, kept_sums;
   thread_local Scratch kept_offsets;
@@ -34,7 +34,7 @@ GgufRows GgufProduct::rounded(KernelCall& call, const float* rows, const Distinc
   return all;
 }
 
-void GgufProduct::compute(KernelCall& call) const {
+void GgufLinearBase::compute(KernelCall& call) const {
   const auto rows = call.input<float>(0);
   const std::size_t rank = rows.sizes.size(), num_outputs = weight_.num_outputs(), num_inputs = weight_.num_inputs();
   if (rank == 0 || rows.size(rank - 1) != num_inputs) {

@@ -13,9 +13,9 @@
 
 namespace reader_edge {
 
-class GgufProduct {
+class GgufLinearBase {
  public:
-  GgufProduct(const KernelAttributes& attributes, const GgufType& type);
+  GgufLinearBase(const KernelAttributes& attributes, const GgufType& type);
   void compute(KernelCall& call) const;
 
  private:
@@ -24,16 +24,16 @@ class GgufProduct {
   GgufWeight weight_;
 };
 
-// rows, values (J, blocks, bytes), [highs (J, blocks, bytes),] scales (J, blocks or fewer), [scale_codes (J, blocks),]
+// rows, qs (J, blocks, bytes), [qh (J, blocks, bytes),] scales (J, blocks or fewer), [scale_codes (J, blocks),]
 // [minima, likewise, [minimum_codes]] -> (..., J)
 template <const GgufType& kType>
-class GgufLinear : public GgufProduct {
+class GgufLinear : public GgufLinearBase {
  public:
   static constexpr const char* kName = kType.name;
   static constexpr std::array kInputs = gguf_input_types<kType, 1>();
   static constexpr std::array kOutputs{ort::kFloat};
 
-  explicit GgufLinear(const KernelAttributes& attributes) : GgufProduct(attributes, kType) {}
+  explicit GgufLinear(const KernelAttributes& attributes) : GgufLinearBase(attributes, kType) {}
 };
 
 }  // namespace reader_edge

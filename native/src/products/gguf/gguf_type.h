@@ -20,13 +20,13 @@ struct GgufType {
   const std::uint8_t* levels = nullptr;
 
   constexpr std::size_t number_bytes() const { return has_exponents ? 1 : 2; }  // of a scale, and of a minimum
-  constexpr std::size_t high_bits() const { return bits == 8 ? 0 : bits - 4; }
-  constexpr std::size_t value_bytes() const { return bits == 8 ? block_inputs : block_inputs / 2; }  // of an output's block
-  constexpr std::size_t high_bytes() const { return block_inputs * high_bits() / 8; }
+  constexpr std::size_t qh_bits() const { return bits == 8 ? 0 : bits - 4; }
+  constexpr std::size_t qs_bytes() const { return bits == 8 ? block_inputs : block_inputs / 2; }  // of an output's block
+  constexpr std::size_t qh_bytes() const { return block_inputs * qh_bits() / 8; }
   constexpr bool has_super_blocks() const { return super_block > 1; }
-  // rows, values, [highs,] scales, [scale_codes,] [minima, [minimum_codes]]
+  // rows, qs, [qh,] scales, [scale_codes,] [minima, [minimum_codes]]
   constexpr std::size_t num_inputs() const {
-    return 2 + (high_bits() > 0) + (1 + has_super_blocks()) * (1 + has_minima);
+    return 2 + (qh_bits() > 0) + (1 + has_super_blocks()) * (1 + has_minima);
   }
 };
 

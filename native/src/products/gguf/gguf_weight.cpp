@@ -31,8 +31,8 @@ GgufWeight::GgufWeight(const GgufType& type, const GgufArrays& arrays, std::size
       num_blocks_(num_blocks),
       memory_(weight_memory(num_panels() * panel_bytes())) {
   const std::size_t numbers = num_blocks / type.super_block;
-  const PassingRows source({{arrays.values, num_blocks * type.value_bytes()},
-                            {arrays.highs, num_blocks * type.high_bytes()},
+  const PassingRows source({{arrays.qs, num_blocks * type.qs_bytes()},
+                            {arrays.qh, num_blocks * type.qh_bytes()},
                             {arrays.scales, numbers * sizeof(std::uint16_t)},
                             {arrays.exponents, numbers},
                             {arrays.scale_codes, num_blocks},
@@ -50,7 +50,7 @@ void GgufWeight::pack_output(const GgufArrays& arrays, std::size_t output) {
     pack_scales(arrays, output, first, count, chunk);
     for (std::size_t b = 0; b < count; ++b) {
       const std::size_t index = output * num_blocks_ + first + b;
-      pack_block(arrays.values + index * type_.value_bytes(), arrays.highs + index * type_.high_bytes(), lane,
+      pack_block(arrays.qs + index * type_.qs_bytes(), arrays.qh + index * type_.qh_bytes(), lane,
                  chunk + scale_bytes(count) + b * block_bytes());
     }
     chunk += chunk_bytes(count);
@@ -80,18 +80,17 @@ void GgufWeight::pack_scales(const GgufArrays& arrays, std::size_t output, std::
   }
 }
 
-void GgufWeight::pack_block(const std::uint8_t* values, const std::uint8_t* highs, std::size_t lane,
-                            std::int8_t* block) {
+void GgufWeight::pack_block(const std::uint8_t* qs, const std::uint8_t* qh, std::size_t lane, std::int8_t* block) {
   const bool is_byte = type_.bits == 8;
-  const std::size_t num_inputs = type_.block_inputs, high_bits = type_.high_bits();
+  const std::size_t num_inputs = type_.block_inputs, qh_bits = type_.qh_bits();
   const std::size_t behind = is_byte ? 0 : num_inputs / 2;  // what shares a byte lies so much later
   std::int8_t* const out = block + lane * kLaneInputs;
-  for (std::size_t k = 0; k < type_.value_bytes(); k += kLaneInputs) {
+  for (std::size_t k = 0; k < type_.qs_bytes(); k += kLaneInputs) {
     std::uint8_t four[kLaneInputs];
     if (is_byte) {
-      std::memcpy(four, values + k, kLaneInputs);
+      std::memcpy(four, qs + k, kLaneInputs);
     } else {
-      const std::uint8_t *const low = values + k / 2, *const high = values + (k + behind) / 2;
+      const std::uint8_t *const low = qs + k / 2, *const high = qs + (k + behind) / 2;
       for (std::size_t pair = 0; pair < 2; ++pair) {
         four[2 * pair] = static_cast<std::uint8_t>((low[pair] & 15) | (high[pair] & 15) << 4);
         four[2 * pair + 1] = static_cast<std::uint8_t>(low[pair] >> 4 | (high[pair] & 240));
@@ -99,10 +98,10 @@ void GgufWeight::pack_block(const std::uint8_t* values, const std::uint8_t* high
     }
     std::memcpy(out + k / kLaneInputs * kVector, four, kLaneInputs);
   }
-  std::int8_t* const masks = block + type_.value_bytes() * kGgufOutputs;
-  for (std::size_t k = 0; high_bits > 0 && k < num_inputs; ++k) {
-    const unsigned bits = highs[k * high_bits / 8] >> (k * high_bits % 8);
-    for (std::size_t bit = 0; bit < high_bits; ++bit) {
+  std::int8_t* const masks = block + type_.qs_bytes() * kGgufOutputs;
+  for (std::size_t k = 0; qh_bits > 0 && k < num_inputs; ++k) {
+    const unsigned bits = qh[k * qh_bits / 8] >> (k * qh_bits % 8);
+    for (std::size_t bit = 0; bit < qh_bits; ++bit) {
       const std::size_t place = lane * kLaneInputs + k % kLaneInputs;  // within 64 bits
       std::int8_t* const mask = masks + (bit * (num_inputs / kLaneInputs) + k / kLaneInputs) * (kVector / 8);
       mask[place / 8] = static_cast<std::int8_t>(mask[place / 8] | (bits >> bit & 1) << place % 8);

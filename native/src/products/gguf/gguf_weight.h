@@ -13,11 +13,11 @@ namespace reader_edge {
 constexpr std::size_t kGgufOutputs = 16;       // of a panel
 constexpr std::size_t kGgufChunkInputs = 256;  // whose scales lie together before their codes
 
-// Arrays of a package: values (J, blocks, value_bytes), two codes a byte, the first in its low half, or one; highs (J,
-// blocks, high_bytes), the bits above, those of the first input lowest; scales and minima (J, blocks / super_block) in fp16,
-// or exponents; their codes (J, blocks).
+// Arrays of a package: qs (J, blocks, qs_bytes), two codes a byte, the first in its low half, or one; qh (J, blocks,
+// qh_bytes), the bits above, those of the first input lowest; scales and minima (J, blocks / super_block) in fp16, or
+// exponents; their codes (J, blocks).
 struct GgufArrays {
-  const std::uint8_t *values = nullptr, *highs = nullptr;
+  const std::uint8_t *qs = nullptr, *qh = nullptr;
   const std::uint16_t* scales = nullptr;
   const std::uint8_t* exponents = nullptr;
   const std::uint8_t* scale_codes = nullptr;
@@ -26,7 +26,7 @@ struct GgufArrays {
 };
 
 // Panels of outputs, each in chunks of inputs. A chunk is scales and minima (blocks, outputs), or (1, outputs) and then
-// their codes (blocks, outputs); then its blocks, each: values, whose every vector holds four inputs of each output, and
+// their codes (blocks, outputs); then its blocks, each: qs, whose every vector holds four inputs of each output, and
 // in the high halves of bytes four others, half a block on; then, for every four inputs, 64 bits for each high bit.
 class GgufWeight {
  public:
@@ -43,13 +43,13 @@ class GgufWeight {
 
   std::size_t chunk_blocks() const { return kGgufChunkInputs / type_.block_inputs; }
   std::size_t scale_bytes(std::size_t num_blocks) const;  // of a chunk of so many blocks, a multiple of 64
-  std::size_t block_bytes() const { return (type_.value_bytes() + type_.high_bytes()) * kGgufOutputs; }
+  std::size_t block_bytes() const { return (type_.qs_bytes() + type_.qh_bytes()) * kGgufOutputs; }
   std::size_t chunk_bytes(std::size_t num_blocks) const { return scale_bytes(num_blocks) + num_blocks * block_bytes(); }
 
  private:
   void pack_output(const GgufArrays& arrays, std::size_t output);
   void pack_scales(const GgufArrays& arrays, std::size_t output, std::size_t first, std::size_t count, std::int8_t* chunk);
-  void pack_block(const std::uint8_t* values, const std::uint8_t* highs, std::size_t lane, std::int8_t* block);
+  void pack_block(const std::uint8_t* qs, const std::uint8_t* qh, std::size_t lane, std::int8_t* block);
 
   GgufType type_;
   std::size_t num_outputs_, num_blocks_;
