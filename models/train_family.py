@@ -43,21 +43,24 @@ _SIZES: dict[str, Any] = {
     "eos_token_id": END_OF_TEXT_ID,
     "pad_token_id": None,
 }
+_QWEN3_5: dict[str, Any] = {
+    "head_dim": 64,
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+    "linear_num_key_heads": 4,
+    "linear_num_value_heads": 8,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+    "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.25, "mrope_section": [3, 3, 2]},
+}
+_EXPERTS: dict[str, Any] = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 256}
+_LEARNING: dict[str, Any] = {"output_router_logits": True, "router_aux_loss_coef": 0.01}
 CONFIGS: dict[str, dict[str, Any]] = {
     "lfm2": {
         "layer_types": ["conv", "conv", "conv", "full_attention"],
         "block_auto_adjust_ff_dim": False,
         "conv_L_cache": 3,
     },
-    "qwen3_5_text": {
-        "head_dim": 64,
-        "layer_types": ["linear_attention"] * 3 + ["full_attention"],
-        "linear_num_key_heads": 4,
-        "linear_num_value_heads": 8,
-        "linear_key_head_dim": 32,
-        "linear_value_head_dim": 32,
-        "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.25, "mrope_section": [3, 3, 2]},
-    },
+    "qwen3_5_text": _QWEN3_5,
     "granitemoehybrid": {
         "layer_types": ["linear_attention"] * 3 + ["full_attention"],
         "num_local_experts": 0,
@@ -69,14 +72,45 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "mamba_d_state": 32,
         "attention_multiplier": 0.125,
     },
-    "qwen3_moe": {
-        "head_dim": 64,
-        "num_experts": 8,
+    "granitemoehybrid_experts": {
+        "model_type": "granitemoehybrid",
+        "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+        "num_local_experts": 8,
         "num_experts_per_tok": 2,
+        "intermediate_size": 256,
+        "shared_intermediate_size": 256,
+        "mamba_n_heads": 8,
+        "mamba_d_head": 64,
+        "mamba_n_groups": 1,
+        "mamba_d_state": 32,
+        "attention_multiplier": 0.125,
+        **_LEARNING,
+    },
+    "qwen3_moe": {"head_dim": 64, "norm_topk_prob": True, **_EXPERTS, **_LEARNING},
+    "qwen3_5_moe_text": {**_QWEN3_5, "shared_expert_intermediate_size": 256, **_EXPERTS, **_LEARNING},
+    "gpt_oss": {
+        "head_dim": 64,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "sliding_window": 128,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "intermediate_size": 256,
+        "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"},
+        **_LEARNING,
+    },
+    "gemma4_text": {
+        "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
+        "sliding_window": 128,
+        "head_dim": 64,
+        "global_head_dim": 128,
+        "num_global_key_value_heads": 1,
+        "attention_k_eq_v": True,
+        "hidden_size_per_layer_input": 0,
+        "num_kv_shared_layers": 0,
+        "enable_moe_block": True,
+        "num_experts": 8,
+        "top_k_experts": 2,
         "moe_intermediate_size": 256,
-        "norm_topk_prob": True,
-        "output_router_logits": True,
-        "router_aux_loss_coef": 0.01,
     },
 }
 
@@ -84,7 +118,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 def new_model(family: str) -> PreTrainedModel:
     """A fresh model with initial weights as the library draws them."""
     torch.manual_seed(SEED)
-    config = AutoConfig.for_model(family, **_SIZES, **CONFIGS[family])
+    config = AutoConfig.for_model(**{"model_type": family} | _SIZES | CONFIGS[family])
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
     return model
 

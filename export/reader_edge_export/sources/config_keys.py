@@ -232,6 +232,7 @@ HARMLESS = frozenset(
     | {"use_cache", "cache_implementation", "_attn_implementation", "_attn_implementation_autoset"}
     | {"attn_implementation", "_attn_implementation_internal", "_experts_implementation", "experts_implementation"}
     | {"_experts_implementation_internal", "output_attentions", "output_hidden_states", "return_dict"}
+    | {"output_router_logits"}
     | {"use_return_dict", "torchscript", "chunk_size_feed_forward", "keys_to_ignore_at_inference"}
     | {"use_flash_attn", "flash_attn", "attn_impl", "use_cache_quantization", "use_cache_kernel"}
     | {"_flash_attn_2_enabled", "use_flash_attention", "use_flash_attention_2", "_flash_attn", "use_sdpa", "_use_sdpa"}
@@ -265,7 +266,7 @@ _INERT: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(("use_pos_enc", "block_use_swiglu"), (True,)),
     **dict.fromkeys(("embedding_multiplier", "residual_multiplier", "logits_scaling", "logit_scale"), (1,)),
     **dict.fromkeys(("partial_rotary_factor", "rotary_pct", "interpolate_factor", "full_attn_mod"), (1,)),
-    **dict.fromkeys(("lm_head_bias", "qkv_bias", "output_router_logits"), (False,)),
+    **dict.fromkeys(("lm_head_bias", "qkv_bias"), (False,)),
     **dict.fromkeys(("num_experts", "num_local_experts", "n_shared_experts", "num_nextn_predict_layers"), (0,)),
     **dict.fromkeys(("attention_multiplier", "lm_head_multiplier", "scale_emb"), (1,)),
     **dict.fromkeys(("num_experts_per_tok", "first_k_dense_replace", "mtp_num_hidden_layers"), (0,)),

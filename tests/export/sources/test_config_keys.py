@@ -81,6 +81,7 @@ LEFTOVERS = {
     "transformers.js_config": {"dtype": "q4"},
     "model_max_length": 2048,
     "num_assistant_tokens": 20,
+    "output_router_logits": True,
 }
 
 
