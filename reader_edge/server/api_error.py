@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from starlette.exceptions import HTTPException
@@ -21,6 +22,9 @@ from reader_edge_runtime.errors import (
 from reader_edge_runtime.outside.user_input import shown
 
 Value = TypeVar("Value")
+Handler = Callable[[Request], Awaitable[Response]]
+
+NO_EMBEDDINGS = "The model here answers in text and makes no embeddings: ask one that is made for them."
 
 _LOG = logging.getLogger(__name__)
 _PLAIN = "send a plain prompt to '/v1/completions', or with 'raw': true to '/api/generate'"
@@ -102,6 +106,15 @@ def api_error(error: Exception) -> ApiError:
             return ApiError(error.status_code, f"{error.detail}.")
     _LOG.error("A request failed.", exc_info=error)
     return ApiError(500, "The server failed to answer; its log says why.", code="internal_error")
+
+
+def refusing(status: int, sentence: str, is_ollama: bool = False) -> Handler:
+    """A route's handler that refuses whatever is asked."""
+
+    async def refuse(request: Request) -> Response:
+        return ApiError(status, sentence, code="unsupported_endpoint").response(is_ollama)
+
+    return refuse
 
 
 async def error_response(request: Request, error: Exception) -> Response:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from itertools import islice
-from typing import Any, TypeVar, dataclass_transform, get_args
+from typing import Annotated, Any, TypeVar, dataclass_transform, get_args
 
 import msgspec
 from msgspec import Meta, inspect
@@ -41,14 +41,23 @@ def only(value: bool) -> Meta:
 class _Strict(msgspec.StructMeta, ABCMeta):
     """The options that all classes of the contract share. ABCMeta: shared bodies have abstract members."""
 
-    def __new__(mcls, name: str, bases: tuple[type, ...], members: dict[str, Any], **options: Any) -> "_Strict":
+    def __new__(
+        mcls, name: str, bases: tuple[type, ...], members: dict[str, Any], ignored: str = "", **options: Any
+    ) -> "_Strict":
         options |= {"forbid_unknown_fields": True, "frozen": True, "kw_only": True}
+        if ignored:  # in a class between, since annotations are evaluated late from Python 3.14 on
+            fields = dict.fromkeys(ignored.split(), Annotated[Any, IGNORED])
+            between = {"__module__": members["__module__"], "__annotations__": fields, **dict.fromkeys(fields)}
+            bases = (super().__new__(mcls, f"_{name}", bases, between, **options),)
         return super().__new__(mcls, name, bases, members, **options)
 
 
 @dataclass_transform(kw_only_default=True)
 class JsonObject(msgspec.Struct, metaclass=_Strict):
-    """An object of a request. A field that is null is as good as one left out; unknown fields are refused by name."""
+    """An object of a request. A field that is null is as good as one left out; unknown fields are refused by name.
+
+    ignored: option of a class, names of fields that are taken for other systems' sake and change nothing.
+    """
 
 
 def within(config: type, name: str) -> Meta:

@@ -1,17 +1,14 @@
 """What clients ask to find out which models there are, and how to load one: OpenAI's and LM Studio's words for it."""
 
 import time
-from collections.abc import Awaitable, Callable
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from reader_edge.server.api_error import ApiError, no_model
+from reader_edge.server.api_error import NO_EMBEDDINGS, Handler, no_model, refusing
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime.package.manifest import Manifest
-
-Handler = Callable[[Request], Awaitable[Response]]
 
 # Asked by clients of other servers, which load models when told to, or tell of their slots and tokens.
 _LOADING = (
@@ -29,7 +26,6 @@ def discovery_routes(settings: ServerSettings, manifest: Manifest) -> list[Route
         **{"id": name, "object": "model", "type": "llm", "publisher": "reader-edge", "arch": manifest.architecture},
         **{"compatibility_type": "onnx", "state": "loaded", "max_context_length": manifest.max_context},
     }
-
     for_studio_1 = {
         **{"type": "llm", "publisher": "reader-edge", "key": name, "display_name": name, "format": None},
         **{"architecture": manifest.architecture, "quantization": None, "params_string": None},
@@ -51,18 +47,12 @@ def discovery_routes(settings: ServerSettings, manifest: Manifest) -> list[Route
 
         return tell
 
-    def refusing(sentence: str, status: int = 400) -> Handler:
-        async def refuse(request: Request) -> Response:
-            return ApiError(status, sentence, code="unsupported_endpoint").response()
-
-        return refuse
-
-    loaded = refusing(f"{name!r} is loaded as long as the server runs, and no other model can be: ask it right away.")
+    loaded = f"{name!r} is loaded as long as the server runs, and no other model can be: ask it right away."
     return [
-        *(Route(path, loaded, methods=["POST"]) for path in _LOADING),
-        Route("/v1/embeddings", refusing(_EMBEDDINGS), methods=["POST"]),
-        *(Route(path, refusing(_INSIDE, 404), methods=["GET", "POST"]) for path in ("/props", "/slots")),
-        *(Route(path, refusing(_TOKENS, 404), methods=["POST"]) for path in ("/tokenize", "/detokenize")),
+        *(Route(path, refusing(400, loaded), methods=["POST"]) for path in _LOADING),
+        Route("/v1/embeddings", refusing(400, NO_EMBEDDINGS), methods=["POST"]),
+        *(Route(path, refusing(404, _INSIDE), methods=["GET", "POST"]) for path in ("/props", "/slots")),
+        *(Route(path, refusing(404, _TOKENS), methods=["POST"]) for path in ("/tokenize", "/detokenize")),
         Route("/v1/models", telling(model)),
         Route("/v1/models/{name:path}", telling(model)),
         Route("/api/v1/models", tell_studio_1),
@@ -71,7 +61,6 @@ def discovery_routes(settings: ServerSettings, manifest: Manifest) -> list[Route
     ]
 
 
-_EMBEDDINGS = "The model here answers in text and makes no embeddings: ask one that is made for them."
 _INSIDE = (
     "The server does not show its slots: '/v1/models' names the model and its context, '/metrics' has its figures."
 )

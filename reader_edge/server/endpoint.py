@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from reader_edge.server.answer_reader import AnswerReader
+from reader_edge.server.answer_parser import AnswerParser
 from reader_edge.server.api_error import ApiError, api_error
 from reader_edge.server.completion_request import CompletionRequest, Json
 from reader_edge.server.completion_run import CompletionRun
@@ -111,10 +111,10 @@ class Endpoint(ABC, Generic[Body]):
     def _tokenizer(self) -> Tokenizer:
         return self._engine.engine.tokenizer
 
-    def _reader(self, completion: CompletionRequest) -> AnswerReader:
-        """What reads one answer, from its beginning on."""
+    def _parser(self, completion: CompletionRequest) -> AnswerParser:
+        """Of one answer, from its beginning on."""
         use, is_formed = completion.use, completion.form.grammar is not None
-        return AnswerReader(ToolCallParser(use, self._tokenizer.call_form, is_formed) if use.tools else None)
+        return AnswerParser(ToolCallParser(use, self._tokenizer.call_form, is_formed) if use.tools else None)
 
     @abstractmethod
     def _completion_request(self, body: Body) -> CompletionRequest:

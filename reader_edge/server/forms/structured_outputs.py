@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from reader_edge.server.api_error import ApiError, wrong_value
-from reader_edge.server.contract import IGNORED, JsonObject
+from reader_edge.server.contract import JsonObject
 from reader_edge_runtime import Grammar
 
 _KINDS = {"json": "json_schema", "regex": "regex", "choice": "choice", "grammar": "lark"}
@@ -59,7 +59,7 @@ ChoiceForm = Annotated[
 ]
 
 
-class StructuredOutputs(JsonObject):
+class StructuredOutputs(JsonObject, ignored="disable_additional_properties disable_any_whitespace disable_fallback"):
     """vLLM's: one of these. regex: in Rust's syntax. grammar: in llguidance's form of Lark."""
 
     json: JsonForm | None = None
@@ -67,9 +67,6 @@ class StructuredOutputs(JsonObject):
     choice: ChoiceForm | None = None
     grammar: str | None = None
     json_object: bool = False
-    disable_additional_properties: Annotated[Any, IGNORED] = None
-    disable_any_whitespace: Annotated[Any, IGNORED] = None
-    disable_fallback: Annotated[Any, IGNORED] = None
 
 
 class RequestedFormat(NamedTuple):

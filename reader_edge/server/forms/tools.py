@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from reader_edge.server.api_error import ApiError, agreed, wrong_value
-from reader_edge.server.contract import IGNORED, JsonObject
+from reader_edge.server.contract import JsonObject
 
 _MAX_TOOLS = 128
 
@@ -34,12 +34,11 @@ class Function(JsonObject):
         return {"type": "function", "function": {name: value for name, value in given.items() if value is not None}}
 
 
-class Tool(JsonObject, tag_field="type", tag="function"):
+class Tool(JsonObject, tag_field="type", tag="function", ignored="cache_control"):
     """A function, as chats declare it."""
 
     function: Function
     strict: bool | None = None  # where some clients have it
-    cache_control: Annotated[Any, IGNORED] = None
 
     @property
     def declared(self) -> Json:

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from reader_edge.server.answer_reader import THOUGHT, AnswerReader, text_in
+from reader_edge.server.answer_parser import THOUGHT, AnswerParser, text_in
 from reader_edge.server.api_error import ApiError, api_error, shown_json
 from reader_edge.server.completion_request import CompletionRequest, Json
 from reader_edge.server.completion_run import CompletionRun
@@ -38,18 +38,18 @@ class AnswerPiece(NamedTuple):
     calls: tuple[Json, ...] = ()
 
 
-class OllamaReader:
+class OllamaParser:
     """Reads one answer: thoughts and texts as they come, calls once they are whole; one that was cut is left out."""
 
-    def __init__(self, reader: AnswerReader) -> None:
-        self._reader = reader
+    def __init__(self, parser: AnswerParser) -> None:
+        self._parser = parser
         self._name = ""
         self._arguments = ""
         self._number = -1
 
     def push(self, answered: GenerationChunk | GenerationResult) -> AnswerPiece:
         """What a further piece says, or the whole answer."""
-        said = self._reader.push(answered)
+        said = self._parser.push(answered)
         calls: list[Json] = []
         for each in said:
             if each.call >= 0 and each.call != self._number:
@@ -108,15 +108,15 @@ class OllamaEndpoint(Endpoint[AnyBody]):
         self, body: AnyBody, completion: CompletionRequest, answers: CompletionRun, results: list[GenerationResult]
     ) -> Json:
         result = results[0]
-        said = self._said(OllamaReader(self._reader(completion)).push(result), self._logprobs(result))
+        said = self._said(OllamaParser(self._parser(completion)).push(result), self._logprobs(result))
         return self._head(body) | said | _end(result.finish_reason, result.stats, answers)
 
     async def _events(
         self, body: AnyBody, completion: CompletionRequest, answers: CompletionRun
     ) -> AsyncGenerator[Json, None]:
-        reader = OllamaReader(self._reader(completion))
+        parser = OllamaParser(self._parser(completion))
         async for _, chunk in answers.pieces():
-            piece, logprobs = reader.push(chunk), self._logprobs(chunk)
+            piece, logprobs = parser.push(chunk), self._logprobs(chunk)
             if any(piece) or logprobs:
                 yield self._head(body) | self._said(piece, logprobs) | {"done": False}
             if chunk.finish_reason is not None and chunk.stats is not None:

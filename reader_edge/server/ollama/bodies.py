@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, field
 
 from reader_edge.server.api_error import ApiError, agreed
-from reader_edge.server.contract import IGNORED, UNSUPPORTED, JsonObject, within
+from reader_edge.server.contract import UNSUPPORTED, JsonObject, within
 from reader_edge.server.forms.structured_outputs import RequestedFormat, schema_form
 from reader_edge.server.forms.tools import MaxTools, Tool, ToolUse
 from reader_edge.server.ollama.open_calls import OpenCalls
-from reader_edge.server.openai.answer_body import Stop
+from reader_edge.server.openai.generation_body import Stop
 from reader_edge.server.openai.messages import MAX_CALLS, MAX_ITEMS, call_message
 from reader_edge_runtime import Conversation, GenerationConfig, Message, SamplingConfig
 from reader_edge_runtime.text.conversation import Encodable
@@ -26,7 +26,14 @@ _THINK = Meta(description="true, false, 'low', 'medium' or 'high'")
 Images = Annotated[tuple[Any, ...], Meta(max_length=0), UNSUPPORTED]
 
 
-class Options(JsonObject):
+# How Ollama loads a model, what belongs to `mirostat`, and a penalty of Open WebUI that Ollama does not know either.
+_IGNORED_OPTIONS = """
+    embedding_only f16_kv logits_all low_vram main_gpu new_topic_penalty mirostat_eta mirostat_tau num_batch
+    num_ctx num_gpu num_gqa num_keep num_thread numa penalize_newline use_mlock use_mmap vocab_only
+"""
+
+
+class Options(JsonObject, ignored=_IGNORED_OPTIONS):
     """How tokens are chosen, with Ollama's defaults, but for the penalty of repetition, which is off here.
 
     num_predict: 0 and less for as many tokens as there may be. repeat_last_n: 0 is no penalty; otherwise penalties
@@ -50,27 +57,6 @@ class Options(JsonObject):
     tfs_z: Annotated[Literal[1], UNSUPPORTED] = 1
     typical_p: Annotated[Literal[1], UNSUPPORTED] = 1
 
-    # How Ollama loads a model, and what belongs to `mirostat`: without effect on an answer here.
-    embedding_only: Annotated[Any, IGNORED] = None
-    f16_kv: Annotated[Any, IGNORED] = None
-    logits_all: Annotated[Any, IGNORED] = None
-    low_vram: Annotated[Any, IGNORED] = None
-    main_gpu: Annotated[Any, IGNORED] = None
-    new_topic_penalty: Annotated[Any, IGNORED] = None  # Open WebUI's, which Ollama does not know either
-    mirostat_eta: Annotated[Any, IGNORED] = None
-    mirostat_tau: Annotated[Any, IGNORED] = None
-    num_batch: Annotated[Any, IGNORED] = None
-    num_ctx: Annotated[Any, IGNORED] = None
-    num_gpu: Annotated[Any, IGNORED] = None
-    num_gqa: Annotated[Any, IGNORED] = None
-    num_keep: Annotated[Any, IGNORED] = None
-    num_thread: Annotated[Any, IGNORED] = None
-    numa: Annotated[Any, IGNORED] = None
-    penalize_newline: Annotated[Any, IGNORED] = None
-    use_mlock: Annotated[Any, IGNORED] = None
-    use_mmap: Annotated[Any, IGNORED] = None
-    vocab_only: Annotated[Any, IGNORED] = None
-
     def sampling(self) -> SamplingConfig:
         """Raises ConfigError."""
         has_penalties = self.repeat_last_n != 0
@@ -86,7 +72,7 @@ class Options(JsonObject):
         )
 
 
-class OllamaBody(JsonObject):
+class OllamaBody(JsonObject, ignored="keep_alive shift truncate"):
     """The fields that chats and completions share. A stream is the rule; keep_alive: the model stays until the end."""
 
     model: Annotated[str, Meta(description="the name of a model")] = ""
@@ -96,9 +82,6 @@ class OllamaBody(JsonObject):
     think: Annotated[bool | Literal["low", "medium", "high"], _THINK] | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, Meta(ge=0, le=_MAX_TOP_LOGPROBS)] = 0
-    keep_alive: Annotated[Any, IGNORED] = None
-    shift: Annotated[Any, IGNORED] = None
-    truncate: Annotated[Any, IGNORED] = None
 
     @property
     @abstractmethod
@@ -144,24 +127,21 @@ class OllamaBody(JsonObject):
         return args if self.think is None else {"enable_thinking": bool(self.think)} | args
 
 
-class OllamaFunction(JsonObject):
+class OllamaFunction(JsonObject, ignored="index description"):
     """A function that was called."""
 
     name: str
     arguments: Annotated[dict[str, Any] | str, Meta(description="an object, or a text of JSON")] = field(
         default_factory=dict
     )
-    index: Annotated[Any, IGNORED] = None
-    description: Annotated[Any, IGNORED] = None
 
 
-class OllamaCall(JsonObject):
+class OllamaCall(JsonObject, ignored="index"):  # Open WebUI's place for it
     """A call that the model made."""
 
     function: OllamaFunction
     id: str | None = None
     type: Annotated[Literal["function"], UNSUPPORTED] = "function"
-    index: Annotated[Any, IGNORED] = None  # Open WebUI's place for it
 
 
 class OllamaMessage(JsonObject):
@@ -177,12 +157,11 @@ class OllamaMessage(JsonObject):
     images: Images = ()
 
 
-class OllamaChatBody(OllamaBody):
+class OllamaChatBody(OllamaBody, ignored="system"):  # Open WebUI's, beside a system message
     """What `/api/chat` takes."""
 
     messages: Annotated[tuple[OllamaMessage, ...], _MESSAGES] = ()
     tools: Annotated[tuple[Tool, ...], MaxTools] = ()
-    system: Annotated[Any, IGNORED] = None  # Open WebUI's beside a system message; Ollama does not know it either
 
     @property
     def is_empty(self) -> bool:

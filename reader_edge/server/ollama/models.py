@@ -1,32 +1,26 @@
 """What Ollama's clients ask besides answers: which model there is, what it can do, and what cannot be done here."""
 
 import json
-from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
-from typing import Annotated, Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from reader_edge import __version__
-from reader_edge.server.api_error import ApiError, agreed, api_error
+from reader_edge.server.api_error import NO_EMBEDDINGS, ApiError, agreed, api_error, refusing
 from reader_edge.server.completion_request import Json
-from reader_edge.server.contract import IGNORED, JsonObject, decode
-from reader_edge.server.ollama.answering import check_ollama_model, read_ollama_values
+from reader_edge.server.contract import JsonObject, decode
+from reader_edge.server.ollama.answering import check_ollama_model, now, read_ollama_values
 from reader_edge.server.settings import ServerSettings, tagged
 from reader_edge_runtime import Engine
 
 # The interface that is spoken here; some clients ask for a version of Ollama that has tools and schemas.
 _OLLAMA_VERSION = "0.12.6"
 _NEVER = "2318-01-01T00:00:00Z"  # when the model is unloaded: Ollama tells such a date for one that stays
-_NO_EMBEDDINGS = "The model here answers in text and makes no embeddings: ask one that is made for them."
 _NO_CHANGES = (
     "This server has one model and changes nothing of it: use `reader-edge pull`, `export`, `rm` and `serve` on its "
     "command line."
 )
-
-Handler = Callable[[Request], Awaitable[Response]]
 
 
 class _ModelBody(JsonObject):
@@ -41,22 +35,14 @@ class _ModelBody(JsonObject):
         return agreed("model", self.model or None, "name", self.name or None) or ""
 
 
-class ShowBody(_ModelBody):
+class ShowBody(_ModelBody, ignored="verbose system template options"):
     """What `/api/show` takes."""
 
-    verbose: Annotated[Any, IGNORED] = None
-    system: Annotated[Any, IGNORED] = None
-    template: Annotated[Any, IGNORED] = None
-    options: Annotated[Any, IGNORED] = None
 
-
-class PullBody(_ModelBody):
+class PullBody(_ModelBody, ignored="insecure username password"):
     """What `/api/pull` takes."""
 
     stream: bool = True
-    insecure: Annotated[Any, IGNORED] = None
-    username: Annotated[Any, IGNORED] = None
-    password: Annotated[Any, IGNORED] = None
 
 
 class OllamaModels:
@@ -66,12 +52,13 @@ class OllamaModels:
         self._engine = engine
         self._settings = settings
         self._manifest = engine.package.manifest
-        self._since = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        self._since = now()
 
     @property
     def routes(self) -> list[Route]:
         """By Ollama's paths."""
-        unchanged = _refusing(501, _NO_CHANGES)
+        unchanged = refusing(501, _NO_CHANGES, is_ollama=True)
+        no_embeddings = refusing(400, NO_EMBEDDINGS, is_ollama=True)
         return [
             Route("/api/version", self._tell_version),
             Route("/api/tags", self._tell_models),
@@ -81,7 +68,7 @@ class OllamaModels:
             *(Route(f"/api/{name}", unchanged, methods=["POST"]) for name in ("create", "copy", "push")),
             Route("/api/delete", unchanged, methods=["DELETE"]),
             Route("/api/blobs/{digest}", unchanged, methods=["HEAD", "POST"]),
-            *(Route(f"/api/{name}", _refusing(400, _NO_EMBEDDINGS), methods=["POST"]) for name in _EMBEDDING_PATHS),
+            *(Route(f"/api/{name}", no_embeddings, methods=["POST"]) for name in ("embed", "embeddings")),
         ]
 
     async def _tell_version(self, request: Request) -> Response:
@@ -159,15 +146,7 @@ class OllamaModels:
         return ["completion", *(["tools"] if tokenizer.has_chat_template else []), *thinking]
 
 
-_EMBEDDING_PATHS = ("embed", "embeddings")
 _JSON, _LINES = "application/json", "application/x-ndjson"
-
-
-def _refusing(status: int, sentence: str) -> Handler:
-    async def refuse(request: Request) -> Response:
-        return ApiError(status, sentence).response(is_ollama=True)
-
-    return refuse
 
 
 def _answered(fields: Json) -> Response:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from reader_edge.server.answer_reader import THOUGHT, AnswerReader, text_in
+from reader_edge.server.answer_parser import THOUGHT, AnswerParser, text_in
 from reader_edge.server.api_error import ApiError, agreed
 from reader_edge.server.completion_request import CompletionRequest, Json
 from reader_edge.server.completion_run import CompletionRun
@@ -19,8 +19,8 @@ from reader_edge.server.forms.structured_outputs import (
     only_form,
 )
 from reader_edge.server.forms.tools import MaxTools, Tool, ToolChoice, ToolUse
-from reader_edge.server.openai.answer_body import ChoicesBody, MaxTokens
 from reader_edge.server.openai.choices import ChoicesEndpoint
+from reader_edge.server.openai.generation_body import ChoicesBody, MaxTokens
 from reader_edge.server.openai.messages import Messages, TemplateArgs, template_args, to_messages
 from reader_edge.server.openai.token_fields import chat_logprobs
 from reader_edge_runtime import Conversation, GenerationChunk, GenerationResult
@@ -85,27 +85,27 @@ class ChatBody(ChoicesBody):
 class ChatWording:
     """Words one message."""
 
-    def __init__(self, reader: AnswerReader, tokenizer: Tokenizer, tells_thoughts: bool) -> None:
-        self._reader = reader
+    def __init__(self, parser: AnswerParser, tokenizer: Tokenizer, tells_thoughts: bool) -> None:
+        self._parser = parser
         self._tokenizer = tokenizer
         self._tells_thoughts = tells_thoughts
 
     @property
     def has_calls(self) -> bool:
-        return self._reader.num_calls > 0 and not self._reader.is_inside_call
+        return self._parser.num_calls > 0 and not self._parser.is_inside_call
 
     def choice(self, result: GenerationResult) -> Json:
-        said = self._reader.push(result)
+        said = self._parser.push(result)
         text, thought = text_in(said), text_in(said, THOUGHT)
         message: Json = {"role": "assistant", "content": text, "refusal": None, "annotations": []}
         if thought and self._tells_thoughts:
             message["reasoning_content"] = thought
-        if self._reader.num_calls > 0:
+        if self._parser.num_calls > 0:
             message |= {"content": text or None, "tool_calls": [_without_index(call) for call in _calls(said)]}
         return {"message": message, "logprobs": chat_logprobs(result, self._tokenizer)}
 
     def piece(self, chunk: GenerationChunk, is_first: bool) -> Json:
-        said = self._reader.push(chunk)
+        said = self._parser.push(chunk)
         text, thought = text_in(said), text_in(said, THOUGHT)
         delta: Json = {"role": "assistant"} if is_first else {}
         if thought and self._tells_thoughts:
@@ -144,4 +144,4 @@ class ChatEndpoint(ChoicesEndpoint[ChatBody]):
     def _wording(
         self, body: ChatBody, completion: CompletionRequest, answers: CompletionRun, number: int
     ) -> ChatWording:
-        return ChatWording(self._reader(completion), self._tokenizer, body.include_reasoning)
+        return ChatWording(self._parser(completion), self._tokenizer, body.include_reasoning)

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 from reader_edge.server.completion_request import CompletionRequest, Json
 from reader_edge.server.completion_run import CompletionRun
 from reader_edge.server.endpoint import Endpoint
-from reader_edge.server.openai.answer_body import ChoicesBody
+from reader_edge.server.openai.generation_body import ChoicesBody
 from reader_edge.server.openai.token_fields import DraftSpans
 from reader_edge_runtime import GenerationChunk, GenerationResult
 

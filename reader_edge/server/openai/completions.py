@@ -18,9 +18,9 @@ from reader_edge.server.forms.structured_outputs import (
     only_form,
 )
 from reader_edge.server.forms.tools import ToolUse
-from reader_edge.server.openai.answer_body import ChoicesBody
 from reader_edge.server.openai.choices import ChoicesEndpoint
 from reader_edge.server.openai.completion_logprobs import CompletionLogprobs, joined
+from reader_edge.server.openai.generation_body import ChoicesBody
 from reader_edge.server.settings import MAX_CHOICES
 from reader_edge_runtime import GenerationChunk, GenerationConfig, GenerationResult
 from reader_edge_runtime.text.conversation import Encodable

@@ -7,15 +7,14 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from reader_edge.server.api_error import ApiError, agreed, wrong_value
-from reader_edge.server.contract import IGNORED, UNSUPPORTED, JsonObject
+from reader_edge.server.contract import UNSUPPORTED, JsonObject
 from reader_edge_runtime import Message
 
 
-class TextPart(JsonObject, tag_field="type", tag="text"):
+class TextPart(JsonObject, tag_field="type", tag="text", ignored="cache_control"):
     """A part of a content."""
 
     text: str
-    cache_control: Annotated[Any, IGNORED] = None
 
 
 MAX_ITEMS = 10_000  # of a conversation, and parts of a message: in whose reading others wait
@@ -27,22 +26,18 @@ Content = Annotated[
 ]
 
 
-class CalledFunction(JsonObject):
+class CalledFunction(JsonObject, ignored="parsed_arguments"):  # which OpenAI's client leaves in what it parsed
     """A function that was called. arguments: JSON as a text, as OpenAI has it, or as an object."""
 
     name: str
     arguments: Annotated[str | dict[str, Any], Meta(description="a text of JSON, or an object")]
-    parsed_arguments: Annotated[Any, IGNORED] = None  # which OpenAI's client leaves in what it parsed
 
 
-class Call(JsonObject, tag_field="type", tag="function"):
+class Call(JsonObject, tag_field="type", tag="function", ignored="index extra_content provider_specific_fields"):
     """A call that the model made."""
 
     function: CalledFunction
     id: str | None = None
-    index: Annotated[Any, IGNORED] = None
-    extra_content: Annotated[Any, IGNORED] = None
-    provider_specific_fields: Annotated[Any, IGNORED] = None
 
     @property
     def message(self) -> dict[str, Any]:
@@ -50,7 +45,12 @@ class Call(JsonObject, tag_field="type", tag="function"):
         return call_message(self.function.name, self.function.arguments, self.id)
 
 
-class ChatMessage(JsonObject):
+_IGNORED = """
+    id opts annotations cache_control parsed provider_specific_fields reasoning_details refusal thinking_blocks
+"""
+
+
+class ChatMessage(JsonObject, ignored=_IGNORED):
     """reasoning_content, reasoning: what the model thought before it answered. prefix: whether the answer goes on."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -63,15 +63,6 @@ class ChatMessage(JsonObject):
     prefix: bool = False
     audio: Annotated[None, UNSUPPORTED] = None
     function_call: Annotated[None, UNSUPPORTED] = None
-    id: Annotated[Any, IGNORED] = None
-    opts: Annotated[Any, IGNORED] = None
-    annotations: Annotated[Any, IGNORED] = None
-    cache_control: Annotated[Any, IGNORED] = None
-    parsed: Annotated[Any, IGNORED] = None
-    provider_specific_fields: Annotated[Any, IGNORED] = None
-    reasoning_details: Annotated[Any, IGNORED] = None
-    refusal: Annotated[Any, IGNORED] = None
-    thinking_blocks: Annotated[Any, IGNORED] = None
 
 
 Messages = Annotated[

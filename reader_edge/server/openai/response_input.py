@@ -5,15 +5,13 @@ from typing import Annotated, Any, Literal, cast
 
 from msgspec import Meta
 
-from reader_edge.server.contract import IGNORED, JsonObject
+from reader_edge.server.contract import JsonObject
 from reader_edge.server.openai.messages import MAX_ITEMS, call_message
 from reader_edge_runtime import Message
 
 
-class _Text(JsonObject):
+class _Text(JsonObject, ignored="annotations logprobs"):
     text: str
-    annotations: Annotated[Any, IGNORED] = None
-    logprobs: Annotated[Any, IGNORED] = None
 
 
 class InputText(_Text, tag_field="type", tag="input_text"):
@@ -32,17 +30,15 @@ _PARTS = Meta(description="a text, or a list of parts of type 'input_text'")
 Content = Annotated[str | Annotated[list[InputText | OutputText], Meta(max_length=MAX_ITEMS)], _PARTS]
 
 
-class _Item(JsonObject):
-    id: Annotated[Any, IGNORED] = None
-    status: Annotated[Any, IGNORED] = None
+class _Item(JsonObject, ignored="id status"):
+    """Of an input."""
 
 
-class InputMessage(_Item, tag_field="type", tag="message"):
+class InputMessage(_Item, tag_field="type", tag="message", ignored="phase"):
     """What somebody said."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Content
-    phase: Annotated[Any, IGNORED] = None
 
 
 class FunctionCall(_Item, tag_field="type", tag="function_call"):
@@ -60,12 +56,10 @@ class FunctionCallOutput(_Item, tag_field="type", tag="function_call_output"):
     output: Content
 
 
-class Reasoning(_Item, tag_field="type", tag="reasoning"):
+class Reasoning(_Item, tag_field="type", tag="reasoning", ignored="summary encrypted_content"):
     """What the model thought before it answered."""
 
     content: tuple[ReasoningText, ...] = ()
-    summary: Annotated[Any, IGNORED] = None
-    encrypted_content: Annotated[Any, IGNORED] = None
 
 
 InputItem = InputMessage | FunctionCall | FunctionCallOutput | Reasoning

@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Iterator
 
-from reader_edge.server.answer_reader import THOUGHT, AnswerReader
+from reader_edge.server.answer_parser import THOUGHT, AnswerParser
 from reader_edge.server.completion_request import Json
 from reader_edge.server.forms.said import Said, new_call_id
 from reader_edge_runtime import GenerationChunk, GenerationResult
@@ -17,15 +17,15 @@ _KINDS = {_TEXT: "output_text", THOUGHT: "reasoning_text"}
 class ResponseItems:
     """Reads one answer. output: its items so far. Events are their kinds, with their fields."""
 
-    def __init__(self, reader: AnswerReader) -> None:
+    def __init__(self, parser: AnswerParser) -> None:
         self.output: list[Json] = []
-        self._reader = reader
+        self._parser = parser
         self._number: int | None = None  # of the call that is being said, as `Said` has it
         self._texts: list[str] = []
 
     def push(self, answered: GenerationChunk | GenerationResult) -> Iterator[Event]:
         """A further piece of the answer, or the whole of it."""
-        for said in self._reader.push(answered):
+        for said in self._parser.push(answered):
             if said.call != self._number:
                 yield from self._end("completed")
                 yield from self._begin(said)
@@ -37,7 +37,7 @@ class ResponseItems:
         """All is said. status: of the last item. An answer that says nothing is a text of no characters."""
         if not self.output:
             yield from self._begin(Said(""))
-        yield from self._end("incomplete" if self._reader.is_inside_call else status)
+        yield from self._end("incomplete" if self._parser.is_inside_call else status)
 
     @property
     def _kind(self) -> str:

@@ -3,19 +3,19 @@
 import secrets
 import time
 from collections.abc import AsyncGenerator, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from starlette.responses import Response
 
 from reader_edge.server.api_error import agreed
 from reader_edge.server.completion_request import CompletionRequest, Json
 from reader_edge.server.completion_run import CompletionRun
-from reader_edge.server.contract import IGNORED, UNSUPPORTED, JsonObject, only
+from reader_edge.server.contract import UNSUPPORTED, JsonObject, only
 from reader_edge.server.endpoint import Endpoint
 from reader_edge.server.forms.structured_outputs import AnyText, RequestedFormat, TextFormat, form_of_format, only_form
 from reader_edge.server.forms.tools import FlatTool, FlatToolChoice, MaxTools, ToolUse
 from reader_edge.server.http.event_stream import EventStream
-from reader_edge.server.openai.answer_body import AnswerBody, MaxTokens
+from reader_edge.server.openai.generation_body import GenerationBody, MaxTokens
 from reader_edge.server.openai.messages import TemplateArgs, template_args
 from reader_edge.server.openai.response_input import InputItems, to_messages_of_input
 from reader_edge.server.openai.response_items import ResponseItems
@@ -31,12 +31,10 @@ _WITHOUT_EFFECT: Json = {
 }
 
 
-class ReasoningOptions(JsonObject):
+class ReasoningOptions(JsonObject, ignored="summary generate_summary"):
     """effort: which the model's template may know. The rest asks for summaries, which there are none of."""
 
     effort: str | None = None
-    summary: Annotated[Any, IGNORED] = None
-    generate_summary: Annotated[Any, IGNORED] = None
 
 
 class TextOptions(JsonObject):
@@ -46,13 +44,11 @@ class TextOptions(JsonObject):
     verbosity: Annotated[Literal["medium"], UNSUPPORTED] = "medium"
 
 
-class ResponseStreamOptions(JsonObject):
+class ResponseStreamOptions(JsonObject, ignored="include_obfuscation"):
     """There is nothing to choose."""
 
-    include_obfuscation: Annotated[Any, IGNORED] = None
 
-
-class ResponseBody(AnswerBody):
+class ResponsesBody(GenerationBody):
     """What `/v1/responses` takes. Nothing is stored, so none can go on from another."""
 
     input: InputItems
@@ -95,27 +91,31 @@ class ResponseBody(AnswerBody):
         return "max_output_tokens", self.max_output_tokens
 
 
-class ResponsesEndpoint(Endpoint[ResponseBody]):
+class ResponsesEndpoint(Endpoint[ResponsesBody]):
     """A route's handler."""
 
-    body_type = ResponseBody
+    body_type = ResponsesBody
 
-    def _completion_request(self, body: ResponseBody) -> CompletionRequest:
+    def _completion_request(self, body: ResponsesBody) -> CompletionRequest:
         return body.completion_request(self._settings, self._tokenizer.call_form)
 
     def _stream(self, first: Json, events: AsyncGenerator[Json, None], completion: CompletionRequest) -> Response:
         return EventStream(first, events, completion.headers, is_named=True)
 
     def _whole(
-        self, body: ResponseBody, completion: CompletionRequest, answers: CompletionRun, results: list[GenerationResult]
+        self,
+        body: ResponsesBody,
+        completion: CompletionRequest,
+        answers: CompletionRun,
+        results: list[GenerationResult],
     ) -> Json:
-        items, reason = ResponseItems(self._reader(completion)), results[0].finish_reason
+        items, reason = ResponseItems(self._parser(completion)), results[0].finish_reason
         for _ in (*items.push(results[0]), *items.end(_status(reason))):
             pass
         return self._response(body, completion) | _end(items.output, reason, answers)
 
     async def _events(
-        self, body: ResponseBody, completion: CompletionRequest, answers: CompletionRun
+        self, body: ResponsesBody, completion: CompletionRequest, answers: CompletionRun
     ) -> AsyncGenerator[Json, None]:
         """What a stream tells, in OpenAI's order."""
         number = 0
@@ -125,7 +125,7 @@ class ResponsesEndpoint(Endpoint[ResponseBody]):
             number += 1
             return {"type": f"response.{kind}", "sequence_number": number - 1, **fields}
 
-        head, items, reason = self._response(body, completion), ResponseItems(self._reader(completion)), ""
+        head, items, reason = self._response(body, completion), ResponseItems(self._parser(completion)), ""
         async for _, chunk in answers.pieces():
             if number == 0:  # not before it is taken in
                 for kind in ("created", "in_progress"):
@@ -137,7 +137,7 @@ class ResponsesEndpoint(Endpoint[ResponseBody]):
             yield event(*each)
         yield event(_status(reason), {"response": head | _end(items.output, reason, answers)})
 
-    def _response(self, body: ResponseBody, completion: CompletionRequest) -> Json:
+    def _response(self, body: ResponsesBody, completion: CompletionRequest) -> Json:
         """A response before its answer, with what OpenAI's clients look for."""
         sampling, use = completion.configs[0].sampling, completion.use
         return {

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from reader_edge.server.answer_reader import AnswerReader
+from reader_edge.server.answer_parser import AnswerParser
 from reader_edge.server.forms.tool_calls import ToolCallParser
 from reader_edge.server.forms.tools import ToolUse
 from reader_edge.server.openai.chat_completions import ChatWording
@@ -52,8 +52,8 @@ def served(thinking_engine: Engine) -> Iterator[Served]:
     asyncio.run(engine.close(cancels=True))
 
 
-def reader() -> AnswerReader:
-    return AnswerReader(
+def parser() -> AnswerParser:
+    return AnswerParser(
         ToolCallParser(ToolUse(({"type": "function", "function": {"name": "time"}},), ("time",)), CallForm())
     )
 
@@ -71,7 +71,7 @@ def message(served: Served, **fields: Any) -> dict[str, Any]:
 
 
 def test_thoughts_of_a_streamed_message_are_told_apart_and_hold_no_calls(thinking_engine: Engine) -> None:
-    wording = ChatWording(reader(), thinking_engine.tokenizer, tells_thoughts=True)
+    wording = ChatWording(parser(), thinking_engine.tokenizer, tells_thoughts=True)
     deltas: list[Any] = [wording.piece(chunk, number == 0)["delta"] for number, chunk in enumerate(chunks())]
     assert "".join(delta.get("reasoning_content", "") for delta in deltas) == THOUGHT
     assert "".join(delta.get("content", "") for delta in deltas) == "It is"
@@ -79,7 +79,7 @@ def test_thoughts_of_a_streamed_message_are_told_apart_and_hold_no_calls(thinkin
 
 
 def test_thoughts_of_a_response_are_an_item_before_its_text_and_calls() -> None:
-    items = ResponseItems(reader())
+    items = ResponseItems(parser())
     told: list[Any] = [event for chunk in chunks() for event in items.push(chunk)]
     told += items.end("completed")
     assert [item["type"] for item in items.output] == ["reasoning", "message", "function_call"]

@@ -6,10 +6,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from reader_edge.server.answer_reader import AnswerReader
+from reader_edge.server.answer_parser import AnswerParser
 from reader_edge.server.forms.tool_calls import ToolCallParser
 from reader_edge.server.forms.tools import ToolUse
-from reader_edge.server.ollama.answering import AnswerPiece, OllamaReader
+from reader_edge.server.ollama.answering import AnswerPiece, OllamaParser
 from reader_edge.server.ollama.open_calls import OpenCalls
 from reader_edge.server.settings import LIMIT_HEADER, ServerSettings
 from reader_edge_runtime import AsyncEngine, Engine, GenerationChunk
@@ -136,7 +136,7 @@ def test_a_model_without_a_chat_template_shows_none_and_completes(engine: Engine
 def test_calls_are_objects_and_come_whole(size: int) -> None:
     use = ToolUse((WEATHER,), ("weather",))
     text = '<tool_call>\n{"name": "weather", "arguments": {"place": "Oslo"}}\n</tool_call>'
-    reader = OllamaReader(AnswerReader(ToolCallParser(use, CallForm())))
+    reader = OllamaParser(AnswerParser(ToolCallParser(use, CallForm())))
     parts = [text[start : start + size] for start in range(0, len(text), size)]
     pieces = [reader.push(GenerationChunk(part, ())) for part in parts[:-1]]
     pieces.append(reader.push(GenerationChunk(parts[-1], (), finish_reason="stop")))
@@ -147,7 +147,7 @@ def test_calls_are_objects_and_come_whole(size: int) -> None:
 
 def test_a_call_that_is_cut_is_no_call_and_thoughts_are_told_apart() -> None:
     use = ToolUse((WEATHER,), ("weather",), is_required=True)
-    reader = OllamaReader(AnswerReader(ToolCallParser(use, CallForm())))
+    reader = OllamaParser(AnswerParser(ToolCallParser(use, CallForm())))
     piece = reader.push(
         GenerationChunk('<tool_call>\n{"name": "weather", "arguments": {"pla', (), "length", reasoning="Hm.")
     )

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from reader_edge.server.answer_reader import AnswerReader
+from reader_edge.server.answer_parser import AnswerParser
 from reader_edge.server.forms.tool_calls import ToolCallParser
 from reader_edge.server.forms.tools import ToolUse
 from reader_edge.server.openai.response_items import ResponseItems
@@ -90,7 +90,7 @@ def test_texts_and_calls_in_turn_are_items_in_turn() -> None:
     calls = [f'<tool_call>\n{{"name": "time", "arguments": {{"at": {n}}}}}\n</tool_call>' for n in (1, 2)]
     text = f"First.{calls[0]}{calls[1]} Then this."
     use = ToolUse(({"type": "function", "function": {"name": "time"}},), ("time",))
-    items = ResponseItems(AnswerReader(ToolCallParser(use, CallForm())))
+    items = ResponseItems(AnswerParser(ToolCallParser(use, CallForm())))
     chunks = [GenerationChunk(sign, (), "stop" if at == len(text) - 1 else None) for at, sign in enumerate(text)]
     told: list[Any] = [event for chunk in chunks for event in items.push(chunk)]
     told += items.end("incomplete")

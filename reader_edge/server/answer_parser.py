@@ -7,8 +7,8 @@ from reader_edge_runtime import GenerationChunk, GenerationResult
 THOUGHT = -2  # in place of a call's number: what the model thinks before it answers
 
 
-class AnswerReader:
-    """Reads one answer. calls: what finds calls in its text, where there may be any."""
+class AnswerParser:
+    """Takes one answer apart. calls: what finds calls in its text, where there may be any."""
 
     def __init__(self, calls: ToolCallParser | None = None) -> None:
         self._calls = calls

@@ -61,16 +61,22 @@ class Prediction(JsonObject, tag_field="type", tag="content"):
     content: Content
 
 
-class StreamOptions(JsonObject):
+class StreamOptions(JsonObject, ignored="include_obfuscation"):
     """include_sources: whether a stream tells what drafted its text. continuous_usage_stats: usage in every event."""
 
     include_usage: bool = False
     include_sources: bool = False
     continuous_usage_stats: bool = False
-    include_obfuscation: Annotated[Any, IGNORED] = None
 
 
-class AnswerBody(JsonObject):
+_IGNORED = "guided_decoding_backend prompt_cache_key prompt_cache_retention safety_identifier service_tier user"
+_IGNORED_CHOICES = """
+    cache_prompt cache_salt chat_id request_id keep_alive mirostat_eta mirostat_tau num_batch num_ctx num_gpu
+    num_keep num_thread return_progress session_id store timings_per_token usage use_mlock use_mmap
+"""
+
+
+class GenerationBody(JsonObject, ignored=_IGNORED):
     """The fields that chats, completions and responses share. repeat_penalty: repetition_penalty, as llama.cpp and
     Open WebUI call it."""
 
@@ -98,15 +104,7 @@ class AnswerBody(JsonObject):
     guided_regex: str | None = None
     guided_choice: ChoiceForm | None = None
     guided_grammar: str | None = None
-
-    # Told for other systems' sake, and without effect on an answer.
-    guided_decoding_backend: Annotated[Any, IGNORED] = None
-    metadata: Annotated[Any, IGNORED] = None
-    prompt_cache_key: Annotated[Any, IGNORED] = None
-    prompt_cache_retention: Annotated[Any, IGNORED] = None
-    safety_identifier: Annotated[Any, IGNORED] = None
-    service_tier: Annotated[Any, IGNORED] = None
-    user: Annotated[Any, IGNORED] = None
+    metadata: Annotated[Any, IGNORED] = None  # which responses repeat
 
     @property
     def num_choices(self) -> int:
@@ -209,7 +207,7 @@ class AnswerBody(JsonObject):
         return biases
 
 
-class ChoicesBody(AnswerBody):
+class ChoicesBody(GenerationBody, ignored=_IGNORED_CHOICES):
     """The fields that chats and completions share, which answer in choices."""
 
     n: Annotated[int, Meta(ge=1, le=_MAX_CHOICES)] = 1
@@ -228,27 +226,6 @@ class ChoicesBody(AnswerBody):
     tfs_z: Annotated[float, Meta(ge=1, le=1), UNSUPPORTED] = 1.0
     typical_p: Annotated[float, Meta(ge=1, le=1), UNSUPPORTED] = 1.0
     use_beam_search: Annotated[bool, only(False)] = False
-
-    # Told for other systems' sake, and without effect on an answer.
-    cache_prompt: Annotated[Any, IGNORED] = None
-    cache_salt: Annotated[Any, IGNORED] = None
-    chat_id: Annotated[Any, IGNORED] = None
-    request_id: Annotated[Any, IGNORED] = None
-    keep_alive: Annotated[Any, IGNORED] = None
-    mirostat_eta: Annotated[Any, IGNORED] = None
-    mirostat_tau: Annotated[Any, IGNORED] = None
-    num_batch: Annotated[Any, IGNORED] = None
-    num_ctx: Annotated[Any, IGNORED] = None
-    num_gpu: Annotated[Any, IGNORED] = None
-    num_keep: Annotated[Any, IGNORED] = None
-    num_thread: Annotated[Any, IGNORED] = None
-    return_progress: Annotated[Any, IGNORED] = None
-    session_id: Annotated[Any, IGNORED] = None
-    store: Annotated[Any, IGNORED] = None
-    timings_per_token: Annotated[Any, IGNORED] = None
-    usage: Annotated[Any, IGNORED] = None
-    use_mlock: Annotated[Any, IGNORED] = None
-    use_mmap: Annotated[Any, IGNORED] = None
 
     @property
     def num_choices(self) -> int:
