@@ -11,28 +11,22 @@ import click
 
 import reader_edge
 from reader_edge.commands import options
-from reader_edge.terminal.command_help import HelpfulCommand, example
+from reader_edge.terminal.command_help import helpful_command
 
 if TYPE_CHECKING:
     from reader_edge.batch.batch_job import BatchBackend
 
 
-@click.command(
-    cls=HelpfulCommand,
-    short_help="Answer a file of requests in OpenAI's batch format.",
-    epilog=example("reader-edge batch requests.jsonl answers.jsonl smollm2:135m"),
+@helpful_command(
+    "Answer a file of requests in OpenAI's batch format.", "reader-edge batch requests.jsonl answers.jsonl smollm2:135m"
 )
 @click.argument("input_file", metavar="INPUT", type=options.FILE)
-@click.argument("output_file", metavar="OUTPUT", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("output_file", metavar="OUTPUT", type=options.FILE_PATH)
 @click.argument("model", required=False)
 @click.option("--name", help="Name of the model in the requests. Default: the name of MODEL.")
-@click.option("--max-batch", default=8, show_default=True, help="Answers decoded together.")
-@click.option(
-    "--kv-bytes", "max_kv_bytes", default=0, show_default=True, help="Most bytes of the KV cache; 0 is no limit."
-)
-@click.option(
-    "-n", "--max-tokens", type=click.IntRange(1), default=4096, show_default=True, help="Most tokens of an answer."
-)
+@options.max_batch
+@options.kv_bytes
+@options.answer_tokens
 @options.engine
 @options.guard
 @options.text_is_text

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from reader_edge.commands import options
-from reader_edge.terminal.command_help import HelpfulCommand, example
+from reader_edge.terminal.command_help import helpful_command
 
 
 def _parse_size(ctx: click.Context, param: click.Parameter, value: str) -> int:
@@ -18,7 +18,7 @@ def _parse_size(ctx: click.Context, param: click.Parameter, value: str) -> int:
     return size
 
 
-_out = click.option("-o", "--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The new file.")
+_out = click.option("-o", "--out", required=True, type=options.FILE_PATH, help="The new file.")
 _max_memory = click.option(
     "--max-memory",
     default="4GB",
@@ -40,10 +40,10 @@ def datastore() -> None:
     """Build and inspect datastores: indexed corpora in which drafts are looked up."""
 
 
-@datastore.command(
-    cls=HelpfulCommand,
-    short_help="Build a datastore from files.",
-    epilog=example("reader-edge datastore build manual.md guide.md -o docs.ds --tokenizer smollm2:135m"),
+@helpful_command(
+    "Build a datastore from files.",
+    "reader-edge datastore build manual.md guide.md -o docs.ds --tokenizer smollm2:135m",
+    group=datastore,
 )
 @click.argument("corpus", nargs=-1, required=True, type=options.FILE)
 @_out
@@ -80,10 +80,8 @@ def build(
     print_built(build_datastore(corpus, out, load_tokenizer(tokenizer), file_format, field, max_memory), out)
 
 
-@datastore.command(
-    cls=HelpfulCommand,
-    short_help="Merge datastores of the same tokenizer.",
-    epilog=example("reader-edge datastore merge docs.ds code.ds -o all.ds"),
+@helpful_command(
+    "Merge datastores of the same tokenizer.", "reader-edge datastore merge docs.ds code.ds -o all.ds", group=datastore
 )
 @click.argument("files", nargs=-1, required=True, type=options.FILE, metavar="FILE...")
 @_out
@@ -99,11 +97,7 @@ def merge(files: tuple[Path, ...], out: Path, max_memory: int, force: bool) -> N
     print_built(merge_datastores(files, out, max_memory), out)
 
 
-@datastore.command(
-    cls=HelpfulCommand,
-    short_help="Show what a datastore holds, and check it.",
-    epilog=example("reader-edge datastore info docs.ds"),
-)
+@helpful_command("Show what a datastore holds, and check it.", "reader-edge datastore info docs.ds", group=datastore)
 @click.argument("file", type=options.FILE)
 @options.as_json
 def info(file: Path, as_json: bool) -> None:
@@ -121,10 +115,10 @@ def info(file: Path, as_json: bool) -> None:
     print_pairs(info_lines(opened))
 
 
-@datastore.command(
-    cls=HelpfulCommand,
-    short_help="Show what follows a text in a datastore.",
-    epilog=example('reader-edge datastore search docs.ds "tar -" --tokenizer smollm2:135m'),
+@helpful_command(
+    "Show what follows a text in a datastore.",
+    'reader-edge datastore search docs.ds "tar -" --tokenizer smollm2:135m',
+    group=datastore,
 )
 @click.argument("file", type=options.FILE)
 @click.argument("text")

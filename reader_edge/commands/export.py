@@ -5,14 +5,10 @@ from pathlib import Path
 import click
 
 from reader_edge.commands import options
-from reader_edge.terminal.command_help import HelpfulCommand, example
+from reader_edge.terminal.command_help import helpful_command
 
 
-@click.command(
-    cls=HelpfulCommand,
-    short_help="Export a model to a package.",
-    epilog=example("reader-edge export qwen2.5:0.5b qwen --precision int4"),
-)
+@helpful_command("Export a model to a package.", "reader-edge export qwen2.5:0.5b qwen --precision int4")
 @click.argument("model")
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option(

@@ -5,12 +5,10 @@ from pathlib import Path
 import click
 
 from reader_edge.commands import options
-from reader_edge.terminal.command_help import HelpfulCommand, example
+from reader_edge.terminal.command_help import helpful_command
 
 
-@click.command(
-    cls=HelpfulCommand, short_help="Erase a history of past answers.", epilog=example("reader-edge forget past.redg")
-)
+@helpful_command("Erase a history of past answers.", "reader-edge forget past.redg")
 @click.argument("file", type=options.FILE)
 def forget(file: Path) -> None:
     """Erase FILE, the past answers that `run --history` or `serve --history` kept.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from reader_edge.commands import options
-from reader_edge.terminal.command_help import HelpfulCommand, example
+from reader_edge.terminal.command_help import helpful_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,11 +18,7 @@ if TYPE_CHECKING:
     from reader_edge_runtime.package.manifest import Manifest
 
 
-@click.command(
-    cls=HelpfulCommand,
-    short_help="Show what a package or a GGUF file holds.",
-    epilog=example("reader-edge info smollm2:135m"),
-)
+@helpful_command("Show what a package or a GGUF file holds.", "reader-edge info smollm2:135m")
 @click.argument("model", required=False)
 @options.as_json
 def info(model: str | None, as_json: bool) -> None:

@@ -4,12 +4,10 @@ import time
 
 import click
 
-from reader_edge.terminal.command_help import HelpfulCommand, example
+from reader_edge.terminal.command_help import helpful_command
 
 
-@click.command(
-    "list", cls=HelpfulCommand, short_help="List the models on this machine.", epilog=example("reader-edge list")
-)
+@helpful_command("List the models on this machine.", "reader-edge list", name="list")
 def list_models() -> None:
     """List the models in the cache: downloads ("source") and exported packages, with size and date."""
     from reader_edge.catalogue.store import stored_models

@@ -19,6 +19,7 @@ T = TypeVar("T")
 DIFFERENT_TOKENS = "Drafted and plain decoding emitted different tokens: 'reader-edge verify' shows where."
 _SERVE = ("msgspec", "prometheus_client", "starlette", "uvicorn")
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+FILE_PATH = click.Path(dir_okay=False, path_type=Path)  # of one that may be missing
 
 
 class FiniteRange(click.FloatRange):
@@ -165,6 +166,14 @@ prompts = click.option(
     "Default: a bundled set.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+plot = click.option("--plot", type=FILE_PATH, help="Draw the result: a .png, .svg or .pdf file.")
+max_batch = click.option("--max-batch", default=8, show_default=True, help="Answers decoded together.")
+kv_bytes = click.option(
+    "--kv-bytes", "max_kv_bytes", default=0, show_default=True, help="Most bytes of the KV cache; 0 is no limit."
+)
+answer_tokens = click.option(
+    "-n", "--max-tokens", type=click.IntRange(1), default=4096, show_default=True, help="Most tokens of an answer."
+)
 
 
 def check_server_installed() -> None:

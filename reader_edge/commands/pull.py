@@ -3,16 +3,16 @@
 import click
 
 from reader_edge.catalogue.entries import CATALOGUE
-from reader_edge.terminal.command_help import HelpfulCommand, example
+from reader_edge.terminal.command_help import helpful_command
 
 _NAMES = ", ".join(name + (" (gated)" if origin.is_gated else "") for name, origin in CATALOGUE.items())
 
 
-@click.command(
-    cls=HelpfulCommand,
-    short_help="Fetch a model by its name.",
-    epilog=f"Known names: {_NAMES}. A gated model asks you to accept its licence on the hub first.\n\n"
-    + example("reader-edge pull qwen2.5:0.5b", "reader-edge pull Qwen/Qwen2.5-0.5B-Instruct"),
+@helpful_command(
+    "Fetch a model by its name.",
+    "reader-edge pull qwen2.5:0.5b",
+    "reader-edge pull Qwen/Qwen2.5-0.5B-Instruct",
+    before=f"Known names: {_NAMES}. A gated model asks you to accept its licence on the hub first.\n\n",
 )
 @click.argument("name")
 def pull(name: str) -> None:

@@ -4,12 +4,10 @@ from pathlib import Path
 
 import click
 
-from reader_edge.terminal.command_help import HelpfulCommand, example
+from reader_edge.terminal.command_help import helpful_command
 
 
-@click.command(
-    cls=HelpfulCommand, short_help="Remove a fetched or exported model.", epilog=example("reader-edge rm smollm2:135m")
-)
+@helpful_command("Remove a fetched or exported model.", "reader-edge rm smollm2:135m")
 @click.argument("name")
 def rm(name: str) -> None:
     """Remove a model from the cache: its download and the packages exported from it.

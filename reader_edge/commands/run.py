@@ -10,7 +10,7 @@ import click
 
 import reader_edge
 from reader_edge.commands import options
-from reader_edge.terminal.command_help import HelpfulCommand, example
+from reader_edge.terminal.command_help import helpful_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,10 @@ def _dash(context: click.Context, parameter: click.Parameter, value: str | None)
     return value
 
 
-@click.command(
-    cls=HelpfulCommand,
-    short_help="Answer a prompt, or chat.",
-    epilog=example(
-        "reader-edge run smollm2:135m", 'reader-edge run smollm2:135m -p "Explain tar to me." -n 200 --stats'
-    ),
+@helpful_command(
+    "Answer a prompt, or chat.",
+    "reader-edge run smollm2:135m",
+    'reader-edge run smollm2:135m -p "Explain tar to me." -n 200 --stats',
 )
 @click.argument("model", required=False)
 @click.argument("dash", required=False, metavar="[-]", callback=_dash)
@@ -86,13 +84,13 @@ def _dash(context: click.Context, parameter: click.Parameter, value: str | None)
 @options.text_is_text
 @click.option(
     "--history",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=options.FILE_PATH,
     help="Draft from the past answers in this file, and add this one. `reader-edge forget FILE` erases it.",
 )
 @click.option(
     "--session",
     "session_file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=options.FILE_PATH,
     help="Continue the conversation in this file. At the end, save it there with its KV cache and what drafting "
     "learned.",
 )

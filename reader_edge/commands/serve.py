@@ -7,7 +7,7 @@ import click
 
 import reader_edge
 from reader_edge.commands import options
-from reader_edge.terminal.command_help import HelpfulCommand, example
+from reader_edge.terminal.command_help import helpful_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,7 @@ class Limits:
     max_answer_s: float
 
 
-@click.command(
-    cls=HelpfulCommand,
-    short_help="Serve a model over OpenAI's API and Ollama's.",
-    epilog=example("reader-edge serve smollm2:135m --port 8000"),
-)
+@helpful_command("Serve a model over OpenAI's API and Ollama's.", "reader-edge serve smollm2:135m --port 8000")
 @click.argument("model", required=False)
 @click.option(
     "--host",
@@ -61,14 +57,10 @@ class Limits:
 )
 @click.option("--api-key-file", type=options.FILE, help="Require one of the keys in this file, one a line.")
 @click.option("--name", help="Name of the model for clients. Default: the name of MODEL.")
-@click.option("--max-batch", default=8, show_default=True, help="Answers decoded together.")
+@options.max_batch
 @click.option("--max-waiting", default=64, show_default=True, help="Answers that may wait; more are refused.")
-@click.option(
-    "--kv-bytes", "max_kv_bytes", default=0, show_default=True, help="Most bytes of the KV cache; 0 is no limit."
-)
-@click.option(
-    "-n", "--max-tokens", type=click.IntRange(1), default=4096, show_default=True, help="Most tokens of an answer."
-)
+@options.kv_bytes
+@options.answer_tokens
 @click.option(
     "--max-seconds",
     "max_answer_s",
@@ -82,7 +74,7 @@ class Limits:
 @options.text_is_text
 @click.option(
     "--history",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=options.FILE_PATH,
     help="Draft from past answers of all clients in this file, and add new ones.",
 )
 @options.no_calibrate

@@ -6,17 +6,12 @@ from pathlib import Path
 import click
 
 from reader_edge.commands import options
-from reader_edge.terminal.command_help import HelpfulCommand, example
+from reader_edge.terminal.command_help import helpful_command
 
 
-@click.command(
-    "train-drafter",
-    cls=HelpfulCommand,
-    short_help="Train a head that drafts for a model.",
-    epilog=example("reader-edge train-drafter smollm2:135m -o my.head"),
-)
+@helpful_command("Train a head that drafts for a model.", "reader-edge train-drafter smollm2:135m -o my.head")
 @click.argument("model")
-@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The file to write.")
+@click.option("-o", "--out", type=options.FILE_PATH, required=True, help="The file to write.")
 @click.option(
     "--self",
     "num_tokens",

@@ -2,14 +2,10 @@
 
 import click
 
-from reader_edge.terminal.command_help import HelpfulCommand, example
+from reader_edge.terminal.command_help import helpful_command
 
 
-@click.command(
-    cls=HelpfulCommand,
-    short_help="Measure a package, and let it draft better.",
-    epilog=example("reader-edge tune smollm2:135m"),
-)
+@helpful_command("Measure a package, and let it draft better.", "reader-edge tune smollm2:135m")
 @click.argument("model")
 @click.option(
     "--source",

@@ -9,14 +9,10 @@ import click
 
 import reader_edge
 from reader_edge.commands import options
-from reader_edge.terminal.command_help import HelpfulCommand, example
+from reader_edge.terminal.command_help import helpful_command
 
 
-@click.command(
-    cls=HelpfulCommand,
-    short_help="Prove that drafting changes no token.",
-    epilog=example("reader-edge verify smollm2:135m --minutes 5"),
-)
+@helpful_command("Prove that drafting changes no token.", "reader-edge verify smollm2:135m --minutes 5")
 @click.argument("model", required=False)
 @options.prompts
 @click.option("-n", "--max-tokens", default=96, show_default=True, help="Most tokens of each answer.")

@@ -8,17 +8,16 @@ import click
 
 import reader_edge
 from reader_edge.commands import options
-from reader_edge.terminal.command_help import HelpfulCommand, example
+from reader_edge.terminal.command_help import helpful_command
 
 _MOST_AN_ANSWER = 128
 _FEWEST_AN_ANSWER = 64  # on the mean, by which it is reckoned how many instructions are enough
 _BATCH = 16
 
 
-@click.command(
-    cls=HelpfulCommand,
-    short_help="Let a model answer instructions, and draft from its answers.",
-    epilog=example("reader-edge warm smollm2:135m --prompts prompts.jsonl"),
+@helpful_command(
+    "Let a model answer instructions, and draft from its answers.",
+    "reader-edge warm smollm2:135m --prompts prompts.jsonl",
 )
 @click.argument("model", required=False)
 @click.option(

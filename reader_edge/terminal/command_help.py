@@ -1,5 +1,7 @@
 """How `--help` of a command is laid out: what it does, its options by group, an example at the end."""
 
+from collections.abc import Callable
+
 import click
 
 _GROUPS = {  # titles, and the parameters under each, whatever command has them
@@ -36,6 +38,14 @@ class HelpfulCommand(click.Command):
                     formatter.write_dl(rows)
 
 
-def example(*lines: str) -> str:
-    """The end of a command's help: commands to copy, which click leaves as they are."""
-    return "\n".join(("\b", "Example:" if len(lines) == 1 else "Examples:", *(f"  {line}" for line in lines)))
+def helpful_command(
+    short_help: str, *examples: str, name: str | None = None, group: click.Group | None = None, before: str = ""
+) -> Callable[[Callable[..., None]], click.Command]:
+    """A command, of `group` if there is one, with its line in the list of commands and examples at the end of its help.
+
+    before: what is told before the examples.
+    """
+    # A \b keeps click from filling the lines.
+    shown = "\n".join(("\b", "Example:" if len(examples) == 1 else "Examples:", *(f"  {line}" for line in examples)))
+    make = click.command if group is None else group.command
+    return make(name, cls=HelpfulCommand, short_help=short_help, epilog=before + shown)

@@ -7,15 +7,10 @@ import click
 
 import reader_edge
 from reader_edge.commands import options
-from reader_edge.terminal.command_help import HelpfulCommand, example
+from reader_edge.terminal.command_help import helpful_command
 
 
-@click.command(
-    "cost",
-    cls=HelpfulCommand,
-    short_help="Show how long a pass takes here.",
-    epilog=example("reader-edge bench cost smollm2:135m"),
-)
+@helpful_command("Show how long a pass takes here.", "reader-edge bench cost smollm2:135m")
 @click.argument("model", required=False)
 @click.option("--batch", default=1, show_default=True, type=click.IntRange(1, 64), help="Sequences in a pass.")
 @options.engine

@@ -7,15 +7,10 @@ import click
 
 import reader_edge
 from reader_edge.commands import options
-from reader_edge.terminal.command_help import HelpfulCommand, example
+from reader_edge.terminal.command_help import helpful_command
 
 
-@click.command(
-    "decode",
-    cls=HelpfulCommand,
-    short_help="Time plain and drafted decoding.",
-    epilog=example("reader-edge bench decode smollm2:135m --prompts prompts.jsonl"),
-)
+@helpful_command("Time plain and drafted decoding.", "reader-edge bench decode smollm2:135m --prompts prompts.jsonl")
 @click.argument("model", required=False)
 @options.prompts
 @click.option("-n", "--max-tokens", default=128, show_default=True, help="Most new tokens of each answer.")
@@ -39,9 +34,7 @@ from reader_edge.terminal.command_help import HelpfulCommand, example
 @options.head
 @options.draft_model
 @options.engine
-@click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the result: a .png, .svg or .pdf file."
-)
+@options.plot
 @options.as_json
 @options.grouped(
     sampling="SamplingConfig", config="GenerationConfig", engine_config="EngineConfig", sources="DraftSources"

@@ -9,7 +9,7 @@ import click
 import reader_edge
 from reader_edge.bench.replay.replay_plan import ReplayPlan
 from reader_edge.commands import options
-from reader_edge.terminal.command_help import HelpfulCommand, example
+from reader_edge.terminal.command_help import helpful_command
 
 _MOST_HEADS = 32
 
@@ -24,11 +24,8 @@ def _shares(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple
     return shares
 
 
-@click.command(
-    "frontier",
-    cls=HelpfulCommand,
-    short_help="Show what drafts reach, and what better ones would.",
-    epilog=example("reader-edge bench frontier real.jsonl smollm2:135m"),
+@helpful_command(
+    "Show what drafts reach, and what better ones would.", "reader-edge bench frontier real.jsonl smollm2:135m"
 )
 @click.argument("file", type=options.FILE)
 @click.argument("model", required=False)
@@ -63,9 +60,7 @@ def _shares(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple
     help="The temperature at which the answers were recorded.",
 )
 @options.engine
-@click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the result: a .png, .svg or .pdf file."
-)
+@options.plot
 @options.as_json
 @options.grouped(config="EngineConfig")
 def frontier(

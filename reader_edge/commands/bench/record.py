@@ -7,18 +7,16 @@ import click
 
 import reader_edge
 from reader_edge.commands import options
-from reader_edge.terminal.command_help import HelpfulCommand, example
+from reader_edge.terminal.command_help import helpful_command
 
 
-@click.command(
-    "record",
-    cls=HelpfulCommand,
-    short_help="Record plain answers, to replay them.",
-    epilog=example("reader-edge bench record smollm2:135m --prompts prompts.jsonl -o real.jsonl"),
+@helpful_command(
+    "Record plain answers, to replay them.",
+    "reader-edge bench record smollm2:135m --prompts prompts.jsonl -o real.jsonl",
 )
 @click.argument("model", required=False)
 @options.prompts
-@click.option("-o", "--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="A .jsonl file.")
+@click.option("-o", "--out", required=True, type=options.FILE_PATH, help="A .jsonl file.")
 @click.option("-n", "--max-tokens", default=256, show_default=True, help="Most tokens of each answer.")
 @options.temperature
 @options.top_p

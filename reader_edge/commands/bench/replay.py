@@ -7,14 +7,13 @@ import click
 import reader_edge
 from reader_edge.bench.replay.replay_plan import ReplayPlan
 from reader_edge.commands import options
-from reader_edge.terminal.command_help import HelpfulCommand, example
+from reader_edge.terminal.command_help import helpful_command
 
 
-@click.command(
-    "replay",
-    cls=HelpfulCommand,
-    short_help="Replay recorded answers with the drafter.",
-    epilog=example("reader-edge bench replay real.jsonl --tokenizer smollm2:135m"),
+@helpful_command(
+    "Replay recorded answers with the drafter.",
+    "reader-edge bench replay real.jsonl --tokenizer smollm2:135m",
+    name="replay",
 )
 @click.argument("files", nargs=-1, required=True, type=options.FILE, metavar="FILE...")
 @click.option("--model", help="Time plain and drafted decoding on the passes of this MODEL, given as for `run`.")
