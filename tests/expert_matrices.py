@@ -9,12 +9,12 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from reader_edge_export.blocks.block_type import BLOCK_TYPES
+from reader_edge_export.blocks.linear import StoredBlocks
+from reader_edge_export.blocks.spread_linear import BlockMatrix
 from reader_edge_export.blocks.unpack_blocks import unpack_blocks
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.operators.definitions import Int8Matrix
 from reader_edge_export.operators.experts import (
-    BlockExperts,
-    Int8Experts,
-    KeptExperts,
     block_experts,
     int8_experts,
     kept_experts,
@@ -68,7 +68,7 @@ def _int8(rng: np.random.Generator, sizes: tuple[int, int, int], num_planes: int
 
     def product(editor: GraphEditor, rows: ir.Value, experts: ir.Value) -> ir.Value:
         constants = [editor.constant(array, "experts") for array in (values, scales, *rotation)]
-        return int8_experts(editor, rows, experts, Int8Experts(*constants), num_planes)
+        return int8_experts(editor, rows, experts, Int8Matrix(*constants), num_planes)
 
     return ExpertMatrices(lambda: _meant(values, scales, rotation), product)
 
@@ -81,7 +81,7 @@ def _int4(rng: np.random.Generator, sizes: tuple[int, int, int]) -> ExpertMatric
 
     def product(editor: GraphEditor, rows: ir.Value, experts: ir.Value) -> ir.Value:
         constants = [editor.constant(array, "experts") for array in (values, block_scales, scales, *rotation)]
-        return block_experts(editor, rows, experts, BlockExperts(*constants))
+        return block_experts(editor, rows, experts, BlockMatrix(*constants))
 
     def meant() -> npt.NDArray[np.float64]:
         codes = np.stack([values & 15, values >> 4], -1).reshape(*values.shape[:3], 32).astype(np.int64) - 8
@@ -99,7 +99,7 @@ def _kept(rng: np.random.Generator, name: str, sizes: tuple[int, int, int]) -> E
 
     def product(editor: GraphEditor, rows: ir.Value, experts: ir.Value) -> ir.Value:
         values = {part: editor.constant(array, part) for part, array in arrays.items()}
-        return kept_experts(editor, rows, experts, KeptExperts(BLOCK_TYPES[name], sizes[2], sizes[1], values))
+        return kept_experts(editor, rows, experts, StoredBlocks(BLOCK_TYPES[name], sizes[1:], values))
 
     return ExpertMatrices(lambda: np.stack([gguf.dequantize(rows, kind) for rows in files]).astype(np.float64), product)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 
-from reader_edge_export.onnx_graph.graph_editor import GraphEditor, matrix_shape
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor, constant_shape
 from reader_edge_export.operators.definitions import Int8Matrix
 from reader_edge_export.quantize.hadamard import HadamardRotation, Hadamards
 from reader_edge_export.quantize.linear import MergedProduct
@@ -22,9 +22,6 @@ class RotatedFloatProducts:
         self._editor = editor
         self._hadamards = Hadamards(editor)
 
-    def multiply(self, product: MergedProduct) -> ir.Value:
-        return self.multiply_stored(product)[0]
-
     def multiply_stored(self, product: MergedProduct) -> tuple[ir.Value, Int8Matrix]:
         editor, weight, name = self._editor, product.weight, product.name
         rotation = HadamardRotation.fit(weight, product.inputs)
@@ -33,8 +30,8 @@ class RotatedFloatProducts:
         smoothing = editor.constant(rotation.smoothing, f"{name}.smoothing")
         matrix = Int8Matrix(values, scales, smoothing, self._hadamards.value(rotation.block))
         smoothed = editor.op("Mul", [product.rows, matrix.smoothing])
-        blocks = editor.op("Reshape", [smoothed, editor.int64s(0, 0, -1, matrix_shape(matrix.hadamard)[0])])
+        blocks = editor.op("Reshape", [smoothed, editor.int64s(0, 0, -1, constant_shape(matrix.hadamard)[0])])
         sums = editor.op("MatMul", [blocks, matrix.hadamard])
-        rows = editor.op("Reshape", [sums, editor.int64s(0, 0, matrix_shape(matrix.values)[1])])
+        rows = editor.op("Reshape", [sums, editor.int64s(0, 0, constant_shape(matrix.values)[1])])
         output = editor.op("MatMul", [rows, editor.transpose(matrix.values, 1, 0)])
         return output if product.bias is None else editor.op("Add", [output, product.bias]), matrix

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from reader_edge_export.blocks.definitions import CODES_4
-from reader_edge_export.onnx_graph.graph_editor import GraphEditor, matrix_shape
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor, constant_shape
 from reader_edge_export.onnx_graph.shared_constants import BLOCK_INPUTS, MAX_BLOCK_SCALE
 from reader_edge_export.operators.definitions import OPERATOR_DOMAIN, SPREAD_ROWS, SPREAD_STEPS, define
 
@@ -74,7 +74,7 @@ def spread_block_linear(editor: GraphEditor, rows: ir.Value, matrix: BlockMatrix
     """rows (..., K), in int8, times the matrix, plus the bias (J,) -> (..., J)."""
     define(editor, SPREAD_ROWS, SPREAD_STEPS, SPREAD_BLOCK_LINEAR)
     inputs = [rows, matrix.smoothing, matrix.hadamard, matrix.values, matrix.block_scales, matrix.scales]
-    sizes = {"K": _length(matrix.smoothing), "N": _length(matrix.scales)}
+    sizes = {"K": constant_shape(matrix.smoothing)[0], "N": constant_shape(matrix.scales)[0]}
     if bias is None:
         return editor.op("SpreadBlockLinear", inputs, sizes, domain=OPERATOR_DOMAIN)
     define(editor, _BIAS)
@@ -89,13 +89,8 @@ def block_rows(editor: GraphEditor, matrix: BlockMatrix, indices: ir.Value) -> i
     levels = editor.op("Sub", [editor.cast(halves, ir.DataType.FLOAT), editor.scalar(8.0)])
     scales = editor.op("Gather", [matrix.block_scales, indices], dtype=ir.DataType.INT8)
     steps = editor.op("Unsqueeze", [editor.cast(scales, ir.DataType.FLOAT), editor.int64s(-1)])
-    width, num_blocks = _length(matrix.smoothing), matrix_shape(matrix.block_scales)[1]
+    width, num_blocks = constant_shape(matrix.smoothing)[0], constant_shape(matrix.block_scales)[1]
     padded = editor.op("Reshape", [editor.op("Mul", [levels, steps]), editor.int64s(0, 0, num_blocks * BLOCK_INPUTS)])
     if width == num_blocks * BLOCK_INPUTS:
         return padded
     return editor.op("Slice", [padded, editor.int64s(0), editor.int64s(width), editor.int64s(-1)])
-
-
-def _length(constant: ir.Value) -> int:
-    assert constant.const_value is not None
-    return int(constant.const_value.shape.numpy()[0])

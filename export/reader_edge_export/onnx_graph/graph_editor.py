@@ -167,8 +167,7 @@ def sizes_of(value: ir.Value | None) -> list[int | str | None] | None:
     return [size if isinstance(size, int) else size.value for size in value.shape]
 
 
-def matrix_shape(value: ir.Value) -> tuple[int, int]:
-    """Sizes of an initializer of two axes."""
+def constant_shape(value: ir.Value) -> tuple[int, ...]:
+    """Sizes of an initializer."""
     assert value.const_value is not None
-    num_rows, num_columns = value.const_value.shape.numpy()
-    return num_rows, num_columns
+    return tuple(value.const_value.shape.numpy())

@@ -4,7 +4,7 @@ import onnx_ir as ir
 import torch
 from transformers.pytorch_utils import Conv1D
 
-from reader_edge_export.onnx_graph.graph_editor import GraphEditor, matrix_shape, sizes_of
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor, constant_shape, sizes_of
 from reader_edge_export.onnx_graph.matrix import ExpertsTensor, Matrix, MatrixTensor
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.trace.markers import (
@@ -43,7 +43,7 @@ def insert_matrices(editor: GraphEditor, source: SourceModel) -> None:
             weight = stored.as_in_module(node.attributes[PARAMETER].as_string())
             logits = editor.op(LOGIT_HEAD, [hidden, rows, weight, *bias], domain=node.domain)
             editor.replace(node, [logits])
-            _declare(editor.graph, "logits", "B", "R", matrix_shape(weight)[0])
+            _declare(editor.graph, "logits", "B", "R", constant_shape(weight)[0])
         elif node.op_type == TREE_ATTENTION:
             _, num_heads, head_dim = (node.attributes[name].as_int() for name in ATTENTION_SIZES)
             for present in node.outputs[1:]:

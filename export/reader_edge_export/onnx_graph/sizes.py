@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.optimizer import fold_constants
 
-from reader_edge_export.onnx_graph.graph_editor import GraphEditor, matrix_shape, sizes_of, weight_of
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor, constant_shape, sizes_of, weight_of
 from reader_edge_export.trace.markers import (
     ATTENTION_SIZES,
     EXPERT_LINEAR,
@@ -158,7 +158,7 @@ def _marker_sizes(node: ir.Node) -> list[Sizes]:
     if node.op_type == EXPERT_LINEAR:
         return [("T", node.attributes[NUM_RANKS].as_int(), _expert_outputs(node))]
     weight = node.inputs[2] if node.op_type == LOGIT_HEAD else None
-    return [] if weight is None else [("B", "R", matrix_shape(weight)[0])]
+    return [] if weight is None else [("B", "R", constant_shape(weight)[0])]
 
 
 def _expert_outputs(node: ir.Node) -> int:

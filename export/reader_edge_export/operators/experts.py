@@ -5,19 +5,19 @@ are the same bits whatever rows stand beside it. What else a mixture does is tra
 but for the sum over a row's experts, which CumSum adds by rank.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from reader_edge_export.blocks.block_type import BlockType
 from reader_edge_export.blocks.definitions import product_definitions
-from reader_edge_export.blocks.spread_linear import SPREAD_BLOCK_LINEAR
-from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.blocks.linear import StoredBlocks
+from reader_edge_export.blocks.spread_linear import SPREAD_BLOCK_LINEAR, BlockMatrix
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor, constant_shape
 from reader_edge_export.operators.definitions import (
     OPERATOR_DOMAIN,
     SPREAD_ROWS,
     SPREAD_STEPS,
+    Int8Matrix,
     define,
     spread_row_product,
 )
@@ -82,37 +82,6 @@ PlainExpert (rows, weight) => (output)
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Int8Experts:
-    """Matrices of experts, as Int8Matrix: values (X, J, K), scales (X, J), smoothing (X, K), hadamard (b, b)."""
-
-    values: ir.Value
-    scales: ir.Value
-    smoothing: ir.Value
-    hadamard: ir.Value
-
-
-@dataclass(frozen=True, slots=True)
-class BlockExperts:
-    """As BlockMatrix: values (X, J, blocks, 16), block_scales (X, J, blocks), scales (X, J), smoothing (X, K)."""
-
-    values: ir.Value
-    block_scales: ir.Value
-    scales: ir.Value
-    smoothing: ir.Value
-    hadamard: ir.Value
-
-
-@dataclass(frozen=True, slots=True)
-class KeptExperts:
-    """As StoredBlocks, in a block type of GGUF files: each of `values` (X, J, ...), by its part's name."""
-
-    block_type: BlockType
-    num_inputs: int
-    num_outputs: int
-    values: Mapping[str, ir.Value]
-
-
 def plain_experts(editor: GraphEditor, rows: ir.Value, experts: ir.Value, weight: ir.Value) -> ir.Value:
     """rows (R, K), each times its expert's matrix of weight (X, J, K), in fp32 -> (R, J)."""
     define(editor, _PLAIN_EXPERT, _definition(_EACH_ROW, "PlainExperts", "PlainExpert", ["weight"]))
@@ -120,9 +89,9 @@ def plain_experts(editor: GraphEditor, rows: ir.Value, experts: ir.Value, weight
 
 
 def int8_experts(
-    editor: GraphEditor, rows: ir.Value, experts: ir.Value, matrices: Int8Experts, num_planes: int
+    editor: GraphEditor, rows: ir.Value, experts: ir.Value, matrices: Int8Matrix, num_planes: int
 ) -> ir.Value:
-    """rows (R, K), each in one or two planes of int8, times its expert's matrix -> (R, J)."""
+    """rows (R, K), each in one or two planes of int8, times its expert's matrix -> (R, J). matrices: X in front."""
     suffix = {1: "", 2: "16"}[num_planes]
     operator, product = f"SpreadRowExperts{suffix}", f"SpreadRowExpert{suffix}"
     each = _definition(_EACH_EXPERT, operator, product, ["smoothing", "hadamard", "values", "scales"])
@@ -131,24 +100,24 @@ def int8_experts(
     return editor.op(operator, [rows, experts, *stored], domain=OPERATOR_DOMAIN)
 
 
-def block_experts(editor: GraphEditor, rows: ir.Value, experts: ir.Value, matrices: BlockExperts) -> ir.Value:
-    """rows (R, K), each in int8, times its expert's matrix of four bits -> (R, J)."""
+def block_experts(editor: GraphEditor, rows: ir.Value, experts: ir.Value, matrices: BlockMatrix) -> ir.Value:
+    """rows (R, K), each in int8, times its expert's matrix of four bits -> (R, J). matrices: X in front."""
     inputs = ["smoothing", "hadamard", "values", "block_scales", "scales"]
     definition = _definition(_EACH_EXPERT, "SpreadBlockExperts", "SpreadBlockLinear", inputs, ["K", "N"])
     define(editor, SPREAD_ROWS, SPREAD_STEPS, SPREAD_BLOCK_LINEAR, definition)
     stored = [matrices.smoothing, matrices.hadamard, matrices.values, matrices.block_scales, matrices.scales]
-    sizes = {"K": _size(matrices.smoothing, 1), "N": _size(matrices.scales, 1)}
+    sizes = {"K": constant_shape(matrices.smoothing)[1], "N": constant_shape(matrices.scales)[1]}
     return editor.op("SpreadBlockExperts", [rows, experts, *stored], sizes, domain=OPERATOR_DOMAIN)
 
 
-def kept_experts(editor: GraphEditor, rows: ir.Value, experts: ir.Value, matrices: KeptExperts) -> ir.Value:
-    """rows (R, K), rounded in blocks, each times its expert's matrix -> (R, J)."""
+def kept_experts(editor: GraphEditor, rows: ir.Value, experts: ir.Value, matrices: StoredBlocks) -> ir.Value:
+    """rows (R, K), rounded in blocks, each times its expert's matrix -> (R, J). matrices: values with X in front."""
     name = matrices.block_type.name
     definition = _definition(_EACH_ROW, f"{name}Experts", f"{name}Linear", matrices.block_type.parts, ["K", "N"])
     define(editor, *product_definitions(matrices.block_type), definition)
-    sizes = {"K": matrices.num_inputs, "N": matrices.num_outputs}
-    inputs = [rows, experts, *matrices.values.values()]
-    return editor.op(f"{name}Experts", inputs, sizes, domain=OPERATOR_DOMAIN)
+    num_outputs, num_inputs = matrices.shape
+    sizes = {"K": num_inputs, "N": num_outputs}
+    return editor.op(f"{name}Experts", [rows, experts, *matrices.values.values()], sizes, domain=OPERATOR_DOMAIN)
 
 
 def _definition(
@@ -167,8 +136,3 @@ def _definition(
         attributes=f"<{', '.join(attributes)}>" if attributes else "",
         passed="<" + ", ".join(f"{name} : int = @{name}" for name in attributes) + ">" if attributes else "",
     )
-
-
-def _size(constant: ir.Value, axis: int) -> int:
-    assert constant.const_value is not None
-    return int(constant.const_value.shape.numpy()[axis])

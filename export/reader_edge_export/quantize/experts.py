@@ -4,44 +4,34 @@ Each expert has smoothing scales of its own. Before an activation they read the 
 inputs behind it are an expert's own, and only their magnitudes are known (`ExpertInputs`).
 """
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import onnx_ir as ir
 
-from reader_edge_export.blocks.spread_linear import MAX_INPUTS
+from reader_edge_export.blocks.linear import StoredBlocks
+from reader_edge_export.blocks.spread_linear import MAX_INPUTS, BlockMatrix
 from reader_edge_export.calibration.calibration import Calibration
 from reader_edge_export.calibration.moments import InputMoments
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.onnx_graph.matrix import ExpertMatrices, experts_of
 from reader_edge_export.onnx_graph.weight_file import Parts, TensorForm
-from reader_edge_export.operators.experts import (
-    BlockExperts,
-    Int8Experts,
-    KeptExperts,
-    block_experts,
-    int8_experts,
-    kept_experts,
-    plain_experts,
-)
-from reader_edge_export.quantize.compensation import BLOCK
+from reader_edge_export.operators.definitions import Int8Matrix
+from reader_edge_export.operators.experts import block_experts, int8_experts, kept_experts, plain_experts
 from reader_edge_export.quantize.hadamard import HadamardRotation, Hadamards, block_size
-from reader_edge_export.quantize.int4 import quantize_blocks
-from reader_edge_export.quantize.int8 import quantize_spread
+from reader_edge_export.quantize.int4 import int4_forms, quantize_blocks
+from reader_edge_export.quantize.int8 import int8_forms, quantize_spread
 from reader_edge_export.stages import Advance
 from reader_edge_export.trace.markers import ExpertLinearMarker, expert_markers
-from reader_edge_runtime.arrays import Array
+from reader_edge_runtime.arrays import Array, Float32Array
+
+# weight (K, J) -> its rotated form, outputs first, and scales.
+Quantize = Callable[[Float32Array, HadamardRotation, InputMoments], tuple[Array, ...]]
+# Stores matrices of experts and multiplies by them: rows (R, K) and the expert (R,) of each -> (R, J).
+Multiply = Callable[[ir.Value, ir.Value, ExpertLinearMarker], ir.Value]
 
 
-class ExpertProducts(Protocol):
-    """Stores matrices of experts and multiplies by them."""
-
-    def multiply(self, rows: ir.Value, experts: ir.Value, marker: ExpertLinearMarker) -> ir.Value:
-        """rows (R, K) and the expert (R,) of each -> (R, J)."""
-
-
-def replace_experts(editor: GraphEditor, products: ExpertProducts, advance: Advance) -> None:
+def replace_experts(editor: GraphEditor, multiply: Multiply, advance: Advance) -> None:
     """Give every product by experts its stored form. advance: gets how many numbers were stored."""
     for marker in expert_markers(editor.graph):
         matrices = _matrices(marker)
@@ -51,20 +41,15 @@ def replace_experts(editor: GraphEditor, products: ExpertProducts, advance: Adva
             rows = editor.op("Tile", [rows, editor.int64s(1, marker.num_ranks, 1)])
         flat = editor.op("Reshape", [rows, editor.int64s(-1, num_inputs)])
         experts = editor.op("Reshape", [marker.experts, editor.int64s(-1)], dtype=ir.DataType.INT64)
-        product = products.multiply(flat, experts, marker)
+        product = multiply(flat, experts, marker)
         sizes = editor.int64s(-1, marker.num_ranks, num_outputs)
         editor.replace(marker.node, [editor.op("Reshape", [product, sizes])])
         advance(matrices.size)
 
 
-class PlainExpertProducts:
-    """In fp32, read when they are written."""
-
-    def __init__(self, editor: GraphEditor) -> None:
-        self._editor = editor
-
-    def multiply(self, rows: ir.Value, experts: ir.Value, marker: ExpertLinearMarker) -> ir.Value:
-        return plain_experts(self._editor, rows, experts, marker.weight)
+def multiply_plainly(editor: GraphEditor, rows: ir.Value, experts: ir.Value, marker: ExpertLinearMarker) -> ir.Value:
+    """`Multiply` in fp32, by matrices that are read when they are written."""
+    return plain_experts(editor, rows, experts, marker.weight)
 
 
 class RoundedExpertProducts:
@@ -84,52 +69,37 @@ class RoundedExpertProducts:
             return kept_experts(editor, rows, experts, self._kept(matrices))
         hadamard = self._hadamards.value(block_size(matrices.shape[2]))
         if self._is_int4 and matrices.shape[2] <= MAX_INPUTS:
-            forms = _int4_forms(matrices)
-            values, block_scales, scales, smoothing = editor.matrix(
-                [matrices.name], forms, lambda: self._int4(matrices, forms)
-            )
-            blocks = BlockExperts(values, block_scales, scales, smoothing, hadamard)
-            return block_experts(editor, rows, experts, blocks)
-        forms = _int8_forms(matrices)
-        values, scales, smoothing = editor.matrix([matrices.name], forms, lambda: self._int8(matrices, forms))
-        return int8_experts(editor, rows, experts, Int8Experts(values, scales, smoothing, hadamard), self._num_planes)
+            blocks = self._stored(matrices, int4_forms(matrices.name, *matrices.shape), quantize_blocks)
+            return block_experts(editor, rows, experts, BlockMatrix(*[*blocks, hadamard]))
+        stored = self._stored(matrices, int8_forms(matrices.name, *matrices.shape), quantize_spread)
+        return int8_experts(editor, rows, experts, Int8Matrix(*[*stored, hadamard]), self._num_planes)
 
-    def _int8(self, matrices: ExpertMatrices, forms: list[TensorForm]) -> Iterator[Array | Parts]:
-        """As an Int8Experts has it, the values expert by expert."""
-        scales, smoothing = (np.empty(form.shape, np.float32) for form in forms[1:])
+    def _stored(self, matrices: ExpertMatrices, forms: list[TensorForm], quantize: Quantize) -> list[ir.Value]:
+        """Initializers of these forms, the first written expert by expert."""
 
-        def values() -> Parts:
-            for expert in range(matrices.shape[0]):
-                weight, inputs = matrices.read(expert).T, self._inputs_of(matrices, expert)
-                rotation = HadamardRotation.fit(weight, inputs)
-                integers, scales[expert] = quantize_spread(weight, rotation, inputs)
-                smoothing[expert] = rotation.smoothing
-                yield integers.T[None]
+        def rounded() -> Iterator[Array | Parts]:
+            others = [np.empty(form.shape, form.dtype) for form in forms[1:]]
 
-        yield values()
-        yield from (scales, smoothing)
+            def values() -> Parts:
+                for expert in range(matrices.shape[0]):
+                    weight, inputs = matrices.read(expert).T, self._inputs_of(matrices, expert)
+                    rotation = HadamardRotation.fit(weight, inputs)
+                    integers, *scales = quantize(weight, rotation, inputs)
+                    for other, array in zip(others, (*scales, rotation.smoothing), strict=True):
+                        other[expert] = array
+                    yield integers[None]
 
-    def _int4(self, matrices: ExpertMatrices, forms: list[TensorForm]) -> Iterator[Array | Parts]:
-        """As a BlockExperts has it, the values expert by expert."""
-        block_scales, scales, smoothing = (np.empty(form.shape, form.dtype) for form in forms[1:])
+            yield values()
+            yield from others
 
-        def values() -> Parts:
-            for expert in range(matrices.shape[0]):
-                weight, inputs = matrices.read(expert).T, self._inputs_of(matrices, expert)
-                rotation = HadamardRotation.fit(weight, inputs)
-                halves, block_scales[expert], scales[expert] = quantize_blocks(weight, rotation, inputs)
-                smoothing[expert] = rotation.smoothing
-                yield halves[None]
-
-        yield values()
-        yield from (block_scales, scales, smoothing)
+        return self._editor.matrix([matrices.name], forms, rounded)
 
     def _inputs_of(self, matrices: ExpertMatrices, expert: int) -> InputMoments:
         if self._calibration.has_inputs_of(matrices.name):
             return self._calibration.inputs_of(matrices.name)
         return self._calibration.expert_inputs_of(matrices.name, matrices.shape[0]).of(expert)
 
-    def _kept(self, matrices: ExpertMatrices) -> KeptExperts:
+    def _kept(self, matrices: ExpertMatrices) -> StoredBlocks:
         num_experts, num_outputs, num_inputs = matrices.shape
         block_type = matrices.block_type
         assert block_type is not None
@@ -141,27 +111,7 @@ class RoundedExpertProducts:
                 arrays[part][expert] = array
         name = f"{matrices.name}.{block_type.name.lower()}"
         values = {part: self._editor.constant(array, f"{name}.{part}") for part, array in arrays.items()}
-        return KeptExperts(block_type, num_inputs, num_outputs, values)
-
-
-def _int8_forms(matrices: ExpertMatrices) -> list[TensorForm]:
-    name, (num_experts, num_outputs, num_inputs) = matrices.name, matrices.shape
-    return [
-        TensorForm.of(f"{name}.int8", np.int8, num_experts, num_outputs, num_inputs),
-        TensorForm.of(f"{name}.scale", np.float32, num_experts, num_outputs),
-        TensorForm.of(f"{name}.smoothing", np.float32, num_experts, num_inputs),
-    ]
-
-
-def _int4_forms(matrices: ExpertMatrices) -> list[TensorForm]:
-    name, (num_experts, num_outputs, num_inputs) = matrices.name, matrices.shape
-    num_blocks = -(-num_inputs // BLOCK)
-    return [
-        TensorForm.of(f"{name}.int4", np.uint8, num_experts, num_outputs, num_blocks, BLOCK // 2),
-        TensorForm.of(f"{name}.block_scale", np.int8, num_experts, num_outputs, num_blocks),
-        TensorForm.of(f"{name}.scale", np.float32, num_experts, num_outputs),
-        TensorForm.of(f"{name}.smoothing", np.float32, num_experts, num_inputs),
-    ]
+        return StoredBlocks(block_type, (num_outputs, num_inputs), values)
 
 
 def _matrices(marker: ExpertLinearMarker) -> ExpertMatrices:

@@ -9,10 +9,9 @@ import onnx_ir as ir
 
 from reader_edge_export.calibration.moments import InputMoments
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
-from reader_edge_export.onnx_graph.weight_file import TensorForm
 from reader_edge_export.operators.definitions import Int8Matrix, spread_row_linear
 from reader_edge_export.quantize.hadamard import HadamardRotation, Hadamards, block_size
-from reader_edge_export.quantize.int8 import quantize_columns
+from reader_edge_export.quantize.int8 import int8_forms, quantize_columns
 from reader_edge_export.quantize.linear import MergedProduct
 from reader_edge_runtime.arrays import Float32Array, Int8Array
 
@@ -27,11 +26,7 @@ class FineProducts:
     def multiply(self, product: MergedProduct) -> ir.Value:
         """The product's output (..., J)."""
         editor, name, num_inputs, num_outputs = self._editor, product.name, product.num_inputs, product.num_outputs
-        forms = [
-            TensorForm.of(f"{name}.int8", np.int8, 2 * num_outputs, num_inputs),
-            TensorForm.of(f"{name}.scale", np.float32, 2 * num_outputs),
-            TensorForm.of(f"{name}.smoothing", np.float32, num_inputs),
-        ]
+        forms = int8_forms(name, 2 * num_outputs, num_inputs)
         values, scales, smoothing = editor.matrix(product.parameters, forms, lambda: _rounded(product.weight))
         matrix = Int8Matrix(values, scales, smoothing, self._hadamards.value(block_size(num_inputs)))
         products = spread_row_linear(editor, product.rows, matrix, None, num_planes=2)

@@ -38,28 +38,30 @@ class Int4Products:
         self._finer = finer
         self._hadamards = Hadamards(editor)
 
-    def multiply(self, product: MergedProduct) -> ir.Value:
-        """The product's output (..., J)."""
-        return self.multiply_stored(product)[0]
-
     def multiply_stored(self, product: MergedProduct) -> tuple[ir.Value, BlockMatrix | Int8Matrix]:
         """The product's output (..., J), and its matrix as it is stored."""
         if product.num_inputs > MAX_INPUTS or product.parts[0].name in self._finer:
             return self._int8.multiply_stored(product)
         name, num_inputs, num_outputs = product.name, product.num_inputs, product.num_outputs
-        num_blocks = -(-num_inputs // BLOCK)
-        forms = [
-            TensorForm.of(f"{name}.int4", np.uint8, num_outputs, num_blocks, BLOCK // 2),
-            TensorForm.of(f"{name}.block_scale", np.int8, num_outputs, num_blocks),
-            TensorForm.of(f"{name}.scale", np.float32, num_outputs),
-            TensorForm.of(f"{name}.smoothing", np.float32, num_inputs),
-        ]
+        forms = int4_forms(name, num_outputs, num_inputs)
         values, block_scales, scales, smoothing = self._editor.matrix(
             product.parameters, forms, partial(_rounded, product)
         )
         hadamard = self._hadamards.value(block_size(num_inputs))
         matrix = BlockMatrix(values, block_scales, scales, smoothing, hadamard)
         return spread_block_linear(self._editor, product.rows, matrix, product.bias), matrix
+
+
+def int4_forms(name: str, *sizes: int) -> list[TensorForm]:
+    """Values, both kinds of scales and smoothing scales of a BlockMatrix, (J, K) or of experts (X, J, K)."""
+    *leading, num_outputs, num_inputs = sizes
+    num_blocks = -(-num_inputs // BLOCK)
+    return [
+        TensorForm.of(f"{name}.int4", np.uint8, *leading, num_outputs, num_blocks, BLOCK // 2),
+        TensorForm.of(f"{name}.block_scale", np.int8, *leading, num_outputs, num_blocks),
+        TensorForm.of(f"{name}.scale", np.float32, *leading, num_outputs),
+        TensorForm.of(f"{name}.smoothing", np.float32, *leading, num_inputs),
+    ]
 
 
 def _rounded(product: MergedProduct) -> tuple[UInt8Array, Int8Array, Float32Array, Float32Array]:

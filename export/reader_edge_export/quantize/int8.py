@@ -31,16 +31,17 @@ def quantize_columns(weight: Float32Array) -> tuple[Int8Array, Float32Array]:
 def quantize_spread(
     weight: Float32Array, rotation: HadamardRotation, inputs: InputMoments
 ) -> tuple[Int8Array, Float32Array]:
-    """weight (K, J) -> its rotated form as int8 (K, J) in [-127, 127], errors made up for, and scales (J,)."""
-    integers = np.empty(weight.shape[::-1], np.int8).T  # an output's are neighbours, as they are stored
+    """weight (K, J) -> its rotated form as int8 (J, K) in [-127, 127], errors made up for, and scales (J,)."""
+    integers = np.empty(weight.shape[::-1], np.int8)
     scales = np.empty(weight.shape[1], np.float32)
     compensation = Compensation(rotation.moments(inputs))
 
     def round_part(outputs: slice) -> None:
         part = rotation.weight(weight[:, outputs])
         scales[outputs] = _scales(part)
-        steps = partial(_same_steps, torch.from_numpy(scales[outputs]))
-        integers[:, outputs], _ = compensation.round(part, steps, -STEPS, STEPS)
+        steps = torch.from_numpy(scales[outputs])  # the same for all blocks
+        columns, _ = compensation.round(part, lambda _block: steps, -STEPS, STEPS)
+        integers[outputs] = columns.T
 
     for_parts_of_outputs(weight.shape[1], round_part)
     return integers, scales
@@ -52,17 +53,21 @@ def _scales(weight: Float32Array) -> Float32Array:
     return scales
 
 
-def _same_steps(steps: torch.Tensor, _block: torch.Tensor) -> torch.Tensor:
-    """Whatever the block, those of the whole output."""
-    return steps
+def int8_forms(name: str, *sizes: int) -> list[TensorForm]:
+    """Values, scales and smoothing scales of an Int8Matrix of these sizes, (J, K) or of experts (X, J, K)."""
+    *leading, num_outputs, num_inputs = sizes
+    return [
+        TensorForm.of(f"{name}.int8", np.int8, *sizes),
+        TensorForm.of(f"{name}.scale", np.float32, *leading, num_outputs),
+        TensorForm.of(f"{name}.smoothing", np.float32, *leading, num_inputs),
+    ]
 
 
 def _rounded(product: MergedProduct) -> tuple[Int8Array, Float32Array, Float32Array]:
     """As an Int8Matrix has it: values (J, K), scales (J,) and the smoothing scales (K,)."""
     weight, inputs = product.weight, product.inputs
     rotation = HadamardRotation.fit(weight, inputs)
-    integers, scales = quantize_spread(weight, rotation, inputs)
-    return integers.T, scales, rotation.smoothing
+    return *quantize_spread(weight, rotation, inputs), rotation.smoothing
 
 
 class Int8Products:
@@ -77,21 +82,13 @@ class Int8Products:
         self._portable = PortableProducts(editor, self._num_planes) if is_portable else None
         self._hadamards = Hadamards(editor)
 
-    def multiply(self, product: MergedProduct) -> ir.Value:
-        """The product's output (..., J)."""
-        return self.multiply_stored(product)[0]
-
     def multiply_stored(self, product: MergedProduct) -> tuple[ir.Value, Int8Matrix]:
         """The product's output (..., J), and its matrix as it is stored.
 
         That is (J, K), one row of inputs for each output: a lookup or a product reads whole runs of memory.
         """
         name, num_inputs, num_outputs = product.name, product.num_inputs, product.num_outputs
-        forms = [
-            TensorForm.of(f"{name}.int8", np.int8, num_outputs, num_inputs),
-            TensorForm.of(f"{name}.scale", np.float32, num_outputs),
-            TensorForm.of(f"{name}.smoothing", np.float32, num_inputs),
-        ]
+        forms = int8_forms(name, num_outputs, num_inputs)
         values, scales, smoothing = self._editor.matrix(product.parameters, forms, partial(_rounded, product))
         matrix = Int8Matrix(values, scales, smoothing, self._hadamards.value(block_size(num_inputs)))
         if self._portable is not None:

@@ -27,10 +27,6 @@ class KeptProducts:
         block_type = matrix.block_type if self._keeps else None
         return None if block_type is None else block_type.name
 
-    def multiply(self, product: MergedProduct) -> ir.Value:
-        """The product's output (..., J)."""
-        return self.multiply_stored(product)[0]
-
     def multiply_stored(self, product: MergedProduct) -> tuple[ir.Value, StoredBlocks | Int8Matrix]:
         """The product's output (..., J), and its matrix as it is stored: as it is, or as int8."""
         if self.kind_of(product.parts[0]) is None:

@@ -3,7 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 
-from reader_edge_export.onnx_graph.graph_editor import GraphEditor, matrix_shape
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor, constant_shape
 from reader_edge_export.onnx_graph.shared_constants import BASE, SMALLEST, STEPS, STEPS_16, ZERO_POINT
 from reader_edge_export.operators.definitions import Int8Matrix
 
@@ -21,7 +21,7 @@ class PortableProducts:
     def multiply(self, rows: ir.Value, matrix: Int8Matrix, bias: ir.Value | None) -> ir.Value:
         """rows (..., K) times the transpose of the matrix (J, K), plus the bias (J,) -> (..., J)."""
         editor = self._editor
-        num_outputs, num_inputs = matrix_shape(matrix.values)
+        num_outputs, num_inputs = constant_shape(matrix.values)
         is_flat = rows.shape is not None and len(rows.shape) == 2
         rotation = self._rotation(rows, matrix, num_inputs)
         most = editor.scalar(_PLANE_STEPS[self._num_planes])
@@ -36,7 +36,7 @@ class PortableProducts:
 
     def _rotation(self, rows: ir.Value, matrix: Int8Matrix, num_inputs: int) -> ir.Value:
         """rows (..., K) -> (R, K), rotated."""
-        editor, block = self._editor, matrix_shape(matrix.hadamard)[0]
+        editor, block = self._editor, constant_shape(matrix.hadamard)[0]
         smoothed = editor.op("Mul", [rows, matrix.smoothing])
         flat = editor.op("Reshape", [smoothed, editor.int64s(-1, num_inputs)])
         height = editor.op("Mul", [self._largest(flat), editor.scalar(2 * block)])

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from reader_edge_export.blocks.linear import StoredBlocks, looked_up
 from reader_edge_export.blocks.spread_linear import BlockMatrix, block_rows
 from reader_edge_export.calibration.calibration import Calibration
-from reader_edge_export.onnx_graph.graph_editor import GraphEditor, matrix_shape
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor, constant_shape
 from reader_edge_export.onnx_graph.matrix import Matrix, matrix_of
 from reader_edge_export.operators.definitions import Int8Matrix
 from reader_edge_export.quantize.int4 import Int4Products
@@ -96,9 +96,7 @@ def _look_up(editor: GraphEditor, stored: ir.Value, embedding: ir.Node) -> ir.Va
 
 def _spread_back(editor: GraphEditor, rows: ir.Value, head: Int8Matrix | BlockMatrix) -> ir.Value:
     """Integers (B, N, E) of the rotated head, as the plain matrix has them: sums of a block are exact in fp32."""
-    smoothing = head.smoothing.const_value
-    assert smoothing is not None
-    width, block = smoothing.size, matrix_shape(head.hadamard)[0]
+    width, block = constant_shape(head.smoothing)[0], constant_shape(head.hadamard)[0]
     blocks = editor.op("Reshape", [rows, editor.int64s(0, 0, width // block, block)])
     joined = editor.op("Reshape", [editor.op("MatMul", [blocks, head.hadamard]), editor.int64s(0, 0, width)])
     return editor.op("Mul", [joined, head.smoothing])
@@ -108,11 +106,11 @@ def _wanted_rows(editor: GraphEditor, marker: LogitHeadMarker) -> ir.Value:
     """hidden (B, N, E) -> (B, R, E)."""
     indices = editor.op("Unsqueeze", [marker.rows, editor.int64s(2)], dtype=ir.DataType.INT64)
     hidden = editor.op("GatherND", [marker.hidden, indices], {"batch_dims": 1})
-    hidden.name, hidden.shape = HIDDEN_STATES, ir.Shape(["B", "R", matrix_shape(marker.weight)[1]])
+    hidden.name, hidden.shape = HIDDEN_STATES, ir.Shape(["B", "R", constant_shape(marker.weight)[1]])
     return hidden
 
 
 def _embedding_lookup(graph: ir.Graph) -> ir.Node:
     """That of the vocabulary, whose rows are as long as the head's, among others by token."""
-    width = matrix_shape(logit_head_marker(graph).weight)[1]
+    width = constant_shape(logit_head_marker(graph).weight)[1]
     return next(node for node in token_lookups(graph) if _matrix(node.inputs[0]).shape[1] == width)

@@ -10,7 +10,7 @@ from reader_edge_export.calibration.calibration import Calibration
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.onnx_graph.matrix import experts_of, matrix_of
 from reader_edge_export.package.journal import Journal
-from reader_edge_export.quantize.experts import PlainExpertProducts, RoundedExpertProducts, replace_experts
+from reader_edge_export.quantize.experts import RoundedExpertProducts, multiply_plainly, replace_experts
 from reader_edge_export.quantize.fine import FineProducts
 from reader_edge_export.quantize.hadamard import Hadamards
 from reader_edge_export.quantize.half import convert_to_half
@@ -66,15 +66,16 @@ def store_weights(
             products = Int4Products(editor, int8, finer)
 
         def multiply(product: MergedProduct) -> ir.Value:
-            output = (fine if product.parts[0].is_fine else products).multiply(product)
+            is_fine = product.parts[0].is_fine
+            output = fine.multiply(product) if is_fine else products.multiply_stored(product)[0]
             advance(sum(part.size for part in product.parts))
             return output
 
         replace_products(editor, multiply, calibration, keep.kind_of)
-        replace_experts(editor, RoundedExpertProducts(editor, precision, calibration, hadamards), advance)
+        replace_experts(editor, RoundedExpertProducts(editor, precision, calibration, hadamards).multiply, advance)
         store_vocabulary(editor, products, keep, calibration)  # after them: it makes products of its own
         return
-    replace_experts(editor, PlainExpertProducts(editor), unseen)  # they are read when they are written
+    replace_experts(editor, partial(multiply_plainly, editor), unseen)  # they are read when they are written
     store_vocabulary_fp32(editor)
     if precision in HALF_PRECISIONS:
         convert_to_half(editor, precision)

@@ -81,7 +81,7 @@ def test_large_inputs_no_longer_take_the_steps_of_all(num_inputs: int) -> None:
         return float(np.square(np.rint(rows / steps) * steps @ weight - expected).mean())
 
     before = error(rows, plain_integers * plain_scales, 127)
-    now, fine = (error(rotation.rows(rows), integers * scales, steps) for steps in (127, 32639))
+    now, fine = (error(rotation.rows(rows), integers.T * scales, steps) for steps in (127, 32639))
     assert fine < now < before / 4
 
 
