@@ -69,10 +69,13 @@ class RoundedExpertProducts:
             return kept_experts(editor, rows, experts, self._kept(matrices))
         hadamard = self._hadamards.value(block_size(matrices.shape[2]))
         if self._is_int4 and matrices.shape[2] <= MAX_INPUTS:
-            blocks = self._stored(matrices, int4_forms(matrices.name, *matrices.shape), quantize_blocks)
-            return block_experts(editor, rows, experts, BlockMatrix(*[*blocks, hadamard]))
-        stored = self._stored(matrices, int8_forms(matrices.name, *matrices.shape), quantize_spread)
-        return int8_experts(editor, rows, experts, Int8Matrix(*[*stored, hadamard]), self._num_planes)
+            forms = int4_forms(matrices.name, *matrices.shape)
+            values, block_scales, scales, smoothing = self._stored(matrices, forms, quantize_blocks)
+            blocks = BlockMatrix(values, block_scales, scales, smoothing, hadamard)
+            return block_experts(editor, rows, experts, blocks)
+        forms = int8_forms(matrices.name, *matrices.shape)
+        values, scales, smoothing = self._stored(matrices, forms, quantize_spread)
+        return int8_experts(editor, rows, experts, Int8Matrix(values, scales, smoothing, hadamard), self._num_planes)
 
     def _stored(self, matrices: ExpertMatrices, forms: list[TensorForm], quantize: Quantize) -> list[ir.Value]:
         """Initializers of these forms, the first written expert by expert."""
