@@ -26,6 +26,7 @@ from reader_edge_export.sources.module import vocab_size_of
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.tokenizer import text_tokenizer
 from reader_edge_export.texts.text_set import TextSet
+from tests.export.whole_models import load_model
 
 MIN_TOKENS = 4096
 MAX_LENGTH = 1024
@@ -60,7 +61,7 @@ def main() -> None:
 
 def token_sequences(source: Source, files: Sequence[Path], num_tokens: int) -> list[list[int]]:
     """Conversations of all files in turn as the model sees them, MAX_LENGTH tokens at most each."""
-    tokenizer = text_tokenizer(source.load_tokenizer(vocab_size_of(source.load_model())))
+    tokenizer = text_tokenizer(source.load_tokenizer(vocab_size_of(load_model(source))))
     max_length = min(MAX_LENGTH, source.max_context)
     return TextSet(list(mixed(files))).token_sequences(tokenizer, max_length, num_tokens)
 

@@ -10,11 +10,10 @@ import numpy.typing as npt
 
 from benchmarks.peers.runtimes import THREADS, Contender
 from benchmarks.peers.worker_process import WorkerProcess
-from reader_edge_export.checks.pass_chain import logits_after
-from reader_edge_export.sources.module import chain_logits
 from reader_edge_export.sources.source import Source
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.package.model_package import ModelPackage
+from tests.export.whole_models import chain_logits, load_model, logits_after
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -30,7 +29,7 @@ class Scorer(Protocol):
 @contextmanager
 def source_scorer(source: Source) -> Iterator[Scorer]:
     """The source module in fp32."""
-    model = source.load_model()
+    model = load_model(source)
     yield lambda token_ids: chain_logits(model, list(token_ids)).numpy()
 
 

@@ -29,8 +29,8 @@ from reader_edge_export.quiet import quiet_libraries
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_export.sources.gguf.layer_sizes import architecture_of
-from reader_edge_export.sources.module import chain_logits
 from reader_edge_runtime.package.model_package import ModelPackage
+from tests.export.whole_models import chain_logits, load_model
 
 TYPES = (
     *("f16", "bf16", "q8_0", "q6_k", "q5_k_m", "q5_1", "q5_0", "q4_k_m", "q4_1", "q4_0"),
@@ -73,7 +73,7 @@ def architecture_rows(
     for family in families:
         model, file = converted_model(family, sources, folder)
         expected = chain_logits(model, token_ids)
-        loaded = chain_logits(find_source(file, None).load_model(), token_ids)
+        loaded = chain_logits(load_model(find_source(file, None)), token_ids)
         out = folder / f"{family}-package"
         export_model(file, out, ExportOptions(precision="fp32", max_context=2 * NUM_TOKENS))
         with llama_cpp_scorer(llama_cpp, file, 2 * NUM_TOKENS) as score:

@@ -9,6 +9,7 @@ from reader_edge_export.sources.folder.folder_weights import open_folder
 from reader_edge_export.sources.folder.json_file import read_json
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.trace.layered_model import LayeredModel
+from tests.export.whole_models import whole
 
 
 def open_source(path: Path) -> SourceModel:
@@ -23,4 +24,4 @@ def layered(path: Path) -> LayeredModel:
 
 def load_folder(folder: Path) -> PreTrainedModel:
     """The model in a folder, which needs no tokenizer, with all of its weights."""
-    return open_folder(folder, read_json(folder / "config.json")).whole(str(folder))
+    return whole(open_folder(folder, read_json(folder / "config.json")))

@@ -14,12 +14,13 @@ from reader_edge import Engine, GenerationConfig
 from reader_edge.cli import main
 from reader_edge.terminal.sizes import readable_size
 from reader_edge_export import ExportOptions, export_model, successors
-from reader_edge_export.checks.pass_chain import WholePackage, logits_after
+from reader_edge_export.checks.pass_chain import WholePackage
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.conversation import Conversation
 from reader_edge_runtime.text.tokenizer import Tokenizer
+from tests.export.whole_models import logits_after
 from tests.tiny_models import VOCAB_SIZE
 
 Exported = Callable[[str, str, str], Path]

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from models.upcycle import KEPT_SHARE, NUM_DENSE_LAYERS, NUM_EXPERTS, mixture_of
-from reader_edge_export.sources.module import chain_logits
+from tests.export.whole_models import chain_logits
 
 
 def test_experts_are_parts_of_the_mlp(tiny_model: Callable[[str], Path]) -> None:

@@ -5,9 +5,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol, TypeVar, cast
 
-import numpy as np
-import numpy.typing as npt
-
 from reader_edge_export.stages import Advance, unseen
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.draft_tree import DraftTree
@@ -105,14 +102,6 @@ class WholePackage:
 
         for chain in chains:
             yield from islice(chain.run(self._target.new_cache, forward), chain.num_prompts, None)
-
-
-def logits_after(
-    target: Target, prompt: Sequence[int], token_ids: Sequence[int], num_a_pass: int
-) -> npt.NDArray[np.float32]:
-    """Logits (N, V) after each of N tokens that follow a prompt, so many tokens a pass."""
-    results = WholePackage(target).results([PassChain.of_text(prompt, token_ids, num_a_pass)])
-    return np.concatenate([result.wanted_logits[0].copy() for result in results])
 
 
 class Check(Protocol):

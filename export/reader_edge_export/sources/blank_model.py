@@ -88,11 +88,6 @@ def _completed(rope: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any
     return {key: own[key] for key in _OF_ALL_ROPES if key in own} | dict(rope)
 
 
-def check_memory(model: PreTrainedModel, source: str, error: type[ExportError] = ExportError) -> None:
-    """Raise `error` where all weights of a model in fp32 take more memory than is free."""
-    _check_free(sum(parameter.nbytes for parameter in model.parameters()), source, error)
-
-
 def check_largest(model: PreTrainedModel, source: str, error: type[ExportError] = ExportError) -> None:
     """Raise `error` where the largest matrix of a model in fp32, and as much beside it, is more than is free.
 

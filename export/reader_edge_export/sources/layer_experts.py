@@ -15,7 +15,7 @@ from transformers.integrations.moe import ExpertsInterface
 from reader_edge_export.onnx_graph.matrix import ExpertMatrices
 from reader_edge_export.sources.weights import Weights
 
-_NAME, _EAGER = "reader_edge", "eager"  # implementations: this one, and that of the module itself
+_NAME = "reader_edge"  # of this implementation
 
 # rows (T, k or 1, K) and the experts (T, k) that they are sent to -> (T, k, J)
 ExpertProduct = Callable[[ExpertMatrices, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -34,10 +34,6 @@ class LayerExperts:
         self.multiply: ExpertProduct = streamed_product
         module.layer_experts = self
         module.config._experts_implementation = _NAME
-
-    def fill(self) -> None:
-        """Leave the mixture to the module, whose parameters are there from now on."""
-        self._module.config._experts_implementation = _EAGER
 
     def mix(self, rows: torch.Tensor, indices: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """rows (T, E), each sent to experts (T, k) that have these weights (T, k) -> (T, E), added by rank."""

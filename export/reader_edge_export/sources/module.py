@@ -24,14 +24,6 @@ def _logit_head(model: PreTrainedModel) -> torch.Tensor:
     return weight
 
 
-def chain_logits(model: PreTrainedModel, token_ids: list[int]) -> torch.Tensor:
-    """Logits (N, V) after each of N tokens, of a model with all of its weights. Raises ExportError if not finite."""
-    with torch.no_grad():
-        logits: torch.Tensor = model(torch.tensor([token_ids]), use_cache=False).logits[0]
-    check_finite(logits)
-    return logits
-
-
 def check_finite(computed: torch.Tensor) -> None:
     """Raise ExportError where what a model computes on the way to its logits is not finite, or they are not."""
     if not computed.isfinite().all():

@@ -14,7 +14,7 @@ from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.package.manifest import MAX_VOCAB
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
     from reader_edge_export.sources.source_model import SourceModel
     from reader_edge_export.trace.tracing import TracedLayer
@@ -60,10 +60,6 @@ class Source(ABC):
     @abstractmethod
     def open_model(self) -> "SourceModel":
         """The model, its weights left where they are. Raises ExportError where they do not fit its config."""
-
-    def load_model(self) -> "PreTrainedModel":
-        """The model with all of its weights in memory, in fp32. Raises ExportError as `open_model` does."""
-        return self.open_model().whole(self.name)
 
     def check_layers(self, layers: "Sequence[TracedLayer]") -> None:
         """Raise ParityError where traced layers ask for other attention, or other states, than the config says."""

@@ -13,10 +13,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from reader_edge_export.sources.blank_model import check_memory
 from reader_edge_export.sources.layer_experts import LayerExperts, expert_modules
 from reader_edge_export.sources.weights import Weights
-from reader_edge_runtime.errors import ExportError
 
 Place = tuple[torch.nn.Module, str]  # a module, and the name of a parameter in it
 
@@ -77,17 +75,6 @@ class SourceModel:
         finally:
             for module, name, parameter in placeholders:
                 module._parameters[name] = parameter
-
-    def whole(self, source: str, error: type[ExportError] = ExportError) -> PreTrainedModel:
-        """The skeleton with all of its weights in memory, for good. Raises `error` where memory is short.
-
-        source: the file or folder, for the error.
-        """
-        check_memory(self.skeleton, source, error)
-        self._fill(list(self._places(self.skeleton.modules())))
-        for experts in self.experts.values():
-            experts.fill()
-        return self.skeleton
 
     @contextmanager
     def _looked_up(self) -> Iterator[None]:

@@ -8,17 +8,17 @@ import pytest
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.checks import package_check
 from reader_edge_export.checks.divergence import KlDivergence
-from reader_edge_export.checks.pass_chain import WholePackage, figures_of, logits_after
+from reader_edge_export.checks.pass_chain import WholePackage, figures_of
 from reader_edge_export.checks.quality import QualityAgainstSource, max_quality_tokens, source_figures
 from reader_edge_export.checks.quality_limits import LIMITS, quality_warning
 from reader_edge_export.sources.find import find_source
-from reader_edge_export.sources.module import chain_logits
 from reader_edge_runtime.errors import ParityError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.package.manifest import PRECISIONS
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.export.source_models import layered
 from tests.export.test_pipeline import Exported, TinyModel
+from tests.export.whole_models import chain_logits, load_model, logits_after
 
 
 def divergence_of(expected: list[list[float]], logits: list[list[float]]) -> KlDivergence:
@@ -103,7 +103,7 @@ def test_a_source_that_came_rounded_says_to_how_many_bits(weight_types: tuple[st
 
 def test_figures_are_of_every_token_from_each_texts_first_on(exported: Exported, tiny_model: TinyModel) -> None:
     target = HostTarget.open(ModelPackage.open(exported("llama", "int8", "exact")))
-    model = find_source(tiny_model("llama"), None).load_model()
+    model = load_model(find_source(tiny_model("llama"), None))
     sequences = [list(range(2, 102)), [5, 4, 3]]  # one longer than a pass
     divergence = KlDivergence()
     for token_ids in sequences:

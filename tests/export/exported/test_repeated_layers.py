@@ -8,11 +8,11 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from benchmarks.random_models.repeated_layers import repeat_layer, streamed_bytes
 from reader_edge_export import ExportOptions, export_model
-from reader_edge_export.sources.module import chain_logits
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass
+from tests.export.whole_models import chain_logits
 from tests.tiny_models import VOCAB_SIZE, build_tiny_model
 
 TOKENS = [5, 9, 13, 21, 34]

@@ -9,7 +9,7 @@ import pytest
 
 from reader_edge_export import ExportOptions
 from reader_edge_export.checks.parity import TreeAgainstDecoding, TreeCase
-from reader_edge_export.checks.pass_chain import WholePackage, figures_of, logits_after
+from reader_edge_export.checks.pass_chain import WholePackage, figures_of
 from reader_edge_export.onnx_graph.graph import TOP_K
 from reader_edge_runtime.config import EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.decoder import Decoder
@@ -21,6 +21,7 @@ from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarge
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass
+from tests.export.whole_models import logits_after
 from tests.random_drafter import RandomDrafter, RandomRequest, decode
 from tests.tiny_models import VOCAB_SIZE
 

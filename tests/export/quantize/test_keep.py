@@ -28,6 +28,7 @@ from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass
 from tests.export.gguf_models import GGUF_MODELS, build_source, write_model
 from tests.export.source_models import open_source
+from tests.export.whole_models import load_model
 
 # Every type, and one that does not stay; queries, keys and values of one kind and of two.
 _MIXED = {
@@ -79,7 +80,7 @@ def _kept_matrices(folder: Path) -> list[Float32Array]:
 
 def _side_by_side(path: Path, *groups: str) -> list[Float32Array]:
     """Weights of the file's model, dequantised by the package gguf, those of a group one after the other."""
-    weights = dict(find_source(path, None).load_model().named_parameters())
+    weights = dict(load_model(find_source(path, None)).named_parameters())
     return [
         np.concatenate([weights[f"model.{name}.weight"].detach().numpy() for name in group.split()]) for group in groups
     ]
@@ -106,7 +107,7 @@ def test_every_type_keeps_its_bits_in_the_package(mixed: tuple[Path, Path, Expor
         f"{second}.o_proj",
         "layers.1.mlp.gate_proj layers.1.mlp.up_proj",
     )
-    head = find_source(path, None).load_model().lm_head.weight.detach().numpy()
+    head = load_model(find_source(path, None)).lm_head.weight.detach().numpy()
     _assert_same(_kept_matrices(folder), [*expected, head])
 
 

@@ -12,10 +12,10 @@ from safetensors.torch import load_file, save_file
 
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.sources.find import find_source
-from reader_edge_export.sources.module import chain_logits
 from reader_edge_export.sources.text_part import text_config_of
 from reader_edge_runtime.errors import ExportError, ReaderEdgeError
 from tests.export.record_transformers5 import DEFAULTS
+from tests.export.whole_models import chain_logits, load_model
 from tests.tiny_models import build_tiny_model, build_tiny_tokenizer, tiny_config
 
 WHOLE = {  # by the text model's type
@@ -59,7 +59,7 @@ def renamed(folder: Path, rename: Callable[[str], str]) -> Path:
 
 
 def logits(folder: Path) -> torch.Tensor:
-    return chain_logits(find_source(folder, None).load_model(), TOKEN_IDS)
+    return chain_logits(load_model(find_source(folder, None)), TOKEN_IDS)
 
 
 @pytest.mark.parametrize("name", [*WHOLE, "gemma4_text-experts"])

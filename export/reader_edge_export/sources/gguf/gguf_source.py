@@ -14,11 +14,11 @@ from reader_edge_export.sources.gguf.layer_sizes import later_tensors
 from reader_edge_export.sources.gguf.tokenizer import build_tokenizer
 from reader_edge_export.sources.gguf.vocabulary import GgufVocabulary, chat_template_of, vocabulary_of
 from reader_edge_export.sources.source import Source
-from reader_edge_runtime.errors import ConfigError, GgufError
+from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.package.manifest import sha256_of
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
     from reader_edge_export.sources.source_model import SourceModel
 
@@ -63,9 +63,6 @@ class GgufSource(Source):
         from reader_edge_export.sources.gguf.weights import open_weights
 
         return open_weights(self.file, self.config)
-
-    def load_model(self) -> "PreTrainedModel":
-        return self.open_model().whole(self.name, GgufError)
 
     @property
     def is_kept(self) -> bool:

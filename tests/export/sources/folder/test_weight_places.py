@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 
 from reader_edge_export.sources import blank_model
 from reader_edge_export.sources.find import find_source
-from reader_edge_export.sources.module import chain_logits
 from reader_edge_runtime.errors import ExportError
 from tests.export.source_models import load_folder
+from tests.export.whole_models import chain_logits, load_model
 from tests.tiny_models import build_tiny_model
 
 IDS = list(range(3, 20))
@@ -111,11 +111,11 @@ def test_a_head_of_its_own_is_used_even_where_the_config_ties_it(
     source = build_tiny_model(model_type, tmp_path / "source")
     weights = load_file(source / "model.safetensors")
     embedding = next(weight for name, weight in weights.items() if name.endswith(("embed_tokens.weight", "wte.weight")))
-    tied = chain_logits(find_source(source, None).load_model(), IDS)
+    tied = chain_logits(load_model(find_source(source, None)), IDS)
     _add(source, **{"lm_head.weight": embedding.clone()})
-    assert torch.equal(chain_logits(find_source(source, None).load_model(), IDS), tied)
+    assert torch.equal(chain_logits(load_model(find_source(source, None)), IDS), tied)
     _add(source, **{"lm_head.weight": 2 * embedding})
-    logits = chain_logits(find_source(source, None).load_model(), IDS)
+    logits = chain_logits(load_model(find_source(source, None)), IDS)
     torch.testing.assert_close(logits, 2 * tied)
 
 

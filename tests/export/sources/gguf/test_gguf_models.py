@@ -13,6 +13,7 @@ from reader_edge_export.architectures import SUPPORTED
 from reader_edge_export.sources.find import find_source
 from reader_edge_runtime.errors import ExportError, GgufError, UnsupportedArchitectureError
 from tests.export.gguf_models import GGUF_MODELS, build_source, write_model
+from tests.export.whole_models import load_model
 from tests.gguf_files import write_gguf
 from tests.tiny_models import VOCAB_SIZE
 
@@ -31,7 +32,7 @@ def check(path: Path, model: PreTrainedModel, max_context: int | None = None) ->
     """The file's model gives the module's logits, which depend on what the module has."""
     expected = logits(model)
     assert expected.abs().max() > 0.5  # else the limit says nothing
-    loaded = find_source(path, max_context).load_model()
+    loaded = load_model(find_source(path, max_context))
     assert (logits(loaded) - expected).abs().max() < LIMIT
 
 
@@ -149,7 +150,7 @@ def test_layers_that_guess_later_tokens_are_left_out_and_told(tmp_path: Path) ->
         own = values | wrong
         path = write_model(model, tmp_path / "source", tmp_path / "wrong.gguf", values=own, tensors=later)
         with pytest.raises(GgufError, match=words):
-            find_source(path, None).load_model()
+            load_model(find_source(path, None))
 
 
 def test_layers_that_keep_states_may_be_told_by_their_period(tmp_path: Path) -> None:
@@ -326,7 +327,7 @@ def test_mixtures_that_are_others_are_refused(
     model = build_source(model_type, tmp_path / "source", **changes)
     path = write_model(model, tmp_path / "source", tmp_path / "model.gguf", values=values)
     with pytest.raises(ExportError, match=words):
-        find_source(path, None).load_model()
+        load_model(find_source(path, None))
 
 
 def test_scales_that_no_number_has_are_refused(tmp_path: Path) -> None:

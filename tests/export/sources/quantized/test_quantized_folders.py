@@ -18,6 +18,7 @@ from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.export.source_models import load_folder
 from tests.export.sources.quantized.quantized_folders import WRITERS, Matrix, quantize_folder
+from tests.export.whole_models import load_model
 from tests.tiny_models import build_tiny_model
 
 
@@ -31,7 +32,7 @@ def plain(source: Path, tmp_path: Path) -> Path:
 def test_a_quantised_folder_is_the_model_of_its_widened_weights(name: str, source: Path, plain: Path) -> None:
     quantize_folder(source, plain, WRITERS[name])
     found = find_source(source, None)
-    model, expected = found.load_model(), load_folder(plain)
+    model, expected = load_model(found), load_folder(plain)
     weights = dict(model.named_parameters())
     for parameter, values in expected.named_parameters():
         assert torch.equal(weights[parameter], values), parameter
@@ -66,7 +67,7 @@ def test_a_tensor_that_nothing_takes_is_refused(name: str, source: Path, plain: 
     quantize_folder(source, plain, WRITERS["int8"])
     change(source, lambda weights: weights.update({name: torch.ones(32)}))
     with pytest.raises(ExportError, match=f"{re.escape(name)}', for which the model of its config has no place"):
-        find_source(source, None).load_model()
+        load_model(find_source(source, None))
 
 
 def change(folder: Path, edit: Callable[[dict[str, torch.Tensor]], object]) -> None:
@@ -82,10 +83,10 @@ def test_biases_of_nought_and_tables_of_old_tools_change_nothing_but_other_tenso
     projection = "model.layers.0.self_attn.k_proj"
     change(source, lambda w: w.update({f"{projection}.bias": torch.zeros(32)}))
     change(source, lambda w: w.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8)}))
-    find_source(source, None).load_model()
+    load_model(find_source(source, None))
     change(source, lambda w: w.update({f"{projection}.bias": torch.ones(32)}))
     with pytest.raises(ExportError, match=r"k_proj\.bias', for which the model of its config has no place"):
-        find_source(source, None).load_model()
+        load_model(find_source(source, None))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def test_a_spoilt_quantised_folder_is_one_sentence(
     quantize_folder(source, plain, WRITERS["awq"])
     change(source, edit)
     with pytest.raises(ExportError, match=f"^[^\n]*{words}[^\n]*$"):
-        find_source(source, None).load_model()
+        load_model(find_source(source, None))
 
 
 @pytest.mark.parametrize("name", sorted(WRITERS))
@@ -120,7 +121,7 @@ def test_a_matrix_that_is_there_quantised_and_as_it_is_is_refused(name: str, sou
     with pytest.raises(
         ExportError, match=r"^[^\n]*q_proj[^\n]*(quantised and as it is|a second matrix|of the shape)[^\n]*$"
     ):
-        find_source(source, None).load_model()
+        load_model(find_source(source, None))
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
@@ -129,7 +130,7 @@ def test_a_head_of_its_own_is_used_where_the_config_ties_it(is_packed: bool, sou
     head = Matrix.draw((320, 64), 8, np.random.default_rng(1))
     parts = {f"lm_head.{part}": each for part, each in WRITERS["gptq8"].parts(head, 8).items()}
     change(source, lambda w: w.update(parts if is_packed else {"lm_head.weight": head.widened()}))
-    weights = find_source(source, None).load_model().state_dict()
+    weights = load_model(find_source(source, None)).state_dict()
     assert torch.equal(weights["lm_head.weight"], head.widened())
     embeddings = load_file(plain / "model.safetensors")["model.embed_tokens.weight"]
     assert torch.equal(weights["model.embed_tokens.weight"], embeddings)
@@ -140,7 +141,7 @@ def test_sizes_that_the_file_does_not_fill_are_refused_before_they_are_allocated
     config = json.loads((source / "config.json").read_text())
     (source / "config.json").write_text(json.dumps(config | {"intermediate_size": 1 << 34}))
     with pytest.raises(ExportError, match=r"mlp\.[a-z_]+\.weight' of the shape"):
-        find_source(source, None).load_model()
+        load_model(find_source(source, None))
 
 
 @pytest.mark.parametrize("name", ["quantize_config.json", "quant_config.json"])
@@ -153,7 +154,7 @@ def test_what_old_tools_say_in_a_file_of_its_own_is_read(name: str, source: Path
     (source / name).write_text(json.dumps(settings))
     (source / "model.safetensors").rename(source / "gptq_model-4bit-16g.safetensors")
     expected = dict(load_folder(plain).named_parameters())
-    for parameter, values in find_source(source, None).load_model().named_parameters():
+    for parameter, values in load_model(find_source(source, None)).named_parameters():
         assert torch.equal(expected[parameter], values), parameter
 
 
@@ -170,7 +171,7 @@ def test_inputs_come_first_where_the_model_has_them_so(tmp_path: Path) -> None:
     save_file(unprefixed, folder / "model.safetensors", {"format": "pt"})
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"quantization_config": writer.settings}))
-    loaded = dict(find_source(folder, None).load_model().named_parameters())
+    loaded = dict(load_model(find_source(folder, None)).named_parameters())
     assert torch.equal(loaded[name], matrix.widened().T)
 
 

@@ -21,6 +21,7 @@ from reader_edge_export.trace.tree_config import survey, trace_model
 from reader_edge_runtime.errors import ParityError
 from tests.export.record_transformers5 import RECORDED, TOKEN_IDS, last_logits
 from tests.export.source_models import load_folder, open_source
+from tests.export.whole_models import load_model
 from tests.tiny_models import MAX_CONTEXT, build_tiny_model
 
 _GROWING = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 12}
@@ -113,7 +114,7 @@ def test_a_key_that_is_read_wrongly_is_caught(
     source = find_source(tiny_model(model_type), None)
     monkeypatch.setattr(folder_weights, "class_form", lambda config: class_form(config) | wrong)
     with pytest.raises(ParityError, match=rf"not what its config\.json says: the {words}"):
-        source.load_model()
+        load_model(source)
 
 
 @pytest.mark.parametrize(
@@ -127,11 +128,11 @@ def test_a_scaling_that_is_lost_is_caught(
     scaling: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = find_source(build_tiny_model("llama", tmp_path / "source", rope_scaling=scaling), None)
-    source.load_model()
+    load_model(source)
     lost = {**scaling, "attention_factor": 1.0}
     monkeypatch.setattr(folder_weights, "class_form", lambda config: class_form(config) | {"rope_parameters": lost})
     with pytest.raises(ParityError, match=r"the magnitude of model\.rotary_emb differ"):
-        source.load_model()
+        load_model(source)
 
 
 @pytest.mark.parametrize(
