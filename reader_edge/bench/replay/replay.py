@@ -1,6 +1,6 @@
 """Replaying recorded answers through the drafter, without a model: what of them would it have drafted?"""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +11,6 @@ from reader_edge.bench.replay.simulator import Simulator
 from reader_edge.model_source import load_tokenizer
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.config import DraftConfig
-from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.core import DraftingCore
 from reader_edge_runtime.drafting.parameters import as_priors, cold_parameters
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore, open_datastores
@@ -77,19 +76,9 @@ def check_successors(files: Sequence[Path], recordings: Sequence[Sequence[Record
             )
 
 
-def core_simulator(
-    core: DraftingCore, num_nodes: int = LEARNING_NODES, cut: Callable[[DraftTree], DraftTree] | None = None
-) -> Simulator[ReplayedRequest]:
-    """Simulates decoding with trees of up to num_nodes drafted nodes, which may hold more than the answer has.
-
-    cut: makes a tree smaller before it is verified.
-    """
-
-    def draft(request: ReplayedRequest, num_left: int) -> DraftTree:
-        tree = request.draft(num_nodes + 1)
-        return tree if cut is None else cut(tree)
-
-    return Simulator(partial(ReplayedRequest, core), draft)
+def core_simulator(core: DraftingCore, num_nodes: int = LEARNING_NODES) -> Simulator[ReplayedRequest]:
+    """Simulates decoding with trees of up to num_nodes drafted nodes, which may hold more than the answer has."""
+    return Simulator(partial(ReplayedRequest, core), lambda request, num_left: request.draft(num_nodes + 1))
 
 
 def first_parameters(priors: str, recordings: Sequence[Sequence[RecordedRequest]], which: int) -> Float32Array | None:

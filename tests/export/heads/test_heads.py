@@ -1,6 +1,7 @@
 """Heads: run as trained, refused where they are not sound, never heard."""
 
 import re
+import runpy
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import resources
@@ -15,7 +16,6 @@ from reader_edge import Engine, GenerationConfig
 from reader_edge.eval_prompt import EvalPrompt
 from reader_edge.proof import ways
 from reader_edge.proof.proof import prove
-from reader_edge_export.heads.head_graph import head_graph
 from reader_edge_export.heads.head_module import HeadModule
 from reader_edge_export.heads.rounded_head import rounded_head
 from reader_edge_runtime import DraftSources
@@ -30,8 +30,10 @@ from reader_edge_runtime.execution.onnxruntime.head_graph import head_model
 from reader_edge_runtime.execution.providers import open_head
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
+from tests.conftest import ROOT
 from tests.tiny_models import VOCAB_SIZE
 
+HEAD_GRAPH = runpy.run_path(str(ROOT / "scripts" / "write_head_graph"))["head_graph"]()
 HIDDEN = 64
 
 
@@ -62,7 +64,7 @@ def manifest(package: Path) -> Manifest:
 
 def test_no_matrix_is_of_two_products() -> None:
     """ONNX Runtime cannot load such a graph on x86 with AVX2 and without VNNI (`has_saturating_sums`)."""
-    nodes = onnx.load_model_from_string(head_graph()).graph.node
+    nodes = onnx.load_model_from_string(HEAD_GRAPH).graph.node
     weights = [node.input[1] for node in nodes if node.op_type == "MatMulInteger"]
     assert len(weights) == len(set(weights)) == 7
 
@@ -162,7 +164,7 @@ def test_a_head_of_sizes_that_none_has_is_refused(manifest: Manifest, tmp_path: 
 
 def test_the_runtime_has_the_graph_that_export_writes() -> None:
     """`scripts/write_head_graph` writes it again."""
-    assert resources.files(onnxruntime).joinpath("head.onnx").read_bytes() == head_graph()
+    assert resources.files(onnxruntime).joinpath("head.onnx").read_bytes() == HEAD_GRAPH
     onnx.checker.check_model(onnx.load_from_string(head_model(rounded(untrained()))), full_check=True)
 
 
