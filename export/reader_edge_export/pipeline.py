@@ -66,10 +66,9 @@ def export_model(
 
             export = PackageExport(found, options, calibration, partial, stages, key, tell)
             manifest = export.run()
-    num_bytes = sum(entry.num_bytes for entry in manifest.files.values())
     return ExportReport(
         Path(out),
-        num_bytes,
+        manifest.num_bytes,
         options.precision,
         options.attention,
         manifest.checks,

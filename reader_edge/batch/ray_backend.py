@@ -48,9 +48,10 @@ class RayBackend:
     """
 
     def __init__(self, address: str, load: Callable[[], Engine], name: str, max_tokens: int) -> None:
-        """Connect, and have an engine on every node. Raises BatchError."""
+        """Connect, and have an engine on every node. address: HOST:PORT. Raises BatchError."""
         try:
-            _check_listening(address)
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host, int(port)), _CONNECT_S).close()  # else Ray would try for minutes
             ray.init(address=address, log_to_driver=False, logging_level="error")
             nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
             places = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes]
@@ -93,12 +94,6 @@ class RayBackend:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await asyncio.to_thread(ray.shutdown)
-
-
-def _check_listening(address: str) -> None:
-    """Raise OSError or ValueError where nobody listens: Ray would try for minutes. address: HOST:PORT."""
-    host, _, port = address.rpartition(":")
-    socket.create_connection((host, int(port)), _CONNECT_S).close()
 
 
 def _words(error: Exception) -> str:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from reader_edge_runtime.package.manifest import Manifest
 
 
+_BITS_OF_KEPT = "exact at every width; with native kernels and without, the last bits of logits differ"
+
+
 @helpful_command("Show what a package or a GGUF file holds.", "reader-edge info smollm2:135m")
 @click.argument("model", required=False)
 @options.as_json
@@ -52,8 +55,10 @@ def info(model: str | None, as_json: bool) -> None:
     own_answers = OwnAnswers.of_package(package)
     table = SuccessorTable.of_package(package, Tokenizer.open(package).fingerprint())
     if not as_json:
+        width = package.manifest.hidden_size
+        states = f"{width} numbers a token, which a trained head reads"
         drafting = [
-            ("hidden states", _told_hidden_states(package.manifest)),
+            ("hidden states", "none: no trained head can draft for it" if width is None else states),
             ("successor table", _told_table(package.manifest, table)),
             ("own answers", _told_own_answers(package.folder, own_answers)),
             ("tuned", _told_tuning(package.manifest)),
@@ -62,7 +67,7 @@ def info(model: str | None, as_json: bool) -> None:
         return
     fields = asdict(package.manifest) | {
         "folder": str(package.folder),
-        "num_bytes": _num_bytes(package.manifest),
+        "num_bytes": package.manifest.num_bytes,
         "kv_bytes_per_token": package.manifest.kv_row_bytes,
         "state_bytes_per_text": package.manifest.state_bytes,
         "checksums_verified": True,
@@ -96,23 +101,17 @@ def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
         ("sliding window", "none" if manifest.sliding_window is None else f"{manifest.sliding_window} tokens"),
         ("precision", manifest.precision),
         *kept_pairs(manifest.kept_types),
-        *_bits_pairs(manifest.precision),
+        *([("bits", _BITS_OF_KEPT)] if manifest.precision == "keep" else []),
         ("attention", manifest.attention),
         ("KV cache", f"{readable_size(manifest.kv_row_bytes)} a token ({manifest.kv_dtype})"),
         *([("recurrent states", f"{readable_size(manifest.state_bytes)} a text")] if manifest.has_states else []),
         ("exported with", ", ".join(f"{name} {version}" for name, version in manifest.exported_with.items())),
-        ("size", readable_size(_num_bytes(manifest))),
+        ("size", readable_size(manifest.num_bytes)),
         ("files", "checksums verified"),
         *files,
         ("checks", "measured by the export" if checks else "none"),
         *checks,
     ]
-
-
-def _told_hidden_states(manifest: "Manifest") -> str:
-    if manifest.hidden_size is None:
-        return "none: no trained head can draft for it"
-    return f"{manifest.hidden_size} numbers a token, which a trained head reads"
 
 
 def _told_table(manifest: "Manifest", table: "SuccessorTable | None") -> str:
@@ -142,13 +141,6 @@ def _told_tuning(manifest: "Manifest") -> str:
     if not manifest.is_measured:
         return "yes, but not measured: `reader-edge tune --source` compares it with what it was exported from"
     return "yes"
-
-
-def _bits_pairs(precision: str) -> list[tuple[str, str]]:
-    """Where the bits of a package depend on whether native kernels are there."""
-    if precision != "keep":
-        return []
-    return [("bits", "exact at every width; with native kernels and without, the last bits of logits differ")]
 
 
 def _gguf_summary(path: "Path") -> "GgufSummary":
@@ -187,7 +179,3 @@ def _gguf_pairs(summary: "GgufSummary") -> list[tuple[str, str]]:
         *tensors,
         ("can be exported", "yes" if summary.refusal is None else f"no: {summary.refusal}"),
     ]
-
-
-def _num_bytes(manifest: "Manifest") -> int:
-    return sum(entry.num_bytes for entry in manifest.files.values())

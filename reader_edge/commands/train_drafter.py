@@ -1,6 +1,5 @@
 """`reader-edge train-drafter`: a small head that guesses on from a model's own thoughts."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -57,7 +56,8 @@ def train_drafter(
         payback = training.payback()
         work.tell(payback.sentence())
         report = training.run(prompts, payback, work.on_progress)
-    acceptance = report.acceptance
+    acceptance, num_steps = report.acceptance, report.curve[-1][0] if report.curve else report.num_planned
+    told = f"the time ended after {num_steps} of {report.num_planned} steps: more --minutes bring more"
     pairs = [
         ("learned from", f"{report.num_tokens} tokens"),
         ("can guess", f"{report.num_ids} tokens of the vocabulary"),
@@ -66,17 +66,10 @@ def train_drafter(
         ("the one after", f"{acceptance.second_top1:.3f}, {acceptance.second_top4:.3f}, where the first was guessed"),
         ("measured on", f"{acceptance.num_places} places of answers held out"),
         ("loss", ", ".join(f"{loss:.2f} at step {step}" for step, loss in report.curve) or "trained before"),
-        *_cut_short(report.curve, report.num_planned),
+        *([("cut short", told)] if num_steps < report.num_planned else []),
         ("time", f"{report.seconds:.0f} s"),
     ]
     print_table(pairs_table("Head", pairs))
     folder = visible(f"'{report.folder}'")
     click.echo(f"What it learned from stays in {folder} for another training: erase it if none is to come.", err=True)
     click.echo(report.out)
-
-
-def _cut_short(curve: Sequence[tuple[int, float]], num_planned: int) -> list[tuple[str, str]]:
-    """What the table tells of a training that its time ended."""
-    if not curve or curve[-1][0] == num_planned:
-        return []
-    return [("cut short", f"the time ended after {curve[-1][0]} of {num_planned} steps: more --minutes bring more")]

@@ -34,7 +34,9 @@ def calibrate(model: LayeredModel, sequences: Sequence[list[int]], calibration: 
     texts = model.begin(sequences)
     for index in model.walk(texts):
         layer.add_to(calibration)
-        layer = _LayerInputs(products_of([model.layers[index]], model.source), experts_in(model.layers[index]))
+        modules: list[Any] = list(model.layers[index].modules())
+        experts = [module.layer_experts for module in modules if hasattr(module, "layer_experts")]
+        layer = _LayerInputs(products_of([model.layers[index]], model.source), experts)
     layer.add_to(calibration)
     head = InputMoments.none(model.head.weight.shape[1])
     with torch.no_grad():
@@ -65,12 +67,6 @@ def expert_input_sizes(source: SourceModel) -> dict[str, int]:
     """How many numbers are kept of the inputs of experts behind their activation."""
     shapes = {each.down.name: each.down.shape for each in source.experts.values()}
     return {name: num_experts * (num_inputs + 1) for name, (num_experts, _, num_inputs) in shapes.items()}
-
-
-def experts_in(layer: torch.nn.Module) -> list[LayerExperts]:
-    """The experts of a layer, if it has any."""
-    modules: Iterable[Any] = layer.modules()
-    return [module.layer_experts for module in modules if hasattr(module, "layer_experts")]
 
 
 def products_of(modules: Iterable[torch.nn.Module], source: SourceModel) -> dict[torch.nn.Module, str]:

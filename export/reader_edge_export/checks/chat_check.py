@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib import resources
 from typing import Any
 
@@ -48,7 +47,7 @@ def check_chats(tokenizer: PreTrainedTokenizerFast, text: Tokenizer) -> ChatChec
     if not text.has_chat_template:
         return ChatCheck()
     chats = dict(conversations())
-    expected = in_fork(partial(_by_transformers, tokenizer, chats))
+    expected = in_fork(lambda: {name: _rendered(tokenizer, chat) for name, chat in chats.items()})
     if expected is None:  # a template that takes too much there, whatever it does here
         return ChatCheck()
     found = {name: _by_package(text, chat) for name, chat in chats.items()}
@@ -72,10 +71,6 @@ def _by_package(text: Tokenizer, chat: Conversation) -> Rendered:
         return rendered, text.encode(rendered, adds_special_tokens=False)
     except PromptError:
         return None
-
-
-def _by_transformers(tokenizer: PreTrainedTokenizerFast, chats: Mapping[str, Conversation]) -> dict[str, Rendered]:
-    return {name: _rendered(tokenizer, chat) for name, chat in chats.items()}
 
 
 def _rendered(tokenizer: PreTrainedTokenizerFast, chat: Conversation) -> Rendered:

@@ -77,7 +77,6 @@ class PackageCheck:
     def _runner(self) -> PackageRunner:
         """The package on the CPU provider; one in bf16 by its fp32 twin, which is written part by part."""
         package = self._package
-        num_bytes = sum(entry.num_bytes for entry in package.manifest.files.values())
-        if num_bytes <= _MAX_WHOLE_BYTES and package.manifest.precision != "bf16":
+        if package.manifest.num_bytes <= _MAX_WHOLE_BYTES and package.manifest.precision != "bf16":
             return WholePackage(HostTarget.open(package))
         return LayeredPackage(package, self._workplace)

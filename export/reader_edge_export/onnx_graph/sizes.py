@@ -155,16 +155,10 @@ def _marker_sizes(node: ir.Node) -> list[Sizes]:
         return [("B", num_heads, "N", head_dim)]
     if node.op_type in RECURRENCES:
         return _recurrence_sizes(node)
-    if node.op_type == EXPERT_LINEAR:
-        return [("T", node.attributes[NUM_RANKS].as_int(), _expert_outputs(node))]
+    if node.op_type == EXPERT_LINEAR and (weight_sizes := sizes_of(node.inputs[2])):
+        return [("T", node.attributes[NUM_RANKS].as_int(), weight_sizes[1])]
     weight = node.inputs[2] if node.op_type == LOGIT_HEAD else None
     return [] if weight is None else [("B", "R", constant_shape(weight)[0])]
-
-
-def _expert_outputs(node: ir.Node) -> int:
-    weight = sizes_of(node.inputs[2]) or []
-    assert isinstance(weight[1], int)
-    return weight[1]
 
 
 def _recurrence_sizes(node: ir.Node) -> list[Sizes]:

@@ -62,8 +62,11 @@ class _HalfPrecision:
             matrix, array = matrix_of(value), weight_of(value)
             if matrix is not None:
                 self._halves[value] = self._matrix(matrix)
-                return self._halves[value]
-            self._halves[value] = self._cast(value) if array is None else self._constant(array, value.name or "weight")
+            elif array is None:
+                self._halves[value] = self._cast(value)
+            else:
+                name = value.name or "weight"
+                self._halves[value] = self._editor.constant(self._rounded(array, name), name)
         return self._halves[value]
 
     def _matrix(self, matrix: Matrix) -> ir.Value:
@@ -74,9 +77,6 @@ class _HalfPrecision:
 
         tensor = ir.LazyTensor(rounded, self._data_type, ir.Shape(matrix.shape), name=f"{matrix.name}.half")
         return self._editor.initializer(tensor)
-
-    def _constant(self, array: npt.NDArray[np.generic], name: str) -> ir.Value:
-        return self._editor.constant(self._rounded(array, name), name)
 
     def _rounded(self, array: npt.NDArray[np.generic], name: str) -> npt.NDArray[np.generic]:
         with np.errstate(over="ignore"):

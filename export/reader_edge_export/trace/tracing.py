@@ -321,9 +321,5 @@ def _layer_index(module: torch.nn.Module) -> int:
     return index
 
 
-def _no_mask(*args: object, **kwargs: object) -> None:
-    """transformers' mask interface: the graph brings its own masks."""
-
-
 AttentionInterface.register(ATTENTION_NAME, tree_attention)
-AttentionMaskInterface.register(ATTENTION_NAME, _no_mask)
+AttentionMaskInterface.register(ATTENTION_NAME, lambda *args, **kwargs: None)  # the graph brings its own masks

@@ -195,7 +195,7 @@ def bench_decode(
         tuple(questions),
         of_engine[engine],
         {names: of_engine[each] for names, each in sets.items()},
-        sum(entry.num_bytes for entry in engine.package.manifest.files.values()),
+        engine.package.manifest.num_bytes,
         engine.decoder.cache.num_bytes,
         peak_bytes(),
     )

@@ -123,9 +123,14 @@ class OllamaModels:
     @property
     def _model(self) -> Json:
         name = tagged(self._settings.model_name)
-        size = sum(entry.num_bytes for entry in self._manifest.files.values())
         digest = self._engine.package.fingerprint().hex()
-        return {"name": name, "model": name, "size": size, "digest": digest, "details": self._details}
+        return {
+            "name": name,
+            "model": name,
+            "size": self._manifest.num_bytes,
+            "digest": digest,
+            "details": self._details,
+        }
 
     @property
     def _details(self) -> Json:

@@ -101,7 +101,8 @@ class ChatWording:
         if thought and self._tells_thoughts:
             message["reasoning_content"] = thought
         if self._parser.num_calls > 0:
-            message |= {"content": text or None, "tool_calls": [_without_index(call) for call in _calls(said)]}
+            calls = [{name: value for name, value in call.items() if name != "index"} for call in _calls(said)]
+            message |= {"content": text or None, "tool_calls": calls}
         return {"message": message, "logprobs": chat_logprobs(result, self._tokenizer)}
 
     def piece(self, chunk: GenerationChunk, is_first: bool) -> Json:
@@ -127,10 +128,6 @@ def _calls(said: list[Said]) -> list[Json]:
         elif each.call >= 0:
             calls.append(each.fields)
     return calls
-
-
-def _without_index(call: Json) -> Json:
-    return {name: value for name, value in call.items() if name != "index"}
 
 
 class ChatEndpoint(ChoicesEndpoint[ChatBody]):

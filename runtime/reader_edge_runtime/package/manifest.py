@@ -130,6 +130,11 @@ class Manifest:
     layers: tuple[Layer, ...] = ()
 
     @property
+    def num_bytes(self) -> int:
+        """Of all files but the manifest."""
+        return sum(entry.num_bytes for entry in self.files.values())
+
+    @property
     def model_files(self) -> Mapping[str, FileEntry]:
         """What answers and the time of passes depend on: all files but the successors, which come later too."""
         return {name: entry for name, entry in self.files.items() if name != SUCCESSORS_NAME}

@@ -257,4 +257,3 @@ _MODELS: dict[str, tuple[str, Callable[[GgufFile, Metadata], Config]]] = {  # by
     "lfm2moe": ("lfm2_moe", lfm2moe),
 }
 _MIXTURES = ("qwen3moe", "gpt-oss", "qwen35moe", "lfm2moe", "granitehybrid", "granitemoe", "gemma4")
-ARCHITECTURES = tuple(_MODELS)

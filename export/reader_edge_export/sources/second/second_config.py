@@ -25,7 +25,8 @@ class SecondConfig:
         self.num_layers = int(self._size("num_hidden_layers", "n_layer"))
         self._width = int(self._size("hidden_size", "n_embd"))
         self.num_heads = int(self._size("num_attention_heads", "n_head"))
-        self.num_kv_heads = int(config.get("num_key_value_heads") or self._supposed("num_key_value_heads"))
+        supposed = None if "num_key_value_heads" in config else defaults.get("num_key_value_heads")
+        self.num_kv_heads = int(config.get("num_key_value_heads") or supposed or self.num_heads)
         own = defaults.get("head_dim") if "head_dim" not in config else config["head_dim"]
         self.head_dim = int(own or self._width // self.num_heads)
 
@@ -200,6 +201,3 @@ class SecondConfig:
 
     def _size(self, name: str, other: str) -> Any:
         return next(self._config[key] for key in (name, other) if key in self._config)
-
-    def _supposed(self, key: str) -> Any:
-        return self.num_heads if key in self._config else self._defaults.get(key) or self.num_heads

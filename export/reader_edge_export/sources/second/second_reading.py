@@ -108,7 +108,9 @@ class SecondReading(SecondConfig):
         return x + factor * bent
 
     def _attention(self, layer: int, name: str, x: Tensor) -> Tensor:
-        queries, keys, values = (self._by_head(part) for part in self._projected(name, x))
+        queries, keys, values = (
+            part.view(len(part), -1, self.head_dim).transpose(0, 1) for part in self._projected(name, x)
+        )
         queries, keys = self._head_norm(f"{name}.q", queries), self._head_norm(f"{name}.k", keys)
         rotary = self.rotary(self.layer_type(layer)) if self.has_positions(layer) else None
         if rotary is not None:
@@ -192,9 +194,6 @@ class SecondReading(SecondConfig):
         if self._type in _OLMO:  # whose norms are over all heads
             queries, keys = self._norm(f"{name}.q_norm", queries), self._norm(f"{name}.k_norm", keys)
         return queries, keys, values
-
-    def _by_head(self, x: Tensor) -> Tensor:
-        return x.view(len(x), -1, self.head_dim).transpose(0, 1)
 
     def _head_norm(self, name: str, x: Tensor) -> Tensor:
         if self._type in ("qwen3", "qwen3_moe", "qwen3_5_text", "gemma3_text", "exaone4"):
