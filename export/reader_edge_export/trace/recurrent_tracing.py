@@ -13,7 +13,8 @@ import torch
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
-from reader_edge_export.trace.markers import MARKER_DOMAIN, TREE_CONV, TREE_DELTA, TREE_MAMBA2
+from reader_edge_export.trace.marker_nodes import Outputs, mark
+from reader_edge_export.trace.markers import TREE_CONV, TREE_DELTA, TREE_MAMBA2
 from reader_edge_export.trace.tracing import HARMLESS, RecurrentLayer, current_trace
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 
@@ -22,29 +23,6 @@ _KINDS = {TREE_CONV: "conv", TREE_DELTA: "delta", TREE_MAMBA2: "mamba"}
 _UNIT_EPSILON = 1e-6  # of transformers
 _NO_LIMIT = (0.0, float("inf"))  # of softplus
 _TREE = ("parents", "num_kept", "num_pending")
-
-
-class _Recurrence(torch.autograd.Function):
-    """The marker; its own values are never looked at, only their shapes. like: which of the inputs the output is like.
-
-    Inputs: those of _TREE, the state, its pending capsules, then the operator's own.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, operator: str, like: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        parents, _, _, state, pending = tensors[:5]
-        capsule = pending.new_zeros(*parents.shape, pending.shape[2])
-        return tensors[like].clone(), state.clone(), capsule
-
-    @staticmethod
-    def symbolic(g: Any, operator: str, like: int, *tensors: Any) -> Any:
-        outputs = g.op(f"{MARKER_DOMAIN}::{operator}", *tensors, outputs=3)
-        for output, of in zip(outputs, (tensors[like], tensors[3], tensors[4]), strict=True):
-            output.setType(of.type())
-        return outputs
-
-
-_mark: Callable[..., tuple[torch.Tensor, ...]] = _Recurrence.apply
 
 
 @contextmanager
@@ -80,7 +58,14 @@ def _marked(operator: str, sizes: tuple[int, ...], capsule: int, like: int, inpu
     if f"state_{name}" not in trace.inputs:  # it is only asked what it wants
         return inputs[like].clone()
     shared = [trace.inputs[each] for each in (*_TREE, f"state_{name}", f"pending_{name}")]
-    output, *left = _mark(operator, len(shared) + like, *shared, *inputs)
+    place = len(shared) + like
+
+    def made(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        parents, _, _, state, pending, *_ = given
+        return given[place].clone(), state.clone(), pending.new_zeros(*parents.shape, pending.shape[2])
+
+    outputs = Outputs(made, Outputs.like(place, 3, 4).types)  # like the state and the pending capsules
+    output, *left = mark(operator, outputs, *shared, *inputs)
     trace.outputs |= {f"{what}_{name}": each for what, each in zip(("present", "capsule"), left, strict=True)}
     return output
 

@@ -1,7 +1,7 @@
 """What stands in for the source's attention and matrices while it is traced: they leave markers."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -15,12 +15,12 @@ from transformers.pytorch_utils import Conv1D
 from reader_edge_export.onnx_graph.matrix import ExpertMatrices
 from reader_edge_export.sources.layer_experts import streamed_product
 from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.trace.marker_nodes import Outputs, mark
 from reader_edge_export.trace.markers import (
     EMBEDDING,
     EXPERT_LINEAR,
     LINEAR,
     LOGIT_HEAD,
-    MARKER_DOMAIN,
     SHARED_ATTENTION,
     TREE_ATTENTION,
 )
@@ -112,107 +112,6 @@ class Trace:
 current_trace: ContextVar[Trace] = ContextVar("current_trace")
 
 
-class _TreeAttention(torch.autograd.Function):
-    """The marker; its own values are never looked at, only their shapes."""
-
-    @staticmethod
-    def forward(ctx: Any, layer: AttentionLayer, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(tensor.clone() for tensor in _as_outputs(tensors))
-
-    @staticmethod
-    def symbolic(g: Any, layer: AttentionLayer, *tensors: Any) -> Any:
-        outputs = g.op(f"{MARKER_DOMAIN}::{TREE_ATTENTION}", *tensors, **_attributes(layer), outputs=3)
-        for output, like in zip(outputs, _as_outputs(tensors), strict=True):
-            output.setType(like.type())
-        return outputs
-
-
-class _SharedAttention(torch.autograd.Function):
-    """The same of a layer that reads what another one has written: q, present_k, present_v, mask."""
-
-    @staticmethod
-    def forward(ctx: Any, layer: AttentionLayer, *tensors: torch.Tensor) -> torch.Tensor:
-        return tensors[0].clone()
-
-    @staticmethod
-    def symbolic(g: Any, layer: AttentionLayer, *tensors: Any) -> Any:
-        output = g.op(f"{MARKER_DOMAIN}::{SHARED_ATTENTION}", *tensors, **_attributes(layer))
-        output.setType(tensors[0].type())
-        return output
-
-
-def _attributes(layer: AttentionLayer) -> dict[str, float]:
-    return {
-        "scale_f": layer.scale,
-        "softcap_f": layer.softcap,
-        "num_heads_i": layer.num_heads,
-        "kv_heads_i": layer.num_kv_heads,
-        "head_dim_i": layer.head_dim,
-    }
-
-
-def _as_outputs(tensors: Sequence[Any]) -> Sequence[Any]:
-    """The inputs whose shapes the outputs have: query and past, of q, k, v, past_k, past_v and others."""
-    return tensors[0], *tensors[3:5]
-
-
-class _NamedMatrix(torch.autograd.Function):
-    """The marker of what a matrix is used for; the matrix itself is named, and never looked at."""
-
-    @staticmethod
-    def forward(ctx: Any, kind: str, name: str, size: int, inputs: torch.Tensor) -> torch.Tensor:
-        return torch.zeros(*(inputs.shape if kind == EMBEDDING else inputs.shape[:-1]), size)
-
-    @staticmethod
-    def symbolic(g: Any, kind: str, name: str, size: int, inputs: Any) -> Any:
-        output = g.op(f"{MARKER_DOMAIN}::{kind}", inputs, parameter_s=name)
-        rank = inputs.type().dim()
-        if rank is not None:
-            rank += kind == EMBEDDING
-            output.setType(inputs.type().with_dtype(torch.float32).with_sizes([None] * (rank - 1) + [size]))
-        return output
-
-
-class _ExpertLinear(torch.autograd.Function):
-    """The marker of products by the matrices of experts, which are named."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, name: str, size: int, num_ranks: int, rows: torch.Tensor, experts: torch.Tensor
-    ) -> torch.Tensor:
-        return rows.new_zeros(*experts.shape, size)
-
-    @staticmethod
-    def symbolic(g: Any, name: str, size: int, num_ranks: int, rows: Any, experts: Any) -> Any:
-        product = g.op(f"{MARKER_DOMAIN}::{EXPERT_LINEAR}", rows, experts, parameter_s=name, num_ranks_i=num_ranks)
-        product.setType(rows.type().with_sizes([None, num_ranks, size]))
-        return product
-
-
-class _LogitHead(torch.autograd.Function):
-    """The marker of the output embedding, for the rows that are asked for."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, name: str, size: int, hidden: torch.Tensor, rows: torch.Tensor, bias: torch.Tensor | None
-    ) -> torch.Tensor:
-        return hidden.new_zeros(*rows.shape, size)
-
-    @staticmethod
-    def symbolic(g: Any, name: str, size: int, hidden: Any, rows: Any, bias: Any) -> Any:
-        inputs = [hidden, rows] if bias is None else [hidden, rows, bias]
-        logits = g.op(f"{MARKER_DOMAIN}::{LOGIT_HEAD}", *inputs, parameter_s=name)
-        logits.setType(hidden.type().with_sizes([None, None, size]))
-        return logits
-
-
-_mark_attention: Callable[..., tuple[torch.Tensor, ...]] = _TreeAttention.apply
-_mark_shared: Callable[..., torch.Tensor] = _SharedAttention.apply
-_mark_matrix: Callable[..., torch.Tensor] = _NamedMatrix.apply
-_mark_experts: Callable[..., torch.Tensor] = _ExpertLinear.apply
-_mark_logit_head: Callable[..., torch.Tensor] = _LogitHead.apply
-
-
 @contextmanager
 def named_matrices(source: SourceModel) -> Iterator[None]:
     """While entered, each use of a matrix leaves a marker with the matrix's name, the output embedding's its own."""
@@ -222,29 +121,33 @@ def named_matrices(source: SourceModel) -> Iterator[None]:
     linear, embedding = functions.linear, functions.embedding
 
     def marked_linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        product = _mark_matrix(LINEAR, names[id(weight)], shapes[id(weight)][0], rows)
+        (product,) = mark(LINEAR, Outputs.product(shapes[id(weight)][0]), rows, parameter_s=names[id(weight)])
         return product if bias is None else bias + product
 
     def marked_embedding(ids: torch.Tensor, weight: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
-        return _mark_matrix(EMBEDDING, names[id(weight)], shapes[id(weight)][1], ids)
+        return mark(EMBEDDING, Outputs.looked_up(shapes[id(weight)][1]), ids, parameter_s=names[id(weight)])[0]
 
     def marked_conv1d(module: Conv1D, rows: torch.Tensor) -> torch.Tensor:
-        return module.bias + _mark_matrix(LINEAR, names[id(module.weight)], shapes[id(module.weight)][1], rows)
+        key = id(module.weight)
+        (product,) = mark(LINEAR, Outputs.product(shapes[key][1]), rows, parameter_s=names[key])
+        return module.bias + product
 
     def marked_experts(matrices: ExpertMatrices, rows: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
-        return _mark_experts(matrices.name, matrices.shape[1], int(experts.shape[1]), rows, experts)
+        num_ranks, name = int(experts.shape[1]), matrices.name
+        chosen = Outputs.chosen(None, num_ranks, matrices.shape[1])
+        return mark(EXPERT_LINEAR, chosen, rows, experts, parameter_s=name, num_ranks_i=num_ranks)[0]
+
+    def marked_head(hidden: torch.Tensor) -> torch.Tensor:
+        inputs = [hidden, current_trace.get().inputs["logit_rows"]]
+        inputs += [] if getattr(head, "bias", None) is None else [head.bias]
+        chosen = Outputs.chosen(None, None, shapes[id(head.weight)][0])
+        return mark(LOGIT_HEAD, chosen, *inputs, parameter_s=names[id(head.weight)])[0]
 
     head = source.skeleton.get_output_embeddings()
     modules: list[Any] = [module for module in source.skeleton.modules() if isinstance(module, Conv1D)]
     for module in modules:
         module.forward = partial(marked_conv1d, module)
-    head.forward = lambda hidden: _mark_logit_head(
-        names[id(head.weight)],
-        shapes[id(head.weight)][0],
-        hidden,
-        current_trace.get().inputs["logit_rows"],
-        getattr(head, "bias", None),
-    )
+    head.forward = marked_head
     functions.linear, functions.embedding = marked_linear, marked_embedding  # type: ignore[assignment]
     for experts in source.experts.values():
         experts.multiply = marked_experts
@@ -293,15 +196,19 @@ def tree_attention(
         shares=source,
     )
     trace.layers[index] = layer
+    attributes = {"scale_f": layer.scale, "softcap_f": layer.softcap, "num_heads_i": layer.num_heads}
+    attributes |= {"kv_heads_i": layer.num_kv_heads, "head_dim_i": layer.head_dim}
     mask = trace.inputs.get("tree_mask_sliding") if is_windowed else None
     mask = trace.inputs["tree_mask"] if mask is None else mask
     if source is not None:
         present = (trace.outputs[f"present_{kind}.{source}"] for kind in ("key", "value"))
-        return _mark_shared(layer, query, *present, mask).transpose(1, 2).contiguous(), None
+        (output,) = mark(SHARED_ATTENTION, Outputs.like(0), query, *present, mask, **attributes)
+        return output.transpose(1, 2).contiguous(), None
     trace.keys[index] = key
     past = (trace.inputs.get(f"past_{kind}.{index}", own) for kind, own in (("key", key), ("value", value)))
     sinks = [] if s_aux is None else [s_aux]
-    outputs = _mark_attention(layer, query, key, value, *past, trace.inputs["write_pos"], mask, *sinks)
+    inputs = query, key, value, *past, trace.inputs["write_pos"], mask, *sinks
+    outputs = mark(TREE_ATTENTION, Outputs.like(0, 3, 4), *inputs, **attributes)  # like the query and the past
     trace.outputs |= {f"present_{kind}.{index}": each for kind, each in zip(("key", "value"), outputs[1:], strict=True)}
     return outputs[0].transpose(1, 2).contiguous(), None
 
