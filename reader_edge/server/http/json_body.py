@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import math
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -10,6 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from reader_edge.server.api_error import ApiError
 from reader_edge.server.contract import without_gc
 from reader_edge.server.settings import ServerSettings
+from reader_edge_runtime.text.finite_json import finite
 
 _MAX_EXACT = 2**53  # beyond it floats are whole by accident
 
@@ -42,14 +42,6 @@ def load_json(data: bytes) -> object:
     """What requests are read by. Raises ValueError, also for NaN and numbers beyond all, and RecursionError."""
     with without_gc():
         return json.loads(data, parse_float=_number, parse_constant=finite)
-
-
-def finite(text: str) -> float:
-    """A number, which is none of what JSON does not know. Raises ValueError."""
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(text)
-    return value
 
 
 def _number(text: str) -> int | float:

@@ -1,6 +1,5 @@
 """Ollama's `/api/chat` and `/api/generate`: the same engine, its answers in Ollama's words."""
 
-import json
 import time
 from abc import abstractmethod
 from collections.abc import AsyncGenerator
@@ -18,11 +17,12 @@ from reader_edge.server.completion_run import CompletionRun
 from reader_edge.server.endpoint import Endpoint
 from reader_edge.server.forms.tool_grammar import tool_grammar
 from reader_edge.server.http.event_stream import LineStream
-from reader_edge.server.http.json_body import finite, read_values
+from reader_edge.server.http.json_body import read_values
 from reader_edge.server.ollama.bodies import GenerateBody, OllamaBody, OllamaChatBody
 from reader_edge.server.openai.token_fields import chat_logprobs
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import GenerationChunk, GenerationResult, GenerationStats
+from reader_edge_runtime.text.finite_json import load_finite
 
 _DONE_REASONS = {"stop": "stop", "length": "length", "context": "length"}
 _NS = 1_000_000_000  # of a second
@@ -64,7 +64,7 @@ class OllamaParser:
     def _whole(self) -> list[Json]:
         """The call that was begun, if its arguments came to their end."""
         try:
-            arguments = json.loads(self._arguments, parse_float=finite, parse_constant=finite)
+            arguments = load_finite(self._arguments)
         except (ValueError, RecursionError):
             return []
         return [{"function": {"index": self._number, "name": self._name, "arguments": arguments}}]

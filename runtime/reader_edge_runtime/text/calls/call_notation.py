@@ -2,13 +2,13 @@
 
 import ast
 import json
-import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from reader_edge_runtime.text.calls.argument_kinds import is_text, kinds_of, takes
 from reader_edge_runtime.text.calls.call_form import CallForm, Notation
+from reader_edge_runtime.text.finite_json import finite, load_finite
 
 Arguments = dict[str, Any]
 Schemas = Mapping[str, Mapping[str, Any]]  # of the parameters of each tool
@@ -58,18 +58,6 @@ def is_open(body: str) -> bool:
     return False
 
 
-def finite(text: str) -> float:
-    """A number of JSON. Raises ValueError for one that is none."""
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(text)
-    return number
-
-
-def _loads(text: str) -> Any:
-    return json.loads(text, parse_float=finite, parse_constant=finite)
-
-
 def _objects(body: str) -> list[tuple[str, Arguments]]:
     """Objects of JSON or lists of them, one after the other."""
     decoder = json.JSONDecoder(parse_float=finite, parse_constant=finite)
@@ -86,21 +74,21 @@ def _of_object(value: Any) -> tuple[str, Arguments]:
     name = value["name"] if "name" in value else value["tool_name"]
     arguments = value["arguments"] if "arguments" in value else value["parameters"]
     if isinstance(arguments, str):
-        arguments = _loads(arguments)
+        arguments = load_finite(arguments)
     if not isinstance(name, str) or not isinstance(arguments, dict):
         raise TypeError("no call")
     return name, arguments
 
 
 def _keyed(body: str, schemas: Schemas) -> list[tuple[str, Arguments]]:
-    value = _loads(body)
+    value = load_finite(body)
     objects = value if isinstance(value, list) else [value]
     return [(name, _object(arguments)) for each in objects for name, arguments in _object(each).items()]
 
 
 def _named(body: str, schemas: Schemas) -> list[tuple[str, Arguments]]:
     found = _NAMED.fullmatch(body)
-    return [] if found is None else [(found["name"], _object(_loads(found["arguments"])))]
+    return [] if found is None else [(found["name"], _object(load_finite(found["arguments"])))]
 
 
 def _xml(body: str, schemas: Schemas) -> list[tuple[str, Arguments]]:
@@ -169,7 +157,7 @@ def _braces(body: str, schemas: Schemas) -> list[tuple[str, Arguments]]:
         else:
             mark = next((mark for mark in ('<|"|>', "<escape>") if part.startswith(mark)), "")
             parts.append(json.dumps(part[len(mark) : -len(mark)]) if mark else part)
-    return [(found["name"], _object(_loads("".join(parts))))]
+    return [(found["name"], _object(load_finite("".join(parts))))]
 
 
 _READERS = {
@@ -191,7 +179,7 @@ def _typed(text: str, key: str, parameters: Mapping[str, Any]) -> Any:
     literal = text.strip()
     literal = {"True": "true", "False": "false", "None": "null"}.get(literal, literal)
     try:
-        value = _loads(literal)
+        value = load_finite(literal)
     except (ValueError, RecursionError):
         return text
     if isinstance(value, str) and any(map(is_text, kinds)):
