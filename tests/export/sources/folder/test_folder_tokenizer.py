@@ -249,7 +249,7 @@ def test_an_export_checks_the_tokenizer_before_it_loads_weights(
     def load(_: HuggingFaceSource) -> None:
         raise AssertionError("weights were loaded")
 
-    monkeypatch.setattr(HuggingFaceSource, "load_model", load)
+    monkeypatch.setattr(HuggingFaceSource, "open_model", load)
     (source / "tokenizer.json").write_text("{}")
     with pytest.raises(TokenizerError, match="cannot be read"):
         export_model(source, tmp_path / "out", FP32)
