@@ -2,14 +2,28 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from reader_edge.proof.witness import PlainAnswer, Witness
-from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime import GenerationConfig
 from reader_edge_runtime.decoding.request import Request
 
 _PLAIN_EVERY = 4  # requests of which one is decoded plainly beside drafted ones
+
+
+class StepDecoder(Protocol):
+    """What the assembly's decoders offer to those who come and go."""
+
+    on_logits: Callable[[Request, npt.NDArray[np.float32]], None] | None
+
+    def submit(self, prompt_token_ids: Sequence[int], config: GenerationConfig) -> Request: ...
+
+    def step(self) -> list[Request]: ...
+
+    def cancel(self, request: Request) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +65,7 @@ def num_at_random(num_answers: int) -> int:
 
 
 def decode(
-    decoder: Decoder,
+    decoder: StepDecoder,
     arrivals: Sequence[Arrival],
     reads_logits: bool,
     witnesses: dict[Request, Witness],
