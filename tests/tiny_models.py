@@ -173,10 +173,11 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # by a name: a model type w
 TINY_MODELS = (*TINY_CONFIGS, *VARIANTS)  # names
 
 
-def tiny_config(name: str) -> dict[str, Any]:
-    """What one of TINY_MODELS has in its config.json, its model type included."""
+def tiny_config(name: str, /, **changes: Any) -> dict[str, Any]:
+    """What one of TINY_MODELS has in its config.json, its model type included, with `changes`."""
     model_type, config = VARIANTS.get(name) or (name, TINY_CONFIGS[name])
-    return {"model_type": model_type, **deepcopy(config)}  # since classes write into what they are given
+    own = deepcopy(config)  # since classes write into what they are given
+    return {"model_type": model_type, **own} | changes
 
 
 def build_tiny_model(name: str, folder: Path, **changes: Any) -> Path:

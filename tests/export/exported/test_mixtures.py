@@ -1,18 +1,13 @@
-"""Mixtures of experts from source to package: in every form that files have, one expert in memory at a time."""
+"""Mixtures of experts as packages: their bits, their states, and the blocks of files that they keep."""
 
-import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
-from gguf import dequantize
-from safetensors.torch import load_file, save_file
 
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.architectures import RECURRENT, UNEVEN, is_mixture
@@ -20,13 +15,9 @@ from reader_edge_export.calibration.calibrate import calibrate
 from reader_edge_export.calibration.calibration import Calibration
 from reader_edge_export.calibration.moments import ExpertInputs
 from reader_edge_export.quantize.fine import FineProducts
-from reader_edge_export.sources.find import find_source
-from reader_edge_export.sources.folder.folder_weights import FolderWeights
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.errors import ConfigError, ExportError, UnsupportedArchitectureError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.measuring.width_probe import settle_width
-from reader_edge_runtime.package.manifest import GRAPH_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass, Target
 from tests.export.gguf_models import build_source, write_model
@@ -38,7 +29,6 @@ MIXTURES = [name for name in TINY_MODELS if is_mixture(tiny_config(name))]
 KEEPING = [name for name in MIXTURES if tiny_config(name)["model_type"] in (*RECURRENT, *UNEVEN)]
 _GRANITE = {"num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 64, "mamba_n_groups": 1}
 TEXT = np.random.default_rng(0).integers(3, VOCAB_SIZE, 40).tolist()
-_OWN = re.compile(r"(.*)\.experts\.(\d+)\.(gate|up|down)_proj\.weight")
 TinyModel = Callable[[str], Path]
 
 
@@ -59,149 +49,6 @@ def test_a_package_is_the_model_and_its_trees_have_the_bits_of_single_tokens(
 def test_states_behind_trees_are_those_of_a_fresh_prefill(model_type: str, exported: Callable[..., Path]) -> None:
     target, _ = settle_width(HostTarget.open(ModelPackage.open(exported(model_type, "int8", "exact"))))
     check_random_trees(target, num_kept=1, num_steps=10)
-
-
-def test_granites_files_have_other_names_than_modules_of_transformers_5(tiny_model: TinyModel) -> None:
-    names = load_file(tiny_model("granitemoehybrid-experts") / "model.safetensors")
-    assert "model.layers.0.block_sparse_moe.input_linear.weight" in names
-
-
-def test_all_experts_as_one_tensor_are_those_that_have_their_own(tiny_model: TinyModel, tmp_path: Path) -> None:
-    folder = _copy(tiny_model("qwen3_moe"), tmp_path / "fused", _fused)
-    (expected,), (found,) = (list(layered(path).logits([TEXT])) for path in (tiny_model("qwen3_moe"), folder))
-    assert torch.equal(found, expected)
-
-
-def test_mxfp4_is_read_exactly_and_stays_in_its_file_until_it_is_needed(tiny_model: TinyModel, tmp_path: Path) -> None:
-    config = json.loads((tiny_model("gpt_oss") / "config.json").read_text())
-    packed = _quantized(_copy(tiny_model("gpt_oss"), tmp_path / "packed", _mxfp4))
-    plain = _copy(packed, tmp_path / "plain", _widened)
-    (plain / "config.json").write_text(json.dumps(config))
-    expected, found = (next(iter(layered(path).logits([TEXT]))) for path in (plain, packed))
-    assert torch.equal(found, expected)
-    report = export_model(packed, tmp_path / "out", ExportOptions("int8"))
-    assert report.weight_types[0] == "MXFP4 4 bit"
-    assert report.checks["tree_rows_equal"] == 1
-
-
-def test_mxfp4_of_a_folder_stays_as_it_is(tiny_model: TinyModel, tmp_path: Path) -> None:
-    packed = _quantized(_copy(tiny_model("gpt_oss"), tmp_path / "packed", _mxfp4))
-    assert find_source(packed, None).is_kept
-    report = export_model(packed, tmp_path / "out")
-    assert (report.precision, report.kept_types, report.other_types) == ("keep", {"MXFP4": 4}, {"F32": 10})
-    assert report.checks["tree_rows_equal"] == 1
-    assert report.checks["mean_kl_nats"] < 0.01
-    stored = load_file(packed / "model.safetensors")
-    constants = {
-        name: value.const_value.numpy()  # type: ignore[union-attr]
-        for name, value in ir.load(tmp_path / "out" / GRAPH_NAME).graph.initializers.items()
-        if ".mxfp4." in name
-    }
-    for name in ("gate_up_proj", "down_proj"):
-        for part, ours in (("blocks", "qs"), ("scales", "scale_exponents")):
-            expected = stored[f"model.layers.1.mlp.experts.{name}_{part}"].numpy()
-            (found,) = (array for key, array in constants.items() if f"layers.1.mlp.experts.{name}.mxfp4.{ours}" in key)
-            np.testing.assert_array_equal(found, expected)
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda tensors: tensors.pop("model.layers.0.mlp.experts.down_proj_scales"),
-        lambda tensors: tensors.update({"model.layers.0.mlp.experts.down_proj": torch.zeros(8, 96, 64)}),
-        lambda tensors: tensors.update({"model.layers.0.mlp.experts.down_proj_blocks": torch.zeros(8, 64, 4, 16)}),
-        lambda tensors: tensors["model.layers.0.mlp.experts.down_proj_scales"].fill_(255),
-    ],
-)
-def test_mxfp4_that_cannot_be_is_one_sentence(
-    spoil: Callable[[dict[str, torch.Tensor]], object], tiny_model: TinyModel, tmp_path: Path
-) -> None:
-    packed = _copy(tiny_model("gpt_oss"), tmp_path / "packed", _mxfp4)
-    spoilt = _copy(packed, tmp_path / "spoilt", spoil)
-    with pytest.raises(ExportError, match=r"blocks that do not fit|has no\s+place|not all finite|lack"):
-        open_source(spoilt)
-
-
-def test_no_more_than_one_expert_is_read_at_a_time(tiny_model: TinyModel, tmp_path: Path) -> None:
-    """Of either form of files, in the second reading, the walk through the layers, and rounding."""
-
-    def refuse(weights: FolderWeights, name: str) -> Any:
-        assert ".experts." not in name
-        return read(weights, name)
-
-    read = FolderWeights.read
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FolderWeights, "read", refuse)
-        fused = _copy(tiny_model("qwen3_moe"), tmp_path / "fused", _fused)
-        for number, folder in enumerate((tiny_model("qwen3_moe"), fused)):
-            for precision in ("fp32", "int8"):
-                export_model(folder, tmp_path / f"{precision}-{number}", ExportOptions(precision, check="quick"))
-
-
-@pytest.mark.parametrize(
-    ("spoil", "words"),
-    [
-        (
-            lambda tensors: tensors.pop("model.layers.0.mlp.experts.3.up_proj.weight"),
-            "holds 15 tensors for model.layer",
-        ),
-        (
-            lambda tensors: tensors.update({"model.layers.0.mlp.experts.8.down_proj.weight": torch.zeros(64, 48)}),
-            "holds 9 tensors for model.layers.0.mlp.experts.down_proj",
-        ),
-        (
-            lambda tensors: tensors.update({"model.layers.1.mlp.experts.0.down_proj.weight": torch.zeros(64, 47)}),
-            r"of the shape \(64, 47\), which is not \(64, 48\)",
-        ),
-        (
-            lambda tensors: tensors.update({"model.layers.1.mlp.experts.0.side_proj.weight": torch.zeros(64, 47)}),
-            "no place",
-        ),
-        (
-            lambda tensors: tensors.update({"model.layers.0.mlp.experts.down_proj": torch.zeros(8, 64, 48)}),
-            "no place",
-        ),
-    ],
-)
-def test_experts_that_are_missing_or_too_many_are_one_sentence(
-    spoil: Callable[[dict[str, torch.Tensor]], object], words: str, tiny_model: TinyModel, tmp_path: Path
-) -> None:
-    folder = _copy(tiny_model("qwen3_moe"), tmp_path / "spoilt", spoil)
-    with pytest.raises(ExportError, match=words):
-        open_source(folder)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"num_experts_per_tok": 9}, "sends each token to 9 of 8 experts"),
-        ({"num_experts_per_tok": 0}, "sends each token to 0 of 8 experts: correct it"),
-        ({"num_experts": None}, "num_experts as null, which must be a whole number"),
-        ({"num_experts_per_tok": None}, "num_experts_per_tok as null, which must be a whole number"),
-        ({"num_experts": 7}, "other numbers of experts"),
-        ({"norm_topk_prob": 1}, "norm_topk_prob"),
-        ({"num_local_experts": 7}, "holds .* tensors for"),
-    ],
-)
-def test_a_config_that_cannot_be_is_one_sentence(
-    changes: dict[str, Any], words: str, tiny_model: TinyModel, tmp_path: Path
-) -> None:
-    folder = _copy(tiny_model("qwen3_moe"), tmp_path / "source", lambda _: None)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | changes))
-    with pytest.raises(ExportError, match=words):
-        open_source(folder)
-
-
-def test_quantised_experts_and_forms_for_gpus_are_refused(tiny_model: TinyModel, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"send tokens to experts.*use attention 'exact'"):
-        export_model(tiny_model("qwen3_moe"), tmp_path / "out", ExportOptions("fp16", "fast"))
-    folder = _copy(tiny_model("qwen3_moe"), tmp_path / "source", lambda _: None)
-    config = json.loads((folder / "config.json").read_text())
-    quantized = {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 32}}
-    (folder / "config.json").write_text(json.dumps(config | quantized))
-    with pytest.raises(UnsupportedArchitectureError, match="mixture of experts were quantised"):
-        open_source(folder)
 
 
 @pytest.mark.parametrize("changes", [{"mlp_only_layers": [0]}, {"decoder_sparse_step": 2}, {"norm_topk_prob": False}])
@@ -302,57 +149,3 @@ def _scored(target: Target, size: int) -> list[bytes]:
         logits += [row.tobytes() for row in target.forward(cache, chain).wanted_logits[0, : len(chunk)]]
         cache.commit(0, range(len(chunk)))
     return logits
-
-
-def _quantized(folder: Path) -> Path:
-    """A folder whose config says that its experts are in MXFP4."""
-    config = json.loads((folder / "config.json").read_text())
-    quantized = {"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}}
-    (folder / "config.json").write_text(json.dumps(config | quantized))
-    return folder
-
-
-def _copy(source: Path, folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> Path:
-    folder.mkdir()
-    for path in source.iterdir():
-        if path.suffix != ".safetensors":
-            (folder / path.name).write_bytes(path.read_bytes())
-    tensors = load_file(source / "model.safetensors")
-    change(tensors)
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    return folder
-
-
-def _mxfp4(tensors: dict[str, torch.Tensor]) -> None:
-    """Experts as gpt-oss has them: random numbers of four bits, powers of two near those of the weights."""
-    rng = np.random.default_rng(0)
-    for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
-        num_experts, num_inputs, num_outputs = tensors.pop(name).shape
-        shape = num_experts, num_outputs, num_inputs // 32
-        tensors[f"{name}_blocks"] = torch.from_numpy(rng.integers(0, 256, (*shape, 16)).astype(np.uint8))
-        tensors[f"{name}_scales"] = torch.from_numpy(rng.integers(121, 125, shape).astype(np.uint8))
-
-
-def _widened(tensors: dict[str, torch.Tensor]) -> None:
-    """The same in fp32, as llama.cpp reads it."""
-    for name in [name for name in tensors if name.endswith("_blocks")]:
-        scales = tensors.pop(name.replace("_blocks", "_scales")).numpy()
-        blocks = tensors.pop(name).numpy()
-        codes = np.stack([blocks & 15, blocks >> 4], -1).reshape(*blocks.shape[:-1], 32)
-        halves = np.concatenate([codes[..., :16] | codes[..., 16:] << 4], -1)  # llama.cpp's order
-        rows = np.concatenate([scales[..., None], halves], -1).reshape(-1, 17)
-        values = dequantize(rows, Kind.MXFP4).reshape(*blocks.shape[:2], -1)
-        tensors[name.removesuffix("_blocks")] = torch.from_numpy(values).transpose(1, 2).contiguous()
-
-
-def _fused(tensors: dict[str, torch.Tensor]) -> None:
-    """An expert's own tensors as one of all."""
-    own: dict[str, dict[tuple[int, str], torch.Tensor]] = {}
-    for name in list(tensors):
-        if found := _OWN.fullmatch(name):
-            own.setdefault(found[1], {})[int(found[2]), found[3]] = tensors.pop(name)
-    for mlp, parts in own.items():
-        experts = sorted({expert for expert, _ in parts})
-        gate_up = [torch.cat([parts[each, "gate"], parts[each, "up"]]) for each in experts]
-        tensors[f"{mlp}.experts.gate_up_proj"] = torch.stack(gate_up)
-        tensors[f"{mlp}.experts.down_proj"] = torch.stack([parts[each, "down"] for each in experts])

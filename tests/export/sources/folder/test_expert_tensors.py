@@ -1,0 +1,167 @@
+"""Experts of a folder in every form that files have: read exactly, one at a time, or refused in one sentence."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from reader_edge_export import ExportOptions, export_model
+from reader_edge_export.sources.find import find_source
+from reader_edge_export.sources.folder.folder_weights import FolderWeights
+from reader_edge_runtime.errors import ConfigError, ExportError, UnsupportedArchitectureError
+from reader_edge_runtime.package.manifest import GRAPH_NAME
+from tests.export.source_models import layered, open_source
+from tests.export.sources.folder.expert_folders import copy_folder, fused, mxfp4, quantized, widened
+from tests.tiny_models import VOCAB_SIZE
+
+TEXT = np.random.default_rng(0).integers(3, VOCAB_SIZE, 40).tolist()
+TinyModel = Callable[[str], Path]
+
+
+def test_granites_files_have_other_names_than_modules_of_transformers_5(tiny_model: TinyModel) -> None:
+    names = load_file(tiny_model("granitemoehybrid-experts") / "model.safetensors")
+    assert "model.layers.0.block_sparse_moe.input_linear.weight" in names
+
+
+def test_all_experts_as_one_tensor_are_those_that_have_their_own(tiny_model: TinyModel, tmp_path: Path) -> None:
+    folder = copy_folder(tiny_model("qwen3_moe"), tmp_path / "fused", fused)
+    (expected,), (found,) = (list(layered(path).logits([TEXT])) for path in (tiny_model("qwen3_moe"), folder))
+    assert torch.equal(found, expected)
+
+
+def test_mxfp4_is_read_exactly_and_stays_in_its_file_until_it_is_needed(tiny_model: TinyModel, tmp_path: Path) -> None:
+    config = json.loads((tiny_model("gpt_oss") / "config.json").read_text())
+    packed = quantized(copy_folder(tiny_model("gpt_oss"), tmp_path / "packed", mxfp4))
+    plain = copy_folder(packed, tmp_path / "plain", widened)
+    (plain / "config.json").write_text(json.dumps(config))
+    expected, found = (next(iter(layered(path).logits([TEXT]))) for path in (plain, packed))
+    assert torch.equal(found, expected)
+    report = export_model(packed, tmp_path / "out", ExportOptions("int8"))
+    assert report.weight_types[0] == "MXFP4 4 bit"
+    assert report.checks["tree_rows_equal"] == 1
+
+
+def test_mxfp4_of_a_folder_stays_as_it_is(tiny_model: TinyModel, tmp_path: Path) -> None:
+    packed = quantized(copy_folder(tiny_model("gpt_oss"), tmp_path / "packed", mxfp4))
+    assert find_source(packed, None).is_kept
+    report = export_model(packed, tmp_path / "out")
+    assert (report.precision, report.kept_types, report.other_types) == ("keep", {"MXFP4": 4}, {"F32": 10})
+    assert report.checks["tree_rows_equal"] == 1
+    assert report.checks["mean_kl_nats"] < 0.01
+    stored = load_file(packed / "model.safetensors")
+    constants = {
+        name: value.const_value.numpy()  # type: ignore[union-attr]
+        for name, value in ir.load(tmp_path / "out" / GRAPH_NAME).graph.initializers.items()
+        if ".mxfp4." in name
+    }
+    for name in ("gate_up_proj", "down_proj"):
+        for part, ours in (("blocks", "qs"), ("scales", "scale_exponents")):
+            expected = stored[f"model.layers.1.mlp.experts.{name}_{part}"].numpy()
+            (found,) = (array for key, array in constants.items() if f"layers.1.mlp.experts.{name}.mxfp4.{ours}" in key)
+            np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda tensors: tensors.pop("model.layers.0.mlp.experts.down_proj_scales"),
+        lambda tensors: tensors.update({"model.layers.0.mlp.experts.down_proj": torch.zeros(8, 96, 64)}),
+        lambda tensors: tensors.update({"model.layers.0.mlp.experts.down_proj_blocks": torch.zeros(8, 64, 4, 16)}),
+        lambda tensors: tensors["model.layers.0.mlp.experts.down_proj_scales"].fill_(255),
+    ],
+)
+def test_mxfp4_that_cannot_be_is_one_sentence(
+    spoil: Callable[[dict[str, torch.Tensor]], object], tiny_model: TinyModel, tmp_path: Path
+) -> None:
+    packed = copy_folder(tiny_model("gpt_oss"), tmp_path / "packed", mxfp4)
+    spoilt = copy_folder(packed, tmp_path / "spoilt", spoil)
+    with pytest.raises(ExportError, match=r"blocks that do not fit|has no\s+place|not all finite|lack"):
+        open_source(spoilt)
+
+
+def test_no_more_than_one_expert_is_read_at_a_time(tiny_model: TinyModel, tmp_path: Path) -> None:
+    """Of either form of files, in the second reading, the walk through the layers, and rounding."""
+
+    def refuse(weights: FolderWeights, name: str) -> Any:
+        assert ".experts." not in name
+        return read(weights, name)
+
+    read = FolderWeights.read
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FolderWeights, "read", refuse)
+        in_one = copy_folder(tiny_model("qwen3_moe"), tmp_path / "fused", fused)
+        for number, folder in enumerate((tiny_model("qwen3_moe"), in_one)):
+            for precision in ("fp32", "int8"):
+                export_model(folder, tmp_path / f"{precision}-{number}", ExportOptions(precision, check="quick"))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (
+            lambda tensors: tensors.pop("model.layers.0.mlp.experts.3.up_proj.weight"),
+            "holds 15 tensors for model.layer",
+        ),
+        (
+            lambda tensors: tensors.update({"model.layers.0.mlp.experts.8.down_proj.weight": torch.zeros(64, 48)}),
+            "holds 9 tensors for model.layers.0.mlp.experts.down_proj",
+        ),
+        (
+            lambda tensors: tensors.update({"model.layers.1.mlp.experts.0.down_proj.weight": torch.zeros(64, 47)}),
+            r"of the shape \(64, 47\), which is not \(64, 48\)",
+        ),
+        (
+            lambda tensors: tensors.update({"model.layers.1.mlp.experts.0.side_proj.weight": torch.zeros(64, 47)}),
+            "no place",
+        ),
+        (
+            lambda tensors: tensors.update({"model.layers.0.mlp.experts.down_proj": torch.zeros(8, 64, 48)}),
+            "no place",
+        ),
+    ],
+)
+def test_experts_that_are_missing_or_too_many_are_one_sentence(
+    spoil: Callable[[dict[str, torch.Tensor]], object], words: str, tiny_model: TinyModel, tmp_path: Path
+) -> None:
+    folder = copy_folder(tiny_model("qwen3_moe"), tmp_path / "spoilt", spoil)
+    with pytest.raises(ExportError, match=words):
+        open_source(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"num_experts_per_tok": 9}, "sends each token to 9 of 8 experts"),
+        ({"num_experts_per_tok": 0}, "sends each token to 0 of 8 experts: correct it"),
+        ({"num_experts": None}, "num_experts as null, which must be a whole number"),
+        ({"num_experts_per_tok": None}, "num_experts_per_tok as null, which must be a whole number"),
+        ({"num_experts": 7}, "other numbers of experts"),
+        ({"norm_topk_prob": 1}, "norm_topk_prob"),
+        ({"num_local_experts": 7}, "holds .* tensors for"),
+    ],
+)
+def test_a_config_that_cannot_be_is_one_sentence(
+    changes: dict[str, Any], words: str, tiny_model: TinyModel, tmp_path: Path
+) -> None:
+    folder = copy_folder(tiny_model("qwen3_moe"), tmp_path / "source", lambda _: None)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    with pytest.raises(ExportError, match=words):
+        open_source(folder)
+
+
+def test_quantised_experts_and_forms_for_gpus_are_refused(tiny_model: TinyModel, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"send tokens to experts.*use attention 'exact'"):
+        export_model(tiny_model("qwen3_moe"), tmp_path / "out", ExportOptions("fp16", "fast"))
+    folder = copy_folder(tiny_model("qwen3_moe"), tmp_path / "source", lambda _: None)
+    config = json.loads((folder / "config.json").read_text())
+    settings = {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 32}}
+    (folder / "config.json").write_text(json.dumps(config | settings))
+    with pytest.raises(UnsupportedArchitectureError, match="mixture of experts were quantised"):
+        open_source(folder)
