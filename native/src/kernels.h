@@ -29,6 +29,7 @@ struct Kernels {
   const HalfRowKernels& half_rows;
   const CacheRowKernels& cache_rows;
   const Int8CacheScoreKernels& int8_cache_scores;
+  const Int8CacheWeightKernels& int8_cache_weights;
   const Int8CacheSumKernels& int8_cache_sums;
   const RecurrenceKernels& recurrence;
   const ConvKernels& conv;

@@ -43,14 +43,16 @@ struct Int8CacheScoreKernels {
   void (*score_run)(const CacheHead& keys, const Mask& mask, const QueryRows& rows, Run run, float* tops);
 };
 
-struct Int8CacheSumKernels {
+struct Int8CacheWeightKernels {
   // Scores of a run to exponentials against `tops` times magnitudes; raises `weight_tops`, adds to `totals`.
   void (*weigh_run)(const CacheHead& values, const QueryRows& rows, Run run, const float* tops, float* weight_tops,
                     double* totals);
 
   // Adds the weights of `count` rows' sinks against `tops` to `totals`, and of more rows, up to a multiple of 16.
   void (*add_sinks)(const float* sinks, const float* tops, std::int64_t count, double* totals);
+};
 
+struct Int8CacheSumKernels {
   // Adds weights, as integers against `weight_tops`, times values to sums (count, sum_size(D)).
   void (*sum_run)(const CacheHead& values, const QueryRows& rows, Run run, const float* weight_tops, double* sums);
 

@@ -111,7 +111,7 @@ class Tasks {
     Task& task = task_of(index);
     Found& found = parts_[index].found;
     const CacheHead values = call_.cache_head(call_.values, task.head);
-    kernels().int8_cache_sums.weigh_run(values, task.rows, run_of(index), task.found.tops, found.weight_tops, found.totals);
+    kernels().int8_cache_weights.weigh_run(values, task.rows, run_of(index), task.found.tops, found.weight_tops, found.totals);
   }
 
   void sum(std::size_t index) {
@@ -128,7 +128,7 @@ class Tasks {
       if (call_.sinks != nullptr) std::copy_n(task.sinks, kMostQueryRows, task.found.tops);
       for (std::int64_t i = t * num_runs_; i < (t + 1) * num_runs_; ++i) task.found.add(parts_[i].found, task.rows.count);
       if (call_.sinks != nullptr) {
-        kernels().int8_cache_sums.add_sinks(task.sinks, task.found.tops, task.rows.count, task.found.totals);
+        kernels().int8_cache_weights.add_sinks(task.sinks, task.found.tops, task.rows.count, task.found.totals);
       }
     }
   }

@@ -19,6 +19,7 @@ extern const AttentionKernels attention_kernels;
 extern const HalfRowKernels half_row_kernels;
 extern const CacheRowKernels cache_row_kernels;
 extern const Int8CacheScoreKernels int8_cache_score_kernels;
+extern const Int8CacheWeightKernels int8_cache_weight_kernels;
 extern const Int8CacheSumKernels int8_cache_sum_kernels;
 extern const RecurrenceKernels recurrence_kernels;
 extern const ConvKernels conv_kernels;
@@ -39,6 +40,7 @@ extern const Kernels kernels_of_set{row_rounding,
                                     half_row_kernels,
                                     cache_row_kernels,
                                     int8_cache_score_kernels,
+                                    int8_cache_weight_kernels,
                                     int8_cache_sum_kernels,
                                     recurrence_kernels,
                                     conv_kernels};

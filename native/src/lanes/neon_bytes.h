@@ -69,6 +69,14 @@ inline Bytes multiplied_words(Bytes a, Bytes b) {
 inline Bytes all_words(std::int16_t number) {
   return each<Bytes>([=](int) { return vreinterpretq_s8_s16(vdupq_n_s16(number)); });
 }
+inline Ints even_words(Bytes x) {
+  return each<Ints>([&](int i) {
+    return vreinterpretq_s32_s16(vshrq_n_s16(vshlq_n_s16(vreinterpretq_s16_s8(x.v[i]), 8), 8));
+  });
+}
+inline Ints odd_words(Bytes x) {
+  return each<Ints>([&](int i) { return vreinterpretq_s32_s16(vshrq_n_s16(vreinterpretq_s16_s8(x.v[i]), 8)); });
+}
 inline Bytes twice_in_words(Ints x) {
   return each<Bytes>([&](int i) { return vreinterpretq_s8_s32(vsliq_n_s32(x.v[i], x.v[i], 16)); });
 }

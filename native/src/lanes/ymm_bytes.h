@@ -73,6 +73,11 @@ inline void interleave(Bytes (&x)[4]) {
   interleave(x[0].high, x[1].high, x[2].high, x[3].high);
 }
 
+inline Ints even_words(Bytes x) {
+  return {_mm256_srai_epi16(_mm256_slli_epi16(x.low, 8), 8), _mm256_srai_epi16(_mm256_slli_epi16(x.high, 8), 8)};
+}
+inline Ints odd_words(Bytes x) { return {_mm256_srai_epi16(x.low, 8), _mm256_srai_epi16(x.high, 8)}; }
+
 inline __m256i paired(__m256i a, __m256i b) { return _mm256_blend_epi16(a, _mm256_slli_epi32(b, 16), 0xaa); }
 inline Ints paired(Ints a, Ints b) { return {paired(a.low, b.low), paired(a.high, b.high)}; }
 inline Bytes twice_in_words(Ints x) { return {paired(x.low, x.low), paired(x.high, x.high)}; }

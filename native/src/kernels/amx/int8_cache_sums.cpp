@@ -92,22 +92,13 @@ void sum_run(const CacheHead& values, const QueryRows& rows, Run run, const floa
   }
 }
 
-void weigh_run(const CacheHead& values, const QueryRows& rows, Run run, const float* tops, float* weight_tops,
-               double* totals) {
-  avx512_vnni::int8_cache_sum_kernels.weigh_run(values, rows, run, tops, weight_tops, totals);
-}
-
-void add_sinks(const float* sinks, const float* tops, std::int64_t count, double* totals) {
-  avx512_vnni::int8_cache_sum_kernels.add_sinks(sinks, tops, count, totals);
-}
-
 void finish_row(std::int64_t head_size, const double* sums, float weight_top, double total, float* output) {
   avx512_vnni::int8_cache_sum_kernels.finish_row(head_size, sums, weight_top, total, output);
 }
 
 }  // namespace
 
-extern const Int8CacheSumKernels int8_cache_sum_kernels{weigh_run, add_sinks, sum_run, finish_row};
+extern const Int8CacheSumKernels int8_cache_sum_kernels{sum_run, finish_row};
 
 }  // namespace READER_EDGE_LANES
 }  // namespace reader_edge

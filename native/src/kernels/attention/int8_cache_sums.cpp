@@ -4,20 +4,14 @@
 #include <utility>
 
 #include "attention/int8_cache_steps.h"
+#include "kernels/attention/sum_unit.h"
 #include "kernels/attention/transposed_rows.h"
 #include "kernels/attention/widened_sums.h"
-#include "lanes/exponential.h"
 #include "machine/scratch.h"
 #include "shared_constants.h"
 
 namespace reader_edge::READER_EDGE_LANES {
 namespace {
-
-constexpr std::int64_t kTotalRun = 256 * kKeys;  // weights that are summed before they are widened
-constexpr float kTotalSteps = 4194304.0f;        // of a weight of one in the divisor
-constexpr double kTotalUnit = 1.0 / 4194304.0;
-constexpr double kUnit = 1.0 / (double{kByteWeightSteps} * kRowSteps);
-static_assert(kTotalRun / kKeys * 4194304 <= INT32_MAX, "a run's totals fit into 32 bits");
 
 // kRows rows of weights (kRows, 2, kValueRows) times num_quads quads of kValueTile vectors, `step` bytes apart.
 template <int kRows>
@@ -76,41 +70,6 @@ SumBlock sum_block_of(std::size_t num_rows, std::index_sequence<kBefore...>) {
   return kBlocks[num_rows - 1];
 }
 
-void weigh_run(const CacheHead& values, const QueryRows& rows, Run run, const float* tops, float* weight_tops,
-               double* totals) {
-  static thread_local Scratch kept;
-  float* const magnitudes_of = kept.take<float>(kTotalRun);
-  for (std::int64_t begin = run.begin; begin < run.end; begin += kTotalRun) {
-    const std::int64_t count = std::min(run.end - begin, kTotalRun);
-    for (std::int64_t j = 0; j < count; j += kKeys) {
-      fetch(values.row(begin + j + kFetchedRows));
-      store(magnitudes_of + j, magnitudes(values, begin + j, run.end));
-    }
-    for (std::int64_t r = 0; r < rows.count; ++r) {
-      float* const scores = rows.scores + r * rows.stride + begin;
-      const Floats top = all(tops[r]);
-      Ints total = all(0);
-      Floats largest = all(weight_tops[r]);
-      for (std::int64_t j = 0; j < count; j += kKeys) {
-        const Floats weight = exp_of(load(scores + j) - top);
-        total = total + rounded(weight * all(kTotalSteps));
-        const Floats product = weight * load(magnitudes_of + j);
-        store(scores + j, product);
-        largest = max(largest, product);
-      }
-      weight_tops[r] = largest_of(largest);
-      totals[r] += total_of(widened_low(total) + widened_high(total));
-    }
-  }
-}
-
-void add_sinks(const float* sinks, const float* tops, std::int64_t count, double* totals) {
-  for (std::int64_t r = 0; r < count; r += kLanes) {
-    const Floats weight = exp_of(load(sinks + r) - load(tops + r));
-    add_widened(rounded(weight * all(kTotalSteps)), totals + r);
-  }
-}
-
 void sum_run(const CacheHead& values, const QueryRows& rows, Run run, const float* weight_tops, double* sums) {
   static thread_local Scratch kept_values;
   static thread_local Scratch kept_weights;
@@ -135,7 +94,7 @@ void sum_run(const CacheHead& values, const QueryRows& rows, Run run, const floa
 }
 
 void finish_row(std::int64_t head_size, const double* sums, float weight_top, double total, float* output) {
-  const double unit = static_cast<double>(weight_top) / (total * kTotalUnit) * kUnit;
+  const double unit = unit_of(weight_top, total);
   for (std::int64_t d = 0; d < head_size; d += 4) {
     const std::int64_t quarter = d % kVectorBytes / kKeys, vector = d / 4 % kVectors;
     const double* const four = sums + d / kVectorBytes * kVectorBytes + vector * kKeys + quarter * 4;
@@ -145,6 +104,6 @@ void finish_row(std::int64_t head_size, const double* sums, float weight_top, do
 
 }  // namespace
 
-extern const Int8CacheSumKernels int8_cache_sum_kernels{weigh_run, add_sinks, sum_run, finish_row};
+extern const Int8CacheSumKernels int8_cache_sum_kernels{sum_run, finish_row};
 
 }  // namespace reader_edge::READER_EDGE_LANES

@@ -1,0 +1,57 @@
+// Softmax weights of scores, and their totals in integers.
+#include <algorithm>
+
+#include "attention/int8_cache_steps.h"
+#include "kernels/attention/cache_magnitudes.h"
+#include "kernels/attention/sum_unit.h"
+#include "kernels/attention/transposed_rows.h"
+#include "kernels/attention/widened_sums.h"
+#include "lanes/exponential.h"
+#include "machine/scratch.h"
+
+namespace reader_edge::READER_EDGE_LANES {
+namespace {
+
+constexpr std::int64_t kTotalRun = 256 * kKeys;  // weights that are summed before they are widened
+static_assert(kTotalRun / kKeys * 4194304 <= INT32_MAX, "a run's totals fit into 32 bits");
+
+void weigh_run(const CacheHead& values, const QueryRows& rows, Run run, const float* tops, float* weight_tops,
+               double* totals) {
+  static thread_local Scratch kept;
+  float* const magnitudes_of = kept.take<float>(kTotalRun);
+  for (std::int64_t begin = run.begin; begin < run.end; begin += kTotalRun) {
+    const std::int64_t count = std::min(run.end - begin, kTotalRun);
+    for (std::int64_t j = 0; j < count; j += kKeys) {
+      fetch(values.row(begin + j + kFetchedRows));
+      store(magnitudes_of + j, magnitudes(values, begin + j, run.end));
+    }
+    for (std::int64_t r = 0; r < rows.count; ++r) {
+      float* const scores = rows.scores + r * rows.stride + begin;
+      const Floats top = all(tops[r]);
+      Ints total = all(0);
+      Floats largest = all(weight_tops[r]);
+      for (std::int64_t j = 0; j < count; j += kKeys) {
+        const Floats weight = exp_of(load(scores + j) - top);
+        total = total + rounded(weight * all(kTotalSteps));
+        const Floats product = weight * load(magnitudes_of + j);
+        store(scores + j, product);
+        largest = max(largest, product);
+      }
+      weight_tops[r] = largest_of(largest);
+      totals[r] += total_of(widened_low(total) + widened_high(total));
+    }
+  }
+}
+
+void add_sinks(const float* sinks, const float* tops, std::int64_t count, double* totals) {
+  for (std::int64_t r = 0; r < count; r += kLanes) {
+    const Floats weight = exp_of(load(sinks + r) - load(tops + r));
+    add_widened(rounded(weight * all(kTotalSteps)), totals + r);
+  }
+}
+
+}  // namespace
+
+extern const Int8CacheWeightKernels int8_cache_weight_kernels{weigh_run, add_sinks};
+
+}  // namespace reader_edge::READER_EDGE_LANES

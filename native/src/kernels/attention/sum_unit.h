@@ -1,0 +1,16 @@
+// What a sum of integer weights times bytes is in.
+#pragma once
+
+#include "shared_constants.h"
+
+namespace reader_edge::READER_EDGE_LANES {
+
+constexpr float kTotalSteps = 4194304.0f;  // of a weight of one in the divisor
+
+// Of a row with this largest weight, and this total of all.
+inline double unit_of(float weight_top, double total) {
+  constexpr double kUnit = 1.0 / (double{kByteWeightSteps} * kRowSteps), kTotalUnit = 1.0 / 4194304.0;
+  return static_cast<double>(weight_top) / (total * kTotalUnit) * kUnit;
+}
+
+}  // namespace reader_edge::READER_EDGE_LANES
