@@ -9,19 +9,18 @@ _ACTIVATIONS = ("silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_
 
 ENDLESS = float("inf")
 MAX_EXPERTS = 1 << 13
-_MAX_COUNT = (1 << 31) - 1  # of anything; far below what sizes are computed with
 _LARGEST = (2 - 2**-23) * 2.0**127
-_LARGEST_WHOLE = 1 << 53
+_MAX_WHOLE = 1 << 53
 _ENDLESS_IN_JSON = {"__float__": "Infinity"}  # as transformers 5 writes it
 
 
 def _is_count(value: object) -> bool:
-    return type(value) is int and 0 < value <= _MAX_COUNT
+    return type(value) is int and 0 < value <= _MAX_WHOLE
 
 
 def _is_number(value: object) -> bool:
     """Of those that fp32 has, in which a source is computed; PyTorch takes no whole ones beyond 64 bits."""
-    largest = _LARGEST_WHOLE if type(value) is int else _LARGEST
+    largest = _MAX_WHOLE if type(value) is int else _LARGEST
     return type(value) in (int, float) and abs(value) <= largest  # type: ignore[arg-type]
 
 
@@ -41,8 +40,8 @@ def _is_range(value: object) -> bool:
     return type(least) in (int, float) and type(most) in (int, float) and bool(0 <= least <= most)
 
 
-_SIZE = (f"a whole number from 0 to {_MAX_COUNT}", lambda value: type(value) is int and 0 <= value <= _MAX_COUNT)
-_COUNT = (f"a whole number from 1 to {_MAX_COUNT}", _is_count)
+_SIZE = (f"a whole number from 0 to {_MAX_WHOLE}", lambda value: type(value) is int and 0 <= value <= _MAX_WHOLE)
+_COUNT = (f"a whole number from 1 to {_MAX_WHOLE}", _is_count)
 _POSITIVE = ("a number above 0", _is_positive)
 _NUMBER = ("a number", _is_number)
 _FLAG = ("true or false", lambda value: isinstance(value, bool))

@@ -15,7 +15,7 @@ import torch
 from reader_edge_export.blocks.block_type import BLOCK_TYPES
 from reader_edge_export.blocks.blocks import Blocks
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor
-from reader_edge_export.sources.folder.weight_places import Places
+from reader_edge_export.sources.folder.weight_places import Places, put
 from reader_edge_export.sources.quantized.packing import FLOATS
 from reader_edge_runtime.errors import ExportError
 
@@ -83,26 +83,36 @@ def gather_experts(
 ) -> tuple[dict[str, StoredTensor], dict[str, ExpertTensors]]:
     """Of a folder's tensors, those that fill a parameter of their own, and others by the parameters that they fill.
 
-    Raises ExportError where an expert's are missing, too many or of another shape.
+    Raises ExportError where an expert's are missing, too many, of another shape, or twice with other values.
     """
-    tensors = {_newer(name): tensor for name, tensor in tensors.items()}
-    others: dict[str, StoredTensor] = {}
-    packed: dict[str, ExpertTensors] = {}
-    found: dict[str, dict[tuple[int, int], StoredTensor]] = {}
+    named: dict[str, StoredTensor] = {}
     for name, tensor in tensors.items():
-        if name.endswith(_SCALES) and name.removesuffix(_SCALES) + _BLOCKS in tensors:
+        put(folder, named, _newer(name), tensor)
+    others: dict[str, StoredTensor] = {}
+    packed: dict[str, Mxfp4Tensors] = {}
+    packed_parts: dict[tuple[str, str], StoredTensor] = {}
+    own: dict[str, dict[tuple[int, int], StoredTensor]] = {}
+    for name, tensor in named.items():
+        if name.endswith(_SCALES) and name.removesuffix(_SCALES) + _BLOCKS in named:
             continue
-        if name.endswith(_BLOCKS) and (parameter_name := places.name_of(name.removesuffix(_BLOCKS))) is not None:
-            packed[parameter_name] = _packed(folder, places, parameter_name, tensor, tensors)
+        if name.endswith(_BLOCKS) and (filled := places.name_of(name.removesuffix(_BLOCKS))) is not None:
+            packed[filled] = _packed(folder, places, filled, tensor, named)
+            put(folder, packed_parts, (filled, _BLOCKS), packed[filled].blocks)
+            put(folder, packed_parts, (filled, _SCALES), packed[filled].scales)
             continue
-        own = _OWN.fullmatch(name)
-        parameter, part = _PARTS.get(own[3], ("", 0)) if own else ("", 0)
-        full = places.name_of(f"{own[1]}.{parameter}") if own else None
-        if own is None or full is None:
+        of_expert = _OWN.fullmatch(name)
+        parameter, part = _PARTS.get(of_expert[3], ("", 0)) if of_expert else ("", 0)
+        filled = places.name_of(f"{of_expert[1]}.{parameter}") if of_expert else None
+        if of_expert is None or filled is None:
             others[name] = tensor
         else:
-            found.setdefault(full, {})[int(own[2]), part] = tensor
-    return others, packed | {name: _checked(folder, places, name, each) for name, each in found.items()}
+            put(folder, own.setdefault(filled, {}), (int(of_expert[2]), part), tensor)
+    if twice := packed.keys() & own.keys():
+        raise ExportError(
+            f"'{folder}' holds {min(twice):.80} in blocks and as tensors of each expert: remove the wrong ones, or "
+            "fetch the model again."
+        )
+    return others, {**packed, **{name: _checked(folder, places, name, each) for name, each in own.items()}}
 
 
 def _newer(name: str) -> str:
@@ -133,10 +143,11 @@ def _checked(folder: Path, places: Places, name: str, tensors: Mapping[tuple[int
     num_experts, num_outputs, num_inputs = parameter.shape
     num_parts = _NUM_PARTS[name.rpartition(".")[2]]
     wanted = [(expert, part) for expert in range(num_experts) for part in range(num_parts)]
-    if sorted(tensors) != wanted:
+    if unlike := sorted(tensors.keys() ^ set(wanted)):
         raise ExportError(
-            f"'{folder}' holds {len(tensors)} tensors for {name:.80}, of which {len(wanted)} experts' are wanted: "
-            "fetch the model again."
+            f"'{folder}' holds {len(tensors)} tensors for {name:.80}, where its config.json says {len(wanted)}, of "
+            f"{num_experts} experts, and those of expert {unlike[0][0]} differ: correct config.json, or fetch the "
+            "model again."
         )
     for tensor in tensors.values():
         if tensor.shape != (num_outputs // num_parts, num_inputs) or tensor.dtype not in (*FLOATS, "F64"):

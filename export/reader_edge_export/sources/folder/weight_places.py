@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from transformers import PreTrainedModel
@@ -15,6 +16,7 @@ from reader_edge_runtime.errors import ExportError
 COMPUTED = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
 _HEAD = "lm_head.weight"
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight")
+Place = TypeVar("Place")
 
 
 class Places:
@@ -91,13 +93,18 @@ def fill(folder: Path, places: Places, tensors: Mapping[str, StoredTensor]) -> d
             raise ExportError(
                 f"'{folder}' holds {name!r:.80} as {tensor.dtype}, which is no number of a model: fetch it again."
             )
-        if parameter in filling and not tensor.equals(filling[parameter]):
-            raise ExportError(
-                f"'{folder}' holds {name!r:.80} and {filling[parameter].name!r:.80}, which stand for the same weights "
-                "and differ: remove the wrong one, or fetch the model again."
-            )
-        filling[parameter] = tensor
+        put(folder, filling, parameter, tensor)
     return filling
+
+
+def put(folder: Path, filling: dict[Place, StoredTensor], place: Place, tensor: StoredTensor) -> None:
+    """Give a place its tensor. Raises ExportError where it has one with other values."""
+    if place in filling and not tensor.equals(filling[place]):
+        raise ExportError(
+            f"'{folder}' holds {tensor.name!r:.80} and {filling[place].name!r:.80}, which stand for the same weights "
+            "and differ: remove the wrong one, or fetch the model again."
+        )
+    filling[place] = tensor
 
 
 def wrong_shape(folder: Path, name: str, shape: tuple[int, ...], target: torch.nn.Parameter) -> ExportError:

@@ -85,6 +85,33 @@ def test_mxfp4_that_cannot_be_is_one_sentence(
         open_source(spoilt)
 
 
+@pytest.mark.parametrize(
+    ("name", "packs", "older", "newer"),
+    [
+        ("qwen3_moe", False, "model.layers.0.mlp.experts.7.up_proj.weight", "layers.0.mlp.experts.7.up_proj.weight"),
+        ("gpt_oss", True, "model.layers.0.mlp.experts.down_proj_scales", "layers.0.mlp.experts.down_proj_scales"),
+        (
+            "granitemoehybrid-experts",
+            False,
+            "model.layers.0.block_sparse_moe.input_linear.weight",
+            "model.layers.0.block_sparse_moe.experts.gate_up_proj",
+        ),
+    ],
+)
+def test_experts_that_are_there_twice_with_other_values_are_one_sentence(
+    name: str, packs: bool, older: str, newer: str, tiny_model: TinyModel, tmp_path: Path
+) -> None:
+    def double(tensors: dict[str, torch.Tensor]) -> None:
+        if packs:
+            mxfp4(tensors)
+            tensors[newer.replace("_scales", "_blocks")] = tensors[older.replace("_scales", "_blocks")].clone()
+        tensors[newer] = torch.zeros_like(tensors[older])
+
+    folder = copy_folder(tiny_model(name), tmp_path / "spoilt", double)
+    with pytest.raises(ExportError, match="which stand for the same weights and differ"):
+        open_source(quantized(folder) if packs else folder)
+
+
 def test_no_more_than_one_expert_is_read_at_a_time(tiny_model: TinyModel, tmp_path: Path) -> None:
     """Of either form of files, in the second reading, the walk through the layers, and rounding."""
 
@@ -106,11 +133,11 @@ def test_no_more_than_one_expert_is_read_at_a_time(tiny_model: TinyModel, tmp_pa
     [
         (
             lambda tensors: tensors.pop("model.layers.0.mlp.experts.3.up_proj.weight"),
-            "holds 15 tensors for model.layer",
+            r"holds 15 tensors for model.layer.*says 16, of 8 experts, and those of expert 3 differ",
         ),
         (
             lambda tensors: tensors.update({"model.layers.0.mlp.experts.8.down_proj.weight": torch.zeros(64, 48)}),
-            "holds 9 tensors for model.layers.0.mlp.experts.down_proj",
+            r"holds 9 tensors for model.layers.0.mlp.experts.down_proj.*says 8, .* expert 8 differ",
         ),
         (
             lambda tensors: tensors.update({"model.layers.1.mlp.experts.0.down_proj.weight": torch.zeros(64, 47)}),
