@@ -36,13 +36,13 @@ _SIZES: dict[str, Any] = {
     "num_hidden_layers": 4,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "intermediate_size": 768,
     "tie_word_embeddings": True,
     "max_position_embeddings": MAX_POSITIONS,
     "bos_token_id": None,
     "eos_token_id": END_OF_TEXT_ID,
     "pad_token_id": None,
 }
+_MLP: dict[str, Any] = {"intermediate_size": 768}
 _QWEN3_5: dict[str, Any] = {
     "head_dim": 64,
     "layer_types": ["linear_attention"] * 3 + ["full_attention"],
@@ -56,12 +56,14 @@ _EXPERTS: dict[str, Any] = {"num_experts": 8, "num_experts_per_tok": 2, "moe_int
 _LEARNING: dict[str, Any] = {"output_router_logits": True, "router_aux_loss_coef": 0.01}
 CONFIGS: dict[str, dict[str, Any]] = {
     "lfm2": {
+        **_MLP,
         "layer_types": ["conv", "conv", "conv", "full_attention"],
         "block_auto_adjust_ff_dim": False,
         "conv_L_cache": 3,
     },
-    "qwen3_5_text": _QWEN3_5,
+    "qwen3_5_text": {**_QWEN3_5, **_MLP},
     "granitemoehybrid": {
+        **_MLP,
         "layer_types": ["linear_attention"] * 3 + ["full_attention"],
         "num_local_experts": 0,
         "num_experts_per_tok": 0,
@@ -99,6 +101,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **_LEARNING,
     },
     "gemma4_text": {
+        **_MLP,
         "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
         "sliding_window": 128,
         "head_dim": 64,

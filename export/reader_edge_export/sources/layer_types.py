@@ -117,6 +117,8 @@ def _set_gemma4(form: dict[str, Any]) -> None:
     layer_types = form.get("layer_types") or []
     if layer_types[-1:] == ["sliding_attention"]:
         raise ExportError("config.json gives the last of its layer_types a window, which Gemma 4 has not: correct it.")
+    if form.get("hidden_size_per_layer_input") == 0:  # without such inputs nothing has this size
+        form.pop("vocab_size_per_layer_input", None)
     if form.get("vocab_size_per_layer_input", form.get("vocab_size")) != form.get("vocab_size"):
         raise ExportError(
             f"config.json gives vocab_size_per_layer_input as {form['vocab_size_per_layer_input']}, and vocab_size as "

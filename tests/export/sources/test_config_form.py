@@ -66,6 +66,11 @@ def test_sizes_of_experts_count_where_a_gemma4_has_any() -> None:
     )
 
 
+def test_a_vocabulary_of_inputs_that_no_layer_has_is_passed_over() -> None:
+    form = class_form(tiny_config("gemma4_text", hidden_size_per_layer_input=0, vocab_size_per_layer_input=64))
+    assert form == class_form(tiny_config("gemma4_text", hidden_size_per_layer_input=0))
+
+
 def test_layers_of_qwen3_5_are_told_by_type_or_by_their_interval() -> None:
     older = tiny_config("qwen3_5_text", layer_types=None, full_attention_interval=2)
     assert class_form(older) == class_form(tiny_config("qwen3_5_text"))
