@@ -55,7 +55,7 @@ _EXPERTS_COUNT = (  # what chooses them is allocated
     f"a whole number from 0 to {MAX_EXPERTS}",
     lambda value: type(value) is int and 0 <= value <= MAX_EXPERTS,
 )
-_TAPS = ("a whole number above 1", lambda value: _is_count(value) and value != 1)
+_TAPS = (f"a whole number from 2 to {_MAX_WHOLE}", lambda value: _is_count(value) and value != 1)
 
 _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"), _COUNT),

@@ -140,7 +140,7 @@ def test_room_for_the_matrices_in_eight_bits_is_looked_for_before_any_is_rounded
         return size if finer is None else replace(size, others=1 << 60)
 
     monkeypatch.setattr(PackageSize, "of", grown)
-    monkeypatch.setattr(Int4Products, "multiply", None)  # calling it would fail
+    monkeypatch.setattr(Int4Products, "multiply_stored", None)  # calling it would fail
     with pytest.raises(ExportError, match=r"The export takes \d+\.\d\d GB on the disk"):
         export_model(source, tmp_path / "packages" / "out", ExportOptions("int4"))
     assert list((tmp_path / "packages").iterdir()) == []

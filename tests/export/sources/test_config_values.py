@@ -73,7 +73,7 @@ def test_architectures_that_are_no_list_of_texts_are_refused(names: object) -> N
         ("granitemoehybrid", {"mamba_chunk_size": 10**9}, "a whole number from 1 to 1024"),
         ("granitemoehybrid", {"position_embedding_type": "learned"}, '"rope" or "nope"'),
         ("granitemoehybrid", {"layers_block_type": ["attention", "mamba"]}, "layers_block_type and other layer_types"),
-        ("lfm2", {"conv_L_cache": 1}, "a whole number above 1"),
+        ("lfm2", {"conv_L_cache": 1}, "a whole number from 2 to "),
         ("gemma4_text", {"layer_types": ["full_attention"] + ["sliding_attention"] * 4}, "the last of its layer_types"),
         ("gemma4_text", {"vocab_size_per_layer_input": 64}, "vocab_size_per_layer_input as 64, and vocab_size as 320"),
         ("gemma4_text", {"per_layer_config": {str(n): {"head_dim": 64} for n in (1, 2, 4)}}, "global_head_dim as 32"),
