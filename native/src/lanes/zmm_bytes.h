@@ -41,8 +41,17 @@ inline void interleave(Bytes (&x)[4]) {
   x[3].v = _mm512_unpackhi_epi16(b, d);
 }
 
+#ifdef READER_EDGE_EMULATED
+inline void add_products(Ints& sum, Bytes a, Bytes b) { sum.v = _mm512_dpbusd_epi32(sum.v, a.v, b.v); }
+inline void add_products(Ints& sum, Bytes a, const std::int8_t* four) { add_products(sum, a, in_all_lanes(four)); }
+#else
 // The instruction itself: GCC 12 keeps too many copies of the sums when it is an intrinsic.
 inline void add_products(Ints& sum, Bytes a, Bytes b) { asm("vpdpbusd %2, %1, %0" : "+v"(sum.v) : "v"(a.v), "v"(b.v)); }
+// Four bytes are read in every lane.
+inline void add_products(Ints& sum, Bytes a, const std::int8_t* four) {
+  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum.v) : "v"(a.v), "m"(*reinterpret_cast<const std::int32_t*>(four)));
+}
+#endif
 inline void add_all_products(Ints& sum, Bytes a, Bytes b) { add_products(sum, a, b); }
 
 inline Ints quarter_sums(const Ints (&x)[4]) {
@@ -81,13 +90,7 @@ template <std::size_t kBits>
 class CodeSums {
  public:
   void start(std::int32_t start) { sums_ = all(start); }
-
-  // The instruction itself, its four bytes of a row read in every lane.
-  void add(Bytes codes, const std::int8_t* four) {
-    asm("vpdpbusd %2%{1to16%}, %1, %0"
-        : "+v"(sums_.v)
-        : "v"(codes.v), "m"(*reinterpret_cast<const std::int32_t*>(four)));
-  }
+  void add(Bytes codes, const std::int8_t* four) { add_products(sums_, codes, four); }
   Ints total() const { return sums_; }
 
  private:

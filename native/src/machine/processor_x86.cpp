@@ -38,6 +38,11 @@ bool has_avx2() {
   return saves(kYmm) && has_bit(one.c, 12) && has_bit(one.c, 28) && has_bit(one.c, 29) && has_bit(seven.b, 5);
 }
 
+#ifdef READER_EDGE_EMULATED  // compiled for AVX2
+bool has_avx_vnni() { return has_avx2(); }
+bool has_avx512_vnni() { return has_avx2(); }
+bool has_amx() { return false; }
+#else
 bool has_avx_vnni() { return has_avx2() && Leaf(7).a >= 1 && has_bit(Leaf(7, 1).a, 4); }
 
 bool has_avx512_vnni() {
@@ -56,6 +61,7 @@ bool has_amx() {
   return false;
 #endif
 }
+#endif
 
 }  // namespace reader_edge
 #endif
