@@ -5,6 +5,7 @@
 
 #include <immintrin.h>
 
+#define SIMDE_NO_INLINE  // or kernels take minutes to compile
 #define SIMDE_X86_AVX512F_ENABLE_NATIVE_ALIASES
 #define SIMDE_X86_AVX512BW_ENABLE_NATIVE_ALIASES
 #define SIMDE_X86_AVX512DQ_ENABLE_NATIVE_ALIASES
@@ -22,7 +23,15 @@
 #define __m512d simde__m512d
 #undef _mm512_abs_ps     // SIMDe's keeps the sign of a zero
 #undef _mm512_scalef_ps  // SIMDe's has no subnormal results
-#undef _mm256_dpbusd_avx_epi32
+#undef _mm512_shuffle_f32x4
+#define _mm512_shuffle_f32x4 simde_mm512_shuffle_f32x4
+#undef _mm512_cvtps_ph  // from here on: macros where nothing is optimised
+#undef _mm512_extractf32x8_ps
+#undef _mm512_extracti32x8_epi32
+#undef _mm512_i32gather_ps
+#undef _mm512_mask_i32gather_epi32
+#undef _mm512_permute_ps
+#undef _mm512_srai_epi32
 
 namespace reader_edge::READER_EDGE_LANES {
 
@@ -96,7 +105,8 @@ inline __m512 _mm512_scalef_ps(__m512 a, __m512 b) {
     if (!std::isfinite(power)) {
       x.f32[i] *= power < 0 ? 0.0f : power;
     } else {
-      x.f32[i] = static_cast<float>(std::ldexp(double{x.f32[i]}, static_cast<int>(std::fmin(std::fmax(power, -1000.0f), 1000.0f))));
+      const int exponent = static_cast<int>(std::fmin(std::fmax(power, -1000.0f), 1000.0f));
+      x.f32[i] = static_cast<float>(std::ldexp(double{x.f32[i]}, exponent));
     }
   }
   return simde__m512_from_private(x);
@@ -171,7 +181,8 @@ inline void _mm512_mask_cvtepi32_storeu_epi8(void* p, __mmask16 mask, __m512i x)
   }
 }
 inline void _mm512_mask_cvtsepi32_storeu_epi8(void* p, __mmask16 mask, __m512i x) {
-  _mm512_mask_cvtepi32_storeu_epi8(p, mask, _mm512_min_epi32(_mm512_max_epi32(x, _mm512_set1_epi32(-128)), _mm512_set1_epi32(127)));
+  const __m512i least = _mm512_set1_epi32(-128), most = _mm512_set1_epi32(127);
+  _mm512_mask_cvtepi32_storeu_epi8(p, mask, _mm512_min_epi32(_mm512_max_epi32(x, least), most));
 }
 inline __m128i _mm512_cvtepi32_epi8(__m512i x) {
   __m128i bytes;
@@ -196,11 +207,15 @@ inline double _mm512_reduce_add_pd(__m512d x) {
 inline float _mm512_reduce_max_ps(__m512 x) {
   simde__m512_private lanes = simde__m512_to_private(x);
   for (int half = 8; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) lanes.f32[i] = lanes.f32[i + half] > lanes.f32[i] ? lanes.f32[i + half] : lanes.f32[i];
+    for (int i = 0; i < half; ++i) {
+      if (lanes.f32[i + half] > lanes.f32[i]) lanes.f32[i] = lanes.f32[i + half];
+    }
   }
   return lanes.f32[0];
 }
 
-inline __m256i _mm256_dpbusd_avx_epi32(__m256i sum, __m256i a, __m256i b) { return simde_mm256_dpbusd_epi32(sum, a, b); }
+inline __m256i _mm256_dpbusd_avx_epi32(__m256i sum, __m256i a, __m256i b) {
+  return simde_mm256_dpbusd_epi32(sum, a, b);
+}
 
 }  // namespace reader_edge::READER_EDGE_LANES
