@@ -154,7 +154,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         rounds = Rounds(arguments, Path(folder), options.seed)
         print(f"Undisturbed: {rounds.seconds:.0f} s, {rounds.num_noted} lines in the journal.\n")
-        print("| signal | seconds | stage | lines | gone on with | right |\n|---|---|---|---|---|---|", flush=True)
+        print("| signal | seconds | stage | lines | kept | right |\n|---|---|---|---|---|---|", flush=True)
         signals = [signal.SIGKILL] * options.kills + [signal.SIGINT] * options.interrupts
         results = [rounds.run(number, sent) for number, sent in enumerate(signals)]
     print(f"\n{results.count(True)} of {len(results)} are right.")
