@@ -87,7 +87,7 @@ def test_another_engine_goes_on_alike_and_drafts_from_what_was_learned(
     assert go_on(other) == stayed
 
 
-def test_a_plain_engine_s_session_is_gone_on_with_by_one_that_drafts(
+def test_a_plain_engine_s_session_is_continued_by_one_that_drafts(
     engine: Engine, demo_folder: Path, tmp_path: Path
 ) -> None:
     plain = Engine.load(demo_folder, EngineConfig(is_calibrated=False, is_drafted=False))

@@ -51,7 +51,7 @@ class TextOffsets:
             self._offset = self._run_begin + _num_characters(self._run)
             self._characters.reset()
             self._run = b""
-        if self._is_inside_character and not self._is_gone_on_with(spelled):
+        if self._is_inside_character and not self._is_continued(spelled):
             self._offset += len(self._characters.decode(b"", final=True))
         begin = self._offset
         self._offset += len(self._characters.decode(spelled))
@@ -61,7 +61,7 @@ class TextOffsets:
     def _is_inside_character(self) -> bool:
         return bool(self._characters.getstate()[0])
 
-    def _is_gone_on_with(self, spelled: bytes) -> bool:
+    def _is_continued(self, spelled: bytes) -> bool:
         """Whether bytes belong to the character that was begun."""
         try:
             codecs.getincrementaldecoder("utf-8")().decode(self._characters.getstate()[0] + spelled[:1])

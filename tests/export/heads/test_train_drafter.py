@@ -1,4 +1,4 @@
-"""Training of heads: on what a package wrote itself, gone on with after a break, told where it cannot pay."""
+"""Training of heads: on what a package wrote itself, continued after a break, told where it cannot pay."""
 
 import itertools
 import re

@@ -1,4 +1,4 @@
-"""An export that was killed is gone on with: what it had done is not done again, and the package is the same."""
+"""An export that was killed is continued: what it had done is not done again, and the package is the same."""
 
 import json
 import os
@@ -128,7 +128,7 @@ def test_what_a_killed_export_had_done_is_not_done_again(
 
 
 @pytest.mark.parametrize("num_noted", [1, 4, NUM_ROUNDED])
-def test_a_choice_of_eight_bits_is_gone_on_with(
+def test_a_choice_of_eight_bits_is_continued(
     num_noted: int, exports: dict[str, Undisturbed], out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_at: list[int] = []

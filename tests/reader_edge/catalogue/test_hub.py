@@ -1,4 +1,4 @@
-"""Fetching from the hub: whole or not at all, gone on with after a break, checked, and told in one sentence."""
+"""Fetching from the hub: whole or not at all, continued after a break, checked, and told in one sentence."""
 
 import errno
 import json
@@ -59,7 +59,7 @@ def test_a_missing_file_s_sentence_names_those_there_are(hub: FakeHub) -> None:
 
 
 @pytest.mark.long
-def test_a_broken_download_is_gone_on_with(hub: FakeHub) -> None:
+def test_a_broken_download_is_continued(hub: FakeHub) -> None:
     hub.break_after = 50_000
     hub.go_on.set()
     folder = pulled("owner/model")

@@ -160,7 +160,7 @@ def test_thoughts_of_a_history_reach_the_template(served: Served, thinking_engin
 
 
 @pytest.mark.parametrize("how", [{"continue_final_message": True, "add_generation_prompt": False}, {"prefix": True}])
-def test_a_final_message_is_gone_on_with(served: Served, thinking_engine: Engine, how: dict[str, Any]) -> None:
+def test_a_final_message_is_continued(served: Served, thinking_engine: Engine, how: dict[str, Any]) -> None:
     begun = {"role": "assistant", "content": "It packs"}
     fields = {} if "prefix" in how else how
     said = message(served, messages=[USER, begun | (how if "prefix" in how else {})], **fields)

@@ -33,7 +33,7 @@ def test_what_is_rendered_ends_with_the_last_text(source: str, content: str, tex
     assert render(source, content) == text
 
 
-def test_the_last_part_that_is_a_text_is_gone_on_with() -> None:
+def test_the_last_part_that_is_a_text_is_continued() -> None:
     parts = [{"type": "text", "text": "One"}, {"type": "text", "text": "two"}, {"type": "image"}]
     assert render(PARTS, parts).endswith("<assistant>Onetwo")
 
@@ -47,7 +47,7 @@ def test_the_last_part_that_is_a_text_is_gone_on_with() -> None:
         (PLAIN, "x", {"add_generation_prompt": True}, "cannot both continue the last message and begin a new one"),
     ],
 )
-def test_what_cannot_be_gone_on_with_is_one_sentence(source: str, content: Any, args: Any, words: str) -> None:
+def test_what_cannot_be_continued_is_one_sentence(source: str, content: Any, args: Any, words: str) -> None:
     with pytest.raises(PromptError, match=rf"{words}.*\.$"):
         render(source, content, **args)
 
