@@ -48,6 +48,7 @@ class FakeTarget:
     provider = "FakeExecutionProvider"
     is_native = False
     instructions: str | None = None
+    pass_sizes: tuple[int, ...] = ()
     pass_facts: tuple[str, ...] = ("fake",)
 
     def __init__(self, manifest: Manifest, order: int = 3, sharpness: float = 2.0) -> None:

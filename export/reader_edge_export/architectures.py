@@ -104,10 +104,10 @@ def is_mixture(config: Mapping[str, Any]) -> bool:
     return model_type in MIXTURES or bool(config.get(_MIXTURES_BY_KEY.get(model_type, "")))
 
 
-def check_form(config: Mapping[str, Any], attention: str) -> None:
+def check_form(config: Mapping[str, Any], attention: str, is_for_devices: bool) -> None:
     """Raise ConfigError for a form of packages that models of a config's type do not have.
 
-    config: of a supported model type. attention: one of ATTENTIONS.
+    config: of a supported model type. attention: one of ATTENTIONS. is_for_devices: the precision is made for GPUs.
     """
     kinds = {
         "layers that keep states": config["model_type"] in RECURRENT,
@@ -115,10 +115,10 @@ def check_form(config: Mapping[str, Any], attention: str) -> None:
         "layers with heads of several sizes": config["model_type"] in UNEVEN,
     }
     special = [kind for kind, has_such in kinds.items() if has_such]
-    if special and attention != "exact":
+    if special and (attention != "exact" or is_for_devices):
         raise ConfigError(
             f"A {config['model_type']} model has {' and '.join(special)}, which are exported for CPUs alone: use "
-            f"attention 'exact' instead of {attention!r}, and no precision that is made for GPUs."
+            f"attention 'exact' (this is {attention!r}), and no precision that is made for GPUs."
         )
 
 

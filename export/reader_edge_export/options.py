@@ -15,7 +15,7 @@ CHECKS = ("none", "quick", "full")
 
 _QUANTIZED = (AUTO, *QUANTIZED_PRECISIONS)
 CALIBRATED = ("int8", "int8-a16", "int4")
-_NEVER_PORTABLE = ("int4", "keep")
+_NEVER_PORTABLE = ("int4", "keep", *HALF_PRECISIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,6 @@ class ExportOptions:
             raise ConfigError(
                 f"precision {self.precision!r} has no portable form: use 'int8', or attention 'exact' or 'fast'."
             )
-        if self.precision in HALF_PRECISIONS and self.attention != "fast":
-            raise ConfigError(f"precision {self.precision!r} is made for GPUs and needs attention 'fast'.")
         if self.calibration_text is not None and self.precision not in (AUTO, *CALIBRATED):
             raise ConfigError(f"precision {self.precision!r} is not calibrated: leave calibration_text out.")
         if self.check not in (AUTO, *CHECKS):
@@ -98,12 +96,7 @@ class ExportOptions:
     @property
     def is_for_devices(self) -> bool:
         """Whether the package gets what a GPU needs: its cache's mover, and few numbers to read after a pass."""
-        return self.attention == "fast" and self.precision in ("fp32", *HALF_PRECISIONS)
-
-
-def default_attention(precision: str) -> str:
-    """The attention that a precision is usually exported with."""
-    return "fast" if precision in HALF_PRECISIONS else "exact"
+        return self.precision in HALF_PRECISIONS or (self.precision, self.attention) == ("fp32", "fast")
 
 
 def default_kv(precision: str, attention: str) -> str:

@@ -63,7 +63,8 @@ def width_sentence(engine: Engine) -> str:
         return "not run"
     if report.is_invariant:
         paired = ", one node getting a second" if engine.decoder.target.min_rows > 1 else ""
-        return f"bit-equal at every width tried{paired} ({report.num_rows} logit rows)"
+        widths = "at every width tried" if report.max_rows is None else f"up to {report.max_rows} nodes a pass"
+        return f"bit-equal {widths}{paired} ({report.num_rows} logit rows)"
     return (
         f"{report.num_equal} of {report.num_rows} logit rows bit-equal, largest difference {report.max_difference:.2g}:"
         f" drafting {'may change a near tie' if engine.draft_permission.is_on else 'is off'}"

@@ -23,8 +23,10 @@ from reader_edge.terminal.command_help import helpful_command
 @click.option(
     "--attention",
     type=click.Choice(["exact", "fast", "portable"]),
-    help="'exact', the default, keeps drafting lossless bit for bit. 'fast' is fused: fp16 and bf16 need it, and "
-    "default to it. 'portable' is standard ONNX operators only.",
+    default="exact",
+    show_default=True,
+    help="'exact' keeps drafting lossless bit for bit. 'fast' is one fused operator. 'portable' is standard ONNX "
+    "operators only.",
 )
 @click.option(
     "--kv",
@@ -52,7 +54,7 @@ def export(
     model: str,
     out: Path,
     precision: str,
-    attention: str | None,
+    attention: str,
     kv: str | None,
     max_context: int | None,
     calibration_text: Path | None,
@@ -67,13 +69,13 @@ def export(
     from reader_edge.terminal.checks import GLOSSARY, chat_pairs, check_pairs, kept_pairs, left_out_pairs
     from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, work_progress
     from reader_edge.terminal.sizes import readable_size
-    from reader_edge_export.options import ExportOptions, default_attention
+    from reader_edge_export.options import ExportOptions
     from reader_edge_export.package.package_folder import check_target
     from reader_edge_export.pipeline import export_model
 
     options = ExportOptions(
         precision=precision,
-        attention=attention or default_attention(precision),
+        attention=attention,
         max_context=max_context,
         force=force,
         calibration_text=calibration_text,

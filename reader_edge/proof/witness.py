@@ -89,7 +89,7 @@ class WatchedTarget:
         self.num_rows = 0
         self.num_rows_agreeing = 0
         self.manifest, self.pass_facts = target.manifest, target.pass_facts
-        self.provider, self.min_rows = target.provider, target.min_rows
+        self.provider, self.min_rows, self.pass_sizes = target.provider, target.min_rows, target.pass_sizes
         self.is_native, self.instructions = target.is_native, target.instructions
         self.new_cache, self.with_min_rows = target.new_cache, target.with_min_rows
         self.prefill_chunk, self.release_memory = target.prefill_chunk, target.release_memory

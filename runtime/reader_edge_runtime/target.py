@@ -96,6 +96,7 @@ class Target(Protocol):
     provider: what runs the graph, e.g. "CPUExecutionProvider". is_native: whether native kernels run parts of it.
     instructions: the instruction set of those kernels, such as "avx512-vnni"; None without them.
     min_rows: nodes that a pass has at least, over all its trees; see `with_min_rows`.
+    pass_sizes: nodes that a pass's trees are padded to, powers of two; empty where they are as wide as they are.
     pass_facts: versions and devices that times and bits of passes depend on, beside processor, threads and the above.
     """
 
@@ -104,6 +105,7 @@ class Target(Protocol):
     is_native: bool
     instructions: str | None
     min_rows: int
+    pass_sizes: tuple[int, ...]
     pass_facts: tuple[str, ...]
 
     def new_cache(self, num_slots: int, capacity: int) -> Cache:

@@ -18,7 +18,6 @@ from tokenizers import Tokenizer
 
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.architectures import REFUSED, SUPPORTED, check_architecture, max_context_of
-from reader_edge_export.options import default_attention
 from reader_edge_runtime.errors import (
     ConfigError,
     ExportError,
@@ -222,7 +221,7 @@ def test_a_tokenizer_of_another_model_is_refused(source: Path, tmp_path: Path) -
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_calibration_text_is_refused_where_nothing_is_calibrated(precision: str) -> None:
     with pytest.raises(ConfigError, match="is not calibrated: leave calibration_text out"):
-        ExportOptions(precision, default_attention(precision), calibration_text=Path("text"))
+        ExportOptions(precision, "exact", calibration_text=Path("text"))
 
 
 def test_a_calibration_text_that_cannot_be_read_is_named(source: Path, tmp_path: Path) -> None:
@@ -239,13 +238,13 @@ def test_a_calibration_text_that_cannot_be_read_is_named(source: Path, tmp_path:
         {"attention": "slow"},
         {"max_context": 0},
         {"precision": "int4", "attention": "portable"},
-        {"precision": "fp16"},
+        {"precision": "fp16", "attention": "portable"},
         {"kv": "int4"},
         {"precision": "fp32", "kv": "int8"},
         {"attention": "fast", "kv": "int8"},
         {"attention": "portable", "kv": "fp16"},
         {"precision": "fp16", "attention": "fast", "kv": "fp16"},
-        {"precision": "fp16", "attention": "fast", "kv": "fp32"},
+        {"precision": "fp16", "kv": "fp32"},
     ],
 )
 def test_options_out_of_range_are_refused(options: dict[str, object]) -> None:

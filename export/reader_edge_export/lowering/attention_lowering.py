@@ -1,10 +1,12 @@
 """From markers of layers to operators that a runtime has: one variant per file, the same graph contract for all.
 
-exact: bit for bit the same for a tree node, a chain and a single token; ONNX Runtime on CPUs.
+exact: bit for bit the same for a tree node, a chain and a single token; ONNX Runtime on CPUs, and in half precision on
+GPUs.
 fast: ONNX's own Attention operator; any ONNX Runtime provider.
 portable: operators of opset 18 only; compilers that know no newer ones.
 """
 
+from reader_edge_export.lowering.double import lower_double
 from reader_edge_export.lowering.exact import ExactAttention
 from reader_edge_export.lowering.fast import lower_fast
 from reader_edge_export.lowering.int8_cache import Int8CacheAttention
@@ -16,13 +18,21 @@ from reader_edge_export.trace.markers import MARKER_DOMAIN, attention_markers
 _IR_VERSIONS = {18: 8, 24: 11}  # ONNX Runtime refuses the newer IR versions that onnx would write
 
 
-def lower_attention(editor: GraphEditor, attention: str, is_quantized: bool, kv_dtype: str = "float32") -> None:
-    """Replace every marker of a layer. is_quantized: the weights are, so that attention may round as they do.
-    kv_dtype: the KV cache's type in exact attention, "float32", "float16" or "int8".
+def lower_attention(
+    editor: GraphEditor, attention: str, is_quantized: bool, kv_dtype: str = "float32", is_half: bool = False
+) -> None:
+    """Replace every marker of a layer.
+
+    is_quantized: the weights are, so that attention may round as they do. kv_dtype: the KV cache's type in exact
+    attention, "float32", "float16" or "int8". is_half: the whole graph will be in half precision, its cache too.
     """
-    is_half = kv_dtype == "float16"
-    exact = Int8CacheAttention(editor) if kv_dtype == "int8" else ExactAttention(editor, is_quantized, is_half)
-    lower = {"exact": exact.lower, "fast": lower_fast, "portable": lower_portable}[attention]
+    if is_half:
+        exact = lower_double
+    elif kv_dtype == "int8":
+        exact = Int8CacheAttention(editor).lower
+    else:
+        exact = ExactAttention(editor, is_quantized, kv_dtype == "float16").lower
+    lower = {"exact": exact, "fast": lower_fast, "portable": lower_portable}[attention]
     for marker in attention_markers(editor.graph):
         outputs = lower(editor, marker)
         editor.replace(marker.node, outputs[: len(marker.node.outputs)])

@@ -97,19 +97,20 @@ def _lower(
     common.DeduplicateInitializersPass()(model)
     common.IdentityEliminationPass()(model)  # weights that are equal come as one, and as copies of it
     _add_unread_inputs(model.graph)
+    is_half = options.precision in HALF_PRECISIONS
     fold_sizes(editor)
     if options.attention != "portable":
         # Models that also run in half precision leave casts from fp32 to fp32 everywhere.
         RewriteRuleSet([no_op_cast_rule]).apply_to_model(model)
         common.IdentityEliminationPass()(model)
         fuse_rotary(editor)
-    if options.precision in HALF_PRECISIONS:
+    if is_half:
         NORMS.apply_to_model(model)
-    lower_attention(editor, options.attention, options.precision in QUANTIZED_PRECISIONS, options.kv_dtype)
+    lower_attention(editor, options.attention, options.precision in QUANTIZED_PRECISIONS, options.kv_dtype, is_half)
     common.CommonSubexpressionEliminationPass()(model)  # sizes, masks and angles are the same in all layers
     is_portable = options.attention == "portable"
     store_weights(editor, options.precision, is_portable, calibration, journal, advance, on_choice)
-    if options.attention == "exact":  # products that share their rows are one by now
+    if options.attention == "exact" and not is_half:  # products that share their rows are one by now
         fuse_swiglu(editor)
         fuse_heads(editor)
         MERGED_HEADS.apply_to_model(model)
@@ -135,7 +136,7 @@ def _add_unread_inputs(graph: ir.Graph) -> None:
 
 def _add_top_logits(editor: GraphEditor) -> None:
     """Report each row's best successors, so that drafting learns from rejected rows without reading whole ones."""
-    logits = _logits(editor)
+    logits = _output(editor, "logits")
     vocab_size = logits.shape[-1] if logits.shape is not None else None
     top_k = min(TOP_K, vocab_size) if isinstance(vocab_size, int) else TOP_K
     values, indices = editor.op_multi("TopK", [logits, editor.int64s(top_k)], 2, {"axis": -1})
@@ -146,8 +147,13 @@ def _add_top_logits(editor: GraphEditor) -> None:
 
 def _add_log_sum_exp(editor: GraphEditor) -> None:
     """Report what turns a row's logits into log-probabilities, so that no row is read for one."""
-    total = editor.op("ReduceLogSumExp", [_logits(editor), editor.int64s(-1)], {"keepdims": 0})
-    _report(editor, total, "log_sum_exp", "B", "R")
+    last, first = editor.int64s(-1), [editor.int64s(n) for n in (0, 1, 2)]
+    best = editor.op("Slice", [_output(editor, "top_logits"), *first])
+    powers = editor.op("Exp", [editor.op("Sub", [_output(editor, "logits"), best])])
+    # Not ReduceLogSumExp: for a few rows of a large vocabulary CUDA takes 16 ms for it.
+    total = editor.op("ReduceSum", [powers, last], {"keepdims": 1})
+    sums = editor.op("Add", [editor.op("Log", [total]), best])
+    _report(editor, editor.op("Squeeze", [sums, last]), "log_sum_exp", "B", "R")
 
 
 def _report(editor: GraphEditor, value: ir.Value, name: str, *sizes: int | str) -> None:
@@ -156,8 +162,8 @@ def _report(editor: GraphEditor, value: ir.Value, name: str, *sizes: int | str) 
     editor.graph.outputs.append(value)
 
 
-def _logits(editor: GraphEditor) -> ir.Value:
-    return next(value for value in editor.graph.outputs if value.name == "logits")
+def _output(editor: GraphEditor, name: str) -> ir.Value:
+    return next(value for value in editor.graph.outputs if value.name == name)
 
 
 def _value(graph: ir.Graph, name: str) -> ir.Value:

@@ -167,6 +167,8 @@ class Decoder:
         # A padded tree needs rows in every slot, so the fullest slot bounds all trees.
         past = max(self.cache.lengths[: len(self.running)])
         room = self.target.manifest.max_context - past
+        max_nodes = self.permission.max_nodes(len(self.running))
+        room = room if max_nodes is None else min(room, max_nodes)
         if not self.drafter.is_ready:
             room = 0
             for request in self.running:
@@ -310,7 +312,10 @@ class Decoder:
         size = min(size, _MOST_PROMPT_LOGITS) if is_read else size
         end = self.slots.chunk_end(length, size, request.num_prompt_tokens)
         tree = DraftTree.chain(request.token_ids[length:end])
-        rows = self.planner.prompt_rows(request, length, len(tree), self.drafter.num_harvested_rows)
+        num_wanted = self.drafter.num_harvested_rows
+        if self.permission.max_rows is not None:
+            num_wanted = min(num_wanted, self.permission.max_rows)  # the first token is chosen from these rows
+        rows = self.planner.prompt_rows(request, length, len(tree), num_wanted)
         is_last = length + len(tree) == request.num_prompt_tokens
         scored = range(len(tree)) if is_read else rows
         num_kept = max(len(tree) - LOOSE_END, 0) if is_last else len(tree)

@@ -1,6 +1,6 @@
 """Whether an engine may draft, and why: decided once, when it is put together, and asked for by all who draft."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from reader_edge_runtime.config import EngineConfig
@@ -15,12 +15,13 @@ class DraftPermission:
     """scope: which requests may draft: all; greedy ones alone, whose near ties are decided again; or none.
 
     reason: of the scope, to go behind a colon. is_trial: drafts although answers may change, for proofs and
-    measurements; no engine takes it.
+    measurements; no engine takes it. max_rows: nodes of a drafted pass, over all its trees; None: any number.
     """
 
     scope: Scope
     reason: str
     is_trial: bool = False
+    max_rows: int | None = None
 
     @property
     def is_on(self) -> bool:
@@ -32,6 +33,13 @@ class DraftPermission:
         if self.scope == "greedy":
             return request.takes_best and request.constraint is None
         return self.is_on
+
+    def max_nodes(self, num_trees: int) -> int | None:
+        """Nodes that each of so many trees may have; None: any number. They are padded to a power of two."""
+        if self.max_rows is None:
+            return None
+        share = self.max_rows // num_trees
+        return 1 << (share.bit_length() - 1) if share else 1
 
 
 UNCHECKED = DraftPermission("all", "the width probe was left out")
@@ -50,7 +58,10 @@ def draft_permission(config: EngineConfig, attention: str, report: WidthReport |
     if report is None:
         return UNCHECKED
     if report.is_invariant:
-        return INVARIANT
+        if report.max_rows is None:
+            return INVARIANT
+        reason = f"passes of up to {report.max_rows} nodes give the same bits here, and drafts keep to these"
+        return replace(INVARIANT, reason=reason, max_rows=report.max_rows)
     if config.is_near_tie_guarded:
         return GUARDED
     return UNSOUND if attention == "exact" else INEXACT

@@ -15,7 +15,7 @@ from reader_edge_runtime.measuring.machine_key import machine_key
 from reader_edge_runtime.measuring.width_probe import WidthReport, settle_width
 from reader_edge_runtime.target import Target
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 _MAX_FILE_BYTES = 1 << 12
 _MAX_ROWS = 1 << 16
@@ -55,9 +55,11 @@ def _read(path: Path) -> tuple[WidthReport, int] | None:
 
 def _parse(fields: dict[str, object]) -> tuple[WidthReport, int]:
     num_rows, num_equal, min_rows = (fields[name] for name in ("num_rows", "num_equal", "min_rows"))
-    difference = fields["max_difference"]
+    difference, max_rows = fields["max_difference"], fields["max_rows"]
     if not (type(num_rows) is int and type(num_equal) is int and 0 <= num_equal <= num_rows <= _MAX_ROWS):
         raise ValueError("no numbers of rows")
     if type(min_rows) is not int or min_rows not in (1, 2) or type(difference) is not float or not difference >= 0:
         raise ValueError("no report")
-    return WidthReport(num_rows, num_equal, difference), min_rows
+    if max_rows is not None and not (type(max_rows) is int and 0 < max_rows <= _MAX_ROWS):
+        raise ValueError("no limit")
+    return WidthReport(num_rows, num_equal, difference, max_rows), min_rows

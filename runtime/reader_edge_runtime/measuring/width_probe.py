@@ -3,10 +3,14 @@
 Losslessness bit for bit needs that a kernel's order of summation depends neither on how wide a pass is nor on where a
 node's ancestors lie. Most often it is the single row that has a kernel of its own, as int4 products have on x86 without
 AVX-512 and on ARM without dot products. Then passes of one node get a second one, and all widths agree again.
+
+On a GPU kernels may change at some number of rows. Then drafts keep to passes below it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,38 +21,74 @@ from reader_edge_runtime.target import Pass, Target
 
 _PREFIX_LENS = (58, 5)  # the longer one lets wide passes cross 64 visible rows, where kernels change their blocks
 _PATH_LEN = 4
+_SPACINGS = (1, 2, 4, 7)  # nodes from one of the path to the next
 
 
 @dataclass(frozen=True, slots=True)
 class WidthReport:
-    """num_equal of num_rows logit rows had the same bits as in single-token passes; the largest difference seen."""
+    """num_equal of num_rows logit rows had the same bits as in single-token passes; the largest difference seen.
+
+    max_rows: nodes of a pass, over all its trees, up to which that was looked at; None: up to any. Passes are padded to
+    powers of two then.
+    """
 
     num_rows: int
     num_equal: int
     max_difference: float
+    max_rows: int | None = None
 
     @property
     def is_invariant(self) -> bool:
         return self.num_equal == self.num_rows
 
 
+class _Comparison(NamedTuple):
+    """One tree's rows: how many, those with the bits of single-token passes, and the largest difference."""
+
+    num_nodes: int
+    num_rows: int
+    num_equal: int
+    max_difference: float
+
+
 def settle_width(target: Target) -> tuple[Target, WidthReport]:
     """The target to use and its report: where only single rows have other bits, one whose passes never have one row."""
-    report = probe_width(target)
-    if not report.is_invariant:
-        paired = target.with_min_rows(2)
-        paired_report = probe_width(paired)
-        if paired_report.is_invariant:
-            return paired, paired_report
-    return target, report
+    comparisons = _compare(target)
+    report = _judge(target, comparisons)
+    if _sum(comparisons).is_invariant:
+        return target, report
+    paired = target.with_min_rows(2)
+    paired_report = _judge(paired, _compare(paired))
+    is_better = not report.is_invariant or (paired_report.max_rows or 0) > (report.max_rows or 0)
+    return (paired, paired_report) if paired_report.is_invariant and is_better else (target, report)
 
 
 def probe_width(target: Target) -> WidthReport:
     """Compare one path's logits in single-token passes with wider ones: a chain, and paths scattered in trees."""
+    return _sum(_compare(target))
+
+
+def _judge(target: Target, comparisons: Sequence[_Comparison]) -> WidthReport:
+    """Of all trees; or, where a package that promises bits is padded, of those before the first one with other bits."""
+    if target.pass_sizes and target.manifest.attention == "exact":
+        equal = list(takewhile(lambda each: each.num_equal == each.num_rows, comparisons))
+        if equal:
+            max_rows = next(size for size in target.pass_sizes if size >= equal[-1].num_nodes)
+            return replace(_sum(equal), max_rows=max_rows)
+    return _sum(comparisons)
+
+
+def _sum(comparisons: Sequence[_Comparison]) -> WidthReport:
+    num_rows, num_equal = sum(each.num_rows for each in comparisons), sum(each.num_equal for each in comparisons)
+    return WidthReport(num_rows, num_equal, max((each.max_difference for each in comparisons), default=0.0))
+
+
+def _compare(target: Target) -> list[_Comparison]:
+    """Trees from narrow to wide; one for each of the target's sizes, if it has such."""
     vocab_size = target.manifest.vocab_size
     prefix_len = next((n for n in _PREFIX_LENS if n + 2 * _PATH_LEN <= target.manifest.max_context), None)
     if prefix_len is None:
-        return WidthReport(0, 0, 0.0)
+        return []
     room = target.manifest.max_context - prefix_len
     token_ids = [int(i) for i in np.random.Generator(np.random.Philox(0)).integers(vocab_size, size=128)]
     prefix, path, others = token_ids[:prefix_len], token_ids[prefix_len:][:_PATH_LEN], token_ids[prefix_len + 8 :]
@@ -57,16 +97,25 @@ def probe_width(target: Target) -> WidthReport:
     cache.commit(0, list(range(prefix_len)))
     cache.note_place(0)
     reference = _single_passes(target, cache, path)
-    num_rows, num_equal, largest = 0, 0, 0.0
-    for spacing in (1, 2, 4, 7):
-        tree, nodes = _scattered(path, others, spacing)
+    comparisons = []
+    for length, spacing in _forms(target.pass_sizes):
+        tree, nodes = _scattered(path[:length], others, spacing)
         if len(tree) > room:
             continue
-        logits = target.forward(cache, Pass(0, [tree], [nodes], wants_logits=True)).wanted_logits[0]
-        num_rows += len(nodes)
-        num_equal += sum(map(np.array_equal, logits, reference))
-        largest = max(largest, float(np.abs(logits - reference).max()))
-    return WidthReport(num_rows, num_equal, largest)
+        every = range(len(tree))  # as decoding asks: the head's product has a width too
+        logits = target.forward(cache, Pass(0, [tree], [every], wants_logits=True)).wanted_logits[0, nodes]
+        num_equal = sum(map(np.array_equal, logits, reference))
+        difference = float(np.abs(logits - reference[:length]).max())
+        comparisons.append(_Comparison(len(tree), length, num_equal, difference))
+    return comparisons
+
+
+def _forms(pass_sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Of each tree, nodes on the path, and how far apart they are: one tree for each size, a few without sizes."""
+    if not pass_sizes:
+        return [(_PATH_LEN, spacing) for spacing in _SPACINGS]
+    wide = [(min(size, _PATH_LEN), size) for size in pass_sizes if size > 1]
+    return [(length, (size - 1) // (length - 1)) for length, size in wide]
 
 
 def _single_passes(target: Target, cache: Cache, path: Sequence[int]) -> Float32Array:

@@ -1,6 +1,7 @@
 """The target model as a device runs it, played on the CPU: same results, fixed tensors, padded passes, rows moved."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from reader_edge_runtime.execution.onnxruntime.device.device_target import Devic
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.execution.onnxruntime.session import CPU
+from reader_edge_runtime.measuring.width_probe import probe_width
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass, Target
 
@@ -29,11 +31,18 @@ PROMPTS = [[5, 9, 13, 21, 34, 55, 89], [7, 11, 200]]
 TREES = [DraftTree([8, 9, 10, 11, 12], [-1, 0, 0, 1, 2], [""] * 5), DraftTree([40, 41, 42], [-1, 0, 1], [""] * 3)]
 
 
-@pytest.fixture(params=[("llama", "fp16"), ("gemma2", "fp16"), ("llama", "fp32")], ids=lambda param: "-".join(param))
+PACKAGES = [
+    ("llama", "fp16", "exact"),
+    ("gemma2", "fp16", "exact"),
+    ("gemma2", "fp16", "fast"),
+    ("llama", "fp32", "fast"),
+]
+
+
+@pytest.fixture(params=PACKAGES, ids="-".join)
 def package(request: pytest.FixtureRequest, exported: Exported) -> ModelPackage:
-    """gemma2 has windowed layers."""
-    model_type, precision = request.param
-    return ModelPackage.open(exported(model_type, precision, "fast", is_checked=False))
+    """gemma2 has windowed layers and capped scores."""
+    return ModelPackage.open(exported(*request.param, is_checked=False))
 
 
 def test_padded_passes_compute_what_bare_ones_do(package: ModelPackage) -> None:
@@ -42,6 +51,48 @@ def test_padded_passes_compute_what_bare_ones_do(package: ModelPackage) -> None:
     limit = 2e-3 if package.manifest.precision == "fp16" else 1e-5
     for b, tree in enumerate(TREES):
         np.testing.assert_allclose(device_logits[b, : len(tree)], host_logits[b, : len(tree)], atol=limit, rtol=limit)
+
+
+@pytest.mark.parametrize(
+    ("precision", "attention", "is_invariant"), [("fp16", "exact", True), ("fp32", "fast", False)], ids=str
+)
+def test_exact_attention_keeps_its_bits_in_trees(
+    precision: str, attention: str, is_invariant: bool, exported: Exported
+) -> None:
+    """In fp32 sums over scattered ancestors take another order."""
+    package = ModelPackage.open(exported("llama", precision, attention, is_checked=False))
+    assert probe_width(DeviceTarget.open_on(package, "cpu", 1)).is_invariant == is_invariant
+
+
+def test_trees_that_pad_a_batch_leave_their_slots_as_they_are(exported: Exported) -> None:
+    """Three trees are padded to four, so that rows are a power of two in all; the fourth slot may hold a prompt."""
+    target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "exact", is_checked=False)), "cpu", 1)
+    for num_slots in (3, 4):
+        cache = target.new_cache(num_slots, 64)
+        assert isinstance(cache, DeviceCache)
+        for slot in range(num_slots):
+            target.forward(cache, Pass(slot, [DraftTree.chain(PROMPTS[slot % 2])], [[0]]))
+            cache.commit(slot, range(len(PROMPTS[slot % 2])))
+        before = [cache.read_slot(slot, length).rows[0] for slot, length in enumerate(cache.lengths)]
+        wanted = Pass(0, [*TREES, TREES[0]], [[0, 1]] * 3, wants_logits=True)
+        together = target.forward(cache, wanted)
+        assert together.wanted_logits.shape[:2] == together.top_ids.shape[:2] == (3, 2)
+        for slot, rows in enumerate(before):
+            np.testing.assert_array_equal(cache.read_slot(slot, rows.shape[2]).rows[0], rows)
+        for slot, tree in enumerate(wanted.trees):
+            alone = target.forward(cache, Pass(slot, [tree], [[0, 1]], wants_logits=True))
+            np.testing.assert_array_equal(alone.wanted_logits[0], together.wanted_logits[slot])
+
+
+def test_long_prompts_are_scored_in_smaller_chunks_where_scores_are_doubles(exported: Exported) -> None:
+    exact, fast = (
+        DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", attention, is_checked=False)), "cpu", 1)
+        for attention in ("exact", "fast")
+    )
+    for target in (exact, fast):
+        target.manifest = replace(target.manifest, num_heads=32)
+    assert [exact.prefill_chunk(past) for past in (0, 1000, 4000, 100_000)] == [256, 256, 128, 64]
+    assert {fast.prefill_chunk(past) for past in (0, 100_000)} == {256}
 
 
 def test_decoding_on_a_device_emits_what_the_host_emits(package: ModelPackage) -> None:
@@ -202,7 +253,7 @@ def test_slots_change_places_whole(exported: Exported) -> None:
     cache.lengths[:] = [4, 5, 6]
     cache.swap(0, 2)
     assert cache.lengths == [6, 5, 4]
-    np.testing.assert_array_equal(cache.memory.read(), contents[:, [2, 1, 0]])
+    np.testing.assert_array_equal(cache.memory.read(), contents[:, [2, 1, 0, 3]])
 
 
 def test_a_slot_is_read_and_written_alone(exported: Exported) -> None:

@@ -15,7 +15,6 @@ from reader_edge_export import ExportOptions, export_model, package_export
 from reader_edge_export.calibration.calibrate import calibrate
 from reader_edge_export.calibration.calibration import Calibration
 from reader_edge_export.onnx_graph import graph
-from reader_edge_export.options import default_attention
 from reader_edge_export.package import package_size
 from reader_edge_export.package.journal import MOMENTS_NAME, WORK_NAME
 from reader_edge_export.package.package_size import PackageSize, check_room
@@ -84,7 +83,7 @@ def test_sizes_are_foretold_a_little_above_what_they_are(
 ) -> None:
     sizes: list[PackageSize] = []
     monkeypatch.setattr(package_export, "check_room", lambda _, size: sizes.append(size))
-    export_model(sources[name], tmp_path / "out", ExportOptions(precision, default_attention(precision), check="none"))
+    export_model(sources[name], tmp_path / "out", ExportOptions(precision, "exact", check="none"))
     weights = (tmp_path / "out" / WEIGHTS_NAME).stat().st_size
     if precision == "int4":  # how much of a model is left in eight bits is not known before it is calibrated
         assert sizes[0].is_least

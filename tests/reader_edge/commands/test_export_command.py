@@ -114,13 +114,6 @@ def test_options_reach_the_exporter(
     assert asked[0][2] == ExportOptions("int4", "fast", max_context=128, force=True, calibration_text=text, kv="fp32")
 
 
-def test_half_precision_brings_its_attention(
-    runner: CliRunner, asked: list[tuple[str | None, Path, ExportOptions]], tmp_path: Path
-) -> None:
-    assert runner.invoke(main, ["export", "some/model", "out", "--precision", "fp16"]).exit_code == 0
-    assert asked[0][2] == ExportOptions("fp16", "fast")
-
-
 def test_a_context_that_is_too_short_is_one_sentence(runner: CliRunner) -> None:
     result = runner.invoke(main, ["export", "some/model", "out", "--max-context", "2"])
     assert (result.exit_code, result.stderr) == (1, "Error: max_context is 2, but must be 16 or more.\n")

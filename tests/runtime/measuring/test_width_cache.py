@@ -12,7 +12,7 @@ from reader_edge_runtime.package.manifest import GRAPH_NAME, FileEntry
 from reader_edge_runtime.target import Target
 from tests.fake_target import FakeTarget, make_manifest
 
-REPORT = WidthReport(16, 4, 0.25)
+REPORT = WidthReport(16, 4, 0.25, 8)
 
 
 @pytest.fixture
@@ -59,9 +59,11 @@ def test_other_threads_kernels_or_weights_are_probed(target: FakeTarget, probed:
         "",
         "[]",
         '{"num_rows": 16, "num_equal": 16}',
-        '{"num_rows": 4, "num_equal": 16, "max_difference": 0.0, "min_rows": 1}',
-        '{"num_rows": 16, "num_equal": 16, "max_difference": NaN, "min_rows": 1}',
-        '{"num_rows": 16, "num_equal": 16, "max_difference": 0.0, "min_rows": 0}',
+        '{"num_rows": 16, "num_equal": 16, "max_difference": 0.0, "min_rows": 1}',
+        '{"num_rows": 4, "num_equal": 16, "max_difference": 0.0, "min_rows": 1, "max_rows": null}',
+        '{"num_rows": 16, "num_equal": 16, "max_difference": NaN, "min_rows": 1, "max_rows": null}',
+        '{"num_rows": 16, "num_equal": 16, "max_difference": 0.0, "min_rows": 0, "max_rows": null}',
+        '{"num_rows": 16, "num_equal": 16, "max_difference": 0.0, "min_rows": 1, "max_rows": 0}',
         "9" * 5000,
     ],
 )

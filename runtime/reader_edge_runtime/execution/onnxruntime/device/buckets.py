@@ -17,6 +17,11 @@ def tree_bucket(num_nodes: int) -> int:
     return round_up(num_nodes, _PREFILL_STEP) if fitting is None else fitting
 
 
+def slot_bucket(num_slots: int) -> int:
+    """Slots that a cache has memory for, and trees that a pass is padded to: rows in all are a power of two then."""
+    return 1 << (num_slots - 1).bit_length()
+
+
 def visible_bucket(num_visible: int, capacity: int) -> int:
     """Visible KV rows, a multiple of 8 within `capacity`, that a pass is padded to."""
     size = _LEAST_VISIBLE

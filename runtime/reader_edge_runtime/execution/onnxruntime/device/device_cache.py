@@ -11,7 +11,7 @@ import numpy as np
 from reader_edge_runtime.arrays import Int64Array
 from reader_edge_runtime.cache import Cache, SlotContents
 from reader_edge_runtime.errors import ProviderError
-from reader_edge_runtime.execution.onnxruntime.device.buckets import padding_rows, tree_bucket
+from reader_edge_runtime.execution.onnxruntime.device.buckets import padding_rows, slot_bucket, tree_bucket
 from reader_edge_runtime.execution.onnxruntime.device.device_memory import ELEMENT_TYPES, DeviceArray, host_type
 from reader_edge_runtime.execution.onnxruntime.session import load_placed, run_bound, run_options, session_options
 from reader_edge_runtime.execution.onnxruntime.wheel import ort
@@ -92,7 +92,8 @@ def slot_view(slab: DeviceArray, index: int, first_slot: int, num_slots: int) ->
 
 
 class DeviceCache(Cache):
-    """memory: kv_dtype (2L, slots, H, S, D); its S leaves room for padded nodes and is a multiple of 8.
+    """memory: kv_dtype (2L, slots, H, S, D); its S leaves room for padded nodes and is a multiple of 8, and its slots
+    are a power of two, those behind `num_slots` for trees that pad a pass.
 
     It is dense: every slot takes what the longest needs, and a change of places one slot more.
     Another object after a change of its size: bindings and captured passes of the old one are stale.
@@ -112,7 +113,7 @@ class DeviceCache(Cache):
         return self.memory.num_bytes + (self._spare.num_bytes if self._spare is not None else 0)
 
     def num_bytes_of(self, lengths: Sequence[int], capacity: int) -> int:
-        num_slots = len(lengths) + (len(lengths) > 1)
+        num_slots = slot_bucket(len(lengths)) + (len(lengths) > 1)
         return num_slots * padding_rows(capacity) * self._manifest.kv_row_bytes
 
     def foresee(self, num_slots: int) -> None:
@@ -132,7 +133,7 @@ class DeviceCache(Cache):
     def _resize(self, num_slots: int, capacity: int) -> None:
         old = self.memory.read()
         memory = self._zeros(num_slots, capacity)
-        kept = old[:, :num_slots, :, : memory.shape[3]]
+        kept = old[:, : min(num_slots, self.num_slots), :, : memory.shape[3]]
         resized = np.zeros(memory.shape, old.dtype)
         resized[:, : kept.shape[1], :, : kept.shape[3]] = kept
         memory.write(resized)
@@ -150,7 +151,8 @@ class DeviceCache(Cache):
 
     def _zeros(self, num_slots: int, capacity: int) -> DeviceArray:
         manifest = self._manifest
-        shape = (2 * manifest.num_layers, num_slots, manifest.num_kv_heads, padding_rows(capacity), manifest.head_dim)
+        sizes = manifest.num_kv_heads, padding_rows(capacity), manifest.head_dim
+        shape = (2 * manifest.num_layers, slot_bucket(num_slots), *sizes)
         memory = DeviceArray(self._device, manifest.kv_dtype, shape)
         memory.write(np.zeros(shape, host_type(manifest.kv_dtype)))
         return memory

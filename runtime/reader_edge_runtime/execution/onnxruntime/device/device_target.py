@@ -5,10 +5,18 @@ from dataclasses import dataclass
 from itertools import count
 from typing import cast
 
+import numpy as np
+
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.inputs import Inputs, padded, prepare_inputs
-from reader_edge_runtime.execution.onnxruntime.device.buckets import MAX_CAPTURED, tree_bucket, visible_bucket
+from reader_edge_runtime.execution.onnxruntime.device.buckets import (
+    MAX_CAPTURED,
+    TREE_SIZES,
+    slot_bucket,
+    tree_bucket,
+    visible_bucket,
+)
 from reader_edge_runtime.execution.onnxruntime.device.cuda import gpu_name
 from reader_edge_runtime.execution.onnxruntime.device.device_cache import CommitGraph, DeviceCache, slot_view
 from reader_edge_runtime.execution.onnxruntime.device.device_memory import ELEMENT_TYPES, DeviceArray
@@ -28,6 +36,9 @@ from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import ForwardResult, Pass
 
 _PREFILL_CHUNK = 256
+_LEAST_CHUNK = 64
+_SCORE_BYTES = 3 * 8  # exact attention holds scores, masked ones and weights in float64
+_MOST_SCORES = 1 << 29  # bytes of a layer's
 
 _PROVIDERS = {"cpu": CPU, "cuda": CUDA}
 
@@ -53,6 +64,7 @@ class DeviceTarget:
 
     is_native = False
     instructions: str | None = None
+    pass_sizes: tuple[int, ...] = TREE_SIZES
 
     def __init__(
         self,
@@ -102,19 +114,27 @@ class DeviceTarget:
         return DeviceCache(self.manifest, num_slots, capacity, self.device, self._commit_graph)
 
     def prefill_chunk(self, past: int) -> int:
-        return _PREFILL_CHUNK
+        size, is_exact = _PREFILL_CHUNK, self.manifest.attention == "exact"
+        row_bytes = self.manifest.num_heads * _SCORE_BYTES
+        while is_exact and size > _LEAST_CHUNK and size * (past + size) * row_bytes > _MOST_SCORES:
+            size //= 2
+        return size
 
     def forward(self, cache: Cache, wanted: Pass) -> ForwardResult:
         inputs = prepare_inputs(cache, wanted, self.manifest, self.min_rows)
-        num_rows = inputs["logit_rows"].shape[1]
+        num_trees, num_rows = inputs["logit_rows"].shape
         device_cache = cast(DeviceCache, cache)  # made by `new_cache`
-        bound = self._bound_pass(device_cache, wanted.first_slot, _padded_sizes(inputs, device_cache.memory.shape[3]))
+        sizes = self._padded_sizes(inputs, wanted.first_slot, device_cache)
+        slots = range(wanted.first_slot, wanted.first_slot + sizes[0])
+        # Padding trees write behind what their slots hold, if anything.
+        inputs["write_pos"] = np.array([cache.lengths[slot] if slot < cache.num_slots else 0 for slot in slots])
+        bound = self._bound_pass(device_cache, wanted.first_slot, sizes)
         for name, array in inputs.items():
             bound.inputs[name].write(padded(name, array, bound.inputs[name].shape))
         run_bound(self.session, bound.binding, run_options(bound.graph_id))
         names = ["top_ids", "top_logits"]
         names += ["logits"] * wanted.wants_logits + ["log_sum_exp"] * wanted.wants_log_sum_exp
-        return ForwardResult(**{name: bound.outputs[name].read()[:, :num_rows] for name in names})
+        return ForwardResult(**{name: bound.outputs[name].read()[:num_trees, :num_rows] for name in names})
 
     def release_memory(self) -> None:
         """Let go of captured passes, and of what they read and write."""
@@ -142,6 +162,17 @@ class DeviceTarget:
             self.num_captured += 1
         return bound
 
+    def _padded_sizes(self, inputs: Inputs, first_slot: int, cache: DeviceCache) -> Sizes:
+        """N, M and R as padded to their buckets; and B, where the package promises bits: kernels go by rows in all."""
+        num_trees, num_nodes = inputs["input_ids"].shape
+        _, num_slots, _, capacity, _ = cache.memory.shape
+        padded_trees, padded_nodes = slot_bucket(num_trees), tree_bucket(num_nodes)
+        if self.manifest.attention == "exact" and first_slot + padded_trees <= num_slots:
+            num_trees = padded_trees
+        num_visible = inputs["tree_mask"].shape[-1] + padded_nodes - num_nodes
+        num_rows = inputs["logit_rows"].shape[1]
+        return num_trees, padded_nodes, visible_bucket(num_visible, capacity), tree_bucket(num_rows)
+
     def _bind(self, cache: DeviceCache, first_slot: int, sizes: Sizes) -> _BoundPass:
         num_trees, _, _, num_rows = sizes
         tensors = input_tensors(self.manifest, *sizes)
@@ -167,11 +198,3 @@ class DeviceTarget:
             tensors = output_tensors(self.manifest, *rows)
             self._pass_outputs[rows] = {name: DeviceArray(self.device, *tensor) for name, tensor in tensors.items()}
         return self._pass_outputs[rows]
-
-
-def _padded_sizes(inputs: Inputs, capacity: int) -> Sizes:
-    """B, and N, M and R as padded to their buckets."""
-    num_trees, num_nodes = inputs["input_ids"].shape
-    padded_nodes = tree_bucket(num_nodes)
-    num_visible = inputs["tree_mask"].shape[-1] + padded_nodes - num_nodes
-    return num_trees, padded_nodes, visible_bucket(num_visible, capacity), tree_bucket(inputs["logit_rows"].shape[1])

@@ -81,6 +81,7 @@ class HostTarget:
         self.session = session
         self.manifest = manifest
         self.is_native = is_native
+        self.pass_sizes: tuple[int, ...] = ()
         self.instructions = native_instructions() if is_native else None
         self.min_rows = min_rows
         self.provider = str(session.get_providers()[0])
