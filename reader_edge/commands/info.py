@@ -89,6 +89,7 @@ def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
         " or ".join(map(str, dict.fromkeys(sizes)))
         for sizes in ((layer.num_kv_heads for layer in cached), (layer.head_dim for layer in cached))
     )
+    versions = [f"{name} {version}" for name, version in manifest.exported_with.items() if version != "unknown"]
     return [
         ("source", manifest.source_name),
         ("fingerprint", manifest.source_fingerprint),
@@ -105,7 +106,7 @@ def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
         ("attention", manifest.attention),
         ("KV cache", f"{readable_size(manifest.kv_row_bytes)} a token ({manifest.kv_dtype})"),
         *([("recurrent states", f"{readable_size(manifest.state_bytes)} a text")] if manifest.has_states else []),
-        ("exported with", ", ".join(f"{name} {version}" for name, version in manifest.exported_with.items())),
+        *([("exported with", ", ".join(versions))] if versions else []),
         ("size", readable_size(manifest.num_bytes)),
         ("files", "checksums verified"),
         *files,

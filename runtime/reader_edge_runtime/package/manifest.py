@@ -101,7 +101,8 @@ class Manifest:
     older packages (the demo), whose templates are given those of bos_token_id and the first of eos_token_ids.
     layers: what each of num_layers keeps; empty where all are attention of num_kv_heads and head_dim, with own caches.
     source_name: what was exported. source_fingerprint: SHA-256 over its config and weight files.
-    exported_with: package name -> version. checks: measured figures of the export's own checks.
+    exported_with: package name -> version, "unknown" of one that ran from its source code without being installed, as
+    reader-edge did for the demo. checks: measured figures of the export's own checks.
     files: file name -> FileEntry, for every file but the manifest.
     """
 

@@ -26,6 +26,14 @@ def test_info_tells_what_the_package_is(runner: CliRunner, package: PackageCopy)
     assert lines["top-1 agreement"].strip() == f"{100 * manifest['checks']['top1_agreement']:.1f} % of the tokens"
 
 
+def test_info_tells_no_version_that_the_manifest_does_not_know(runner: CliRunner, package: PackageCopy) -> None:
+    package.change_manifest(exported_with={"onnx": "1.2", "reader-edge": "unknown"})
+    told = runner.invoke(main, ["info", str(package.folder)]).stdout
+    assert re.search(r"^exported with +onnx 1\.2$", told, re.MULTILINE)
+    package.change_manifest(exported_with={"reader-edge": "unknown"})
+    assert "exported with" not in runner.invoke(main, ["info", str(package.folder)]).stdout
+
+
 def test_info_tells_what_warm_has_put_beside_a_package(runner: CliRunner, package: PackageCopy) -> None:
     command = ["info", str(package.folder)]
     assert "none: `reader-edge warm` writes them" in runner.invoke(main, command).stdout
