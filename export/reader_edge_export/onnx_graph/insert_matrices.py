@@ -19,9 +19,8 @@ from reader_edge_export.trace.markers import (
     recurrence_markers,
 )
 
-_FINE = (  # linear layers that much hangs on: how much counts what all rows are sent to, which experts are chosen
-    *("shared_expert_gate.weight", "router.proj.weight"),
-)
+# Small layers in which a rounding error would do much harm: the weight of the shared expert, the choice of experts.
+_FINE = ("shared_expert_gate.weight", "router.proj.weight")
 
 
 def insert_matrices(editor: GraphEditor, source: SourceModel) -> None:

@@ -18,8 +18,8 @@ _PART_NUMBERS = 1 << 24
 class Matrix:
     """A matrix as a graph has it. name: of its parameter. shape: (K, J) where rows (..., K) are multiplied by it.
 
-    is_turned: whether the module has it the other way, outputs first. is_fine: whether it is small and much hangs on
-    its products, as on those that choose experts.
+    is_turned: whether the module has it the other way, outputs first. is_fine: whether it is small, and a rounding
+    error in it would do much harm, as where it chooses experts.
     """
 
     name: str

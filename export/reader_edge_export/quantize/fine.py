@@ -1,7 +1,8 @@
-"""Small matrices that much hangs on, such as those that choose experts: rows and weights in two planes of int8.
+"""Small matrices in which a rounding error would do much harm, as where experts are chosen: rows and weights in two
+planes of int8.
 
-A row's products are the same bits whatever stands beside it, which fp32 products of ONNX Runtime are not, and nearly as
-fine as those.
+A row's products are nearly as accurate as in fp32. Their bits are the same whatever stands beside the row, which those
+of ONNX Runtime's fp32 products are not.
 """
 
 import numpy as np
