@@ -25,7 +25,7 @@ from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.errors import DraftModelError
 from reader_edge_runtime.execution.providers import open_head, open_target
 from reader_edge_runtime.measuring.cost_cache import load_or_measure
-from reader_edge_runtime.measuring.verify_cost import MAX_WIDTH, VerifyCost
+from reader_edge_runtime.measuring.pass_cost import MAX_WIDTH, PassCost
 from reader_edge_runtime.measuring.width_cache import load_or_settle
 from reader_edge_runtime.measuring.width_probe import WidthReport
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -123,7 +123,7 @@ def make_decoder(
     target: Target,
     drafter: Drafter,
     config: EngineConfig,
-    costs: Sequence[VerifyCost] = (),
+    costs: Sequence[PassCost] = (),
     report: WidthReport | None = None,
     planner: Planner | None = None,
 ) -> Decoder:

@@ -36,7 +36,7 @@ from reader_edge_runtime.drafting.state_file import MAGIC
 from reader_edge_runtime.errors import ReaderEdgeError
 from reader_edge_runtime.execution.onnxruntime.head_session import HeadSession
 from reader_edge_runtime.measuring import cost_cache
-from reader_edge_runtime.measuring.verify_cost import VerifyCost
+from reader_edge_runtime.measuring.pass_cost import PassCost
 from reader_edge_runtime.package.graph_file import GraphFile
 from reader_edge_runtime.package.manifest import (
     GRAPH_NAME,
@@ -67,7 +67,7 @@ DEMO = ROOT / "models" / "demo" / "package"
 TEXTS = ("", "# tar\n", "Zürich 🙂 \u2028 \ufffd", "\ud800")
 DOCUMENTS = [[1, 2, 3, 1, 2, 4], [0, NARROW - 1, 255, 256, 1, 2, 3]]
 HEAD_SIZES = HeadSizes(hidden=8, ids=20, embedded=4, inner=6, rank=3)
-COST = VerifyCost(1, (64,), (1, 2), np.array([[1.0, 1.5]]))
+COST = PassCost(1, (64,), (1, 2), np.array([[1.0, 1.5]]))
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def _read_cost(path: Path) -> None:
     """A broken cache is no error: the cost is measured again."""
     with (
         patch.object(cost_cache, "cost_path", lambda *_: path),
-        patch.object(cost_cache, "measure_verify_cost", lambda *_, **__: COST),
+        patch.object(cost_cache, "measure_pass_cost", lambda *_, **__: COST),
     ):
         cost_cache.load_or_measure(FakeTarget(make_manifest()), 0, 1).pass_seconds(100)
 

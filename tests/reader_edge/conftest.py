@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from reader_edge_runtime.measuring import verify_cost
+from reader_edge_runtime.measuring import pass_cost
 from tests.reader_edge.package_copy import CHAT_TEMPLATE, PackageCopy
 
 
@@ -18,7 +18,7 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _measured_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands measure a package's passes at its first use: in as few rounds as on a slow machine."""
-    monkeypatch.setattr(verify_cost, "_MAX_ROUNDS", verify_cost._MIN_ROUNDS)
+    monkeypatch.setattr(pass_cost, "_MAX_ROUNDS", pass_cost._MIN_ROUNDS)
 
 
 @pytest.fixture

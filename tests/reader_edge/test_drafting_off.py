@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 from reader_edge.cli import main
 from reader_edge_runtime import AsyncEngine, Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.measuring.verify_cost import VerifyCost
+from reader_edge_runtime.measuring.pass_cost import PassCost
 from reader_edge_runtime.measuring.width_probe import WidthReport
 from tests.reader_edge.batch.batch_files import request
 from tests.reader_edge.package_copy import PackageCopy
@@ -201,7 +201,7 @@ def test_bench_record(invoke: Invoke, plain: Plain, prompts: Path, tmp_path: Pat
 def test_bench_replay_says_that_it_drafts(
     invoke: Invoke, tmp_path: Path, demo_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cost = VerifyCost(1, (64,), (1, 2, 8), np.array([[1e-3, 1.1e-3, 1.3e-3]]))
+    cost = PassCost(1, (64,), (1, 2, 8), np.array([[1e-3, 1.1e-3, 1.3e-3]]))
     monkeypatch.setattr("reader_edge.bench.replay.model_replay.load_or_measure", lambda *_: cost)
     recording = tmp_path / "pages.jsonl"
     recording.write_text(json.dumps({"task": "page", "turns": [{"input": "# tar", "output": "tar cf a b\n" * 30}]}))

@@ -10,7 +10,7 @@ import numpy as np
 from reader_edge_runtime.arrays import Float64Array
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.measuring.cost_cache import MAX_FILE_BYTES, parse_cost
-from reader_edge_runtime.measuring.verify_cost import VerifyCost
+from reader_edge_runtime.measuring.pass_cost import PassCost
 from reader_edge_runtime.outside.user_input import read_bounded
 from reader_edge_runtime.stats import GenerationStats
 
@@ -26,7 +26,7 @@ class PassCurve:
     past: int
 
     @classmethod
-    def of_cost(cls, cost: VerifyCost, past: int) -> "PassCurve":
+    def of_cost(cls, cost: PassCost, past: int) -> "PassCurve":
         """As plans have it: no width takes longer than a wider one."""
         return cls(cost.bounded().pass_seconds(past), past)
 
@@ -58,7 +58,7 @@ def best_width(values: Sequence[float], times: Float64Array) -> int:
     return int(np.argmax(expected / times[: len(expected)])) + 1
 
 
-def read_cost(path: Path) -> VerifyCost:
+def read_cost(path: Path) -> PassCost:
     """Pass times as `reader-edge bench cost --json` prints them, one sequence in a pass. Raises ConfigError."""
     try:
         fields = json.loads(read_bounded(path, MAX_FILE_BYTES))

@@ -19,7 +19,7 @@ from reader_edge_runtime.drafting.core import DraftingCore
 from reader_edge_runtime.drafting.drafter import RequestContext
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter, RetrievalRequest
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
-from reader_edge_runtime.measuring.verify_cost import MAX_WIDTH, VerifyCost
+from reader_edge_runtime.measuring.pass_cost import MAX_WIDTH, PassCost
 from reader_edge_runtime.stats import GenerationStats
 from reader_edge_runtime.target import Target
 
@@ -120,7 +120,7 @@ class _Rehearsal(RetrievalRequest):
 class Rehearser:
     """Decodes stretches of max_tokens, and learns nothing from them; callers may teach `core` between them."""
 
-    def __init__(self, target: Target, cost: VerifyCost, drafter: RehearsalDrafter, max_tokens: int) -> None:
+    def __init__(self, target: Target, cost: PassCost, drafter: RehearsalDrafter, max_tokens: int) -> None:
         self.core = drafter.loaded_core()
         self._planners = {is_drafted: Planner() for is_drafted in (False, True)}
         for planner in self._planners.values():

@@ -11,7 +11,7 @@ from platformdirs import user_cache_path
 
 from reader_edge_runtime.atomic_file import write_file
 from reader_edge_runtime.measuring.machine_key import machine_key
-from reader_edge_runtime.measuring.verify_cost import MAX_WIDTH, VerifyCost, measure_verify_cost
+from reader_edge_runtime.measuring.pass_cost import MAX_WIDTH, PassCost, measure_pass_cost
 from reader_edge_runtime.target import Target
 
 FORMAT_VERSION = 5
@@ -27,7 +27,7 @@ def load_or_measure(
     batch_size: int,
     is_redone: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
-) -> VerifyCost:
+) -> PassCost:
     """The cost of a model's passes on this machine: from the cache, else measured (a few seconds) and kept.
 
     A cache that cannot be written is no error: the next start measures again.
@@ -35,7 +35,7 @@ def load_or_measure(
     path = cost_path(target, threads, batch_size)
     cost = None if is_redone else _read(path, batch_size)
     if cost is None:
-        cost = measure_verify_cost(target, batch_size, on_progress=on_progress)
+        cost = measure_pass_cost(target, batch_size, on_progress=on_progress)
         fields = asdict(cost) | {"seconds": cost.seconds.tolist()}
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def cost_path(target: Target, threads: int, batch_size: int) -> Path:
     return user_cache_path("reader-edge") / "costs" / f"{key}-batch{batch_size}.json"
 
 
-def _read(path: Path, batch_size: int) -> VerifyCost | None:
+def _read(path: Path, batch_size: int) -> PassCost | None:
     """The cost in a file; None where it is absent or not what this version writes."""
     try:
         if not path.is_file() or path.stat().st_size > MAX_FILE_BYTES:  # a pipe or a device may have no end
@@ -65,7 +65,7 @@ def _read(path: Path, batch_size: int) -> VerifyCost | None:
         return None
 
 
-def parse_cost(fields: dict[str, object], batch_size: int) -> VerifyCost:
+def parse_cost(fields: dict[str, object], batch_size: int) -> PassCost:
     """A cost from the fields of a JSON object. Raises ValueError, TypeError, KeyError or OverflowError for others."""
     pasts, widths = _ascending(fields["pasts"], _MAX_PAST), _ascending(fields["widths"], MAX_WIDTH)
     seconds = np.array(fields["seconds"], np.float64)
@@ -77,7 +77,7 @@ def parse_cost(fields: dict[str, object], batch_size: int) -> VerifyCost:
     padding_share = float(str(fields.get("padding_share", 1.0)))
     if not 0 <= padding_share <= 1:
         raise ValueError("padding_share is no share")
-    return VerifyCost(batch_size, pasts, widths, seconds, row_s, padding_share)
+    return PassCost(batch_size, pasts, widths, seconds, row_s, padding_share)
 
 
 def _ascending(values: object, most: int) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from reader_edge.bench.replay.model_replay import time_stretches
 from reader_edge.bench.replay.rehearsal import RehearsalDrafter, Rehearser, Stretch, StretchTimes, choose_stretches
 from reader_edge.cli import main
 from reader_edge_runtime.cache import Cache
-from reader_edge_runtime.measuring.verify_cost import VerifyCost
+from reader_edge_runtime.measuring.pass_cost import PassCost
 from reader_edge_runtime.target import ForwardResult, Pass
 from tests.fake_target import FakeTarget, make_manifest
 
@@ -25,7 +25,7 @@ class BlindTarget(FakeTarget):
         return ForwardResult(np.zeros(shape, np.int64), np.zeros(shape, np.float32))
 
 
-COST = VerifyCost(1, (64, 128), (1, 8, 64), np.array([[1.0, 1.1, 2.0]] * 2))
+COST = PassCost(1, (64, 128), (1, 8, 64), np.array([[1.0, 1.1, 2.0]] * 2))
 
 
 def replay(requests: list[RecordedRequest], stretches: list[Stretch], max_tokens: int = 16) -> list[StretchTimes]:

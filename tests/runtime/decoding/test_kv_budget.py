@@ -15,7 +15,7 @@ from reader_edge_runtime.errors import CapacityError
 from reader_edge_runtime.execution.onnxruntime.host import host_cache
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.paged_memory import HAS_PAGES
-from reader_edge_runtime.measuring.verify_cost import MAX_WIDTH
+from reader_edge_runtime.measuring.pass_cost import MAX_WIDTH
 from tests.fake_target import FakeTarget, make_manifest
 from tests.random_drafter import RandomDrafter, reference
 

@@ -1,11 +1,11 @@
-"""What passes take here and now: a curve that `measuring.verify_cost` measured, corrected by the steps that
+"""What passes take here and now: a curve that `measuring.pass_cost` measured, corrected by the steps that
 `decoding.recorder` times."""
 
 import math
 from collections.abc import Sequence
 
 from reader_edge_runtime.decoding.planning.tree_widths import equal_width, time_at
-from reader_edge_runtime.measuring.verify_cost import MAX_ROWS, VerifyCost
+from reader_edge_runtime.measuring.pass_cost import MAX_ROWS, PassCost
 
 # Without a measurement: half a pass more at 16 nodes, as int8 packages of 0.1 to 0.5 B parameters were seen to cost.
 _UNMEASURED_GROWTH = 0.033
@@ -31,14 +31,14 @@ class PassTimes:
     def __init__(self, max_width: int) -> None:
         self.max_width = max_width
         self.is_measured = False
-        self._costs: dict[int, VerifyCost] = {}
+        self._costs: dict[int, PassCost] = {}
         self._curves: dict[tuple[int, int], list[float]] = {}
         self._corrections: dict[int, list[float]] = {}  # of each measured size, the logarithm for each class of widths
         self._num_seen: dict[tuple[int, int], int] = {}
         self._told_outrun: set[int] = set()
         self._classes = [max(width - 1, 0).bit_length() for width in range(max_width + 1)]
 
-    def add(self, cost: VerifyCost) -> None:
+    def add(self, cost: PassCost) -> None:
         """Take the measured times of a batch size."""
         self._costs[cost.batch_size] = cost
         self._curves.clear()

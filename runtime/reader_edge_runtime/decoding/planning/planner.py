@@ -15,7 +15,7 @@ from reader_edge_runtime.decoding.verification import Verification
 from reader_edge_runtime.draft_tree import FORCED_SOURCE, DraftTree
 from reader_edge_runtime.drafting.drafter import DraftRequest
 from reader_edge_runtime.drafting.worth import Overheads, Trust, is_paid
-from reader_edge_runtime.measuring.verify_cost import MAX_WIDTH, VerifyCost
+from reader_edge_runtime.measuring.pass_cost import MAX_WIDTH, PassCost
 from reader_edge_runtime.stats import StepTimes
 
 _FIRST_DRAFT = 16  # nodes drafted before the first pass was chosen
@@ -68,7 +68,7 @@ class Planner:
         self._last_step_s = 0.0
         self._last_trust = Trust()
 
-    def add(self, cost: VerifyCost) -> None:
+    def add(self, cost: PassCost) -> None:
         """Take the measured pass times of a batch size."""
         cost = cost.bounded()
         self.times.add(cost)

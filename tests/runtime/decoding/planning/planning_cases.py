@@ -13,7 +13,7 @@ from reader_edge_runtime.decoding.verification import Verification
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestDrafter
 from reader_edge_runtime.drafting.worth import Overheads
-from reader_edge_runtime.measuring.verify_cost import VerifyCost
+from reader_edge_runtime.measuring.pass_cost import PassCost
 from reader_edge_runtime.stats import StepTimes
 from tests.fake_target import make_manifest
 
@@ -22,13 +22,13 @@ PASTS = (10, 100)
 NOTHING = Overheads(0.0, 0.0, 0.0, 0.0)
 
 
-def cost(growth: float, batch_size: int = 1, step: float = 0.0) -> VerifyCost:
+def cost(growth: float, batch_size: int = 1, step: float = 0.0) -> PassCost:
     """10 ms a pass, `growth` of it more per node; a step of the curve between 4 and 8 nodes."""
     row = np.array([0.01 * (1 + growth * (width - 1)) + (step if width > 4 else 0.0) for width in WIDTHS])
-    return VerifyCost(batch_size, PASTS, WIDTHS, np.stack([row, 2 * row]))
+    return PassCost(batch_size, PASTS, WIDTHS, np.stack([row, 2 * row]))
 
 
-def planner_of(*costs: VerifyCost, overheads: Overheads = NOTHING) -> Planner:
+def planner_of(*costs: PassCost, overheads: Overheads = NOTHING) -> Planner:
     """A planner for which steps take nothing but their pass, unless told otherwise."""
     planner = Planner(max_width=16)
     for each in costs:

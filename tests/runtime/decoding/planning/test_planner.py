@@ -15,7 +15,7 @@ from reader_edge_runtime.decoding.verification import Verification
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestDrafter
 from reader_edge_runtime.drafting.worth import Overheads
-from reader_edge_runtime.measuring.verify_cost import VerifyCost
+from reader_edge_runtime.measuring.pass_cost import PassCost
 from reader_edge_runtime.stats import StepTimes
 from tests.fake_target import make_manifest
 from tests.runtime.decoding.planning.planning_cases import (
@@ -76,7 +76,7 @@ def test_the_fuller_the_batch_the_fewer_nodes_and_none_before_they_cost_anything
     values = [1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2]
     batches = (1, 2, 4, 8, 16, 32)
     rows = {b: np.array([seconds(b * width) for width in WIDTHS]) for b in batches}
-    costs = [VerifyCost(b, PASTS, WIDTHS, np.stack([row, row])) for b, row in rows.items()]
+    costs = [PassCost(b, PASTS, WIDTHS, np.stack([row, row])) for b, row in rows.items()]
     planner = planner_of(*costs, overheads=replace(NOTHING, draft_s=0.1e-3))
     chosen = [choose(planner, *[values] * batch_size) for batch_size in batches]
     assert chosen == sorted(chosen, reverse=True)
@@ -105,7 +105,7 @@ def test_even_drafts_that_come_true_end_where_the_batch_is_full_before_they_cost
 
     random, sure, draft_s = np.random.default_rng(0), 0.95, 0.1e-3
     row = np.array([seconds(width) for width in WIDTHS])
-    planner = planner_of(VerifyCost(batch_size, PASTS, WIDTHS, np.stack([row, row])))
+    planner = planner_of(PassCost(batch_size, PASTS, WIDTHS, np.stack([row, row])))
     requests = [a_request(max_tokens=4000) for _ in range(batch_size)]
     num_tokens, spent, widths = 0, 0.0, list[int]()
     for _ in range(300):

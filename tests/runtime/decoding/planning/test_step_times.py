@@ -5,7 +5,7 @@ import pytest
 
 from reader_edge_runtime.decoding.planning.pass_times import PassTimes
 from reader_edge_runtime.decoding.planning.tree_widths import equal_width, time_at
-from reader_edge_runtime.measuring.verify_cost import VerifyCost, bounded
+from reader_edge_runtime.measuring.pass_cost import PassCost, bounded
 
 WIDTHS = (1, 2, 4, 8, 16)
 
@@ -14,7 +14,7 @@ def measured(batch_size: int = 1) -> PassTimes:
     """10 ms a pass and 1 ms for each further node, twice that at ten times the length."""
     row = np.array([0.01 + 0.001 * (width - 1) for width in WIDTHS])
     times = PassTimes(max_width=16)
-    times.add(VerifyCost(batch_size, (10, 1000), WIDTHS, np.stack([row, 2 * row])))
+    times.add(PassCost(batch_size, (10, 1000), WIDTHS, np.stack([row, 2 * row])))
     return times
 
 
@@ -32,7 +32,7 @@ def test_times_grow_with_width_length_and_batch() -> None:
 
 def test_times_between_two_measured_batch_sizes_lie_between_theirs() -> None:
     times = measured()
-    times.add(VerifyCost(16, (10,), (1, 2, 4), np.array([[0.02, 0.03, 0.05]])))
+    times.add(PassCost(16, (10,), (1, 2, 4), np.array([[0.02, 0.03, 0.05]])))
     one, four, sixteen = (times.seconds(size, 10) for size in (1, 4, 16))
     for width in (1, 2, 4):
         assert four[width] == pytest.approx((one[width] * sixteen[width]) ** 0.5)
@@ -45,7 +45,7 @@ def test_times_between_two_measured_batch_sizes_lie_between_theirs() -> None:
 def test_trees_of_unequal_width_teach_what_equal_ones_that_take_as_long_would(share: float, widths: list[int]) -> None:
     row = np.array([0.01, 0.012, 0.016, 0.02, 0.03])
     times = PassTimes(WIDTHS[-1])
-    times.add(VerifyCost(4, (10,), WIDTHS, row[None], padding_share=share))
+    times.add(PassCost(4, (10,), WIDTHS, row[None], padding_share=share))
     assert times.padding_share(4) == times.padding_share(3) == share
     before = times.seconds(4, 10)
     told = time_at(before, equal_width(sum(widths), max(widths), 4, share))
@@ -57,7 +57,7 @@ def test_trees_of_unequal_width_teach_what_equal_ones_that_take_as_long_would(sh
 
 def test_passes_of_one_batch_size_teach_those_that_are_most_like_it() -> None:
     times = measured()
-    times.add(VerifyCost(16, (10,), (1, 2, 4), np.array([[0.02, 0.03, 0.05]])))
+    times.add(PassCost(16, (10,), (1, 2, 4), np.array([[0.02, 0.03, 0.05]])))
     before = {size: times.seconds(size, 10)[4] for size in (1, 12)}
     for _ in range(60):
         times.learn([4] * 14, 10, 2 * times._curve(14, 10)[4])
@@ -118,7 +118,7 @@ def test_without_a_measurement_nothing_is_corrected() -> None:
 def test_what_a_neighbour_added_is_bounded_by_other_widths() -> None:
     noisy = np.array([9.0, 2.0, 50.0, 4.0, 60.0])  # of 1, 2, 4, 8 and 16 nodes
     assert bounded(noisy, WIDTHS).tolist() == [2.0, 2.0, 4.0, 4.0, 8.0]
-    assert VerifyCost(1, (10,), WIDTHS, noisy[None]).bounded().seconds.tolist() == [[2.0, 2.0, 4.0, 4.0, 8.0]]
+    assert PassCost(1, (10,), WIDTHS, noisy[None]).bounded().seconds.tolist() == [[2.0, 2.0, 4.0, 4.0, 8.0]]
 
 
 def test_a_curve_that_passes_clearly_outrun_is_told_once() -> None:

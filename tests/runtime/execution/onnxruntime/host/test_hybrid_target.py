@@ -10,7 +10,7 @@ from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.device.device_target import DeviceTarget
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.execution.onnxruntime.native import native_library
-from reader_edge_runtime.measuring.verify_cost import measure_verify_cost
+from reader_edge_runtime.measuring.pass_cost import measure_pass_cost
 from reader_edge_runtime.measuring.width_probe import probe_width
 from reader_edge_runtime.package.manifest import COMMIT_NAME, GRAPH_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -174,7 +174,7 @@ def test_measurements_know_recurrent_layers(target: HostTarget) -> None:
     assert report.num_rows > 0
     assert report.is_invariant
     assert probe_width(target.with_min_rows(2)).is_invariant
-    cost = measure_verify_cost(target, 2, max_seconds=0.0)
+    cost = measure_pass_cost(target, 2, max_seconds=0.0)
     assert np.isfinite(cost.seconds).all()
 
 

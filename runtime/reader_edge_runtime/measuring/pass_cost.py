@@ -1,4 +1,4 @@
-"""The cost of verification: how long a pass over B trees of n nodes takes on this machine.
+"""What a pass costs: how long one over B trees of n nodes takes on this machine.
 
 T(B, n, past) is piecewise and not convex, so it is measured: passes over a grid of widths, interleaved, each twice in a
 row, since the first one after others is slower; and of each cell the fastest, because a busy neighbour only adds time.
@@ -33,7 +33,7 @@ _PADDED_WIDTH = 8  # nodes of the one wide tree by which padding is measured
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyCost:
+class PassCost:
     """Measured pass times of a batch size: seconds, float64 (P, W), at P committed lengths and W tree sizes, ascending.
 
     row_s: seconds that the logits of one more row take; 0 where they were not measured. padding_share: what a node
@@ -47,7 +47,7 @@ class VerifyCost:
     row_s: float = 0.0
     padding_share: float = 1.0
 
-    def bounded(self) -> "VerifyCost":
+    def bounded(self) -> "PassCost":
         """What passes need to take, as plans have it: where others take less, that bounds what was measured."""
         return replace(self, seconds=np.stack([bounded(row, self.widths) for row in self.seconds]))
 
@@ -62,12 +62,12 @@ class VerifyCost:
         return times
 
 
-def measure_verify_cost(
+def measure_pass_cost(
     target: Target,
     batch_size: int = 1,
     max_seconds: float = 4.0,
     on_progress: Callable[[int, int], None] | None = None,
-) -> VerifyCost:
+) -> PassCost:
     """Time passes over the grid, within about `max_seconds` but at least two rounds; of a slow model, fewer cells.
 
     on_progress: gets cells timed and cells in all.
@@ -98,7 +98,7 @@ def measure_verify_cost(
     row_s = _row_seconds(target, cache, batch_size, grid.pasts[0], grid.widths[-1], num_row_rounds)
     padding_share = _padding_share(target, cache, batch_size, grid.pasts[0], grid.widths[-1])
     target.release_memory()  # drafts are seldom as wide
-    return VerifyCost(batch_size, grid.pasts, grid.widths, seconds, row_s, padding_share)
+    return PassCost(batch_size, grid.pasts, grid.widths, seconds, row_s, padding_share)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,88 @@
+"""What a pass costs is measured over a grid that suits the machine, the batch and the model."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
+from reader_edge_runtime.measuring import pass_cost
+from reader_edge_runtime.measuring.pass_cost import measure_pass_cost
+from reader_edge_runtime.package.model_package import ModelPackage
+from tests.fake_target import FakeTarget, make_manifest
+
+
+@pytest.mark.long
+def test_measurement_covers_the_grid_with_positive_times(demo_folder: Path) -> None:
+    cost = measure_pass_cost(HostTarget.open(ModelPackage.open(demo_folder)), max_seconds=0.0)
+    assert cost.widths[0] == 1
+    assert cost.seconds.shape == (len(cost.pasts), len(cost.widths))
+    assert (cost.seconds > 0).all()
+    assert 0 <= cost.row_s < cost.seconds[0, 0]
+
+
+@pytest.mark.parametrize(("batch_size", "longest"), [(1, 2048), (4, 2048), (16, 512), (200, 64)])
+def test_texts_of_large_batches_are_short_while_they_are_measured(
+    batch_size: int, longest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pass_cost, "_seconds", lambda *_: 1.0)
+    cost = measure_pass_cost(FakeTarget(make_manifest(6, max_context=4096)), batch_size, max_seconds=0.0)
+    assert cost.pasts[-1] == longest
+
+
+@pytest.mark.parametrize(
+    ("node_s", "num_widths", "pasts", "num_passes"),
+    [
+        (1e-6, 12, (64, 512, 2048), 2),
+        (0.004, 12, (64, 512, 2048), 1),
+        (0.015, 7, (64, 512, 2048), 1),
+        (0.03, 6, (64, 2048), 1),
+        (0.5, 4, (64, 2048), 1),
+    ],
+)
+def test_a_slow_model_is_measured_at_fewer_points_and_once_each(
+    node_s: float, num_widths: int, pasts: tuple[int, ...], num_passes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def seconds(_target: object, _cache: object, _past: int, trees: list[DraftTree], *_: object) -> float:
+        asked.append(len(trees[0]))
+        return (9 + len(trees[0])) * node_s
+
+    monkeypatch.setattr(pass_cost, "_seconds", seconds)
+    cost = measure_pass_cost(FakeTarget(make_manifest(6, max_context=4096)), max_seconds=0.0)
+    assert (len(cost.widths), cost.pasts) == (num_widths, pasts)
+    assert cost.widths[-1] >= 8
+    assert max(asked) == cost.widths[-1]  # no pass is made that is wider than what is measured
+    assert asked.count(4) == 2 * num_passes * len(cost.pasts)
+    assert cost.seconds[0].tolist() == pytest.approx([(9 + width) * node_s for width in cost.widths])
+
+
+def test_passes_that_are_timed_have_tokens_of_many_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes of one token choose the same experts of a mixture, and would look cheaper than a draft's."""
+    seen: list[list[int]] = []
+
+    def seconds(_target: object, _cache: object, _past: int, trees: list[DraftTree], *_: object) -> float:
+        seen.append([token_id for tree in trees for token_id in tree.token_ids])
+        return 1e-6
+
+    monkeypatch.setattr(pass_cost, "_seconds", seconds)
+    measure_pass_cost(FakeTarget(make_manifest(50_000, max_context=4096)), 4, max_seconds=0.0)
+    assert max(map(len, seen)) == 64
+    assert all(len(set(token_ids)) == len(token_ids) for token_ids in seen)
+    assert all(0 <= token_id < 50_000 for token_ids in seen for token_id in token_ids)
+
+
+@pytest.mark.parametrize(("cost_of_padding", "share"), [(0.0, 0.0), (0.25, 0.25), (1.0, 1.0)])
+def test_what_padding_takes_is_told_by_one_wide_tree_among_narrow_ones(
+    cost_of_padding: float, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seconds(target: object, cache: object, past: int, trees: Sequence[DraftTree], *_: object) -> float:
+        widest, num_nodes = max(map(len, trees)), sum(map(len, trees))
+        return 1 + 0.1 * (num_nodes + cost_of_padding * (widest * len(trees) - num_nodes))
+
+    monkeypatch.setattr(pass_cost, "_seconds", seconds)
+    target = FakeTarget(make_manifest(6, max_context=4096))
+    assert measure_pass_cost(target, 4, max_seconds=0.0).padding_share == pytest.approx(share)
+    assert measure_pass_cost(target, 1, max_seconds=0.0).padding_share == 1  # alone, no tree is padded
