@@ -18,6 +18,7 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     Gemma4TextConfig,
+    GptOssConfig,
     LlamaConfig,
     PretrainedConfig,
     PreTrainedModel,
@@ -99,6 +100,11 @@ def qwen3_30b_a3b(layers: int) -> Qwen3MoeConfig:
     )
 
 
+def gpt_oss_20b(layers: int) -> GptOssConfig:
+    """The config of gpt-oss 20b, a mixture of 32 experts, with fewer of its 24 layers."""
+    return GptOssConfig(num_hidden_layers=layers, num_local_experts=32)
+
+
 SHAPES: dict[str, PretrainedConfig] = {
     "qwen2.5-0.5b": qwen2(896, 24, 14, 2, 4864),
     "qwen2.5-1.5b": qwen2(1536, 28, 12, 2, 8960),
@@ -107,6 +113,7 @@ SHAPES: dict[str, PretrainedConfig] = {
     "qwen3.5-0.8b": qwen3_5(1024, 24, 8, 2, 3584),
     "gemma4-e2b": gemma4(1536, 35, 20, 1, 6144, 5),
     "qwen3-30b-a3b-2-layers": qwen3_30b_a3b(2),
+    "gpt-oss-20b-2-layers": gpt_oss_20b(2),
     "smollm2-135m": LlamaConfig(
         hidden_size=576,
         num_hidden_layers=30,
