@@ -4,7 +4,8 @@ import json
 from typing import Any
 
 from reader_edge_runtime.decoding.session import FORMAT as SESSIONS
-from tests.fuzz.subjects import DEMO, SUBJECTS, arrays_file, recording
+from tests.fuzz.drafting_subjects import arrays_file
+from tests.fuzz.subjects import DEMO, SUBJECTS, recording
 from tests.gguf_files import raw_gguf
 
 _MANIFEST = json.loads((DEMO / "reader_edge.json").read_bytes())

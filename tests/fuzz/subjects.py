@@ -1,11 +1,7 @@
 """What is fuzzed: for each kind of file a good sample, a way to spoil it, and what a program does with one."""
 
-import hashlib
 import json
 import struct
-import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from unittest.mock import patch
@@ -23,29 +19,11 @@ from reader_edge_runtime import DraftConfig, EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.session import FORMAT as SESSIONS
 from reader_edge_runtime.decoding.session import load_session, save_session
-from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
-from reader_edge_runtime.drafting.sources.datastore.datastore_set import DatastoreSet
-from reader_edge_runtime.drafting.sources.datastore.header import HEADER_BYTES
-from reader_edge_runtime.drafting.sources.head_file import HeadFile
-from reader_edge_runtime.drafting.sources.head_sizes import HeadSizes
-from reader_edge_runtime.drafting.sources.history_file import HistoryFile
-from reader_edge_runtime.drafting.sources.successor_store import SuccessorStore
-from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
-from reader_edge_runtime.drafting.state_file import MAGIC
 from reader_edge_runtime.errors import ReaderEdgeError
-from reader_edge_runtime.execution.onnxruntime.head_session import HeadSession
 from reader_edge_runtime.measuring import cost_cache
 from reader_edge_runtime.measuring.pass_cost import PassCost
 from reader_edge_runtime.package.graph_file import GraphFile
-from reader_edge_runtime.package.manifest import (
-    GRAPH_NAME,
-    MANIFEST_NAME,
-    SUCCESSORS_NAME,
-    Manifest,
-    file_entry,
-    write_manifest,
-)
+from reader_edge_runtime.package.manifest import GRAPH_NAME, MANIFEST_NAME, write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.conversation import Conversation
 from reader_edge_runtime.text.template.chat_template import ChatTemplate
@@ -53,34 +31,18 @@ from reader_edge_runtime.text.tokenizer import Tokenizer
 from tests.conftest import ROOT
 from tests.fake_hybrid import FakeHybridTarget, hybrid_manifest
 from tests.fake_target import FakeTarget, make_manifest
+from tests.fuzz.drafting_subjects import DRAFTING_SUBJECTS, arrays_file
 from tests.fuzz.mutation import mutated, mutated_json
+from tests.fuzz.subject import Subject
 from tests.gguf_files import sentence_piece, small_vocabulary, write_small
 from tests.random_drafter import RandomDrafter, decode, make_decoder
 from tests.reader_edge.package_copy import CHAT_TEMPLATE
-from tests.runtime.drafting.integrity import check_successors
-from tests.runtime.drafting.sources.datastore.datastore_reference import FINGERPRINT, NARROW, build
 from tests.runtime.drafting.sources.test_successor_table import FINGERPRINT as TABLE_FINGERPRINT
-from tests.runtime.drafting.sources.test_successor_table import VOCAB_SIZE, package_with, random_table
 from tests.runtime.text.small_tokenizers import BYTE_LEVEL, byte_fallback_tokenizer, byte_level_tokenizer
 
 DEMO = ROOT / "models" / "demo" / "package"
 TEXTS = ("", "# tar\n", "Zürich 🙂 \u2028 \ufffd", "\ud800")
-DOCUMENTS = [[1, 2, 3, 1, 2, 4], [0, NARROW - 1, 255, 256, 1, 2, 3]]
-HEAD_SIZES = HeadSizes(hidden=8, ids=20, embedded=4, inner=6, rank=3)
 COST = PassCost(1, (64,), (1, 2), np.array([[1.0, 1.5]]))
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A kind of file.
-
-    samples: makes good files' contents, in a folder to work in. read: what a program does with the file at a path;
-    it may raise ReaderEdgeError, and nothing else.
-    """
-
-    samples: Callable[[Path], list[bytes]]
-    spoil: Callable[[bytes, Random], bytes]
-    read: Callable[[Path], object]
 
 
 def _read_manifest(path: Path) -> None:
@@ -151,67 +113,6 @@ def _read_cost(path: Path) -> None:
         cost_cache.load_or_measure(FakeTarget(make_manifest()), 0, 1).pass_seconds(100)
 
 
-def _history(path: Path) -> HistoryFile:
-    return HistoryFile(path, bytes(range(32)), max_tokens=1000, vocab_size=100)
-
-
-def _history_samples(folder: Path) -> list[bytes]:
-    for length in (1, 30, 500, 500):
-        _history(folder / "sample").append(np.arange(length, dtype=np.int32) % 100)
-    return [(folder / "sample").read_bytes()]
-
-
-def _read_history(path: Path) -> None:
-    with warnings.catch_warnings(action="ignore"):  # damage is told that way
-        _history(path).read()
-    _history(path).append(np.arange(5, dtype=np.int32))
-
-
-def _read_datastore(path: Path) -> None:
-    """Opened without a look at its body, as for decoding: look-ups in any body end."""
-    datastore = Datastore.open(path, FINGERPRINT, NARROW)
-    together = DatastoreSet([datastore])
-    for context in ([1, 2], [255, 256], [NARROW - 1]):
-        match = together.find(context, 8)
-        together.narrow(match, 3)
-        together.successors(match, 8)
-    datastore.check_body()
-
-
-def _spoil_datastore(content: bytes, random: Random) -> bytes:
-    """Often behind the header, whose checksum would end the reading at once."""
-    return mutated(content, random, random.choice((0, HEADER_BYTES, len(content) // 2)))
-
-
-def _successors_samples(folder: Path) -> list[bytes]:
-    package_with(folder, random_table())
-    return [(folder / SUCCESSORS_NAME).read_bytes()]
-
-
-def arrays_file(content: bytes, table_bytes: int | None = None, magic: bytes = MAGIC) -> bytes:
-    """A file of arrays with a checksum that fits: a stranger's is no proof of anything."""
-    num_bytes = len(content) if table_bytes is None else table_bytes
-    checksum = hashlib.sha256(content).digest()
-    return struct.pack("<8sI32s32sI", magic, 1, bytes.fromhex(TABLE_FINGERPRINT), checksum, num_bytes) + content
-
-
-def _spoil_successors(content: bytes, random: Random) -> bytes:
-    (table_bytes,) = struct.unpack_from("<I", content, 76)
-    return arrays_file(mutated(content[80:], random, random.choice((0, table_bytes))), table_bytes)
-
-
-def _read_successors(path: Path) -> None:
-    path = path.rename(path.with_name(SUCCESSORS_NAME))
-    manifest = replace(make_manifest(), vocab_size=VOCAB_SIZE, top_k=8, files={path.name: file_entry(path)})
-    table = SuccessorTable.of_package(ModelPackage(path.parent, manifest), TABLE_FINGERPRINT)
-    store = SuccessorStore(16, table)
-    check_successors(store)
-    roots = DraftTree(list(range(VOCAB_SIZE)), [-1] * VOCAB_SIZE, [""] * VOCAB_SIZE)
-    said = np.tile(np.arange(8), (VOCAB_SIZE, 1)), np.zeros((VOCAB_SIZE, 8), np.float32)
-    store.learn(ScoredTree(roots, range(VOCAB_SIZE), 0, *said, VOCAB_SIZE), [])
-    check_successors(store)
-
-
 def _session_samples(folder: Path) -> list[bytes]:
     decoder = make_decoder(make_manifest(vocab_size=4), RandomDrafter(4, 6, seed=0))
     decode(decoder, [[1, 2, 3], [3, 3]], [GenerationConfig(max_tokens=9)] * 2)
@@ -249,31 +150,6 @@ def _load_hybrid_session(path: Path) -> None:
 
 def _hybrid_decoder() -> Decoder:
     return Decoder(FakeHybridTarget(hybrid_manifest(4)), RandomDrafter(4, 6, seed=0), EngineConfig(max_batch=4))
-
-
-def _head_samples(folder: Path) -> list[bytes]:
-    random = np.random.default_rng(0)
-    wanted = HEAD_SIZES.matrices().items()
-    matrices = {name: random.integers(-127, 128, shape).astype(dtype) for name, (dtype, shape) in wanted}
-    ids = np.arange(HEAD_SIZES.ids, dtype=np.int32)
-    HeadFile(HEAD_SIZES, ids, matrices).write(folder / "sample", _head_manifest())
-    return [(folder / "sample").read_bytes()]
-
-
-def _head_manifest() -> Manifest:
-    return replace(make_manifest(vocab_size=32), hidden_size=HEAD_SIZES.hidden)
-
-
-def _spoil_head(content: bytes, random: Random) -> bytes:
-    """With a checksum that fits."""
-    (table_bytes,) = struct.unpack_from("<I", content, 76)
-    changed = mutated(content[80:], random, random.choice((0, table_bytes)))
-    return content[:44] + hashlib.sha256(changed).digest() + content[76:80] + changed
-
-
-def _read_head(path: Path) -> None:
-    head = HeadSession(HeadFile.read(path, _head_manifest()), HEAD_SIZES.hidden)
-    head.guess(np.ones((2, HEAD_SIZES.hidden), np.float32), np.array([0, HEAD_SIZES.ids]))
 
 
 def _gguf_samples(folder: Path) -> list[bytes]:
@@ -315,12 +191,7 @@ SUBJECTS = {
         _read_cost,
     ),
     "gguf": Subject(_gguf_samples, _spoil_gguf, _read_gguf),
-    "successors": Subject(_successors_samples, _spoil_successors, _read_successors),
-    "head": Subject(_head_samples, _spoil_head, _read_head),
     "session": Subject(_session_samples, _spoil_session, _load_session),
     "session of states": Subject(_hybrid_session_samples, _spoil_session, _load_hybrid_session),
-    "history": Subject(_history_samples, mutated, _read_history),
-    "datastore": Subject(
-        lambda folder: [build(folder / "sample", DOCUMENTS).path.read_bytes()], _spoil_datastore, _read_datastore
-    ),
+    **DRAFTING_SUBJECTS,
 }

@@ -36,3 +36,13 @@ class Files:
 def request(number: int, url: str = "/v1/completions", **body: object) -> dict[str, object]:
     fields = {"model": "demo", "prompt": f"# tar {number}", "temperature": 0, "max_tokens": 10 + number} | body
     return {"custom_id": f"request {number}", "method": "POST", "url": url, "body": fields}
+
+
+REQUESTS = [request(number) for number in range(12)]
+
+
+def assert_refused(result: Result, words: str) -> None:
+    """One sentence, with these words."""
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"Error: {words}"), result.stderr
+    assert result.stderr.count("\n") == 1

@@ -1,46 +1,17 @@
-"""`reader-edge batch`: a file of requests in, one line for each out, whatever comes between."""
+"""`reader-edge batch`: a file of requests in, one line for each out."""
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 from importlib import util
-from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
-from filelock import FileLock
+from click.testing import CliRunner
 
-from reader_edge.batch import batch, batch_input
 from reader_edge.cli import main
-from reader_edge.server.endpoints import PATHS
 from reader_edge_runtime import Engine, GenerationConfig
-from reader_edge_runtime.decoding.decoder import Decoder
 from tests.conftest import ROOT
-from tests.reader_edge.batch.batch_files import Files, request
+from tests.reader_edge.batch.batch_files import REQUESTS, Files, assert_refused, request
 from tests.reader_edge.package_copy import PackageCopy
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> Files:
-    return Files(tmp_path)
-
-
-REQUESTS = [request(number) for number in range(12)]
-
-
-@pytest.fixture(scope="module")
-def answered(demo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Files:
-    """REQUESTS and their answers; not to be changed."""
-    files = Files(tmp_path_factory.mktemp("answered"))
-    files.write(*REQUESTS)
-    result = files.run(str(demo_folder))
-    assert (result.exit_code, result.output) == (0, ""), result.output
-    return files
 
 
 def test_each_request_gets_the_answer_of_the_engine_in_openai_s_form(answered: Files, engine: Engine) -> None:
@@ -114,196 +85,6 @@ def test_a_body_means_what_it_means_to_the_server(files: Files, chat_package: Pa
     assert {each["choices"][0]["finish_reason"] for each in told} == {"length"}
 
 
-@pytest.mark.parametrize("num_bytes", [0, 1, 30, 600, 601, -1, -2, -200])
-def test_it_goes_on_where_an_output_was_cut(files: Files, answered: Files, num_bytes: int) -> None:
-    files.write(*REQUESTS)
-    cut = answered.out.read_bytes()[:num_bytes]
-    files.out.write_bytes(cut)
-    assert files.run().exit_code == 0
-    assert files.texts() == answered.texts()
-    kept = cut[: cut.rfind(b"\n") + 1]
-    assert files.out.read_bytes()[: len(kept)] == kept
-
-
-def test_what_is_done_needs_no_model(files: Files) -> None:
-    files.write(*REQUESTS[:2])
-    files.run()
-    before = files.out.read_bytes()
-    assert files.run("no/such/model").exit_code == 0
-    assert files.out.read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("{", "Line 2 of '{given}' is not JSON"),
-        ("[" * 100_000, "Line 2 of '{given}' is not JSON"),
-        ("\udcff", "Line 2 of '{given}' is not JSON"),
-        ("[]", "Line 2 of '{given}' must be an object"),
-        ({"custom_id": "a"}, "Line 2 of '{given}' must be an object with body, custom_id, method, url"),
-        (request(9) | {"custom_id": 5}, "Line 2 of '{given}' must have a custom_id"),
-        (request(9) | {"custom_id": ""}, "Line 2 of '{given}' must have a custom_id"),
-        (request(9) | {"method": "GET"}, "Line 2 of '{given}' has the method 'GET'"),
-        (request(9, url="/v1/embeddings"), "Line 2 of '{given}' has the url '/v1/embeddings'"),
-        (request(9) | {"url": ["/v1/completions"]}, "Line 2 of '{given}' has the url"),
-        (request(9) | {"body": None}, "Line 2 of '{given}' must have an object as its body"),
-        (request(0), "'{given}' has the custom_id 'request 0' twice"),
-        (" " * (4 << 20) + "{}", "Line 2 of '{given}' has more than the 4194304 bytes"),
-    ],
-)
-def test_an_input_that_is_not_sound_is_refused_before_anything_is_answered(
-    files: Files, line: object, words: str
-) -> None:
-    files.write(REQUESTS[0])
-    text = line if isinstance(line, str) else json.dumps(line)
-    with files.given.open("a", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(text + "\n")
-    assert_refused(files.run("no/such/model"), words.format(given=files.given))
-    assert not files.out.exists()
-
-
-def assert_refused(result: Result, words: str) -> None:
-    """One sentence, with these words."""
-    assert result.exit_code == 1
-    assert result.stderr.startswith(f"Error: {words}"), result.stderr
-    assert result.stderr.count("\n") == 1
-
-
-@pytest.mark.skipif(os.name == "nt", reason="Windows knows no such file")
-def test_a_pipe_is_no_input(files: Files) -> None:
-    os.mkfifo(files.given)
-    assert_refused(files.run(), f"'{files.given}' is no file")
-
-
-def test_an_input_that_changes_during_the_work_has_none_answered_twice_and_says_so(
-    files: Files, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files.write(*REQUESTS[:3])
-    opened = batch.open_batch
-
-    def change(given: Path, out: Path) -> Any:
-        made = opened(given, out)
-        files.write(REQUESTS[0], REQUESTS[0], request(1, prompt="# git"), REQUESTS[5], REQUESTS[2])
-        return made
-
-    monkeypatch.setattr(batch, "count_requests", lambda *_: {r["custom_id"]: batch_id(r) for r in REQUESTS[:3]})
-    monkeypatch.setattr(batch, "open_batch", change)
-    assert_refused(files.run(), "The input changed meanwhile")
-    assert sorted(files.answers()) == ["request 0", "request 2"]
-
-
-def batch_id(request: dict[str, object]) -> str:
-    return batch_input._request(json.dumps(request).encode(), PATHS, "").id
-
-
-def test_empty_lines_and_a_mark_of_utf_8_are_let_be(files: Files) -> None:
-    files.given.write_bytes(b"\xef\xbb\xbf" + json.dumps(REQUESTS[0]).encode() + b"\r\n\n  \n")
-    assert files.run().exit_code == 0
-    assert list(files.answers()) == ["request 0"]
-    files.given.write_bytes(b"\n\n")
-    assert_refused(files.run(), f"'{files.given}' holds no requests")
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"my diary", b"my diary\n", b"{}\n", b'{"id": 1, "custom_id": [1]}\n', b"[" * 100_000 + b"\n", b"\xff\n", b"x"],
-)
-def test_a_file_that_is_no_output_is_left_as_it_is(files: Files, content: bytes) -> None:
-    files.write(*REQUESTS[:1])
-    files.out.write_bytes(content)
-    assert_refused(files.run(), f"'{files.out}' ")
-    assert files.out.read_bytes() == content
-
-
-def test_an_output_of_another_input_is_refused_and_left_as_it_is(files: Files) -> None:
-    files.write(*REQUESTS[:2])
-    files.run()
-    before = files.out.read_bytes()
-    for other in ([REQUESTS[0]], [REQUESTS[0], request(1, prompt="# git")], REQUESTS[5:]):
-        files.write(*other)
-        assert_refused(files.run(), f"'{files.out}' answers a request")
-    files.write(*REQUESTS[:2])
-    files.out.write_bytes(before + before)
-    assert_refused(files.run(), f"'{files.out}' answers 'request")
-    assert files.out.read_bytes() == before + before
-
-
-def test_one_file_is_not_input_and_output_and_none_is_written_twice_at_once(files: Files, tmp_path: Path) -> None:
-    files.write(*REQUESTS[:1])
-    given = files.given.read_bytes()
-    result = CliRunner().invoke(main, ["batch", str(files.given), str(files.given)])
-    assert_refused(result, f"'{files.given}' is the input too")
-    assert files.given.read_bytes() == given
-    with FileLock(f"{files.out}.lock"):
-        assert_refused(files.run(), f"Another process writes '{files.out}'")
-        link = tmp_path / "link"
-        link.symlink_to(files.out)
-        result = CliRunner().invoke(main, ["batch", str(files.given), str(link)])
-        assert_refused(result, f"Another process writes '{link}'")
-    files.out = tmp_path / "no" / "folder"
-    sentence = "cannot be written (No such file or directory): name a file in a folder that can be written."
-    assert_refused(files.run(), f"'{files.out}' {sentence}")
-
-
-def test_a_foreign_line_without_an_end_is_left_as_it_is(files: Files) -> None:
-    files.write(*REQUESTS[:1])
-    foreign = b'{"id": "batch_req_zzz", "custom_id": "zzz", "response": {"status_code": 200}}'
-    files.out.write_bytes(foreign)
-    assert_refused(files.run(), f"'{files.out}' answers a request 'zzz' that the input has not")
-    assert files.out.read_bytes() == foreign
-
-
-def test_a_model_that_is_none_leaves_no_output(files: Files) -> None:
-    files.write(*REQUESTS[:1])
-    result = CliRunner().invoke(main, ["batch", str(files.given), str(files.out), "none-such"])
-    assert result.exit_code == 1
-    assert not files.out.exists()
-
-
-@pytest.fixture
-def small_disk() -> Iterator[None]:
-    """No file of this process grows beyond two thousand bytes."""
-    resource = pytest.importorskip("resource")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    signal.signal(signal.SIGXFSZ, ignored)
-
-
-def test_a_full_disk_is_one_sentence_and_the_same_command_goes_on(files: Files, request: pytest.FixtureRequest) -> None:
-    files.write(*REQUESTS)
-    request.getfixturevalue("small_disk")
-    sentence = "cannot be written (File too large): see to its disk, then the same command resumes."
-    assert_refused(files.run(), f"'{files.out}' {sentence}")
-    assert 0 < len(files.answers()) < len(REQUESTS)
-    resource = pytest.importorskip("resource")
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-    assert files.run().exit_code == 0
-    assert len(files.answers()) == len(REQUESTS)
-
-
-def test_an_interruption_is_told_and_gone_on_from(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    files.write(*REQUESTS)
-    step, num_steps = Decoder.step, 0
-
-    def interrupted_step(self: Decoder) -> object:
-        nonlocal num_steps
-        num_steps += 1
-        if num_steps == 20:
-            os.kill(os.getpid(), signal.SIGINT)
-        return step(self)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Decoder, "step", interrupted_step)
-        result = files.run("--max-batch", "2")
-    assert (result.exit_code, result.stderr) == (130, "Interrupted.\n")
-    assert len(files.answers()) < len(REQUESTS)
-    assert files.run().exit_code == 0
-    assert len(files.answers()) == len(REQUESTS)
-
-
 def test_a_head_and_a_draft_model_are_taken_as_elsewhere(files: Files) -> None:
     files.write(*REQUESTS)
     assert_refused(files.run("--head", str(files.given)), "This package reports no hidden states")
@@ -319,12 +100,8 @@ def test_a_cluster_without_its_library_is_one_sentence(files: Files, monkeypatch
     assert_refused(files.run("--ray", "127.0.0.1:6379"), "A Ray cluster needs ray, which is missing: pip install")
 
 
-@pytest.mark.long
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no process groups")
-def test_kills_lose_and_repeat_nothing() -> None:
-    command = [sys.executable, "-m", "tests.durability.kill_batches", "--kills", "2", "--requests", "12"]
-    # A source tree is not installed: the command must be told where pytest found the packages.
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("2 kills")
+def test_a_model_that_is_none_leaves_no_output(files: Files) -> None:
+    files.write(*REQUESTS[:1])
+    result = CliRunner().invoke(main, ["batch", str(files.given), str(files.out), "none-such"])
+    assert result.exit_code == 1
+    assert not files.out.exists()
