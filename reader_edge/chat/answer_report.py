@@ -103,7 +103,8 @@ def _pass_times(engine: Engine, stats: GenerationStats) -> str:
     )
     if not pass_times.has(1):
         return f"not measured; assumed relative to one node: {curve}"
-    return f"{1e3 * times[1]:.2f} ms for one node; relative to it {curve}"
+    doubt = "; in doubt, as other work ran while they were measured" if pass_times.is_in_doubt(1) else ""
+    return f"{1e3 * times[1]:.2f} ms for one node; relative to it {curve}{doubt}"
 
 
 def _by_source(stats: GenerationStats) -> str:

@@ -34,4 +34,5 @@ def cost(model: str | None, batch: int, config: "reader_edge.EngineConfig", redo
     table = figures_table(title, "nodes", *(f"past {past}" for past in measured.pasts))
     for column, width in enumerate(measured.widths):
         table.add_row(str(width), *(f"{1e3 * t[column]:.2f} ({t[column] / t[0]:.2f})" for t in measured.seconds))
-    print_report(table, f"A row of logits: {1e3 * measured.row_s:.3f} ms")
+    doubt = f"In doubt: rounds were {measured.spread:.0%} apart, as they are beside other work." * measured.is_in_doubt
+    print_report(table, f"A row of logits: {1e3 * measured.row_s:.3f} ms", *filter(None, [doubt]))

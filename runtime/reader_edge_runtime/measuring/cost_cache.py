@@ -1,6 +1,7 @@
 """Measured costs, kept in the user's cache directory for the machine and package they were measured with."""
 
 import json
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
@@ -14,11 +15,12 @@ from reader_edge_runtime.measuring.machine_key import machine_key
 from reader_edge_runtime.measuring.pass_cost import MAX_WIDTH, PassCost, measure_pass_cost
 from reader_edge_runtime.target import Target
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 
 MAX_FILE_BYTES = 1 << 20
 _MAX_PAST = 1 << 28  # the longest context that a manifest may have
 _MAX_SECONDS = 3600.0
+_MOST_MEASURED = 3  # times, where the first ones are in doubt
 
 
 def load_or_measure(
@@ -30,17 +32,20 @@ def load_or_measure(
 ) -> PassCost:
     """The cost of a model's passes on this machine: from the cache, else measured (a few seconds) and kept.
 
-    A cache that cannot be written is no error: the next start measures again.
+    A cost that is in doubt is measured again at the next starts, and the lesser times are kept. A cache that cannot be
+    written is no error: the next start measures again.
     """
     path = cost_path(target, threads, batch_size)
-    cost = None if is_redone else _read(path, batch_size)
-    if cost is None:
-        cost = measure_pass_cost(target, batch_size, on_progress=on_progress)
+    kept = None if is_redone else _read(path, batch_size)
+    if kept is None or (kept.is_in_doubt and kept.num_measured < _MOST_MEASURED):
+        measured = measure_pass_cost(target, batch_size, on_progress=on_progress)
+        cost = measured if kept is None else kept.merged(measured)
         fields = asdict(cost) | {"seconds": cost.seconds.tolist()}
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_file(path, json.dumps(fields).encode())
-    return cost
+        return cost
+    return kept
 
 
 def forget_cost(target: Target, threads: int, batch_size: int) -> None:
@@ -77,7 +82,10 @@ def parse_cost(fields: dict[str, object], batch_size: int) -> PassCost:
     padding_share = float(str(fields.get("padding_share", 1.0)))
     if not 0 <= padding_share <= 1:
         raise ValueError("padding_share is no share")
-    return PassCost(batch_size, pasts, widths, seconds, row_s, padding_share)
+    spread, num_measured = float(str(fields.get("spread", 0.0))), fields.get("num_measured", 1)
+    if not 0 <= spread < math.inf or type(num_measured) is not int or num_measured < 1:
+        raise ValueError("spread is no share, or nothing was measured")
+    return PassCost(batch_size, pasts, widths, seconds, row_s, padding_share, spread, num_measured)
 
 
 def _ascending(values: object, most: int) -> tuple[int, ...]:

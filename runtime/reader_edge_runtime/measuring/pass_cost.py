@@ -2,6 +2,7 @@
 
 T(B, n, past) is piecewise and not convex, so it is measured: passes over a grid of widths, interleaved, each twice in a
 row, since the first one after others is slower; and of each cell the fastest, because a busy neighbour only adds time.
+How far the second fastest round is behind says whether there was one.
 Where a wider pass takes less, or two narrower ones together, that bounds what a pass needs to take.
 """
 
@@ -24,6 +25,9 @@ MAX_CACHED_ROWS = 8192  # of all texts of a batch
 
 _MIN_ROUNDS = 2
 _MAX_ROUNDS = 6
+# Of a 135M on a shared machine, T(8)/T(1) lay from 2.3 to 2.8 in four measurements below this, and from 1.6 to 4.2 in
+# eight above it.
+_MOST_SPREAD = 0.2
 _PASSES = 2  # of a cell in a round
 _ROW_ROUNDS = 5
 _MAX_GRID_S = 10.0  # what a slow model's grid may take: somebody waits for the first word
@@ -37,7 +41,9 @@ class PassCost:
     """Measured pass times of a batch size: seconds, float64 (P, W), at P committed lengths and W tree sizes, ascending.
 
     row_s: seconds that the logits of one more row take; 0 where they were not measured. padding_share: what a node
-    takes that only fills a tree of a batch up, as a share of what others take, from 0 to 1.
+    takes that only fills a tree of a batch up, as a share of what others take, from 0 to 1. spread: by how much a
+    cell's second fastest round took longer than its fastest, as a share; the median of the cells. num_measured: how
+    often all was measured.
     """
 
     batch_size: int
@@ -46,6 +52,23 @@ class PassCost:
     seconds: Float64Array
     row_s: float = 0.0
     padding_share: float = 1.0
+    spread: float = 0.0
+    num_measured: int = 1
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether other work seems to have run meanwhile."""
+        return self.spread > _MOST_SPREAD
+
+    def merged(self, other: "PassCost") -> "PassCost":
+        """The lesser times of two measurements; not in doubt where one was not, or where they agree."""
+        num_measured = self.num_measured + other.num_measured
+        if (self.pasts, self.widths) != (other.pasts, other.widths):
+            return replace(other, num_measured=num_measured)
+        pair = np.stack([self.seconds, other.seconds])
+        calmer = min(self, other, key=lambda cost: cost.spread)
+        spread = min(calmer.spread, _spread(pair.reshape(2, -1)))
+        return replace(calmer, seconds=pair.min(axis=0), spread=spread, num_measured=num_measured)
 
     def bounded(self) -> "PassCost":
         """What passes need to take, as plans have it: where others take less, that bounds what was measured."""
@@ -93,12 +116,19 @@ def measure_pass_cost(
         )
         if on_progress is not None:
             on_progress(len(rounds), _MAX_ROUNDS)
-    seconds = np.array(rounds).min(axis=0).reshape(len(grid.pasts), len(grid.widths))
+    times = np.array(rounds)
+    seconds = times.min(axis=0).reshape(len(grid.pasts), len(grid.widths))
     num_row_rounds = _ROW_ROUNDS if grid.num_passes == _PASSES else 1
     row_s = _row_seconds(target, cache, batch_size, grid.pasts[0], grid.widths[-1], num_row_rounds)
     padding_share = _padding_share(target, cache, batch_size, grid.pasts[0], grid.widths[-1])
     target.release_memory()  # drafts are seldom as wide
-    return PassCost(batch_size, grid.pasts, grid.widths, seconds, row_s, padding_share)
+    return PassCost(batch_size, grid.pasts, grid.widths, seconds, row_s, padding_share, _spread(times))
+
+
+def _spread(times: Float64Array) -> float:
+    """See PassCost; times: of rounds (at least 2) by cells."""
+    fastest, second = np.sort(times, axis=0)[:2]
+    return float(np.median(second / fastest - 1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,38 @@ def test_second_load_reads_what_the_first_measured(target: HostTarget, num_measu
     assert num_measured == [4, 4]
 
 
+@pytest.mark.parametrize(
+    ("spreads", "seconds", "is_in_doubt"),
+    [
+        ([0.02], [4.0], False),
+        ([0.5, 0.02], [4.0, 3.0], False),
+        ([0.5, 0.5], [4.0, 3.9], False),  # they agree
+        ([0.5, 0.5, 0.5], [4.0, 9.0, 3.0], True),
+    ],
+)
+def test_a_cost_in_doubt_is_measured_again_and_the_lesser_times_are_kept(
+    spreads: list[float],
+    seconds: list[float],
+    is_in_doubt: bool,
+    target: HostTarget,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """At the next starts, until there is no doubt, or three times."""
+    made = iter(zip(spreads, seconds, strict=True))
+
+    def measure(target: Target, batch_size: int, on_progress: object = None) -> PassCost:
+        spread, each = next(made)
+        return PassCost(batch_size, (10,), (1,), np.array([[each]]), spread=spread)
+
+    monkeypatch.setattr(cost_cache, "measure_pass_cost", measure)
+    monkeypatch.setattr(cost_cache, "user_cache_path", lambda name: tmp_path / name)
+    costs = [cost_cache.load_or_measure(target, 2, 1) for _ in range(5)]
+    assert next(made, None) is None
+    assert costs[-1].seconds.tolist() == [[min(seconds)]]
+    assert (costs[-1].num_measured, costs[-1].is_in_doubt) == (len(spreads), is_in_doubt)
+
+
 def test_another_thread_count_or_batch_size_is_measured_anew(target: HostTarget, num_measured: list[int]) -> None:
     cost_cache.load_or_measure(target, threads=1, batch_size=1)
     cost_cache.load_or_measure(target, threads=2, batch_size=1)
@@ -112,6 +144,8 @@ def test_a_cost_that_passes_outrun_is_measured_anew_at_the_next_start(
         '{"pasts": [10], "widths": [1], "seconds": [[1]], "row_s": [[]]}',
         '{"pasts": [10], "widths": [1], "seconds": [[1]], "row_s": 0, "padding_share": 1.5}',
         '{"pasts": [10], "widths": [1], "seconds": [[1]], "row_s": 0, "padding_share": NaN}',
+        '{"pasts": [10], "widths": [1], "seconds": [[1]], "row_s": 0, "spread": NaN}',
+        '{"pasts": [10], "widths": [1], "seconds": [[1]], "row_s": 0, "num_measured": 0}',
         " " * ((1 << 20) + 1),
     ],
 )

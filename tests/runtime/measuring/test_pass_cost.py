@@ -86,3 +86,19 @@ def test_what_padding_takes_is_told_by_one_wide_tree_among_narrow_ones(
     target = FakeTarget(make_manifest(6, max_context=4096))
     assert measure_pass_cost(target, 4, max_seconds=0.0).padding_share == pytest.approx(share)
     assert measure_pass_cost(target, 1, max_seconds=0.0).padding_share == 1  # alone, no tree is padded
+
+
+@pytest.mark.parametrize(("slowdown", "is_in_doubt"), [(1.02, False), (1.5, True)])
+def test_rounds_that_are_far_apart_leave_a_doubt(
+    slowdown: float, is_in_doubt: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds_done = 0
+
+    def note(done: int, total: int) -> None:
+        nonlocal rounds_done
+        rounds_done = done
+
+    monkeypatch.setattr(pass_cost, "_seconds", lambda *_: slowdown if rounds_done else 1.0)
+    cost = measure_pass_cost(FakeTarget(make_manifest(6, max_context=4096)), max_seconds=0.0, on_progress=note)
+    assert cost.is_in_doubt == is_in_doubt
+    assert cost.spread == pytest.approx(slowdown - 1)

@@ -48,6 +48,10 @@ class PassTimes:
         """Whether a batch size was measured."""
         return batch_size in self._costs
 
+    def is_in_doubt(self, batch_size: int) -> bool:
+        """Whether other work seems to have run while a batch size, or the one most like it, was measured."""
+        return self.is_measured and self._costs[self._nearest(batch_size)].is_in_doubt
+
     def seconds(self, batch_size: int, past: int, widest: int | None = None) -> list[float]:
         """Estimated seconds of a pass over `batch_size` trees of n nodes; entry 0 is infinite.
 
