@@ -1,17 +1,20 @@
 """`reader-edge bench cost`: it measures once, and shows what planning goes by."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from reader_edge.cli import main
+from reader_edge_runtime.measuring import pass_cost
 
 
 @pytest.fixture(autouse=True)
 def _cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(pass_cost, "_MOST_SPREAD", math.inf)  # tests run beside others
 
 
 def cost(runner: CliRunner, *arguments: str) -> Result:
