@@ -25,18 +25,14 @@ from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.package.graph_file import GraphFile
 from reader_edge_runtime.package.manifest import ATTENTIONS, GRAPH_NAME
-from tests.export.graph_runner import (
-    LENGTHS,
-    NUM_NODES,
-    GraphRunner,
-    ancestors,
-)
+from tests.export.architectures import ARCHITECTURES, LIMIT
+from tests.export.graph_runner import LENGTHS, NUM_NODES, GraphRunner, ancestors
 from tests.export.rotated_float_products import RotatedFloatProducts, unrounded_columns
 from tests.export.source_models import open_source
-from tests.tiny_models import MAX_CONTEXT, NUM_LAYERS, TINY_CONFIGS, TINY_MODELS, VOCAB_SIZE, tiny_config
+from tests.tiny_models import MAX_CONTEXT, TINY_CONFIGS, TINY_MODELS, VOCAB_SIZE, tiny_config
 
-LIMIT = 5e-6
 INT8_LIMIT = 0.1
+MIXTURES = [name for name in TINY_MODELS if is_mixture(tiny_config(name))]
 PROMPTS, TREE = (np.random.default_rng(size).integers(3, VOCAB_SIZE, (2, size)) for size in (max(LENGTHS), NUM_NODES))
 
 
@@ -57,74 +53,6 @@ class Traced:
             folder.mkdir()
             write_graph(self.graph, folder, options, self.calibration, self.source)
         return folder
-
-
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """What an architecture's layers hold, beyond plain causal attention.
-
-    name: as the README writes it. has_windows: attention to the last tokens only, where the config asks for it.
-    fuses_heads: query, key and value of a layer become one RotaryHeads. fuses_swiglu: gate and up become one SwiGLU.
-    num_biases: products of all layers with a bias, once those of the same rows are one.
-    num_cached: layers with keys and values of their own. num_layers: all of them. num_swiglus: if they fuse.
-    num_gathers: lookups at most. num_rerouted: nodes that rounding may send to other experts. limit: of errors in
-    logits, which grow with the layers.
-    """
-
-    name: str
-    has_windows: bool = False
-    fuses_heads: bool = False
-    fuses_swiglu: bool = False
-    num_biases: int = 0
-    num_cached: int = NUM_LAYERS
-    num_layers: int = NUM_LAYERS
-    num_gathers: int = 2
-    limit: float = LIMIT
-    num_swiglus: int = NUM_LAYERS
-    num_rerouted: int = 0
-
-
-ARCHITECTURES = {  # by the name of a tiny model
-    "llama": Architecture("llama", fuses_heads=True, fuses_swiglu=True),
-    "mistral": Architecture("mistral", has_windows=True, fuses_heads=True, fuses_swiglu=True),
-    "ministral3": Architecture("ministral3", has_windows=True, fuses_heads=True, fuses_swiglu=True),
-    "qwen2": Architecture("qwen2", has_windows=True, fuses_heads=True, fuses_swiglu=True, num_biases=2),
-    "qwen3": Architecture("qwen3", fuses_swiglu=True),
-    "gemma": Architecture("gemma", fuses_heads=True),
-    "gemma2": Architecture("gemma2", has_windows=True, fuses_heads=True),
-    "gemma3_text": Architecture("gemma3 (text)", has_windows=True),
-    "phi": Architecture("phi", num_biases=7),
-    "phi3": Architecture("phi3", has_windows=True, fuses_swiglu=True),
-    "smollm3": Architecture("smollm3", has_windows=True, fuses_heads=True, fuses_swiglu=True),
-    "gpt2": Architecture("gpt2", num_biases=8),
-    "granite": Architecture("granite", fuses_heads=True, fuses_swiglu=True),
-    "olmo2": Architecture("olmo2", fuses_swiglu=True),
-    "olmo3": Architecture("olmo3", has_windows=True, fuses_swiglu=True),
-    "exaone4": Architecture("exaone4", has_windows=True, fuses_swiglu=True),
-    "seed_oss": Architecture("seed_oss", fuses_heads=True, fuses_swiglu=True, num_biases=4),
-    "arcee": Architecture("arcee", fuses_heads=True, num_biases=8),
-    "cohere": Architecture("cohere", num_biases=4),
-    "cohere2": Architecture("cohere2", has_windows=True),
-    "lfm2": Architecture("lfm2", fuses_swiglu=True, num_biases=2, num_cached=1),
-    "qwen3_5_text": Architecture("qwen3_5 (text)", fuses_swiglu=True, num_biases=1, num_cached=1),
-    "granitemoehybrid": Architecture("granitemoehybrid", fuses_swiglu=True, num_cached=1),
-    "gemma4_text": Architecture(
-        "gemma4 (text)", has_windows=True, num_cached=3, num_layers=5, num_gathers=8, limit=2 * LIMIT
-    ),
-    "qwen3_moe": Architecture("qwen3_moe", fuses_swiglu=True, num_rerouted=2),
-    "gpt_oss": Architecture("gpt_oss", has_windows=True, num_biases=4, num_rerouted=2),
-    "qwen3_5_moe_text": Architecture(
-        "qwen3_5_moe (text)", fuses_swiglu=True, num_biases=1, num_cached=1, num_swiglus=2 * NUM_LAYERS, num_rerouted=2
-    ),
-    "lfm2_moe": Architecture("lfm2_moe", fuses_swiglu=True, num_biases=2, num_cached=1, num_rerouted=2),
-    "gemma4_text-experts": Architecture(
-        "gemma4 (text)", has_windows=True, num_cached=5, num_layers=5, num_gathers=8, limit=2 * LIMIT, num_rerouted=4
-    ),
-    "granitemoehybrid-experts": Architecture(
-        "granitemoehybrid", fuses_swiglu=True, num_cached=1, num_swiglus=2 * NUM_LAYERS, num_rerouted=2
-    ),
-}
-MIXTURES = [name for name in TINY_MODELS if is_mixture(tiny_config(name))]
 
 
 @pytest.fixture(scope="module")
