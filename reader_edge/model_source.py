@@ -21,7 +21,8 @@ from reader_edge_runtime.assembly import open_sources
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.errors import CatalogueError, PackageError, TokenizerError
-from reader_edge_runtime.package.manifest import FORMAT_VERSION, MANIFEST_NAME, TOKENIZER_NAME
+from reader_edge_runtime.package.manifest import MANIFEST_NAME, TOKENIZER_NAME
+from reader_edge_runtime.package.manifest_file import FORMAT_VERSION
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 MODEL_VARIABLE = "READER_EDGE_MODEL"

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME, file_entry, write_manifest
+from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME, file_entry
+from reader_edge_runtime.package.manifest_file import write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 
 NORMS = ("RMSNormalization", "Pow")  # with what a norm begins; its input is the sum of the layers below

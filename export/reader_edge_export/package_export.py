@@ -43,8 +43,8 @@ from reader_edge_runtime.package.manifest import (
     FileEntry,
     Manifest,
     file_entry,
-    write_manifest,
 )
+from reader_edge_runtime.package.manifest_file import write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.tokenizer import Tokenizer
 

@@ -21,7 +21,8 @@ from reader_edge_export.successors import about_num_parameters
 from reader_edge_runtime.atomic_file import check_writable, clear_leftovers, temporary_name, write_failure
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable, max_table_bytes
 from reader_edge_runtime.errors import ExportError, PackageError
-from reader_edge_runtime.package.manifest import SUCCESSORS_NAME, Manifest, file_entry, write_manifest
+from reader_edge_runtime.package.manifest import SUCCESSORS_NAME, Manifest, file_entry
+from reader_edge_runtime.package.manifest_file import write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.tokenizer import Tokenizer
 

@@ -24,7 +24,8 @@ from platformdirs import user_cache_path
 from reader_edge.catalogue.disk import folder_bytes
 from reader_edge_runtime.atomic_file import clear_leftovers, temporary_name, write_file
 from reader_edge_runtime.errors import CatalogueError, PackageError
-from reader_edge_runtime.package.manifest import MANIFEST_NAME, Manifest, read_manifest
+from reader_edge_runtime.package.manifest import MANIFEST_NAME, Manifest
+from reader_edge_runtime.package.manifest_file import read_manifest
 
 _NAME_FILE = "name"
 _MAX_NAME_BYTES = 4096

@@ -25,7 +25,7 @@ def tune(model: str, source: str | None) -> None:
     from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, work_progress
     from reader_edge.terminal.control_characters import visible
     from reader_edge_export.tuning import tune_package
-    from reader_edge_runtime.package.manifest import read_manifest
+    from reader_edge_runtime.package.manifest_file import read_manifest
 
     package, measured_against = find_tunable(model, source)
     with work_progress(f"Tuning {model}") as work, model_around(package).locked():

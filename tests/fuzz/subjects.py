@@ -23,7 +23,8 @@ from reader_edge_runtime.errors import ReaderEdgeError
 from reader_edge_runtime.measuring import cost_cache
 from reader_edge_runtime.measuring.pass_cost import PassCost
 from reader_edge_runtime.package.graph_file import GraphFile
-from reader_edge_runtime.package.manifest import GRAPH_NAME, MANIFEST_NAME, write_manifest
+from reader_edge_runtime.package.manifest import GRAPH_NAME, MANIFEST_NAME
+from reader_edge_runtime.package.manifest_file import write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.conversation import Conversation
 from reader_edge_runtime.text.template.chat_template import ChatTemplate

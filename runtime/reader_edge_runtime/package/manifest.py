@@ -1,7 +1,5 @@
 """What a model package says of itself, and the names of its files: shared truth of export and runtime.
 
-The manifest is JSON in the package's folder, written whole and believed only field by field.
-
 Graph contract
 (B sequences, N nodes, M visible KV rows, R logit rows, S slot rows, H KV heads, D head size, V vocabulary, K top_k):
 
@@ -30,18 +28,12 @@ Masks are added to the attention scores: 0 where a node may look, MASKED elsewhe
 """
 
 import hashlib
-import json
 import math
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from reader_edge_runtime.atomic_file import write_file
-from reader_edge_runtime.errors import ManifestError, PackageError
-from reader_edge_runtime.outside.plain_file import check_plain_file
-from reader_edge_runtime.package.layer import Layer, read_layers
+from reader_edge_runtime.package.layer import Layer
 
 MANIFEST_NAME = "reader_edge.json"
 GRAPH_NAME = "model.onnx"
@@ -51,21 +43,13 @@ SUCCESSORS_NAME = "successors.bin"  # a drafter's; see reader_edge_runtime.draft
 TOKENIZER_NAME = "tokenizer.json"
 CHAT_TEMPLATE_NAME = "chat_template.jinja"
 TOOL_TEMPLATE_NAME = "chat_template_tool_use.jinja"  # for conversations with tools, where a model has two
-FORMAT_VERSION = 1  # of packages whose layers all have attention, of one size and with caches of their own
-LAYERED_VERSION = 2  # of packages that tell of each layer what it keeps
 MASKED = -1e30
 
 PRECISIONS = ("fp32", "fp16", "bf16", "int8", "int8-a16", "int4", "keep")
 QUANTIZED_PRECISIONS = ("int8", "int8-a16", "int4", "keep")  # weights are integers, and rows of activations too
 HALF_PRECISIONS = {"fp16": "float16", "bf16": "bfloat16"}  # and the KV cache's type
 ATTENTIONS = ("exact", "fast", "portable")
-
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]+[:/][\w.-]+", re.ASCII)  # smollm2:135m, OWNER/NAME
-_MAX_BYTES = 1 << 20
-_MAX_TEXT = 4096
 MAX_VOCAB = 1 << 24
-_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,136 +195,3 @@ class Manifest:
 def kv_row_size(kv_dtype: str, head_dim: int) -> int:
     """Numbers that a KV cache of this type keeps of a key or value: in int8, two tell how large the others are."""
     return head_dim + 2 if kv_dtype == "int8" else head_dim
-
-
-def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest into `folder`, last of the package's files; it appears whole or not at all."""
-    version = LAYERED_VERSION if manifest.layers else FORMAT_VERSION
-    fields = {"format": "reader-edge", "format_version": version, **asdict(replace(manifest, layers=()))}
-    del fields["layers"]
-    if manifest.layers:
-        fields["layers"] = [layer.fields() for layer in manifest.layers]
-    write_file(folder / MANIFEST_NAME, (json.dumps(fields, indent=1, sort_keys=True) + "\n").encode())
-
-
-def _is_like_a_name(path: Path) -> bool:
-    """Whether a path that leads nowhere may be meant as a model's name, which only the command line knows."""
-    return _NAME.fullmatch(path.as_posix()) is not None and not (path.parent.name and path.parent.exists())
-
-
-def read_manifest(folder: Path) -> Manifest:
-    """Read and check a folder's manifest. Raises PackageError (no such folder) or ManifestError."""
-    if not folder.is_dir():
-        named = f" (`reader-edge export {folder} FOLDER` writes one of that name)" if _is_like_a_name(folder) else ""
-        raise PackageError(f"No model package at '{folder}': give a folder written by 'reader-edge export'{named}.")
-    path = folder / MANIFEST_NAME
-    if not path.exists() and not path.is_symlink():
-        raise ManifestError(f"'{folder}' holds no {MANIFEST_NAME}: give a folder written by 'reader-edge export'.")
-    check_plain_file(path, ManifestError, "export or copy the package again")
-    num_bytes = path.stat().st_size
-    if num_bytes > _MAX_BYTES:
-        raise ManifestError(f"'{path}' has {num_bytes} bytes, more than a manifest may have: export again.")
-    try:
-        fields = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ManifestError(f"'{path}' is not valid JSON ({error}): export the model again.") from None
-    if not isinstance(fields, dict) or fields.get("format") != "reader-edge":
-        raise ManifestError(f"'{path}' is not a reader-edge manifest: export the model again.")
-    version = fields.get("format_version")
-    if type(version) is not int or version not in (FORMAT_VERSION, LAYERED_VERSION):
-        is_newer = isinstance(version, int) and version > LAYERED_VERSION
-        raise ManifestError(
-            f"'{path}' has format version {version!r:.80}, this runtime reads {FORMAT_VERSION} and {LAYERED_VERSION}: "
-            f"{'upgrade reader-edge' if is_newer else 'export it again'}."
-        )
-    return _checked(fields, path)
-
-
-def _size(most: int, least: int = 1) -> Callable[[Any], bool]:
-    return lambda value: type(value) is int and least <= value <= most
-
-
-def _mapping(is_usable: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda values: isinstance(values, dict) and all(_is_text(k) and is_usable(v) for k, v in values.items())
-
-
-def _is_text(value: object) -> bool:
-    """A short text that can be shown: no escape sequences, line breaks or lone surrogates."""
-    return isinstance(value, str) and len(value) <= _MAX_TEXT and value.isprintable()
-
-
-def _is_special(values: object) -> bool:
-    """Texts by name; unlike others they may hold what cannot be shown, as a line break."""
-    return isinstance(values, dict) and all(
-        _is_text(name) and isinstance(text, str) and len(text) <= _MAX_TEXT for name, text in values.items()
-    )
-
-
-def _is_figure(value: object) -> bool:
-    """A finite number that a float holds."""
-    return (isinstance(value, float) and math.isfinite(value)) or (type(value) is int and abs(value) < 1 << 53)
-
-
-_IS_USABLE: dict[str, Callable[[Any], bool]] = {
-    "architecture": _is_text,
-    "num_heads": _size(1 << 12),
-    "num_kv_heads": _size(1 << 12),
-    "head_dim": _size(1 << 12),
-    "num_layers": _size(1 << 12),
-    "vocab_size": _size(MAX_VOCAB),
-    "top_k": _size(256),
-    "max_context": _size(1 << 28),
-    "sliding_window": lambda value: value is None or _size(1 << 28)(value),
-    "precision": lambda value: value in PRECISIONS,
-    "attention": lambda value: value in ATTENTIONS,
-    "kv_dtype": lambda value: value in ("float32", "int8", *HALF_PRECISIONS.values()),
-    "eos_token_ids": lambda values: isinstance(values, list) and all(map(_size(MAX_VOCAB - 1, least=0), values)),
-    "bos_token_id": lambda value: value is None or _size(MAX_VOCAB, least=0)(value),
-    "source_name": _is_text,
-    "source_fingerprint": _is_text,
-    "exported_with": _mapping(_is_text),
-    "checks": _mapping(_is_figure),
-    "files": _mapping(lambda entry: isinstance(entry, dict)),
-    "kept_types": _mapping(_size(1 << 16)),
-    "hidden_size": lambda value: value is None or _size(1 << 20)(value),
-    "special_tokens": lambda value: value is None or _is_special(value),
-}
-
-
-def _checked(fields: dict[str, Any], path: Path) -> Manifest:
-    """The manifest of these fields. Raises ManifestError, which names the field and its value."""
-    fields = {"kept_types": {}, **fields}  # which older packages lack, the demo among them
-    values: dict[str, Any] = {name: fields.get(name) for name in _IS_USABLE}
-    for name, is_usable in _IS_USABLE.items():
-        _require(is_usable(values[name]), path, name, values[name])
-    for name, entry in fields["files"].items():
-        if not _FILE_NAME.fullmatch(name):
-            raise ManifestError(f"'{path}' lists {name!r:.80}, which is not a plain file name in its folder.")
-        num_bytes, sha256 = entry.get("num_bytes"), entry.get("sha256")
-        _require(_size((1 << 63) - 1, least=0)(num_bytes), path, f"size of {name}", num_bytes)
-        _require(isinstance(sha256, str) and _SHA256.fullmatch(sha256), path, f"checksum of {name}", sha256)
-    for name in (GRAPH_NAME, TOKENIZER_NAME):
-        if name not in fields["files"]:
-            raise ManifestError(f"'{path}' lists no {name}: export the model again.")
-    if fields["format_version"] == LAYERED_VERSION:
-        values["layers"] = _layers(fields.get("layers"), values["num_layers"], path)
-    values["eos_token_ids"] = tuple(fields["eos_token_ids"])
-    values["files"] = {name: FileEntry(each["num_bytes"], each["sha256"]) for name, each in fields["files"].items()}
-    return Manifest(**values)
-
-
-def _layers(values: Any, num_layers: int, path: Path) -> tuple[Layer, ...]:
-    """Raises ManifestError, with the first layer that is unusable."""
-    _require(isinstance(values, list) and len(values) == num_layers, path, "layers", values)
-    try:
-        return read_layers(values)
-    except ValueError as error:
-        number = int(str(error))
-        raise ManifestError(
-            f"'{path}' has an unusable layer {number} ({values[number]!r:.80}): export the model again."
-        ) from None
-
-
-def _require(is_usable: object, path: Path, name: str, value: object) -> None:
-    if not is_usable:
-        raise ManifestError(f"'{path}' has an unusable {name} ({value!r:.80}): export the model again.")

@@ -8,7 +8,8 @@ from pathlib import Path
 from reader_edge_runtime.errors import IntegrityError, PackageError
 from reader_edge_runtime.outside.plain_file import check_plain_file
 from reader_edge_runtime.package.graph_file import GraphFile
-from reader_edge_runtime.package.manifest import Manifest, read_manifest, sha256_of
+from reader_edge_runtime.package.manifest import Manifest, sha256_of
+from reader_edge_runtime.package.manifest_file import read_manifest
 
 _GRAPH_SUFFIX = ".onnx"
 _MAX_NODES = 1 << 17  # with all functions unfolded; 100 layers have 10,000

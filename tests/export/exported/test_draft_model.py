@@ -18,7 +18,7 @@ from reader_edge_runtime import DraftSources
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.errors import DraftModelError, IntegrityError, PackageError
 from reader_edge_runtime.package.layer import Layer
-from reader_edge_runtime.package.manifest import read_manifest, write_manifest
+from reader_edge_runtime.package.manifest_file import read_manifest, write_manifest
 
 UNMEASURED = EngineConfig(is_calibrated=False)
 

@@ -20,7 +20,8 @@ from reader_edge_export.package_export import PackageExport
 from reader_edge_export.quantize import sensitive
 from reader_edge_export.quantize.compensation import Compensation
 from reader_edge_runtime.errors import ExportError
-from reader_edge_runtime.package.manifest import MANIFEST_NAME, SUCCESSORS_NAME, WEIGHTS_NAME, read_manifest
+from reader_edge_runtime.package.manifest import MANIFEST_NAME, SUCCESSORS_NAME, WEIGHTS_NAME
+from reader_edge_runtime.package.manifest_file import read_manifest
 
 TinyModel = Callable[[str], Path]
 NUM_ROUNDED, NUM_MATRICES = 9, 15  # matrices of the same rows are rounded as one

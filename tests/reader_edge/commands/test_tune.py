@@ -16,7 +16,8 @@ from reader_edge.commands.tune import tune
 from reader_edge_export import pipeline, tuning
 from reader_edge_export.options import ExportOptions, ExportReport
 from reader_edge_export.tuning import TuningReport
-from reader_edge_runtime.package.manifest import SUCCESSORS_NAME, file_entry, read_manifest, write_manifest
+from reader_edge_runtime.package.manifest import SUCCESSORS_NAME, file_entry
+from reader_edge_runtime.package.manifest_file import read_manifest, write_manifest
 from tests.reader_edge.package_copy import PackageCopy
 
 Tuned = list[tuple[Path, Path | None]]

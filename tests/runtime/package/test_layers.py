@@ -10,7 +10,8 @@ import pytest
 
 from reader_edge_runtime.errors import ManifestError
 from reader_edge_runtime.package.layer import Layer
-from reader_edge_runtime.package.manifest import MANIFEST_NAME, Manifest, read_manifest, write_manifest
+from reader_edge_runtime.package.manifest import MANIFEST_NAME, Manifest
+from reader_edge_runtime.package.manifest_file import read_manifest, write_manifest
 from tests.fake_target import make_manifest
 
 LAYERS = (

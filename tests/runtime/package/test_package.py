@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from reader_edge_runtime.errors import IntegrityError, ManifestError, PackageError
-from reader_edge_runtime.package.manifest import MANIFEST_NAME, SUCCESSORS_NAME, file_entry, write_manifest
+from reader_edge_runtime.package.manifest import MANIFEST_NAME, SUCCESSORS_NAME, file_entry
+from reader_edge_runtime.package.manifest_file import write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.fake_target import make_manifest
 from tests.runtime.package.onnx_bytes import external_tensor, function, message, model, node

@@ -11,7 +11,8 @@ from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models
 
 from reader_edge_runtime.errors import PromptError, TokenizerError
-from reader_edge_runtime.package.manifest import file_entry, write_manifest
+from reader_edge_runtime.package.manifest import file_entry
+from reader_edge_runtime.package.manifest_file import write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text import tokenizer_file as module
 from reader_edge_runtime.text.conversation import Conversation

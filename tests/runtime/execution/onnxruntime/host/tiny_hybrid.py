@@ -20,7 +20,8 @@ from reader_edge_export.operators.recurrent_operators import (
 )
 from reader_edge_export.trace.markers import MARKER_DOMAIN, TREE_ATTENTION
 from reader_edge_runtime.package.layer import Layer
-from reader_edge_runtime.package.manifest import GRAPH_NAME, TOKENIZER_NAME, Manifest, file_entry, write_manifest
+from reader_edge_runtime.package.manifest import GRAPH_NAME, TOKENIZER_NAME, Manifest, file_entry
+from reader_edge_runtime.package.manifest_file import write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.fake_target import make_manifest
 
