@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from reader_edge_export.sources.best_scores import SteadyTopk
 from reader_edge_export.sources.module import check_finite
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.stages import Advance, unseen
@@ -70,7 +71,8 @@ class LayeredModel:
 
     def run_layer(self, index: int, text: Text) -> torch.Tensor:
         """What a layer, whose weights are there, makes of a text's hidden states (1, N, E)."""
-        hidden: torch.Tensor = self.layers[index](text.hidden, **text.arguments[index])
+        with SteadyTopk():
+            hidden: torch.Tensor = self.layers[index](text.hidden, **text.arguments[index])
         return hidden
 
     def head_logits(self, text: Text) -> torch.Tensor:

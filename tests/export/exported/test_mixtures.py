@@ -1,5 +1,6 @@
 """Mixtures of experts as packages: their bits, their states, and the blocks of files that they keep."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,14 @@ from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass, Target
 from tests.export.gguf_models import build_source, write_model
 from tests.export.source_models import layered, open_source
+from tests.export.sources.folder.expert_folders import copy_folder
 from tests.hybrid_states import check_random_trees
 from tests.tiny_models import TINY_MODELS, VOCAB_SIZE, build_tiny_model, tiny_config
 
 MIXTURES = [name for name in TINY_MODELS if is_mixture(tiny_config(name))]
 KEEPING = [name for name in MIXTURES if tiny_config(name)["model_type"] in (*RECURRENT, *UNEVEN)]
 _GRANITE = {"num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 64, "mamba_n_groups": 1}
+_ROUTER = re.compile(r"\.(router(\.layer|\.proj)?|gate)\.(weight|bias)$")
 TEXT = np.random.default_rng(0).integers(3, VOCAB_SIZE, 40).tolist()
 TinyModel = Callable[[str], Path]
 
@@ -56,6 +59,23 @@ def test_layers_without_experts_and_shares_that_are_not_one(changes: dict[str, A
     source = build_tiny_model("qwen3_moe", tmp_path / "source", **changes)
     export_model(source, tmp_path / "out", ExportOptions("fp32", check="quick"))
     assert ModelPackage.open(tmp_path / "out").manifest.checks["tree_logit_error"] < 2e-5
+
+
+@pytest.mark.parametrize(("model_type", "precision"), [*((each, "fp32") for each in MIXTURES), ("qwen3_moe", "int8")])
+def test_experts_whose_scores_tie_are_chosen_as_in_the_source(model_type: str, precision: str, tmp_path: Path) -> None:
+    """Two pairs of equal rows; with six experts PyTorch's products give them scores that differ in the last bits."""
+
+    def pair_experts(tensors: dict[str, torch.Tensor]) -> None:
+        routers = [name for name in tensors if _ROUTER.search(name)]
+        assert routers
+        for router in (tensors[name] for name in routers):
+            router[-2:] = router[1:3].clone()
+
+    source = build_tiny_model(model_type, tmp_path / "source")
+    paired = copy_folder(source, tmp_path / "paired", pair_experts)
+    export_model(paired, tmp_path / "out", ExportOptions(precision, check="quick"))
+    checks = ModelPackage.open(tmp_path / "out").manifest.checks
+    assert checks["tree_logit_error"] < 2e-5 if precision == "fp32" else checks["mean_kl_nats"] < 0.01
 
 
 def test_blocks_of_a_file_stay(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reader_edge_export.sources.second.second_mixture import best, mixed
+from reader_edge_export.sources.best_scores import best
+from reader_edge_export.sources.second.second_mixture import mixed
 from reader_edge_export.sources.second.second_reading import SecondReading, rotated
 from reader_edge_export.sources.second.second_rotary import Rotary
 from reader_edge_export.sources.second.second_weights import Tensors

@@ -8,12 +8,6 @@ from torch import Tensor
 Bend = Callable[[int, Tensor], Tensor]  # what an expert makes of rows (n, E): (n, E)
 
 
-def best(scores: Tensor, num_chosen: int) -> tuple[Tensor, Tensor]:
-    """scores (N, X) -> the best of each row and whose they are, (N, k); the first of those that are alike."""
-    ordered, places = torch.sort(scores, dim=-1, descending=True, stable=True)
-    return ordered[:, :num_chosen], places[:, :num_chosen]
-
-
 def mixed(x: Tensor, chosen: Tensor, shares: Tensor, bend: Bend) -> Tensor:
     """x (N, E), each row through its experts (N, k), which count by their shares (N, k) -> (N, E)."""
     output = torch.zeros_like(x)

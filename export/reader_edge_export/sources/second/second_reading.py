@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from reader_edge_export.sources.best_scores import best
 from reader_edge_export.sources.second.second_config import COHERE, GEMMA, GRANITE, SecondConfig
-from reader_edge_export.sources.second.second_mixture import best, mixed
+from reader_edge_export.sources.second.second_mixture import mixed
 from reader_edge_export.sources.second.second_recurrence import convolved, gated_delta, mamba2, unit
 from reader_edge_export.sources.second.second_rotary import Rotary
 from reader_edge_export.sources.second.second_weights import Tensors
