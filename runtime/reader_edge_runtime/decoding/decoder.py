@@ -11,17 +11,17 @@ from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.draft_permission import UNCHECKED, DraftPermission
 from reader_edge_runtime.decoding.kv_budget import FIRST_CAPACITY, KvBudget
 from reader_edge_runtime.decoding.planning.planner import Planner, StepPlan
+from reader_edge_runtime.decoding.prefill import Prefill
 from reader_edge_runtime.decoding.prompt_pace import PromptPace
 from reader_edge_runtime.decoding.recorder import Recorder, recorded
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.scheduler import Scheduler
-from reader_edge_runtime.decoding.slots import LOOSE_END, Slots
+from reader_edge_runtime.decoding.scorer import Scorer
+from reader_edge_runtime.decoding.slots import Slots
 from reader_edge_runtime.decoding.verification import Verification, walk
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import Drafter, DraftRequest
-from reader_edge_runtime.target import ForwardResult, Pass, Target
-
-_MOST_PROMPT_LOGITS = 64  # tokens of a prompt whose logits are read in one pass: a row of them may take a megabyte
+from reader_edge_runtime.target import ForwardResult, Target
 
 
 class Decoder:
@@ -63,12 +63,21 @@ class Decoder:
         self._permission = permission
         self.prompt_pace = PromptPace()
         self.on_advance: Callable[[], object] | None = None
-        self.on_logits: Callable[[Request, Float32Array], None] | None = None
         self.recorder = Recorder()
+        self._scorer = Scorer(target, self.cache, drafter)
+        self._prefill = Prefill(self._scorer, self.slots, permission, config.prefill_chunk)
 
     @property
     def permission(self) -> DraftPermission:
         return self._permission
+
+    @property
+    def on_logits(self) -> Callable[[Request, Float32Array], None] | None:
+        return self._scorer.on_logits
+
+    @on_logits.setter
+    def on_logits(self, on_logits: Callable[[Request, Float32Array], None] | None) -> None:
+        self._scorer.on_logits = on_logits
 
     def submit(
         self,
@@ -195,20 +204,7 @@ class Decoder:
         for request in self.running:
             with request.catching_errors():
                 request.prepare()
-        return self._pass(0, trees, [range(len(tree)) for tree in trees], self.running, self._num_kept)
-
-    def _pass(
-        self, first_slot: int, trees: list[DraftTree], rows: list[range], choosers: Sequence[Request], num_kept: int
-    ) -> ForwardResult:
-        """Score trees, and ask for what these requests need to choose from them. num_kept: see `Pass`."""
-        wants_logits = wants_scores = False
-        wants_hidden_states = self.drafter.wants_hidden_states
-        for request in choosers:
-            wants_logits |= request.needs_logits or request.is_reading_prompt or self.on_logits is not None
-            wants_scores |= request.config.is_scored
-            wants_hidden_states |= request.acceptance.wants_hidden_states
-        wanted = Pass(first_slot, trees, rows, wants_logits, wants_scores, wants_hidden_states, num_kept)
-        return self.target.forward(self.cache, wanted)
+        return self._scorer.score(0, trees, [range(len(tree)) for tree in trees], self.running, self._num_kept)
 
     @recorded
     def _verify(self, trees: list[DraftTree], result: ForwardResult) -> list[Verification | None]:
@@ -222,8 +218,8 @@ class Decoder:
         return verifications
 
     def _walk(self, request: Request, tree: DraftTree, result: ForwardResult, b: int) -> Verification:
-        peek = partial(request.peek, result, b, reads_logits=self.on_logits is not None)
-        take = partial(self._take, request, result, b)
+        peek = partial(self._scorer.peek, request, result, b)
+        take = partial(self._scorer.take, request, result, b)
         is_single = len(tree) == 1 and len(result.top_ids) == 1
         margin = self.near_tie_margin if request.takes_best and not is_single else 0.0
         return walk(request.acceptance, Choices(tree, result, b, peek, request.allows), take, margin)
@@ -247,21 +243,9 @@ class Decoder:
     def _redecide(self, slot: int, request: Request) -> int:
         """The token after the pending one, from a pass of that alone."""
         request.stats.num_redecided_tokens += 1
-        result = self._pass(slot, [DraftTree.root(request.token_ids[-1])], [range(1)], [request], num_kept=1)
+        result = self._scorer.score(slot, [DraftTree.root(request.token_ids[-1])], [range(1)], [request], num_kept=1)
         self.cache.commit(slot, [0])
-        return self._emit_choice(request, result, 0)
-
-    def _emit_choice(self, request: Request, result: ForwardResult, row: int) -> int:
-        """Emit what the target itself chooses after a row of a pass over this request alone."""
-        token_id = request.peek(result, 0, row, self.on_logits is not None)
-        self._take(request, result, 0, row, token_id)
-        return token_id
-
-    def _take(self, request: Request, result: ForwardResult, b: int, row: int, token_id: int) -> bool:
-        """Emit a token after row (b, row) of a pass; True when it is the last."""
-        if self.on_logits is not None:
-            self.on_logits(request, result.wanted_logits[b, row])
-        return request.take(result, b, row, token_id)
+        return self._scorer.take_choice(request, result, 0)
 
     @recorded
     def _learn(self, plan: StepPlan, verifications: list[Verification | None], result: ForwardResult) -> None:
@@ -294,42 +278,14 @@ class Decoder:
                 requests.append(request)
             self.recorder.start()
             with request.catching_errors():
-                num_scored += self._score_chunk(request)
+                if request is not self.scheduler.prefilling:
+                    self.scheduler.admit(request)
+                num_scored += self._prefill.score_chunk(request, len(self.running), self.planner)
             request.stats.prefill_s += self.recorder.lap()
             if request.num_output_tokens or not request.is_running:
                 self.scheduler.promote()
                 self._release_ended()
         return requests
-
-    def _score_chunk(self, request: Request) -> int:
-        """Write the KV rows of a prompt's next chunk, and return its tokens; the last one emits the first token."""
-        if request is not self.scheduler.prefilling:
-            self.scheduler.admit(request)
-        slot = len(self.running)
-        length = self.cache.lengths[slot]
-        size = self.config.prefill_chunk or self.target.prefill_chunk(length)
-        is_read = request.is_reading_prompt
-        size = min(size, _MOST_PROMPT_LOGITS) if is_read else size
-        end = self.slots.chunk_end(length, size, request.num_prompt_tokens)
-        tree = DraftTree.chain(request.token_ids[length:end])
-        num_wanted = self.drafter.num_harvested_rows
-        if self.permission.max_rows is not None:
-            num_wanted = min(num_wanted, self.permission.max_rows)  # the first token is chosen from these rows
-        rows = self.planner.prompt_rows(request, length, len(tree), num_wanted)
-        is_last = length + len(tree) == request.num_prompt_tokens
-        scored = range(len(tree)) if is_read else rows
-        num_kept = max(len(tree) - LOOSE_END, 0) if is_last else len(tree)
-        result = self._pass(slot, [tree], [scored], [request] if is_last or is_read else [], num_kept)
-        self.cache.commit(slot, range(len(tree)))
-        self.slots.note_chunk(length, is_last)
-        if is_read:
-            request.read_prompt(result, length, len(tree))
-            result = result.from_row(rows.start)
-        if is_last:
-            self._emit_choice(request, result, len(rows) - 1)
-        if request.drafter is not None:
-            request.drafter.observe(result.scored(0, tree, rows, length, self.target.manifest.vocab_size))
-        return len(tree)
 
     def _release_ended(self) -> None:
         for request in self.scheduler.take_ended():

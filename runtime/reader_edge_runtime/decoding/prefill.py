@@ -1,0 +1,56 @@
+"""Prefill: a prompt is scored chunk by chunk, and its last chunk chooses the first token of the answer."""
+
+from reader_edge_runtime.decoding.draft_permission import DraftPermission
+from reader_edge_runtime.decoding.planning.planner import Planner
+from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.decoding.scorer import Scorer
+from reader_edge_runtime.decoding.slots import LOOSE_END, Slots
+from reader_edge_runtime.draft_tree import DraftTree
+
+_MOST_PROMPT_LOGITS = 64  # tokens of a prompt whose logits are read in one pass: a row of them may take a megabyte
+
+
+class Prefill:
+    """Scores prompts. chunk_tokens: of one in a pass, at most; 0 leaves that to the target."""
+
+    def __init__(self, scorer: Scorer, slots: Slots, permission: DraftPermission, chunk_tokens: int) -> None:
+        self._scorer = scorer
+        self._slots = slots
+        self._permission = permission
+        self._chunk_tokens = chunk_tokens
+
+    def score_chunk(self, request: Request, slot: int, planner: Planner) -> int:
+        """Write the KV rows of a prompt's next chunk, and return its tokens; the last one emits the first token.
+
+        planner: decides of which rows the drafter learns.
+        """
+        cache = self._scorer.cache
+        length = cache.lengths[slot]
+        is_read = request.is_reading_prompt
+        tree = DraftTree.chain(request.token_ids[length : self._chunk_end(request, length)])
+        rows = planner.prompt_rows(request, length, len(tree), self._num_wanted_rows())
+        is_last = length + len(tree) == request.num_prompt_tokens
+        scored = range(len(tree)) if is_read else rows
+        num_kept = max(len(tree) - LOOSE_END, 0) if is_last else len(tree)
+        result = self._scorer.score(slot, [tree], [scored], [request] if is_last or is_read else [], num_kept)
+        cache.commit(slot, range(len(tree)))
+        self._slots.note_chunk(length, is_last)
+        if is_read:
+            request.read_prompt(result, length, len(tree))
+            result = result.from_row(rows.start)
+        if is_last:
+            self._scorer.take_choice(request, result, len(rows) - 1)
+        if request.drafter is not None:
+            vocab_size = self._scorer.target.manifest.vocab_size
+            request.drafter.observe(result.scored(0, tree, rows, length, vocab_size))
+        return len(tree)
+
+    def _chunk_end(self, request: Request, length: int) -> int:
+        size = self._chunk_tokens or self._scorer.target.prefill_chunk(length)
+        size = min(size, _MOST_PROMPT_LOGITS) if request.is_reading_prompt else size
+        return self._slots.chunk_end(length, size, request.num_prompt_tokens)
+
+    def _num_wanted_rows(self) -> int:
+        """Rows of a prompt's end that the drafter would learn from; the first token is chosen from the last."""
+        num_wanted, most = self._scorer.drafter.num_harvested_rows, self._permission.max_rows
+        return num_wanted if most is None else min(num_wanted, most)
