@@ -19,7 +19,7 @@ from reader_edge_runtime.errors import (
     ExportError,
     InstallationError,
 )
-from reader_edge_runtime.package.manifest import GRAPH_NAME, MANIFEST_NAME
+from reader_edge_runtime.package.manifest import FORM_PROPERTY, GRAPH_NAME, MANIFEST_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.tiny_models import MAX_CONTEXT, VOCAB_SIZE, build_tiny_model
 
@@ -43,6 +43,19 @@ def test_a_package_is_whole_and_says_what_it_is(exported: Exported, tiny_model: 
     assert manifest.checks["tree_logit_error"] < 5e-6
     assert manifest.checks["greedy_tokens"] == 64
     assert manifest.checks["tree_rows_equal"] == 1
+
+
+@pytest.mark.parametrize(
+    ("model_type", "precision", "form"),
+    [
+        ("gemma2", "fp32", "fp32, exact attention, 4 heads"),
+        ("gemma4_text-experts", "int8", "int8, exact attention, 4 heads"),
+    ],
+)
+def test_a_graph_says_what_its_manifest_does(model_type: str, precision: str, form: str, exported: Exported) -> None:
+    package = ModelPackage.open(exported(model_type, precision, "exact"))
+    model = onnx.load(package.folder / GRAPH_NAME, load_external_data=False)
+    assert {entry.key: entry.value for entry in model.metadata_props}[FORM_PROPERTY] == form == package.manifest.form
 
 
 def test_a_quantized_package_says_what_rounding_cost(exported: Exported) -> None:

@@ -26,12 +26,14 @@ from reader_edge_export.quantize.weight_storage import OnChoice, num_stored, sto
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.stages import Advance, Stages
 from reader_edge_runtime.package.manifest import (
+    FORM_PROPERTY,
     GRAPH_NAME,
     HALF_PRECISIONS,
     QUANTIZED_PRECISIONS,
     WEIGHTS_NAME,
     FileEntry,
     file_entry,
+    form_of,
 )
 
 TOP_K = 8
@@ -63,6 +65,8 @@ def write_graph(
         _lower(editor, options, calibration, journal, advance, on_choice)
         for value in model.graph.initializers.values():
             value.const_value = _written(value, weights, advance)
+    num_heads = source.skeleton.config.num_attention_heads
+    model.metadata_props[FORM_PROPERTY] = form_of(options.precision, options.attention, num_heads)
     ir.save(model, folder / GRAPH_NAME)
     onnx.checker.check_model(folder / GRAPH_NAME, full_check=True)
     return {GRAPH_NAME: file_entry(folder / GRAPH_NAME), WEIGHTS_NAME: weights.entry}

@@ -25,6 +25,8 @@ recurrent ones, a pass moves their states (P rows of capsules, C numbers each, b
 
 With the kv_dtype int8 a row of the KV cache has D + 2 numbers: see `reader_edge_export.lowering.cache_rows`.
 Masks are added to the attention scores: 0 where a node may look, MASKED elsewhere.
+The graph's metadata have the precision, attention and num_heads too (FORM_PROPERTY), which are compared when it is
+loaded. Graphs of older packages, the demo's among them, lack them: there the manifest's word is taken.
 """
 
 import hashlib
@@ -44,6 +46,7 @@ TOKENIZER_NAME = "tokenizer.json"
 CHAT_TEMPLATE_NAME = "chat_template.jinja"
 TOOL_TEMPLATE_NAME = "chat_template_tool_use.jinja"  # for conversations with tools, where a model has two
 MASKED = -1e30
+FORM_PROPERTY = "reader_edge.form"  # of the graph's metadata: what `form_of` gives
 
 PRECISIONS = ("fp32", "fp16", "bf16", "int8", "int8-a16", "int4", "keep")
 QUANTIZED_PRECISIONS = ("int8", "int8-a16", "int4", "keep")  # weights are integers, and rows of activations too
@@ -113,6 +116,11 @@ class Manifest:
     hidden_size: int | None = None
     special_tokens: Mapping[str, str] | None = None
     layers: tuple[Layer, ...] = ()
+
+    @property
+    def form(self) -> str:
+        """What the graph's metadata say of it too."""
+        return form_of(self.precision, self.attention, self.num_heads)
 
     @property
     def num_bytes(self) -> int:
@@ -190,6 +198,11 @@ class Manifest:
             for number, layer in enumerate(self.layers)
             for kind in layer.states
         }
+
+
+def form_of(precision: str, attention: str, num_heads: int) -> str:
+    """What a graph says of itself that neither its inputs nor its outputs tell."""
+    return f"{precision}, {attention} attention, {num_heads} heads"
 
 
 def kv_row_size(kv_dtype: str, head_dim: int) -> int:

@@ -145,14 +145,30 @@ def _checked(fields: dict[str, Any], path: Path) -> Manifest:
             raise ManifestError(f"'{path}' lists no {name}: export the model again.")
     if fields["format_version"] == LAYERED_VERSION:
         values["layers"] = _layers(fields.get("layers"), values["num_layers"], path)
+    _check_ids(values, path)
     values["eos_token_ids"] = tuple(fields["eos_token_ids"])
     values["files"] = {name: FileEntry(each["num_bytes"], each["sha256"]) for name, each in fields["files"].items()}
     return Manifest(**values)
 
 
+def _check_ids(values: dict[str, Any], path: Path) -> None:
+    """Raise ManifestError for a token that begins or ends texts and that the vocabulary does not have."""
+    named = {"eos_token_ids": values["eos_token_ids"], "bos_token_id": [values["bos_token_id"] or 0]}
+    for name, token_ids in named.items():
+        if others := [token_id for token_id in token_ids if token_id >= values["vocab_size"]]:
+            raise ManifestError(
+                f"'{path}' has token {others[0]} as {name}, but a vocab_size of {values['vocab_size']}: "
+                "export the model again."
+            )
+
+
 def _layers(values: Any, num_layers: int, path: Path) -> tuple[Layer, ...]:
     """Raises ManifestError, with the first layer that is unusable."""
-    _require(isinstance(values, list) and len(values) == num_layers, path, "layers", values)
+    _require(isinstance(values, list), path, "layers", values)
+    if len(values) != num_layers:
+        raise ManifestError(
+            f"'{path}' lists {len(values)} layers, but has a num_layers of {num_layers}: export the model again."
+        )
     try:
         return read_layers(values)
     except ValueError as error:

@@ -59,6 +59,12 @@ def test_memory_of_a_token_and_of_a_text_is_that_of_its_layers() -> None:
     assert make_manifest().state_bytes == 0
 
 
+def test_a_list_of_another_length_is_told_with_both_numbers(tmp_path: Path) -> None:
+    write_manifest(tmp_path, replace(layered(), num_layers=7))
+    with pytest.raises(ManifestError, match="lists 5 layers, but has a num_layers of 7: export the model again"):
+        read_manifest(tmp_path)
+
+
 def set_layer(number: int, **fields: Any) -> Callable[[dict[str, Any]], None]:
     return lambda manifest: manifest["layers"][number].update(fields)
 
@@ -68,7 +74,6 @@ def set_layer(number: int, **fields: Any) -> Callable[[dict[str, Any]], None]:
     [
         (lambda f: f.pop("layers"), "layers"),
         (lambda f: f.update(layers={}), "layers"),
-        (lambda f: f["layers"].pop(), "layers"),
         (lambda f: f.update(layers=[None] * 5), "layer 0"),
         (set_layer(0, kind="magic"), "layer 0"),
         (set_layer(0, kind=["attention"]), "layer 0"),

@@ -90,6 +90,8 @@ def test_missing_and_empty_folders_are_refused(tmp_path: Path) -> None:
         (lambda f: f.update(precision="fp8"), "precision"),
         (lambda f: f.update(attention="magic"), "attention"),
         (lambda f: f.update(eos_token_ids=[1.5]), "eos_token_ids"),
+        (lambda f: f.update(eos_token_ids=[0, 7], vocab_size=7), "token 7 as eos_token_ids, but a vocab_size of 7"),
+        (lambda f: f.update(bos_token_id=9, vocab_size=7), "token 9 as bos_token_id, but a vocab_size of 7"),
         (lambda f: f.update(checks={"kl": "low"}), "checks"),
         (lambda f: f.update(checks={"kl": float("nan")}), "checks"),
         (lambda f: f.update(checks={"kl": float("inf")}), "checks"),

@@ -2,7 +2,7 @@
 
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.wheel import ort
-from reader_edge_runtime.package.manifest import COMMIT_NAME, Manifest, kv_row_size
+from reader_edge_runtime.package.manifest import COMMIT_NAME, FORM_PROPERTY, Manifest, kv_row_size
 
 _TYPE_NAMES = {"float32": "float"}  # ONNX Runtime's, where they are not numpy's
 Tensors = dict[str, tuple[str, tuple[int, ...]]]  # name -> element type and shape
@@ -39,7 +39,7 @@ def output_tensors(manifest: Manifest, num_trees: int, num_rows: int) -> Tensors
 
 
 def check_contract(session: ort.InferenceSession, manifest: Manifest) -> None:
-    """Raise ProviderError where a graph's inputs and outputs are not what the manifest says."""
+    """Raise ProviderError where a graph's inputs and outputs, or its form, are not what the manifest says."""
     inputs = {node.name: node.shape for node in session.get_inputs()}
     types = {node.name: node.type for node in (*session.get_inputs(), *session.get_outputs())}
     outputs = {node.name: node.shape or [] for node in session.get_outputs()}  # ONNX lets an output go without
@@ -62,6 +62,9 @@ def check_contract(session: ort.InferenceSession, manifest: Manifest) -> None:
     for name, (_, shape) in promised.items():
         if len(shape) == 3:
             _check_shape(name, outputs[name], 3, {2: shape[2]})
+    form = session.get_modelmeta().custom_metadata_map.get(FORM_PROPERTY, manifest.form)  # older packages say none
+    if form != manifest.form:
+        raise ProviderError(f"The graph is {form!r:.80}, the manifest says {manifest.form!r}: export the model again.")
 
 
 def _check_names(kind: str, found: set[str], wanted: set[str]) -> None:

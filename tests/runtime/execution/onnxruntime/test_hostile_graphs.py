@@ -13,7 +13,7 @@ from reader_edge.cli import main
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
-from reader_edge_runtime.package.manifest import GRAPH_NAME
+from reader_edge_runtime.package.manifest import FORM_PROPERTY, GRAPH_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass
 from tests.reader_edge.package_copy import PackageCopy
@@ -55,6 +55,22 @@ def test_a_spoilt_graph_is_one_sentence(
     assert result.stderr.startswith("Error: ")
     assert result.stderr.count("\n") == 1
     assert words in result.stderr
+
+
+@pytest.mark.parametrize("change", [{"num_heads": 8}, {"precision": "int4"}, {"attention": "fast"}])
+def test_a_graph_of_another_form_than_the_manifest_says_is_refused(
+    change: dict[str, object], demo_folder: Path, tmp_path: Path
+) -> None:
+    package = PackageCopy(demo_folder, tmp_path / "package")
+    model = onnx.load(package.folder / GRAPH_NAME, load_external_data=False)
+    form = ModelPackage.open(package.folder).manifest.form
+    model.metadata_props.add(key=FORM_PROPERTY, value=form)
+    package.write_file(GRAPH_NAME, model.SerializeToString())
+    HostTarget.open(ModelPackage.open(package.folder))
+    package.change_manifest(**change)
+    spoilt = ModelPackage.open(package.folder)
+    with pytest.raises(ProviderError, match=f"The graph is '{form}', the manifest says '{spoilt.manifest.form}'"):
+        HostTarget.open(spoilt)
 
 
 def test_a_fault_inside_a_pass_is_one_sentence_and_the_next_pass_is_right(
