@@ -7,12 +7,7 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast
 
-from reader_edge_export.calibration.calibrate import (
-    calibrate,
-    expert_input_sizes,
-    input_sizes,
-    max_calibration_tokens,
-)
+from reader_edge_export.calibration.calibrate import calibrate, expert_input_sizes, input_sizes, max_calibration_tokens
 from reader_edge_export.calibration.calibration import Calibration
 from reader_edge_export.calibration.sensitivity import gradient_sizes, measure_sensitivity
 from reader_edge_export.checks.chat_check import ChatCheck, check_chats

@@ -49,12 +49,12 @@ class StoredModel:
     """A model's place in the cache.
 
     Its folder's name is made of the letters and the checksum of `name`, so that no name leads anywhere else.
-    name: of the catalogue or the hub, or the path of a model elsewhere. cache: None for this user's.
+    name: of the catalogue or the hub, or the path of a model elsewhere.
     """
 
-    def __init__(self, name: str, cache: Path | None = None) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.folder = _models(cache) / _folder_name(name)
+        self.folder = _models() / _folder_name(name)
 
     @property
     def is_stored(self) -> bool:
@@ -160,10 +160,10 @@ class StoredModel:
             self._lock_path.unlink()
 
 
-def stored_models(cache: Path | None = None) -> list[StoredModel]:
+def stored_models() -> list[StoredModel]:
     """Every model of which something is stored, by name."""
-    folders = [path for path in _models(cache).glob("[!.]*") if path.is_dir()]
-    models = [(folder, StoredModel(name, cache)) for folder in folders if (name := _read_name(folder))]
+    folders = [path for path in _models().glob("[!.]*") if path.is_dir()]
+    models = [(folder, StoredModel(name)) for folder in folders if (name := _read_name(folder))]
     ours = [model for folder, model in models if model.folder == folder and model.is_stored]
     return sorted(ours, key=lambda model: model.name)
 
@@ -175,8 +175,8 @@ def model_around(package: Path) -> StoredModel:
     return next(around, StoredModel(str(place)))
 
 
-def _models(cache: Path | None) -> Path:
-    return (cache or user_cache_path("reader-edge")) / "models"
+def _models() -> Path:
+    return user_cache_path("reader-edge") / "models"
 
 
 def _folder_name(name: str) -> str:

@@ -15,10 +15,7 @@ from tokenizers import Tokenizer
 
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.sources.find import find_source
-from reader_edge_runtime.errors import (
-    ExportError,
-    InstallationError,
-)
+from reader_edge_runtime.errors import ExportError, InstallationError
 from reader_edge_runtime.package.manifest import FORM_PROPERTY, GRAPH_NAME, MANIFEST_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.tiny_models import MAX_CONTEXT, VOCAB_SIZE, build_tiny_model

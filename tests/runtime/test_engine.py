@@ -17,9 +17,7 @@ from reader_edge_runtime import (
 )
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
-from reader_edge_runtime.errors import (
-    BusyError,
-)
+from reader_edge_runtime.errors import BusyError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.measuring.width_probe import WidthReport
 

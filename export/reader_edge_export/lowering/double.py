@@ -7,8 +7,9 @@ change with the number of rows. In float64 the orders differ by 1e-16 of the sum
 import numpy as np
 import onnx_ir as ir
 
+from reader_edge_export.lowering.exact_sums import float64
 from reader_edge_export.lowering.kv_rows import scatter_rows, visible_rows
-from reader_edge_export.onnx_graph.graph_editor import GraphEditor, Inputs
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.trace.markers import TreeAttentionMarker
 
 _DOUBLE = ir.DataType.DOUBLE
@@ -21,24 +22,20 @@ def lower_double(editor: GraphEditor, marker: TreeAttentionMarker) -> tuple[ir.V
     """
     present = scatter_rows(editor, marker)
     keys, values = (editor.cast(rows, _DOUBLE) for rows in visible_rows(editor, marker.mask, *present))
-    query = _double(editor, "Mul", [editor.cast(marker.query, _DOUBLE), _scalar(editor, marker.scale)])
+    query = float64(editor, "Mul", editor.cast(marker.query, _DOUBLE), _scalar(editor, marker.scale))
     folded = _reshaped(editor, query, 0, marker.num_kv_heads, -1, marker.head_dim)
-    scores = _double(editor, "MatMul", [folded, editor.transpose(keys, 0, 1, 3, 2)])
+    scores = float64(editor, "MatMul", folded, editor.transpose(keys, 0, 1, 3, 2))
     if marker.softcap:
         softcap = _scalar(editor, marker.softcap)
-        capped = _double(editor, "Tanh", [_double(editor, "Div", [scores, softcap])])
-        scores = _double(editor, "Mul", [capped, softcap])
+        capped = float64(editor, "Tanh", float64(editor, "Div", scores, softcap))
+        scores = float64(editor, "Mul", capped, softcap)
     mask = editor.cast(marker.mask, _DOUBLE)
     if marker.group_size > 1:
-        mask = _double(editor, "Tile", [mask, editor.int64s(1, 1, marker.group_size, 1)])
-    masked = _double(editor, "Add", [scores, mask])
+        mask = float64(editor, "Tile", mask, editor.int64s(1, 1, marker.group_size, 1))
+    masked = float64(editor, "Add", scores, mask)
     weights = editor.op("Softmax", [masked], {"axis": -1}, dtype=_DOUBLE)
-    mean = _reshaped(editor, _double(editor, "MatMul", [weights, values]), 0, marker.num_heads, -1, marker.head_dim)
+    mean = _reshaped(editor, float64(editor, "MatMul", weights, values), 0, marker.num_heads, -1, marker.head_dim)
     return editor.cast(mean, ir.DataType.FLOAT), *present
-
-
-def _double(editor: GraphEditor, op_type: str, inputs: Inputs) -> ir.Value:
-    return editor.op(op_type, inputs, dtype=_DOUBLE)
 
 
 def _scalar(editor: GraphEditor, value: float) -> ir.Value:
@@ -46,4 +43,4 @@ def _scalar(editor: GraphEditor, value: float) -> ir.Value:
 
 
 def _reshaped(editor: GraphEditor, value: ir.Value, *sizes: int) -> ir.Value:
-    return _double(editor, "Reshape", [value, editor.int64s(*sizes)])
+    return float64(editor, "Reshape", value, editor.int64s(*sizes))

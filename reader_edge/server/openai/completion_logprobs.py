@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 
+from reader_edge.server.completion_request import Json
 from reader_edge.server.openai.text_offsets import TextOffsets, prompt_offsets
 from reader_edge_runtime import GenerationChunk, GenerationResult
 from reader_edge_runtime.decoding.choosing.logprobs import TokenLogprob
 from reader_edge_runtime.text.tokenizer import Tokenizer
-
-Json = dict[str, object]
 
 
 class CompletionLogprobs:

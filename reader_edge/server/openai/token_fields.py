@@ -2,11 +2,11 @@
 
 from collections import deque
 
+from reader_edge.server.completion_request import Json
 from reader_edge_runtime import GenerationChunk, GenerationResult
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 Answered = GenerationChunk | GenerationResult
-Json = dict[str, object]
 
 
 def chat_logprobs(answered: Answered, tokenizer: Tokenizer) -> Json | None:

@@ -49,9 +49,9 @@ def cold_parameters() -> Float32Array:
     return parameters
 
 
-def shipped_parameters(path: Path = PRIORS) -> Float32Array:
-    """Parameters learned on recordings; `path`: others than those that ship, for tools that learn them."""
-    with np.load(path, allow_pickle=False) as file:
+def shipped_parameters() -> Float32Array:
+    """Parameters learned on recordings."""
+    with np.load(PRIORS, allow_pickle=False) as file:
         priors: Float32Array = file["parameters"].astype(np.float32)
     _set_unrecorded_priors(priors)
     return priors

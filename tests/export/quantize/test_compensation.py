@@ -6,12 +6,7 @@ import torch
 
 from reader_edge_export.calibration.moments import InputMoments
 from reader_edge_export.quantize import compensation
-from reader_edge_export.quantize.compensation import (
-    BLOCK,
-    Compensation,
-    for_parts_of_outputs,
-    parts_of_outputs,
-)
+from reader_edge_export.quantize.compensation import BLOCK, Compensation, for_parts_of_outputs, parts_of_outputs
 from tests.export.moments import moments_of
 
 

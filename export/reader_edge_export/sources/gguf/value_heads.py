@@ -6,9 +6,8 @@ transformers has those of a key head side by side.
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Order = npt.NDArray[np.int64]
+from reader_edge_runtime.arrays import Int64Array
 
 _BEHIND_KEYS = ("in_proj_qkv.weight", "conv1d.weight")  # which queries and keys are in front of
 _OF_VALUES = ("in_proj_z.weight",)
@@ -16,7 +15,7 @@ _OF_HEADS = ("in_proj_a.weight", "in_proj_b.weight", "A_log", "dt_bias")
 _READING = "out_proj.weight"
 
 
-def value_rows(config: Any, name: str) -> Order | None:
+def value_rows(config: Any, name: str) -> Int64Array | None:
     """Which of its rows in the file each row of a parameter is; None where they are in order."""
     if not _is_reordered(config, name):
         return None
@@ -30,7 +29,7 @@ def value_rows(config: Any, name: str) -> Order | None:
     return np.concatenate((np.arange(num_before), num_before + values)) if own in _BEHIND_KEYS else None
 
 
-def value_columns(config: Any, name: str) -> Order | None:
+def value_columns(config: Any, name: str) -> Int64Array | None:
     """The same of a parameter's columns."""
     is_reading = _is_reordered(config, name) and name.endswith(f".linear_attn.{_READING}")
     return _order(config, config.linear_value_head_dim) if is_reading else None
@@ -40,7 +39,7 @@ def _is_reordered(config: Any, name: str) -> bool:
     return ".linear_attn." in name and config.linear_num_value_heads != config.linear_num_key_heads
 
 
-def _order(config: Any, size: int) -> Order:
+def _order(config: Any, size: int) -> Int64Array:
     """By heads of so many values each."""
     heads = np.arange(config.linear_num_value_heads).reshape(-1, config.linear_num_key_heads).T.reshape(-1, 1)
     return (heads * size + np.arange(size)).reshape(-1)

@@ -12,14 +12,7 @@ from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, Engine
 from tests.reader_edge.server.conftest import Served
 from tests.reader_edge.server.contract_cases import OLLAMA_BODIES, Case, all_cases
-from tests.reader_edge.server.ollama_requests import (
-    CHAT,
-    PROMPT,
-    USER,
-    assert_refused,
-    lines,
-    whole,
-)
+from tests.reader_edge.server.ollama_requests import CHAT, PROMPT, USER, assert_refused, lines, whole
 
 
 def test_a_chat_has_no_more_messages_and_calls_than_openai_s(served: Served) -> None:
