@@ -11,6 +11,7 @@ import pytest
 
 from reader_edge_export.architectures import RECURRENT
 from reader_edge_export.quiet import quiet_libraries
+from reader_edge_export.sources import reading_check
 from reader_edge_export.sources.config_form import class_form
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.folder import folder_weights
@@ -115,6 +116,18 @@ def test_a_key_that_is_read_wrongly_is_caught(
     monkeypatch.setattr(folder_weights, "class_form", lambda config: class_form(config) | wrong)
     with pytest.raises(ParityError, match=rf"not what its config\.json says: the {words}"):
         load_model(source)
+
+
+@pytest.mark.parametrize(
+    "model_type", ["llama", "gemma4_text", "qwen3_5_moe_text", "granitemoehybrid-experts", "gpt_oss", "lfm2_moe"]
+)
+def test_what_rounding_alone_changes_is_no_other_model(
+    model_type: str, tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a deep model of random weights, in which it grows from layer to layer."""
+    source = find_source(tiny_model(model_type), None)
+    monkeypatch.setattr(reading_check, "_MAX_RELATIVE_ERROR", 0.0)
+    load_model(source)
 
 
 @pytest.mark.parametrize(
