@@ -36,7 +36,7 @@ def num_table_tokens(vocab_size: int, num_parameters: int, patience: int = 1) ->
 
 
 def about_num_parameters(manifest: Manifest) -> int:
-    """Of a package alone, by the size of its weights."""
+    """About the number of parameters, told by the size of a package's weights alone."""
     num_bytes = sum(manifest.files[name].num_bytes for name in (GRAPH_NAME, WEIGHTS_NAME) if name in manifest.files)
     return round(num_bytes / _PARAMETER_BYTES[manifest.precision])
 

@@ -27,7 +27,7 @@ def stats_fields(engine: Engine, stats: GenerationStats) -> dict[str, object]:
 
 
 def stats_table(engine: Engine, stats: GenerationStats) -> Table:
-    """The same for eyes."""
+    """The statistics as a table to read."""
     pairs = [
         ("prompt tokens", f"{stats.num_prompt_tokens} ({stats.num_reused_tokens} reused)"),
         ("tokens", f"{stats.num_tokens} in {stats.num_steps} steps"),

@@ -39,7 +39,6 @@ class Counts:
 
     @classmethod
     def total(cls, several: Iterable["Counts"]) -> "Counts":
-        """Of several together."""
         return cls(*map(sum, zip(*map(astuple, several), strict=True)))
 
 
@@ -85,7 +84,7 @@ class ProofReport:
 
     @property
     def counts(self) -> Counts:
-        """Of all runs."""
+        """The counts of all runs together."""
         return Counts.total(run.counts for run in self.runs)
 
     def by_category(self) -> dict[str, Counts]:

@@ -115,7 +115,7 @@ class Tally:
         self._divergences: list[Divergence] = []
 
     def add(self, witnesses: dict[Request, Witness], target: WatchedTarget) -> None:
-        """One visit's."""
+        """Count what the witnesses of one visit saw."""
         self._stats = GenerationStats.total([self._stats, *(request.stats for request in witnesses)])
         self._top_rows = Counts.total(
             [self._top_rows, Counts(top_rows=target.num_rows, top_rows_agreeing=target.num_rows_agreeing)]

@@ -15,7 +15,7 @@ class AnswerParser:
 
     @property
     def num_calls(self) -> int:
-        """Of tools, found so far."""
+        """Calls of tools that were found so far."""
         return 0 if self._calls is None else self._calls.num_calls
 
     @property

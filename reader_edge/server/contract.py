@@ -34,7 +34,7 @@ _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 
 
 def only(value: bool) -> Meta:
-    """Of a flag that may say nothing else."""
+    """Marks a flag that may say nothing else."""
     return Meta(extra={"is_unsupported": True, "only": value}, extra_json_schema={"const": value})
 
 

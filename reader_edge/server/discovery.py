@@ -37,7 +37,7 @@ def discovery_routes(settings: ServerSettings, manifest: Manifest) -> list[Route
         return JSONResponse({"models": [for_studio_1]})
 
     def telling(told: dict[str, object]) -> Handler:
-        """Of the list of models, and of a model by name."""
+        """The handler of the list of models, and of a model by name."""
 
         async def tell(request: Request) -> Response:
             asked = request.path_params.get("name")

@@ -22,7 +22,7 @@ class FieldError(Exception):
         self.is_unknown = is_unknown
 
     def within(self, name: str) -> "FieldError":
-        """The same, seen from outside."""
+        """The same error, its place as seen from the object around."""
         joint = "" if self.place[:1] in ("", "[") else "."
         return FieldError(f"{name}{joint}{self.place}", self.value, self.is_unknown)
 

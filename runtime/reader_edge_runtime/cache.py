@@ -162,7 +162,7 @@ class Cache(ABC):
         self.lengths[slot] = length
 
     def fill(self, slot: int, length: int) -> None:
-        """The same, with rows that are written."""
+        """Take `length` rows as committed, and have memory for them that was written to."""
         self.assume(slot, length)
 
     def swap(self, slot: int, other: int) -> None:

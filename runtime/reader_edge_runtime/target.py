@@ -54,7 +54,7 @@ class ForwardResult(NamedTuple):
         return self.logits
 
     def from_row(self, first: int) -> "ForwardResult":
-        """The same of the rows from this one on."""
+        """The result without its first rows."""
         logits, log_sum_exp, hidden_states = (None if array is None else array[:, first:] for array in self[2:])
         return ForwardResult(self.top_ids[:, first:], self.top_logits[:, first:], logits, log_sum_exp, hidden_states)
 

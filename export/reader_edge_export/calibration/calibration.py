@@ -43,35 +43,35 @@ class Calibration:
         return name in self._places
 
     def expert_inputs_of(self, name: str, num_experts: int) -> ExpertInputs:
-        """Of what the matrices of experts are multiplied by."""
+        """What the matrices of experts are multiplied by, as it was counted."""
         place = self._experts[name]
         (counted,) = self._read(place, [(num_experts, place.size // num_experts)])
         return ExpertInputs(counted[:, :-1], counted[:, -1])
 
     def add_expert_inputs(self, name: str, inputs: ExpertInputs) -> None:
-        """Of the matrices of experts. Raises ExportError where they are not finite."""
+        """Keep the inputs of the matrices of experts. Raises ExportError where they are not finite."""
         counted = np.concatenate([inputs.squares, inputs.num_rows[:, None]], axis=1)
         check_finite(torch.from_numpy(counted))
         place = self._add([counted.reshape(-1)], int(inputs.num_rows.sum()))
         self._experts[name] = place
 
     def inputs_of(self, name: str) -> InputMoments:
-        """Of what a matrix is multiplied by."""
+        """The moments of what a matrix is multiplied by."""
         place = self._places[name]
         return InputMoments(self._read(place, [(size, size) for size in run_sizes(place.size)]), place.num_rows)
 
     def add_inputs(self, names: Iterable[str], moments: InputMoments) -> None:
-        """Of matrices that are multiplied by the same rows. Raises ExportError where they are not finite."""
+        """Keep the inputs of matrices that the same rows are multiplied by. Raises ExportError where not finite."""
         for gram in moments.grams:
             check_finite(torch.from_numpy(gram))
         self._places.update(dict.fromkeys(names, self._add(moments.grams, moments.num_rows)))
 
     def gradients_of(self, name: str) -> OutputGradients:
-        """Of the outputs of a matrix."""
+        """The gradients that were counted of a matrix's outputs."""
         return self._gradients[name]
 
     def gradients_for(self, name: str, num_outputs: int) -> OutputGradients:
-        """Those to count gradients in."""
+        """The gradients of a matrix's outputs, to count more in."""
         return self._gradients.setdefault(name, OutputGradients(np.zeros(num_outputs, np.float32)))
 
     def noted(self) -> dict[str, object]:

@@ -60,7 +60,7 @@ class OutputGradients:
         self.squares += gradients.square().sum(dim=0).numpy()
 
     def mean_squares(self) -> Float32Array:
-        """Of each output (J,)."""
+        """The mean squared gradient of each output (J,)."""
         return self.squares / np.float32(max(self.num_rows, 1))
 
 
@@ -92,5 +92,5 @@ class ExpertInputs:
 
 
 def moment_bytes(num_inputs: int) -> int:
-    """Of the second moments of so many inputs."""
+    """What the second moments of so many inputs take."""
     return 4 * sum(size * size for size in run_sizes(num_inputs))

@@ -45,7 +45,7 @@ class PassChain:
 
     @property
     def num_tokens(self) -> int:
-        """Of all passes."""
+        """Tokens of all passes, those of prompts included."""
         return sum(map(len, self.prompts)) + sum(map(num_tokens_of, self.passes))
 
     def run(
@@ -70,7 +70,7 @@ class PassChain:
 
 
 def num_tokens_of(wanted: Pass) -> int:
-    """Of a pass."""
+    """Tokens of a pass, nodes of all its trees."""
     return sum(map(len, wanted.trees))
 
 

@@ -30,7 +30,7 @@ class Payback:
 
     @property
     def share(self) -> float:
-        """Of a pass."""
+        """What a head's step takes, as a share of a pass."""
         return self.head_s / self.pass_s
 
     @property

@@ -77,15 +77,15 @@ class _Initializers:
         self._values: dict[tuple[str, bool], ir.Value] = {}
 
     def as_multiplied(self, name: str) -> ir.Value:
-        """(K, J)"""
+        """The matrix (K, J) that rows are multiplied by."""
         return self._value(name, name not in self._inputs_first)
 
     def as_in_module(self, name: str) -> ir.Value:
-        """(V, E)"""
+        """The matrix as the module has it: an embedding (V, E)."""
         return self._value(name, False)
 
     def of_experts(self, name: str) -> ir.Value:
-        """(X, J, K)"""
+        """The matrices of all experts (X, J, K)."""
         if name not in self._expert_values:
             self._expert_values[name] = self._editor.initializer(ExpertsTensor(self._experts[name]))
         return self._expert_values[name]

@@ -146,7 +146,7 @@ def _numbered(graph: ir.Graph, run: int) -> dict[str | None, ir.Value]:
 
 
 def _marker_sizes(node: ir.Node) -> list[Sizes]:
-    """Of a marker's outputs; [] of any other node."""
+    """The sizes of a marker's outputs; [] of any other node."""
     if node.op_type == TREE_ATTENTION:
         num_heads, num_kv_heads, head_dim = (node.attributes[name].as_int() for name in ATTENTION_SIZES)
         return [("B", num_heads, "N", head_dim), *[("B", num_kv_heads, "S", head_dim)] * 2]

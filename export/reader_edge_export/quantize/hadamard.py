@@ -51,7 +51,7 @@ class HadamardRotation:
 
     @classmethod
     def fit(cls, weight: Float32Array, inputs: InputMoments) -> "HadamardRotation":
-        """For a weight (K, J) and what it is multiplied by."""
+        """The rotation that suits a weight (K, J) and what it is multiplied by."""
         smoothing = smoothing_scales(weight, inputs)
         block = block_size(len(smoothing))
         signs = level_signs(_moments_of_blocks(inputs, smoothing, block))
@@ -67,7 +67,7 @@ class HadamardRotation:
         return self._rotated_columns(columns).T / np.float32(self.block)
 
     def moments(self, inputs: InputMoments) -> InputMoments:
-        """Of the rows when they are rotated."""
+        """The moments of rows after their rotation, from those before."""
         grams, begin = [], 0
         for gram in inputs.grams:
             smoothing = self.smoothing[begin : begin + len(gram)]

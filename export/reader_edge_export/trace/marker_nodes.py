@@ -16,7 +16,7 @@ class Outputs(NamedTuple):
 
     @classmethod
     def like(cls, *numbers: int) -> "Outputs":
-        """Of the shapes of these inputs."""
+        """Outputs of the shapes of these inputs."""
         return cls(
             lambda *inputs: tuple(inputs[number].clone() for number in numbers),
             lambda *inputs: tuple(inputs[number].type() for number in numbers),
@@ -24,12 +24,12 @@ class Outputs(NamedTuple):
 
     @classmethod
     def product(cls, size: int) -> "Outputs":
-        """Of so many numbers in place of those of a row."""
+        """One output: rows of so many numbers in place of those of a row."""
         return cls(lambda rows: (torch.zeros(*rows.shape[:-1], size),), lambda rows: (_sized(rows, -1, size),))
 
     @classmethod
     def looked_up(cls, size: int) -> "Outputs":
-        """Of so many numbers for each id."""
+        """One output: so many numbers for each id."""
         return cls(lambda ids: (torch.zeros(*ids.shape, size),), lambda ids: (_sized(ids, 0, size),))
 
     @classmethod

@@ -128,7 +128,7 @@ def survey(source: SourceModel, max_context: int) -> list[TracedLayer]:
 
 
 def attention_layers(layers: Sequence[TracedLayer]) -> list[AttentionLayer]:
-    """Those of the layers that attend to earlier tokens."""
+    """The layers that attend to earlier tokens."""
     return [layer for layer in layers if isinstance(layer, AttentionLayer)]
 
 

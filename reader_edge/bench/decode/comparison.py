@@ -35,12 +35,12 @@ class TimedRounds:
 
     @property
     def answers(self) -> list[TimedAnswer]:
-        """Of all prompts."""
+        """The answers to all prompts."""
         return [answer for rounds in self.rounds for answer in rounds]
 
     @property
     def num_tokens(self) -> int:
-        """Of one round."""
+        """Tokens of one round."""
         return sum(len(rounds[0].token_ids) for rounds in self.rounds)
 
     @property
@@ -202,7 +202,7 @@ def bench_decode(
 
 
 def together(comparisons: Sequence[Comparison]) -> Comparison:
-    """Of several prompts."""
+    """One comparison of several prompts."""
     plain, drafted = zip(*((each.plain.rounds[0], each.drafted.rounds[0]) for each in comparisons), strict=True)
     return Comparison(TimedRounds(plain), TimedRounds(drafted))
 

@@ -32,7 +32,7 @@ class PassCurve:
 
     @property
     def plain_s(self) -> float:
-        """Of a pass over the pending token alone."""
+        """Seconds of a pass over the pending token alone."""
         return float(self.seconds[1])
 
     @property

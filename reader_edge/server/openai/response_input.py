@@ -31,7 +31,7 @@ Content = Annotated[str | Annotated[list[InputText | OutputText], Meta(max_lengt
 
 
 class _Item(JsonObject, ignored="id status"):
-    """Of an input."""
+    """One item of an input."""
 
 
 class InputMessage(_Item, tag_field="type", tag="message", ignored="phase"):

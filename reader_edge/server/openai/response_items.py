@@ -41,7 +41,7 @@ class ResponseItems:
 
     @property
     def _kind(self) -> str:
-        """Of the events that tell the item's text."""
+        """The kind of the events that tell the item's text."""
         return _KINDS.get(self._number or 0, "function_call_arguments")
 
     @property

@@ -174,7 +174,7 @@ def _check(array: Array, like: Array, shape: tuple[int, ...]) -> None:
 
 
 def _rows_name(slot: int, group: int) -> str:
-    """Of the array of a slot's rows in layers that are alike."""
+    """The name of the array of a slot's rows in layers that are alike."""
     return f"rows/{slot}/{group}" if group else f"rows/{slot}"
 
 

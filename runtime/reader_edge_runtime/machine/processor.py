@@ -28,7 +28,7 @@ def has_saturating_sums(cpuinfo: Path = CPUINFO) -> bool:
 
 
 def _values(name: str, cpuinfo: Path) -> list[str]:
-    """One of each core."""
+    """The value that each core has of a field of /proc/cpuinfo; [] where there is no such file."""
     try:
         lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

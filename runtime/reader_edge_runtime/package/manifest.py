@@ -124,7 +124,7 @@ class Manifest:
 
     @property
     def num_bytes(self) -> int:
-        """Of all files but the manifest."""
+        """Bytes of all files but the manifest."""
         return sum(entry.num_bytes for entry in self.files.values())
 
     @property

@@ -31,7 +31,7 @@ def chat_templates_of(folder: Path, settings: Mapping[str, Any]) -> Any:
 
 
 def _by_name(templates: list[Any]) -> dict[str, Any]:
-    """Templates of a list of {"name": ..., "template": ...}."""
+    """name -> template, from a list of {"name": ..., "template": ...}. Raises TokenizerError for other lists."""
     try:
         return {str(each["name"]): each["template"] for each in templates}
     except (TypeError, KeyError):

@@ -77,7 +77,7 @@ class HuggingFaceSource(Source):
 
     @property
     def _has_kept_experts(self) -> bool:
-        """Of which nearly all of the model is."""
+        """Whether experts, nearly all of the model, stay as they are in the folder."""
         return self.quantization is not None and self.quantization.method == MXFP4
 
     def load_tokenizer(self, vocab_size: int) -> "PreTrainedTokenizerFast":
@@ -86,7 +86,7 @@ class HuggingFaceSource(Source):
         return load_tokenizer(self.folder, vocab_size)
 
     def special_token_ids(self, tokenizer: "PreTrainedTokenizerFast") -> tuple[tuple[int, ...], int | None]:
-        """Of generation_config.json, else config, else tokenizer."""
+        """Ids of eos and of bos, by generation_config.json, else by the config, else by the tokenizer."""
         generation = _generation_config(self.folder)
         eos = _first_ids("eos_token_id", generation, self.config) or _ids("eos_token_id", tokenizer.eos_token_id)
         bos = _first_ids("bos_token_id", generation, self.config) or _ids("bos_token_id", tokenizer.bos_token_id)

@@ -51,7 +51,7 @@ class _WideParts:
 
 
 class HeldTensors(Tensors):
-    """Those of a mapping."""
+    """Tensors that a mapping holds."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = tensors

@@ -64,10 +64,12 @@ class Grammars:
 
 
 class _Conversation:
-    """What is said to the process of one grammar. Raises ConfigError where the process says what is wrong, or ends."""
+    """What is said to the process of one grammar. Raises ConfigError where the process says what is wrong, or ends.
+
+    name: of the grammar.
+    """
 
     def __init__(self, process: GrammarProcess, name: str) -> None:
-        """name: of the grammar."""
         self._process = process
         self._channel = process.channel
         self._name = name

@@ -66,5 +66,5 @@ class SuccessorTable:
 
 
 def max_table_bytes(manifest: Manifest) -> int:
-    """Of a table of the whole vocabulary."""
+    """The most bytes that a table of the whole vocabulary takes."""
     return manifest.vocab_size * manifest.top_k * _BYTES_OF_SUCCESSOR + _MOST_OTHER_BYTES

@@ -45,7 +45,7 @@ class CallSchema:
 
     @property
     def names(self) -> list[str]:
-        """Of the tools."""
+        """The names of the declared tools."""
         return list(self._parameters)
 
     def tool(self, cursor: JsonCursor) -> str:

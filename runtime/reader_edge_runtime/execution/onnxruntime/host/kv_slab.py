@@ -29,7 +29,6 @@ class KvForm(NamedTuple):
 
     @property
     def span_row_bytes(self) -> int:
-        """Of a row in a span."""
         return self.row_size * np.dtype(self.data_type).itemsize
 
 

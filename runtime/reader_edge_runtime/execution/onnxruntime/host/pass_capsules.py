@@ -35,7 +35,7 @@ class CapsuleMemory:
 
     @property
     def node_bytes(self) -> int:
-        """Of the capsules of a node, in all layers."""
+        """Bytes of a node's capsules in all layers."""
         return 4 * self._num_node_values
 
     def of_pass(self, num_trees: int, num_nodes: int) -> PassCapsules:

@@ -63,7 +63,7 @@ class Places:
         self._slots[slot], self._slots[other] = self._slots[other], self._slots[slot]
 
     def resized(self, num_slots: int) -> "Places":
-        """The same of the first slots, so many."""
+        """The places of the first slots, so many."""
         other = Places(num_slots)
         other._max_bytes = self._max_bytes
         kept = self._slots[:num_slots]

@@ -21,7 +21,7 @@ class StateForm(NamedTuple):
 
 
 def state_forms(manifest: Manifest) -> list[StateForm]:
-    """One for all states that are alike."""
+    """One form for all states of the same sizes."""
     capsule_sizes, names = manifest.capsule_sizes(), dict[tuple[tuple[int, ...], int], list[str]]()
     for name, sizes in manifest.state_sizes().items():
         names.setdefault((sizes, capsule_sizes[name]), []).append(name)
