@@ -194,6 +194,8 @@ class PackageExport:
                 if path.is_file()
             },
             kept_types=kept.num_kept,
+            num_experts=model.num_experts,
+            num_experts_per_token=model.num_experts_per_token,
             hidden_size=None if self._options.is_for_devices else hidden_size_of(model.skeleton),
         )
 

@@ -7,7 +7,10 @@ from contextlib import contextmanager
 
 _LOGGERS = ("torch.onnx", "transformers", "optimum", "onnx_ir", "onnxscript", "huggingface_hub")
 # transformers gives its root a level when it is first imported, which may be meanwhile; a child's it leaves alone.
-_CHILDREN = ("transformers.integrations", "transformers.models")
+_CHILDREN = tuple(
+    f"transformers.{child}"
+    for child in ("configuration_utils", "integrations", "modeling_rope_utils", "modeling_utils", "models")
+)
 
 # Torch's tracer warns from C++, where no Python module is to be named, or in the name of its caller.
 _TRACER_MESSAGES = (

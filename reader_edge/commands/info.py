@@ -95,6 +95,7 @@ def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
         ("fingerprint", manifest.source_fingerprint),
         ("architecture", manifest.architecture),
         ("layers", str(manifest.num_layers)),
+        *_expert_pairs(manifest.num_experts, manifest.num_experts_per_token),
         ("attention heads", f"{manifest.num_heads}, {kv_heads} for keys and values"),
         ("head size", head_sizes),
         ("vocabulary", str(manifest.vocab_size)),
@@ -113,6 +114,12 @@ def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
         ("checks", "measured by the export" if checks else "none"),
         *checks,
     ]
+
+
+def _expert_pairs(num_experts: int | None, num_experts_per_token: int | None) -> list[tuple[str, str]]:
+    """Of a mixture; none of other models."""
+    is_mixture = num_experts and num_experts_per_token
+    return [("experts", f"{num_experts}, {num_experts_per_token} a token")] if is_mixture else []
 
 
 def _told_table(manifest: "Manifest", table: "SuccessorTable | None") -> str:
@@ -169,6 +176,7 @@ def _gguf_pairs(summary: "GgufSummary") -> list[tuple[str, str]]:
         ("architecture", or_unknown(summary.architecture)),
         ("parameters", f"{summary.num_parameters:,}"),
         ("layers", or_unknown(summary.num_layers)),
+        *_expert_pairs(summary.num_experts, summary.num_experts_per_token),
         ("attention heads", f"{or_unknown(summary.num_heads)}, {or_unknown(summary.num_kv_heads)} for keys and values"),
         ("hidden size", or_unknown(summary.hidden_size)),
         ("vocabulary", or_unknown(summary.vocab_size)),

@@ -37,6 +37,8 @@ def test_a_package_is_whole_and_says_what_it_is(exported: Exported, tiny_model: 
     assert (manifest.eos_token_ids, manifest.bos_token_id) == ((1,), 0)
     assert manifest.source_fingerprint == find_source(tiny_model("gemma2"), None).fingerprint()
     assert manifest.exported_with["torch"] == torch.__version__
+    assert manifest.num_experts is None
+    assert manifest.num_experts_per_token is None
     assert manifest.checks["tree_logit_error"] < 5e-6
     assert manifest.checks["greedy_tokens"] == 64
     assert manifest.checks["tree_rows_equal"] == 1

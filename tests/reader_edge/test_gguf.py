@@ -46,9 +46,11 @@ def test_info_tells_what_a_file_holds(runner: CliRunner, path: Path) -> None:
 
 
 def test_info_tells_why_a_model_cannot_be_exported(runner: CliRunner, tmp_path: Path) -> None:
-    path = write_gguf(tmp_path / "file", "mamba", {"mamba.block_count": 3}, {"w": np.ones(4, np.float32)})
+    values = {"mamba.block_count": 3, "mamba.expert_count": 8, "mamba.expert_used_count": 2}
+    path = write_gguf(tmp_path / "file", "mamba", values, {"w": np.ones(4, np.float32)})
     told = pairs(runner.invoke(main, ["info", str(path)]))
     assert (told["architecture"], told["layers"], told["max context"]) == ("mamba", "3", "not given")
+    assert told["experts"] == "8, 2 a token"
     assert told["can be exported"].startswith(f"no: '{path}' holds a model of the architecture 'mamba', which")
 
 

@@ -50,6 +50,18 @@ class SourceModel:
         return sum(parameter.numel() for parameter in self.skeleton.parameters())
 
     @property
+    def num_experts(self) -> int | None:
+        """Of each layer that has any; None where no layer does."""
+        return next((experts.up.shape[0] for experts in self.experts.values()), None)
+
+    @property
+    def num_experts_per_token(self) -> int | None:
+        """How many of them a token goes through."""
+        config = self.skeleton.config
+        named = (getattr(config, key, None) for key in ("top_k_experts", "num_experts_per_tok"))
+        return next((number for number in named if number), None) if self.experts else None
+
+    @property
     def table_names(self) -> set[str]:
         """The matrices that are looked up by token, but for positions."""
         modules = [module for module in self.skeleton.modules() if isinstance(module, torch.nn.Embedding)]

@@ -86,6 +86,8 @@ class Manifest:
     eos_token_ids: tokens that end an answer. bos_token_id: begins a text; None without.
     special_tokens: texts of special tokens by the names that chat templates have for them, as "bos_token"; None in
     older packages (the demo), whose templates are given those of bos_token_id and the first of eos_token_ids.
+    num_experts, num_experts_per_token: of a mixture, in each layer that has them, and those that a token goes through;
+    None for other models, and in packages older than these fields.
     layers: what each of num_layers keeps; empty where all are attention of num_kv_heads and head_dim, with own caches.
     source_name: what was exported. source_fingerprint: SHA-256 over its config and weight files.
     exported_with: package name -> version, "unknown" of one that ran from its source code without being installed, as
@@ -115,6 +117,8 @@ class Manifest:
     kept_types: Mapping[str, int] = field(default_factory=dict)
     hidden_size: int | None = None
     special_tokens: Mapping[str, str] | None = None
+    num_experts: int | None = None
+    num_experts_per_token: int | None = None
     layers: tuple[Layer, ...] = ()
 
     @property

@@ -124,6 +124,8 @@ _IS_USABLE: dict[str, Callable[[Any], bool]] = {
     "files": _mapping(lambda entry: isinstance(entry, dict)),
     "kept_types": _mapping(_size(1 << 16)),
     "hidden_size": lambda value: value is None or _size(1 << 20)(value),
+    "num_experts": lambda value: value is None or _size(1 << 16)(value),
+    "num_experts_per_token": lambda value: value is None or _size(1 << 16)(value),
     "special_tokens": lambda value: value is None or _is_special(value),
 }
 
@@ -145,6 +147,9 @@ def _checked(fields: dict[str, Any], path: Path) -> Manifest:
             raise ManifestError(f"'{path}' lists no {name}: export the model again.")
     if fields["format_version"] == LAYERED_VERSION:
         values["layers"] = _layers(fields.get("layers"), values["num_layers"], path)
+    num_experts, num_chosen = values["num_experts"], values["num_experts_per_token"]
+    is_whole = num_experts is num_chosen is None or 0 < (num_chosen or 0) <= (num_experts or 0)
+    _require(is_whole, path, "num_experts_per_token", num_chosen)
     _check_ids(values, path)
     values["eos_token_ids"] = tuple(fields["eos_token_ids"])
     values["files"] = {name: FileEntry(each["num_bytes"], each["sha256"]) for name, each in fields["files"].items()}

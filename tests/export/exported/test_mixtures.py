@@ -42,6 +42,8 @@ def test_a_package_is_the_model_and_its_trees_have_the_bits_of_single_tokens(
 ) -> None:
     package = ModelPackage.open(exported(model_type, precision, "exact"))
     assert package.manifest.checks["tree_rows_equal"] == 1
+    sizes = (6, 2) if model_type == "granitemoehybrid-experts" else (8, 3)
+    assert (package.manifest.num_experts, package.manifest.num_experts_per_token) == sizes
     if precision == "fp32":
         assert package.manifest.checks["tree_logit_error"] < 2e-5
     target, _ = settle_width(HostTarget.open(package))

@@ -63,6 +63,15 @@ def test_info_tells_what_a_first_start_left_out(runner: CliRunner, package: Pack
     assert json.loads(runner.invoke(main, [*command, "--json"]).stdout)["is_tuned"] is False
 
 
+def test_info_tells_how_many_experts_a_mixture_has(runner: CliRunner, package: PackageCopy) -> None:
+    command = ["info", str(package.folder)]
+    assert "experts" not in runner.invoke(main, command).stdout
+    package.change_manifest(num_experts=8, num_experts_per_token=2)
+    assert re.search(r"^experts +8, 2 a token$", runner.invoke(main, command).stdout, re.MULTILINE)
+    fields = json.loads(runner.invoke(main, [*command, "--json"]).stdout)
+    assert (fields["num_experts"], fields["num_experts_per_token"]) == (8, 2)
+
+
 def test_info_tells_what_stays_as_in_a_file_and_what_its_bits_depend_on(
     runner: CliRunner, package: PackageCopy
 ) -> None:

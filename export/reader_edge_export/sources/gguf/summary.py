@@ -35,6 +35,8 @@ class GgufSummary:
     architecture: str
     num_parameters: int
     num_layers: int | None
+    num_experts: int | None
+    num_experts_per_token: int | None
     num_heads: int | None
     num_kv_heads: int | None
     hidden_size: int | None
@@ -61,6 +63,8 @@ def summary_of(path: Path) -> GgufSummary:
         architecture=architecture,
         num_parameters=sum(group.num_values for group in groups.values()),
         num_layers=_number(file, f"{architecture}.block_count"),
+        num_experts=_number(file, f"{architecture}.expert_count"),
+        num_experts_per_token=_number(file, f"{architecture}.expert_used_count"),
         num_heads=_number(file, f"{architecture}.attention.head_count"),
         num_kv_heads=_number(file, f"{architecture}.attention.head_count_kv"),
         hidden_size=_number(file, f"{architecture}.embedding_length"),
