@@ -9,6 +9,7 @@ from typing import Any
 from reader_edge_export.sources.quantized.formats import quantization_of
 from reader_edge_export.sources.rope_form import rope_form
 from reader_edge_runtime.errors import ConfigError, ExportError, UnsupportedArchitectureError
+from reader_edge_runtime.package.manifest import HALF_PRECISIONS
 
 SUPPORTED = (  # values of model_type
     "llama",
@@ -73,6 +74,11 @@ def check_architecture(config: Mapping[str, Any]) -> None:
     Raises ExportError for a number of layers that cannot be.
     """
     model_type = config.get("model_type")
+    if model_type is None:
+        raise UnsupportedArchitectureError(
+            "config.json has no model_type, so it is not that of a Hugging Face folder: give that folder, of gpt-oss "
+            "the one above 'original'."
+        )
     if isinstance(model_type, str) and model_type in REFUSED:
         name, reason = REFUSED[model_type]
         raise UnsupportedArchitectureError(
@@ -104,10 +110,10 @@ def is_mixture(config: Mapping[str, Any]) -> bool:
     return model_type in MIXTURES or bool(config.get(_MIXTURES_BY_KEY.get(model_type, "")))
 
 
-def check_form(config: Mapping[str, Any], attention: str, is_for_devices: bool) -> None:
+def check_form(config: Mapping[str, Any], precision: str, attention: str) -> None:
     """Raise ConfigError for a form of packages that models of a config's type do not have.
 
-    config: of a supported model type. attention: one of ATTENTIONS. is_for_devices: the precision is made for GPUs.
+    config: of a supported model type. precision: as in ExportOptions. attention: one of ATTENTIONS.
     """
     kinds = {
         "layers that keep states": config["model_type"] in RECURRENT,
@@ -115,10 +121,13 @@ def check_form(config: Mapping[str, Any], attention: str, is_for_devices: bool) 
         "layers with heads of several sizes": config["model_type"] in UNEVEN,
     }
     special = [kind for kind, has_such in kinds.items() if has_such]
-    if special and (attention != "exact" or is_for_devices):
+    is_for_gpus = precision in HALF_PRECISIONS
+    if special and (attention != "exact" or is_for_gpus):
+        exact = "" if attention == "exact" else f"attention 'exact' instead of {attention!r}"
+        other = f"precision 'int8' or another instead of {precision!r}, which is made for GPUs" if is_for_gpus else ""
         raise ConfigError(
             f"A {config['model_type']} model has {' and '.join(special)}, which are exported for CPUs alone: use "
-            f"attention 'exact' (this is {attention!r}), and no precision that is made for GPUs."
+            f"{' and '.join(filter(None, (exact, other)))}."
         )
 
 

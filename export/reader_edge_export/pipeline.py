@@ -54,7 +54,7 @@ def export_model(
             found = replace(found, name=name) if name else found
             precision = options.precision_for(found.is_kept)
             options = replace(options, precision=precision, check=options.check_for(precision))
-            check_form(found.config, options.attention, options.is_for_devices)
+            check_form(found.config, options.precision, options.attention)
             if options.precision == "keep":
                 found.check_keepable()
             path = options.calibration_text

@@ -13,10 +13,16 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from reader_edge_export import ExportOptions, export_model
-from reader_edge_export.architectures import REFUSED, SUPPORTED, check_architecture, max_context_of
-from reader_edge_runtime.errors import ExportError, ReaderEdgeError, TokenizerError, UnsupportedArchitectureError
+from reader_edge_export.architectures import REFUSED, SUPPORTED, check_architecture, check_form, max_context_of
+from reader_edge_runtime.errors import (
+    ConfigError,
+    ExportError,
+    ReaderEdgeError,
+    TokenizerError,
+    UnsupportedArchitectureError,
+)
 from reader_edge_runtime.package.model_package import ModelPackage
-from tests.tiny_models import VOCAB_SIZE
+from tests.tiny_models import VOCAB_SIZE, tiny_config
 
 FP32 = ExportOptions(precision="fp32")
 
@@ -56,6 +62,28 @@ def test_a_number_of_layers_that_cannot_be_is_refused(num_layers: object) -> Non
         ExportError, match=r"gives (num_hidden_layers|n_layer) as .*, which must be a whole number from 1 to 1024"
     ):
         check_architecture({"model_type": "llama", "num_hidden_layers": num_layers})
+
+
+def test_a_config_of_another_kind_of_folder_leads_to_the_right_one() -> None:
+    """gpt-oss's folder has one of OpenAI's own form in it, whose config names no model type."""
+    with pytest.raises(UnsupportedArchitectureError, match=r"no model_type.* of gpt-oss the one above 'original'"):
+        check_architecture({"num_hidden_layers": 24, "num_experts": 32, "experts_per_token": 4})
+
+
+@pytest.mark.parametrize(
+    ("precision", "attention", "remedy"),
+    [
+        ("int8", "fast", "use attention 'exact' instead of 'fast'."),
+        ("fp16", "exact", "use precision 'int8' or another instead of 'fp16', which is made for GPUs."),
+        ("bf16", "fast", "'exact' instead of 'fast' and precision 'int8' or another instead of 'bf16'"),
+    ],
+)
+def test_a_form_for_gpus_is_refused_with_what_to_change(precision: str, attention: str, remedy: str) -> None:
+    config = tiny_config("gpt_oss")
+    with pytest.raises(ConfigError, match=f"A gpt_oss model has layers that send tokens to experts, .*{remedy}"):
+        check_form(config, precision, attention)
+    check_form(config, "fp32", "exact")
+    check_form(tiny_config("llama"), precision, attention)
 
 
 @pytest.mark.parametrize("model_type", REFUSED)
