@@ -40,6 +40,16 @@ def output_tensors(manifest: Manifest, num_trees: int, num_rows: int) -> Tensors
 
 def check_contract(session: ort.InferenceSession, manifest: Manifest) -> None:
     """Raise ProviderError where a graph's inputs and outputs, or its form, are not what the manifest says."""
+    try:
+        _check_tensors(session, manifest)
+        form = session.get_modelmeta().custom_metadata_map.get(FORM_PROPERTY, manifest.form)  # older packages say none
+    except UnicodeDecodeError as error:  # ONNX Runtime loads such a graph and fails to tell of it
+        raise ProviderError(f"The graph's names or metadata are not UTF-8 ({error}): export the model again.") from None
+    if form != manifest.form:
+        raise ProviderError(f"The graph is {form!r:.80}, the manifest says {manifest.form!r}: export the model again.")
+
+
+def _check_tensors(session: ort.InferenceSession, manifest: Manifest) -> None:
     inputs = {node.name: node.shape for node in session.get_inputs()}
     types = {node.name: node.type for node in (*session.get_inputs(), *session.get_outputs())}
     outputs = {node.name: node.shape or [] for node in session.get_outputs()}  # ONNX lets an output go without
@@ -62,14 +72,11 @@ def check_contract(session: ort.InferenceSession, manifest: Manifest) -> None:
     for name, (_, shape) in promised.items():
         if len(shape) == 3:
             _check_shape(name, outputs[name], 3, {2: shape[2]})
-    form = session.get_modelmeta().custom_metadata_map.get(FORM_PROPERTY, manifest.form)  # older packages say none
-    if form != manifest.form:
-        raise ProviderError(f"The graph is {form!r:.80}, the manifest says {manifest.form!r}: export the model again.")
 
 
 def _check_names(kind: str, found: set[str], wanted: set[str]) -> None:
     if found != wanted:
-        odd = ", ".join(sorted(found ^ wanted)[:3])
+        odd = ", ".join(f"{name!r:.80}" for name in sorted(found ^ wanted)[:3])
         raise ProviderError(f"The graph's {kind} differ from the manifest ({odd}): export the model again.")
 
 
@@ -82,4 +89,4 @@ def _check_shape(name: str, shape: list[object], rank: int, sizes: dict[int, int
     """sizes: those that the manifest fixes, by axis."""
     if len(shape) != rank or any(shape[axis] != size for axis, size in sizes.items()):
         wanted = list(sizes.values())
-        raise ProviderError(f"The graph's {name} has shape {shape}, the manifest says {wanted}: export again.")
+        raise ProviderError(f"The graph's {name} has shape {shape!s:.80}, the manifest says {wanted}: export again.")

@@ -73,6 +73,30 @@ def test_a_graph_of_another_form_than_the_manifest_says_is_refused(
         HostTarget.open(spoilt)
 
 
+@pytest.mark.parametrize(("key", "value"), [(FORM_PROPERTY, "mark"), ("other", "mark"), ("mark", "")])
+def test_metadata_that_are_no_utf8_are_refused(key: str, value: str, demo_folder: Path, tmp_path: Path) -> None:
+    package = PackageCopy(demo_folder, tmp_path / "package")
+    model = onnx.load(package.folder / GRAPH_NAME, load_external_data=False)
+    del model.metadata_props[:]
+    model.metadata_props.add(key=key, value=value)
+    data = model.metadata_props[0].SerializeToString()
+    whole = model.SerializeToString()
+    assert whole.count(data) == 1
+    package.write_file(GRAPH_NAME, whole.replace(data, data.replace(b"mark", b"\xff\xfe\x80\xff")))
+    with pytest.raises(ProviderError, match=r"^The graph's names or metadata are not UTF-8 \('utf-8' codec"):
+        HostTarget.open(ModelPackage.open(package.folder))
+
+
+def test_a_name_of_a_graph_is_shown_short_and_escaped(demo_folder: Path, tmp_path: Path) -> None:
+    package = PackageCopy(demo_folder, tmp_path / "package")
+    model = onnx.load(package.folder / GRAPH_NAME, load_external_data=False)
+    name = "\x1b[2J\n" + "x" * 10_000
+    model.graph.input.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]))
+    package.write_file(GRAPH_NAME, model.SerializeToString())
+    with pytest.raises(ProviderError, match=r"inputs differ from the manifest \('\\x1b\[2J\\nx{50,80}\): export"):
+        HostTarget.open(ModelPackage.open(package.folder))
+
+
 def test_a_fault_inside_a_pass_is_one_sentence_and_the_next_pass_is_right(
     demo_folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
