@@ -76,7 +76,8 @@ def load_session(
     """Load a graph on one provider. Raises ProviderError, also where ONNX Runtime takes another one instead."""
     model, name = (graph, "part of a graph") if isinstance(graph, bytes) else (str(graph), f"'{graph}'")
     try:
-        session = ort.InferenceSession(model, options, providers=[(provider, provider_options or {})])
+        providers = [(provider, provider_options or {})]
+        session = ort.InferenceSession(model, options, providers, enable_fallback=0)  # it would print, and load twice
     except Exception as error:  # onnxruntime raises a dozen unrelated classes here
         raise ProviderError(f"ONNX Runtime cannot load {name}: {_reason(error)}") from error
     if session.get_providers()[0] != provider:

@@ -97,6 +97,18 @@ def test_a_name_of_a_graph_is_shown_short_and_escaped(demo_folder: Path, tmp_pat
         HostTarget.open(ModelPackage.open(package.folder))
 
 
+def test_an_operator_that_is_no_utf8_is_refused_in_silence(
+    demo_folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    package = PackageCopy(demo_folder, tmp_path / "package")
+    model = onnx.load(package.folder / GRAPH_NAME, load_external_data=False)
+    model.graph.node[0].op_type = "MarkedOperator"
+    package.write_file(GRAPH_NAME, model.SerializeToString().replace(b"MarkedOperator", b"\xff\xfe" * 7))
+    with pytest.raises(ProviderError, match=r"cannot load .*'utf-8' codec"):
+        HostTarget.open(ModelPackage.open(package.folder))
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_fault_inside_a_pass_is_one_sentence_and_the_next_pass_is_right(
     demo_folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
