@@ -22,11 +22,11 @@ from reader_edge.terminal.command_help import helpful_command
 )
 @click.option(
     "--attention",
-    type=click.Choice(["exact", "fast", "portable"]),
+    type=click.Choice(["exact", "fast", "portable", "portable-exact"]),
     default="exact",
     show_default=True,
     help="'exact' keeps drafting lossless bit for bit. 'fast' is one fused operator. 'portable' is standard ONNX "
-    "operators only.",
+    "operators only; 'portable-exact' the same in fp32, lossless, for engines that cannot update a KV cache.",
 )
 @click.option(
     "--kv",

@@ -9,6 +9,7 @@ from reader_edge.proof.ways import Way
 from reader_edge.terminal.checks import GLOSSARY
 from reader_edge.terminal.control_characters import visible
 from reader_edge_runtime import Engine
+from reader_edge_runtime.package.manifest import EXACT_ATTENTIONS
 
 
 def proof_fields(engine: Engine, report: ProofReport) -> dict[str, object]:
@@ -114,7 +115,7 @@ def proof_verdict(engine: Engine, report: ProofReport) -> list[str]:
         lines.append(
             "Every token is the same, but not every bit: another prompt may meet a near tie that tips the other way."
         )
-    if counts.divergences == 0 and not report.logit_rows_bit_equal and report.attention == "exact":
+    if counts.divergences == 0 and not report.logit_rows_bit_equal and report.attention in EXACT_ATTENTIONS:
         lines.append("This package promises the same bits, and this machine does not keep that: please report it.")
     if counts.top_rows_agreeing != counts.top_rows:
         lines.append("The best ids that the graph names are not those of its logits: please report it.")

@@ -5,6 +5,7 @@ from dataclasses import astuple, dataclass, replace
 
 from reader_edge.eval_prompt import EvalPrompt, by_category
 from reader_edge.proof.ways import Setting, Way
+from reader_edge_runtime.package.manifest import EXACT_ATTENTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +111,10 @@ class ProofReport:
 
     @property
     def is_promise_kept(self) -> bool:
-        """Whether every token is the same, every bit where the attention is "exact", the graph's best successors are
+        """Whether every token is the same, every bit where the attention is exact, the graph's best successors are
         those of its logits, and no foreign id got through."""
         counts = self.counts
-        is_same = counts.divergences == 0 and (self.logit_rows_bit_equal or self.attention != "exact")
+        is_same = counts.divergences == 0 and (self.logit_rows_bit_equal or self.attention not in EXACT_ATTENTIONS)
         return is_same and counts.top_rows_agreeing == counts.top_rows and self.refusal is not None
 
     def first_divergences(self) -> list[tuple[ProofRun, Divergence]]:

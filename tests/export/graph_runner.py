@@ -17,7 +17,12 @@ NUM_NODES = len(PARENTS)
 CAPACITY = 40
 NUM_PENDING, MAX_PENDING = 2, 3  # last tokens of a prompt that states do not stand for yet
 GARBAGE = 3.3
-ELEMENT_TYPES = {"tensor(float)": np.float32, "tensor(int8)": np.int8}
+ELEMENT_TYPES = {
+    "tensor(float)": np.float32,
+    "tensor(int8)": np.int8,
+    "tensor(int32)": np.int32,
+    "tensor(int64)": np.int64,
+}
 
 
 class GraphRunner:
@@ -29,6 +34,8 @@ class GraphRunner:
             options.register_custom_ops_library(str(library))
         self.session = ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
         self.window = window
+        self.types = {node.name: ELEMENT_TYPES[node.type] for node in self.session.get_inputs()}
+        self.gives_rows = any(node.name.startswith("new_") for node in self.session.get_outputs())
         self.buffers = {
             node.name: np.full((2, node.shape[1], CAPACITY, node.shape[3]), GARBAGE, ELEMENT_TYPES[node.type])
             for node in self.session.get_inputs()
@@ -86,11 +93,15 @@ class GraphRunner:
             feed |= {f"pending_{name}": rows[slots] for name, rows in self.pending.items()}
         binding = self.session.io_binding()
         for name, array in feed.items():
-            binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array)))
+            typed = np.ascontiguousarray(array, self.types[name])
+            binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(typed))
         for name, buffer in self.buffers.items():
             value = ort.OrtValue.ortvalue_from_numpy(buffer[slots])
             binding.bind_ortvalue_input(name, value)
-            binding.bind_ortvalue_output(name.replace("past", "present"), value)
+            if self.gives_rows:
+                binding.bind_output(name.replace("past", "new"), "cpu")
+            else:
+                binding.bind_ortvalue_output(name.replace("past", "present"), value)
         for name, state in self.states.items():
             value = ort.OrtValue.ortvalue_from_numpy(state[slots])
             binding.bind_ortvalue_input(f"state_{name}", value)
@@ -98,11 +109,19 @@ class GraphRunner:
         for name in (*(f"capsule_{name}" for name in self.states), "logits"):
             binding.bind_output(name, "cpu")
         self.session.run_with_iobinding(binding)
+        if self.gives_rows:
+            self._write(binding.get_outputs(), write_pos, slots)
         *capsules, logits = (value.numpy() for value in binding.get_outputs()[-len(self.states) - 1 :])  # bound last
         for rows, capsule in zip(self.pending.values(), capsules, strict=True):
             rows[slots, :NUM_PENDING] = capsule[:, -NUM_PENDING:]
         found: Float32Array = logits
         return found
+
+    def _write(self, new_rows: list[ort.OrtValue], write_pos: list[int], slots: slice) -> None:
+        """Put the rows that a pass gives where another graph would have written them."""
+        for buffer, value in zip(self.buffers.values(), new_rows, strict=False):
+            for rows, new, start in zip(buffer[slots], value.numpy(), write_pos, strict=True):
+                rows[:, start : start + new.shape[1]] = new
 
     def _near(self, positions: npt.NDArray[np.int64], write_pos: list[int], visible: int) -> npt.NDArray[np.bool_]:
         """(B, N, M): whether a row's token lies inside the node's window, by depth."""

@@ -16,8 +16,8 @@ from reader_edge_export.successors import measure_successors, num_table_tokens
 from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
 from reader_edge_export.trace.layered_model import LayeredModel
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
-from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
-from reader_edge_runtime.package.manifest import HALF_PRECISIONS
+from reader_edge_runtime.execution.onnxruntime.host.open_on_host import open_on_host
+from reader_edge_runtime.package.manifest import HALF_PRECISIONS, ROW_ATTENTIONS
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
@@ -76,7 +76,8 @@ class PackageCheck:
     @cached_property
     def _runner(self) -> PackageRunner:
         """The package on the CPU provider; one in bf16 by its fp32 twin, which is written part by part."""
-        package = self._package
-        if package.manifest.num_bytes <= _MAX_WHOLE_BYTES and package.manifest.precision != "bf16":
-            return WholePackage(HostTarget.open(package))
+        package, manifest = self._package, self._package.manifest
+        is_whole = manifest.num_bytes <= _MAX_WHOLE_BYTES and manifest.precision != "bf16"
+        if is_whole or manifest.attention in ROW_ATTENTIONS:  # whose rows no part writes
+            return WholePackage(open_on_host(package))
         return LayeredPackage(package, self._workplace)

@@ -14,7 +14,7 @@ def lower_portable(editor: GraphEditor, marker: TreeAttentionMarker) -> tuple[ir
     """ScatterND into the cache, then MatMul, Softmax, MatMul: the marker's three outputs."""
     present_key, present_value = marker.past_key, marker.past_value
     if marker.write_pos is not None:
-        indices = _row_indices(editor, marker, marker.write_pos)
+        indices = row_indices(editor, marker, marker.write_pos)
         present_key = editor.op("ScatterND", [present_key, indices, marker.key])
         present_value = editor.op("ScatterND", [present_value, indices, marker.value])
     keys, values = visible_rows(editor, marker.mask, present_key, present_value)
@@ -22,7 +22,7 @@ def lower_portable(editor: GraphEditor, marker: TreeAttentionMarker) -> tuple[ir
     return unfold_heads(editor, marker, editor.op("MatMul", [weights, values])), present_key, present_value
 
 
-def _row_indices(editor: GraphEditor, marker: TreeAttentionMarker, write_pos: ir.Value) -> ir.Value:
+def row_indices(editor: GraphEditor, marker: TreeAttentionMarker, write_pos: ir.Value) -> ir.Value:
     """(B, H, N, 3): sequence, head and row of every new key; the same for all layers."""
     num_sequences, num_nodes = (editor.size_of(editor.input("input_ids"), axis) for axis in (0, 1))
     sizes = [num_sequences, editor.int64s(marker.num_kv_heads), num_nodes, editor.int64s(1)]

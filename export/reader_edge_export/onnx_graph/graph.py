@@ -29,7 +29,9 @@ from reader_edge_runtime.package.manifest import (
     FORM_PROPERTY,
     GRAPH_NAME,
     HALF_PRECISIONS,
+    PORTABLE_ATTENTIONS,
     QUANTIZED_PRECISIONS,
+    ROW_ATTENTIONS,
     WEIGHTS_NAME,
     FileEntry,
     file_entry,
@@ -103,7 +105,8 @@ def _lower(
     _add_unread_inputs(model.graph)
     is_half = options.precision in HALF_PRECISIONS
     fold_sizes(editor)
-    if options.attention != "portable":
+    is_portable = options.attention in PORTABLE_ATTENTIONS
+    if not is_portable:
         # Models that also run in half precision leave casts from fp32 to fp32 everywhere.
         RewriteRuleSet([no_op_cast_rule]).apply_to_model(model)
         common.IdentityEliminationPass()(model)
@@ -112,13 +115,13 @@ def _lower(
         NORMS.apply_to_model(model)
     lower_attention(editor, options.attention, options.precision in QUANTIZED_PRECISIONS, options.kv_dtype, is_half)
     common.CommonSubexpressionEliminationPass()(model)  # sizes, masks and angles are the same in all layers
-    is_portable = options.attention == "portable"
     store_weights(editor, options.precision, is_portable, calibration, journal, advance, on_choice)
     if options.attention == "exact" and not is_half:  # products that share their rows are one by now
         fuse_swiglu(editor)
         fuse_heads(editor)
         MERGED_HEADS.apply_to_model(model)
-    _add_top_logits(editor)
+    if options.attention not in ROW_ATTENTIONS:  # whose engines take longer for them than for all else of a pass
+        _add_top_logits(editor)
     if options.is_for_devices:
         _add_log_sum_exp(editor)
     else:

@@ -6,6 +6,7 @@ from typing import Literal
 from reader_edge_runtime.config import EngineConfig
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.measuring.width_probe import WidthReport
+from reader_edge_runtime.package.manifest import EXACT_ATTENTIONS
 
 Scope = Literal["all", "greedy", "none"]
 
@@ -64,4 +65,4 @@ def draft_permission(config: EngineConfig, attention: str, report: WidthReport |
         return replace(INVARIANT, reason=reason, max_rows=report.max_rows)
     if config.is_near_tie_guarded:
         return GUARDED
-    return UNSOUND if attention == "exact" else INEXACT
+    return UNSOUND if attention in EXACT_ATTENTIONS else INEXACT

@@ -9,7 +9,7 @@ from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.device.cuda import cuda_obstacle
 from reader_edge_runtime.execution.onnxruntime.device.device_target import DeviceTarget
 from reader_edge_runtime.execution.onnxruntime.head_session import HeadSession
-from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
+from reader_edge_runtime.execution.onnxruntime.host.open_on_host import open_on_host
 from reader_edge_runtime.package.manifest import COMMIT_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Target
@@ -37,7 +37,7 @@ PROVIDERS = {
         suits=lambda package: COMMIT_NAME in package.manifest.files,  # its cache is moved by a graph
         open=lambda package, threads, uses_native, is_aside: DeviceTarget.open_on(package, "cuda", threads),
     ),
-    "cpu": Provider(obstacle=lambda: None, suits=lambda package: True, open=HostTarget.open),
+    "cpu": Provider(obstacle=lambda: None, suits=lambda package: True, open=open_on_host),
 }
 
 

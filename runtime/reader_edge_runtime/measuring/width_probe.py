@@ -17,6 +17,7 @@ import numpy as np
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.package.manifest import EXACT_ATTENTIONS
 from reader_edge_runtime.target import Pass, Target
 
 _PREFIX_LENS = (58, 5)  # the longer one lets wide passes cross 64 visible rows, where kernels change their blocks
@@ -70,7 +71,7 @@ def probe_width(target: Target) -> WidthReport:
 
 def _judge(target: Target, comparisons: Sequence[_Comparison]) -> WidthReport:
     """Of all trees; or, where a package that promises bits is padded, of those before the first one with other bits."""
-    if target.pass_sizes and target.manifest.attention == "exact":
+    if target.pass_sizes and target.manifest.attention in EXACT_ATTENTIONS:
         equal = list(takewhile(lambda each: each.num_equal == each.num_rows, comparisons))
         if equal:
             max_rows = next(size for size in target.pass_sizes if size >= equal[-1].num_nodes)

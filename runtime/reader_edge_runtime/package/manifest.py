@@ -23,6 +23,10 @@ recurrent ones, a pass moves their states (P rows of capsules, C numbers each, b
     pending_{kind}.{layer}  float32 (B, P, C)         capsule_{kind}.{layer}  float32 (B, N, C): by which a later pass
                                                           moves the state over a node; any numbers of kept ones
 
+With an attention of ROW_ATTENTIONS a pass leaves the cache as it is: there is new_key.{layer}, new_value.{layer}
+float32 (B, H, N, D) in the place of present_, for the host to write at write_pos. Integers are int32, and the best
+successors are not named.
+
 With the kv_dtype int8 a row of the KV cache has D + 2 numbers: see `reader_edge_export.lowering.cache_rows`.
 Masks are added to the attention scores: 0 where a node may look, MASKED elsewhere.
 The graph's metadata have the precision, attention and num_heads too (FORM_PROPERTY), which are compared when it is
@@ -51,7 +55,10 @@ FORM_PROPERTY = "reader_edge.form"  # of the graph's metadata: what `form_of` gi
 PRECISIONS = ("fp32", "fp16", "bf16", "int8", "int8-a16", "int4", "keep")
 QUANTIZED_PRECISIONS = ("int8", "int8-a16", "int4", "keep")  # weights are integers, and rows of activations too
 HALF_PRECISIONS = {"fp16": "float16", "bf16": "bfloat16"}  # and the KV cache's type
-ATTENTIONS = ("exact", "fast", "portable")
+ATTENTIONS = ("exact", "fast", "portable", "portable-exact")
+EXACT_ATTENTIONS = ("exact", "portable-exact")  # a node has the same bits in every pass
+PORTABLE_ATTENTIONS = ("portable", "portable-exact")  # operators of opset 18
+ROW_ATTENTIONS = ("portable-exact",)  # new rows of the KV cache are results
 MAX_VOCAB = 1 << 24
 
 
@@ -185,7 +192,8 @@ class Manifest:
 
     def present_names(self) -> list[str]:
         """Names of the graph's KV outputs, in the order of `past_names`."""
-        return [name.replace("past_", "present_") for name in self.past_names()]
+        word = "new_" if self.attention in ROW_ATTENTIONS else "present_"
+        return [name.replace("past_", word) for name in self.past_names()]
 
     def state_sizes(self) -> dict[str, tuple[int, ...]]:
         """Sizes of each recurrent state of a text, by what follows `state_`, `pending_`, `present_` and `capsule_`."""

@@ -2,7 +2,7 @@
 
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.wheel import ort
-from reader_edge_runtime.package.manifest import COMMIT_NAME, FORM_PROPERTY, Manifest, kv_row_size
+from reader_edge_runtime.package.manifest import COMMIT_NAME, FORM_PROPERTY, ROW_ATTENTIONS, Manifest, kv_row_size
 
 _TYPE_NAMES = {"float32": "float"}  # ONNX Runtime's, where they are not numpy's
 Tensors = dict[str, tuple[str, tuple[int, ...]]]  # name -> element type and shape
@@ -26,11 +26,10 @@ def input_tensors(manifest: Manifest, num_trees: int, num_nodes: int, num_visibl
 
 def output_tensors(manifest: Manifest, num_trees: int, num_rows: int) -> Tensors:
     """What a pass gives besides the KV cache."""
-    tensors: Tensors = {
-        "logits": ("float32", (num_trees, num_rows, manifest.vocab_size)),
-        "top_ids": ("int64", (num_trees, num_rows, manifest.top_k)),
-        "top_logits": ("float32", (num_trees, num_rows, manifest.top_k)),
-    }
+    tensors: Tensors = {"logits": ("float32", (num_trees, num_rows, manifest.vocab_size))}
+    if manifest.attention not in ROW_ATTENTIONS:
+        tensors["top_ids"] = "int64", (num_trees, num_rows, manifest.top_k)
+        tensors["top_logits"] = "float32", (num_trees, num_rows, manifest.top_k)
     if COMMIT_NAME in manifest.files:
         tensors["log_sum_exp"] = "float32", (num_trees, num_rows)
     if manifest.hidden_size is not None:

@@ -23,7 +23,9 @@ class PagedMemory:
     """
 
     def __init__(self, num_bytes: int) -> None:
-        assert sys.platform == "linux"
+        if sys.platform != "linux":
+            self._mapping = mmap.mmap(-1, num_bytes)
+            return
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
         try:
             self._mapping = mmap.mmap(-1, num_bytes, flags=flags)
@@ -38,7 +40,8 @@ class PagedMemory:
 
     def give_back(self, start: int, end: int) -> None:
         """Let go of the pages in [start, end), which begin and end with them. Locked ones stay (mlockall(2))."""
-        assert sys.platform == "linux"
+        if sys.platform != "linux":
+            return
         with suppress(OSError):
             self._mapping.madvise(mmap.MADV_DONTNEED, start, end - start)
 

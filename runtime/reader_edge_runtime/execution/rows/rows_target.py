@@ -1,0 +1,117 @@
+"""The target whose passes only read the KV cache: it writes the new rows itself, and chooses the best successors.
+
+A wide tree may go through in parts, as its nodes come behind their parents: the rows of earlier parts are in the cache
+then. With exact attention every node has the bits of one pass over the whole tree.
+"""
+
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from reader_edge_runtime.arrays import Array, Float32Array, Int64Array
+from reader_edge_runtime.cache import Cache
+from reader_edge_runtime.execution.inputs import Inputs, padded, prepare_inputs
+from reader_edge_runtime.execution.rows.rows_cache import RowsCache
+from reader_edge_runtime.execution.rows.rows_runner import RowsRunner
+from reader_edge_runtime.execution.rows.top_logits import best_successors
+from reader_edge_runtime.target import ForwardResult, Pass
+
+_PREFILL_CHUNK = 64
+
+
+class RowsTarget:
+    """A `reader_edge_runtime.target.Target` over any `RowsRunner`."""
+
+    is_native = False
+    instructions: str | None = None
+
+    def __init__(self, runner: RowsRunner, min_rows: int = 1) -> None:
+        self.manifest = runner.manifest
+        self.provider = runner.provider
+        self.pass_sizes = runner.pass_sizes
+        self.pass_facts = runner.pass_facts
+        self.min_rows = min_rows
+        self._runner = runner
+        self._bound: dict[int, Any] = {}
+        self._bound_cache: tuple[RowsCache, int] | None = None
+
+    def with_min_rows(self, min_rows: int) -> "RowsTarget":
+        return RowsTarget(self._runner, min_rows)
+
+    def new_cache(self, num_slots: int, capacity: int) -> RowsCache:
+        return RowsCache(self.manifest, num_slots, capacity)
+
+    def prefill_chunk(self, past: int) -> int:
+        return _PREFILL_CHUNK
+
+    def forward(self, cache: Cache, wanted: Pass) -> ForwardResult:
+        cache = cast(RowsCache, cache)  # made by `new_cache`
+        inputs = prepare_inputs(cache, wanted, self.manifest, self.min_rows)
+        sizes = inputs["logit_rows"].shape
+        logits = np.empty((*sizes, self.manifest.vocab_size), np.float32)
+        hidden_states = np.empty((*sizes, self.manifest.hidden_size or 0), np.float32)
+        for b in range(len(wanted.trees)):
+            one = {name: array[b : b + 1] for name, array in inputs.items()}
+            self._score(cache, wanted.first_slot + b, one, logits[b], hidden_states[b])
+        top_ids, top_logits = best_successors(logits, self.manifest.top_k)
+        wants_logits = wanted.wants_logits or wanted.wants_log_sum_exp
+        return ForwardResult(
+            top_ids,
+            top_logits,
+            logits if wants_logits else None,
+            None,
+            hidden_states if wanted.wants_hidden_states else None,
+        )
+
+    def release_memory(self) -> None:
+        self._bound.clear()
+
+    def _score(
+        self, cache: RowsCache, slot: int, inputs: Inputs, logits: Float32Array, hidden_states: Float32Array
+    ) -> None:
+        """Take a tree through, part by part, and note what was asked for."""
+        rows = cast(Int64Array, inputs["logit_rows"][0])
+        past, bound = cache.tensors(slot, 1), self._bound_slot(cache, slot)
+        start, num_nodes = 0, inputs["input_ids"].shape[1]
+        while start < num_nodes:
+            width = self._runner.width_for(num_nodes - start)
+            end = min(start + width, num_nodes)
+            places = np.flatnonzero((start <= rows) & (rows < end))
+            result = self._runner.run(_part(inputs, start, end, width, rows[places] - start), bound)
+            logits[places] = result.logits[: len(places)]
+            if result.hidden_states is not None:
+                hidden_states[places] = result.hidden_states[: len(places)]
+            first = cache.lengths[slot] + start
+            for name, new_rows in result.new_rows.items():
+                past[name][0, :, first : first + end - start] = new_rows[:, : end - start]
+            start = end
+
+    def _bound_slot(self, cache: RowsCache, slot: int) -> Any:
+        """Kept until the cache moves."""
+        if self._bound_cache != (cache, cache.num_moves):
+            self._bound.clear()
+            self._bound_cache = cache, cache.num_moves
+        if slot not in self._bound:
+            self._bound[slot] = self._runner.bound(cache.tensors(slot, 1))
+        return self._bound[slot]
+
+
+def _part(inputs: Inputs, start: int, end: int, width: int, rows: Int64Array) -> Inputs:
+    """The pass over nodes [start, end), padded to a width; where no row is asked for, it reports on its first."""
+    first = int(inputs["write_pos"][0]) + start
+    part: Inputs = {
+        "write_pos": np.array([first], np.int32),
+        "logit_rows": (rows if len(rows) else np.zeros(1)).astype(np.int32)[None],
+    }
+    for name in inputs.keys() - part.keys():
+        if name.startswith("tree_mask"):
+            seen = inputs[name][..., start:end, : first + end - start]
+            part[name] = _whole(name, seen, (1, 1, width, first + width), np.float32)
+        else:
+            part[name] = _whole(name, inputs[name][:, start:end], (1, width), np.int32)
+    return part
+
+
+def _whole(name: str, array: Array, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+    return np.ascontiguousarray(array if array.shape == shape else padded(name, array, shape), dtype)
