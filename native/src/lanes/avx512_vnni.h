@@ -9,6 +9,7 @@ constexpr int kRaised = 128;
 constexpr int kRowTile = 6, kSumVectors = 4;
 constexpr int kBlockTile = 10, kUnpackedTile = 12, kCodeTile = 12, kUnpackRows = 17;
 constexpr int kScoreTile = 4, kWeightTile = 3;
+constexpr bool kIsUnpackingDear = false;
 constexpr int kKeyTile = 8, kValueTile = 4, kStateVectors = 4;
 
 }  // namespace reader_edge::READER_EDGE_LANES

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/products/row_tiles.h"
 #include "lanes/lanes.h"
+#include "machine/scratch.h"
 #include "shared_constants.h"
 
 namespace reader_edge::READER_EDGE_LANES {
@@ -165,6 +167,68 @@ Tile tile_of(const GgufType& type, std::size_t num_rows) {
   return type.has_minima ? tile_of<Form<32, 4, true>>(num_rows, kHeights) : tile_of<Form<32, 4, false>>(num_rows, kHeights);
 }
 
+// A chunk of a panel as tiles share it: the levels of its blocks, four inputs of each output to a vector.
+struct UnpackedChunk {
+  alignas(kVector) std::int8_t levels[kGgufChunkInputs * kGgufOutputs];
+  ChunkScales numbers;
+  std::size_t first, count;  // blocks
+};
+
+template <class Form>
+void unpack_chunk(const GgufWeight& weight, const std::int8_t* packed, UnpackedChunk& chunk) {
+  const std::size_t scale_bytes = weight.scale_bytes(chunk.count);
+  for (std::size_t i = 0; i < scale_bytes; i += kVector) fetch_early(packed + i + kAhead);
+  widen_chunk(weight.type(), packed, chunk.count, chunk.numbers);
+  packed += scale_bytes;
+  std::int8_t* out = chunk.levels;
+  for (std::size_t b = 0; b < chunk.count; ++b, packed += weight.block_bytes()) {
+    Bytes codes[Form::kInputs / 4];
+    load_levels<Form>(packed, Bytes{}, codes);
+    for (const Bytes& levels : codes) store_bytes(std::exchange(out, out + kVector), levels);
+  }
+}
+
+// kRows rows from `row` on times a chunk, added to what all rows have so far.
+template <class Form, std::size_t kRows>
+void add_chunk(const GgufRows& rows, std::size_t row, const UnpackedChunk& chunk, Floats* kept) {
+  Floats totals[kRows];
+#pragma GCC unroll 12
+  for (std::size_t m = 0; m < kRows; ++m) totals[m] = kept[row + m];
+  const std::int8_t* levels = chunk.levels;
+  for (std::size_t b = 0; b < chunk.count; ++b) {
+    Bytes codes[Form::kInputs / 4];
+#pragma GCC unroll 8
+    for (Bytes& four : codes) four = load_bytes(std::exchange(levels, levels + kVector));
+    const Floats scale = load(chunk.numbers.scales + b * kGgufOutputs);
+    const Floats minimum = Form::kHasMinima ? load(chunk.numbers.minima + b * kGgufOutputs) : scale;
+    add_block<Form, kRows>(totals, codes, scale, minimum, rows, row, chunk.first + b);
+  }
+#pragma GCC unroll 12
+  for (std::size_t m = 0; m < kRows; ++m) kept[row + m] = totals[m];
+}
+
+// All rows times a panel, each of whose chunks is unpacked once for all tiles.
+template <class Form>
+void multiply_unpacked(const GgufRows& rows, const GgufWeight& weight, const std::int8_t* packed, Lanes outputs,
+                       float* output) {
+  constexpr std::size_t kChunkBlocks = kGgufChunkInputs / Form::kInputs;
+  thread_local Scratch kept;
+  auto* const totals = reinterpret_cast<Floats*>(kept.take<float>(static_cast<std::int64_t>(rows.count * kLanes)));
+  std::fill_n(totals, rows.count, all(0.0f));
+  UnpackedChunk chunk;
+  for (chunk.first = 0; chunk.first < rows.num_blocks; chunk.first += kChunkBlocks) {
+    chunk.count = std::min(kChunkBlocks, rows.num_blocks - chunk.first);
+    unpack_chunk<Form>(weight, packed, chunk);
+    packed += weight.scale_bytes(chunk.count) + chunk.count * weight.block_bytes();
+    for_tiles<kCodeTile>(rows.count, [&](std::size_t row, auto height) {
+      add_chunk<Form, height>(rows, row, chunk, totals);
+    });
+  }
+  for (std::size_t row = 0; row < rows.count; ++row) {
+    store(output + rows.places[row] * weight.num_outputs(), totals[row], outputs);
+  }
+}
+
 void round_blocks(const float* row, const GgufType& type, const GgufRows& rows, std::size_t index) {
   const int zero = type.bits == 8 ? type.zero - 128 + kRaised : type.zero;
   for (std::size_t block = 0; block < rows.num_blocks; ++block, row += type.block_inputs) {
@@ -187,16 +251,23 @@ void round_blocks(const float* row, const GgufType& type, const GgufRows& rows, 
   }
 }
 
+void multiply_tiles(const GgufRows& rows, const GgufWeight& weight, const std::int8_t* packed, Lanes outputs, float* output) {
+  for_tiles<kCodeTile>(rows.count, [&](std::size_t row, auto height) {
+    tile_of(weight.type(), height)(rows, row, weight, packed, outputs, output);
+  });
+}
+
 void multiply_panel(const GgufRows& rows, const GgufWeight& weight, std::size_t panel, float* output) {
   const std::size_t begin = panel * kGgufOutputs;
   const Lanes outputs = first_lanes(weight.num_outputs() - begin);
-  const std::size_t num_tiles = (rows.count + kCodeTile - 1) / kCodeTile;
-  std::size_t row = 0;
-  for (std::size_t tile = 0; tile < num_tiles; ++tile) {  // of equal height, or nearly so
-    const std::size_t height = (rows.count - row + num_tiles - tile - 1) / (num_tiles - tile);
-    tile_of(weight.type(), height)(rows, row, weight, weight.panel(panel), outputs, output + begin);
-    row += height;
+  const GgufType& type = weight.type();
+  auto multiply = multiply_tiles;
+  if (kIsUnpackingDear && type.qh_bits() > 0 && rows.count > kCodeTile) {
+    multiply = type.bits == 6     ? multiply_unpacked<Form<16, 6, false>>
+               : type.has_minima ? multiply_unpacked<Form<32, 5, true>>
+                                 : multiply_unpacked<Form<32, 5, false>>;
   }
+  multiply(rows, weight, weight.panel(panel), outputs, output + begin);
 }
 
 }  // namespace
