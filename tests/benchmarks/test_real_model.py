@@ -110,7 +110,8 @@ def recordings(tmp_path: Path) -> Path:
     write("code-reasoning-phi3.5-mini", [("<|user|>\nprint(1)<|end|>\n<|assistant|>\n", "1")])
     write("math-phi3.5-mini", *[[(f"<|user|>\n{i}?<|end|>\n<|assistant|>\n", "1")] for i in (1, 2)])
     write("math-hard-phi3.5-mini", [("<|user|>\n3?<|end|>\n<|assistant|>\n", "1")])
-    write("rag", [("<|user|>\nA passage.\n\nQuestion: where is it<|end|>\n<|assistant|>\n", "It is " * 5)])
+    passages = [("A passage", "where is it", "It is " * 5), ("Another", "who is it", "She")]
+    write("rag", *[[(f"<|user|>\n{a}.\n\nQuestion: {b}<|end|>\n<|assistant|>\n", c)] for a, b, c in passages])
     write("summarization", [("<|user|>\nSum up.<|end|>\n<|assistant|>\n", "Short.")])
     return folder
 
@@ -124,6 +125,15 @@ def test_recordings_become_chat_prompts_that_fit(recordings: Path, demo_folder: 
     assert agent["messages"][-1]["content"] == '{"found":\u20281}'  # a tool's answer, the last that fits
     assert [prompt["turns"] for prompt in prompts["chat"]] == [["One?", "Two?"]]
     texts = {name: [prompt["messages"][-1]["content"] for prompt in prompts[name]] for name in ("maths", "questions")}
-    assert texts == {"maths": ["1?", "3?", "2?"], "questions": ["where is it"]}
+    assert texts == {"maths": ["1?", "3?", "2?"], "questions": ["where is it", "who is it"]}
     assert [prompt["id"] for prompt in prompts["short"]] == ["rag-0"]
     assert agent["licence"] == "MIT"
+
+
+def test_texts_of_several_recordings_stand_before_the_question_of_the_first(
+    recordings: Path, demo_folder: Path
+) -> None:
+    converter = Converter(recordings, load_tokenizer(str(demo_folder)), most=200, num_joined=2)
+    (prompt,) = converter.categories()["rag"]
+    assert prompt["messages"][-1]["content"] == "A passage.\n\nAnother.\n\nQuestion: where is it"
+    assert prompt["id"] == "rag-0"
