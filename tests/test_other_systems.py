@@ -49,10 +49,8 @@ def test_memory_in_use_is_the_peak_without_proc_and_unknown_on_windows(
     assert memory.resident_bytes() == memory.peak_bytes() == 0
 
 
-def test_free_memory_is_unknown_without_linux(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(free_memory, "_MEMINFO", tmp_path / "none")
-    monkeypatch.setattr(free_memory, "_CGROUP", tmp_path / "none")
-    assert free_memory.free_bytes() is None
+def test_free_memory_is_unknown_without_linux(tmp_path: Path) -> None:
+    assert free_memory.free_bytes(tmp_path) is None
 
 
 def test_on_windows_templates_run_without_limits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,7 +125,8 @@ def version(name):
     raise metadata.PackageNotFoundError(name)
 metadata.version = version
 sys.modules["onnxruntime"] = None
-import reader_edge_runtime
+import reader_edge_runtime.machine.processor
+from reader_edge_runtime import Engine
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "InstallationError: ONNX Runtime is missing" in done.stderr.splitlines()[-1]
