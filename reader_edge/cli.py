@@ -17,6 +17,7 @@ from reader_edge import __version__
 from reader_edge.commands.batch import batch
 from reader_edge.commands.bench.bench import bench
 from reader_edge.commands.datastore import datastore
+from reader_edge.commands.doctor import doctor
 from reader_edge.commands.export import export
 from reader_edge.commands.forget import forget
 from reader_edge.commands.info import info
@@ -67,6 +68,7 @@ COMMANDS = (
     list_models,
     rm,
     verify,
+    doctor,
     info,
     export,
     tune,
@@ -102,7 +104,8 @@ def _errors_told() -> Iterator[None]:
         errors = sys.modules.get("reader_edge_runtime.errors")
         if errors is None or not isinstance(error, errors.ReaderEdgeError):
             raise
-        raise click.ClickException(visible(str(error))) from error
+        further = " `reader-edge doctor` says more." if isinstance(error, errors.ProviderError) else ""
+        raise click.ClickException(visible(f"{error}{further}")) from error
 
 
 def _interrupted() -> click.exceptions.Exit:

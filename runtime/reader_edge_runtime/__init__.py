@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from reader_edge_runtime.drafting.draft_sources import DraftSources
     from reader_edge_runtime.engine import Engine
     from reader_edge_runtime.errors import ReaderEdgeError
+    from reader_edge_runtime.serving.async_engine import AsyncEngine
     from reader_edge_runtime.stats import GenerationStats
     from reader_edge_runtime.text.conversation import Conversation, Message
-    from reader_edge_runtime.serving.async_engine import AsyncEngine
 
 __all__ = [
     "AsyncEngine",

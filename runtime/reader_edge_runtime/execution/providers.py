@@ -1,13 +1,14 @@
 """The providers there are, what each needs, and which of them runs a package."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from reader_edge_runtime.config import EngineConfig
 from reader_edge_runtime.drafting.sources.head_file import HeadFile, HeadModel
 from reader_edge_runtime.errors import ProviderError
-from reader_edge_runtime.execution.onnxruntime.device.cuda import cuda_obstacle
+from reader_edge_runtime.execution.onnxruntime.device.cuda import cuda_obstacle, has_cuda
 from reader_edge_runtime.execution.onnxruntime.device.device_target import DeviceTarget
+from reader_edge_runtime.execution.onnxruntime.device.tensorrt_libraries import tensorrt_obstacle
 from reader_edge_runtime.execution.onnxruntime.head_session import HeadSession
 from reader_edge_runtime.execution.onnxruntime.host.open_on_host import open_on_host
 from reader_edge_runtime.package.manifest import COMMIT_NAME, Manifest
@@ -21,12 +22,14 @@ class Provider:
 
     obstacle: why it cannot be had on this machine, one sentence with the remedy; None where nothing is known to be
     missing. suits: whether a package is made for it. open: load a package with so many threads, with native kernels or
-    without, and whether its passes come between another model's; raises ProviderError.
+    without, and whether its passes come between another model's; raises ProviderError. is_installed: whether this
+    installation was made for it, so that an obstacle is a fault and no mere absence.
     """
 
     obstacle: Callable[[], str | None]
     suits: Callable[[ModelPackage], bool]
     open: Callable[[ModelPackage, int, bool, bool], Target]
+    is_installed: Callable[[], bool] = lambda: False
 
 
 # By the names that options and configs have. The first that suits a package and is to be had runs it, unless another
@@ -36,9 +39,13 @@ PROVIDERS = {
         obstacle=cuda_obstacle,
         suits=lambda package: COMMIT_NAME in package.manifest.files,  # its cache is moved by a graph
         open=lambda package, threads, uses_native, is_aside: DeviceTarget.open_on(package, "cuda", threads),
+        is_installed=has_cuda,
     ),
     "cpu": Provider(obstacle=lambda: None, suits=lambda package: True, open=open_on_host),
 }
+
+# Of engines that may be installed beside these and run no package yet: what keeps one that is here from loading.
+FURTHER_OBSTACLES: Mapping[str, Callable[[], str | None]] = {"tensorrt": tensorrt_obstacle}
 
 
 def open_target(package: ModelPackage, config: EngineConfig, is_aside: bool = False) -> Target:

@@ -18,12 +18,18 @@ def processor_name(cpuinfo: Path = CPUINFO) -> str:
     return " ".join(sorted(named)) or f"{platform.machine()} {platform.processor()}"
 
 
+def processor_flags(cpuinfo: Path = CPUINFO) -> set[str]:
+    """What the processor can do, as /proc/cpuinfo calls it; empty where there is no such file."""
+    values = _values("flags", cpuinfo) or _values("Features", cpuinfo)  # on x86, on ARM
+    return set(values[0].split()) if values else set()
+
+
 def has_saturating_sums(cpuinfo: Path = CPUINFO) -> bool:
     """Whether ONNX Runtime's usual kernels add int8 products in 16 bits here, where two may not fit.
 
     That is so on x86 with AVX2 and without VNNI. Elsewhere than on Linux it is taken not to be so.
     """
-    flags = {flag for value in _values("flags", cpuinfo)[:1] for flag in value.split()}
+    flags = processor_flags(cpuinfo)
     return "avx2" in flags and not flags & {"avx_vnni", "avx512_vnni"}
 
 

@@ -48,6 +48,11 @@ def load_or_measure(
     return kept
 
 
+def kept_cost(target: Target, threads: int, batch_size: int) -> PassCost | None:
+    """What was measured before; None where nothing was."""
+    return _read(cost_path(target, threads, batch_size), batch_size)
+
+
 def forget_cost(target: Target, threads: int, batch_size: int) -> None:
     """Have a cost measured again at the next start."""
     with suppress(OSError):

@@ -6,6 +6,7 @@ How far the second fastest round is behind says whether there was one.
 Where a wider pass takes less, or two narrower ones together, that bounds what a pass needs to take.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -123,6 +124,17 @@ def measure_pass_cost(
     padding_share = _padding_share(target, cache, batch_size, grid.pasts[0], grid.widths[-1])
     target.release_memory()  # drafts are seldom as wide
     return PassCost(batch_size, grid.pasts, grid.widths, seconds, row_s, padding_share, _spread(times))
+
+
+def single_pass_seconds(target: Target, max_seconds: float) -> float:
+    """Seconds of the fastest pass of one node, of two and as many more as `max_seconds` hold."""
+    past = max(1, min(PASTS[0], target.manifest.max_context - 1))
+    cache = target.new_cache(1, past + 1)
+    start, fastest = time.perf_counter(), math.inf
+    _pass_seconds(target, cache, 1, past, 1)  # first passes allocate
+    while fastest == math.inf or time.perf_counter() - start < max_seconds:
+        fastest = min(fastest, _pass_seconds(target, cache, 1, past, 1))
+    return fastest
 
 
 def _spread(times: Float64Array) -> float:

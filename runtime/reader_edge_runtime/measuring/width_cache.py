@@ -26,16 +26,24 @@ def load_or_settle(target: Target, threads: int) -> tuple[Target, WidthReport]:
 
     A cache that cannot be written is no error: the next start probes again.
     """
-    path = verdict_path(target, threads)
-    kept = _read(path)
+    kept = kept_verdict(target, threads)
     if kept is not None:
-        report, min_rows = kept
-        return (target if min_rows == target.min_rows else target.with_min_rows(min_rows)), report
+        return kept
+    path = verdict_path(target, threads)
     settled, report = settle_width(target)
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, json.dumps(asdict(report) | {"min_rows": settled.min_rows}).encode())
     return settled, report
+
+
+def kept_verdict(target: Target, threads: int) -> tuple[Target, WidthReport] | None:
+    """The target to use and its report, where a start before this one has probed; else None."""
+    kept = _read(verdict_path(target, threads))
+    if kept is None:
+        return None
+    report, min_rows = kept
+    return (target if min_rows == target.min_rows else target.with_min_rows(min_rows)), report
 
 
 def verdict_path(target: Target, threads: int) -> Path:

@@ -45,20 +45,24 @@ class ModelPackage:
         check_plain_file(path, IntegrityError, "export or copy the package again")
         return path
 
-    def check_files(self, on_progress: Callable[[int, int], None] | None = None) -> None:
-        """Compare every file's size, then its checksum, with the manifest, then see what the graphs refer to.
-
-        on_progress: called with bytes checked and bytes in all. Raises IntegrityError, or PackageError for a graph that
-        reads files the manifest does not vouch for, or that may never end.
-        """
-        files = self.manifest.files
-        for name, entry in files.items():
+    def check_sizes(self) -> None:
+        """Compare every file's size with the manifest. Raises IntegrityError."""
+        for name, entry in self.manifest.files.items():
             path = self.path(name)
             num_bytes = path.stat().st_size
             if num_bytes != entry.num_bytes:
                 raise IntegrityError(
                     f"'{path}' has {num_bytes} bytes instead of {entry.num_bytes}: export or copy the package again."
                 )
+
+    def check_files(self, on_progress: Callable[[int, int], None] | None = None) -> None:
+        """Compare every file's size, then its checksum, with the manifest, then see what the graphs refer to.
+
+        on_progress: called with bytes checked and bytes in all. Raises IntegrityError, or PackageError for a graph that
+        reads files the manifest does not vouch for, or that may never end.
+        """
+        self.check_sizes()
+        files = self.manifest.files
         num_total = sum(entry.num_bytes for entry in files.values())
         num_done = 0
         for name, entry in files.items():

@@ -15,7 +15,7 @@ def machine(tmp_path: Path) -> Path:
     (tmp_path / "proc").mkdir()
     cgroup = tmp_path / "sys" / "fs" / "cgroup"
     cgroup.mkdir(parents=True)
-    (tmp_path / "proc" / "meminfo").write_text("MemTotal: 20000000 kB\nMemAvailable:  8000000 kB\nSwapFree: 2000000 kB\n")
+    (tmp_path / "proc" / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:  8000000 kB\nSwapFree: 2000000 kB\n")
     (cgroup / "memory.current").write_text("3000000000\n")
     (cgroup / "memory.swap.current").write_text("500000000\n")
     (cgroup / "memory.swap.max").write_text("500000000\n")

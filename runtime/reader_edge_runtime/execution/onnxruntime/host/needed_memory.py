@@ -31,6 +31,13 @@ def check_memory(package: ModelPackage) -> None:
 
 def needed_bytes(manifest: Manifest) -> int:
     """Memory that a package takes at least on the CPU."""
+    num_rows = min(_NUM_ROWS, manifest.max_context)
+    kept = num_rows * manifest.kv_row_bytes + manifest.state_bytes
+    return product_bytes(manifest) + kept + _MARGIN
+
+
+def product_bytes(manifest: Manifest) -> int:
+    """Of the weights of products at least, all of which every pass reads, but for experts that it does not choose."""
     weights = manifest.files.get(WEIGHTS_NAME)
     num_bytes = 0 if weights is None else weights.num_bytes
     if manifest.hidden_size is None:
@@ -38,9 +45,7 @@ def needed_bytes(manifest: Manifest) -> int:
     else:
         number_bytes = _EMBEDDING_BYTES.get(manifest.precision, _ROUNDED_BYTES)
         num_looked_up = manifest.vocab_size * manifest.hidden_size * number_bytes
-    num_rows = min(_NUM_ROWS, manifest.max_context)
-    kept = num_rows * manifest.kv_row_bytes + manifest.state_bytes
-    return max(0, num_bytes - int(num_looked_up)) + kept + _MARGIN
+    return max(0, num_bytes - int(num_looked_up))
 
 
 def _fitting(num_bytes: int) -> str:

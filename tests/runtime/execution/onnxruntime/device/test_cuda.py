@@ -11,7 +11,7 @@ from reader_edge_runtime import Engine, EngineConfig
 from reader_edge_runtime.errors import ConfigError, ProviderError
 from reader_edge_runtime.execution import providers
 from reader_edge_runtime.execution.onnxruntime import session as provider
-from reader_edge_runtime.execution.onnxruntime.device import cuda
+from reader_edge_runtime.execution.onnxruntime.device import cuda, tensorrt_libraries
 from reader_edge_runtime.execution.onnxruntime.device.buckets import (
     TREE_SIZES,
     padding_rows,
@@ -50,6 +50,7 @@ def cuda_wheel(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     )
     monkeypatch.setattr(cuda, "ort", fake)
     monkeypatch.setattr(cuda, "INSTALLED_WHEEL", "onnxruntime-gpu 1.31.1")
+    monkeypatch.setattr(cuda, "_CONTAINERS", ())
     return monkeypatch
 
 
@@ -69,6 +70,61 @@ def test_the_cpu_wheel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         "The installed wheel, onnxruntime 1.31.1, has no CUDA: "
         "pip uninstall onnxruntime, then pip install 'reader-edge[gpu]'."
     )
+
+
+def test_where_pypi_has_no_wheel_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "ort", SimpleNamespace(get_available_providers=lambda: [provider.CPU]))
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    obstacle = cuda.cuda_obstacle()
+    assert obstacle is not None
+    assert "PyPI has no such wheel for aarch64" in obstacle
+    assert "pip" not in obstacle
+
+
+def test_a_wheel_for_another_cuda_is_named(cuda_wheel: pytest.MonkeyPatch) -> None:
+    wheel = SimpleNamespace(get_available_providers=lambda: [provider.CUDA], cuda_version="12.8")
+    cuda_wheel.setattr(cuda, "ort", wheel)
+    obstacle = cuda.cuda_obstacle()
+    assert obstacle is not None
+    assert obstacle.startswith("onnxruntime-gpu 1.31.1 was built for CUDA 12.8, reader-edge is made for CUDA 13:")
+
+
+def test_libraries_of_another_cuda_are_named(cuda_wheel: pytest.MonkeyPatch) -> None:
+    _libraries(cuda_wheel, Driver(), missing="libcublasLt.so.13")
+    obstacle = cuda.cuda_obstacle()
+    assert obstacle is not None
+    assert "libcublasLt.so.13 is missing (libcublasLt.so.12 is here, which this wheel cannot use)" in obstacle
+
+
+def test_a_container_without_its_gpus_is_told_how_to_get_them(cuda_wheel: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cuda_wheel.setattr(cuda, "_CONTAINERS", (tmp_path,))
+    _libraries(cuda_wheel, None)
+    obstacle = cuda.cuda_obstacle()
+    assert obstacle is not None
+    assert "docker run --gpus all" in obstacle
+
+
+@pytest.mark.parametrize(
+    ("installed", "loads", "found"),
+    [
+        ({}, False, None),
+        ({"tensorrt": "11.4.0"}, False, "loads TensorRT 10 (libnvinfer.so.10), and 11.4.0 is here: pip install"),
+        ({"tensorrt": "11.4.0"}, True, None),
+        ({"tensorrt": "11.4.0", "tensorrt-cu13-libs": "10.16.1.11"}, False, None),
+    ],
+)
+def test_a_tensorrt_of_another_major_is_named(
+    installed: dict[str, str], loads: bool, found: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = SimpleNamespace(get_available_providers=lambda: ["TensorrtExecutionProvider"])
+    monkeypatch.setattr(tensorrt_libraries, "ort", wheel)
+    monkeypatch.setattr(tensorrt_libraries, "_version", installed.get)
+    monkeypatch.setattr(tensorrt_libraries, "_loads", lambda name: loads)
+    obstacle = tensorrt_libraries.tensorrt_obstacle()
+    assert obstacle is None if found is None else found in (obstacle or "")
+    wheel.get_available_providers = list
+    assert tensorrt_libraries.tensorrt_obstacle() is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,76 @@
+"""`reader-edge doctor`: what keeps models from running here, or from running fast."""
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from reader_edge.commands import options
+from reader_edge.terminal.command_help import helpful_command
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from reader_edge_runtime.examination.finding import Finding
+    from reader_edge_runtime.examination.surroundings import Surroundings
+
+_MAX_S = 4.3  # of the five that it may take with Python's own start
+_EXIT_CODES = {"well": 0, "slower": 1, "broken": 2}
+
+
+@helpful_command("Find what keeps models from running, or from running fast.", "reader-edge doctor smollm2:135m")
+@click.argument("model", required=False)
+@options.as_json
+@click.pass_context
+def doctor(ctx: click.Context, model: str | None, as_json: bool) -> None:
+    """Examine this machine, the engines installed on it and a package: what is wrong, and what to do about it.
+
+    MODEL is what `info` takes; without one, doctor uses $READER_EDGE_MODEL, or else the bundled demo. It takes five
+    seconds at most, and asks no network. Exit code 0: all is well; 1: it works, but slower than it could; 2: it does
+    not work.
+    """
+    from reader_edge.terminal.console import count_progress
+    from reader_edge.terminal.findings import findings_as_json, print_findings
+    from reader_edge_runtime.examination.examine import examine_machine
+    from reader_edge_runtime.examination.finding import verdict
+    from reader_edge_runtime.examination.surroundings import Surroundings
+
+    ends_at = time.monotonic() + _MAX_S
+    surroundings = Surroundings.here()
+    with count_progress("Examining") as on_progress:
+        on_progress(0, 2)
+        findings = examine_machine(surroundings, ends_at)
+        on_progress(1, 2)
+        if verdict(findings) != "broken":
+            findings += _package(model, surroundings, ends_at)
+    if as_json:
+        click.echo(findings_as_json(findings))
+    else:
+        print_findings(findings)
+    ctx.exit(_EXIT_CODES[verdict(findings)])
+
+
+def _package(model: str | None, surroundings: "Surroundings", ends_at: float) -> "list[Finding]":
+    """Of engines and a package; of the demo where the model itself is none."""
+    from reader_edge_runtime.errors import ReaderEdgeError
+    from reader_edge_runtime.examination.examine import examine_package
+    from reader_edge_runtime.examination.finding import Finding, Severity
+
+    try:
+        folder, findings = _folder(model)
+    except ReaderEdgeError as error:
+        return [Finding.of_error("model", Severity.BROKEN, str(error))]
+    return findings + examine_package(folder, surroundings, ends_at)
+
+
+def _folder(model: str | None) -> "tuple[Path, list[Finding]]":
+    """The package to look at, and what is to be said of a model that is not exported yet."""
+    from reader_edge.model_source import bundled_demo, find_stored
+    from reader_edge_runtime.examination.finding import Finding, Severity
+    from reader_edge_runtime.package.manifest import MANIFEST_NAME
+
+    path = find_stored(model)
+    if path.is_dir() and ((path / MANIFEST_NAME).exists() or (path / MANIFEST_NAME).is_symlink()):
+        return path, []
+    found = f"'{path}' is not exported yet; the bundled demo is looked at in its place."
+    return bundled_demo(), [Finding("model", Severity.NOTE, found, "`reader-edge run` exports it at its first use.")]

@@ -1,0 +1,69 @@
+"""What an examination found: a table on a terminal, lines in a pipe, JSON without anybody's folders."""
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from reader_edge.terminal.console import print_report
+from reader_edge.terminal.control_characters import visible
+from reader_edge_runtime.examination.finding import Finding, Severity, verdict
+
+_STYLES = {Severity.WELL: "green", Severity.NOTE: "cyan", Severity.SLOWER: "yellow", Severity.BROKEN: "bold red"}
+_VERDICTS = {
+    Severity.WELL: "All is well.",
+    Severity.SLOWER: "It works, but slower than it could.",
+    Severity.BROKEN: "It does not work as it is.",
+}
+# Quoted paths, which may hold spaces, and others; those of the system itself are nobody's.
+_FOLDERS = re.compile(
+    r"(?<=')(?:[A-Za-z]:[\\/]|/)[^']*[\\/](?=[^'\\/]+')|(?<![\w'./-])/(?!sys/|proc/|dev/)(?:[^/\s']+/)+"
+)
+
+
+def print_findings(findings: Sequence[Finding]) -> None:
+    """Show findings on standard output, each with its remedy, and the verdict at the end."""
+    if sys.stdout.isatty():
+        print_report(_table(findings))
+    else:
+        for finding in findings:
+            line = f"{finding.severity:<7} {finding.check}: {finding.sentence}"
+            click.echo(visible(f"{line} {finding.remedy}".rstrip()))
+    print_report(_VERDICTS[verdict(findings)])
+
+
+def findings_as_json(findings: Sequence[Finding]) -> str:
+    """One object: the verdict, and every finding, paths cut down to their last part."""
+    shown = [
+        {
+            "check": finding.check,
+            "severity": finding.severity,
+            "finding": without_folders(finding.sentence),
+            "remedy": without_folders(finding.remedy),
+        }
+        for finding in findings
+    ]
+    return json.dumps({"verdict": verdict(findings), "findings": shown})
+
+
+def without_folders(text: str) -> str:
+    """A text whose paths have lost all but their last part: reports are shown to others."""
+    return _FOLDERS.sub("", text.replace(f"{Path.home()}", "~"))
+
+
+def _table(findings: Sequence[Finding]) -> Table:
+    table = Table(show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(style="bold")
+    table.add_column()
+    for finding in findings:
+        told = Text(finding.sentence)
+        if finding.remedy:
+            told.append(f"\n-> {finding.remedy}", style=_STYLES[finding.severity])
+        table.add_row(Text(finding.severity, style=_STYLES[finding.severity]), finding.check, told)
+    return table

@@ -1,0 +1,79 @@
+"""Steps of an examination in a process of their own, which engines and drivers may end."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from reader_edge_runtime.examination.finding import Finding, Severity
+from reader_edge_runtime.examination.surroundings import Surroundings
+
+_PACKAGE = "reader_edge_runtime.examination.steps"
+
+
+@dataclass(slots=True)
+class StepsRun:
+    """What a process told until it ended.
+
+    begun: names of the steps it began, in their order. returncode: as `subprocess` has it; None where its time was
+    over. stderr: what it said besides.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    begun: list[str] = field(default_factory=list)
+    returncode: int | None = 0
+    stderr: str = ""
+
+
+def run_steps(module: str, arguments: Iterable[str], surroundings: Surroundings, ends_at: float) -> StepsRun:
+    """Run a module of steps/ until it ends, or until `ends_at` of `time.monotonic`."""
+    path = os.pathsep.join(surroundings.search_path)
+    environ = {**surroundings.environ, "PYTHONPATH": path, "ORT_DISABLE_TELEMETRY": "1"}
+    command = [sys.executable, "-P", "-m", f"{_PACKAGE}.{module}", *arguments]
+    run = StepsRun()
+    try:
+        done = subprocess.run(
+            command,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=max(0.1, ends_at - time.monotonic()),
+            check=False,
+        )
+        run.returncode, stdout, stderr = done.returncode, done.stdout, done.stderr
+    except subprocess.TimeoutExpired as late:
+        run.returncode, stdout, stderr = None, late.stdout or b"", late.stderr or b""
+    run.stderr = stderr.decode(errors="replace")
+    for line in stdout.decode(errors="replace").splitlines():
+        _note(line, run)
+    return run
+
+
+def tell_step(name: str) -> None:
+    """Say, in the process of the steps, that one begins."""
+    _tell({"step": name})
+
+
+def tell_finding(finding: Finding) -> None:
+    _tell({"check": finding.check, "severity": finding.severity, "found": finding.sentence, "remedy": finding.remedy})
+
+
+def _tell(fields: dict[str, str]) -> None:
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.flush()
+
+
+def _note(line: str, run: StepsRun) -> None:
+    """Take a line as one of ours; what libraries print there is passed over."""
+    try:
+        fields = json.loads(line)
+        if set(fields) == {"step"}:
+            run.begun.append(str(fields["step"]))
+        elif set(fields) == {"check", "severity", "found", "remedy"}:
+            severity = Severity(fields["severity"])
+            run.findings.append(Finding(fields["check"], severity, fields["found"], fields["remedy"]))
+    except (ValueError, TypeError, RecursionError):
+        return

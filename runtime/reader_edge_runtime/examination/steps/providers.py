@@ -1,0 +1,27 @@
+"""Which engines run here, and what the others lack: the registry's own sentences."""
+
+from collections.abc import Callable, Iterator
+
+from reader_edge_runtime.examination.finding import Finding, Severity
+from reader_edge_runtime.execution.providers import Provider
+from reader_edge_runtime.package.model_package import ModelPackage
+
+
+def check_provider(name: str, provider: Provider, package: ModelPackage | None) -> Iterator[Finding]:
+    """Whether a provider is to be had.
+
+    An obstacle is a fault where the installation, or the package, was made for it, else worth knowing.
+    """
+    obstacle = provider.obstacle()
+    if obstacle is None:
+        yield Finding(name, Severity.WELL, f"--provider {name} has what it needs.")
+        return
+    is_wanted = provider.is_installed() or (package is not None and provider.suits(package))
+    yield Finding.of_error(name, Severity.SLOWER if is_wanted else Severity.NOTE, obstacle)
+
+
+def check_further(name: str, obstacle: Callable[[], str | None]) -> Iterator[Finding]:
+    """Whether an engine beside the registered ones, if somebody installed it, can be loaded."""
+    found = obstacle()
+    if found is not None:
+        yield Finding.of_error(name, Severity.SLOWER, found)

@@ -1,0 +1,103 @@
+"""`reader-edge doctor`: what it prints, and by what it ends."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from reader_edge.cli import main
+from reader_edge.commands import doctor as doctor_command
+from reader_edge.terminal.findings import without_folders
+from reader_edge_runtime.examination import examine
+from reader_edge_runtime.examination.finding import Finding, Severity
+from reader_edge_runtime.examination.surroundings import Surroundings
+from tests.reader_edge.package_copy import PackageCopy
+
+
+@pytest.fixture
+def sound(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
+    """What the machine is said to be, which a test may add to: this one may be busy. Time is enough."""
+    findings = [Finding("cores", Severity.WELL, "All cores.")]
+    monkeypatch.setattr(examine, "examine_machine", lambda *_: list(findings))
+    monkeypatch.setattr(doctor_command, "_MAX_S", 120.0)
+    return findings
+
+
+@pytest.mark.parametrize(
+    ("severity", "code", "last"),
+    [
+        (Severity.NOTE, 0, "All is well."),
+        (Severity.SLOWER, 1, "It works, but slower than it could."),
+        (Severity.BROKEN, 2, "It does not work as it is."),
+    ],
+)
+def test_the_worst_finding_is_the_exit_code(
+    severity: Severity, code: int, last: str, runner: CliRunner, sound: list[Finding], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examine, "examine_package", lambda *_: [])
+    sound.append(Finding("fault", severity, "Found\x1b[2J.", "Do this."))
+    result = runner.invoke(main, ["doctor"])
+    assert result.exit_code == code
+    lines = result.stdout.splitlines()
+    assert lines == ["well    cores: All cores.", rf"{severity:<7} fault: Found\x1b[2J. Do this.", last]
+    assert result.stderr == ""
+
+
+def test_json_says_what_is_wrong_with_a_package_and_not_where_it_lies(
+    runner: CliRunner, package: PackageCopy, sound: list[Finding]
+) -> None:
+    (package.folder / "model.onnx.data").write_bytes(b"short")
+    result = runner.invoke(main, ["doctor", str(package.folder), "--json"])
+    assert result.exit_code == 2
+    assert str(package.folder.parent) not in result.stdout
+    report = json.loads(result.stdout)
+    assert report["verdict"] == "broken"
+    (found,) = [each for each in report["findings"] if each["check"] == "package"]
+    assert found["finding"] == "'model.onnx.data' has 5 bytes instead of 7988224."
+    assert found["remedy"] == "Export or copy the package again."
+
+
+def test_a_model_that_is_not_here_does_not_work(runner: CliRunner, sound: list[Finding]) -> None:
+    result = runner.invoke(main, ["doctor", "smollm2:135m"])
+    assert result.exit_code == 2
+    assert "broken  model: 'smollm2:135m' is not here. `reader-edge pull smollm2:135m` fetches it." in result.stdout
+
+
+def test_of_a_model_that_is_not_exported_the_demo_is_looked_at(
+    runner: CliRunner, tmp_path: Path, sound: list[Finding], monkeypatch: pytest.MonkeyPatch, demo_folder: Path
+) -> None:
+    looked_at = []
+
+    def examine_package(folder: Path, surroundings: Surroundings, ends_at: float) -> list[Finding]:
+        looked_at.append(folder)
+        return []
+
+    monkeypatch.setattr(examine, "examine_package", examine_package)
+    (tmp_path / "config.json").write_text("{}")
+    result = runner.invoke(main, ["doctor", str(tmp_path)])
+    assert result.exit_code == 0
+    assert re.search("note    model: .* is not exported yet; the bundled demo", result.stdout)
+    assert looked_at == [demo_folder]
+
+
+def test_where_a_provider_fails_the_doctor_is_named(runner: CliRunner) -> None:
+    result = runner.invoke(main, ["run", "--provider", "cuda", "-p", "x"])
+    assert result.exit_code == 1
+    assert result.stderr.endswith(" `reader-edge doctor` says more.\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("'/home/a b/model.onnx' is no model", "'model.onnx' is no model"),
+        ("see /srv/models/x/model.onnx there", "see model.onnx there"),
+        (r"'C:\Users\me\model.onnx' is none", "'model.onnx' is none"),
+        ("not listed in /sys, and/or 3/4 MB", "not listed in /sys, and/or 3/4 MB"),
+        ("write /sys/kernel/mm/x", "write /sys/kernel/mm/x"),
+        ("wants OWNER/NAME", "wants OWNER/NAME"),
+    ],
+)
+def test_folders_are_left_out_of_what_is_shown_to_others(text: str, shown: str) -> None:
+    assert without_folders(text) == shown

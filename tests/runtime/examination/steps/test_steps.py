@@ -1,0 +1,143 @@
+"""What is said of engines, kernels, memory and pass times: of described ones."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from reader_edge_runtime.examination.finding import Severity
+from reader_edge_runtime.examination.steps import kernels
+from reader_edge_runtime.examination.steps.copy_rate import copy_rate
+from reader_edge_runtime.examination.steps.engines import steps
+from reader_edge_runtime.examination.steps.kernels import check_kernels
+from reader_edge_runtime.examination.steps.memory import check_memory
+from reader_edge_runtime.examination.steps.passes import (
+    failed_opening,
+    told_cost,
+    told_pass,
+    told_placement,
+    told_widths,
+)
+from reader_edge_runtime.examination.steps.providers import check_further, check_provider
+from reader_edge_runtime.execution.onnxruntime.placement import nodes_elsewhere
+from reader_edge_runtime.execution.providers import PROVIDERS, Provider
+from reader_edge_runtime.measuring.pass_cost import PassCost
+from reader_edge_runtime.measuring.width_probe import WidthReport
+from reader_edge_runtime.package.model_package import ModelPackage
+
+OBSTACLE = "The library libcublas.so.13 is missing: pip install 'reader-edge[gpu]' brings it."
+
+
+def provider(obstacle: str | None, suits: bool = False, is_installed: bool = False) -> Provider:
+    return replace(
+        PROVIDERS["cpu"], obstacle=lambda: obstacle, suits=lambda package: suits, is_installed=lambda: is_installed
+    )
+
+
+def test_an_obstacle_is_a_fault_only_of_what_is_wanted(demo_folder: Path) -> None:
+    package = ModelPackage.open(demo_folder)
+    cases = [
+        (provider(None, is_installed=True), package, Severity.WELL),
+        (provider(OBSTACLE), package, Severity.NOTE),
+        (provider(OBSTACLE, suits=True), None, Severity.NOTE),
+        (provider(OBSTACLE, suits=True), package, Severity.SLOWER),
+        (provider(OBSTACLE, is_installed=True), None, Severity.SLOWER),
+    ]
+    for each, opened, severity in cases:
+        (found,) = check_provider("device", each, opened)
+        assert found.severity == severity
+    assert found.sentence == "The library libcublas.so.13 is missing."
+    assert found.remedy == "pip install 'reader-edge[gpu]' brings it."
+
+
+def test_every_registered_engine_is_asked_and_a_missing_package_stops_none(demo_folder: Path) -> None:
+    assert set(PROVIDERS) < set(steps(demo_folder, None)) < set(steps(demo_folder, ModelPackage.open(demo_folder)))
+
+
+def test_an_engine_that_nobody_installed_is_not_mentioned() -> None:
+    assert list(check_further("engine", lambda: None)) == []
+    (found,) = check_further("engine", lambda: "Two majors differ: install the older one.")
+    assert found.severity == Severity.SLOWER
+
+
+def test_missing_kernels_and_lesser_ones_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "instructions_here", lambda: ["avx512-vnni", "avx2"])
+    for used, severity in ((None, Severity.SLOWER), ("avx2", Severity.SLOWER), ("avx512-vnni", Severity.WELL)):
+        monkeypatch.setattr(kernels, "native_instructions", lambda used=used: used)
+        (found,) = check_kernels()
+        assert found.severity == severity
+        assert (used or "plain operators") in found.sentence
+
+
+def test_memory_is_told_against_what_the_package_needs(demo_folder: Path) -> None:
+    manifest = ModelPackage.open(demo_folder).manifest
+    cases = {
+        (10**7, 10**7): Severity.BROKEN,
+        (10**9, 10**7): Severity.SLOWER,
+        (8 * 10**7, 8 * 10**7): Severity.NOTE,
+        (10**10, 10**10): Severity.WELL,
+    }
+    for (free, free_ram), severity in cases.items():
+        (found,) = check_memory(manifest, free, free_ram)
+        assert found.severity == severity, found
+    assert list(check_memory(manifest, None, None)) == []
+
+
+def test_an_allocation_that_fails_in_a_pass_is_short_memory() -> None:
+    found = failed_opening("ONNX Runtime failed in a pass (BFCArena: Failed to allocate): free some memory.")
+    assert found.severity == Severity.BROKEN
+    assert found.sentence.startswith("Memory was short")
+
+
+def test_other_failures_keep_their_words() -> None:
+    found = failed_opening("CUDA does not run 3 nodes of this graph (Loop a): export with --precision fp16.")
+    assert (found.sentence[-15:], found.remedy) == ("graph (Loop a).", "Export with --precision fp16.")
+    assert failed_opening("ONNX Runtime cannot load 'g': [1] : FAIL : odd").sentence.endswith("odd")
+
+
+def test_nodes_of_another_provider_are_named_as_copies() -> None:
+    nodes = [SimpleNamespace(op_type="TopK", name="best")]
+    subgraphs = [SimpleNamespace(ep_name=name, get_nodes=lambda: nodes) for name in ("Web", "CPU")]
+    session = SimpleNamespace(
+        get_providers=lambda: ["Web", "CPU"], get_provider_graph_assignment_info=lambda: subgraphs
+    )
+    elsewhere = nodes_elsewhere(SimpleNamespace(session=session, provider="Web"))
+    assert elsewhere == {"CPU": ["TopK best"]}
+    found = told_placement("Web", elsewhere)
+    assert found.severity == Severity.SLOWER
+    assert found.sentence.startswith("Web leaves 1 nodes to CPU (TopK best)")
+
+
+def test_an_engine_without_sessions_has_no_placement_to_tell() -> None:
+    assert nodes_elsewhere(SimpleNamespace(provider="Other")) is None
+    assert told_placement("Other", None).severity == Severity.WELL
+
+
+def test_bits_that_differ_are_slow_where_a_package_promises_them() -> None:
+    report = WidthReport(16, 14, 1e-6)
+    assert told_widths(report, is_exact=True).severity == Severity.SLOWER
+    assert told_widths(report, is_exact=False).severity == Severity.NOTE
+    assert told_widths(WidthReport(16, 16, 0.0, 32), is_exact=True).sentence.startswith("Passes of every width of up")
+    assert "has not run yet" in told_widths(None, is_exact=True).sentence
+
+
+def test_the_cost_curve_is_told_as_far_as_it_is_measured() -> None:
+    cost = PassCost(1, (64,), (1, 4, 8), np.array([[1e-3, 2e-3, 3e-3]]))
+    assert told_cost(cost).sentence == "Passes of 1, 8 nodes were measured at 1.00, 3.00 ms."
+    assert told_cost(replace(cost, spread=0.9)).severity == Severity.NOTE
+    assert told_cost(None).severity == Severity.WELL
+
+
+def test_a_pass_far_above_the_bound_of_memory_is_slow() -> None:
+    weights, rate = 200 << 20, 20e9
+    assert told_pass(0.012, weights, rate).severity == Severity.WELL
+    slow = told_pass(0.1, weights, rate)
+    assert slow.severity == Severity.SLOWER
+    assert "takes 100.00 ms; memory, at 20.0 GB/s, gives its 210 MB of weights in 10.49 ms" in slow.sentence
+    assert told_pass(0.1, 8 << 20, rate).severity == Severity.WELL, "caches hold so few"
+
+
+def test_memory_has_a_rate() -> None:
+    assert copy_rate(2, 0.0) > 0

@@ -1,0 +1,114 @@
+"""Examinations with processes of their own: whatever ends them is a finding, and none takes longer than it may."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from reader_edge_runtime.examination import examine
+from reader_edge_runtime.examination.examine import examine_machine, examine_package
+from reader_edge_runtime.examination.finding import Finding, Severity
+from reader_edge_runtime.examination.step_process import StepsRun
+from tests.reader_edge.package_copy import PackageCopy
+from tests.runtime.examination.described import described, install, write
+
+LONG_S = 120.0  # on a busy machine
+_WITHOUT_SESSION = "__version__ = '1.31.1'"
+_ENDS = "import os, signal; os.kill(os.getpid(), signal.{})"
+
+
+@pytest.mark.parametrize(
+    ("code", "found", "remedy"),
+    [
+        (_WITHOUT_SESSION, "is a remnant of wheels that overwrote each other", "pip uninstall every onnxruntime"),
+        (
+            "raise ImportError('DLL load failed while importing onnxruntime_pybind11_state: not found')",
+            "Windows cannot load onnxruntime 1.20.0, most often for want of Microsoft's Visual C++ libraries",
+            "Visual C++ Redistributable",
+        ),
+        (
+            _ENDS.format("SIGILL"),
+            "built for a newer processor than this one (Old has no AVX, AVX2, FMA)",
+            "an older wheel",
+        ),
+        (
+            "raise ImportError('libonnxruntime.so.1.20.0: cannot enable executable stack as shared object requires')",
+            "onnxruntime 1.20.0 asks for an executable stack",
+            "pip install --upgrade onnxruntime",
+        ),
+        (_ENDS.format("SIGSEGV"), "Loading onnxruntime 1.20.0 ends the process (signal 11)", "pip install --force"),
+        ("raise OSError('libz.so.1 is missing')", "(OSError: libz.so.1 is missing)", "pip install --force"),
+    ],
+    ids=["remnant", "visual c++", "illegal instruction", "executable stack", "segmentation", "other"],
+)
+def test_an_engine_that_cannot_be_loaded_is_one_finding(code: str, found: str, remedy: str, tmp_path: Path) -> None:
+    path = install(tmp_path / "site", "onnxruntime", "1.20.0", code)
+    write(tmp_path, proc__cpuinfo="model name : Old\nflags : fpu sse4_2")
+    findings = examine_machine(described(tmp_path, search_path=path), time.monotonic() + LONG_S)
+    (broken,) = [finding for finding in findings if finding.severity == Severity.BROKEN]
+    assert found in broken.sentence
+    assert remedy in broken.remedy
+
+
+def test_what_takes_too_long_is_cut_off_and_said(tmp_path: Path) -> None:
+    path = install(tmp_path / "site", "onnxruntime", "1.31.1", "import time; time.sleep(600)")
+    start = time.monotonic()
+    findings = examine_machine(described(tmp_path, search_path=path), start + 3)
+    assert time.monotonic() - start < 60
+    assert findings[-1].severity == Severity.NOTE
+    assert "was cut off here" in findings[-1].sentence
+
+
+def test_a_step_that_ends_the_process_is_told_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    well = Finding("cpu", Severity.WELL, "It runs.")
+    runs = [StepsRun(begun=["cuda"], returncode=-11), StepsRun([well], ["cpu"])]
+    asked = []
+
+    def run_steps(module: str, arguments: list[str], *_: object) -> StepsRun:
+        asked.append(arguments[1:])
+        return runs.pop(0)
+
+    monkeypatch.setattr(examine, "run_steps", run_steps)
+    died, other = examine_package(tmp_path, described(tmp_path), time.monotonic() + LONG_S)
+    assert (died.check, died.severity, other) == ("cuda", Severity.BROKEN, well)
+    assert "(signal 11)" in died.sentence
+    assert asked == [[], ["cuda"]]
+
+
+def test_a_process_that_ends_before_its_first_step_is_not_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examine, "run_steps", lambda *_: StepsRun(returncode=1, stderr="no such module"))
+    (found,) = examine_package(tmp_path, described(tmp_path), time.monotonic() + LONG_S)
+    assert found.severity == Severity.BROKEN
+    assert examine_machine(described(tmp_path), time.monotonic())[-1].sentence.endswith("(no such module).")
+
+
+def test_a_sound_package_runs_on_the_cpu(demo_folder: Path, tmp_path: Path) -> None:
+    findings = examine_package(demo_folder, described(tmp_path), time.monotonic() + LONG_S)
+    told = {finding.check: finding for finding in findings}
+    assert not [finding for finding in findings if finding.severity == Severity.BROKEN]
+    assert {"cpu", "kernels", "package", "memory", "placement", "widths", "cost curve", "pass time"} <= set(told)
+    assert "The whole graph runs on CPUExecutionProvider" in told["placement"].sentence
+
+
+def test_a_package_newer_than_onnx_runtime_is_told_with_both_versions(demo_folder: Path, tmp_path: Path) -> None:
+    package = PackageCopy(demo_folder, tmp_path / "package")
+    graph = (package.folder / "model.onnx").read_bytes()
+    assert graph[:2] == b"\x08\x0b", "the graph does not begin with its IR version, 11"
+    package.write_file("model.onnx", b"\x08\x63" + graph[2:])
+    findings = examine_package(package.folder, described(tmp_path), time.monotonic() + LONG_S)
+    (broken,) = [finding for finding in findings if finding.severity == Severity.BROKEN]
+    assert "is in ONNX IR version 99, and this ONNX Runtime reads up to" in broken.sentence
+    assert "export the model again" in broken.remedy
+
+
+def test_a_spoilt_package_is_told_in_its_own_words(demo_folder: Path, tmp_path: Path) -> None:
+    package = PackageCopy(demo_folder, tmp_path / "package")
+    (package.folder / "model.onnx.data").write_bytes(b"short")
+    findings = examine_package(package.folder, described(tmp_path), time.monotonic() + LONG_S)
+    broken = next(finding for finding in findings if finding.check == "package")
+    assert broken.severity == Severity.BROKEN
+    assert "has 5 bytes instead of 7988224." in broken.sentence

@@ -1,0 +1,130 @@
+"""Faults of a machine and of an installation, each in a set-up that has it and nothing else."""
+
+from pathlib import Path
+
+import pytest
+
+from reader_edge_runtime.examination.finding import Finding, Severity, verdict
+from reader_edge_runtime.examination.machine.cores import check_cores, cpu_quota
+from reader_edge_runtime.examination.machine.graphics import check_graphics
+from reader_edge_runtime.examination.machine.storage import check_cache, check_huge_pages
+from reader_edge_runtime.examination.machine.wheels import check_wheels
+from tests.runtime.examination.described import described, install, write
+
+
+def test_a_sound_machine_is_well(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    install(site, "onnxruntime", "1.31.1")
+    surroundings = described(tmp_path, search_path=(str(site),))
+    checks = (check_wheels, check_cores, check_graphics, check_cache, check_huge_pages)
+    findings = [finding for check in checks for finding in check(surroundings)]
+    assert {finding.severity for finding in findings} == {Severity.WELL}
+    assert not any(finding.remedy for finding in findings)
+
+
+def test_two_wheels_in_one_folder_are_named(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    for name, version in (("onnxruntime", "1.31.1"), ("onnxruntime-gpu", "1.30.0")):
+        install(site, name, version)
+    (found,) = check_wheels(described(tmp_path, search_path=(str(site),)))
+    assert found.severity == Severity.BROKEN
+    assert "onnxruntime 1.31.1 and onnxruntime-gpu 1.30.0" in found.sentence
+    assert found.remedy.startswith("pip uninstall onnxruntime onnxruntime-gpu, then pip install")
+
+
+def test_a_plugin_beside_a_wheel_is_no_second_wheel(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    for name in ("onnxruntime", "onnxruntime-qnn"):
+        install(site, name, "1.31.1")
+    (site / "onnxruntime_qnn-1.31.1.dist-info" / "RECORD").write_text("onnxruntime_qnn/__init__.py,,\n")
+    (found,) = check_wheels(described(tmp_path, search_path=(str(site),)))
+    assert found.severity == Severity.WELL
+
+
+def test_no_wheel_is_told_with_how_to_get_one(tmp_path: Path) -> None:
+    (found,) = check_wheels(described(tmp_path, search_path=(str(tmp_path),)))
+    assert (found.severity, found.sentence) == (Severity.BROKEN, "ONNX Runtime is not installed.")
+    assert "reader-edge[cpu]" in found.remedy
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"sys__fs__cgroup__cpu.max": "150000 100000"},
+        {"sys__fs__cgroup__cpu__cpu.cfs_quota_us": "150000", "sys__fs__cgroup__cpu__cpu.cfs_period_us": "100000"},
+        {"proc__self__cgroup": "0::/a/b", "sys__fs__cgroup__a__cpu.max": "150000 100000"},
+        {
+            "proc__self__cgroup": "4:cpu,cpuacct:/jobs",
+            "sys__fs__cgroup__cpu__jobs__cpu.cfs_quota_us": "150000",
+            "sys__fs__cgroup__cpu__jobs__cpu.cfs_period_us": "100000",
+        },
+    ],
+    ids=["version 2", "version 1", "above", "of its own"],
+)
+def test_a_quota_below_the_threads_is_slow(tmp_path: Path, files: dict[str, str]) -> None:
+    write(tmp_path, **files)
+    (found,) = check_cores(described(tmp_path))
+    assert found.severity == Severity.SLOWER
+    assert "1.5 cores' time, and reader-edge would compute with 8 threads" in found.sentence
+    assert "--threads 1" in found.remedy
+
+
+@pytest.mark.parametrize("text", ["max 100000", "-1 100000", "nonsense", "1 0"])
+def test_no_quota_is_no_limit(tmp_path: Path, text: str) -> None:
+    write(tmp_path, proc__self__cgroup="0::/../../etc\nnonsense", **{"sys__fs__cgroup__cpu.max": text})
+    assert cpu_quota(described(tmp_path)) is None
+
+
+def test_an_affinity_narrower_than_the_machine_is_noted(tmp_path: Path) -> None:
+    (found,) = check_cores(described(tmp_path, num_usable_cores=2))
+    assert (found.severity, found.sentence) == (Severity.NOTE, "This process may run on 2 of 8 cores.")
+
+
+def test_a_load_above_the_cores_is_slow(tmp_path: Path) -> None:
+    write(tmp_path, proc__loadavg="31.50 20.00 9.00 3/900 1234")
+    _, found = check_cores(described(tmp_path))
+    assert found.severity == Severity.SLOWER
+    assert "a load of 31.5 on 8 cores" in found.sentence
+
+
+def test_a_card_without_a_maker_is_why_a_plugin_finds_none(tmp_path: Path) -> None:
+    write(tmp_path, **{"sys__class__drm__card0__device__uevent": "", "sys__class__drm__card0-HDMI-A-1__status": ""})
+    (found,) = check_graphics(described(tmp_path))
+    assert found.severity == Severity.NOTE
+    assert "who made card0, of which" in found.sentence
+    write(tmp_path, sys__class__drm__card0__device__vendor="0x10de")
+    assert list(check_graphics(described(tmp_path))) == []
+
+
+def test_graphics_lent_by_windows_are_noted(tmp_path: Path) -> None:
+    write(tmp_path, dev__dxg="")
+    (found,) = check_graphics(described(tmp_path))
+    assert "not listed in /sys" in found.sentence
+
+
+def test_a_cache_that_cannot_be_written_is_slow(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    (found,) = check_cache(described(tmp_path, cache=tmp_path / "file" / "reader-edge"))
+    assert found.severity == Severity.SLOWER
+    assert "every start measures this machine again" in found.sentence
+
+
+def test_huge_pages_that_are_off_are_noted(tmp_path: Path) -> None:
+    write(tmp_path, sys__kernel__mm__transparent_hugepage__enabled="always madvise [never]")
+    (found,) = check_huge_pages(described(tmp_path))
+    assert found.severity == Severity.NOTE
+
+
+def test_the_worst_finding_is_the_verdict_and_notes_are_none() -> None:
+    well, note, slower, broken = (Finding("check", severity, "Found.") for severity in Severity)
+    assert verdict([]) == verdict([well, note]) == Severity.WELL
+    assert verdict([well, slower, note]) == Severity.SLOWER
+    assert verdict([broken, slower]) == Severity.BROKEN
+
+
+def test_an_error_s_sentence_is_parted_from_its_remedy() -> None:
+    error = "The driver finds no GPU (status 3): make one visible."
+    assert Finding.of_error("cuda", Severity.NOTE, error) == Finding(
+        "cuda", Severity.NOTE, "The driver finds no GPU (status 3).", "Make one visible."
+    )
+    assert Finding.of_error("cuda", Severity.NOTE, "It fails.").sentence == "It fails."
