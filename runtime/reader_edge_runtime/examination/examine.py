@@ -63,9 +63,8 @@ _REPORT = "Report it, with what `reader-edge doctor --json` prints."
 
 def _fatal(step: str, returncode: int) -> Finding:
     found = f"Looking at this ended the process ({told_end(returncode)})."
-    return Finding(
-        step, Severity.BROKEN, found, "Update the driver or the library behind it, or choose --provider cpu."
-    )
+    remedy = "Update the driver or the library behind it, or run without it (--provider cpu, --no-native)."
+    return Finding(step, Severity.BROKEN, found, remedy)
 
 
 def _cut_off(begun: Sequence[str]) -> Finding:

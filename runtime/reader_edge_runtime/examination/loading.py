@@ -4,7 +4,7 @@ from reader_edge_runtime.examination.finding import Finding, Severity
 from reader_edge_runtime.examination.surroundings import Surroundings
 from reader_edge_runtime.machine.processor import CPUINFO, processor_flags, processor_name
 
-# In the order in which they are loaded; none of the others runs without the first.
+# In the order in which they are loaded: the last needs the first.
 MODULES = ("numpy", "llvmlite.binding", "tokenizers", "onnxruntime")
 
 _ILLEGAL_INSTRUCTION = (-4, 0xC000001D)  # as POSIX and Windows tell it

@@ -1,5 +1,6 @@
 """Examinations with processes of their own: whatever ends them is a finding, and none takes longer than it may."""
 
+import os
 import time
 from pathlib import Path
 
@@ -9,12 +10,21 @@ from reader_edge_runtime.examination import examine
 from reader_edge_runtime.examination.examine import examine_machine, examine_package
 from reader_edge_runtime.examination.finding import Finding, Severity
 from reader_edge_runtime.examination.step_process import StepsRun
+from reader_edge_runtime.execution.onnxruntime.native import native_library
 from tests.reader_edge.package_copy import PackageCopy
 from tests.runtime.examination.described import described, install, write
 
 LONG_S = 120.0  # on a busy machine
 _WITHOUT_SESSION = "__version__ = '1.31.1'"
 _ENDS = "import os, signal; os.kill(os.getpid(), signal.{})"
+
+
+@pytest.mark.skipif(native_library() is None, reason="the native kernels were not built")
+def test_an_instruction_set_that_is_none_is_told_once(demo_folder: Path, tmp_path: Path) -> None:
+    environ = dict(os.environ) | {"READER_EDGE_INSTRUCTIONS": "none-such"}
+    findings = examine_package(demo_folder, described(tmp_path, environ=environ), time.monotonic() + LONG_S)
+    (broken,) = [finding for finding in findings if finding.severity == Severity.BROKEN]
+    assert (broken.check, "'none-such'" in broken.sentence) == ("kernels", True)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """What makes a sound installation slow: a cache that cannot be written, memory in small pages."""
 
-import os
+import tempfile
 from collections.abc import Iterator
 
 from reader_edge_runtime.examination.finding import Finding, Severity
@@ -13,15 +13,14 @@ def check_cache(surroundings: Surroundings) -> Iterator[Finding]:
     """Whether what is measured can be kept."""
     folder = surroundings.cache
     existing = next(path for path in (folder, *folder.parents) if path.exists())
-    if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
+    try:
+        tempfile.TemporaryFile(dir=existing).close()  # rights alone do not tell: a system may be read-only
+    except OSError as error:
+        found = f"The cache folder '{folder}' cannot be written ({error.strerror}): every start measures all again."
+        remedy = "Make it writable, or set XDG_CACHE_HOME to a folder that is."
+        yield Finding("cache", Severity.SLOWER, found, remedy)
+    else:
         yield Finding("cache", Severity.WELL, "What is measured of this machine can be kept.")
-        return
-    yield Finding(
-        "cache",
-        Severity.SLOWER,
-        f"The cache folder '{folder}' cannot be written, so every start measures this machine again.",
-        "Make it writable, or set XDG_CACHE_HOME to a folder that is.",
-    )
 
 
 def check_huge_pages(surroundings: Surroundings) -> Iterator[Finding]:

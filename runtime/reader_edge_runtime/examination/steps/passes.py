@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from reader_edge_runtime.config import EngineConfig
-from reader_edge_runtime.errors import MemoryShortageError, ProviderError
+from reader_edge_runtime.errors import InstallationError, MemoryShortageError, ProviderError
 from reader_edge_runtime.examination.finding import Finding, Severity
 from reader_edge_runtime.execution.onnxruntime.host.needed_memory import product_bytes
 from reader_edge_runtime.execution.onnxruntime.placement import nodes_elsewhere
@@ -30,8 +30,8 @@ def check_passes(package: ModelPackage, measure_rate: Callable[[int, float], flo
     try:
         target = open_target(package, EngineConfig())
         seconds = single_pass_seconds(target, _MAX_PASS_S)
-    except MemoryShortageError:
-        return  # told already
+    except (InstallationError, MemoryShortageError):  # told of kernels and memory already
+        return
     except ProviderError as error:
         yield failed_opening(str(error))
         return

@@ -1,6 +1,7 @@
 """Which engines run here, and what the others lack: the registry's own sentences."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from reader_edge_runtime.examination.finding import Finding, Severity
 from reader_edge_runtime.execution.providers import Provider
@@ -17,7 +18,10 @@ def check_provider(name: str, provider: Provider, package: ModelPackage | None) 
         yield Finding(name, Severity.WELL, f"--provider {name} has what it needs.")
         return
     is_wanted = provider.is_installed() or (package is not None and provider.suits(package))
-    yield Finding.of_error(name, Severity.SLOWER if is_wanted else Severity.NOTE, obstacle)
+    found = Finding.of_error(name, Severity.SLOWER, obstacle)
+    if not is_wanted:
+        found = replace(found, severity=Severity.NOTE, remedy=f"If you want it: {found.remedy}")
+    yield found
 
 
 def check_further(name: str, obstacle: Callable[[], str | None]) -> Iterator[Finding]:

@@ -48,6 +48,7 @@ def test_an_obstacle_is_a_fault_only_of_what_is_wanted(demo_folder: Path) -> Non
     for each, opened, severity in cases:
         (found,) = check_provider("device", each, opened)
         assert found.severity == severity
+        assert found.remedy.startswith("If you want it: ") == (severity == Severity.NOTE)
     assert found.sentence == "The library libcublas.so.13 is missing."
     assert found.remedy == "pip install 'reader-edge[gpu]' brings it."
 

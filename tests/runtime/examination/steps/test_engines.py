@@ -1,0 +1,75 @@
+"""The steps taken, in this process: each is told before it begins, and none keeps the next from being taken."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.examination.finding import Finding, Severity
+from reader_edge_runtime.examination.steps import engines, loading, package, passes
+from reader_edge_runtime.examination.steps.package import check_package
+from reader_edge_runtime.examination.steps.passes import check_passes
+from reader_edge_runtime.package.model_package import ModelPackage
+from tests.reader_edge.package_copy import PackageCopy
+
+
+def failing(error: Exception) -> Iterator[Finding]:
+    yield Finding("check", Severity.WELL, "So far.")
+    raise error
+
+
+def test_steps_are_told_before_their_findings_and_left_out_if_asked(
+    demo_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passes, "_MAX_PASS_S", 0.0)
+    engines.main(demo_folder, ["cuda", "kernels"])
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    begun = [line["step"] for line in lines if "step" in line]
+    assert [*begun[:2], *begun[-3:]] == ["cpu", "tensorrt", "package", "memory", "passes"]
+    assert lines.index({"step": "memory"}) == [line.get("check") for line in lines].index("memory") - 1
+
+
+@pytest.mark.parametrize(
+    ("error", "found"),
+    [(ConfigError("It is odd: do this."), "It is odd."), (ValueError("x"), "failed (ValueError: x).")],
+)
+def test_a_step_that_fails_is_told_and_the_next_one_taken(
+    error: Exception, found: str, demo_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = {"one": lambda: failing(error), "two": lambda: iter([Finding("two", Severity.WELL, "Well.")])}
+    monkeypatch.setattr(engines, "steps", lambda *_: taken)
+    engines.main(demo_folder, [])
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line.get("severity") for line in lines] == [None, "well", "broken", None, "well"]
+    assert found in lines[2]["found"]
+
+
+def test_what_loads_is_told_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    loading.main()
+    assert (
+        json.loads(capsys.readouterr().out.splitlines()[-1])["found"]
+        == "numpy, llvmlite, tokenizers, onnxruntime load."
+    )
+
+
+def test_a_pass_of_the_demo_is_timed_beside_its_memory(demo_folder: Path) -> None:
+    findings = {each.check: each for each in check_passes(ModelPackage.open(demo_folder), lambda *_: 20e9)}
+    assert "move 20.0 GB/s when they copy memory." in findings["copy rate"].sentence
+    assert findings["pass time"].severity == Severity.WELL
+
+
+def test_a_graph_that_is_none_does_not_run(demo_folder: Path, tmp_path: Path) -> None:
+    copy = PackageCopy(demo_folder, tmp_path / "package")
+    copy.write_file("model.onnx", b"no graph")
+    (found,) = check_passes(ModelPackage.open(copy.folder), lambda *_: 20e9)
+    assert (found.severity, found.remedy) == (Severity.BROKEN, "Export or copy the package again.")
+
+
+def test_large_files_are_not_read_whole(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(package, "_MOST_HASHED", 0)
+    first, versions = check_package(demo_folder)
+    assert first.severity == Severity.NOTE
+    assert "right sizes" in first.sentence
+    assert versions.sentence == "Its graph is ONNX IR 11, opset 24."
