@@ -40,7 +40,7 @@ def main(folder: Path, skipped: list[str]) -> None:
         except ReaderEdgeError as error:
             tell_finding(Finding.of_error(name, Severity.BROKEN, str(error)))
         except Exception as error:  # of a driver or an engine, whose classes are unrelated
-            found = f"Looking at this failed ({type(error).__name__}: {error:.200})."
+            found = f"Looking at this failed ({type(error).__name__}: {error!s:.200})."
             tell_finding(Finding(name, Severity.BROKEN, found, "Report it, with what `reader-edge doctor` prints."))
 
 
