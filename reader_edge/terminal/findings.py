@@ -53,7 +53,8 @@ def findings_as_json(findings: Sequence[Finding]) -> str:
 
 def without_folders(text: str) -> str:
     """A text whose paths have lost all but their last part: reports are shown to others."""
-    return _FOLDERS.sub("", text.replace(f"{Path.home()}", "~"))
+    home = str(Path.home())
+    return _FOLDERS.sub("", text.replace(home, "") if Path(home).name else text)  # it may have spaces, or be the root
 
 
 def _table(findings: Sequence[Finding]) -> Table:

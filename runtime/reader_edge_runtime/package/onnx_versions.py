@@ -13,6 +13,7 @@ from reader_edge_runtime.errors import PackageError
 _IR_VERSION, _OPSET, _DOMAIN, _VERSION = 1, 8, 1, 2  # numbers of onnx.proto's fields, of a model and of an operator set
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_FIELDS = 1 << 16
+_OWN_DOMAINS, _MAX_DOMAIN = (b"", b"ai.onnx"), 16
 
 
 class OnnxVersions(NamedTuple):
@@ -28,19 +29,21 @@ def onnx_versions(path: Path) -> OnnxVersions:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             fields = list(_fields(content, 0, len(content)))
             ir = next(value for number, value, _ in fields if number == _IR_VERSION)
-            sets = [dict(_named(content, begin, end)) for number, begin, end in fields if number == _OPSET]
+            opsets = [_own_version(content, begin, end) for number, begin, end in fields if number == _OPSET]
     except (ValueError, IndexError, StopIteration):
         raise PackageError(f"'{path}' is not an ONNX model: export or copy the package again.") from None
-    return OnnxVersions(ir, max((int(each.get(_VERSION, 0)) for each in sets if not each.get(_DOMAIN)), default=0))
+    return OnnxVersions(ir, max(opsets, default=0))
 
 
-def _named(content: mmap.mmap, begin: int, end: int) -> Iterator[tuple[int, int | bytes]]:
-    """The domain and the version of a set of operators; ONNX's own have no domain, or "ai.onnx"."""
+def _own_version(content: mmap.mmap, begin: int, end: int) -> int:
+    """The version of a set of operators; 0 of one that is not ONNX's own."""
+    version = 0
     for number, value, upto in _fields(content, begin, end):
-        if number == _DOMAIN:
-            yield number, content[value:upto].replace(b"ai.onnx", b"") if upto - value == 7 else content[value:upto]
-        elif number == _VERSION:
-            yield number, value
+        if number == _DOMAIN and content[value : min(upto, value + _MAX_DOMAIN)] not in _OWN_DOMAINS:
+            return 0
+        if number == _VERSION:
+            version = value
+    return version
 
 
 def _fields(content: mmap.mmap, position: int, end: int) -> Iterator[tuple[int, int, int]]:

@@ -99,5 +99,14 @@ def test_where_a_provider_fails_the_doctor_is_named(runner: CliRunner) -> None:
         ("wants OWNER/NAME", "wants OWNER/NAME"),
     ],
 )
-def test_folders_are_left_out_of_what_is_shown_to_others(text: str, shown: str) -> None:
+@pytest.mark.parametrize("home", ["/home/My Name", "/"])
+def test_folders_are_left_out_of_what_is_shown_to_others(
+    text: str, shown: str, home: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "home", lambda: Path(home))
     assert without_folders(text) == shown
+
+
+def test_a_home_with_spaces_in_its_name_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "home", lambda: Path("/home/My Name"))
+    assert without_folders("no /home/My Name/models/m.onnx") == "no m.onnx"

@@ -108,13 +108,12 @@ def told_cost(cost: PassCost | None) -> Finding:
 
 def told_pass(seconds: float, weight_bytes: int, rate: float) -> Finding:
     """Of a pass of one token. weight_bytes: that it reads; rate: of memory, bytes a second."""
-    found = f"A pass of one token takes {1e3 * seconds:.2f} ms"
-    if weight_bytes < _CACHED:
-        return Finding("pass time", Severity.WELL, f"{found}, its {weight_bytes / 1e6:.0f} MB of weights from caches.")
     found = (
-        f"{found}; memory, at {rate / 1e9:.1f} GB/s, gives its {weight_bytes / 1e6:.0f} MB of weights in "
-        f"{1e3 * weight_bytes / rate:.2f} ms"
+        f"A pass of one token takes {1e3 * seconds:.2f} ms; memory, at {rate / 1e9:.1f} GB/s, gives its "
+        f"{weight_bytes / 1e6:.0f} MB of weights in {1e3 * weight_bytes / rate:.2f} ms"
     )
+    if weight_bytes < _CACHED:
+        return Finding("pass time", Severity.WELL, f"{found}, and caches sooner.")
     if seconds * rate <= _FAR * weight_bytes:
         return Finding("pass time", Severity.WELL, f"{found}.")
     remedy = "Look at the other findings; where all are well, other programs or a slow clock take the time."
