@@ -77,3 +77,7 @@ def test_contenders_are_packages_and_files_by_name(demo_folder: Path, tmp_path: 
     for text in (str(demo_folder), f"={demo_folder}", f"ours={tmp_path}", f"theirs={file}", f"theirs={file}@nowhere"):
         with pytest.raises(ValueError, match="is not NAME="):
             contender(text, tmp_path)
+    named = contender(f"theirs={file}@{sys.executable},openvino-genai", tmp_path)
+    assert (theirs.runtime.name, named.runtime.name) == ("llama.cpp", "openvino-genai")
+    with pytest.raises(ValueError, match="no runtime 'tar'; there are reader-edge, "):
+        contender(f"theirs={file}@{sys.executable},tar", tmp_path)

@@ -101,7 +101,8 @@ def test_rows_that_are_spread_for_rounding_are_the_same_products(
     monkeypatch.setattr("reader_edge_export.quantize.tables._STORED", np.float32)
     write_graph(source.graph, tmp_path, ExportOptions("int8", "fast"), source.calibration, source.source)
     logits = GraphRunner(tmp_path / GRAPH_NAME, source.window).tree_logits(PROMPTS, TREE)
-    assert np.abs(logits - source.expected).max() < 2 * LIMIT
+    # A rotation rounds, and layers enlarge that, recurrent ones most; a wrong one is off by a thousand times as much.
+    assert np.abs(logits - source.expected).max() < 8 * LIMIT
 
 
 @pytest.mark.parametrize(("precision", "kv"), [("int8", "int8"), ("int8-a16", "fp32")])
