@@ -16,6 +16,13 @@ from tests.runtime.examination.described import described, install, write
 
 LONG_S = 120.0  # on a busy machine
 _WITHOUT_SESSION = "__version__ = '1.31.1'"
+_TRAP = """
+import os, sys
+def end(event, arguments):
+    if event in ("socket.connect", "socket.getaddrinfo") or (event == "import" and arguments[0] == "torch"):
+        os._exit(9)
+sys.addaudithook(end)
+"""
 _ENDS = "import os, signal; os.kill(os.getpid(), signal.{})"
 
 
@@ -102,6 +109,17 @@ def test_a_sound_package_runs_on_the_cpu(demo_folder: Path, tmp_path: Path) -> N
     assert not [finding for finding in findings if finding.severity == Severity.BROKEN]
     assert {"cpu", "kernels", "package", "memory", "placement", "widths", "cost curve", "pass time"} <= set(told)
     assert "The whole graph runs on CPUExecutionProvider" in told["placement"].sentence
+
+
+def test_neither_a_network_is_asked_nor_torch_imported(demo_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(_TRAP)
+    surroundings = described(tmp_path, search_path=(str(tmp_path / "site"), *described(tmp_path).search_path))
+    findings = [
+        *examine_machine(surroundings, time.monotonic() + LONG_S),
+        *examine_package(demo_folder, surroundings, time.monotonic() + LONG_S),
+    ]
+    assert not [finding for finding in findings if finding.severity == Severity.BROKEN]
 
 
 def test_a_package_newer_than_onnx_runtime_is_told_with_both_versions(demo_folder: Path, tmp_path: Path) -> None:

@@ -5,13 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-_BYTES = 32 << 20  # of a thread's copy, more than its share of the caches of most processors
+_BYTES = 64 << 20  # that all threads copy: with the copies more than most caches hold, and little of any memory
 _LEAST_ROUNDS = 3  # in the first, pages are made
 
 
 def copy_rate(num_threads: int, max_seconds: float) -> float:
     """Bytes a second, read and written, that so many threads copy together; the best of several rounds."""
-    arrays = [(np.ones(_BYTES, np.uint8), np.zeros(_BYTES, np.uint8)) for _ in range(num_threads)]
+    share = _BYTES // num_threads
+    arrays = [(np.ones(share, np.uint8), np.zeros(share, np.uint8)) for _ in range(num_threads)]
     seconds: list[float] = []
     start = time.perf_counter()
     with ThreadPoolExecutor(num_threads) as pool:
@@ -19,4 +20,4 @@ def copy_rate(num_threads: int, max_seconds: float) -> float:
             began = time.perf_counter()
             list(pool.map(lambda pair: np.copyto(pair[1], pair[0]), arrays))
             seconds.append(time.perf_counter() - began)
-    return 2 * _BYTES * num_threads / min(seconds)
+    return 2 * share * num_threads / min(seconds)

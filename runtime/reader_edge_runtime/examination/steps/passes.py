@@ -26,21 +26,19 @@ _ALLOCATION = re.compile(r"Failed to allocate|BFCArena|out of memory", re.IGNORE
 
 
 def check_passes(package: ModelPackage, measure_rate: Callable[[int, float], float]) -> Iterator[Finding]:
-    """measure_rate: of memory, by threads and seconds."""
+    """What takes longer comes later. measure_rate: of memory, by threads and seconds."""
     try:
         target = open_target(package, EngineConfig())
-        seconds = single_pass_seconds(target, _MAX_PASS_S)
+        yield told_placement(target.provider, nodes_elsewhere(target))
+        verdict = kept_verdict(target, 0)
+        settled, report = (target, None) if verdict is None else verdict
+        yield told_widths(report, package.manifest.attention == "exact")
+        yield told_cost(kept_cost(settled, 0, 1))
+        yield from _told_speed(package, target, measure_rate)
     except (InstallationError, MemoryShortageError):  # told of kernels and memory already
         return
     except ProviderError as error:
         yield failed_opening(str(error))
-        return
-    yield told_placement(target.provider, nodes_elsewhere(target))
-    verdict = kept_verdict(target, 0)
-    settled, report = (target, None) if verdict is None else verdict
-    yield told_widths(report, package.manifest.attention == "exact")
-    yield told_cost(kept_cost(settled, 0, 1))
-    yield from _told_speed(package, target, seconds, measure_rate)
 
 
 def failed_opening(message: str) -> Finding:
@@ -121,8 +119,9 @@ def told_pass(seconds: float, weight_bytes: int, rate: float) -> Finding:
 
 
 def _told_speed(
-    package: ModelPackage, target: Target, seconds: float, measure_rate: Callable[[int, float], float]
+    package: ModelPackage, target: Target, measure_rate: Callable[[int, float], float]
 ) -> Iterator[Finding]:
+    seconds = single_pass_seconds(target, _MAX_PASS_S)
     threads = min(num_usable_cores(), _MAX_THREADS)
     rate = measure_rate(threads, _MAX_COPY_S)
     yield Finding("copy rate", Severity.WELL, f"{threads} threads move {rate / 1e9:.1f} GB/s when they copy memory.")
