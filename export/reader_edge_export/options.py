@@ -6,6 +6,7 @@ from pathlib import Path
 
 from reader_edge_export.architectures import MIN_CONTEXT
 from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.execution.iree.target_machine import TARGETS, targets_here
 from reader_edge_runtime.package.manifest import (
     ATTENTIONS,
     HALF_PRECISIONS,
@@ -19,6 +20,8 @@ AUTO = "auto"
 KV_TYPES = {"fp32": "float32", "fp16": "float16", "int8": "int8"}  # numpy names
 
 CHECKS = ("none", "quick", "full")
+ONNX_RUNTIME, IREE = "onnxruntime", "iree"
+_ROWS = ROW_ATTENTIONS[0]
 
 _QUANTIZED = (AUTO, *QUANTIZED_PRECISIONS)
 CALIBRATED = ("int8", "int8-a16", "int4")
@@ -35,6 +38,8 @@ class ExportOptions:
     force: replace an existing package.
     kv: how the KV cache is stored, one of KV_TYPES; None takes `default_kv` of the precision and attention.
     check: one of CHECKS, how much is measured before the package is used, or AUTO, see `check_for`.
+    engine: what the package is for, ONNX_RUNTIME or IREE, which gets MLIR and modules beside the graph.
+    target: of IREE, a kind of machine, one of `target_machine.TARGETS`; None takes this machine's.
     calibration_text: a text file that int8, int8-a16 and int4 are calibrated on; None takes the bundled texts.
     """
 
@@ -45,6 +50,8 @@ class ExportOptions:
     calibration_text: Path | None = None
     kv: str | None = None
     check: str = "full"
+    engine: str = ONNX_RUNTIME
+    target: str | None = None
 
     def __post_init__(self) -> None:
         if self.precision not in (AUTO, *PRECISIONS):
@@ -65,6 +72,19 @@ class ExportOptions:
             raise ConfigError(f"check is {self.check!r}, but must be one of {', '.join((AUTO, *CHECKS))}.")
         if self.kv is not None:
             self._check_kv()
+        self._check_engine()
+
+    def _check_engine(self) -> None:
+        if self.engine not in (ONNX_RUNTIME, IREE):
+            raise ConfigError(f"engine is {self.engine!r}, but must be {ONNX_RUNTIME!r} or {IREE!r}.")
+        if self.engine == IREE and self.attention != _ROWS:
+            raise ConfigError(
+                f"engine {IREE!r} needs attention {_ROWS!r}, not {self.attention!r}: leave attention out."
+            )
+        if self.engine != IREE and self.target is not None:
+            raise ConfigError(f"target {self.target!r} needs engine {IREE!r}: leave it out.")
+        if self.target is not None and self.target not in TARGETS:
+            raise ConfigError(f"target is {self.target!r}, but must be one of {', '.join(TARGETS)}.")
 
     def _check_kv(self) -> None:
         if self.kv not in KV_TYPES:
@@ -97,6 +117,14 @@ class ExportOptions:
         if self.check != AUTO:
             return self.check
         return "none" if precision == "keep" else "quick"
+
+    @property
+    def iree_target(self) -> str:
+        """The name of IREE's target. Raises ConfigError where none is given and this machine is none of them."""
+        here = [target.name for target in targets_here()]
+        if self.target is None and not here:
+            raise ConfigError(f"This machine is no target of IREE's: choose one of {', '.join(TARGETS)}.")
+        return self.target or here[0]
 
     @property
     def kv_dtype(self) -> str:

@@ -13,9 +13,10 @@ from reader_edge_export.calibration.sensitivity import gradient_sizes, measure_s
 from reader_edge_export.checks.chat_check import ChatCheck, check_chats
 from reader_edge_export.checks.noted_check import NotedCheck, has_checks
 from reader_edge_export.checks.package_check import PackageCheck
+from reader_edge_export.mlir.mlir_files import NUM_STEPS, check_modules, write_mlir
 from reader_edge_export.onnx_graph.commit_graph import write_commit_graph
 from reader_edge_export.onnx_graph.graph import TOP_K, write_graph
-from reader_edge_export.options import CALIBRATED, ExportOptions
+from reader_edge_export.options import CALIBRATED, IREE, ExportOptions
 from reader_edge_export.package.export_key import version_of
 from reader_edge_export.package.journal import MOMENTS_NAME, WORK_NAME, Journal
 from reader_edge_export.package.kept_types import KeptTypes
@@ -117,13 +118,23 @@ class PackageExport:
                     write_commit_graph(
                         self._folder / COMMIT_NAME, self._options.kv_dtype, layer.num_kv_heads, layer.head_dim
                     )
+            if self._options.engine == IREE:
+                self._write_mlir(work)
+            with self._stages.enter("naming the files"):
                 manifest = self._manifest(model, tokenizer, layers, kept, files)
+            if self._options.engine == IREE:
+                with self._stages.enter("comparing modules"):
+                    check_modules(ModelPackage(self._folder, manifest))
             if self._options.check != "none":
                 with self._stages.enter("comparing conversations"):
                     self.chats = check_chats(tokenizer, text)
                 manifest = self._checked(manifest, model, text, journal)
             write_manifest(self._folder, manifest)
         return manifest
+
+    def _write_mlir(self, work: Path) -> None:
+        with self._stages.enter("compiling"):
+            write_mlir(self._folder, work, self._options.iree_target, self._stages.share(NUM_STEPS))
 
     def _recall(self, journal: Journal, model: SourceModel, calibration: Calibration) -> bool:
         """Whether an export that was killed has left its calibration."""

@@ -23,10 +23,9 @@ from reader_edge.terminal.command_help import helpful_command
 @click.option(
     "--attention",
     type=click.Choice(["exact", "fast", "portable", "portable-exact"]),
-    default="exact",
-    show_default=True,
-    help="'exact' keeps drafting lossless bit for bit. 'fast' is one fused operator. 'portable' is standard ONNX "
-    "operators only; 'portable-exact' the same in fp32, lossless, for engines that cannot update a KV cache.",
+    help="'exact', the default, keeps drafting lossless bit for bit. 'fast' is one fused operator. 'portable' is "
+    "standard ONNX operators only; 'portable-exact' the same in fp32, lossless, for engines that cannot update a KV "
+    "cache.",
 )
 @click.option(
     "--kv",
@@ -49,16 +48,31 @@ from reader_edge.terminal.command_help import helpful_command
     "likely next tokens that drafts come from; 'quick' takes a tenth of the text and makes no table; 'none' compares "
     "nothing.",
 )
+@click.option(
+    "--engine",
+    type=click.Choice(["onnxruntime", "iree"]),
+    default="onnxruntime",
+    show_default=True,
+    help="What the package is for besides ONNX Runtime: 'iree' adds MLIR and compiled modules, in fp32 with attention "
+    "'portable-exact'.",
+)
+@click.option(
+    "--target",
+    type=click.Choice(["x86-64-v4", "x86-64-v3", "aarch64"]),
+    help="The machine that IREE's modules are for. Default: this one's kind.",
+)
 @click.option("--force", is_flag=True, help="Replace an existing package.")
 def export(
     model: str,
     out: Path,
     precision: str,
-    attention: str,
+    attention: str | None,
     kv: str | None,
     max_context: int | None,
     calibration_text: Path | None,
     check: str,
+    engine: str,
+    target: str | None,
     force: bool,
 ) -> None:
     """Export MODEL to a package at OUT, and print OUT.
@@ -75,12 +89,14 @@ def export(
 
     options = ExportOptions(
         precision=precision,
-        attention=attention,
+        attention=attention or ("portable-exact" if engine == "iree" else "exact"),
         max_context=max_context,
         force=force,
         calibration_text=calibration_text,
         kv=kv,
         check=check,
+        engine=engine,
+        target=target,
     )
     check_target(out.absolute(), force)  # before a download
     source = find_source(model)

@@ -22,7 +22,7 @@ class EngineConfig:
     is_probed: run the width probe at load. A package with exact attention in which it finds a difference is decoded
         plainly, unless near ties are guarded.
     uses_native: use native kernels where they were built.
-    provider: "cpu" or "cuda"; None chooses by package, wheel and machine.
+    provider: "cpu", "cuda" or "iree"; None chooses by package, wheel and machine.
     is_text_literal: read control tokens in conversations as plain text; only the chat template writes control tokens.
         For messages from strangers.
     is_near_tie_guarded: where the probe finds a difference, decide near ties of greedy decoding by single-token passes;
@@ -45,8 +45,8 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         check(self)
-        is_known = isinstance(self.provider, str | None) and self.provider in (None, "cpu", "cuda")
-        require(is_known, "provider", self.provider, "'cpu' or 'cuda'")
+        is_known = isinstance(self.provider, str | None) and self.provider in (None, "cpu", "cuda", "iree")
+        require(is_known, "provider", self.provider, "'cpu', 'cuda' or 'iree'")
 
 
 @dataclass(frozen=True, slots=True)

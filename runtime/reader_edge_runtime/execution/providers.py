@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from reader_edge_runtime.config import EngineConfig
 from reader_edge_runtime.drafting.sources.head_file import HeadFile, HeadModel
 from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.execution.iree.module_index import INDEX_NAME
+from reader_edge_runtime.execution.iree.open_iree import open_iree
+from reader_edge_runtime.execution.iree.wheel import iree_obstacle
 from reader_edge_runtime.execution.onnxruntime.device.cuda import cuda_obstacle, has_cuda
 from reader_edge_runtime.execution.onnxruntime.device.device_target import DeviceTarget
 from reader_edge_runtime.execution.onnxruntime.device.tensorrt_libraries import tensorrt_obstacle
@@ -42,6 +45,11 @@ PROVIDERS = {
         is_installed=has_cuda,
     ),
     "cpu": Provider(obstacle=lambda: None, suits=lambda package: True, open=open_on_host),
+    "iree": Provider(
+        obstacle=iree_obstacle,
+        suits=lambda package: INDEX_NAME in package.manifest.files,
+        open=lambda package, threads, uses_native, is_aside: open_iree(package, threads),
+    ),
 }
 
 # Of engines that may be installed beside these and run no package yet: what keeps one that is here from loading.

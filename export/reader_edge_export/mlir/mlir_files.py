@@ -1,0 +1,86 @@
+"""What an export for IREE adds to a package: MLIR for every width, modules of the usual ones, and their index."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx_ir as ir
+
+from reader_edge_export.mlir.fixed_graph import LEAST_PARAMETER, fix_width
+from reader_edge_runtime.errors import ExportError, InstallationError
+from reader_edge_runtime.execution.iree.compilation import compile_module
+from reader_edge_runtime.execution.iree.module_index import (
+    COMPILED_WIDTHS,
+    INDEX_NAME,
+    WIDTHS,
+    ModuleIndex,
+    mlir_name,
+    module_name,
+)
+from reader_edge_runtime.execution.iree.module_set import ModuleSet
+from reader_edge_runtime.execution.iree.target_machine import TARGETS
+from reader_edge_runtime.execution.iree.wheel import compiler_version
+from reader_edge_runtime.package.manifest import GRAPH_NAME
+from reader_edge_runtime.package.model_package import ModelPackage
+
+NUM_STEPS = len(WIDTHS) + len(COMPILED_WIDTHS)
+
+_IMPORTER = "iree.compiler.tools.import_onnx"
+_MAX_REASON = 200
+
+
+def write_mlir(folder: Path, workplace: Path, target: str, advance: Callable[[float], None]) -> None:
+    """Add all that belongs to IREE to the files of a package in `folder`, whose graph is there.
+
+    target: one of TARGETS. workplace: a folder for what is needed meanwhile. advance: called after each of NUM_STEPS.
+    Raises InstallationError, ExportError, ProviderError.
+    """
+    version, machine = compiler_version(), TARGETS[target]
+    if version is None:
+        raise InstallationError("IREE's compiler is missing: pip install 'reader-edge[iree-export]'.")
+    parameters: dict[str, tuple[int, int]] = {}
+    for width in WIDTHS:
+        model = ir.load(folder / GRAPH_NAME)
+        fix_width(model, width)
+        parameters |= _parameters(model)
+        _import(model, workplace / "fixed.onnx", folder / mlir_name(width))
+        advance(1)
+    for width in COMPILED_WIDTHS:
+        (folder / module_name(width)).write_bytes(compile_module(folder / mlir_name(width), machine))
+        advance(1)
+    inputs, outputs = (tuple(str(value.name) for value in each) for each in (model.graph.inputs, model.graph.outputs))
+    (folder / INDEX_NAME).write_bytes(ModuleIndex(target, version, inputs, outputs, parameters).encoded())
+
+
+def check_modules(package: ModelPackage) -> None:
+    """Compare the modules with ONNX Runtime, if this machine runs them; else the first that does compares them.
+
+    Raises ProviderError.
+    """
+    index = ModuleIndex.of(package)
+    target = TARGETS[index.target]
+    if target.is_here and target.machine is not None:
+        ModuleSet(package, index, target, 0)
+
+
+def _import(model: ir.Model, fixed: Path, mlir: Path) -> None:
+    """Write a graph as MLIR, which names its weights and does not hold them. fixed: a file for the meantime."""
+    ir.save(model, fixed)
+    call = [sys.executable, "-m", _IMPORTER, str(fixed), "-o", str(mlir), "--large-model", "--externalize-params"]
+    call += ["--no-save-params", "--num-elements-threshold", str(LEAST_PARAMETER)]
+    done = subprocess.run(call, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+    fixed.unlink()
+    if done.returncode != 0:
+        reason = (done.stderr.decode(errors="replace").splitlines() or ["no reason given"])[-1]
+        raise ExportError(f"IREE cannot import the graph ({reason:.{_MAX_REASON}}): report this model.")
+
+
+def _parameters(model: ir.Model) -> dict[str, tuple[int, int]]:
+    """Of the weights that a graph keeps in a file, by the name that the importer gives them: offset and size there."""
+    tensors = {str(value.name): value.const_value for value in model.graph.initializers.values()}
+    return {
+        name.replace(":", "_"): (tensor.offset or 0, tensor.nbytes)
+        for name, tensor in tensors.items()
+        if isinstance(tensor, ir.ExternalTensor)
+    }

@@ -1,0 +1,60 @@
+"""MLIR -> a module, by IREE's compiler in a process of its own."""
+
+import hashlib
+import os
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+from reader_edge_runtime.errors import InstallationError, ProviderError
+from reader_edge_runtime.execution.iree.target_machine import TargetMachine
+from reader_edge_runtime.execution.iree.wheel import compiler_command, compiler_version
+
+# Without the second one the sums of exact attention become fp32, silently. Data tiling stays off: of some shapes its
+# products are wrong, and every module packs the weights into memory of its own.
+_FLAGS = ("--iree-opt-level=O3", "--iree-input-demote-f64-to-f32=false")
+_MAX_S = 1800
+_MAX_REASON = 200
+_LEAST_PRIORITY = 19
+
+
+def compile_module(mlir: Path, target: TargetMachine, is_aside: bool = False) -> bytes:
+    """The module's bytes. is_aside: other work goes first.
+
+    Raises InstallationError without the compiler, ProviderError.
+    """
+    command = compiler_command()
+    if command is None:
+        raise InstallationError("IREE's compiler is missing: pip install 'reader-edge[iree-export]'.")
+    call = [*command, str(mlir), "-o", "-", *_FLAGS, *target.flags]
+    try:
+        process = subprocess.Popen(call, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    except OSError as error:
+        raise ProviderError(f"IREE's compiler cannot be started ({error}).") from error
+    with process:
+        if is_aside and hasattr(os, "setpriority"):
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, process.pid, _LEAST_PRIORITY)
+        try:
+            module, said = process.communicate(timeout=_MAX_S)
+        except BaseException as error:
+            process.kill()
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise ProviderError(f"IREE took more than {_MAX_S} s to compile '{mlir.name}'.") from error
+            raise
+    if process.returncode != 0 or not module:
+        raise ProviderError(f"IREE cannot compile '{mlir.name}' for {target.name} ({_reason(said)}).")
+    return module
+
+
+def module_key(mlir: Path, target: TargetMachine) -> str:
+    """24 hexadecimal digits, others for every graph, compiler, target and set of flags."""
+    facts = [hashlib.sha256(mlir.read_bytes()).hexdigest(), compiler_version(), target.name, *_FLAGS, *target.flags]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:24]
+
+
+def _reason(said: bytes) -> str:
+    """The first error that the compiler tells of, in a form that can be shown."""
+    lines = said.decode(errors="replace").splitlines() or ["no reason given"]
+    first = next((line for line in lines if "error:" in line), lines[0])
+    return "".join(char for char in first.rpartition("error: ")[2] if char.isprintable())[:_MAX_REASON]

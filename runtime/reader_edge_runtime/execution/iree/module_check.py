@@ -1,0 +1,109 @@
+"""A module compared with ONNX Runtime, on the machine that is to run it, before it serves.
+
+A compiler may give wrong logits without a word. Verdicts are kept in the user's cache directory.
+"""
+
+import hashlib
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from platformdirs import user_cache_path
+
+from reader_edge_runtime.arrays import Float32Array
+from reader_edge_runtime.atomic_file import write_file
+from reader_edge_runtime.cache import SlotContents
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.execution.iree.wheel import runtime_version
+from reader_edge_runtime.execution.onnxruntime.host.host_rows_runner import HostRowsRunner
+from reader_edge_runtime.execution.rows.rows_runner import RowsRunner
+from reader_edge_runtime.execution.rows.rows_target import RowsTarget
+from reader_edge_runtime.machine.processor import processor_name
+from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.target import Pass
+
+_LIMIT = 5e-5  # of differences, as a share of the largest logit: fp32 in another order
+_PREFIX_LEN = 24
+_SEED = 40
+
+
+class ModuleCheck:
+    """Compares modules of a package; ONNX Runtime loads it once, and only if there is anything to compare."""
+
+    def __init__(self, package: ModelPackage) -> None:
+        self._package = package
+
+    def fault(self, module: Path, runner: RowsRunner, width: int) -> str | None:
+        """What is wrong with the module that a runner has, and no other; None where nothing is.
+
+        module: its file, by whose contents a good verdict is kept.
+        """
+        kept = self._verdict_path(module, runner.provider)
+        if kept.is_file():
+            return None
+        tree = self._tree(width)
+        found, expected = self._logits(runner, tree), self._logits(self._reference, tree)
+        scale, difference = np.abs(expected).max(), np.abs(found - expected).max(axis=1)
+        limit = _LIMIT * scale
+        best = np.partition(expected, -2, axis=1)[:, -2:]
+        is_tied = best[:, 1] - best[:, 0] <= 2 * limit
+        is_same = (found.argmax(axis=1) == expected.argmax(axis=1)) | is_tied
+        if not (difference <= limit).all() or not is_same.all():  # no numbers are not within it either
+            return f"its logits are {difference.max():.1e} from ONNX Runtime's, whose largest is {scale:.1f}"
+        with suppress(OSError):
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_file(kept, b"")
+        return None
+
+    def has_equal_bits(self, runner: RowsRunner, other: RowsRunner, width: int) -> bool:
+        """Whether a tree has the same bits in passes of two runners."""
+        tree = self._tree(width)
+        return np.array_equal(self._logits(runner, tree), self._logits(other, tree))
+
+    @cached_property
+    def _reference(self) -> HostRowsRunner:
+        return HostRowsRunner(self._package)
+
+    @cached_property
+    def _prefix(self) -> SlotContents:
+        """A text's rows as ONNX Runtime computes them, so that all differences come of one pass."""
+        target = RowsTarget(self._reference)
+        cache = target.new_cache(1, _PREFIX_LEN)
+        num_tokens = max(1, min(_PREFIX_LEN, self._package.manifest.max_context // 2))
+        token_ids = self._token_ids(num_tokens)
+        target.forward(cache, Pass(0, [DraftTree.chain(token_ids)], [[0]]))
+        cache.commit(0, list(range(num_tokens)))
+        return cache.read_slot(0, num_tokens)
+
+    def _logits(self, runner: RowsRunner, tree: DraftTree) -> Float32Array:
+        target = RowsTarget(runner)
+        cache = target.new_cache(1, self._prefix.length + len(tree))
+        cache.write_slot(0, self._prefix)
+        wanted = Pass(0, [tree], [list(range(len(tree)))], wants_logits=True)
+        return target.forward(cache, wanted).wanted_logits[0]
+
+    def _tree(self, width: int) -> DraftTree:
+        """Random nodes behind random parents."""
+        width = min(width, self._package.manifest.max_context - self._prefix.length)
+        parents = np.random.Generator(np.random.Philox(width))
+        root, *others = self._token_ids(width)
+        tree = DraftTree.root(root)
+        for number, token_id in enumerate(others, 1):
+            tree.add(token_id, int(parents.integers(number)), "")
+        return tree
+
+    def _token_ids(self, number: int) -> list[int]:
+        drawn = np.random.Generator(np.random.Philox(_SEED))
+        return [int(each) for each in drawn.integers(self._package.manifest.vocab_size, size=number)]
+
+    def _verdict_path(self, module: Path, provider: str) -> Path:
+        weights = sorted(entry.sha256 for entry in self._package.manifest.model_files.values())
+        facts = [
+            hashlib.sha256(module.read_bytes()).hexdigest(),
+            processor_name(),
+            runtime_version(),
+            provider,
+            weights,
+        ]
+        return user_cache_path("reader-edge") / "iree" / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:24]}.good"

@@ -1,0 +1,132 @@
+"""The modules of a package on this machine: those that it ships, those that were compiled here, and how they come.
+
+A width that passes miss is compiled in the background, where the compiler is here. Meanwhile others serve: a wider
+module, or several passes of a narrower one.
+"""
+
+import threading
+import warnings
+from contextlib import suppress
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+from reader_edge_runtime.atomic_file import write_file
+from reader_edge_runtime.errors import ProviderError, ReaderEdgeError
+from reader_edge_runtime.execution.iree.compilation import compile_module, module_key
+from reader_edge_runtime.execution.iree.iree_device import IreeDevice, IreeModule
+from reader_edge_runtime.execution.iree.iree_runner import IreeRunner
+from reader_edge_runtime.execution.iree.module_check import ModuleCheck
+from reader_edge_runtime.execution.iree.module_index import (
+    COMPILED_WIDTHS,
+    WIDTHS,
+    ModuleIndex,
+    mlir_name,
+    module_name,
+)
+from reader_edge_runtime.execution.iree.target_machine import TargetMachine
+from reader_edge_runtime.execution.iree.wheel import compiler_version
+from reader_edge_runtime.package.manifest import WEIGHTS_NAME
+from reader_edge_runtime.package.model_package import ModelPackage
+
+
+class ModuleSet:
+    """Modules of a package for a target, on a device; see `runner`."""
+
+    def __init__(self, package: ModelPackage, index: ModuleIndex, target: TargetMachine, threads: int) -> None:
+        """Load what is there, compared with ONNX Runtime; compile the usual widths where nothing is.
+
+        Raises ProviderError or InstallationError.
+        """
+        self._package = package
+        self._index = index
+        self._target = target
+        self._check = ModuleCheck(package)
+        self._device = self._opened(threads)
+        self._modules: dict[int, IreeModule] = {}
+        self._compiled: dict[int, Path] = {}  # in the background, and not loaded yet
+        self._asked: set[int] = set()
+        self._thread: threading.Thread | None = None
+        for width in WIDTHS:
+            path = self._found(width)
+            if path is not None:
+                self._add(width, path)
+        if not self._modules:
+            warnings.warn(f"Compiling for {target.name}, once: this may take a minute.", stacklevel=2)
+            for width in COMPILED_WIDTHS:
+                self._add(width, self._compile(width, is_aside=False))
+        self.runner = IreeRunner(package.manifest, index, self._device, self._modules, self._miss)
+
+    def _add(self, width: int, path: Path) -> None:
+        """Load a module, or raise ProviderError where it is wrong."""
+        module = self._device.load(path)
+        alone = IreeRunner(self._package.manifest, self._index, self._device, {width: module})
+        fault = self._check.fault(path, alone, width)
+        if fault is not None:
+            raise ProviderError(f"The module of {width} for {self._target.name} is wrong: {fault}. Use --provider cpu.")
+        self._modules[width] = module
+
+    def _found(self, width: int) -> Path | None:
+        """A module in the package, or one that was compiled here."""
+        if self._target.name == self._index.target and module_name(width) in self._package.manifest.files:
+            return self._package.path(module_name(width))
+        if compiler_version() is None:
+            return None
+        path = self._cached(width)
+        return path if path.is_file() else None
+
+    def _cached(self, width: int) -> Path:
+        key = module_key(self._package.path(mlir_name(width)), self._target)
+        return user_cache_path("reader-edge") / "iree" / f"{key}.vmfb"
+
+    def _compile(self, width: int, is_aside: bool) -> Path:
+        path = self._cached(width)
+        module = compile_module(self._package.path(mlir_name(width)), self._target, is_aside)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_file(path, module)
+        except OSError as error:
+            raise ProviderError(f"'{path}' cannot be written ({error.strerror}): free some space there.") from error
+        return path
+
+    def _miss(self, width: int) -> None:
+        """Have a width compiled, and load what has been."""
+        for ready in list(self._compiled):
+            with suppress(ProviderError):
+                self._modules[ready] = self._device.load(self._compiled.pop(ready))
+        if width in self._asked or (self._thread is not None and self._thread.is_alive()):
+            return
+        self._asked.add(width)
+        if compiler_version() is None:
+            widths = ", ".join(map(str, sorted(self._modules)))
+            warnings.warn(
+                f"There are modules for passes of {widths} nodes alone; pip install 'reader-edge[iree-export]' has "
+                "others compiled when they are needed.",
+                stacklevel=2,
+            )
+            self._asked.update(WIDTHS)
+            return
+        self._thread = threading.Thread(target=self._compile_aside, args=(width,), name="reader-edge iree", daemon=True)
+        self._thread.start()
+
+    def _compile_aside(self, width: int) -> None:
+        """In a thread and on a device of its own: compile, compare, and hand over."""
+        try:
+            path = self._compile(width, is_aside=True)
+            device, least = self._opened(1), min(self._modules)
+            manifest, index = self._package.manifest, self._index
+            alone = IreeRunner(manifest, index, device, {width: device.load(path)})
+            known = IreeRunner(manifest, index, device, {least: device.load(self._found(least) or path)})
+            check = ModuleCheck(self._package)
+            fault = check.fault(path, alone, width)
+            if fault is None and not check.has_equal_bits(alone, known, width):
+                fault = f"its bits are not those of the module of {least}"
+            if fault is not None:
+                raise ProviderError(f"The module of {width} for {self._target.name} is not used: {fault}.")
+            self._compiled[width] = path
+        except ReaderEdgeError as error:
+            warnings.warn(str(error), stacklevel=2)
+
+    def _opened(self, threads: int) -> IreeDevice:
+        weights = self._package.path(WEIGHTS_NAME)
+        return IreeDevice(self._target, threads, weights, self._index.parameters)
