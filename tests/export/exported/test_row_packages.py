@@ -55,6 +55,16 @@ def test_a_pass_in_parts_or_padded_has_the_bits_of_the_whole(package: ModelPacka
     np.testing.assert_array_equal(tree_logits(parts), tree_logits(whole))
 
 
+def test_a_row_that_is_asked_for_several_times_is_given_as_often(package: ModelPackage) -> None:
+    target = RowsTarget(OfWidth(package, 3))
+    cache = target.new_cache(2, 16)
+    wanted = Pass(0, TREES, [[4], [0, 1, 1, 2, 2, 2]], wants_logits=True)
+    logits = target.forward(cache, wanted).wanted_logits
+    whole = target.forward(cache, Pass(0, TREES, [[4], [0, 1, 2]], wants_logits=True)).wanted_logits
+    np.testing.assert_array_equal(logits[1], whole[1][[0, 1, 1, 2, 2, 2]])
+    np.testing.assert_array_equal(logits[0], np.repeat(whole[0][:1], 6, axis=0))
+
+
 def test_they_keep_their_bits_in_trees(package: ModelPackage) -> None:
     assert probe_width(open_target(package, EngineConfig(threads=1))).is_invariant
 

@@ -21,18 +21,35 @@ _USAGE = rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING
 _SCOPE, _FUNCTION = "model", "main_graph"  # the importer's names of parameters and of the graph
 _MAX_REASON = 200
 
-_OPEN: "WeakSet[IreeDevice]" = WeakSet()
+_OPEN: "WeakSet[_Closable]" = WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
-    """What is still open when Python's own objects go is told of on the terminal, at length."""
-    for device in list(_OPEN):
-        device.close()
+    """What is IREE's and still there when Python's own objects go is told of on the terminal, at length."""
+    for each in list(_OPEN):
+        each.close()
+
+
+class _Closable:
+    """Holds objects of IREE's, and what they need, in the order in which they are let go of: another one crashes."""
+
+    def __init__(self, *held: Any) -> None:
+        self.held: list[Any] = list(held)
+        _OPEN.add(self)
+
+    def close(self) -> None:
+        while self.held:
+            del self.held[0]
+
+    __del__ = close
 
 
 class IreeDevice:
-    """What modules share: the device, and the package's weights, which a processor reads where the file is mapped."""
+    """What modules share: the device, and the package's weights, which a processor reads where the file is mapped.
+
+    name: of IREE's driver, "local" on a processor.
+    """
 
     def __init__(
         self, target: TargetMachine, threads: int, weights: Path, parameters: Mapping[str, tuple[int, int]]
@@ -40,77 +57,71 @@ class IreeDevice:
         """threads: of a processor; 0 is the usable cores. Raises ProviderError where there is no such device."""
         self.name = target.driver
         try:
-            self._device = _opened(target.driver, threads or num_usable_cores())
+            device = _opened(target.driver, threads or num_usable_cores())
         except (ValueError, RuntimeError) as error:
             raise ProviderError(f"IREE finds no device for {target.name} here ({_reason(error)}).") from error
-        self._instance = rt.VmInstance()
+        instance = rt.VmInstance()
         with weights.open("rb") as file:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         handle, index = rt.FileHandle.wrap_memory(content, readable=True, writable=False), rt.ParameterIndex()
         for name, (offset, num_bytes) in parameters.items():
             index.add_from_file_handle(name, handle, num_bytes, offset)
-        self._parameters = rt.create_io_parameters_module(self._instance, index.create_provider(scope=_SCOPE))
-        self._hal = rt.create_hal_module(self._instance, self._device)
-        self._modules: list[IreeModule] = []
-        _OPEN.add(self)
+        modules = [
+            rt.create_hal_module(instance, device),
+            rt.create_io_parameters_module(instance, index.create_provider(scope=_SCOPE)),
+        ]
+        self._held = _Closable(modules, instance, device, content)
 
     def load(self, module: Path) -> "IreeModule":
         """Raises ProviderError where it is not for this runtime or device."""
+        modules, instance, *_ = self._held.held
         try:
-            loaded = rt.VmModule.mmap(self._instance, str(module))
-            context = rt.VmContext(self._instance, modules=[self._hal, self._parameters, loaded])
+            loaded = rt.VmModule.copy_buffer(instance, module.read_bytes())
+            context = rt.VmContext(instance, modules=[*modules, loaded])
             function = loaded.lookup_function(_FUNCTION)
-        except (ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             raise ProviderError(f"IREE cannot load '{module.name}' ({_reason(error)}): export again.") from error
         if function is None:
             raise ProviderError(f"'{module.name}' holds no graph: export the model again.")
-        self._modules.append(IreeModule(self, context, function))
-        return self._modules[-1]
+        return IreeModule(self, _Closable([], function, context, loaded, self))
 
-    def close(self) -> None:
-        """Let go of all that is IREE's, the modules first."""
-        for module in self._modules:
-            module.close()
-        self._modules.clear()
-        del self._hal, self._parameters, self._instance, self._device
-
-    def imported(self, array: Array) -> Any:
+    def imported(self, array: Array) -> "_Closable":
         """An array as modules read it, without a copy; it begins with a page and must live as long."""
-        buffer = self._device.allocator.import_host_allocation(array.reshape(-1), _MEMORY, _USAGE)
-        return rt.HalBufferView(buffer, array.shape, _ELEMENT_TYPES[array.dtype.name])
+        buffer = self._allocator.import_host_allocation(array.reshape(-1), _MEMORY, _USAGE)
+        view = rt.HalBufferView(buffer, array.shape, _ELEMENT_TYPES[array.dtype.name])
+        del buffer
+        return _Closable(view, array, self)
 
     def sent(self, array: Array) -> Any:
         """A copy of an array."""
         element_type = _ELEMENT_TYPES[array.dtype.name]
-        return self._device.allocator.allocate_buffer_copy(_MEMORY, _USAGE, self._device, array, element_type)
+        return self._allocator.allocate_buffer_copy(_MEMORY, _USAGE, self._held.held[2], array, element_type)
 
-    def read(self, view: Any) -> Float32Array:
-        """A result, valid as long as `view`."""
-        found: Float32Array = view.map().asarray(view.shape, np.dtype(np.float32))
-        return found
+    @property
+    def _allocator(self) -> Any:
+        return self._held.held[2].allocator
 
 
 class IreeModule:
-    """One graph, compiled for passes of one width."""
+    """One graph, compiled for passes of one width. held: its last results, the function and what that is of."""
 
-    def __init__(self, device: IreeDevice, context: Any, function: Any) -> None:
+    def __init__(self, device: IreeDevice, held: _Closable) -> None:
         self._device = device
-        self._context = context
-        self._function = function
+        self._held = held
 
-    def close(self) -> None:
-        del self._function, self._context
-
-    def call(self, arguments: Sequence[Any], num_results: int) -> list[Any]:
-        """Results as they lie on the device. Raises ProviderError."""
+    def call(self, arguments: Sequence[Array | _Closable], num_results: int) -> list[Float32Array]:
+        """Results in the host's memory, valid until the next call. Raises ProviderError."""
+        _, function, context, *_ = self._held.held
         given, made = rt.VmVariantList(len(arguments)), rt.VmVariantList(num_results)
         for argument in arguments:
-            given.push_ref(argument)
+            given.push_ref(argument.held[0] if isinstance(argument, _Closable) else self._device.sent(argument))
         try:
-            self._context.invoke(self._function, given, made)
+            context.invoke(function, given, made)
         except (ValueError, RuntimeError) as error:
             raise ProviderError(f"IREE failed in a pass ({_reason(error)}): export the model again.") from error
-        return [made.get_as_object(index, rt.HalBufferView) for index in range(num_results)]
+        views = [made.get_as_object(index, rt.HalBufferView) for index in range(num_results)]
+        self._held.held[0] = views  # else their memory is another pass's at once
+        return [view.map().asarray(view.shape, np.dtype(np.float32)) for view in views]
 
 
 def _opened(driver: str, threads: int) -> Any:

@@ -57,16 +57,16 @@ class IreeRunner:
         rows = np.zeros((1, width), np.int32)
         rows[:, :num_rows] = inputs["logit_rows"]
         given = {**inputs, "logit_rows": rows}
-        arguments = [bound[name] if name in bound else self._device.sent(given[name]) for name in self._index.inputs]
+        arguments = [bound[name] if name in bound else given[name] for name in self._index.inputs]
         made = self._modules[width].call(arguments, len(self._index.outputs))
-        results = {name: self._checked(name, view, width) for name, view in zip(self._index.outputs, made, strict=True)}
+        results = {name: _checked(name, array, width) for name, array in zip(self._index.outputs, made, strict=True)}
         new_rows = {self._rows[name]: array for name, array in results.items() if name in self._rows}
         return RowsResult(results["logits"], results.get("hidden_states"), new_rows)
 
-    def _checked(self, name: str, view: Any, width: int) -> Float32Array:
-        """A result without the axis of sequences. Raises ProviderError where it has another form than the graph's."""
-        array = self._device.read(view)
-        if array.ndim < 3 or array.shape[0] != 1 or array.shape[-2] != width:
-            raise ProviderError(f"The module of {width} gives {name} as {array.shape!s:.40}: export the model again.")
-        found: Float32Array = array[0]
-        return found
+
+def _checked(name: str, array: Float32Array, width: int) -> Float32Array:
+    """A result without the axis of sequences. Raises ProviderError where it has another form than the graph's."""
+    if array.ndim < 3 or array.shape[0] != 1 or array.shape[-2] != width:
+        raise ProviderError(f"The module of {width} gives {name} as {array.shape!s:.40}: export the model again.")
+    found: Float32Array = array[0]
+    return found

@@ -81,7 +81,8 @@ class ModuleCheck:
         cache = target.new_cache(1, self._prefix.length + len(tree))
         cache.write_slot(0, self._prefix)
         wanted = Pass(0, [tree], [list(range(len(tree)))], wants_logits=True)
-        return target.forward(cache, wanted).wanted_logits[0]
+        logits: Float32Array = target.forward(cache, wanted).wanted_logits[0]
+        return logits
 
     def _tree(self, width: int) -> DraftTree:
         """Random nodes behind random parents."""

@@ -67,6 +67,8 @@ def _checked(fields: Any, manifest: Manifest) -> ModuleIndex:
         raise ValueError("inputs")
     if {*outputs} != {*output_tensors(manifest, 1, 1), *manifest.present_names()}:
         raise ValueError("outputs")
+    if not isinstance(fields["parameters"], dict):
+        raise ValueError("parameters")
     num_bytes = manifest.files[WEIGHTS_NAME].num_bytes
     parameters = {}
     for name, (offset, size) in fields["parameters"].items():

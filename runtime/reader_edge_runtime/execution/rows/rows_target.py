@@ -78,10 +78,11 @@ class RowsTarget:
             width = self._runner.width_for(num_nodes - start)
             end = min(start + width, num_nodes)
             places = np.flatnonzero((start <= rows) & (rows < end))
-            result = self._runner.run(_part(inputs, start, end, width, rows[places] - start), bound)
-            logits[places] = result.logits[: len(places)]
+            asked, again = np.unique(rows[places], return_inverse=True)  # batches repeat rows
+            result = self._runner.run(_part(inputs, start, end, width, asked - start), bound)
+            logits[places] = result.logits[again]
             if result.hidden_states is not None:
-                hidden_states[places] = result.hidden_states[: len(places)]
+                hidden_states[places] = result.hidden_states[again]
             first = cache.lengths[slot] + start
             for name, new_rows in result.new_rows.items():
                 past[name][0, :, first : first + end - start] = new_rows[:, : end - start]

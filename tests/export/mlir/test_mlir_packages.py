@@ -1,0 +1,162 @@
+"""Packages for IREE: MLIR and modules beside the graph, compared with ONNX Runtime before they serve."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reader_edge_export.options import ExportOptions
+from reader_edge_export.pipeline import export_model
+from reader_edge_runtime import EngineConfig
+from reader_edge_runtime.arrays import Float32Array
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.errors import ConfigError, ProviderError
+from reader_edge_runtime.execution.iree import compilation, module_set
+from reader_edge_runtime.execution.iree.module_check import ModuleCheck
+from reader_edge_runtime.execution.iree.module_index import INDEX_NAME, WIDTHS, ModuleIndex, mlir_name, module_name
+from reader_edge_runtime.execution.iree.target_machine import TARGETS, targets_here
+from reader_edge_runtime.execution.providers import open_target
+from reader_edge_runtime.measuring.width_probe import probe_width
+from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.target import Pass, Target
+
+pytest.importorskip("iree.runtime", reason="IREE's runtime is not installed: pip install 'reader-edge[iree]'")
+pytest.importorskip("iree.compiler", reason="IREE's compiler is not installed: pip install 'reader-edge[iree-export]'")
+if not targets_here():
+    pytest.skip("this machine is no target of IREE's modules", allow_module_level=True)
+
+COMPILE_ASIDE = module_set.ModuleSet._compile_aside
+IREE = EngineConfig(provider="iree", threads=1)
+PROMPT = [5, 9, 13, 21, 34, 55, 89]
+TREE = DraftTree([8, 9, 10, 11, 12, 40, 41, 42, 7, 6], [-1, 0, 0, 1, 2, 0, 5, 6, 7, 7], [""] * 10)
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A package of windowed layers, not to be changed."""
+    out = tmp_path_factory.mktemp("mlir") / "package"
+    export_model(tiny_model("gemma2"), out, ExportOptions("fp32", "portable-exact", check="none", engine="iree"))
+    return out
+
+
+@pytest.fixture
+def package(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelPackage:
+    """A copy that a test may spoil, with a cache of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(module_set.ModuleSet, "_compile_aside", lambda self, width: None)
+    return ModelPackage.open(shutil.copytree(folder, tmp_path / "package"))
+
+
+def test_the_manifest_vouches_for_mlir_modules_and_index(package: ModelPackage) -> None:
+    added = {INDEX_NAME, *map(mlir_name, WIDTHS), module_name(1), module_name(8)}
+    assert added <= package.manifest.files.keys()
+    package.check_files()
+
+
+def test_they_compute_what_onnx_runtime_does_with_bits_that_no_width_changes(package: ModelPackage) -> None:
+    target = open_target(package, IREE)
+    expected = tree_logits(open_target(package, EngineConfig(provider="cpu", threads=1)))
+    np.testing.assert_allclose(tree_logits(target), expected, atol=1e-5)
+    assert probe_width(target).is_invariant
+
+
+def test_a_width_that_is_missed_is_compiled_in_the_background_and_kept(
+    package: ModelPackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module_set.ModuleSet, "_compile_aside", COMPILE_ASIDE)
+    modules = opened(package)
+    assert modules.runner.width_for(3) == 8
+    assert modules._thread is not None
+    modules._thread.join()
+    assert modules.runner.width_for(3) == 4
+    assert len(list((tmp_path / "cache").rglob("*.vmfb"))) == 1
+    monkeypatch.setattr(module_set, "compile_module", None)
+    again = opened(package)
+    assert again.runner.width_for(4) == 4
+    assert again.runner.width_for(8) == 8
+
+
+def test_without_the_compiler_other_modules_serve_and_a_sentence_says_so(
+    package: ModelPackage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module_set, "compiler_version", lambda: None)
+    modules = opened(package)
+    with pytest.warns(UserWarning, match=r"passes of 1, 8 nodes alone; pip install 'reader-edge\[iree-export\]'"):
+        assert modules.runner.width_for(2) == 8
+    assert modules.runner.width_for(20) == 8
+
+
+def test_a_module_of_other_bits_than_the_first_is_not_used(
+    package: ModelPackage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modules = opened(package)
+    monkeypatch.setattr(ModuleCheck, "has_equal_bits", lambda *arguments: False)
+    with pytest.warns(UserWarning, match=r"The module of 4 for .* is not used: its bits are not those"):
+        COMPILE_ASIDE(modules, 4)
+    assert modules.runner.width_for(4) == 8
+
+
+def test_modules_that_compute_something_else_are_refused_by_name(package: ModelPackage) -> None:
+    path = package.path(INDEX_NAME)
+    fields = json.loads(path.read_bytes())
+    first, second = (f"model.layers.{layer}.mlp.up_proj.weight" for layer in (0, 1))
+    places = fields["parameters"]
+    assert places[first][1] == places[second][1]
+    places[first], places[second] = places[second], places[first]
+    path.write_text(json.dumps(fields))
+    with pytest.raises(ProviderError, match=r"The module of 1 for .* is wrong: its logits are .* from ONNX Runtime's"):
+        open_target(package, IREE)
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 4096])
+def test_a_file_that_is_no_module_is_refused(content: bytes, package: ModelPackage) -> None:
+    package.path(module_name(8)).write_bytes(content)
+    with pytest.raises(ProviderError, match=r"IREE cannot load 'iree-8.vmfb'"):
+        open_target(package, IREE)
+
+
+def test_what_the_compiler_refuses_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "iree-1.mlir").write_text("no such text")
+    with pytest.raises(ProviderError, match=r"IREE cannot compile 'iree-1.mlir' for aarch64 \(.+\)\.$"):
+        compilation.compile_module(tmp_path / "iree-1.mlir", TARGETS["aarch64"])
+
+
+def test_a_package_for_another_machine_is_compiled_here_where_the_compiler_is(package: ModelPackage) -> None:
+    path = package.path(INDEX_NAME)
+    other = "aarch64" if targets_here()[0].name != "aarch64" else "x86-64-v3"
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | {"target": other}))
+    with pytest.warns(UserWarning, match=r"Compiling for .*, once"):
+        target = open_target(package, IREE)
+    expected = tree_logits(open_target(package, EngineConfig(provider="cpu", threads=1)))
+    np.testing.assert_allclose(tree_logits(target), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "refusal"),
+    [
+        ({"engine": "iree"}, r"engine 'iree' needs attention 'portable-exact', not 'exact'"),
+        ({"engine": "tvm"}, r"engine is 'tvm', but must be"),
+        ({"target": "aarch64"}, r"target 'aarch64' needs engine 'iree'"),
+        ({"engine": "iree", "attention": "portable-exact", "target": "z80"}, r"target is 'z80', but must be one of"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options: dict[str, str], refusal: str) -> None:
+    with pytest.raises(ConfigError, match=refusal):
+        ExportOptions(**options)  # type: ignore[arg-type] # whatever their types
+
+
+def opened(package: ModelPackage) -> module_set.ModuleSet:
+    return module_set.ModuleSet(package, ModuleIndex.of(package), targets_here()[0], 1)
+
+
+def tree_logits(target: Target) -> Float32Array:
+    """Of the tree behind the prompt, those of all nodes (N, V)."""
+    cache = target.new_cache(1, 32)
+    target.forward(cache, Pass(0, [DraftTree.chain(PROMPT)], [[0]]))
+    cache.commit(0, list(range(len(PROMPT))))
+    wanted = Pass(0, [TREE], [list(range(len(TREE)))], wants_logits=True)
+    logits: Float32Array = target.forward(cache, wanted).wanted_logits[0].copy()
+    return logits

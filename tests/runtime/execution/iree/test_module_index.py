@@ -1,0 +1,68 @@
+"""What a package says of its modules is believed field by field."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reader_edge_runtime.errors import PackageError
+from reader_edge_runtime.execution.iree.module_index import INDEX_NAME, ModuleIndex
+from reader_edge_runtime.execution.onnxruntime.graph_contract import input_tensors, output_tensors
+from reader_edge_runtime.package.manifest import WEIGHTS_NAME, FileEntry, Manifest
+from reader_edge_runtime.package.model_package import ModelPackage
+from tests.fake_target import make_manifest
+
+ENTRY = FileEntry(100, "0" * 64)
+FILES = {"model.onnx": ENTRY, "tokenizer.json": ENTRY, WEIGHTS_NAME: ENTRY, INDEX_NAME: ENTRY}
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    index = index_of(make())
+    (tmp_path / INDEX_NAME).write_bytes(index.encoded())
+    assert ModuleIndex.of(ModelPackage(tmp_path, make())) == index
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("format_version", 2),
+        ("target", "z80"),
+        ("compiler", "3\x1b[2J"),
+        ("inputs", ["input_ids"]),
+        ("outputs", []),
+        ("parameters", {"weight": [64, 37]}),
+        ("parameters", {"weight": [-1, 4]}),
+        ("parameters", {"weight": [1.5, 4]}),
+        ("parameters", []),
+        ("target", None),
+    ],
+)
+def test_what_no_export_writes_is_refused(field: str, value: Any, tmp_path: Path) -> None:
+    fields = json.loads(index_of(make()).encoded())
+    (tmp_path / INDEX_NAME).write_text(json.dumps(fields | {field: value}))
+    with pytest.raises(PackageError, match=r"iree.json' is unusable \(.*export the model again"):
+        ModuleIndex.of(ModelPackage(tmp_path, make()))
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff", b"[" * 100_000])
+def test_a_file_that_is_no_index_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / INDEX_NAME).write_bytes(content)
+    with pytest.raises(PackageError, match=r"is unusable"):
+        ModuleIndex.of(ModelPackage(tmp_path, make()))
+
+
+def test_a_package_without_mlir_is_refused_with_how_to_get_one(tmp_path: Path) -> None:
+    with pytest.raises(PackageError, match=r"holds no MLIR: export it with --engine iree"):
+        ModuleIndex.of(ModelPackage(tmp_path, replace(make(), files={})))
+
+
+def make() -> Manifest:
+    return replace(make_manifest(), attention="portable-exact", files=FILES)
+
+
+def index_of(manifest: Manifest) -> ModuleIndex:
+    inputs = (*input_tensors(manifest, 1, 1, 1, 1), *manifest.past_names())
+    outputs = (*output_tensors(manifest, 1, 1), *manifest.present_names())
+    return ModuleIndex("x86-64-v3", "3.13.0", inputs, outputs, {"weight": (64, 36)})
