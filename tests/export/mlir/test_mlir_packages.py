@@ -1,7 +1,10 @@
 """Packages for IREE: MLIR and modules beside the graph, compared with ONNX Runtime before they serve."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,6 +31,24 @@ pytest.importorskip("iree.compiler", reason="IREE's compiler is not installed: p
 if not targets_here():
     pytest.skip("this machine is no target of IREE's modules", allow_module_level=True)
 
+_FORK = """
+import gc, os, sys
+from reader_edge_runtime import EngineConfig
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.execution.providers import open_target
+from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.target import Pass
+
+target = open_target(ModelPackage.open(sys.argv[1]), EngineConfig(provider="iree", threads=2))
+cache = target.new_cache(1, 32)
+target.forward(cache, Pass(0, [DraftTree.root(5)], [[0]]))
+child = os.fork()
+if child == 0:
+    del target
+    gc.collect()
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+"""
 COMPILE_ASIDE = module_set.ModuleSet._compile_aside
 IREE = EngineConfig(provider="iree", threads=1)
 PROMPT = [5, 9, 13, 21, 34, 55, 89]
@@ -109,6 +130,14 @@ def test_modules_that_compute_something_else_are_refused_by_name(package: ModelP
     path.write_text(json.dumps(fields))
     with pytest.raises(ProviderError, match=r"The module of 1 for .* is wrong: its logits are .* from ONNX Runtime's"):
         open_target(package, IREE)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_process_lets_go_of_a_target_without_waiting_for_its_threads(package: ModelPackage) -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    call = [sys.executable, "-c", _FORK, str(package.folder)]
+    done = subprocess.run(call, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")  # at its end nothing is told of either
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 4096])

@@ -1,7 +1,9 @@
 """A device of IREE: its memory, and modules that run on it."""
 
 import atexit
+import ctypes
 import mmap
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,17 @@ def _close_all() -> None:
     """What is IREE's and still there when Python's own objects go is told of on the terminal, at length."""
     for each in list(_OPEN):
         each.close()
+
+
+def _leave_to_parent() -> None:
+    """In a forked process there are no threads of IREE's: to let go of anything would wait for them."""
+    for each in list(_OPEN):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(each.held))  # never let go of
+        each.held = []
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 class _Closable:

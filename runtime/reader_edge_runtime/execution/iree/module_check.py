@@ -63,7 +63,7 @@ class ModuleCheck:
 
     @cached_property
     def _reference(self) -> HostRowsRunner:
-        return HostRowsRunner(self._package)
+        return HostRowsRunner(self._package, threads=1)
 
     @cached_property
     def _prefix(self) -> SlotContents:

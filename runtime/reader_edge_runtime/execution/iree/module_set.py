@@ -41,27 +41,27 @@ class ModuleSet:
         self._package = package
         self._index = index
         self._target = target
-        self._check = ModuleCheck(package)
         self._device = self._opened(threads)
         self._modules: dict[int, IreeModule] = {}
         self._compiled: dict[int, Path] = {}  # in the background, and not loaded yet
         self._asked: set[int] = set()
         self._thread: threading.Thread | None = None
+        check = ModuleCheck(package)  # not kept: it may hold the package once more
         for width in WIDTHS:
             path = self._found(width)
             if path is not None:
-                self._add(width, path)
+                self._add(width, path, check)
         if not self._modules:
             warnings.warn(f"Compiling for {target.name}, once: this may take a minute.", stacklevel=2)
             for width in COMPILED_WIDTHS:
-                self._add(width, self._compile(width, is_aside=False))
+                self._add(width, self._compile(width, is_aside=False), check)
         self.runner = IreeRunner(package.manifest, index, self._device, self._modules, self._miss)
 
-    def _add(self, width: int, path: Path) -> None:
+    def _add(self, width: int, path: Path, check: ModuleCheck) -> None:
         """Load a module, or raise ProviderError where it is wrong."""
         module = self._device.load(path)
         alone = IreeRunner(self._package.manifest, self._index, self._device, {width: module})
-        fault = self._check.fault(path, alone, width)
+        fault = check.fault(path, alone, width)
         if fault is not None:
             raise ProviderError(f"The module of {width} for {self._target.name} is wrong: {fault}. Use --provider cpu.")
         self._modules[width] = module
