@@ -60,4 +60,4 @@ def test_what_is_missing_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatc
 
 def play(machine: str, flags: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: machine)
-    monkeypatch.setattr(target_machine, "instruction_flags", lambda: flags)
+    monkeypatch.setattr(target_machine, "processor_flags", lambda: flags)
