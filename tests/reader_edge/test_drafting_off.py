@@ -26,7 +26,19 @@ SAID = "drafting is off"
 # Commands that run a model, and those that do not, or run its passes alone: a new command belongs in one of them.
 ANSWERING = {"run", "serve", "batch", "warm", "verify", "bench decode", "bench record", "bench replay"}
 OTHERS = {
-    *("pull", "list", "rm", "info", "export", "tune", "train-drafter", "forget", "datastore build", "datastore info"),
+    *(
+        "pull",
+        "list",
+        "rm",
+        "doctor",
+        "info",
+        "export",
+        "tune",
+        "train-drafter",
+        "forget",
+        "datastore build",
+        "datastore info",
+    ),
     *("datastore merge", "datastore search", "bench cost", "bench frontier"),
 }
 
