@@ -10,7 +10,6 @@ from reader_edge_runtime.execution.iree.target_machine import TARGETS, targets_h
 from reader_edge_runtime.package.manifest import (
     ATTENTIONS,
     HALF_PRECISIONS,
-    PORTABLE_ATTENTIONS,
     PRECISIONS,
     QUANTIZED_PRECISIONS,
     ROW_ATTENTIONS,
@@ -64,7 +63,7 @@ class ExportOptions:
             raise ConfigError(
                 f"precision {self.precision!r} has no portable form: use 'int8', or attention 'exact' or 'fast'."
             )
-        if self.attention in ROW_ATTENTIONS and self.precision not in (AUTO, "fp32"):
+        if self.attention == "portable-exact" and self.precision not in (AUTO, "fp32"):
             raise ConfigError(f"attention {self.attention!r} needs precision 'fp32', not {self.precision!r}.")
         if self.calibration_text is not None and self.precision not in (AUTO, *CALIBRATED):
             raise ConfigError(f"precision {self.precision!r} is not calibrated: leave calibration_text out.")
@@ -103,13 +102,13 @@ class ExportOptions:
         """One of PRECISIONS. is_kept: whether most of a source's weights can stay as they are.
 
         AUTO is "keep" then, and else "int8"; also where a text to calibrate on is given, or a portable graph wanted.
-        New rows as results come in "fp32" alone.
+        "portable-exact" comes in "fp32" alone.
         """
         if self.precision != AUTO:
             return self.precision
-        if self.attention in ROW_ATTENTIONS:
+        if self.attention == "portable-exact":
             return "fp32"
-        stays = is_kept and self.calibration_text is None and self.attention not in PORTABLE_ATTENTIONS
+        stays = is_kept and self.calibration_text is None and self.attention not in ROW_ATTENTIONS
         return "keep" if stays else "int8"
 
     def check_for(self, precision: str) -> str:

@@ -24,7 +24,7 @@ from reader_edge_export.trace.tree_config import sliding_window_of, trace_model
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.package.graph_file import GraphFile
-from reader_edge_runtime.package.manifest import ATTENTIONS, GRAPH_NAME, PORTABLE_ATTENTIONS, ROW_ATTENTIONS
+from reader_edge_runtime.package.manifest import ATTENTIONS, GRAPH_NAME, ROW_ATTENTIONS
 from tests.export.architectures import ARCHITECTURES, LIMIT
 from tests.export.graph_runner import LENGTHS, NUM_NODES, GraphRunner, ancestors
 from tests.export.rotated_float_products import RotatedFloatProducts, unrounded_columns
@@ -79,7 +79,7 @@ def traced(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
 def test_a_tree_over_a_ragged_batch_equals_every_path_alone(
     model_type: str, attention: str, traced: Callable[[str], Traced]
 ) -> None:
-    is_portable = attention in PORTABLE_ATTENTIONS
+    is_portable = attention in ROW_ATTENTIONS
     if (is_portable and model_type in RECURRENT) or (attention != "exact" and model_type in MIXTURES):
         pytest.skip("its layers have no such form")
     source = traced(model_type)
@@ -192,7 +192,7 @@ def test_the_graph_follows_the_contract(attention: str, traced: Callable[[str], 
     assert integers == {ir.DataType.INT32 if gives_rows else ir.DataType.INT64}
     assert model.ir_version <= 11
     own = {OPERATOR_DOMAIN: 1} if attention == "exact" else {}
-    assert model.graph.opset_imports == {"": 18 if attention in PORTABLE_ATTENTIONS else 24, **own}
+    assert model.graph.opset_imports == {"": 18 if attention in ROW_ATTENTIONS else 24, **own}
     assert {node.domain for node in model.graph} == {"", *own}
     assert {node.op_type for node in model.graph if node.domain} == {
         function.name for function in model.functions.values()

@@ -3,20 +3,20 @@
 exact: bit for bit the same for a tree node, a chain and a single token; ONNX Runtime on CPUs, and in half precision on
 GPUs.
 fast: ONNX's own Attention operator; any ONNX Runtime provider.
-portable: operators of opset 18 only; compilers that know no newer ones.
-portable-exact: the same, with exact's sums, and new rows of the KV cache as results; engines that cannot update it.
+portable: operators of opset 18 only, in fp32 throughout, and new rows of the KV cache as results; engines that know no
+newer operators, or cannot update a cache.
+portable-exact: the same, with exact's sums in float64.
 """
 
 from reader_edge_export.lowering.double import lower_double
 from reader_edge_export.lowering.exact import ExactAttention
 from reader_edge_export.lowering.fast import lower_fast
 from reader_edge_export.lowering.int8_cache import Int8CacheAttention
-from reader_edge_export.lowering.portable import lower_portable
-from reader_edge_export.lowering.portable_exact import PortableExactAttention, narrow_inputs
+from reader_edge_export.lowering.portable import PortableAttention, narrow_inputs
 from reader_edge_export.lowering.recurrence import lower_recurrences
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.trace.markers import MARKER_DOMAIN, attention_markers
-from reader_edge_runtime.package.manifest import PORTABLE_ATTENTIONS, ROW_ATTENTIONS
+from reader_edge_runtime.package.manifest import ROW_ATTENTIONS
 
 _IR_VERSIONS = {18: 8, 24: 11}  # ONNX Runtime refuses the newer IR versions that onnx would write
 
@@ -38,8 +38,8 @@ def lower_attention(
     lower = {
         "exact": exact,
         "fast": lower_fast,
-        "portable": lower_portable,
-        "portable-exact": PortableExactAttention().lower,
+        "portable": PortableAttention(is_exact=False).lower,
+        "portable-exact": PortableAttention(is_exact=True).lower,
     }[attention]
     for marker in attention_markers(editor.graph):
         outputs = lower(editor, marker)
@@ -47,7 +47,7 @@ def lower_attention(
     lower_recurrences(editor)
     if attention in ROW_ATTENTIONS:
         narrow_inputs(editor)
-    opset = 18 if attention in PORTABLE_ATTENTIONS else 24
+    opset = 18 if attention in ROW_ATTENTIONS else 24
     editor.graph.opset_imports[""] = opset
     editor.graph.opset_imports.pop(MARKER_DOMAIN, None)
     editor.model.ir_version = _IR_VERSIONS[opset]

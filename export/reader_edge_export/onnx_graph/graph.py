@@ -29,7 +29,6 @@ from reader_edge_runtime.package.manifest import (
     FORM_PROPERTY,
     GRAPH_NAME,
     HALF_PRECISIONS,
-    PORTABLE_ATTENTIONS,
     QUANTIZED_PRECISIONS,
     ROW_ATTENTIONS,
     WEIGHTS_NAME,
@@ -105,7 +104,7 @@ def _lower(
     _add_unread_inputs(model.graph)
     is_half = options.precision in HALF_PRECISIONS
     fold_sizes(editor)
-    is_portable = options.attention in PORTABLE_ATTENTIONS
+    is_portable = options.attention in ROW_ATTENTIONS
     if not is_portable:
         # Models that also run in half precision leave casts from fp32 to fp32 everywhere.
         RewriteRuleSet([no_op_cast_rule]).apply_to_model(model)

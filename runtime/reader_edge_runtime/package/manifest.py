@@ -57,8 +57,7 @@ QUANTIZED_PRECISIONS = ("int8", "int8-a16", "int4", "keep")  # weights are integ
 HALF_PRECISIONS = {"fp16": "float16", "bf16": "bfloat16"}  # and the KV cache's type
 ATTENTIONS = ("exact", "fast", "portable", "portable-exact")
 EXACT_ATTENTIONS = ("exact", "portable-exact")  # a node has the same bits in every pass
-PORTABLE_ATTENTIONS = ("portable", "portable-exact")  # operators of opset 18
-ROW_ATTENTIONS = ("portable-exact",)  # new rows of the KV cache are results
+ROW_ATTENTIONS = ("portable-exact", "portable")  # operators of opset 18; new rows of the KV cache are results
 MAX_VOCAB = 1 << 24
 
 
