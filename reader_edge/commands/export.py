@@ -24,8 +24,8 @@ from reader_edge.terminal.command_help import helpful_command
     "--attention",
     type=click.Choice(["exact", "fast", "portable", "portable-exact"]),
     help="'exact', the default, keeps drafting lossless bit for bit. 'fast' is one fused operator. 'portable' is "
-    "standard ONNX operators only; 'portable-exact' the same in fp32, lossless, for engines that cannot update a KV "
-    "cache.",
+    "standard ONNX operators only, for engines that cannot update a KV cache; 'portable-exact' the same in fp32, "
+    "lossless.",
 )
 @click.option(
     "--kv",

@@ -8,6 +8,9 @@ from reader_edge_runtime.outside.config_checks import Range, check, require
 
 __all__ = ["DraftConfig", "EngineConfig", "GenerationConfig", "Grammar", "SamplingConfig", "ServingConfig"]
 
+# Of execution/providers.py, which loads engines of execution.
+PROVIDER_NAMES = ("cpu", "cuda", "iree", "webgpu")
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
@@ -22,7 +25,7 @@ class EngineConfig:
     is_probed: run the width probe at load. A package with exact attention in which it finds a difference is decoded
         plainly, unless near ties are guarded.
     uses_native: use native kernels where they were built.
-    provider: "cpu", "cuda" or "iree"; None chooses by package, wheel and machine.
+    provider: one of PROVIDER_NAMES; None chooses by package, wheel and machine.
     is_text_literal: read control tokens in conversations as plain text; only the chat template writes control tokens.
         For messages from strangers.
     is_near_tie_guarded: where the probe finds a difference, decide near ties of greedy decoding by single-token passes;
@@ -45,8 +48,8 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         check(self)
-        is_known = isinstance(self.provider, str | None) and self.provider in (None, "cpu", "cuda", "iree")
-        require(is_known, "provider", self.provider, "'cpu', 'cuda' or 'iree'")
+        is_known = isinstance(self.provider, str | None) and self.provider in (None, *PROVIDER_NAMES)
+        require(is_known, "provider", self.provider, f"one of {', '.join(PROVIDER_NAMES)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from reader_edge_runtime.execution.onnxruntime.device.device_target import Devic
 from reader_edge_runtime.execution.onnxruntime.device.tensorrt_libraries import tensorrt_obstacle
 from reader_edge_runtime.execution.onnxruntime.head_session import HeadSession
 from reader_edge_runtime.execution.onnxruntime.host.open_on_host import open_on_host
+from reader_edge_runtime.execution.onnxruntime.webgpu.plugin import has_plugin, webgpu_obstacle
+from reader_edge_runtime.execution.onnxruntime.webgpu.webgpu_rows_runner import open_webgpu
 from reader_edge_runtime.package.manifest import COMMIT_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Target
@@ -49,6 +51,12 @@ PROVIDERS = {
         obstacle=iree_obstacle,
         suits=lambda package: INDEX_NAME in package.manifest.files,
         open=lambda package, threads, uses_native, is_aside: open_iree(package, threads),
+    ),
+    "webgpu": Provider(
+        obstacle=webgpu_obstacle,
+        suits=lambda package: package.manifest.attention == "portable" and package.manifest.precision == "fp32",
+        open=lambda package, threads, uses_native, is_aside: open_webgpu(package, threads),
+        is_installed=has_plugin,
     ),
 }
 

@@ -25,7 +25,11 @@ PROMPT = [5, 6, 7, 8, 9]
 PARENTS = [-1, 0, 0, 1, 1, 2, 4]
 TOKEN_IDS = [11, 12, 13, 14, 15, 16, 17]
 PATH = [0, 1, 4, 6]
-ENGINES = ("iree",)  # that packages are exported for, by their names as providers
+# Of packages of the demo's model that are made for a provider.
+MADE_FOR = {
+    "iree": {"attention": "portable-exact", "engine": "iree"},
+    "webgpu": {"attention": "portable"},
+}
 
 
 @pytest.fixture(scope="module", params=providers.PROVIDERS)
@@ -33,7 +37,7 @@ def target(request: pytest.FixtureRequest, demo_folder: Path, tmp_path_factory: 
     provider, package = providers.PROVIDERS[request.param], ModelPackage.open(demo_folder)
     obstacle = provider.obstacle()
     if obstacle is None and not provider.suits(package):
-        if request.param in ENGINES and compiler_version() is not None:
+        if request.param in MADE_FOR and (request.param != "iree" or compiler_version() is not None):
             package = ModelPackage.open(made_for(request.param, demo_folder, tmp_path_factory.mktemp("made")))
         else:
             obstacle = "the demo package is not made for it, nor can one be made here."
@@ -42,11 +46,11 @@ def target(request: pytest.FixtureRequest, demo_folder: Path, tmp_path_factory: 
     return provider.open(package, 1, True, False)
 
 
-def made_for(engine: str, demo_folder: Path, folder: Path) -> Path:
+def made_for(provider: str, demo_folder: Path, folder: Path) -> Path:
     """A package of the demo's model."""
     options = pytest.importorskip("reader_edge_export.options", reason="the extra 'export' is not installed")
     pipeline = pytest.importorskip("reader_edge_export.pipeline")
-    made = options.ExportOptions("fp32", "portable-exact", check="none", engine=engine)
+    made = options.ExportOptions("fp32", check="none", **MADE_FOR[provider])
     pipeline.export_model(demo_folder.parent / "checkpoint", folder / "package", made)
     return folder / "package"
 

@@ -3,7 +3,9 @@
 A device's session is refused where one node would run on the CPU: that costs two copies a pass, and says nothing.
 """
 
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.wheel import ort
@@ -88,6 +90,19 @@ def load_session(
     return session
 
 
+def load_on_devices(
+    graph: Path, options: ort.SessionOptions, devices: Sequence[Any], provider: str
+) -> ort.InferenceSession:
+    """Load a graph on devices (OrtEpDevice) of a plugin, noting who takes which node. Raises ProviderError."""
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    try:
+        options.add_provider_for_devices(devices, {})
+        session = ort.InferenceSession(str(graph), options)
+    except Exception as error:  # as with a provider of the wheel
+        raise ProviderError(f"ONNX Runtime cannot load '{graph}' on {provider}: {_reason(error)}") from error
+    return session
+
+
 def load_placed(graph: Path, options: ort.SessionOptions, provider: str) -> ort.InferenceSession:
     """Load a graph that `provider` runs whole. Raises ProviderError, with names of the nodes in the way."""
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
@@ -103,11 +118,14 @@ def load_placed(graph: Path, options: ort.SessionOptions, provider: str) -> ort.
     return session
 
 
-def check_placement(session: ort.InferenceSession, provider: str) -> list[str]:
-    """A session's nodes as "operator name". Raises ProviderError, with names, unless `provider` runs all of them."""
+def check_placement(session: ort.InferenceSession, provider: str, spared: Collection[str] = frozenset()) -> list[str]:
+    """A session's nodes as "operator name". Raises ProviderError, with names, unless `provider` runs all of them.
+
+    spared: operators that may run elsewhere.
+    """
     subgraphs = session.get_provider_graph_assignment_info()
     nodes = [(each.ep_name, f"{node.op_type} {node.name}".rstrip()) for each in subgraphs for node in each.get_nodes()]
-    misplaced = [name for ep_name, name in nodes if ep_name != provider]
+    misplaced = [name for ep_name, name in nodes if ep_name != provider and name.split()[0] not in spared]
     if misplaced:
         raise _refusal(f"{provider} does not run", misplaced)
     return [name for _, name in nodes]
