@@ -18,7 +18,6 @@ from reader_edge_runtime.execution.iree.module_index import (
     mlir_name,
     module_name,
 )
-from reader_edge_runtime.execution.iree.module_set import ModuleSet
 from reader_edge_runtime.execution.iree.target_machine import TARGETS
 from reader_edge_runtime.execution.iree.wheel import compiler_version
 from reader_edge_runtime.package.manifest import GRAPH_NAME
@@ -58,6 +57,8 @@ def check_modules(package: ModelPackage) -> None:
 
     Raises ProviderError.
     """
+    from reader_edge_runtime.execution.iree.module_set import ModuleSet  # which imports the runtime
+
     index = ModuleIndex.of(package)
     target = TARGETS[index.target]
     if target.is_here and target.machine is not None:

@@ -11,6 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytest.importorskip("iree.runtime", reason="IREE's runtime is not installed: pip install 'reader-edge[iree]'")
+pytest.importorskip("iree.compiler", reason="IREE's compiler is not installed: pip install 'reader-edge[iree-export]'")
+
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.pipeline import export_model
 from reader_edge_runtime import EngineConfig
@@ -26,8 +29,6 @@ from reader_edge_runtime.measuring.width_probe import probe_width
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass, Target
 
-pytest.importorskip("iree.runtime", reason="IREE's runtime is not installed: pip install 'reader-edge[iree]'")
-pytest.importorskip("iree.compiler", reason="IREE's compiler is not installed: pip install 'reader-edge[iree-export]'")
 if not targets_here():
     pytest.skip("this machine is no target of IREE's modules", allow_module_level=True)
 

@@ -18,6 +18,7 @@ from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution import providers
 from reader_edge_runtime.execution.iree.wheel import compiler_version
+from reader_edge_runtime.package.manifest import EXACT_ATTENTIONS
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import ForwardResult, Pass, Target
 
@@ -101,7 +102,9 @@ def test_rows_that_were_read_go_on_in_another_slot_of_another_cache(target: Targ
     assert other.lengths == [2, 0, len(PROMPT)]
     np.testing.assert_array_equal(other.read_slot(2, len(PROMPT)).rows, cache.read_slot(1, len(PROMPT)).rows)
     np.testing.assert_array_equal(run_chain(target, other, 2, [22]), run_chain(target, cache, 1, [22]))
-    np.testing.assert_array_equal(run_chain(target, other, 0, [22])[-1], chain_logits(target, [20, 21, 22])[-1])
+    expected = chain_logits(target, [20, 21, 22])[-1]
+    atol = 0 if target.manifest.attention in EXACT_ATTENTIONS else tolerance(expected)
+    np.testing.assert_allclose(run_chain(target, other, 0, [22])[-1], expected, rtol=0, atol=atol)
 
 
 def test_every_room_knows_the_same_providers() -> None:

@@ -10,10 +10,11 @@ from reader_edge_runtime.package.model_package import ModelPackage
 
 def open_iree(package: ModelPackage, threads: int) -> RowsTarget:
     """Raises PackageError, ProviderError or InstallationError."""
-    from reader_edge_runtime.execution.iree.module_set import ModuleSet  # which imports the runtime
-
     index = ModuleIndex.of(package)
-    return RowsTarget(ModuleSet(package, index, _target_for(package, index), threads).runner)
+    target = _target_for(package, index)
+    from reader_edge_runtime.execution.iree.module_set import ModuleSet  # which imports IREE's runtime
+
+    return RowsTarget(ModuleSet(package, index, target, threads).runner)
 
 
 def _target_for(package: ModelPackage, index: ModuleIndex) -> TargetMachine:
