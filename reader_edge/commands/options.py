@@ -89,9 +89,10 @@ threads = click.option(
 no_native = _switch_off("--no-native", "uses_native", "Do not use native kernels.")
 provider = click.option(
     "--provider",
-    type=click.Choice(["cpu", "cuda", "iree", "webgpu"]),
+    type=click.Choice(["cpu", "cuda", "iree", "webgpu", "tensorrt"]),
     help="What runs the model. Default: cuda for packages made for GPUs, if this machine has what it needs; else cpu. "
-    "iree runs packages of `export --engine iree`, webgpu those of portable attention on GPUs of any maker.",
+    "iree runs packages of `export --engine iree`, webgpu those of portable attention on GPUs of any maker, tensorrt "
+    "those of fast attention.",
 )
 guard = click.option(
     "--guard",

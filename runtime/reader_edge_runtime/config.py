@@ -9,7 +9,7 @@ from reader_edge_runtime.outside.config_checks import Range, check, require
 __all__ = ["DraftConfig", "EngineConfig", "GenerationConfig", "Grammar", "SamplingConfig", "ServingConfig"]
 
 # Of execution/providers.py, which loads engines of execution.
-PROVIDER_NAMES = ("cpu", "cuda", "iree", "webgpu")
+PROVIDER_NAMES = ("cpu", "cuda", "iree", "webgpu", "tensorrt")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The providers there are, what each needs, and which of them runs a package."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from reader_edge_runtime.config import EngineConfig
@@ -11,9 +11,10 @@ from reader_edge_runtime.execution.iree.open_iree import open_iree
 from reader_edge_runtime.execution.iree.wheel import iree_obstacle
 from reader_edge_runtime.execution.onnxruntime.device.cuda import cuda_obstacle, has_cuda
 from reader_edge_runtime.execution.onnxruntime.device.device_target import DeviceTarget
-from reader_edge_runtime.execution.onnxruntime.device.tensorrt_libraries import tensorrt_obstacle
 from reader_edge_runtime.execution.onnxruntime.head_session import HeadSession
 from reader_edge_runtime.execution.onnxruntime.host.open_on_host import open_on_host
+from reader_edge_runtime.execution.onnxruntime.tensorrt.libraries import has_tensorrt, tensorrt_obstacle
+from reader_edge_runtime.execution.onnxruntime.tensorrt.tensorrt_target import TensorRtTarget
 from reader_edge_runtime.execution.onnxruntime.webgpu.plugin import has_plugin, webgpu_obstacle
 from reader_edge_runtime.execution.onnxruntime.webgpu.webgpu_rows_runner import open_webgpu
 from reader_edge_runtime.package.manifest import COMMIT_NAME, Manifest
@@ -28,13 +29,15 @@ class Provider:
     obstacle: why it cannot be had on this machine, one sentence with the remedy; None where nothing is known to be
     missing. suits: whether a package is made for it. open: load a package with so many threads, with native kernels or
     without, and whether its passes come between another model's; raises ProviderError. is_installed: whether this
-    installation was made for it, so that an obstacle is a fault and no mere absence.
+    installation was made for it, so that an obstacle is a fault and no mere absence. waits_to_be_asked: whether it runs
+    nothing unless its name is given.
     """
 
     obstacle: Callable[[], str | None]
     suits: Callable[[ModelPackage], bool]
     open: Callable[[ModelPackage, int, bool, bool], Target]
     is_installed: Callable[[], bool] = lambda: False
+    waits_to_be_asked: bool = False
 
 
 # By the names that options and configs have. The first that suits a package and is to be had runs it, unless another
@@ -58,10 +61,14 @@ PROVIDERS = {
         open=lambda package, threads, uses_native, is_aside: open_webgpu(package, threads),
         is_installed=has_plugin,
     ),
+    "tensorrt": Provider(
+        obstacle=tensorrt_obstacle,
+        suits=lambda package: COMMIT_NAME in package.manifest.files and package.manifest.attention == "fast",
+        open=lambda package, threads, uses_native, is_aside: TensorRtTarget.open(package, threads),
+        is_installed=has_tensorrt,
+        waits_to_be_asked=True,
+    ),
 }
-
-# Of engines that may be installed beside these and run no package yet: what keeps one that is here from loading.
-FURTHER_OBSTACLES: Mapping[str, Callable[[], str | None]] = {"tensorrt": tensorrt_obstacle}
 
 
 def open_target(package: ModelPackage, config: EngineConfig, is_aside: bool = False) -> Target:
@@ -70,7 +77,8 @@ def open_target(package: ModelPackage, config: EngineConfig, is_aside: bool = Fa
     is_aside: its passes come between those of another model.
     """
     if config.provider is None:
-        found = next(each for each in PROVIDERS.values() if each.suits(package) and each.obstacle() is None)
+        offered = (each for each in PROVIDERS.values() if not each.waits_to_be_asked and each.suits(package))
+        found = next(each for each in offered if each.obstacle() is None)
     else:
         found = PROVIDERS[config.provider]
         obstacle = found.obstacle()

@@ -17,8 +17,8 @@ from reader_edge_runtime.examination.steps.kernels import check_kernels
 from reader_edge_runtime.examination.steps.memory import check_memory
 from reader_edge_runtime.examination.steps.package import check_package
 from reader_edge_runtime.examination.steps.passes import check_passes
-from reader_edge_runtime.examination.steps.providers import check_further, check_provider
-from reader_edge_runtime.execution.providers import FURTHER_OBSTACLES, PROVIDERS
+from reader_edge_runtime.examination.steps.providers import check_provider
+from reader_edge_runtime.execution.providers import PROVIDERS
 from reader_edge_runtime.machine.free_memory import free_bytes
 from reader_edge_runtime.package.model_package import ModelPackage
 
@@ -49,7 +49,6 @@ def steps(folder: Path, package: ModelPackage | None) -> dict[str, Step]:
     taken: dict[str, Step] = {
         name: partial(check_provider, name, provider, package) for name, provider in PROVIDERS.items()
     }
-    taken |= {name: partial(check_further, name, obstacle) for name, obstacle in FURTHER_OBSTACLES.items()}
     taken |= {"kernels": check_kernels, "package": partial(check_package, folder)}
     if package is None:
         return taken

@@ -1,6 +1,6 @@
 """Which engines run here, and what the others lack: the registry's own sentences."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from reader_edge_runtime.examination.finding import Finding, Severity
@@ -17,15 +17,9 @@ def check_provider(name: str, provider: Provider, package: ModelPackage | None) 
     if obstacle is None:
         yield Finding(name, Severity.WELL, f"--provider {name} has what it needs.")
         return
-    is_wanted = provider.is_installed() or (package is not None and provider.suits(package))
+    is_default = package is not None and provider.suits(package) and not provider.waits_to_be_asked
+    is_wanted = is_default or provider.is_installed()
     found = Finding.of_error(name, Severity.SLOWER, obstacle)
     if not is_wanted:
         found = replace(found, severity=Severity.NOTE, remedy=f"If you want it: {found.remedy}")
     yield found
-
-
-def check_further(name: str, obstacle: Callable[[], str | None]) -> Iterator[Finding]:
-    """Whether an engine beside the registered ones, if somebody installed it, can be loaded."""
-    found = obstacle()
-    if found is not None:
-        yield Finding.of_error(name, Severity.SLOWER, found)

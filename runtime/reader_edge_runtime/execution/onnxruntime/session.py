@@ -22,6 +22,7 @@ NOT_CAPTURED = -1  # ONNX Runtime's graph id of a run that is made as it comes
 # names no node. TensorFloat-32 would give products of fp32 packages the 11 bits of fp16.
 _OPTIONS = {CUDA: {"enable_cuda_graph": "1", "use_tf32": "0"}}
 _REFUSAL = "cannot use the graph capture feature"
+_REMEDY = "export with --precision fp16, or use --provider cpu"
 _MAKERS_OF_SIZES = ("Shape", "Size")  # whatever provider runs them, their results are the host's
 
 
@@ -91,12 +92,16 @@ def load_session(
 
 
 def load_on_devices(
-    graph: Path, options: ort.SessionOptions, devices: Sequence[Any], provider: str
+    graph: Path,
+    options: ort.SessionOptions,
+    devices: Sequence[Any],
+    provider: str,
+    provider_options: dict[str, str] | None = None,
 ) -> ort.InferenceSession:
     """Load a graph on devices (OrtEpDevice) of a plugin, noting who takes which node. Raises ProviderError."""
-    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    record_placement(options)
     try:
-        options.add_provider_for_devices(devices, {})
+        options.add_provider_for_devices(devices, provider_options or {})
         session = ort.InferenceSession(str(graph), options)
     except Exception as error:  # as with a provider of the wheel
         raise ProviderError(f"ONNX Runtime cannot load '{graph}' on {provider}: {_reason(error)}") from error
@@ -105,7 +110,7 @@ def load_on_devices(
 
 def load_placed(graph: Path, options: ort.SessionOptions, provider: str) -> ort.InferenceSession:
     """Load a graph that `provider` runs whole. Raises ProviderError, with names of the nodes in the way."""
-    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    record_placement(options)
     try:
         session = load_session(graph, options, provider, _OPTIONS.get(provider))
     except ProviderError as error:
@@ -118,7 +123,14 @@ def load_placed(graph: Path, options: ort.SessionOptions, provider: str) -> ort.
     return session
 
 
-def check_placement(session: ort.InferenceSession, provider: str, spared: Collection[str] = frozenset()) -> list[str]:
+def record_placement(options: ort.SessionOptions) -> None:
+    """Have a session tell who runs its nodes."""
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+
+
+def check_placement(
+    session: ort.InferenceSession, provider: str, spared: Collection[str] = frozenset(), remedy: str = _REMEDY
+) -> list[str]:
     """A session's nodes as "operator name". Raises ProviderError, with names, unless `provider` runs all of them.
 
     spared: operators that may run elsewhere.
@@ -127,15 +139,12 @@ def check_placement(session: ort.InferenceSession, provider: str, spared: Collec
     nodes = [(each.ep_name, f"{node.op_type} {node.name}".rstrip()) for each in subgraphs for node in each.get_nodes()]
     misplaced = [name for ep_name, name in nodes if ep_name != provider and name.split()[0] not in spared]
     if misplaced:
-        raise _refusal(f"{provider} does not run", misplaced)
+        raise _refusal(f"{provider} does not run", misplaced, remedy)
     return [name for _, name in nodes]
 
 
-def _refusal(finding: str, nodes: list[str]) -> ProviderError:
-    named = ", ".join(nodes[:3])
-    return ProviderError(
-        f"{finding} {len(nodes)} nodes of this graph ({named}): export with --precision fp16, or use --provider cpu."
-    )
+def _refusal(finding: str, nodes: list[str], remedy: str = _REMEDY) -> ProviderError:
+    return ProviderError(f"{finding} {len(nodes)} nodes of this graph ({', '.join(nodes[:3])}): {remedy}.")
 
 
 def run_bound(session: ort.InferenceSession, binding: ort.IOBinding, options: ort.RunOptions | None = None) -> None:

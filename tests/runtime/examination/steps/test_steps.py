@@ -20,7 +20,7 @@ from reader_edge_runtime.examination.steps.passes import (
     told_placement,
     told_widths,
 )
-from reader_edge_runtime.examination.steps.providers import check_further, check_provider
+from reader_edge_runtime.examination.steps.providers import check_provider
 from reader_edge_runtime.execution.onnxruntime.placement import nodes_elsewhere
 from reader_edge_runtime.execution.providers import PROVIDERS, Provider
 from reader_edge_runtime.measuring.pass_cost import PassCost
@@ -43,6 +43,7 @@ def test_an_obstacle_is_a_fault_only_of_what_is_wanted(demo_folder: Path) -> Non
         (provider(OBSTACLE), package, Severity.NOTE),
         (provider(OBSTACLE, suits=True), None, Severity.NOTE),
         (provider(OBSTACLE, suits=True), package, Severity.SLOWER),
+        (replace(provider(OBSTACLE, suits=True), waits_to_be_asked=True), package, Severity.NOTE),
         (provider(OBSTACLE, is_installed=True), None, Severity.SLOWER),
     ]
     for each, opened, severity in cases:
@@ -55,12 +56,6 @@ def test_an_obstacle_is_a_fault_only_of_what_is_wanted(demo_folder: Path) -> Non
 
 def test_every_registered_engine_is_asked_and_a_missing_package_stops_none(demo_folder: Path) -> None:
     assert set(PROVIDERS) < set(steps(demo_folder, None)) < set(steps(demo_folder, ModelPackage.open(demo_folder)))
-
-
-def test_an_engine_that_nobody_installed_is_not_mentioned() -> None:
-    assert list(check_further("engine", lambda: None)) == []
-    (found,) = check_further("engine", lambda: "Two majors differ: install the older one.")
-    assert found.severity == Severity.SLOWER
 
 
 def test_missing_kernels_and_lesser_ones_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from reader_edge_runtime.execution.onnxruntime.wheel import ort
 from reader_edge_runtime.package.manifest import Manifest
 
 # Growing moves the cache, and captured passes hold its address: begin with room for most answers.
-_LEAST_CAPACITY = 4096
+LEAST_CAPACITY = 4096
 
 View = tuple[list[int], int]  # shape and address of a part of a slab
 BoundMove = tuple[DeviceArray, DeviceArray, ort.IOBinding]  # rows, write_pos, and what binds them
@@ -102,7 +102,7 @@ class DeviceCache(Cache):
     def __init__(
         self, manifest: Manifest, num_slots: int, capacity: int, device: str, commit_graph: CommitGraph
     ) -> None:
-        super().__init__(manifest, num_slots, max(capacity, _LEAST_CAPACITY))
+        super().__init__(manifest, num_slots, max(capacity, LEAST_CAPACITY))
         self._device = device
         self._commit_graph = commit_graph
         self.memory = self._zeros(num_slots, self.capacity)

@@ -35,7 +35,7 @@ from reader_edge_runtime.package.manifest import COMMIT_NAME, GRAPH_NAME, Manife
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import ForwardResult, Pass
 
-_PREFILL_CHUNK = 256
+PREFILL_CHUNK = 256  # nodes of the widest pass
 _LEAST_CHUNK = 64
 _SCORE_BYTES = 3 * 8  # exact attention holds scores, masked ones and weights in float64
 _MOST_SCORES = 1 << 29  # bytes of a layer's
@@ -49,6 +49,7 @@ Sizes = tuple[int, int, int, int]
 class _BoundPass:
     """A pass of fixed sizes: its tensors, their binding, and the id that its capture is replayed by."""
 
+    session: ort.InferenceSession
     inputs: dict[str, DeviceArray]
     outputs: dict[str, DeviceArray]
     binding: ort.IOBinding
@@ -59,9 +60,10 @@ class DeviceTarget:
     """A `reader_edge_runtime.target.Target` with all tensors on `device`, "cuda" or, to test the same code, "cpu".
 
     num_captured: passes captured for replay so far, those of caches that are gone included.
-    graph_ids: of the session's captures, shared by all targets on it.
+    graph_ids: of the session's captures, shared by all targets on it. is_captured: whether passes are at all.
     """
 
+    is_captured = True
     is_native = False
     instructions: str | None = None
     pass_sizes: tuple[int, ...] = TREE_SIZES
@@ -91,16 +93,7 @@ class DeviceTarget:
     @classmethod
     def open_on(cls, package: ModelPackage, device: str, threads: int = 0) -> "DeviceTarget":
         """Load the package's graphs on a device and check that every node runs there. Raises ProviderError."""
-        if COMMIT_NAME not in package.manifest.files:
-            raise ProviderError(
-                f"'{package.folder}' is made for the CPU ({package.manifest.precision}, "
-                f"{package.manifest.attention} attention): export it with --precision fp16, or use --provider cpu."
-            )
-        if package.manifest.layers:
-            raise ProviderError(
-                f"'{package.folder}' has recurrent layers, or others that are not alike, which run on the CPU alone: "
-                "use --provider cpu."
-            )
+        check_form(package)
         provider = _PROVIDERS[device]
         session = load_placed(package.path(GRAPH_NAME), session_options(threads), provider)
         check_contract(session, package.manifest)
@@ -114,7 +107,7 @@ class DeviceTarget:
         return DeviceCache(self.manifest, num_slots, capacity, self.device, self._commit_graph)
 
     def prefill_chunk(self, past: int) -> int:
-        size, is_exact = _PREFILL_CHUNK, self.manifest.attention == "exact"
+        size, is_exact = PREFILL_CHUNK, self.manifest.attention == "exact"
         row_bytes = self.manifest.num_heads * _SCORE_BYTES
         while is_exact and size > _LEAST_CHUNK and size * (past + size) * row_bytes > _MOST_SCORES:
             size //= 2
@@ -131,7 +124,7 @@ class DeviceTarget:
         bound = self._bound_pass(device_cache, wanted.first_slot, sizes)
         for name, array in inputs.items():
             bound.inputs[name].write(padded(name, array, bound.inputs[name].shape))
-        run_bound(self.session, bound.binding, run_options(bound.graph_id))
+        run_bound(bound.session, bound.binding, run_options(bound.graph_id))
         names = ["top_ids", "top_logits"]
         names += ["logits"] * wanted.wants_logits + ["log_sum_exp"] * wanted.wants_log_sum_exp
         return ForwardResult(**{name: bound.outputs[name].read()[:num_trees, :num_rows] for name in names})
@@ -140,7 +133,7 @@ class DeviceTarget:
         """Let go of captured passes, and of what they read and write."""
         for bound in self._passes.values():
             if bound.graph_id != NOT_CAPTURED:
-                self.session.release_captured_graph(bound.graph_id)
+                bound.session.release_captured_graph(bound.graph_id)
         self._passes.clear()
         self._pass_outputs.clear()
 
@@ -157,7 +150,7 @@ class DeviceTarget:
             bound = self._bind(cache, first_slot, sizes)
             if sizes[1] <= MAX_CAPTURED:
                 self._passes[first_slot, sizes] = bound
-        elif bound.graph_id == NOT_CAPTURED:
+        elif self.is_captured and bound.graph_id == NOT_CAPTURED:
             bound.graph_id = next(self._graph_ids)
             self.num_captured += 1
         return bound
@@ -178,7 +171,8 @@ class DeviceTarget:
         tensors = input_tensors(self.manifest, *sizes)
         inputs = {name: DeviceArray(self.device, *tensor) for name, tensor in tensors.items()}
         outputs = self._outputs(num_trees, num_rows)
-        binding = self.session.io_binding()
+        session = self._session_for(cache.memory)
+        binding = session.io_binding()
         for name, value in inputs.items():
             binding.bind_ortvalue_input(name, value.value)
         for name, value in outputs.items():
@@ -189,7 +183,11 @@ class DeviceTarget:
             view = slot_view(cache.memory, index, first_slot, num_trees)
             binding.bind_input(past, *kv, *view)
             binding.bind_output(present, *kv, *view)
-        return _BoundPass(inputs, outputs, binding)
+        return _BoundPass(session, inputs, outputs, binding)
+
+    def _session_for(self, memory: DeviceArray) -> ort.InferenceSession:
+        """What runs passes over a cache of such memory."""
+        return self.session
 
     def _outputs(self, num_trees: int, num_rows: int) -> dict[str, DeviceArray]:
         """Shared by the passes with as many rows: a result is valid until the next pass."""
@@ -198,3 +196,17 @@ class DeviceTarget:
             tensors = output_tensors(self.manifest, *rows)
             self._pass_outputs[rows] = {name: DeviceArray(self.device, *tensor) for name, tensor in tensors.items()}
         return self._pass_outputs[rows]
+
+
+def check_form(package: ModelPackage) -> None:
+    """Raise ProviderError for a package that no device runs."""
+    if COMMIT_NAME not in package.manifest.files:
+        raise ProviderError(
+            f"'{package.folder}' is made for the CPU ({package.manifest.precision}, "
+            f"{package.manifest.attention} attention): export it with --precision fp16, or use --provider cpu."
+        )
+    if package.manifest.layers:
+        raise ProviderError(
+            f"'{package.folder}' has recurrent layers, or others that are not alike, which run on the CPU alone: "
+            "use --provider cpu."
+        )

@@ -11,7 +11,7 @@ from reader_edge_runtime import Engine, EngineConfig
 from reader_edge_runtime.errors import ConfigError, ProviderError
 from reader_edge_runtime.execution import providers
 from reader_edge_runtime.execution.onnxruntime import session as provider
-from reader_edge_runtime.execution.onnxruntime.device import cuda, tensorrt_libraries
+from reader_edge_runtime.execution.onnxruntime.device import cuda
 from reader_edge_runtime.execution.onnxruntime.device.buckets import (
     TREE_SIZES,
     padding_rows,
@@ -106,28 +106,6 @@ def test_a_container_without_its_gpus_is_told_how_to_get_them(cuda_wheel: pytest
 
 
 @pytest.mark.parametrize(
-    ("installed", "loads", "found"),
-    [
-        ({}, False, None),
-        ({"tensorrt": "11.4.0"}, False, "loads TensorRT 10 (libnvinfer.so.10), and 11.4.0 is here: pip install"),
-        ({"tensorrt": "11.4.0"}, True, None),
-        ({"tensorrt": "11.4.0", "tensorrt-cu13-libs": "10.16.1.11"}, False, None),
-    ],
-)
-def test_a_tensorrt_of_another_major_is_named(
-    installed: dict[str, str], loads: bool, found: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wheel = SimpleNamespace(get_available_providers=lambda: ["TensorrtExecutionProvider"])
-    monkeypatch.setattr(tensorrt_libraries, "ort", wheel)
-    monkeypatch.setattr(tensorrt_libraries, "_version", installed.get)
-    monkeypatch.setattr(tensorrt_libraries, "_loads", lambda name: loads)
-    obstacle = tensorrt_libraries.tensorrt_obstacle()
-    assert obstacle is None if found is None else found in (obstacle or "")
-    wheel.get_available_providers = list
-    assert tensorrt_libraries.tensorrt_obstacle() is None
-
-
-@pytest.mark.parametrize(
     ("driver", "missing", "words"),
     [
         (None, "", "no NVIDIA driver here"),
@@ -184,7 +162,7 @@ def test_a_provider_that_onnx_runtime_replaces_is_refused(demo_folder: Path, mon
 
 
 def test_an_unknown_provider_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'cpu', 'cuda' or 'iree'"):
+    with pytest.raises(ConfigError, match="'cpu', 'cuda', 'iree' or 'tensorrt'"):
         EngineConfig(provider="tpu")
 
 

@@ -1,0 +1,1 @@
+"""Providers with memory of their own: CUDA."""

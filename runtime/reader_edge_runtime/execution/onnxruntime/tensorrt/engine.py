@@ -1,0 +1,82 @@
+"""An engine of TensorRT: a session whose graph is one engine, for one capacity of the cache."""
+
+import hashlib
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.execution.onnxruntime.device.cuda import gpu_name
+from reader_edge_runtime.execution.onnxruntime.session import (
+    check_placement,
+    load_on_devices,
+    load_session,
+    record_placement,
+    session_options,
+)
+from reader_edge_runtime.execution.onnxruntime.tensorrt.libraries import TensorRt
+from reader_edge_runtime.execution.onnxruntime.tensorrt.profile import CAPACITY_NAME, Shape, ShapeRange, shape_ranges
+from reader_edge_runtime.execution.onnxruntime.wheel import INSTALLED_WHEEL, ort
+from reader_edge_runtime.package.manifest import GRAPH_NAME
+from reader_edge_runtime.package.model_package import ModelPackage
+
+_REMEDY = "use --provider cuda"
+
+
+def open_engine(
+    package: ModelPackage, tensorrt: TensorRt, threads: int, num_slots: int, num_rows: int
+) -> ort.InferenceSession:
+    """Load a package's graph for caches of up to so many slots of `num_rows` rows, padding included.
+
+    Building takes seconds to minutes, and is kept in the user's cache. Raises ProviderError where TensorRT does not
+    take the whole graph: what it left out would run on the CPU, and what is between two parts would be copied.
+    """
+    options = session_options(threads)
+    options.add_free_dimension_override_by_name(CAPACITY_NAME, num_rows)
+    ranges = shape_ranges(package.manifest, num_slots, num_rows)
+    settings = provider_options(tensorrt, ranges, _made_folder(engine_folder(package, tensorrt)))
+    if tensorrt.devices:
+        session = load_on_devices(package.path(GRAPH_NAME), options, tensorrt.devices, tensorrt.provider, settings)
+    else:
+        record_placement(options)
+        session = load_session(package.path(GRAPH_NAME), options, tensorrt.provider, settings)
+    check_placement(session, tensorrt.provider, remedy=_REMEDY)
+    num_parts = len(session.get_provider_graph_assignment_info())
+    if num_parts != 1:
+        raise ProviderError(f"{tensorrt.provider} takes this graph in {num_parts} parts instead of one: {_REMEDY}.")
+    return session
+
+
+def provider_options(tensorrt: TensorRt, ranges: dict[str, ShapeRange], folder: Path | None) -> dict[str, str]:
+    """What the provider is told: the sizes of each input, and where it may keep what it built.
+
+    Neither is told a precision: packages carry their types, which TensorRT keeps where no option allows others.
+    """
+    prefix = "nv" if tensorrt.devices else "trt"
+    ends = dict(zip(("min", "opt", "max"), zip(*ranges.values(), strict=True), strict=True))
+    options = {f"{prefix}_profile_{end}_shapes": _written(ranges, shapes) for end, shapes in ends.items()}
+    if folder is None:
+        return options
+    if tensorrt.devices:
+        return options | {"nv_runtime_cache_path": str(folder)}
+    kept = {"trt_engine_cache_enable": "1", "trt_timing_cache_enable": "1"}
+    return options | kept | {"trt_engine_cache_path": str(folder), "trt_timing_cache_path": str(folder)}
+
+
+def engine_folder(package: ModelPackage, tensorrt: TensorRt) -> Path:
+    """Another one for every package, GPU, driver and version of what builds and loads engines."""
+    facts = [package.fingerprint().hex(), gpu_name(), INSTALLED_WHEEL, tensorrt.provider, tensorrt.version]
+    return user_cache_path("reader-edge") / "engines" / hashlib.sha256("\n".join(facts).encode()).hexdigest()[:24]
+
+
+def _made_folder(folder: Path) -> Path | None:
+    """None where nothing can be kept."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # an engine is code
+    except OSError:
+        return None
+    return folder
+
+
+def _written(names: dict[str, ShapeRange], shapes: tuple[Shape, ...]) -> str:
+    return ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in zip(names, shapes, strict=True))

@@ -1,0 +1,101 @@
+"""An engine: what TensorRT is told, where it keeps what it built, and what is refused."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.execution.onnxruntime.tensorrt import engine
+from reader_edge_runtime.execution.onnxruntime.tensorrt.engine import engine_folder, open_engine, provider_options
+from reader_edge_runtime.execution.onnxruntime.tensorrt.libraries import TensorRt
+from reader_edge_runtime.package.model_package import ModelPackage
+
+WHEELS, PLUGIN = TensorRt("TensorrtExecutionProvider", "TensorRT 10.16.1"), TensorRt("Rtx", "0.5.0", [object()])
+RANGES = {"input_ids": ((1, 1), (1, 8), (8, 256)), "past_key.0": ((1, 2, 64, 16), (1, 2, 64, 16), (8, 2, 64, 16))}
+
+
+class Session:
+    """A session as far as its placement: the (provider, nodes) of each part."""
+
+    def __init__(self, *parts: tuple[str, list[str]]) -> None:
+        self._parts = parts
+
+    def get_provider_graph_assignment_info(self) -> list[Any]:
+        return [
+            SimpleNamespace(
+                ep_name=name, get_nodes=lambda nodes=nodes: [SimpleNamespace(op_type=node, name="") for node in nodes]
+            )
+            for name, nodes in self._parts
+        ]
+
+
+def test_both_are_told_the_sizes_of_every_input() -> None:
+    told, told_plugin = (provider_options(each, RANGES, None) for each in (WHEELS, PLUGIN))
+    assert told == {
+        "trt_profile_min_shapes": "input_ids:1x1,past_key.0:1x2x64x16",
+        "trt_profile_opt_shapes": "input_ids:1x8,past_key.0:1x2x64x16",
+        "trt_profile_max_shapes": "input_ids:8x256,past_key.0:8x2x64x16",
+    }
+    assert {name.replace("nv_", "trt_"): shapes for name, shapes in told_plugin.items()} == told
+
+
+def test_both_are_told_where_to_keep_what_they_built(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    assert provider_options(PLUGIN, RANGES, tmp_path)["nv_runtime_cache_path"] == folder
+    told = provider_options(WHEELS, RANGES, tmp_path)
+    assert told["trt_engine_cache_path"] == told["trt_timing_cache_path"] == folder
+    assert told["trt_engine_cache_enable"] == told["trt_timing_cache_enable"] == "1"
+
+
+def test_another_gpu_or_version_has_engines_of_its_own(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = ModelPackage.open(demo_folder)
+    folders = [engine_folder(package, WHEELS), engine_folder(package, TensorRt(WHEELS.provider, "TensorRT 10.17.1"))]
+    folders.append(engine_folder(package, PLUGIN))
+    monkeypatch.setattr(engine, "gpu_name", lambda: "another GPU")
+    folders.append(engine_folder(package, WHEELS))
+    assert len(set(folders)) == len(folders)
+
+
+@pytest.mark.parametrize(
+    ("session", "words"),
+    [
+        (Session((WHEELS.provider, ["MatMul", "Add"])), None),
+        (
+            Session((WHEELS.provider, ["MatMul"]), ("CPUExecutionProvider", ["Attention", "Add"])),
+            r"^TensorrtExecutionProvider does not run 2 nodes of this graph \(Attention, Add\): use --provider cuda\.$",
+        ),
+        (
+            Session((WHEELS.provider, ["MatMul"]), (WHEELS.provider, ["Add"])),
+            r"takes this graph in 2 parts instead of one: use --provider cuda\.$",
+        ),
+    ],
+)
+def test_a_graph_that_is_not_taken_whole_is_refused(
+    session: Session, words: str | None, demo_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never silently on the CPU, and never on CUDA, which such a session does not know."""
+    asked: list[Any] = []
+
+    def load(*arguments: Any) -> Session:
+        asked.extend(arguments)
+        return session
+
+    monkeypatch.setattr(engine, "load_session", load)
+    package = ModelPackage.open(demo_folder)
+    if words is None:
+        assert open_engine(package, WHEELS, 1, 8, 320) is session
+    else:
+        with pytest.raises(ProviderError, match=words):
+            open_engine(package, WHEELS, 1, 8, 320)
+    _, options, provider, settings = asked
+    assert provider == WHEELS.provider
+    assert "past_key.0:8x2x320x64" in settings["trt_profile_max_shapes"]
+    assert options.get_session_config_entry("session.record_ep_graph_assignment_info") == "1"
+    assert Path(settings["trt_engine_cache_path"]).is_dir()
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(demo_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert engine._made_folder(tmp_path / "file" / "engines") is None
