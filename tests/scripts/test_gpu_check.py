@@ -22,6 +22,7 @@ SECTIONS = (
     "Passes, tiny, repeated",
     "Replays, tiny",
     "Replays, tiny, repeated",
+    "TensorRT",
     "Memory",
 )
 
@@ -35,6 +36,7 @@ def test_the_tiny_check_goes_all_the_way_on_the_cpu(tmp_path: Path) -> None:
     assert re.findall("^## (.*)$", report, re.MULTILINE) == list(SECTIONS)
     assert len(re.findall(r"[1-9]\d* tokens compared, 0 divergences", report)) == 5
     assert len(re.findall(r"^\| (64|128) \| ([\d.]+ \([\d.]+\) \| ?){7}$", report, re.MULTILINE)) == 4
+    assert "Left out: The installed wheel, onnxruntime" in report
     assert len(re.findall(r"tokens/s plainly, [\d.]+ drafted", report)) == 4
 
 

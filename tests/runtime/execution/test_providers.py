@@ -28,8 +28,10 @@ TOKEN_IDS = [11, 12, 13, 14, 15, 16, 17]
 PATH = [0, 1, 4, 6]
 # Of packages of the demo's model that are made for a provider.
 MADE_FOR = {
-    "iree": {"attention": "portable-exact", "engine": "iree"},
-    "webgpu": {"attention": "portable"},
+    "cuda": {"precision": "fp16"},
+    "iree": {"precision": "fp32", "attention": "portable-exact", "engine": "iree"},
+    "webgpu": {"precision": "fp32", "attention": "portable"},
+    "tensorrt": {"precision": "fp16", "attention": "fast"},
 }
 
 
@@ -38,10 +40,10 @@ def target(request: pytest.FixtureRequest, demo_folder: Path, tmp_path_factory: 
     provider, package = providers.PROVIDERS[request.param], ModelPackage.open(demo_folder)
     obstacle = provider.obstacle()
     if obstacle is None and not provider.suits(package):
-        if request.param in MADE_FOR and (request.param != "iree" or compiler_version() is not None):
-            package = ModelPackage.open(made_for(request.param, demo_folder, tmp_path_factory.mktemp("made")))
-        else:
+        if request.param == "iree" and compiler_version() is None:
             obstacle = "the demo package is not made for it, nor can one be made here."
+        else:
+            package = ModelPackage.open(made_for(request.param, demo_folder, tmp_path_factory.mktemp("made")))
     if obstacle is not None:
         pytest.skip(f"{request.param} does not run here: {obstacle}")
     return provider.open(package, 1, True, False)
@@ -51,7 +53,7 @@ def made_for(provider: str, demo_folder: Path, folder: Path) -> Path:
     """A package of the demo's model."""
     options = pytest.importorskip("reader_edge_export.options", reason="the extra 'export' is not installed")
     pipeline = pytest.importorskip("reader_edge_export.pipeline")
-    made = options.ExportOptions("fp32", check="none", **MADE_FOR[provider])
+    made = options.ExportOptions(check="none", **MADE_FOR[provider])
     pipeline.export_model(demo_folder.parent / "checkpoint", folder / "package", made)
     return folder / "package"
 

@@ -11,7 +11,7 @@ from reader_edge_runtime.examination.finding import Finding, Severity
 from reader_edge_runtime.examination.steps import engines, loading, package, passes
 from reader_edge_runtime.examination.steps.package import check_package
 from reader_edge_runtime.examination.steps.passes import check_passes
-from reader_edge_runtime.execution.providers import FURTHER_OBSTACLES, PROVIDERS
+from reader_edge_runtime.execution.providers import PROVIDERS
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.reader_edge.package_copy import PackageCopy
 
@@ -28,7 +28,7 @@ def test_steps_are_told_before_their_findings_and_left_out_if_asked(
     engines.main(demo_folder, ["cuda", "kernels"])
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     begun = [line["step"] for line in lines if "step" in line]
-    assert set(begun[:-3]) == {*PROVIDERS, *FURTHER_OBSTACLES} - {"cuda"}
+    assert set(begun[:-3]) == {*PROVIDERS} - {"cuda"}
     assert begun[-3:] == ["package", "memory", "passes"]
     assert lines.index({"step": "memory"}) == [line.get("check") for line in lines].index("memory") - 1
 
