@@ -24,7 +24,7 @@ _ROWS = ROW_ATTENTIONS[0]
 
 _QUANTIZED = (AUTO, *QUANTIZED_PRECISIONS)
 CALIBRATED = ("int8", "int8-a16", "int4")
-_NEVER_PORTABLE = ("int4", "keep", *HALF_PRECISIONS)
+_NEVER_PORTABLE = ("int4", "keep", "bf16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class ExportOptions:
             raise ConfigError(f"max_context is {self.max_context!r}, but must be {MIN_CONTEXT} or more.")
         if self.precision in _NEVER_PORTABLE and self.attention == "portable":
             raise ConfigError(
-                f"precision {self.precision!r} has no portable form: use 'int8', or attention 'exact' or 'fast'."
+                f"precision {self.precision!r} has no portable form: use 'fp16' or 'int8', or attention 'exact' or 'fast'."
             )
         if self.attention == "portable-exact" and self.precision not in (AUTO, "fp32"):
             raise ConfigError(f"attention {self.attention!r} needs precision 'fp32', not {self.precision!r}.")
@@ -128,14 +128,19 @@ class ExportOptions:
     @property
     def kv_dtype(self) -> str:
         """The numpy name of the KV cache's type."""
-        if self.precision in HALF_PRECISIONS:
+        if self._is_half:
             return HALF_PRECISIONS[self.precision]
         return KV_TYPES[self.kv or default_kv(self.precision, self.attention)]
 
     @property
     def is_for_devices(self) -> bool:
         """Whether the package gets what a GPU needs: its cache's mover, and few numbers to read after a pass."""
-        return self.precision in HALF_PRECISIONS or (self.precision, self.attention) == ("fp32", "fast")
+        return self._is_half or (self.precision, self.attention) == ("fp32", "fast")
+
+    @property
+    def _is_half(self) -> bool:
+        """Whether activations and the KV cache are in half precision, and not matrices alone."""
+        return self.precision in HALF_PRECISIONS and self.attention not in ROW_ATTENTIONS
 
 
 def default_kv(precision: str, attention: str) -> str:

@@ -21,7 +21,7 @@ def test_a_calibration_text_is_refused_where_nothing_is_calibrated(precision: st
         {"attention": "slow"},
         {"max_context": 0},
         {"precision": "int4", "attention": "portable"},
-        {"precision": "fp16", "attention": "portable"},
+        {"precision": "bf16", "attention": "portable"},
         {"kv": "int4"},
         {"precision": "fp32", "kv": "int8"},
         {"attention": "fast", "kv": "int8"},

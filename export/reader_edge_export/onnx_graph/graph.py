@@ -102,9 +102,9 @@ def _lower(
     common.DeduplicateInitializersPass()(model)
     common.IdentityEliminationPass()(model)  # weights that are equal come as one, and as copies of it
     _add_unread_inputs(model.graph)
-    is_half = options.precision in HALF_PRECISIONS
-    fold_sizes(editor)
     is_portable = options.attention in ROW_ATTENTIONS
+    is_half = options.precision in HALF_PRECISIONS and not is_portable  # which has matrices alone in fp16
+    fold_sizes(editor)
     if not is_portable:
         # Models that also run in half precision leave casts from fp32 to fp32 everywhere.
         RewriteRuleSet([no_op_cast_rule]).apply_to_model(model)

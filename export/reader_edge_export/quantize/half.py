@@ -27,6 +27,16 @@ def convert_to_half(editor: GraphEditor, precision: str) -> None:
     _HalfPrecision(editor, _DATA_TYPES[precision]).convert()
 
 
+def store_in_half(editor: GraphEditor) -> None:
+    """Give matrices and the products by them fp16, which all else stays out of: for engines without fused norms.
+
+    Raises ExportError where a weight does not fit.
+    """
+    halves = _HalfPrecision(editor, ir.DataType.FLOAT16)
+    for node in list(editor.graph):
+        halves.narrow(node)
+
+
 class _HalfPrecision:
     """halves: fp32 value -> its half-precision form, made once."""
 
@@ -46,6 +56,26 @@ class _HalfPrecision:
             if node not in of_positions:
                 self._convert_node(node)
         self._widen_logits()
+
+    def narrow(self, node: ir.Node) -> None:
+        """Convert a node that reads a matrix, or what is made of one; its other results become fp32 again."""
+        if not any(value is not None and self._is_matrix(value) for value in node.inputs):
+            return
+        self._convert_node(node)
+        output = node.outputs[0]
+        if node.op_type == "Transpose":
+            return
+        readers = list(output.uses())
+        wide = self._editor.cast(output, ir.DataType.FLOAT)
+        wide.shape = output.shape
+        for reader, index in readers:
+            reader.replace_input_with(index, wide)
+        self._editor.insert_after(node)
+
+    def _is_matrix(self, value: ir.Value) -> bool:
+        maker = value.producer()
+        is_turned = maker is not None and maker.op_type == "Transpose" and value.dtype == self._data_type
+        return is_turned or matrix_of(value) is not None
 
     def _convert_node(self, node: ir.Node) -> None:
         for index, value in enumerate(node.inputs):

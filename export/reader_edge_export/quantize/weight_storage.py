@@ -13,7 +13,7 @@ from reader_edge_export.package.journal import Journal
 from reader_edge_export.quantize.experts import RoundedExpertProducts, multiply_plainly, replace_experts
 from reader_edge_export.quantize.fine import FineProducts
 from reader_edge_export.quantize.hadamard import Hadamards
-from reader_edge_export.quantize.half import convert_to_half
+from reader_edge_export.quantize.half import convert_to_half, store_in_half
 from reader_edge_export.quantize.int4 import Int4Products
 from reader_edge_export.quantize.int8 import Int8Products
 from reader_edge_export.quantize.keep import KeptProducts
@@ -77,7 +77,9 @@ def store_weights(
         return
     replace_experts(editor, partial(multiply_plainly, editor), unseen)  # they are read when they are written
     store_vocabulary_fp32(editor)
-    if precision in HALF_PRECISIONS:
+    if precision in HALF_PRECISIONS and is_portable:
+        store_in_half(editor)
+    elif precision in HALF_PRECISIONS:
         convert_to_half(editor, precision)
 
 

@@ -14,6 +14,7 @@ from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarge
 from reader_edge_runtime.execution.providers import open_target
 from reader_edge_runtime.execution.rows.rows_target import RowsTarget
 from reader_edge_runtime.measuring.width_probe import probe_width
+from reader_edge_runtime.package.manifest import WEIGHTS_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass, Target
 
@@ -76,6 +77,15 @@ def test_the_last_rows_of_the_context_have_room_for_padding(package: ModelPackag
         cache.assume(0, max_context - 1)
         logits = target.forward(cache, Pass(0, [DraftTree.root(5)], [[0]], wants_logits=True)).wanted_logits
         assert np.isfinite(logits).all()
+
+
+def test_in_fp16_matrices_alone_are_rounded(exported: Exported) -> None:
+    whole, half = (ModelPackage.open(exported("llama", precision, "portable")) for precision in ("fp32", "fp16"))
+    expected = tree_logits(open_target(whole, EngineConfig(threads=1)))
+    found = tree_logits(open_target(half, EngineConfig(threads=1)))
+    np.testing.assert_allclose(found, expected, atol=0.01 * np.abs(expected).max())
+    assert half.manifest.kv_dtype == "float32"
+    assert half.manifest.files[WEIGHTS_NAME].num_bytes < 0.55 * whole.manifest.files[WEIGHTS_NAME].num_bytes
 
 
 def tree_logits(target: Target) -> Float32Array:

@@ -31,9 +31,9 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("on_the_cpu")
-@pytest.mark.parametrize("name", ["llama", "gemma2"])
-def test_passes_are_padded_and_compute_the_same(name: str, exported: Exported) -> None:
-    package = ModelPackage.open(exported(name, "fp32", "portable"))
+@pytest.mark.parametrize(("name", "precision"), [("llama", "fp32"), ("gemma2", "fp32"), ("llama", "fp16")])
+def test_passes_are_padded_and_compute_the_same(name: str, precision: str, exported: Exported) -> None:
+    package = ModelPackage.open(exported(name, precision, "portable"))
     target = open_webgpu(package, 1)
     expected = tree_logits(RowsTarget(HostRowsRunner(package, 1)))
     np.testing.assert_allclose(tree_logits(target), expected, atol=1e-5)

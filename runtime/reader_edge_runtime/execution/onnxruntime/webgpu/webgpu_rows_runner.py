@@ -22,6 +22,8 @@ from reader_edge_runtime.execution.rows.rows_target import RowsTarget
 from reader_edge_runtime.package.manifest import GRAPH_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 
+PRECISIONS = ("fp32", "fp16")
+
 # What computes sizes and places of rows, some dozens of integers: ONNX Runtime leaves it to the CPU.
 SIZES = frozenset(("Add", "Cast", "Concat", "Expand", "Gather", "Range", "Shape", "Slice", "Squeeze", "Unsqueeze"))
 
@@ -55,9 +57,9 @@ class WebGpuRowsRunner:
 def open_webgpu(package: ModelPackage, threads: int = 0) -> RowsTarget:
     """Raises ProviderError for a package of another attention or precision, too."""
     attention, precision = package.manifest.attention, package.manifest.precision
-    if (attention, precision) != ("portable", "fp32"):
+    if attention != "portable" or precision not in PRECISIONS:
         raise ProviderError(
             f"'{package.folder}' has {attention} attention in {precision}, which WebGPU does not run: export it with "
-            "--precision fp32 --attention portable, or use --provider cpu."
+            "--precision fp16 --attention portable, or use --provider cpu."
         )
     return RowsTarget(WebGpuRowsRunner(package, threads))
