@@ -61,7 +61,7 @@ class ExportOptions:
             raise ConfigError(f"max_context is {self.max_context!r}, but must be {MIN_CONTEXT} or more.")
         if self.precision in _NEVER_PORTABLE and self.attention == "portable":
             raise ConfigError(
-                f"precision {self.precision!r} has no portable form: use 'fp16' or 'int8', or attention 'exact' or 'fast'."
+                f"precision {self.precision!r} has no portable form: use 'fp16' or 'int8', or another attention."
             )
         if self.attention == "portable-exact" and self.precision not in (AUTO, "fp32"):
             raise ConfigError(f"attention {self.attention!r} needs precision 'fp32', not {self.precision!r}.")
