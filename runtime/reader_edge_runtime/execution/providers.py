@@ -16,8 +16,7 @@ from reader_edge_runtime.execution.onnxruntime.host.open_on_host import open_on_
 from reader_edge_runtime.execution.onnxruntime.tensorrt.libraries import has_tensorrt, tensorrt_obstacle
 from reader_edge_runtime.execution.onnxruntime.tensorrt.tensorrt_target import TensorRtTarget
 from reader_edge_runtime.execution.onnxruntime.webgpu.plugin import has_plugin, webgpu_obstacle
-from reader_edge_runtime.execution.onnxruntime.webgpu.webgpu_rows_runner import PRECISIONS as WEBGPU_PRECISIONS
-from reader_edge_runtime.execution.onnxruntime.webgpu.webgpu_rows_runner import open_webgpu
+from reader_edge_runtime.execution.onnxruntime.webgpu.webgpu_rows_runner import open_webgpu, suits_webgpu
 from reader_edge_runtime.package.manifest import COMMIT_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Target
@@ -58,9 +57,7 @@ PROVIDERS = {
     ),
     "webgpu": Provider(
         obstacle=webgpu_obstacle,
-        suits=lambda package: (
-            package.manifest.attention == "portable" and package.manifest.precision in WEBGPU_PRECISIONS
-        ),
+        suits=suits_webgpu,
         open=lambda package, threads, uses_native, is_aside: open_webgpu(package, threads),
         is_installed=has_plugin,
     ),

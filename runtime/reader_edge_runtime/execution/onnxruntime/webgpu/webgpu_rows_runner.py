@@ -22,7 +22,7 @@ from reader_edge_runtime.execution.rows.rows_target import RowsTarget
 from reader_edge_runtime.package.manifest import GRAPH_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 
-PRECISIONS = ("fp32", "fp16")
+_PRECISIONS = ("fp32", "fp16")
 
 # What computes sizes and places of rows, some dozens of integers: ONNX Runtime leaves it to the CPU.
 SIZES = frozenset(("Add", "Cast", "Concat", "Expand", "Gather", "Range", "Shape", "Slice", "Squeeze", "Unsqueeze"))
@@ -54,12 +54,16 @@ class WebGpuRowsRunner:
         return self._session.run(inputs, seen)
 
 
+def suits_webgpu(package: ModelPackage) -> bool:
+    """Whether a package is made for WebGPU."""
+    return package.manifest.attention == "portable" and package.manifest.precision in _PRECISIONS
+
+
 def open_webgpu(package: ModelPackage, threads: int = 0) -> RowsTarget:
     """Raises ProviderError for a package of another attention or precision, too."""
-    attention, precision = package.manifest.attention, package.manifest.precision
-    if attention != "portable" or precision not in PRECISIONS:
+    if not suits_webgpu(package):
         raise ProviderError(
-            f"'{package.folder}' has {attention} attention in {precision}, which WebGPU does not run: export it with "
-            "--precision fp16 --attention portable, or use --provider cpu."
+            f"'{package.folder}' has {package.manifest.attention} attention in {package.manifest.precision}, which "
+            "WebGPU does not run: export it with --precision fp16 --attention portable, or use --provider cpu."
         )
     return RowsTarget(WebGpuRowsRunner(package, threads))
