@@ -26,6 +26,7 @@ from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.package.graph_file import GraphFile
 from reader_edge_runtime.package.manifest import ATTENTIONS, GRAPH_NAME, ROW_ATTENTIONS
 from tests.export.architectures import ARCHITECTURES, LIMIT
+from tests.export.device_operators import DEVICE_FORMS, DEVICE_MODELS, cuda_operators, operators_of
 from tests.export.graph_runner import LENGTHS, NUM_NODES, GraphRunner, ancestors
 from tests.export.rotated_float_products import RotatedFloatProducts, unrounded_columns
 from tests.export.source_models import open_source
@@ -133,6 +134,16 @@ def test_a_layer_of_an_int8_graph_has_few_nodes(model_type: str, traced: Callabl
         assert operators["Reshape"] == (
             0 if model_type == "phi" else 2
         )  # of a tied embedding; heads are merged where attention writes them
+
+
+@pytest.mark.parametrize("model_type", DEVICE_MODELS)
+def test_operators_of_packages_for_devices_have_kernels_on_cuda(
+    model_type: str, traced: Callable[[str], Traced]
+) -> None:
+    """One that is new here may have: scripts/check_cuda_kernels asks the wheel, and writes the table again."""
+    for precision, attention in DEVICE_FORMS:
+        graph = traced(model_type).graph_of(ExportOptions(precision, attention)) / GRAPH_NAME
+        assert operators_of(graph) <= cuda_operators(), (precision, attention)
 
 
 def test_readme_lists_the_supported_architectures() -> None:

@@ -11,13 +11,11 @@ import onnx
 import pytest
 
 from reader_edge_export import ExportOptions, export_model
-from reader_edge_export.architectures import check_form
-from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.execution.onnxruntime.device.buckets import padding_rows
 from reader_edge_runtime.execution.onnxruntime.tensorrt.profile import CAPACITY_NAME, shape_ranges
 from reader_edge_runtime.package.manifest import COMMIT_NAME, GRAPH_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
-from tests.tiny_models import TINY_MODELS, tiny_config
+from tests.export.device_operators import DEVICE_MODELS
 
 trt: Any = pytest.importorskip(
     "tensorrt_rtx_bindings", reason="TensorRT's parser is not here: pip install 'reader-edge[trt-check]'"
@@ -29,15 +27,7 @@ NUM_ROWS = padding_rows(2048)
 DEMO = Path(__file__).parents[3] / "models" / "demo" / "checkpoint"
 
 
-def has_fast_form(name: str) -> bool:
-    try:
-        check_form(tiny_config(name), "fp16", "fast")
-    except ConfigError:
-        return False
-    return True
-
-
-TAKEN = [name for name in TINY_MODELS if has_fast_form(name) and name != "gemma2"]
+TAKEN = [name for name in DEVICE_MODELS if name != "gemma2"]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
