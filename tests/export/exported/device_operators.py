@@ -9,7 +9,7 @@ from reader_edge_export.architectures import check_form
 from reader_edge_runtime.errors import ConfigError
 from tests.tiny_models import TINY_MODELS, tiny_config
 
-TABLE = Path(__file__).parents[1] / "data" / "cuda_operators.json"
+TABLE = Path(__file__).parents[2] / "data" / "cuda_operators.json"
 
 DEVICE_FORMS = (("fp32", "fast"), ("fp16", "exact"), ("bf16", "exact"), ("fp16", "fast"), ("bf16", "fast"))
 
