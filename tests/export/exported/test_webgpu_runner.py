@@ -6,17 +6,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reader_edge_runtime.errors import ProviderError
+from reader_edge_export.architectures import check_form
+from reader_edge_runtime.errors import ConfigError, ProviderError
 from reader_edge_runtime.execution.onnxruntime.host.host_rows_runner import HostRowsRunner
 from reader_edge_runtime.execution.onnxruntime.session import check_placement, load_session, session_options
 from reader_edge_runtime.execution.onnxruntime.webgpu import webgpu_rows_runner
+from reader_edge_runtime.execution.onnxruntime.webgpu.plugin import webgpu_obstacle
 from reader_edge_runtime.execution.onnxruntime.webgpu.webgpu_rows_runner import SIZES, WebGpuRowsRunner, open_webgpu
 from reader_edge_runtime.execution.onnxruntime.wheel import ort
 from reader_edge_runtime.execution.rows.rows_target import RowsTarget
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.export.exported.test_row_packages import tree_logits
+from tests.tiny_models import TINY_MODELS, tiny_config
 
 Exported = Callable[..., Path]
+
+
+def has_portable_form(name: str) -> bool:
+    try:
+        check_form(tiny_config(name), "fp32", "portable")
+    except ConfigError:
+        return False
+    return True
 
 
 @pytest.fixture
@@ -40,6 +51,17 @@ def test_passes_are_padded_and_compute_the_same(name: str, precision: str, expor
     widths = [WebGpuRowsRunner(package, 1).width_for(num_nodes) for num_nodes in (1, 3, 17, 64, 100)]
     assert widths == [1, 4, 32, 64, 64]
     assert "onnxruntime-ep-webgpu 0.4.0" in target.pass_facts
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [name for name in TINY_MODELS if has_portable_form(name)])
+def test_every_architecture_runs_on_the_gpu_that_is_here(name: str, exported: Exported) -> None:
+    obstacle = webgpu_obstacle()
+    if obstacle is not None:
+        pytest.skip(obstacle)
+    package = ModelPackage.open(exported(name, "fp32", "portable"))
+    expected = tree_logits(RowsTarget(HostRowsRunner(package, 1)))
+    np.testing.assert_allclose(tree_logits(open_webgpu(package, 1)), expected, atol=1e-5 * np.abs(expected).max())
 
 
 def test_packages_of_other_attention_are_refused(exported: Exported) -> None:

@@ -24,8 +24,9 @@ from reader_edge_runtime.package.model_package import ModelPackage
 
 _PRECISIONS = ("fp32", "fp16")
 
-# What computes sizes and places of rows, some dozens of integers: ONNX Runtime leaves it to the CPU.
-SIZES = frozenset(("Add", "Cast", "Concat", "Expand", "Gather", "Range", "Shape", "Slice", "Squeeze", "Unsqueeze"))
+# What computes sizes, positions and places of rows, some dozens of integers: ONNX Runtime leaves it to the CPU.
+_OF_POSITIONS = ("Add", "Cast", "Div", "Gather", "Range")
+SIZES = frozenset((*_OF_POSITIONS, "Concat", "Expand", "Reshape", "Shape", "Slice", "Squeeze", "Unsqueeze"))
 
 
 class WebGpuRowsRunner:
