@@ -102,7 +102,7 @@ def load_on_devices(
     record_placement(options)
     try:
         options.add_provider_for_devices(devices, provider_options or {})
-        session = ort.InferenceSession(str(graph), options)
+        session = ort.InferenceSession(str(graph), options, enable_fallback=0)  # it would print, and load twice
     except Exception as error:  # as with a provider of the wheel
         raise ProviderError(f"ONNX Runtime cannot load '{graph}' on {provider}: {_reason(error)}") from error
     return session

@@ -20,7 +20,7 @@ from reader_edge_runtime.execution.onnxruntime.wheel import INSTALLED_WHEEL, ort
 from reader_edge_runtime.package.manifest import GRAPH_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 
-_REMEDY = "use --provider cuda"
+_REMEDY = "use --provider cuda, as for Gemma 2, whose capped scores TensorRT does not know"
 
 
 def open_engine(

@@ -64,11 +64,11 @@ def test_another_gpu_or_version_has_engines_of_its_own(demo_folder: Path, monkey
         (Session((WHEELS.provider, ["MatMul", "Add"])), None),
         (
             Session((WHEELS.provider, ["MatMul"]), ("CPUExecutionProvider", ["Attention", "Add"])),
-            r"^TensorrtExecutionProvider does not run 2 nodes of this graph \(Attention, Add\): use --provider cuda\.$",
+            r"^TensorrtExecutionProvider does not run 2 nodes of this graph \(Attention, Add\): use --provider cuda",
         ),
         (
             Session((WHEELS.provider, ["MatMul"]), (WHEELS.provider, ["Add"])),
-            r"takes this graph in 2 parts instead of one: use --provider cuda\.$",
+            r"takes this graph in 2 parts instead of one: use --provider cuda",
         ),
     ],
 )
@@ -94,6 +94,20 @@ def test_a_graph_that_is_not_taken_whole_is_refused(
     assert "past_key.0:8x2x320x64" in settings["trt_profile_max_shapes"]
     assert options.get_session_config_entry("session.record_ep_graph_assignment_info") == "1"
     assert Path(settings["trt_engine_cache_path"]).is_dir()
+
+
+def test_the_plugins_devices_are_told_the_same(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def load(*arguments: Any) -> Session:
+        asked.extend(arguments)
+        return Session((PLUGIN.provider, ["MatMul"]))
+
+    monkeypatch.setattr(engine, "load_on_devices", load)
+    open_engine(ModelPackage.open(demo_folder), PLUGIN, 1, 8, 320)
+    _, _, devices, provider, settings = asked
+    assert (devices, provider) == (PLUGIN.devices, PLUGIN.provider)
+    assert "past_key.0:8x2x320x64" in settings["nv_profile_max_shapes"]
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(demo_folder: Path, tmp_path: Path) -> None:
