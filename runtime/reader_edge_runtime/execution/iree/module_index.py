@@ -7,7 +7,7 @@ from typing import Any
 from reader_edge_runtime.errors import PackageError
 from reader_edge_runtime.execution.iree.target_machine import TARGETS
 from reader_edge_runtime.execution.onnxruntime.graph_contract import input_tensors, output_tensors
-from reader_edge_runtime.package.manifest import WEIGHTS_NAME, Manifest
+from reader_edge_runtime.package.manifest import ROW_ATTENTIONS, WEIGHTS_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 
 INDEX_NAME = "iree.json"
@@ -60,6 +60,8 @@ def _checked(fields: Any, manifest: Manifest) -> ModuleIndex:
     """Raises ValueError, KeyError or TypeError for anything that an export does not write."""
     if fields["format_version"] != 1 or fields["target"] not in TARGETS:
         raise ValueError(f"format {fields['format_version']!r:.20}, target {fields['target']!r:.20}")
+    if manifest.attention not in ROW_ATTENTIONS or manifest.kv_dtype != "float32" or manifest.has_states:
+        raise ValueError(f"{manifest.attention} attention, {manifest.kv_dtype} cache")
     if not isinstance(fields["compiler"], str) or not fields["compiler"].isprintable():
         raise ValueError("compiler")
     inputs, outputs = tuple(fields["inputs"]), tuple(fields["outputs"])

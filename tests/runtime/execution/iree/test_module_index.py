@@ -46,6 +46,13 @@ def test_what_no_export_writes_is_refused(field: str, value: Any, tmp_path: Path
         ModuleIndex.of(ModelPackage(tmp_path, make()))
 
 
+@pytest.mark.parametrize("change", [{"attention": "exact"}, {"kv_dtype": "float16"}])
+def test_modules_of_packages_in_another_form_are_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / INDEX_NAME).write_bytes(index_of(make()).encoded())
+    with pytest.raises(PackageError, match=r"is unusable .* attention, .* cache"):
+        ModuleIndex.of(ModelPackage(tmp_path, replace(make(), **change)))
+
+
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff", b"[" * 100_000])
 def test_a_file_that_is_no_index_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / INDEX_NAME).write_bytes(content)
