@@ -42,8 +42,8 @@ class ModuleCheck:
         kept = self._verdict_path(module, runner.provider)
         if kept.is_file():
             return None
-        tree = self._tree(width)
-        found, expected = self._logits(runner, tree), self._logits(self._reference, tree)
+        tree = self.tree(width)
+        found, expected = self.logits(runner, tree), self.logits(self._reference, tree)
         scale, difference = np.abs(expected).max(), np.abs(found - expected).max(axis=1)
         limit = _LIMIT * scale
         best = np.partition(expected, -2, axis=1)[:, -2:]
@@ -58,8 +58,27 @@ class ModuleCheck:
 
     def has_equal_bits(self, runner: RowsRunner, other: RowsRunner, width: int) -> bool:
         """Whether a tree has the same bits in passes of two runners."""
-        tree = self._tree(width)
-        return np.array_equal(self._logits(runner, tree), self._logits(other, tree))
+        tree = self.tree(width)
+        return np.array_equal(self.logits(runner, tree), self.logits(other, tree))
+
+    def logits(self, runner: RowsRunner, tree: DraftTree) -> Float32Array:
+        """Of all nodes of a tree behind the text, float32 (N, V)."""
+        target = RowsTarget(runner)
+        cache = target.new_cache(1, self._prefix.length + len(tree))
+        cache.write_slot(0, self._prefix)
+        wanted = Pass(0, [tree], [list(range(len(tree)))], wants_logits=True)
+        logits: Float32Array = target.forward(cache, wanted).wanted_logits[0]
+        return logits
+
+    def tree(self, width: int) -> DraftTree:
+        """Random nodes behind random parents."""
+        width = min(width, self._package.manifest.max_context - self._prefix.length)
+        parents = np.random.Generator(np.random.Philox(width))
+        root, *others = self._token_ids(width)
+        tree = DraftTree.root(root)
+        for number, token_id in enumerate(others, 1):
+            tree.add(token_id, int(parents.integers(number)), "")
+        return tree
 
     @cached_property
     def _reference(self) -> HostRowsRunner:
@@ -75,24 +94,6 @@ class ModuleCheck:
         target.forward(cache, Pass(0, [DraftTree.chain(token_ids)], [[0]]))
         cache.commit(0, list(range(num_tokens)))
         return cache.read_slot(0, num_tokens)
-
-    def _logits(self, runner: RowsRunner, tree: DraftTree) -> Float32Array:
-        target = RowsTarget(runner)
-        cache = target.new_cache(1, self._prefix.length + len(tree))
-        cache.write_slot(0, self._prefix)
-        wanted = Pass(0, [tree], [list(range(len(tree)))], wants_logits=True)
-        logits: Float32Array = target.forward(cache, wanted).wanted_logits[0]
-        return logits
-
-    def _tree(self, width: int) -> DraftTree:
-        """Random nodes behind random parents."""
-        width = min(width, self._package.manifest.max_context - self._prefix.length)
-        parents = np.random.Generator(np.random.Philox(width))
-        root, *others = self._token_ids(width)
-        tree = DraftTree.root(root)
-        for number, token_id in enumerate(others, 1):
-            tree.add(token_id, int(parents.integers(number)), "")
-        return tree
 
     def _token_ids(self, number: int) -> list[int]:
         drawn = np.random.Generator(np.random.Philox(_SEED))
