@@ -15,7 +15,7 @@ from reader_edge_runtime.execution.iree.wheel import compiler_command, compiler_
 _FLAGS = ("--iree-opt-level=O3", "--iree-input-demote-f64-to-f32=false")
 _MAX_S = 1800
 _MAX_REASON = 200
-_LEAST_PRIORITY = 19
+_LOW_PRIORITY = 10
 
 
 def compile_module(mlir: Path, target: TargetMachine, is_aside: bool = False) -> bytes:
@@ -34,7 +34,7 @@ def compile_module(mlir: Path, target: TargetMachine, is_aside: bool = False) ->
     with process:
         if is_aside and hasattr(os, "setpriority"):
             with suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, process.pid, _LEAST_PRIORITY)
+                os.setpriority(os.PRIO_PROCESS, process.pid, _LOW_PRIORITY)
         try:
             module, said = process.communicate(timeout=_MAX_S)
         except BaseException as error:
