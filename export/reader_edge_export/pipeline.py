@@ -11,7 +11,7 @@ from pathlib import Path
 
 from reader_edge_export.architectures import check_form
 from reader_edge_export.checks.quality_limits import quality_warning
-from reader_edge_export.options import ExportOptions, ExportReport
+from reader_edge_export.options import IREE, ExportOptions, ExportReport
 from reader_edge_export.package.export_key import export_key
 from reader_edge_export.package.package_folder import check_target, new_package
 from reader_edge_export.package.source_files import readable, unchanged
@@ -20,6 +20,7 @@ from reader_edge_export.sources.find import check_kind, find_source
 from reader_edge_export.stages import OnShare, OnStage, Stages
 from reader_edge_export.texts.text_set import TextSet
 from reader_edge_runtime.errors import InstallationError
+from reader_edge_runtime.execution.iree.wheel import compiler_obstacle
 
 _NEEDED = ("torch", "transformers", "optimum.exporters", "onnx", "onnx_ir", "onnxruntime", "gguf")
 
@@ -46,6 +47,9 @@ def export_model(
     with readable(source):
         check_kind(source)  # what is wrong with the source is reported before what is missing here
     check_installation()
+    obstacle = compiler_obstacle() if options.engine == IREE else None
+    if obstacle is not None:
+        raise InstallationError(obstacle)
     check_target(folder, options.force)
     stages = Stages(on_stage, on_share)
     with quiet_libraries():

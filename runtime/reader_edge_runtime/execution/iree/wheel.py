@@ -15,6 +15,13 @@ def iree_obstacle() -> str | None:
     return None
 
 
+def compiler_obstacle() -> str | None:
+    """Why packages cannot be made for IREE here, likewise: what is compiled is run, too."""
+    if compiler_command() is None or runtime_version() is None:
+        return "IREE's compiler or runtime is missing: pip install 'reader-edge[iree-export]'."
+    return None
+
+
 def runtime_version() -> str | None:
     """None where it is not installed."""
     return _version(_RUNTIME)

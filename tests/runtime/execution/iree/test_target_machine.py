@@ -56,6 +56,9 @@ def test_the_command_line_knows_the_same_targets() -> None:
 def test_what_is_missing_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wheel, "runtime_version", lambda: None)
     assert wheel.iree_obstacle() == "IREE's runtime is missing: pip install 'reader-edge[iree]'."
+    assert wheel.compiler_obstacle() == (
+        "IREE's compiler or runtime is missing: pip install 'reader-edge[iree-export]'."
+    )
 
 
 def play(machine: str, flags: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
