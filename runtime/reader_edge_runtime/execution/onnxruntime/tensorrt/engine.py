@@ -34,7 +34,7 @@ def open_engine(
     options = session_options(threads)
     options.add_free_dimension_override_by_name(CAPACITY_NAME, num_rows)
     ranges = shape_ranges(package.manifest, num_slots, num_rows)
-    settings = provider_options(tensorrt, ranges, _made_folder(engine_folder(package, tensorrt)))
+    settings = provider_options(tensorrt, ranges, _made_folder(engine_folder(package, tensorrt, num_slots, num_rows)))
     if tensorrt.devices:
         session = load_on_devices(package.path(GRAPH_NAME), options, tensorrt.devices, tensorrt.provider, settings)
     else:
@@ -60,13 +60,17 @@ def provider_options(tensorrt: TensorRt, ranges: dict[str, ShapeRange], folder: 
     if tensorrt.devices:
         return options | {"nv_runtime_cache_path": str(folder)}
     kept = {"trt_engine_cache_enable": "1", "trt_timing_cache_enable": "1"}
-    return options | kept | {"trt_engine_cache_path": str(folder), "trt_timing_cache_path": str(folder)}
+    return options | kept | {"trt_engine_cache_path": str(folder), "trt_timing_cache_path": str(folder.parent)}
 
 
-def engine_folder(package: ModelPackage, tensorrt: TensorRt) -> Path:
-    """Another one for every package, GPU, driver and version of what builds and loads engines."""
+def engine_folder(package: ModelPackage, tensorrt: TensorRt, num_slots: int, num_rows: int) -> Path:
+    """Another one for every size of caches, package, GPU, driver and version of what builds and loads engines.
+
+    TensorRT names what it keeps by the graph's nodes, which are the same for all sizes.
+    """
     facts = [package.fingerprint().hex(), gpu_name(), INSTALLED_WHEEL, tensorrt.provider, tensorrt.version]
-    return user_cache_path("reader-edge") / "engines" / hashlib.sha256("\n".join(facts).encode()).hexdigest()[:24]
+    key = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:24]
+    return user_cache_path("reader-edge") / "engines" / key / f"{num_slots}x{num_rows}"
 
 
 def _made_folder(folder: Path) -> Path | None:

@@ -45,16 +45,18 @@ def test_both_are_told_where_to_keep_what_they_built(tmp_path: Path) -> None:
     folder = str(tmp_path)
     assert provider_options(PLUGIN, RANGES, tmp_path)["nv_runtime_cache_path"] == folder
     told = provider_options(WHEELS, RANGES, tmp_path)
-    assert told["trt_engine_cache_path"] == told["trt_timing_cache_path"] == folder
+    assert told["trt_engine_cache_path"] == folder
+    assert told["trt_timing_cache_path"] == str(tmp_path.parent), "timings serve every size"
     assert told["trt_engine_cache_enable"] == told["trt_timing_cache_enable"] == "1"
 
 
-def test_another_gpu_or_version_has_engines_of_its_own(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_gpu_version_or_size_has_engines_of_its_own(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = ModelPackage.open(demo_folder)
-    folders = [engine_folder(package, WHEELS), engine_folder(package, TensorRt(WHEELS.provider, "TensorRT 10.17.1"))]
-    folders.append(engine_folder(package, PLUGIN))
+    newer = TensorRt(WHEELS.provider, "TensorRT 10.17.1")
+    folders = [engine_folder(package, each, 8, 320) for each in (WHEELS, newer, PLUGIN)]
+    folders += [engine_folder(package, WHEELS, *sizes) for sizes in ((16, 320), (8, 4160))]
     monkeypatch.setattr(engine, "gpu_name", lambda: "another GPU")
-    folders.append(engine_folder(package, WHEELS))
+    folders.append(engine_folder(package, WHEELS, 8, 320))
     assert len(set(folders)) == len(folders)
 
 
