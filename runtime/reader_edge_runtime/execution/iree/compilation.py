@@ -1,9 +1,11 @@
 """MLIR -> a module, by IREE's compiler in a process of its own."""
 
+import atexit
 import hashlib
 import os
 import subprocess
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from reader_edge_runtime.errors import InstallationError, ProviderError
@@ -31,7 +33,7 @@ def compile_module(mlir: Path, target: TargetMachine, is_aside: bool = False) ->
         process = subprocess.Popen(call, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     except OSError as error:
         raise ProviderError(f"IREE's compiler cannot be started ({error}).") from error
-    with process:
+    with process, _ended_with_us(process):
         if is_aside and hasattr(os, "setpriority"):
             with suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, process.pid, _LOW_PRIORITY)
@@ -51,6 +53,16 @@ def module_key(mlir: Path, target: TargetMachine) -> str:
     """24 hexadecimal digits, others for every graph, compiler, target and set of flags."""
     facts = [hashlib.sha256(mlir.read_bytes()).hexdigest(), compiler_version(), target.name, *_FLAGS, *target.flags]
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:24]
+
+
+@contextmanager
+def _ended_with_us(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """A process that ends when this one does, though a thread may wait for it."""
+    atexit.register(process.kill)
+    try:
+        yield
+    finally:
+        atexit.unregister(process.kill)
 
 
 def _reason(said: bytes) -> str:
