@@ -36,6 +36,7 @@ _FORK = """
 import gc, os, sys
 from reader_edge_runtime import EngineConfig
 from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.providers import open_target
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass
@@ -45,6 +46,11 @@ cache = target.new_cache(1, 32)
 target.forward(cache, Pass(0, [DraftTree.root(5)], [[0]]))
 child = os.fork()
 if child == 0:
+    for cache in (cache, target.new_cache(1, 32)):
+        try:
+            target.forward(cache, Pass(0, [DraftTree.root(5)], [[0]]))
+        except ProviderError as error:
+            assert "load the model again here" in str(error)
     del target
     gc.collect()
     os._exit(0)
@@ -131,6 +137,19 @@ def test_modules_that_compute_something_else_are_refused_by_name(package: ModelP
     path.write_text(json.dumps(fields))
     with pytest.raises(ProviderError, match=r"The module of 1 for .* is wrong: its logits are .* from ONNX Runtime's"):
         open_target(package, IREE)
+
+
+def test_weights_that_are_too_short_or_missing_are_told_in_the_words_of_iree(package: ModelPackage) -> None:
+    path = package.path(INDEX_NAME)
+    fields = json.loads(path.read_bytes())
+    name = "model.layers.0.mlp.up_proj.weight"
+    for places, reason in (
+        (fields["parameters"] | {name: [0, 4]}, rf"parameter `{name}` range out of bounds"),
+        ({}, "no parameter found"),
+    ):
+        path.write_text(json.dumps(fields | {"parameters": places}))
+        with pytest.raises(ProviderError, match=rf"IREE cannot load 'iree-1.vmfb' \({reason}.*\): export again"):
+            open_target(package, IREE)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")

@@ -22,6 +22,7 @@ _MEMORY = rt.MemoryType.DEVICE_LOCAL | rt.MemoryType.HOST_VISIBLE
 _USAGE = rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING
 _SCOPE, _FUNCTION = "model", "main_graph"  # the importer's names of parameters and of the graph
 _MAX_REASON = 200
+_FAILURES = (OSError, ValueError, RuntimeError, LookupError, MemoryError)  # as IREE's kinds of status are told
 
 _OPEN: "WeakSet[_Closable]" = WeakSet()
 
@@ -51,6 +52,13 @@ class _Closable:
         self.held: list[Any] = list(held)
         _OPEN.add(self)
 
+    @property
+    def objects(self) -> list[Any]:
+        """Raises ProviderError in a forked process, which has none of them."""
+        if not self.held:
+            raise ProviderError("IREE's devices stay with the process that opened them: load the model again here.")
+        return self.held
+
     def close(self) -> None:
         while self.held:
             del self.held[0]
@@ -71,7 +79,7 @@ class IreeDevice:
         self.name = target.driver
         try:
             device = _opened(target.driver, threads or num_usable_cores())
-        except (ValueError, RuntimeError) as error:
+        except _FAILURES as error:
             raise ProviderError(f"IREE finds no device for {target.name} here ({_reason(error)}).") from error
         instance = rt.VmInstance()
         with weights.open("rb") as file:
@@ -87,12 +95,12 @@ class IreeDevice:
 
     def load(self, module: Path) -> "IreeModule":
         """Raises ProviderError where it is not for this runtime or device."""
-        modules, instance, *_ = self._held.held
+        modules, instance, *_ = self._held.objects
         try:
             loaded = rt.VmModule.copy_buffer(instance, module.read_bytes())
             context = rt.VmContext(instance, modules=[*modules, loaded])
             function = loaded.lookup_function(_FUNCTION)
-        except (OSError, ValueError, RuntimeError) as error:
+        except _FAILURES as error:
             raise ProviderError(f"IREE cannot load '{module.name}' ({_reason(error)}): export again.") from error
         if function is None:
             raise ProviderError(f"'{module.name}' holds no graph: export the model again.")
@@ -108,11 +116,11 @@ class IreeDevice:
     def sent(self, array: Array) -> Any:
         """A copy of an array."""
         element_type = _ELEMENT_TYPES[array.dtype.name]
-        return self._allocator.allocate_buffer_copy(_MEMORY, _USAGE, self._held.held[2], array, element_type)
+        return self._allocator.allocate_buffer_copy(_MEMORY, _USAGE, self._held.objects[2], array, element_type)
 
     @property
     def _allocator(self) -> Any:
-        return self._held.held[2].allocator
+        return self._held.objects[2].allocator
 
 
 class IreeModule:
@@ -124,13 +132,13 @@ class IreeModule:
 
     def call(self, arguments: Sequence[Array | _Closable], num_results: int) -> list[Float32Array]:
         """Results in the host's memory, valid until the next call. Raises ProviderError."""
-        _, function, context, *_ = self._held.held
+        _, function, context, *_ = self._held.objects
         given, made = rt.VmVariantList(len(arguments)), rt.VmVariantList(num_results)
         for argument in arguments:
             given.push_ref(argument.held[0] if isinstance(argument, _Closable) else self._device.sent(argument))
         try:
             context.invoke(function, given, made)
-        except (ValueError, RuntimeError) as error:
+        except _FAILURES as error:
             raise ProviderError(f"IREE failed in a pass ({_reason(error)}): export the model again.") from error
         views = [made.get_as_object(index, rt.HalBufferView) for index in range(num_results)]
         self._held.held[0] = views  # else their memory is another pass's at once
@@ -147,6 +155,8 @@ def _opened(driver: str, threads: int) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """The first line of what IREE says, behind the place in its source."""
-    line = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return "".join(char for char in line.rpartition("; ")[2] if char.isprintable())[:_MAX_REASON]
+    """What IREE says behind the place in its source and the kind of failure, but for where it was then."""
+    said = str(error) or type(error).__name__
+    _, _, reason = said.partition("; ")
+    first = (reason or said).partition("; while ")[0].splitlines()[0]
+    return "".join(char for char in first if char.isprintable())[:_MAX_REASON]

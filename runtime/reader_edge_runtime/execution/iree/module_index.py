@@ -65,16 +65,17 @@ def _checked(fields: Any, manifest: Manifest) -> ModuleIndex:
     if not isinstance(fields["compiler"], str) or not fields["compiler"].isprintable():
         raise ValueError("compiler")
     inputs, outputs = tuple(fields["inputs"]), tuple(fields["outputs"])
-    if {*inputs} != {*input_tensors(manifest, 1, 1, 1, 1), *manifest.past_names()}:
+    if sorted(inputs) != sorted((*input_tensors(manifest, 1, 1, 1, 1), *manifest.past_names())):
         raise ValueError("inputs")
-    if {*outputs} != {*output_tensors(manifest, 1, 1), *manifest.present_names()}:
+    if sorted(outputs) != sorted((*output_tensors(manifest, 1, 1), *manifest.present_names())):
         raise ValueError("outputs")
     if not isinstance(fields["parameters"], dict):
         raise ValueError("parameters")
     num_bytes = manifest.files[WEIGHTS_NAME].num_bytes
     parameters = {}
     for name, (offset, size) in fields["parameters"].items():
-        if type(offset) is not int or type(size) is not int or not 0 <= offset <= offset + size <= num_bytes:
+        is_inside = type(offset) is type(size) is int and 0 <= offset <= offset + size <= num_bytes
+        if not is_inside or not name.isprintable():
             raise ValueError(f"parameter {name!r:.40}")
         parameters[name] = offset, size
     return ModuleIndex(fields["target"], fields["compiler"][:40], inputs, outputs, parameters)

@@ -18,6 +18,19 @@ ENTRY = FileEntry(100, "0" * 64)
 FILES = {"model.onnx": ENTRY, "tokenizer.json": ENTRY, WEIGHTS_NAME: ENTRY, INDEX_NAME: ENTRY}
 
 
+def make() -> Manifest:
+    return replace(make_manifest(), attention="portable-exact", files=FILES)
+
+
+def index_of(manifest: Manifest) -> ModuleIndex:
+    inputs = (*input_tensors(manifest, 1, 1, 1, 1), *manifest.past_names())
+    outputs = (*output_tensors(manifest, 1, 1), *manifest.present_names())
+    return ModuleIndex("x86-64-v3", "3.13.0", inputs, outputs, {"weight": (64, 36)})
+
+
+INDEX = json.loads(index_of(make()).encoded())
+
+
 def test_what_was_written_is_read(tmp_path: Path) -> None:
     index = index_of(make())
     (tmp_path / INDEX_NAME).write_bytes(index.encoded())
@@ -32,6 +45,10 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         ("compiler", "3\x1b[2J"),
         ("inputs", ["input_ids"]),
         ("outputs", []),
+        ("inputs", [*INDEX["inputs"], "input_ids"]),
+        ("outputs", [*INDEX["outputs"], "logits"]),
+        ("parameters", {"weight\x1b[2J": [64, 36]}),
+        ("parameters", {"\ud800": [64, 36]}),
         ("parameters", {"weight": [64, 37]}),
         ("parameters", {"weight": [-1, 4]}),
         ("parameters", {"weight": [1.5, 4]}),
@@ -40,8 +57,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_what_no_export_writes_is_refused(field: str, value: Any, tmp_path: Path) -> None:
-    fields = json.loads(index_of(make()).encoded())
-    (tmp_path / INDEX_NAME).write_text(json.dumps(fields | {field: value}))
+    (tmp_path / INDEX_NAME).write_text(json.dumps(INDEX | {field: value}))
     with pytest.raises(PackageError, match=r"iree.json' is unusable \(.*export the model again"):
         ModuleIndex.of(ModelPackage(tmp_path, make()))
 
@@ -63,13 +79,3 @@ def test_a_file_that_is_no_index_is_refused(content: bytes, tmp_path: Path) -> N
 def test_a_package_without_mlir_is_refused_with_how_to_get_one(tmp_path: Path) -> None:
     with pytest.raises(PackageError, match=r"holds no MLIR: export it with --engine iree"):
         ModuleIndex.of(ModelPackage(tmp_path, replace(make(), files={})))
-
-
-def make() -> Manifest:
-    return replace(make_manifest(), attention="portable-exact", files=FILES)
-
-
-def index_of(manifest: Manifest) -> ModuleIndex:
-    inputs = (*input_tensors(manifest, 1, 1, 1, 1), *manifest.past_names())
-    outputs = (*output_tensors(manifest, 1, 1), *manifest.present_names())
-    return ModuleIndex("x86-64-v3", "3.13.0", inputs, outputs, {"weight": (64, 36)})
