@@ -125,6 +125,11 @@ def test_a_module_of_other_bits_than_the_first_is_not_used(
     with pytest.warns(UserWarning, match=r"The module of 4 for .* is not used: its bits are not those"):
         COMPILE_ASIDE(modules, 4)
     assert modules.runner.width_for(4) == 8
+    monkeypatch.setattr(module_set.ModuleSet, "_compile_aside", COMPILE_ASIDE)
+    monkeypatch.setattr(module_set, "compile_module", None)
+    again = opened(package)
+    assert again.runner.width_for(4) == 8
+    assert again._thread is None
 
 
 def test_modules_that_compute_something_else_are_refused_by_name(package: ModelPackage) -> None:
@@ -136,6 +141,17 @@ def test_modules_that_compute_something_else_are_refused_by_name(package: ModelP
     places[first], places[second] = places[second], places[first]
     path.write_text(json.dumps(fields))
     with pytest.raises(ProviderError, match=r"The module of 1 for .* is wrong: its logits are .* from ONNX Runtime's"):
+        open_target(package, IREE)
+
+
+def test_modules_whose_rows_of_the_cache_are_others_are_refused(package: ModelPackage) -> None:
+    """Nothing that one pass tells shows them."""
+    path = package.path(INDEX_NAME)
+    fields = json.loads(path.read_bytes())
+    first, second = (fields["outputs"].index(name) for name in ("new_key.1", "new_value.1"))
+    fields["outputs"][first], fields["outputs"][second] = "new_value.1", "new_key.1"
+    path.write_text(json.dumps(fields))
+    with pytest.raises(ProviderError, match=r"The module of 1 for .* is wrong: its rows of past_key.1 are not ONNX"):
         open_target(package, IREE)
 
 
@@ -158,6 +174,32 @@ def test_a_forked_process_lets_go_of_a_target_without_waiting_for_its_threads(pa
     call = [sys.executable, "-c", _FORK, str(package.folder)]
     done = subprocess.run(call, env=environment, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")  # at its end nothing is told of either
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 4096])
+def test_a_module_that_was_spoilt_in_the_cache_is_compiled_again(
+    content: bytes, package: ModelPackage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    COMPILE_ASIDE(opened(package), 4)
+    kept = opened(package)._kept(4)
+    assert kept is not None
+    whole = kept.read_bytes()
+    kept.write_bytes(content)
+    modules = opened(package)
+    assert modules.runner.width_for(4) == 8
+    COMPILE_ASIDE(modules, 4)
+    assert modules.runner.width_for(4) == 4
+    assert kept.read_bytes() == whole
+
+
+def test_a_cache_that_cannot_be_written_is_told_with_the_remedy(
+    package: ModelPackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modules = opened(package)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.warns(UserWarning, match=r"vmfb' cannot be written \(.+\): set XDG_CACHE_HOME to a folder"):
+        COMPILE_ASIDE(modules, 4)
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 4096])

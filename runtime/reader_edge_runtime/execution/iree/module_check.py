@@ -4,6 +4,7 @@ A compiler may give wrong logits without a word. Verdicts are kept in the user's
 """
 
 import hashlib
+import os
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +25,7 @@ from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass
 
 _LIMIT = 5e-5  # of differences, as a share of the largest logit: fp32 in another order
+_ROWS_LIMIT = 1e-3  # the same of rows of the KV cache, whose differences grow with the layers
 _PREFIX_LEN = 24
 _SEED = 40
 
@@ -40,10 +42,10 @@ class ModuleCheck:
         module: its file, by whose contents a good verdict is kept.
         """
         kept = self._verdict_path(module, runner.provider)
-        if kept.is_file():
+        if os.access(kept, os.F_OK):
             return None
         tree = self.tree(width)
-        found, expected = self.logits(runner, tree), self.logits(self._reference, tree)
+        (found, rows), (expected, expected_rows) = self._results(runner, tree), self._results(self._reference, tree)
         scale, difference = np.abs(expected).max(), np.abs(found - expected).max(axis=1)
         limit = _LIMIT * scale
         best = np.partition(expected, -2, axis=1)[:, -2:]
@@ -51,6 +53,9 @@ class ModuleCheck:
         is_same = (found.argmax(axis=1) == expected.argmax(axis=1)) | is_tied
         if not (difference <= limit).all() or not is_same.all():  # no numbers are not within it either
             return f"its logits are {difference.max():.1e} from ONNX Runtime's, whose largest is {scale:.1f}"
+        for name, wanted in expected_rows.items():
+            if not (np.abs(rows[name] - wanted) <= _ROWS_LIMIT * np.abs(wanted).max()).all():
+                return f"its rows of {name} are not ONNX Runtime's"
         with suppress(OSError):
             kept.parent.mkdir(parents=True, exist_ok=True)
             write_file(kept, b"")
@@ -59,16 +64,22 @@ class ModuleCheck:
     def has_equal_bits(self, runner: RowsRunner, other: RowsRunner, width: int) -> bool:
         """Whether a tree has the same bits in passes of two runners."""
         tree = self.tree(width)
-        return np.array_equal(self.logits(runner, tree), self.logits(other, tree))
+        (found, rows), (expected, expected_rows) = self._results(runner, tree), self._results(other, tree)
+        return np.array_equal(found, expected) and all(np.array_equal(rows[name], expected_rows[name]) for name in rows)
 
     def logits(self, runner: RowsRunner, tree: DraftTree) -> Float32Array:
         """Of all nodes of a tree behind the text, float32 (N, V)."""
+        return self._results(runner, tree)[0]
+
+    def _results(self, runner: RowsRunner, tree: DraftTree) -> tuple[Float32Array, dict[str, Float32Array]]:
+        """Logits, and by name the rows that the cache has of the nodes, float32 (H, N, D)."""
         target = RowsTarget(runner)
         cache = target.new_cache(1, self._prefix.length + len(tree))
         cache.write_slot(0, self._prefix)
         wanted = Pass(0, [tree], [list(range(len(tree)))], wants_logits=True)
         logits: Float32Array = target.forward(cache, wanted).wanted_logits[0]
-        return logits
+        written = slice(self._prefix.length, self._prefix.length + len(tree))
+        return logits, {name: rows[0, :, written].copy() for name, rows in cache.tensors(0, 1).items()}
 
     def tree(self, width: int) -> DraftTree:
         """Random nodes behind random parents."""

@@ -4,14 +4,17 @@ A width that passes miss is compiled in the background, where the compiler is he
 module, or several passes of a narrower one.
 """
 
+import os
 import threading
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from platformdirs import user_cache_path
 
-from reader_edge_runtime.atomic_file import write_file
+from reader_edge_runtime.atomic_file import new_file, write_failure, write_file
 from reader_edge_runtime.errors import ProviderError, ReaderEdgeError
 from reader_edge_runtime.execution.iree.compilation import compile_module, module_key
 from reader_edge_runtime.execution.iree.iree_device import IreeDevice, IreeModule
@@ -48,13 +51,18 @@ class ModuleSet:
         self._thread: threading.Thread | None = None
         check = ModuleCheck(package)  # not kept: it may hold the package once more
         for width in WIDTHS:
-            path = self._found(width)
-            if path is not None:
-                self._add(width, path, check)
+            if self._is_shipped(width):
+                self._add(width, package.path(module_name(width)), check)
+            elif (kept := self._kept(width)) is not None:
+                try:
+                    self._add(width, kept, check)
+                except ProviderError:  # spoilt since it was compared: it is compiled again when it is missed
+                    with suppress(OSError):
+                        kept.unlink()
         if not self._modules:
             warnings.warn(f"Compiling for {target.name}, once: this may take a minute.", stacklevel=2)
             for width in COMPILED_WIDTHS:
-                self._add(width, self._compile(width, is_aside=False), check)
+                self._compile(width, False, partial(self._add, width, check=check))
         self.runner = IreeRunner(package.manifest, index, self._device, self._modules, self._miss)
 
     def _add(self, width: int, path: Path, check: ModuleCheck) -> None:
@@ -66,27 +74,33 @@ class ModuleSet:
             raise ProviderError(f"The module of {width} for {self._target.name} is wrong: {fault}. Use --provider cpu.")
         self._modules[width] = module
 
-    def _found(self, width: int) -> Path | None:
-        """A module in the package, or one that was compiled here."""
-        if self._target.name == self._index.target and module_name(width) in self._package.manifest.files:
-            return self._package.path(module_name(width))
+    def _is_shipped(self, width: int) -> bool:
+        return self._target.name == self._index.target and module_name(width) in self._package.manifest.files
+
+    def _kept(self, width: int) -> Path | None:
+        """A module that was compiled here."""
         if compiler_version() is None:
             return None
         path = self._cached(width)
-        return path if path.is_file() else None
+        return path if os.access(path, os.R_OK) and path.is_file() else None
 
     def _cached(self, width: int) -> Path:
         key = module_key(self._package.path(mlir_name(width)), self._target)
         return user_cache_path("reader-edge") / "iree" / f"{key}.vmfb"
 
-    def _compile(self, width: int, is_aside: bool) -> Path:
+    def _compile(self, width: int, is_aside: bool, check: Callable[[Path], None]) -> Path:
+        """Compile a module, and keep it where `check` does not raise."""
         path = self._cached(width)
         module = compile_module(self._package.path(mlir_name(width)), self._target, is_aside)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_file(path, module)
+            with new_file(path) as file:
+                file.write(module)
+                file.flush()
+                check(Path(file.name))
         except OSError as error:
-            raise ProviderError(f"'{path}' cannot be written ({error.strerror}): free some space there.") from error
+            elsewhere = "set XDG_CACHE_HOME to a folder that can be written"
+            raise ProviderError(write_failure(path, error, elsewhere=elsewhere)) from error
         return path
 
     def _miss(self, width: int) -> None:
@@ -97,6 +111,8 @@ class ModuleSet:
         if width in self._asked or (self._thread is not None and self._thread.is_alive()):
             return
         self._asked.add(width)
+        if compiler_version() is not None and os.access(self._refusal(width), os.F_OK):
+            return
         if compiler_version() is None:
             widths = ", ".join(map(str, sorted(self._modules)))
             warnings.warn(
@@ -110,22 +126,31 @@ class ModuleSet:
         self._thread.start()
 
     def _compile_aside(self, width: int) -> None:
-        """In a thread and on a device of its own: compile, compare, and hand over."""
+        """In a thread: compile, compare, and hand over."""
         try:
-            path = self._compile(width, is_aside=True)
-            device, least = self._opened(1), min(self._modules)
-            manifest, index = self._package.manifest, self._index
-            alone = IreeRunner(manifest, index, device, {width: device.load(path)})
-            known = IreeRunner(manifest, index, device, {least: device.load(self._found(least) or path)})
-            check = ModuleCheck(self._package)
-            fault = check.fault(path, alone, width)
-            if fault is None and not check.has_equal_bits(alone, known, width):
-                fault = f"its bits are not those of the module of {least}"
-            if fault is not None:
-                raise ProviderError(f"The module of {width} for {self._target.name} is not used: {fault}.")
-            self._compiled[width] = path
+            self._compiled[width] = self._compile(width, True, partial(self._compare, width))
         except ReaderEdgeError as error:
             warnings.warn(str(error), stacklevel=2)
+
+    def _compare(self, width: int, path: Path) -> None:
+        """On a device of its own; what is refused is not compiled again. Raises ProviderError."""
+        device, least = self._opened(1), min(self._modules)
+        of_least = self._package.path(module_name(least)) if self._is_shipped(least) else self._kept(least)
+        manifest, index = self._package.manifest, self._index
+        alone = IreeRunner(manifest, index, device, {width: device.load(path)})
+        known = IreeRunner(manifest, index, device, {least: device.load(of_least or path)})
+        check = ModuleCheck(self._package)
+        fault = check.fault(path, alone, width)
+        if fault is None and not check.has_equal_bits(alone, known, width):
+            fault = f"its bits are not those of the module of {least}"
+        if fault is not None:
+            with suppress(OSError):
+                write_file(self._refusal(width), b"")
+            raise ProviderError(f"The module of {width} for {self._target.name} is not used: {fault}.")
+
+    def _refusal(self, width: int) -> Path:
+        """A file that is there where a module of this width was refused."""
+        return self._cached(width).with_suffix(".refused")
 
     def _opened(self, threads: int) -> IreeDevice:
         weights = self._package.path(WEIGHTS_NAME)
