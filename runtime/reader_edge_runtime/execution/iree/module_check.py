@@ -79,7 +79,7 @@ class ModuleCheck:
         wanted = Pass(0, [tree], [list(range(len(tree)))], wants_logits=True)
         logits: Float32Array = target.forward(cache, wanted).wanted_logits[0]
         written = slice(self._prefix.length, self._prefix.length + len(tree))
-        return logits, {name: rows[0, :, written].copy() for name, rows in cache.tensors(0, 1).items()}
+        return logits, {name: np.array(rows[0, :, written], np.float32) for name, rows in cache.tensors(0, 1).items()}
 
     def tree(self, width: int) -> DraftTree:
         """Random nodes behind random parents."""
