@@ -56,6 +56,26 @@ if child == 0:
     os._exit(0)
 print(os.waitpid(child, 0)[1])
 """
+_ENDS_FIRST = """
+import atexit, subprocess, sys, time
+from reader_edge_runtime import EngineConfig
+from reader_edge_runtime.execution.providers import open_target
+from reader_edge_runtime.package.model_package import ModelPackage
+
+class Noted(subprocess.Popen):
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        started.append(self.pid)
+
+started, subprocess.Popen = [], Noted
+atexit.register(time.sleep, 0.5)  # what would be said of it is said then
+target = open_target(ModelPackage.open(sys.argv[1]), EngineConfig(provider="iree", threads=1))
+target._runner.width_for(64)
+while not started:
+    time.sleep(0.01)
+time.sleep(0.1)
+print(*started)
+"""
 COMPILE_ASIDE = module_set.ModuleSet._compile_aside
 IREE = EngineConfig(provider="iree", threads=1)
 PROMPT = [5, 9, 13, 21, 34, 55, 89]
@@ -200,6 +220,16 @@ def test_a_cache_that_cannot_be_written_is_told_with_the_remedy(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.warns(UserWarning, match=r"vmfb' cannot be written \(.+\): set XDG_CACHE_HOME to a folder"):
         COMPILE_ASIDE(modules, 4)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signal 0 asks nothing on Windows")
+def test_a_process_that_ends_takes_its_compiler_along_without_a_word(package: ModelPackage) -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    call = [sys.executable, "-c", _ENDS_FIRST, str(package.folder)]
+    done = subprocess.run(call, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(done.stdout), 0)
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 4096])

@@ -57,12 +57,21 @@ def module_key(mlir: Path, target: TargetMachine) -> str:
 
 @contextmanager
 def _ended_with_us(process: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """A process that ends when this one does, though a thread may wait for it."""
-    atexit.register(process.kill)
+    """A process that ends when this one does, and with it, without a word, the thread that waits for it."""
+    is_over = False
+
+    def end() -> None:
+        nonlocal is_over
+        is_over = True
+        process.kill()
+
+    atexit.register(end)
     try:
         yield
     finally:
-        atexit.unregister(process.kill)
+        atexit.unregister(end)
+        if is_over:
+            raise SystemExit
 
 
 def _reason(said: bytes) -> str:
