@@ -1,5 +1,6 @@
 """`reader-edge doctor`: what keeps models from running here, or from running fast."""
 
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ def doctor(ctx: click.Context, model: str | None, as_json: bool) -> None:
     seconds at most, and asks no network. Exit code 0: all is well; 1: it works, but slower than it could; 2: it does
     not work.
     """
+    from reader_edge.model_source import MODEL_VARIABLE
     from reader_edge.terminal.console import count_progress
     from reader_edge.terminal.findings import findings_as_json, print_findings
     from reader_edge_runtime.examination.examine import examine_machine
@@ -44,7 +46,7 @@ def doctor(ctx: click.Context, model: str | None, as_json: bool) -> None:
         if verdict(findings) != "broken":
             findings += _package(model, surroundings, ends_at)
     if as_json:
-        click.echo(findings_as_json(findings))
+        click.echo(findings_as_json(findings, model or os.environ.get(MODEL_VARIABLE, "")))
     else:
         print_findings(findings)
     ctx.exit(_EXIT_CODES[verdict(findings)])
@@ -60,6 +62,9 @@ def _package(model: str | None, surroundings: "Surroundings", ends_at: float) ->
         folder, findings = _folder(model)
     except ReaderEdgeError as error:
         return [Finding.of_error("model", Severity.BROKEN, str(error))]
+    except OSError as error:
+        found = f"'{error.filename}' cannot be looked at ({error.strerror})."
+        return [Finding("model", Severity.BROKEN, found, "Give the path of a folder that you may read.")]
     return findings + examine_package(folder, surroundings, ends_at)
 
 

@@ -1,9 +1,11 @@
 """What an examination found: a table on a terminal, lines in a pipe, JSON without anybody's folders."""
 
 import json
+import os
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -37,24 +39,32 @@ def print_findings(findings: Sequence[Finding]) -> None:
     print_report(_VERDICTS[verdict(findings)])
 
 
-def findings_as_json(findings: Sequence[Finding]) -> str:
-    """One object: the verdict, and every finding, paths cut down to their last part."""
+def findings_as_json(findings: Sequence[Finding], folder: str = "") -> str:
+    """One object: the verdict, and every finding, paths cut down to their last part.
+
+    folder: one that findings may name, whose path may be relative, or hold what ends a path elsewhere.
+    """
     shown = [
         {
             "check": finding.check,
             "severity": finding.severity,
-            "finding": without_folders(finding.sentence),
-            "remedy": without_folders(finding.remedy),
+            "finding": without_folders(finding.sentence, folder),
+            "remedy": without_folders(finding.remedy, folder),
         }
         for finding in findings
     ]
     return json.dumps({"verdict": verdict(findings), "findings": shown})
 
 
-def without_folders(text: str) -> str:
+def without_folders(text: str, folder: str = "") -> str:
     """A text whose paths have lost all but their last part: reports are shown to others."""
-    home = str(Path.home())
-    return _FOLDERS.sub("", text.replace(home, "") if Path(home).name else text)  # it may have spaces, or be the root
+    for known in (os.path.realpath(folder), os.path.abspath(folder), str(Path(folder))) if folder else ():
+        if Path(known).parent.name:
+            text = text.replace(f"{known}{os.sep}", "").replace(known, Path(known).name)
+    with suppress(RuntimeError):  # a user without a home
+        home = Path.home()
+        text = text.replace(str(home), "") if home.name else text  # it may have spaces, or be the root
+    return _FOLDERS.sub("", text)
 
 
 def _table(findings: Sequence[Finding]) -> Table:

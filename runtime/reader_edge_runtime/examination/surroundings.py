@@ -51,12 +51,12 @@ class Surroundings:
         try:
             with (self.root / path).open("rb") as file:
                 return file.read(_MAX_BYTES).decode(errors="replace").strip()
-        except OSError:
+        except (OSError, ValueError):  # a name with a null
             return None
 
     def has(self, path: str) -> bool:
         """Whether there is something at a path below the root."""
-        return (self.root / path).exists()
+        return os.path.lexists(self.root / path)
 
     def distribution(self, name: str) -> metadata.Distribution | None:
         """An installed distribution; None where it is not on the search path."""

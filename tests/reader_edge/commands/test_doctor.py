@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,34 @@ def test_json_says_what_is_wrong_with_a_package_and_not_where_it_lies(
     (found,) = [each for each in report["findings"] if each["check"] == "package"]
     assert found["finding"] == "'model.onnx.data' has 5 bytes instead of 7988224."
     assert found["remedy"] == "Export or copy the package again."
+
+
+@pytest.mark.parametrize("name", ["it's/my pkg", "two words/my pkg"])
+@pytest.mark.parametrize("is_relative", [True, False])
+def test_json_names_no_folder_of_a_package_whatever_its_path_holds(
+    name: str,
+    is_relative: bool,
+    runner: CliRunner,
+    package: PackageCopy,
+    sound: list[Finding],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = shutil.copytree(package.folder, tmp_path / "elsewhere" / name)
+    (folder / "model.onnx").write_bytes(b"short")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("READER_EDGE_MODEL", str(folder.relative_to(tmp_path) if is_relative else folder))
+    result = runner.invoke(main, ["doctor", "--json"])
+    assert json.loads(result.stdout)["verdict"] == "broken"
+    assert "'model.onnx'" in result.stdout
+    for part in ("elsewhere", Path(name).parent.name):
+        assert part not in result.stdout
+
+
+def test_a_path_that_no_system_has_is_a_finding(runner: CliRunner, sound: list[Finding]) -> None:
+    result = runner.invoke(main, ["doctor", "--json", "/" + "x" * 5000])
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["findings"][-1]["check"] == "model"
 
 
 def test_a_model_that_is_not_here_does_not_work(runner: CliRunner, sound: list[Finding]) -> None:

@@ -75,6 +75,22 @@ def test_no_quota_is_no_limit(tmp_path: Path, text: str) -> None:
     assert cpu_quota(described(tmp_path)) is None
 
 
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"sys__fs__cgroup__cpu.max": f"{'9' * 400} 1"},
+        {"sys__fs__cgroup__cpu.max": "100000 -100000"},
+        {"sys__fs__cgroup__cpu.max": "100000 0"},
+        {"proc__self__cgroup": "0::/a\0b"},
+        {"proc__self__cgroup": f"0::/{'a/' * 20_000}"},
+        {"proc__self__cgroup": f"0::/{'a' * 5_000}"},
+    ],
+)
+def test_what_no_kernel_writes_is_no_limit_either(tmp_path: Path, files: dict[str, str]) -> None:
+    write(tmp_path, **files)
+    assert cpu_quota(described(tmp_path)) is None
+
+
 def test_an_affinity_narrower_than_the_machine_is_noted(tmp_path: Path) -> None:
     (found,) = check_cores(described(tmp_path, num_usable_cores=2))
     assert (found.severity, found.sentence) == (Severity.NOTE, "This process may run on 2 of 8 cores.")
@@ -107,6 +123,12 @@ def test_a_cache_that_cannot_be_written_is_slow(tmp_path: Path) -> None:
     (found,) = check_cache(described(tmp_path, cache=tmp_path / "file" / "reader-edge"))
     assert found.severity == Severity.SLOWER
     assert "cannot be written (Not a directory): every start measures" in found.sentence
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a/" * 300 + "b" * 300])
+def test_a_cache_whose_name_is_too_long_is_no_traceback(tmp_path: Path, name: str) -> None:
+    (found,) = check_cache(described(tmp_path, cache=tmp_path / name))
+    assert found.check == "cache"
 
 
 def test_huge_pages_that_are_off_are_noted(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from reader_edge_runtime.examination.finding import Finding, Severity
 from reader_edge_runtime.examination.surroundings import Surroundings
 
 _CGROUP = PurePosixPath("sys/fs/cgroup")
+_MAX_DEPTH = 64  # of cgroups in each other
 _BUSY = 1.5  # programs that want to run, for each core
 
 
@@ -55,7 +56,8 @@ def _places(surroundings: Surroundings) -> list[PurePosixPath]:
         controllers, _, path = rest.partition(":")
         base = _CGROUP / "cpu" if "cpu" in controllers.split(",") else _CGROUP
         own = PurePosixPath(path.lstrip("/"))
-        if (not controllers or "cpu" in controllers.split(",")) and ".." not in own.parts:
+        is_plain = ".." not in own.parts and len(own.parts) <= _MAX_DEPTH
+        if (not controllers or "cpu" in controllers.split(",")) and is_plain:
             places.update(base / part for part in (own, *own.parents))
     return sorted(places)
 
@@ -64,9 +66,9 @@ def _quota(surroundings: Surroundings, place: PurePosixPath) -> float | None:
     second = (surroundings.text(str(place / "cpu.max")) or "").split()
     first = [surroundings.text(str(place / f"cpu.cfs_{name}_us")) or "" for name in ("quota", "period")]
     for numbers in (second, first):
-        with suppress(ValueError, ZeroDivisionError):  # "max", or no such file
+        with suppress(ValueError, OverflowError):  # "max", no such file, or numbers that no kernel writes
             quota, period = map(int, numbers)
-            if quota > 0:
+            if quota > 0 and period > 0:
                 return quota / period
     return None
 

@@ -1,5 +1,6 @@
 """What makes a sound installation slow: a cache that cannot be written, memory in small pages."""
 
+import os
 import tempfile
 from collections.abc import Iterator
 
@@ -12,7 +13,7 @@ _HUGE_PAGES = "sys/kernel/mm/transparent_hugepage/enabled"
 def check_cache(surroundings: Surroundings) -> Iterator[Finding]:
     """Whether what is measured can be kept."""
     folder = surroundings.cache
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    existing = next((path for path in (folder, *folder.parents) if os.path.exists(path)), folder.root)
     try:
         tempfile.TemporaryFile(dir=existing).close()  # rights alone do not tell: a system may be read-only
     except OSError as error:
