@@ -19,11 +19,11 @@ from pathlib import Path
 
 import click
 from filelock import FileLock, Timeout
-from platformdirs import user_cache_path
 
 from reader_edge.catalogue.disk import folder_bytes
 from reader_edge_runtime.atomic_file import clear_leftovers, temporary_name, write_file
 from reader_edge_runtime.errors import CatalogueError, PackageError
+from reader_edge_runtime.machine.cache_folder import cache_folder
 from reader_edge_runtime.package.manifest import MANIFEST_NAME, Manifest
 from reader_edge_runtime.package.manifest_file import read_manifest
 
@@ -176,7 +176,7 @@ def model_around(package: Path) -> StoredModel:
 
 
 def _models() -> Path:
-    return user_cache_path("reader-edge") / "models"
+    return cache_folder() / "models"
 
 
 def _folder_name(name: str) -> str:

@@ -46,6 +46,8 @@ def run_steps(module: str, arguments: Iterable[str], surroundings: Surroundings,
         run.returncode, stdout, stderr = done.returncode, done.stdout, done.stderr
     except subprocess.TimeoutExpired as late:
         run.returncode, stdout, stderr = None, late.stdout or b"", late.stderr or b""
+    except OSError as error:  # a Python within another program, which cannot be started alone
+        run.returncode, stdout, stderr = 1, b"", str(error.strerror).encode()
     run.stderr = stderr.decode(errors="replace")
     for line in stdout.decode(errors="replace").splitlines():
         _note(line, run)

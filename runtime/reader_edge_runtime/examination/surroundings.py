@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from platformdirs import user_cache_path
-
+from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.machine.cache_folder import cache_folder
 from reader_edge_runtime.machine.processor import num_usable_cores
 
 _MAX_BYTES = 1 << 20  # of a file of /proc or /sys
@@ -21,7 +21,7 @@ class Surroundings:
 
     root: where its /proc, /sys and /dev are. search_path: where Python looks for modules. system, machine: as
     `platform` names them. num_cores, num_usable_cores: all of them, and those this process may run on. cache: the
-    folder of what was measured.
+    folder of what was measured; None for a user without one.
     """
 
     root: Path
@@ -31,10 +31,14 @@ class Surroundings:
     machine: str
     num_cores: int
     num_usable_cores: int
-    cache: Path
+    cache: Path | None
 
     @classmethod
     def here(cls) -> "Surroundings":
+        try:
+            cache = cache_folder()
+        except ConfigError:  # told of by a check
+            cache = None
         return cls(
             root=Path("/"),
             environ=dict(os.environ),
@@ -43,7 +47,7 @@ class Surroundings:
             machine=platform.machine(),
             num_cores=os.cpu_count() or 1,
             num_usable_cores=num_usable_cores(),
-            cache=user_cache_path("reader-edge"),
+            cache=cache,
         )
 
     def text(self, path: str) -> str | None:

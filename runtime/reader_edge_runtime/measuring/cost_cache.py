@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-from platformdirs import user_cache_path
 
 from reader_edge_runtime.atomic_file import write_file
+from reader_edge_runtime.machine.cache_folder import cache_folder
 from reader_edge_runtime.measuring.machine_key import machine_key
 from reader_edge_runtime.measuring.pass_cost import MAX_WIDTH, PassCost, measure_pass_cost
 from reader_edge_runtime.target import Target
@@ -62,7 +62,7 @@ def forget_cost(target: Target, threads: int, batch_size: int) -> None:
 def cost_path(target: Target, threads: int, batch_size: int) -> Path:
     """Where the cost of this machine, package, provider, thread count and batch size is kept."""
     key = machine_key(target, threads, FORMAT_VERSION)
-    return user_cache_path("reader-edge") / "costs" / f"{key}-batch{batch_size}.json"
+    return cache_folder() / "costs" / f"{key}-batch{batch_size}.json"
 
 
 def _read(path: Path, batch_size: int) -> PassCost | None:

@@ -8,9 +8,8 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from platformdirs import user_cache_path
-
 from reader_edge_runtime.atomic_file import write_file
+from reader_edge_runtime.machine.cache_folder import cache_folder
 from reader_edge_runtime.measuring.machine_key import machine_key
 from reader_edge_runtime.measuring.width_probe import WidthReport, settle_width
 from reader_edge_runtime.target import Target
@@ -48,7 +47,7 @@ def kept_verdict(target: Target, threads: int) -> tuple[Target, WidthReport] | N
 
 def verdict_path(target: Target, threads: int) -> Path:
     """Where the verdict on this machine, package, provider and thread count is kept."""
-    return user_cache_path("reader-edge") / "widths" / f"{machine_key(target, threads, FORMAT_VERSION)}.json"
+    return cache_folder() / "widths" / f"{machine_key(target, threads, FORMAT_VERSION)}.json"
 
 
 def _read(path: Path) -> tuple[WidthReport, int] | None:

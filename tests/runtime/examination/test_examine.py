@@ -1,6 +1,7 @@
 """Examinations with processes of their own: whatever ends them is a finding, and none takes longer than it may."""
 
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -101,6 +102,13 @@ def test_a_process_that_ends_before_its_first_step_is_not_begun_again(
     (found,) = examine_package(tmp_path, described(tmp_path), time.monotonic() + LONG_S)
     assert found.severity == Severity.BROKEN
     assert examine_machine(described(tmp_path), time.monotonic())[-1].sentence.endswith("(no such module).")
+
+
+def test_a_python_that_cannot_be_started_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))  # as within another program
+    found = examine_machine(described(tmp_path), time.monotonic() + 60)[-1]
+    assert found.severity == Severity.BROKEN
+    assert "Python cannot be started (No such file or directory)" in found.sentence
 
 
 def test_a_sound_package_runs_on_the_cpu(demo_folder: Path, tmp_path: Path) -> None:

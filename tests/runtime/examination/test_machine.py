@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.examination.finding import Finding, Severity, verdict
 from reader_edge_runtime.examination.machine.cores import check_cores, cpu_quota
 from reader_edge_runtime.examination.machine.graphics import check_graphics
 from reader_edge_runtime.examination.machine.storage import check_cache, check_huge_pages
 from reader_edge_runtime.examination.machine.wheels import check_wheels
+from reader_edge_runtime.examination.surroundings import Surroundings
+from reader_edge_runtime.machine import cache_folder
 from tests.runtime.examination.described import described, install, write
 
 
@@ -129,6 +132,18 @@ def test_a_cache_that_cannot_be_written_is_slow(tmp_path: Path) -> None:
 def test_a_cache_whose_name_is_too_long_is_no_traceback(tmp_path: Path, name: str) -> None:
     (found,) = check_cache(described(tmp_path, cache=tmp_path / name))
     assert found.check == "cache"
+
+
+def test_a_user_without_a_home_is_told_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless(name: str) -> Path:
+        raise RuntimeError("could not determine the home directory")
+
+    monkeypatch.setattr(cache_folder, "user_cache_path", homeless)
+    with pytest.raises(ConfigError, match="no home folder: set XDG_CACHE_HOME"):
+        cache_folder.cache_folder()
+    assert Surroundings.here().cache is None
+    (found,) = check_cache(described(tmp_path, cache=None))
+    assert (found.severity, found.remedy[:18]) == (Severity.BROKEN, "Set XDG_CACHE_HOME")
 
 
 def test_huge_pages_that_are_off_are_noted(tmp_path: Path) -> None:

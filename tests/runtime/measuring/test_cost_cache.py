@@ -33,7 +33,7 @@ def num_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
         return PassCost(batch_size, (10, 20), (1, 4), seconds, row_s=0.25, padding_share=0.5)
 
     monkeypatch.setattr(cost_cache, "measure_pass_cost", measure)
-    monkeypatch.setattr(cost_cache, "user_cache_path", lambda name: tmp_path / name)
+    monkeypatch.setattr(cost_cache, "cache_folder", lambda: tmp_path / "reader-edge")
     return measured
 
 
@@ -74,7 +74,7 @@ def test_a_cost_in_doubt_is_measured_again_and_the_lesser_times_are_kept(
         return PassCost(batch_size, (10,), (1,), np.array([[each]]), spread=spread)
 
     monkeypatch.setattr(cost_cache, "measure_pass_cost", measure)
-    monkeypatch.setattr(cost_cache, "user_cache_path", lambda name: tmp_path / name)
+    monkeypatch.setattr(cost_cache, "cache_folder", lambda: tmp_path / "reader-edge")
     costs = [cost_cache.load_or_measure(target, 2, 1) for _ in range(5)]
     assert next(made, None) is None
     assert costs[-1].seconds.tolist() == [[min(seconds)]]
@@ -173,5 +173,5 @@ def test_cache_that_cannot_be_written_is_no_error(
 ) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
-    monkeypatch.setattr(cost_cache, "user_cache_path", lambda name: blocked / name)
+    monkeypatch.setattr(cost_cache, "cache_folder", lambda: blocked / "reader-edge")
     assert cost_cache.load_or_measure(target, threads=2, batch_size=1)

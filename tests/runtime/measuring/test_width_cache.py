@@ -25,7 +25,7 @@ def probed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Target]:
         return target.with_min_rows(2), REPORT
 
     monkeypatch.setattr(width_cache, "settle_width", settle)
-    monkeypatch.setattr(width_cache, "user_cache_path", lambda name: tmp_path / name)
+    monkeypatch.setattr(width_cache, "cache_folder", lambda: tmp_path / "reader-edge")
     return targets
 
 

@@ -13,6 +13,10 @@ _HUGE_PAGES = "sys/kernel/mm/transparent_hugepage/enabled"
 def check_cache(surroundings: Surroundings) -> Iterator[Finding]:
     """Whether what is measured can be kept."""
     folder = surroundings.cache
+    if folder is None:
+        found = "This user has no home folder, so there is no place for models, nor for what is measured."
+        yield Finding("cache", Severity.BROKEN, found, "Set XDG_CACHE_HOME to a folder that can be written.")
+        return
     existing = next((path for path in (folder, *folder.parents) if os.path.exists(path)), folder.root)
     try:
         tempfile.TemporaryFile(dir=existing).close()  # rights alone do not tell: a system may be read-only

@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from platformdirs import user_cache_path
 
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.atomic_file import write_file
@@ -20,6 +19,7 @@ from reader_edge_runtime.execution.iree.wheel import runtime_version
 from reader_edge_runtime.execution.onnxruntime.host.host_rows_runner import HostRowsRunner
 from reader_edge_runtime.execution.rows.rows_runner import RowsRunner
 from reader_edge_runtime.execution.rows.rows_target import RowsTarget
+from reader_edge_runtime.machine.cache_folder import cache_folder
 from reader_edge_runtime.machine.processor import processor_name
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass
@@ -119,4 +119,4 @@ class ModuleCheck:
             provider,
             weights,
         ]
-        return user_cache_path("reader-edge") / "iree" / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:24]}.good"
+        return cache_folder() / "iree" / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:24]}.good"

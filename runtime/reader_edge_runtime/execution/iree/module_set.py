@@ -12,8 +12,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from platformdirs import user_cache_path
-
 from reader_edge_runtime.atomic_file import new_file, write_failure, write_file
 from reader_edge_runtime.errors import ProviderError, ReaderEdgeError
 from reader_edge_runtime.execution.iree.compilation import compile_module, module_key
@@ -29,6 +27,7 @@ from reader_edge_runtime.execution.iree.module_index import (
 )
 from reader_edge_runtime.execution.iree.target_machine import TargetMachine
 from reader_edge_runtime.execution.iree.wheel import compiler_version
+from reader_edge_runtime.machine.cache_folder import cache_folder
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 
@@ -86,7 +85,7 @@ class ModuleSet:
 
     def _cached(self, width: int) -> Path:
         key = module_key(self._package.path(mlir_name(width)), self._target)
-        return user_cache_path("reader-edge") / "iree" / f"{key}.vmfb"
+        return cache_folder() / "iree" / f"{key}.vmfb"
 
     def _compile(self, width: int, is_aside: bool, check: Callable[[Path], None]) -> Path:
         """Compile a module, and keep it where `check` does not raise."""

@@ -3,8 +3,6 @@
 import hashlib
 from pathlib import Path
 
-from platformdirs import user_cache_path
-
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.device.cuda import gpu_name
 from reader_edge_runtime.execution.onnxruntime.session import (
@@ -17,6 +15,7 @@ from reader_edge_runtime.execution.onnxruntime.session import (
 from reader_edge_runtime.execution.onnxruntime.tensorrt.libraries import TensorRt
 from reader_edge_runtime.execution.onnxruntime.tensorrt.profile import CAPACITY_NAME, Shape, ShapeRange, shape_ranges
 from reader_edge_runtime.execution.onnxruntime.wheel import INSTALLED_WHEEL, ort
+from reader_edge_runtime.machine.cache_folder import cache_folder
 from reader_edge_runtime.package.manifest import GRAPH_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 
@@ -70,7 +69,7 @@ def engine_folder(package: ModelPackage, tensorrt: TensorRt, num_slots: int, num
     """
     facts = [package.fingerprint().hex(), gpu_name(), INSTALLED_WHEEL, tensorrt.provider, tensorrt.version]
     key = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:24]
-    return user_cache_path("reader-edge") / "engines" / key / f"{num_slots}x{num_rows}"
+    return cache_folder() / "engines" / key / f"{num_slots}x{num_rows}"
 
 
 def _made_folder(folder: Path) -> Path | None:
