@@ -41,8 +41,8 @@ FORMS = [  # model, precision, attention, cache
     ("qwen3_moe", "int4", "exact", None),
     ("gemma4_text-experts", "int8", "exact", None),
     ("llama", "fp32", "fast", None),
-    ("gpt2", "fp32", "portable", None),
-    ("mistral", "int8", "portable", None),
+    ("gpt2", "fp32", "fast", None),
+    ("mistral", "int8", "fast", None),
 ]
 
 

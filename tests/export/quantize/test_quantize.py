@@ -68,7 +68,7 @@ def test_logit_rows_choose_nodes_without_changing_their_bits(precision: str, exp
         np.testing.assert_array_equal(chosen[b], everything[b, rows[b]])
 
 
-@pytest.mark.parametrize("attention", ["exact", "fast", "portable"])
+@pytest.mark.parametrize("attention", ["exact", "fast"])
 def test_the_cache_is_updated_in_place(
     attention: str, exported: Exported, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
