@@ -15,6 +15,7 @@ WIDTHS = (1, 2, 4, 8, 16, 32, 64)  # of passes that there is MLIR for: nodes, an
 COMPILED_WIDTHS = (1, 8)  # those that an export compiles
 
 _MAX_BYTES = 1 << 24
+_MAX_MODULE_BYTES = 1 << 28  # of MLIR, or of a module, which hold no weights and are read whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class ModuleIndex:
         try:
             if path.stat().st_size > _MAX_BYTES:
                 raise ValueError("too large")
+            _check_sizes(package.manifest)
             return _checked(json.loads(path.read_bytes()), package.manifest)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise PackageError(f"'{path}' is unusable ({error!s:.80}): export the model again.") from None
@@ -79,3 +81,10 @@ def _checked(fields: Any, manifest: Manifest) -> ModuleIndex:
             raise ValueError(f"parameter {name!r:.40}")
         parameters[name] = offset, size
     return ModuleIndex(fields["target"], fields["compiler"][:40], inputs, outputs, parameters)
+
+
+def _check_sizes(manifest: Manifest) -> None:
+    """Raises ValueError for a file that is too large to be read whole."""
+    for name in (each for width in WIDTHS for each in (mlir_name(width), module_name(width))):
+        if name in manifest.files and manifest.files[name].num_bytes > _MAX_MODULE_BYTES:
+            raise ValueError(f"{name} is too large")

@@ -76,6 +76,14 @@ def test_a_file_that_is_no_index_is_refused(content: bytes, tmp_path: Path) -> N
         ModuleIndex.of(ModelPackage(tmp_path, make()))
 
 
+@pytest.mark.parametrize("name", ["iree-1.mlir", "iree-64.vmfb"])
+def test_what_is_read_whole_has_a_bound(name: str, tmp_path: Path) -> None:
+    (tmp_path / INDEX_NAME).write_text(json.dumps(INDEX))
+    manifest = replace(make(), files=FILES | {name: FileEntry(1 << 40, "0" * 64)})
+    with pytest.raises(PackageError, match=rf"is unusable \({name} is too large\)"):
+        ModuleIndex.of(ModelPackage(tmp_path, manifest))
+
+
 def test_a_package_without_mlir_is_refused_with_how_to_get_one(tmp_path: Path) -> None:
     with pytest.raises(PackageError, match=r"holds no MLIR: export it with --engine iree"):
         ModuleIndex.of(ModelPackage(tmp_path, replace(make(), files={})))
