@@ -12,7 +12,7 @@ from reader_edge_export.lowering.double import lower_double
 from reader_edge_export.lowering.exact import ExactAttention
 from reader_edge_export.lowering.fast import lower_fast
 from reader_edge_export.lowering.int8_cache import Int8CacheAttention
-from reader_edge_export.lowering.portable import PortableAttention, narrow_inputs
+from reader_edge_export.lowering.portable import PortableAttention
 from reader_edge_export.lowering.recurrence import lower_recurrences
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.trace.markers import MARKER_DOMAIN, attention_markers
@@ -45,8 +45,6 @@ def lower_attention(
         outputs = lower(editor, marker)
         editor.replace(marker.node, outputs[: len(marker.node.outputs)])
     lower_recurrences(editor)
-    if attention in ROW_ATTENTIONS:
-        narrow_inputs(editor)
     opset = 18 if attention in ROW_ATTENTIONS else 24
     editor.graph.opset_imports[""] = opset
     editor.graph.opset_imports.pop(MARKER_DOMAIN, None)

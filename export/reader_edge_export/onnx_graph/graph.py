@@ -14,6 +14,7 @@ from reader_edge_export.fusion.norm import NORMS
 from reader_edge_export.fusion.rotary import fuse_rotary
 from reader_edge_export.fusion.swiglu import fuse_swiglu
 from reader_edge_export.lowering.attention_lowering import lower_attention
+from reader_edge_export.lowering.portable import narrow_inputs
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.onnx_graph.insert_matrices import insert_matrices
 from reader_edge_export.onnx_graph.matrix import ExpertsTensor, matrix_of
@@ -119,7 +120,9 @@ def _lower(
         fuse_swiglu(editor)
         fuse_heads(editor)
         MERGED_HEADS.apply_to_model(model)
-    if options.attention not in ROW_ATTENTIONS:  # whose engines take longer for them than for all else of a pass
+    if is_portable:  # whose engines would take longer for the best logits than for all else of a pass
+        narrow_inputs(editor)
+    else:
         _add_top_logits(editor)
     if options.is_for_devices:
         _add_log_sum_exp(editor)

@@ -79,6 +79,13 @@ def test_the_last_rows_of_the_context_have_room_for_padding(package: ModelPackag
         assert np.isfinite(logits).all()
 
 
+def test_int8_computes_what_it_does_in_exact_attention(exported: Exported) -> None:
+    portable, exact = (ModelPackage.open(exported("llama", "int8", form)) for form in ("portable", "exact"))
+    expected = tree_logits(open_target(exact, EngineConfig(threads=1)))
+    found = tree_logits(open_target(portable, EngineConfig(threads=1)))
+    np.testing.assert_allclose(found, expected, atol=0.05 * np.abs(expected).max())
+
+
 def test_in_fp16_matrices_alone_are_rounded(exported: Exported) -> None:
     whole, half = (ModelPackage.open(exported("llama", precision, "portable")) for precision in ("fp32", "fp16"))
     expected = tree_logits(open_target(whole, EngineConfig(threads=1)))
