@@ -91,8 +91,8 @@ provider = click.option(
     "--provider",
     type=click.Choice(["cpu", "cuda", "iree", "webgpu", "tensorrt"]),
     help="What runs the model. Default: cuda for packages made for GPUs, if this machine has what it needs; else cpu. "
-    "iree runs packages of `export --engine iree`, webgpu those of portable attention on GPUs of any maker, tensorrt "
-    "those of fast attention.",
+    "cuda takes fp16, bf16, and fp32 with fast attention; tensorrt these three with fast attention; webgpu fp16 and "
+    "fp32 with portable attention; iree what `export --engine iree` wrote.",
 )
 guard = click.option(
     "--guard",

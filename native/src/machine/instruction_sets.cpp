@@ -41,10 +41,10 @@ const InstructionSet kSets[] = {
 #endif
 };
 
-std::string names_of(bool is_here_only) {
+std::string found_names() {
   std::string names;
   for (const InstructionSet& set : kSets) {
-    if (!is_here_only || set.is_here()) names += (names.empty() ? "" : ",") + std::string(set.name);
+    if (set.is_here()) names += (names.empty() ? "" : ",") + std::string(set.name);
   }
   return names;
 }
@@ -56,14 +56,14 @@ Choice chosen() {
     if ((!is_forced || std::string(wanted) == set.name) && set.is_here()) return {&set, {}};
   }
   if (!is_forced) return {nullptr, {}};
-  const std::string here = names_of(true);
+  const std::string here = found_names();
   const std::string remedy = (here.empty() ? "" : "set it to one of " + here + ", or ") + "leave it unset.";
   for (const InstructionSet& set : kSets) {
     if (std::string(wanted) == set.name) {
       return {nullptr, std::string(kVariable) + " is '" + wanted + "', which this processor or its system does not have: " + remedy};
     }
   }
-  return {nullptr, std::string(kVariable) + " is '" + wanted + "', which is not one of " + names_of(false) + ": " + remedy};
+  return {nullptr, std::string(kVariable) + " is '" + wanted + "', which is no instruction set: " + remedy};
 }
 
 const Choice kChoice = chosen();
@@ -73,7 +73,7 @@ const Choice kChoice = chosen();
 const Choice& choice() { return kChoice; }
 
 const std::string& names_here() {
-  static const std::string names = names_of(true);
+  static const std::string names = found_names();
   return names;
 }
 

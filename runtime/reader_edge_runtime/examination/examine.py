@@ -13,7 +13,7 @@ from reader_edge_runtime.examination.machine.cores import check_cores
 from reader_edge_runtime.examination.machine.graphics import check_graphics
 from reader_edge_runtime.examination.machine.storage import check_cache, check_huge_pages
 from reader_edge_runtime.examination.machine.wheels import check_wheels
-from reader_edge_runtime.examination.step_process import run_steps
+from reader_edge_runtime.examination.step_process import StepsRun, run_steps
 from reader_edge_runtime.examination.surroundings import Surroundings
 
 MACHINE_CHECKS: Sequence[Callable[[Surroundings], Iterator[Finding]]] = (
@@ -28,10 +28,11 @@ MACHINE_CHECKS: Sequence[Callable[[Surroundings], Iterator[Finding]]] = (
 def examine_machine(surroundings: Surroundings, ends_at: float) -> list[Finding]:
     """What is to be said of the machine and of what reader-edge loads. ends_at: of `time.monotonic`."""
     findings = [finding for check in MACHINE_CHECKS for finding in check(surroundings)]
+    is_missing = any(finding.severity is Severity.BROKEN for finding in findings)  # a wheel, which cannot load either
     run = run_steps("loading", (), surroundings, ends_at)
-    findings += run.findings
+    findings += [each for each in run.findings if not (is_missing and each.severity is Severity.BROKEN)]
     if run.returncode is None:
-        findings.append(_cut_off(run.begun))
+        findings.append(_cut_off(run))
     elif run.returncode and run.begun:
         findings.append(fatal_loading(run.begun[-1], run.returncode, surroundings))
     elif run.returncode:
@@ -44,18 +45,19 @@ def examine_package(folder: Path, surroundings: Surroundings, ends_at: float) ->
     """What is to be said of engines and of a package; only where `examine_machine` found nothing broken."""
     findings: list[Finding] = []
     skipped: list[str] = []
+    run = StepsRun()
     while time.monotonic() < ends_at:
         run = run_steps("engines", [str(folder), *skipped], surroundings, ends_at)
         findings += run.findings
         if run.returncode is None:
-            return [*findings, _cut_off(run.begun)]
+            return [*findings, _cut_off(run)]
         if not run.returncode:
             return findings
         if not run.begun:  # it would end again
             return [*findings, _fatal("engines", run.returncode)]
         findings.append(_fatal(run.begun[-1], run.returncode))
         skipped += run.begun
-    return [*findings, _cut_off(skipped)]
+    return [*findings, _cut_off(run)]
 
 
 _REPORT = "Report it, with what `reader-edge doctor --json` prints."
@@ -67,8 +69,10 @@ def _fatal(step: str, returncode: int) -> Finding:
     return Finding(step, Severity.BROKEN, found, remedy)
 
 
-def _cut_off(begun: Sequence[str]) -> Finding:
+def _cut_off(run: StepsRun) -> Finding:
     """Of time that was over."""
-    found = "The examination took too long and was cut off here: the machine is busy, or the model is large."
-    remedy = "`reader-edge bench cost` takes the time to load and measure a model."
-    return Finding(begun[-1] if begun else "loading", Severity.NOTE, found, remedy)
+    left = [step for step in run.planned if step not in run.begun]
+    found = "The examination took too long and was cut off here: the machine is busy, or the model is large"
+    found += f". Not looked at: {', '.join(left)}." if left else "."
+    remedy = "Run it again when the machine is quiet; `reader-edge bench cost MODEL` loads and measures a large model."
+    return Finding(run.begun[-1] if run.begun else "loading", Severity.NOTE, found, remedy)

@@ -17,7 +17,6 @@ _FLAGS = {  # what wheels may need, the oldest first, by what /proc/cpuinfo call
 def failed_loading(module: str, error: str, surroundings: Surroundings) -> Finding:
     """Of a module that an exception kept from loading. error: its type and words."""
     wheel = _wheel(module, surroundings)
-    again = f"pip install --force-reinstall --no-deps {_distribution(module)}"
     if "DLL load failed" in error:
         found = f"Windows cannot load {wheel}, most often for want of Microsoft's Visual C++ libraries."
         return Finding("loading", Severity.BROKEN, found, "Install the Visual C++ Redistributable for x64, the latest.")
@@ -28,7 +27,9 @@ def failed_loading(module: str, error: str, surroundings: Surroundings) -> Findi
         found = "The module onnxruntime is a remnant of wheels that overwrote each other: it has no InferenceSession."
         remedy = "pip uninstall every onnxruntime wheel, then pip install 'reader-edge[cpu]' or 'reader-edge[gpu]'."
         return Finding("loading", Severity.BROKEN, found, remedy)
-    return Finding("loading", Severity.BROKEN, f"{wheel} cannot be loaded ({error:.200}).", again)
+    return Finding(
+        "loading", Severity.BROKEN, f"{wheel} cannot be loaded ({error:.200}).", _again(module, surroundings)
+    )
 
 
 def fatal_loading(module: str, returncode: int, surroundings: Surroundings) -> Finding:
@@ -36,8 +37,7 @@ def fatal_loading(module: str, returncode: int, surroundings: Surroundings) -> F
     wheel = _wheel(module, surroundings)
     if returncode not in _ILLEGAL_INSTRUCTION:
         found = f"Loading {wheel} ends the process ({told_end(returncode)})."
-        again = f"pip install --force-reinstall --no-deps {_distribution(module)}"
-        return Finding("loading", Severity.BROKEN, found, again)
+        return Finding("loading", Severity.BROKEN, found, _again(module, surroundings))
     cpuinfo = surroundings.root / CPUINFO.relative_to("/")
     flags = processor_flags(cpuinfo)
     lacking = [name for flag, name in _FLAGS.get(surroundings.machine, {}).items() if flag not in flags]
@@ -53,6 +53,13 @@ def fatal_loading(module: str, returncode: int, surroundings: Surroundings) -> F
 def told_end(returncode: int) -> str:
     """How a process ended, in words."""
     return f"signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
+
+
+def _again(module: str, surroundings: Surroundings) -> str:
+    """How to install the same version again."""
+    found = surroundings.distribution(_distribution(module))
+    pinned = _distribution(module) if found is None else f"{found.metadata['Name']}=={found.version}"
+    return f"pip install --force-reinstall --no-deps {pinned}"
 
 
 def _distribution(module: str) -> str:

@@ -18,11 +18,12 @@ _PACKAGE = "reader_edge_runtime.examination.steps"
 class StepsRun:
     """What a process told until it ended.
 
-    begun: names of the steps it began, in their order. returncode: as `subprocess` has it; None where its time was
-    over. stderr: what it said besides.
+    planned, begun: names of the steps it meant to take, and of those it began, in their order. returncode: as
+    `subprocess` has it; None where its time was over. stderr: what it said besides.
     """
 
     findings: list[Finding] = field(default_factory=list)
+    planned: list[str] = field(default_factory=list)
     begun: list[str] = field(default_factory=list)
     returncode: int | None = 0
     stderr: str = ""
@@ -54,6 +55,11 @@ def run_steps(module: str, arguments: Iterable[str], surroundings: Surroundings,
     return run
 
 
+def tell_plan(names: Iterable[str]) -> None:
+    """Say, in the process of the steps, which there are."""
+    _tell({"plan": ", ".join(names)})
+
+
 def tell_step(name: str) -> None:
     """Say, in the process of the steps, that one begins."""
     _tell({"step": name})
@@ -72,7 +78,9 @@ def _note(line: str, run: StepsRun) -> None:
     """Take a line as one of ours; what libraries print there is passed over."""
     try:
         fields = json.loads(line)
-        if set(fields) == {"step"}:
+        if set(fields) == {"plan"}:
+            run.planned = str(fields["plan"]).split(", ")
+        elif set(fields) == {"step"}:
             run.begun.append(str(fields["step"]))
         elif set(fields) == {"check", "severity", "found", "remedy"}:
             severity = Severity(fields["severity"])

@@ -81,7 +81,7 @@ def open_target(package: ModelPackage, config: EngineConfig, is_aside: bool = Fa
         found = next(each for each in offered if each.obstacle() is None)
     else:
         found = PROVIDERS[config.provider]
-        obstacle = found.obstacle()
+        obstacle = found.obstacle() if found.suits(package) else None  # it opens no other package, and says why
         if obstacle is not None:
             raise ProviderError(obstacle)
     return found.open(package, config.threads, config.uses_native, is_aside)

@@ -77,6 +77,14 @@ def test_what_takes_too_long_is_cut_off_and_said(tmp_path: Path) -> None:
     assert "was cut off here" in findings[-1].sentence
 
 
+def test_steps_that_were_not_reached_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = StepsRun(planned=["kernels", "cpu", "passes"], begun=["kernels"], returncode=None)
+    monkeypatch.setattr(examine, "run_steps", lambda *_: run)
+    (cut,) = examine_package(tmp_path, described(tmp_path), time.monotonic() + LONG_S)
+    assert cut.check == "kernels"
+    assert "Not looked at: cpu, passes." in cut.sentence
+
+
 def test_a_step_that_ends_the_process_is_told_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,7 +37,7 @@ def check_cores(surroundings: Surroundings) -> Iterator[Finding]:
             "load",
             Severity.SLOWER,
             f"Other programs keep the machine busy: a load of {load:.1f} on {surroundings.num_cores} cores.",
-            "End them, or let reader-edge wait; times that are measured meanwhile are too long.",
+            "End them, or try again later: times that are measured meanwhile are too long.",
         )
 
 

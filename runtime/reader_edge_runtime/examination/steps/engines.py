@@ -11,7 +11,7 @@ from pathlib import Path
 
 from reader_edge_runtime.errors import PackageError, ReaderEdgeError
 from reader_edge_runtime.examination.finding import Finding, Severity
-from reader_edge_runtime.examination.step_process import tell_finding, tell_step
+from reader_edge_runtime.examination.step_process import tell_finding, tell_plan, tell_step
 from reader_edge_runtime.examination.steps.copy_rate import copy_rate
 from reader_edge_runtime.examination.steps.kernels import check_kernels
 from reader_edge_runtime.examination.steps.memory import check_memory
@@ -30,9 +30,9 @@ def main(folder: Path, skipped: list[str]) -> None:
     package = None
     with suppress(PackageError):  # which the step of the package tells
         package = ModelPackage.open(folder)
-    for name, step in steps(folder, package).items():
-        if name in skipped:
-            continue
+    taken = {name: step for name, step in steps(folder, package).items() if name not in skipped}
+    tell_plan(taken)
+    for name, step in taken.items():
         tell_step(name)
         try:
             for finding in step():
@@ -45,11 +45,10 @@ def main(folder: Path, skipped: list[str]) -> None:
 
 
 def steps(folder: Path, package: ModelPackage | None) -> dict[str, Step]:
-    """By their names, in their order. package: None where it cannot be opened, so that nothing more is asked of it."""
-    taken: dict[str, Step] = {
-        name: partial(check_provider, name, provider, package) for name, provider in PROVIDERS.items()
-    }
-    taken |= {"kernels": check_kernels, "package": partial(check_package, folder)}
+    """By their names, what takes longer later. package: None where it cannot be opened; then no more is asked of it."""
+    taken: dict[str, Step] = {"kernels": check_kernels}
+    taken |= {name: partial(check_provider, name, provider, package) for name, provider in PROVIDERS.items()}
+    taken["package"] = partial(check_package, folder)
     if package is None:
         return taken
     free = free_bytes(), free_bytes(has_swap=False)

@@ -87,7 +87,8 @@ def told_widths(report: WidthReport | None, is_exact: bool) -> Finding:
     if is_exact:
         found = f"{found}, so drafting is off."
         return Finding("widths", Severity.SLOWER, found, "--guard drafts all the same, and decides near ties singly.")
-    return Finding("widths", Severity.NOTE, f"{found}, as this form of attention allows.", "Nothing, or --guard.")
+    found = f"{found}, as this form of attention allows."
+    return Finding("widths", Severity.NOTE, found, "Nothing need be done; --guard decides near ties by single passes.")
 
 
 def told_cost(cost: PassCost | None) -> Finding:
@@ -111,7 +112,7 @@ def told_pass(seconds: float, weight_bytes: int, rate: float) -> Finding:
         f"{weight_bytes / 1e6:.0f} MB of weights in {1e3 * weight_bytes / rate:.2f} ms"
     )
     if weight_bytes < _CACHED:
-        return Finding("pass time", Severity.WELL, f"{found}, and caches sooner.")
+        return Finding("pass time", Severity.WELL, f"{found}; it is small enough to stay in the processor's caches.")
     if seconds * rate <= _FAR * weight_bytes:
         return Finding("pass time", Severity.WELL, f"{found}.")
     remedy = "Look at the other findings; where all are well, other programs or a slow clock take the time."

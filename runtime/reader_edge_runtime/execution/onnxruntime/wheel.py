@@ -32,6 +32,12 @@ INSTALLED_WHEEL = installed_wheel()
 # Else importing onnxruntime writes a device id and a store of events to the user's cache folder.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-import onnxruntime as ort  # noqa: E402
+try:
+    import onnxruntime as ort
+
+    ort.InferenceSession  # noqa: B018  (what is left of a folder may be imported, and has nothing)
+except (ImportError, AttributeError) as error:
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    raise InstallationError(f"{INSTALLED_WHEEL} cannot be loaded ({reason:.200}): run `reader-edge doctor`.") from error
 
 __all__ = ["INSTALLED_WHEEL", "installed_wheel", "ort"]

@@ -43,7 +43,8 @@ def test_a_step_that_fails_is_told_and_the_next_one_taken(
     taken = {"one": lambda: failing(error), "two": lambda: iter([Finding("two", Severity.WELL, "Well.")])}
     monkeypatch.setattr(engines, "steps", lambda *_: taken)
     engines.main(demo_folder, [])
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    plan, *lines = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert plan == {"plan": "one, two"}
     assert [line.get("severity") for line in lines] == [None, "well", "broken", None, "well"]
     assert found in lines[2]["found"]
 
