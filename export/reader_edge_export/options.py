@@ -6,7 +6,7 @@ from pathlib import Path
 
 from reader_edge_export.architectures import MIN_CONTEXT
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.execution.iree.target_machine import TARGETS, targets_here
+from reader_edge_runtime.execution.iree.target_machine import PROCESSOR_ATTENTION, TARGETS, targets_here
 from reader_edge_runtime.package.manifest import (
     ATTENTIONS,
     HALF_PRECISIONS,
@@ -20,7 +20,6 @@ KV_TYPES = {"fp32": "float32", "fp16": "float16", "int8": "int8"}  # numpy names
 
 CHECKS = ("none", "quick", "full")
 ONNX_RUNTIME, IREE = "onnxruntime", "iree"
-_ROWS = ROW_ATTENTIONS[0]
 
 _QUANTIZED = (AUTO, *QUANTIZED_PRECISIONS)
 CALIBRATED = ("int8", "int8-a16", "int4")
@@ -76,14 +75,17 @@ class ExportOptions:
     def _check_engine(self) -> None:
         if self.engine not in (ONNX_RUNTIME, IREE):
             raise ConfigError(f"engine is {self.engine!r}, but must be {ONNX_RUNTIME!r} or {IREE!r}.")
-        if self.engine == IREE and self.attention != _ROWS:
-            raise ConfigError(
-                f"engine {IREE!r} needs attention {_ROWS!r}, not {self.attention!r}: leave attention out."
-            )
         if self.engine != IREE and self.target is not None:
             raise ConfigError(f"target {self.target!r} needs engine {IREE!r}: leave it out.")
         if self.target is not None and self.target not in TARGETS:
             raise ConfigError(f"target is {self.target!r}, but must be one of {', '.join(TARGETS)}.")
+        if self.engine == IREE and self.attention != iree_attention(self.target):
+            whose = f"engine {IREE!r}" if self.target is None else f"target {self.target!r}"
+            raise ConfigError(
+                f"{whose} needs attention {iree_attention(self.target)!r}, not {self.attention!r}: leave attention out."
+            )
+        if self.engine == IREE and self.precision not in (AUTO, "fp32"):
+            raise ConfigError(f"engine {IREE!r} needs precision 'fp32', not {self.precision!r}: leave precision out.")
 
     def _check_kv(self) -> None:
         if self.kv not in KV_TYPES:
@@ -102,11 +104,11 @@ class ExportOptions:
         """One of PRECISIONS. is_kept: whether most of a source's weights can stay as they are.
 
         AUTO is "keep" then, and else "int8"; also where a text to calibrate on is given, or a portable graph wanted.
-        "portable-exact" comes in "fp32" alone.
+        "portable-exact", and packages for IREE, come in "fp32" alone.
         """
         if self.precision != AUTO:
             return self.precision
-        if self.attention == "portable-exact":
+        if self.attention == "portable-exact" or self.engine == IREE:
             return "fp32"
         stays = is_kept and self.calibration_text is None and self.attention not in ROW_ATTENTIONS
         return "keep" if stays else "int8"
@@ -141,6 +143,11 @@ class ExportOptions:
     def _is_half(self) -> bool:
         """Whether activations and the KV cache are in half precision, and not matrices alone."""
         return self.precision in HALF_PRECISIONS and self.attention not in ROW_ATTENTIONS
+
+
+def iree_attention(target: str | None) -> str:
+    """Of packages for one of IREE's targets; None is this machine's processor."""
+    return PROCESSOR_ATTENTION if target is None else TARGETS[target].attention
 
 
 def default_kv(precision: str, attention: str) -> str:

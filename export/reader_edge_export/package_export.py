@@ -13,7 +13,7 @@ from reader_edge_export.calibration.sensitivity import gradient_sizes, measure_s
 from reader_edge_export.checks.chat_check import ChatCheck, check_chats
 from reader_edge_export.checks.noted_check import NotedCheck, has_checks
 from reader_edge_export.checks.package_check import PackageCheck
-from reader_edge_export.mlir.mlir_files import NUM_STEPS, check_modules, write_mlir
+from reader_edge_export.mlir.mlir_files import check_modules, num_steps, write_mlir
 from reader_edge_export.onnx_graph.commit_graph import write_commit_graph
 from reader_edge_export.onnx_graph.graph import TOP_K, write_graph
 from reader_edge_export.options import CALIBRATED, IREE, ExportOptions
@@ -134,7 +134,8 @@ class PackageExport:
 
     def _write_mlir(self, work: Path) -> None:
         with self._stages.enter("compiling"):
-            write_mlir(self._folder, work, self._options.iree_target, self._stages.share(NUM_STEPS))
+            target = self._options.iree_target
+            write_mlir(self._folder, work, target, self._stages.share(num_steps(target)))
 
     def _recall(self, journal: Journal, model: SourceModel, calibration: Calibration) -> bool:
         """Whether an export that was killed has left its calibration."""

@@ -54,12 +54,12 @@ from reader_edge.terminal.command_help import helpful_command
     default="onnxruntime",
     show_default=True,
     help="What the package is for besides ONNX Runtime: 'iree' adds MLIR and compiled modules, in fp32 with attention "
-    "'portable-exact'.",
+    "'portable-exact', or 'portable' for GPUs.",
 )
 @click.option(
     "--target",
-    type=click.Choice(["x86-64-v4", "x86-64-v3", "aarch64"]),
-    help="The machine that IREE's modules are for. Default: this one's kind.",
+    type=click.Choice(["x86-64-v4", "x86-64-v3", "aarch64", "vulkan", "cuda", "rocm", "metal"]),
+    help="What IREE's modules are for: a kind of processor, or a way to GPUs. Default: this machine's processor.",
 )
 @click.option("--force", is_flag=True, help="Replace an existing package.")
 def export(
@@ -83,13 +83,13 @@ def export(
     from reader_edge.terminal.checks import GLOSSARY, chat_pairs, check_pairs, kept_pairs, left_out_pairs
     from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, work_progress
     from reader_edge.terminal.sizes import readable_size
-    from reader_edge_export.options import ExportOptions
+    from reader_edge_export.options import ExportOptions, iree_attention
     from reader_edge_export.package.package_folder import check_target
     from reader_edge_export.pipeline import export_model
 
     options = ExportOptions(
         precision=precision,
-        attention=attention or ("portable-exact" if engine == "iree" else "exact"),
+        attention=attention or (iree_attention(target) if engine == "iree" else "exact"),
         max_context=max_context,
         force=force,
         calibration_text=calibration_text,

@@ -20,7 +20,7 @@ from reader_edge_runtime import EngineConfig
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError, ProviderError
-from reader_edge_runtime.execution.iree import compilation, module_set
+from reader_edge_runtime.execution.iree import compilation, module_files, module_set
 from reader_edge_runtime.execution.iree.module_check import ModuleCheck
 from reader_edge_runtime.execution.iree.module_index import INDEX_NAME, WIDTHS, ModuleIndex, mlir_name, module_name
 from reader_edge_runtime.execution.iree.target_machine import TARGETS, targets_here
@@ -121,7 +121,7 @@ def test_a_width_that_is_missed_is_compiled_in_the_background_and_kept(
     modules._thread.join()
     assert modules.runner.width_for(3) == 4
     assert len(list((tmp_path / "cache").rglob("*.vmfb"))) == 1
-    monkeypatch.setattr(module_set, "compile_module", None)
+    monkeypatch.setattr(module_files, "compile_module", None)
     again = opened(package)
     assert again.runner.width_for(4) == 4
     assert again.runner.width_for(8) == 8
@@ -146,7 +146,7 @@ def test_a_module_of_other_bits_than_the_first_is_not_used(
         COMPILE_ASIDE(modules, 4)
     assert modules.runner.width_for(4) == 8
     monkeypatch.setattr(module_set.ModuleSet, "_compile_aside", COMPILE_ASIDE)
-    monkeypatch.setattr(module_set, "compile_module", None)
+    monkeypatch.setattr(module_files, "compile_module", None)
     again = opened(package)
     assert again.runner.width_for(4) == 8
     assert again._thread is None
@@ -201,7 +201,7 @@ def test_a_module_that_was_spoilt_in_the_cache_is_compiled_again(
     content: bytes, package: ModelPackage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     COMPILE_ASIDE(opened(package), 4)
-    kept = opened(package)._kept(4)
+    kept = opened(package)._files.kept(4)
     assert kept is not None
     whole = kept.read_bytes()
     kept.write_bytes(content)

@@ -20,6 +20,7 @@ from reader_edge_runtime.machine.processor import num_usable_cores
 _ELEMENT_TYPES = {"float32": rt.HalElementType.FLOAT_32, "int32": rt.HalElementType.SINT_32}
 _MEMORY = rt.MemoryType.DEVICE_LOCAL | rt.MemoryType.HOST_VISIBLE
 _USAGE = rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING
+_STAGING = rt.MemoryType.HOST_LOCAL | rt.MemoryType.DEVICE_VISIBLE
 _SCOPE, _FUNCTION = "model", "main_graph"  # the importer's names of parameters and of the graph
 _MAX_REASON = 200
 _FAILURES = (OSError, ValueError, RuntimeError, LookupError, MemoryError)  # as IREE's kinds of status are told
@@ -69,7 +70,7 @@ class _Closable:
 class IreeDevice:
     """What modules share: the device, and the package's weights, which a processor reads where the file is mapped.
 
-    name: of IREE's driver, "local" on a processor.
+    name: of IREE's driver, "local" on a processor. description: which of its devices.
     """
 
     def __init__(
@@ -79,8 +80,10 @@ class IreeDevice:
         self.name = target.driver
         try:
             device = _opened(target.driver, threads or num_usable_cores())
+            self.description = "" if self._is_processor else _description(target.driver)
         except _FAILURES as error:
-            raise ProviderError(f"IREE finds no device for {target.name} here ({_reason(error)}).") from error
+            why = f"IREE finds no device for {target.name} here ({_reason(error)})"
+            raise ProviderError(f"{why}: use --provider cpu.") from error
         instance = rt.VmInstance()
         with weights.open("rb") as file:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -116,7 +119,24 @@ class IreeDevice:
     def sent(self, array: Array) -> Any:
         """A copy of an array."""
         element_type = _ELEMENT_TYPES[array.dtype.name]
-        return self._allocator.allocate_buffer_copy(_MEMORY, _USAGE, self._held.objects[2], array, element_type)
+        memory = (_MEMORY, _USAGE) if self._is_processor else (rt.MemoryType.DEVICE_LOCAL, rt.BufferUsage.DEFAULT)
+        return self._allocator.allocate_buffer_copy(*memory, self._held.objects[2], array, element_type)
+
+    def in_host_memory(self, views: Sequence[Any]) -> list[Any]:
+        """Results where the host can read them: as they are on a processor, copied from other devices."""
+        if self._is_processor:
+            return list(views)
+        device = self._held.objects[2]
+        copies = [device.allocator.allocate_buffer(_STAGING, _USAGE, view.byte_length) for view in views]
+        done = device.create_semaphore(0)
+        for number, (view, copy) in enumerate(zip(views, copies, strict=True), 1):
+            device.queue_copy(view.get_buffer(), copy, [(done, number - 1)], [(done, number)])
+        done.wait(len(copies))
+        return copies
+
+    @property
+    def _is_processor(self) -> bool:
+        return self.name == "local"
 
     @property
     def _allocator(self) -> Any:
@@ -141,8 +161,9 @@ class IreeModule:
         except _FAILURES as error:
             raise ProviderError(f"IREE failed in a pass ({_reason(error)}): export the model again.") from error
         views = [made.get_as_object(index, rt.HalBufferView) for index in range(num_results)]
-        self._held.held[0] = views  # else their memory is another pass's at once
-        return [view.map().asarray(view.shape, np.dtype(np.float32)) for view in views]
+        buffers, shapes = self._device.in_host_memory(views), [view.shape for view in views]
+        self._held.held[0] = buffers  # else their memory is another pass's at once
+        return [each.map().asarray(shape, np.dtype(np.float32)) for each, shape in zip(buffers, shapes, strict=True)]
 
 
 def _opened(driver: str, threads: int) -> Any:
@@ -152,6 +173,10 @@ def _opened(driver: str, threads: int) -> Any:
         rt.flags.parse_flags(f"--task_topology_group_count={threads}")  # of devices that are made from here on
         driver = "local-task"
     return rt.get_driver(driver).create_default_device()
+
+
+def _description(driver: str) -> str:
+    return str(next((each["name"] for each in rt.get_driver(driver).query_available_devices()), "unknown"))
 
 
 def _reason(error: Exception) -> str:

@@ -41,7 +41,6 @@ class IreeRunner:
         self._device = device
         self._modules = modules
         self._missed = missed
-        self._rows = dict(zip(manifest.present_names(), manifest.past_names(), strict=True))
 
     def width_for(self, num_nodes: int) -> int:
         fitting = next((width for width in WIDTHS if width >= num_nodes), WIDTHS[-1])
@@ -53,15 +52,21 @@ class IreeRunner:
         return {name: self._device.imported(array) for name, array in past.items()}
 
     def run(self, inputs: Inputs, bound: dict[str, Any]) -> RowsResult:
-        width, num_rows = inputs["input_ids"].shape[1], inputs["logit_rows"].shape[1]
-        rows = np.zeros((1, width), np.int32)
-        rows[:, :num_rows] = inputs["logit_rows"]
-        given = {**inputs, "logit_rows": rows}
-        arguments = [bound[name] if name in bound else given[name] for name in self._index.inputs]
-        made = self._modules[width].call(arguments, len(self._index.outputs))
-        results = {name: _checked(name, array, width) for name, array in zip(self._index.outputs, made, strict=True)}
-        new_rows = {self._rows[name]: array for name, array in results.items() if name in self._rows}
-        return RowsResult(results["logits"], results.get("hidden_states"), new_rows)
+        width = inputs["input_ids"].shape[1]
+        return run_module(self._modules[width], self._index, self.manifest, {**inputs, **bound}, width)
+
+
+def run_module(
+    module: IreeModule, index: ModuleIndex, manifest: Manifest, given: Mapping[str, Any], width: int
+) -> RowsResult:
+    """A pass of a module that reports on as many rows as it has nodes. Raises ProviderError."""
+    asked = given["logit_rows"]
+    rows = np.zeros((1, width), np.int32)
+    rows[:, : asked.shape[1]] = asked
+    made = module.call([rows if name == "logit_rows" else given[name] for name in index.inputs], len(index.outputs))
+    results = {name: _checked(name, array, width) for name, array in zip(index.outputs, made, strict=True)}
+    names = zip(manifest.past_names(), manifest.present_names(), strict=True)
+    return RowsResult(results["logits"], results.get("hidden_states"), {past: results[new] for past, new in names})
 
 
 def _checked(name: str, array: Float32Array, width: int) -> Float32Array:

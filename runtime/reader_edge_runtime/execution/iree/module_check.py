@@ -15,7 +15,6 @@ from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.atomic_file import write_file
 from reader_edge_runtime.cache import SlotContents
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.execution.iree.wheel import runtime_version
 from reader_edge_runtime.execution.onnxruntime.host.host_rows_runner import HostRowsRunner
 from reader_edge_runtime.execution.rows.rows_runner import RowsRunner
 from reader_edge_runtime.execution.rows.rows_target import RowsTarget
@@ -27,21 +26,24 @@ from reader_edge_runtime.target import Pass
 _LIMIT = 5e-5  # of differences, as a share of the largest logit: fp32 in another order
 _ROWS_LIMIT = 1e-3  # the same of rows of the KV cache, whose differences grow with the layers
 _PREFIX_LEN = 24
+_CHUNK = 64
 _SEED = 40
 
 
 class ModuleCheck:
     """Compares modules of a package; ONNX Runtime loads it once, and only if there is anything to compare."""
 
-    def __init__(self, package: ModelPackage) -> None:
+    def __init__(self, package: ModelPackage, prefix_len: int = _PREFIX_LEN) -> None:
+        """prefix_len: tokens before the tree, fewer where the context is short."""
         self._package = package
+        self._prefix_len = prefix_len
 
     def fault(self, module: Path, runner: RowsRunner, width: int) -> str | None:
         """What is wrong with the module that a runner has, and no other; None where nothing is.
 
         module: its file, by whose contents a good verdict is kept.
         """
-        kept = self._verdict_path(module, runner.provider)
+        kept = self._verdict_path(module, runner)
         if os.access(kept, os.F_OK):
             return None
         tree = self.tree(width)
@@ -99,24 +101,27 @@ class ModuleCheck:
     def _prefix(self) -> SlotContents:
         """A text's rows as ONNX Runtime computes them, so that all differences come of one pass."""
         target = RowsTarget(self._reference)
-        cache = target.new_cache(1, _PREFIX_LEN)
-        num_tokens = max(1, min(_PREFIX_LEN, self._package.manifest.max_context // 2))
-        token_ids = self._token_ids(num_tokens)
-        target.forward(cache, Pass(0, [DraftTree.chain(token_ids)], [[0]]))
-        cache.commit(0, list(range(num_tokens)))
-        return cache.read_slot(0, num_tokens)
+        cache = target.new_cache(1, self._prefix_len)
+        max_context = self._package.manifest.max_context
+        least = max(1, min(_PREFIX_LEN, max_context // 2))
+        token_ids = self._token_ids(max(least, min(self._prefix_len, max_context - _CHUNK)))
+        for start in range(0, len(token_ids), _CHUNK):
+            part = token_ids[start : start + _CHUNK]
+            target.forward(cache, Pass(0, [DraftTree.chain(part)], [[0]]))
+            cache.commit(0, list(range(len(part))))
+        return cache.read_slot(0, len(token_ids))
 
     def _token_ids(self, number: int) -> list[int]:
         drawn = np.random.Generator(np.random.Philox(_SEED))
         return [int(each) for each in drawn.integers(self._package.manifest.vocab_size, size=number)]
 
-    def _verdict_path(self, module: Path, provider: str) -> Path:
+    def _verdict_path(self, module: Path, runner: RowsRunner) -> Path:
         weights = sorted(entry.sha256 for entry in self._package.manifest.model_files.values())
         facts = [
             hashlib.sha256(module.read_bytes()).hexdigest(),
             processor_name(),
-            runtime_version(),
-            provider,
+            *runner.pass_facts,
+            runner.provider,
             weights,
         ]
         return cache_folder() / "iree" / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:24]}.good"

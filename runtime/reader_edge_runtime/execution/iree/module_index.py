@@ -7,12 +7,15 @@ from typing import Any
 from reader_edge_runtime.errors import PackageError
 from reader_edge_runtime.execution.iree.target_machine import TARGETS
 from reader_edge_runtime.execution.onnxruntime.graph_contract import input_tensors, output_tensors
-from reader_edge_runtime.package.manifest import ROW_ATTENTIONS, WEIGHTS_NAME, Manifest
+from reader_edge_runtime.package.manifest import WEIGHTS_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 
 INDEX_NAME = "iree.json"
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)  # of passes that there is MLIR for: nodes, and rows that they report on
 COMPILED_WIDTHS = (1, 8)  # those that an export compiles
+
+DEVICE_WIDTHS = (1, 8, 32)  # likewise on devices, where padding takes little time and a size much to compile
+LEAST_VISIBLE = 256  # KV rows that passes on devices see, the others padded to powers of two; an export compiles these
 
 _MAX_BYTES = 1 << 24
 _MAX_MODULE_BYTES = 1 << 28  # of MLIR, or of a module, which hold no weights and are read whole
@@ -54,15 +57,17 @@ def mlir_name(width: int) -> str:
     return f"iree-{width}.mlir"
 
 
-def module_name(width: int) -> str:
-    return f"iree-{width}.vmfb"
+def module_name(width: int, num_visible: int | None = None) -> str:
+    """num_visible: KV rows that its passes see, where their number is fixed."""
+    return f"iree-{width}.vmfb" if num_visible is None else f"iree-{width}-{num_visible}.vmfb"
 
 
 def _checked(fields: Any, manifest: Manifest) -> ModuleIndex:
     """Raises ValueError, KeyError or TypeError for anything that an export does not write."""
     if fields["format_version"] != 1 or fields["target"] not in TARGETS:
         raise ValueError(f"format {fields['format_version']!r:.20}, target {fields['target']!r:.20}")
-    if manifest.attention not in ROW_ATTENTIONS or manifest.kv_dtype != "float32" or manifest.has_states:
+    is_fp32 = manifest.precision == "fp32" and manifest.kv_dtype == "float32"
+    if manifest.attention != TARGETS[fields["target"]].attention or not is_fp32 or manifest.has_states:
         raise ValueError(f"{manifest.attention} attention, {manifest.kv_dtype} cache")
     if not isinstance(fields["compiler"], str) or not fields["compiler"].isprintable():
         raise ValueError("compiler")
@@ -85,6 +90,6 @@ def _checked(fields: Any, manifest: Manifest) -> ModuleIndex:
 
 def _check_sizes(manifest: Manifest) -> None:
     """Raises ValueError for a file that is too large to be read whole."""
-    for name in (each for width in WIDTHS for each in (mlir_name(width), module_name(width))):
-        if name in manifest.files and manifest.files[name].num_bytes > _MAX_MODULE_BYTES:
+    for name, entry in manifest.files.items():
+        if name.startswith("iree-") and entry.num_bytes > _MAX_MODULE_BYTES:
             raise ValueError(f"{name} is too large")

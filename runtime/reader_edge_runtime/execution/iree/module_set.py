@@ -7,27 +7,19 @@ module, or several passes of a narrower one.
 import os
 import threading
 import warnings
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from reader_edge_runtime.atomic_file import new_file, write_failure, write_file
+from reader_edge_runtime.atomic_file import write_file
 from reader_edge_runtime.errors import ProviderError, ReaderEdgeError
-from reader_edge_runtime.execution.iree.compilation import compile_module, module_key
 from reader_edge_runtime.execution.iree.iree_device import IreeDevice, IreeModule
 from reader_edge_runtime.execution.iree.iree_runner import IreeRunner
 from reader_edge_runtime.execution.iree.module_check import ModuleCheck
-from reader_edge_runtime.execution.iree.module_index import (
-    COMPILED_WIDTHS,
-    WIDTHS,
-    ModuleIndex,
-    mlir_name,
-    module_name,
-)
+from reader_edge_runtime.execution.iree.module_files import ModuleFiles
+from reader_edge_runtime.execution.iree.module_index import COMPILED_WIDTHS, WIDTHS, ModuleIndex, module_name
 from reader_edge_runtime.execution.iree.target_machine import TargetMachine
 from reader_edge_runtime.execution.iree.wheel import compiler_version
-from reader_edge_runtime.machine.cache_folder import cache_folder
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 
@@ -43,6 +35,7 @@ class ModuleSet:
         self._package = package
         self._index = index
         self._target = target
+        self._files = ModuleFiles(package, index, target)
         self._device = self._opened(threads)
         self._modules: dict[int, IreeModule] = {}
         self._compiled: dict[int, Path] = {}  # in the background, and not loaded yet
@@ -50,9 +43,9 @@ class ModuleSet:
         self._thread: threading.Thread | None = None
         check = ModuleCheck(package)  # not kept: it may hold the package once more
         for width in WIDTHS:
-            if self._is_shipped(width):
+            if self._files.is_shipped(width):
                 self._add(width, package.path(module_name(width)), check)
-            elif (kept := self._kept(width)) is not None:
+            elif (kept := self._files.kept(width)) is not None:
                 try:
                     self._add(width, kept, check)
                 except ProviderError:  # spoilt since it was compared: it is compiled again when it is missed
@@ -61,7 +54,7 @@ class ModuleSet:
         if not self._modules:
             warnings.warn(f"Compiling for {target.name}, once: this may take a minute.", stacklevel=2)
             for width in COMPILED_WIDTHS:
-                self._compile(width, False, partial(self._add, width, check=check))
+                self._files.compiled(width, partial(self._add, width, check=check))
         self.runner = IreeRunner(package.manifest, index, self._device, self._modules, self._miss)
 
     def _add(self, width: int, path: Path, check: ModuleCheck) -> None:
@@ -72,35 +65,6 @@ class ModuleSet:
         if fault is not None:
             raise ProviderError(f"The module of {width} for {self._target.name} is wrong: {fault}. Use --provider cpu.")
         self._modules[width] = module
-
-    def _is_shipped(self, width: int) -> bool:
-        return self._target.name == self._index.target and module_name(width) in self._package.manifest.files
-
-    def _kept(self, width: int) -> Path | None:
-        """A module that was compiled here."""
-        if compiler_version() is None:
-            return None
-        path = self._cached(width)
-        return path if os.access(path, os.R_OK) and path.is_file() else None
-
-    def _cached(self, width: int) -> Path:
-        key = module_key(self._package.path(mlir_name(width)), self._target)
-        return cache_folder() / "iree" / f"{key}.vmfb"
-
-    def _compile(self, width: int, is_aside: bool, check: Callable[[Path], None]) -> Path:
-        """Compile a module, and keep it where `check` does not raise."""
-        path = self._cached(width)
-        module = compile_module(self._package.path(mlir_name(width)), self._target, is_aside)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with new_file(path) as file:
-                file.write(module)
-                file.flush()
-                check(Path(file.name))
-        except OSError as error:
-            elsewhere = "set XDG_CACHE_HOME to a folder that can be written"
-            raise ProviderError(write_failure(path, error, elsewhere=elsewhere)) from error
-        return path
 
     def _miss(self, width: int) -> None:
         """Have a width compiled, and load what has been."""
@@ -127,14 +91,14 @@ class ModuleSet:
     def _compile_aside(self, width: int) -> None:
         """In a thread: compile, compare, and hand over."""
         try:
-            self._compiled[width] = self._compile(width, True, partial(self._compare, width))
+            self._compiled[width] = self._files.compiled(width, partial(self._compare, width), is_aside=True)
         except ReaderEdgeError as error:
             warnings.warn(str(error), stacklevel=2)
 
     def _compare(self, width: int, path: Path) -> None:
         """On a device of its own; what is refused is not compiled again. Raises ProviderError."""
         device, least = self._opened(1), min(self._modules)
-        of_least = self._package.path(module_name(least)) if self._is_shipped(least) else self._kept(least)
+        of_least = self._package.path(module_name(least)) if self._files.is_shipped(least) else self._files.kept(least)
         manifest, index = self._package.manifest, self._index
         alone = IreeRunner(manifest, index, device, {width: device.load(path)})
         known = IreeRunner(manifest, index, device, {least: device.load(of_least or path)})
@@ -149,7 +113,7 @@ class ModuleSet:
 
     def _refusal(self, width: int) -> Path:
         """A file that is there where a module of this width was refused."""
-        return self._cached(width).with_suffix(".refused")
+        return self._files.cached(width).with_suffix(".refused")
 
     def _opened(self, threads: int) -> IreeDevice:
         weights = self._package.path(WEIGHTS_NAME)

@@ -5,7 +5,19 @@ from dataclasses import dataclass
 
 from reader_edge_runtime.machine.processor import processor_flags
 
-_ON_CPU = ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu")
+# Without the last one the sums of exact attention become fp32, silently.
+_ON_CPU = (
+    "--iree-hal-target-device=local",
+    "--iree-hal-local-target-device-backends=llvm-cpu",
+    "--iree-input-demote-f64-to-f32=false",
+)
+# Vulkan promises neither int64 nor float64, and no more than 16 KiB of shared memory, which fused reductions pass.
+_ON_DEVICE = (
+    "--iree-input-demote-i64-to-i32",
+    "--iree-input-demote-f64-to-f32",
+    "--iree-dispatch-creation-enable-aggressive-fusion=false",
+)
+PROCESSOR_ATTENTION = "portable-exact"
 _V3 = {"avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"}
 _V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 
@@ -24,6 +36,16 @@ class TargetMachine:
     needs: frozenset[str] = frozenset()
 
     @property
+    def is_device(self) -> bool:
+        """Whether modules run on something else than the processor: their passes see fixed numbers of KV rows."""
+        return self.machine is None
+
+    @property
+    def attention(self) -> str:
+        """Of packages for it: a device need not have float64, in which exact sums are."""
+        return "portable" if self.is_device else PROCESSOR_ATTENTION
+
+    @property
     def is_here(self) -> bool:
         """Whether this machine has such a processor, as far as it tells; true of devices, which are asked later."""
         if self.machine is None:
@@ -38,7 +60,7 @@ def _x86_64(name: str, needs: set[str]) -> TargetMachine:
 
 
 def _device(name: str, driver: str, *flags: str) -> TargetMachine:
-    return TargetMachine(name, (f"--iree-hal-target-device={driver}", *flags), driver)
+    return TargetMachine(name, (f"--iree-hal-target-device={driver}", *_ON_DEVICE, *flags), driver)
 
 
 TARGETS = {
@@ -47,6 +69,10 @@ TARGETS = {
         _x86_64("x86-64-v4", _V4),
         _x86_64("x86-64-v3", _V3),
         TargetMachine("aarch64", (*_ON_CPU, "--iree-llvmcpu-target-triple=aarch64-linux-gnu"), machine="aarch64"),
+        _device("vulkan", "vulkan"),
+        _device("cuda", "cuda", "--iree-cuda-target=sm_75"),
+        _device("rocm", "hip", "--iree-rocm-target=gfx1100"),
+        _device("metal", "metal"),
     )
 }
 

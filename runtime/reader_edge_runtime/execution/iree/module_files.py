@@ -1,0 +1,55 @@
+"""A package's modules as files: those that it ships, and those that were compiled here, in the user's cache folder."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from reader_edge_runtime.atomic_file import new_file, write_failure
+from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.execution.iree.compilation import compile_module, module_key
+from reader_edge_runtime.execution.iree.module_index import ModuleIndex, mlir_name, module_name
+from reader_edge_runtime.execution.iree.target_machine import TargetMachine
+from reader_edge_runtime.execution.iree.wheel import compiler_version
+from reader_edge_runtime.machine.cache_folder import cache_folder
+from reader_edge_runtime.package.model_package import ModelPackage
+
+
+class ModuleFiles:
+    """Those for one target. num_visible: KV rows that passes see, of devices alone."""
+
+    def __init__(self, package: ModelPackage, index: ModuleIndex, target: TargetMachine) -> None:
+        self._package = package
+        self._index = index
+        self._target = target
+
+    def is_shipped(self, width: int, num_visible: int | None = None) -> bool:
+        is_for_it = self._target.name == self._index.target
+        return is_for_it and module_name(width, num_visible) in self._package.manifest.files
+
+    def kept(self, width: int, num_visible: int | None = None) -> Path | None:
+        """A module that was compiled here."""
+        if compiler_version() is None:
+            return None
+        path = self.cached(width, num_visible)
+        return path if os.access(path, os.R_OK) and path.is_file() else None
+
+    def compiled(
+        self, width: int, check: Callable[[Path], None], num_visible: int | None = None, is_aside: bool = False
+    ) -> Path:
+        """Compile a module, and keep it where `check` does not raise. Raises ProviderError or InstallationError."""
+        path = self.cached(width, num_visible)
+        module = compile_module(self._package.path(mlir_name(width)), self._target, num_visible, is_aside)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with new_file(path) as file:
+                file.write(module)
+                file.flush()
+                check(Path(file.name))
+        except OSError as error:
+            elsewhere = "set XDG_CACHE_HOME to a folder that can be written"
+            raise ProviderError(write_failure(path, error, elsewhere=elsewhere)) from error
+        return path
+
+    def cached(self, width: int, num_visible: int | None = None) -> Path:
+        key = module_key(self._package.path(mlir_name(width)), self._target, num_visible)
+        return cache_folder() / "iree" / f"{key}.vmfb"
