@@ -37,7 +37,7 @@ class Surroundings:
     def here(cls) -> "Surroundings":
         try:
             cache = cache_folder()
-        except ConfigError:  # told of by a check
+        except ConfigError:  # check_cache reports it
             cache = None
         return cls(
             root=Path("/"),

@@ -29,15 +29,13 @@ class Provider:
     obstacle: why it cannot be had on this machine, one sentence with the remedy; None where nothing is known to be
     missing. suits: whether a package is made for it. open: load a package with so many threads, with native kernels or
     without, and whether its passes come between another model's; raises ProviderError. is_installed: whether this
-    installation was made for it, so that an obstacle is a fault and no mere absence. waits_to_be_asked: whether it runs
-    nothing unless its name is given.
+    installation was made for it, so that an obstacle is a fault and no mere absence.
     """
 
     obstacle: Callable[[], str | None]
     suits: Callable[[ModelPackage], bool]
     open: Callable[[ModelPackage, int, bool, bool], Target]
     is_installed: Callable[[], bool] = lambda: False
-    waits_to_be_asked: bool = False
 
 
 # By the names that options and configs have. The first that suits a package and is to be had runs it, unless another
@@ -66,9 +64,13 @@ PROVIDERS = {
         suits=lambda package: COMMIT_NAME in package.manifest.files and package.manifest.attention == "fast",
         open=lambda package, threads, uses_native, is_aside: TensorRtTarget.open(package, threads),
         is_installed=has_tensorrt,
-        waits_to_be_asked=True,
     ),
 }
+
+
+def preferred(package: ModelPackage) -> str:
+    """The name of the provider that runs a package where nothing is missing and none is asked for."""
+    return next(name for name, each in PROVIDERS.items() if each.suits(package))
 
 
 def open_target(package: ModelPackage, config: EngineConfig, is_aside: bool = False) -> Target:
@@ -77,8 +79,7 @@ def open_target(package: ModelPackage, config: EngineConfig, is_aside: bool = Fa
     is_aside: its passes come between those of another model.
     """
     if config.provider is None:
-        offered = (each for each in PROVIDERS.values() if not each.waits_to_be_asked and each.suits(package))
-        found = next(each for each in offered if each.obstacle() is None)
+        found = next(each for each in PROVIDERS.values() if each.suits(package) and each.obstacle() is None)
     else:
         found = PROVIDERS[config.provider]
         obstacle = found.obstacle() if found.suits(package) else None  # it opens no other package, and says why

@@ -97,16 +97,18 @@ def test_long_prompts_are_scored_in_smaller_chunks_where_scores_are_doubles(expo
 
 def test_decoding_on_a_device_emits_what_the_host_emits(package: ModelPackage) -> None:
     """Drafting, commits that move rows, and a batch whose slots change places."""
-    answers = []
-    for target in (DeviceTarget.open_on(package, "cpu", 1), HostTarget.open(package, 1)):
-        decoder = Decoder(target, RetrievalDrafter(DraftConfig()).wait(), EngineConfig(max_batch=2))
-        sequences = [
-            decoder.submit(prompt, GenerationConfig(max_tokens=size, ignores_eos=True))
-            for prompt, size in zip([*PROMPTS, PROMPTS[0]], (30, 12, 20), strict=True)
-        ]
-        decoder.finish(*sequences)
-        answers.append([sequence.output_token_ids for sequence in sequences])
-    assert answers[0] == answers[1]
+    assert decoded(DeviceTarget.open_on(package, "cpu", 1)) == decoded(HostTarget.open(package, 1))
+
+
+def decoded(target: Target) -> list[list[int]]:
+    """Answers of several lengths, more than a batch holds."""
+    decoder = Decoder(target, RetrievalDrafter(DraftConfig()).wait(), EngineConfig(max_batch=2))
+    sequences = [
+        decoder.submit(prompt, GenerationConfig(max_tokens=size, ignores_eos=True))
+        for prompt, size in zip([*PROMPTS, PROMPTS[0]], (30, 12, 20), strict=True)
+    ]
+    decoder.finish(*sequences)
+    return [sequence.output_token_ids for sequence in sequences]
 
 
 def test_a_size_that_comes_again_is_captured_once(exported: Exported) -> None:

@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig
-from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.device.buckets import padding_rows
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
@@ -18,9 +15,9 @@ from reader_edge_runtime.execution.onnxruntime.tensorrt.tensorrt_target import T
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass
 from tests.export.exported.played_engines import PlayedEngines
+from tests.export.exported.test_device_target import decoded
 from tests.tiny_models import MAX_CONTEXT
 
-PROMPTS = [[5, 9, 13, 21, 34, 55, 89], [7, 11, 200]]
 ROWS = padding_rows(MAX_CONTEXT)
 
 
@@ -30,16 +27,7 @@ def package(exported: Callable[..., Path]) -> ModelPackage:
 
 
 def test_decoding_emits_what_the_host_emits(package: ModelPackage) -> None:
-    answers = []
-    for target in (PlayedEngines(package).target(), HostTarget.open(package, 1)):
-        decoder = Decoder(target, RetrievalDrafter(DraftConfig()).wait(), EngineConfig(max_batch=2))
-        sequences = [
-            decoder.submit(prompt, GenerationConfig(max_tokens=size, ignores_eos=True))
-            for prompt, size in zip([*PROMPTS, PROMPTS[0]], (30, 12, 20), strict=True)
-        ]
-        decoder.finish(*sequences)
-        answers.append([sequence.output_token_ids for sequence in sequences])
-    assert answers[0] == answers[1]
+    assert decoded(PlayedEngines(package).target()) == decoded(HostTarget.open(package, 1))
 
 
 def test_caches_of_one_size_share_an_engine_and_another_size_has_its_own(package: ModelPackage) -> None:

@@ -193,7 +193,7 @@ def test_a_forked_process_lets_go_of_a_target_without_waiting_for_its_threads(pa
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     call = [sys.executable, "-c", _FORK, str(package.folder)]
     done = subprocess.run(call, env=environment, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")  # at its end nothing is told of either
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")  # neither process prints anything at its end
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 4096])

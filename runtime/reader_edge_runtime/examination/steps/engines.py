@@ -18,7 +18,7 @@ from reader_edge_runtime.examination.steps.memory import check_memory
 from reader_edge_runtime.examination.steps.package import check_package
 from reader_edge_runtime.examination.steps.passes import check_passes
 from reader_edge_runtime.examination.steps.providers import check_provider
-from reader_edge_runtime.execution.providers import PROVIDERS
+from reader_edge_runtime.execution.providers import PROVIDERS, preferred
 from reader_edge_runtime.machine.free_memory import free_bytes
 from reader_edge_runtime.package.model_package import ModelPackage
 
@@ -47,7 +47,8 @@ def main(folder: Path, skipped: list[str]) -> None:
 def steps(folder: Path, package: ModelPackage | None) -> dict[str, Step]:
     """By their names, what takes longer later. package: None where it cannot be opened; then no more is asked of it."""
     taken: dict[str, Step] = {"kernels": check_kernels}
-    taken |= {name: partial(check_provider, name, provider, package) for name, provider in PROVIDERS.items()}
+    own = None if package is None else preferred(package)
+    taken |= {name: partial(check_provider, name, each, name == own) for name, each in PROVIDERS.items()}
     taken["package"] = partial(check_package, folder)
     if package is None:
         return taken

@@ -35,7 +35,7 @@ def check_passes(package: ModelPackage, measure_rate: Callable[[int, float], flo
         yield told_widths(report, package.manifest.attention == "exact")
         yield told_cost(kept_cost(settled, 0, 1))
         yield from _told_speed(package, target, measure_rate)
-    except (InstallationError, MemoryShortageError):  # told of kernels and memory already
+    except (InstallationError, MemoryShortageError):  # the steps of kernels and memory reported it
         return
     except ProviderError as error:
         yield failed_opening(str(error))

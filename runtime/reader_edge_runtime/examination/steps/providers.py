@@ -5,11 +5,10 @@ from dataclasses import replace
 
 from reader_edge_runtime.examination.finding import Finding, Severity
 from reader_edge_runtime.execution.providers import Provider
-from reader_edge_runtime.package.model_package import ModelPackage
 
 
-def check_provider(name: str, provider: Provider, package: ModelPackage | None) -> Iterator[Finding]:
-    """Whether a provider is to be had.
+def check_provider(name: str, provider: Provider, is_preferred: bool) -> Iterator[Finding]:
+    """Whether a provider is to be had. is_preferred: it is the package's own.
 
     An obstacle is a fault where the installation, or the package, was made for it, else worth knowing.
     """
@@ -17,8 +16,7 @@ def check_provider(name: str, provider: Provider, package: ModelPackage | None) 
     if obstacle is None:
         yield Finding(name, Severity.WELL, f"--provider {name} has what it needs.")
         return
-    is_default = package is not None and provider.suits(package) and not provider.waits_to_be_asked
-    is_wanted = is_default or provider.is_installed()
+    is_wanted = is_preferred or provider.is_installed()
     found = Finding.of_error(name, Severity.SLOWER, obstacle)
     if not is_wanted:
         found = replace(found, severity=Severity.NOTE, remedy=f"If you want it: {found.remedy}")

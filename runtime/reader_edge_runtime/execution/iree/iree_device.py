@@ -30,7 +30,7 @@ _OPEN: "WeakSet[_Closable]" = WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """What is IREE's and still there when Python's own objects go is told of on the terminal, at length."""
+    """IREE prints a long report of each of its objects that outlives Python's."""
     for each in list(_OPEN):
         each.close()
 

@@ -21,7 +21,8 @@ Modules = Mapping[int, IreeModule]  # by the width of their passes
 class IreeRunner:
     """Passes are padded to the width of a module, which reports on as many rows.
 
-    modules: those that there are, one at least. missed: told of each width that a pass would have had, and may add it.
+    modules: those that there are, one at least. missed: called with each width that a pass would
+    have had and that is not there; it may add it.
     """
 
     pass_sizes: tuple[int, ...] = ()

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.execution.inputs import Inputs
 from reader_edge_runtime.execution.onnxruntime.graph_contract import check_contract
 from reader_edge_runtime.execution.onnxruntime.session import run_bound
@@ -22,16 +21,13 @@ class RowsSession:
         self._outputs = [node.name for node in session.get_outputs()]
         self._new_rows = dict(zip(manifest.past_names(), manifest.present_names(), strict=True))
 
-    def run(self, inputs: Inputs, past: Mapping[str, Array | ort.OrtValue]) -> RowsResult:
+    def run(self, inputs: Inputs, past: Mapping[str, ort.OrtValue]) -> RowsResult:
         """past: float32 (1, H, S, D) of each tensor, S at least what masks cover. Raises ProviderError."""
         binding = self._session.io_binding()
         for name, array in inputs.items():
             binding.bind_cpu_input(name, array)
         for name, rows in past.items():
-            if isinstance(rows, ort.OrtValue):
-                binding.bind_ortvalue_input(name, rows)
-            else:
-                binding.bind_cpu_input(name, rows)
+            binding.bind_ortvalue_input(name, rows)
         for name in self._outputs:
             binding.bind_output(name)
         run_bound(self._session, binding)

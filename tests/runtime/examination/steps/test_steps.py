@@ -22,7 +22,7 @@ from reader_edge_runtime.examination.steps.passes import (
 )
 from reader_edge_runtime.examination.steps.providers import check_provider
 from reader_edge_runtime.execution.onnxruntime.placement import nodes_elsewhere
-from reader_edge_runtime.execution.providers import PROVIDERS, Provider
+from reader_edge_runtime.execution.providers import PROVIDERS, Provider, preferred
 from reader_edge_runtime.measuring.pass_cost import PassCost
 from reader_edge_runtime.measuring.width_probe import WidthReport
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -30,28 +30,32 @@ from reader_edge_runtime.package.model_package import ModelPackage
 OBSTACLE = "The library libcublas.so.13 is missing: pip install 'reader-edge[gpu]' brings it."
 
 
-def provider(obstacle: str | None, suits: bool = False, is_installed: bool = False) -> Provider:
-    return replace(
-        PROVIDERS["cpu"], obstacle=lambda: obstacle, suits=lambda package: suits, is_installed=lambda: is_installed
-    )
+def provider(obstacle: str | None, is_installed: bool = False) -> Provider:
+    return replace(PROVIDERS["cpu"], obstacle=lambda: obstacle, is_installed=lambda: is_installed)
 
 
-def test_an_obstacle_is_a_fault_only_of_what_is_wanted(demo_folder: Path) -> None:
-    package = ModelPackage.open(demo_folder)
+def test_an_obstacle_is_a_fault_only_of_what_is_wanted() -> None:
     cases = [
-        (provider(None, is_installed=True), package, Severity.WELL),
-        (provider(OBSTACLE), package, Severity.NOTE),
-        (provider(OBSTACLE, suits=True), None, Severity.NOTE),
-        (provider(OBSTACLE, suits=True), package, Severity.SLOWER),
-        (replace(provider(OBSTACLE, suits=True), waits_to_be_asked=True), package, Severity.NOTE),
-        (provider(OBSTACLE, is_installed=True), None, Severity.SLOWER),
+        (provider(None, is_installed=True), True, Severity.WELL),
+        (provider(OBSTACLE), False, Severity.NOTE),
+        (provider(OBSTACLE), True, Severity.SLOWER),
+        (provider(OBSTACLE, is_installed=True), False, Severity.SLOWER),
     ]
-    for each, opened, severity in cases:
-        (found,) = check_provider("device", each, opened)
+    for each, is_preferred, severity in cases:
+        (found,) = check_provider("device", each, is_preferred)
         assert found.severity == severity
         assert found.remedy.startswith("If you want it: ") == (severity == Severity.NOTE)
     assert found.sentence == "The library libcublas.so.13 is missing."
     assert found.remedy == "pip install 'reader-edge[gpu]' brings it."
+
+
+def test_a_package_is_of_the_first_provider_that_it_suits(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = ModelPackage.open(demo_folder)
+    assert preferred(package) == "cpu"
+    monkeypatch.setitem(PROVIDERS, "tensorrt", replace(PROVIDERS["tensorrt"], suits=lambda package: True))
+    assert preferred(package) == "cpu"  # which asks before those behind it
+    monkeypatch.setitem(PROVIDERS, "cuda", replace(PROVIDERS["cuda"], suits=lambda package: True))
+    assert preferred(package) == "cuda"
 
 
 def test_every_registered_engine_is_asked_and_a_missing_package_stops_none(demo_folder: Path) -> None:

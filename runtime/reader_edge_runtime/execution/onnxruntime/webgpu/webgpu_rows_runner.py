@@ -16,7 +16,7 @@ from reader_edge_runtime.execution.onnxruntime.host.kv_slab import KvArray
 from reader_edge_runtime.execution.onnxruntime.rows_session import RowsSession
 from reader_edge_runtime.execution.onnxruntime.session import check_placement, load_on_devices, session_options
 from reader_edge_runtime.execution.onnxruntime.webgpu.plugin import WEBGPU, devices, plugin_version
-from reader_edge_runtime.execution.onnxruntime.wheel import INSTALLED_WHEEL
+from reader_edge_runtime.execution.onnxruntime.wheel import INSTALLED_WHEEL, ort
 from reader_edge_runtime.execution.rows.rows_runner import RowsResult
 from reader_edge_runtime.execution.rows.rows_target import RowsTarget
 from reader_edge_runtime.package.manifest import GRAPH_NAME
@@ -52,7 +52,7 @@ class WebGpuRowsRunner:
     def run(self, inputs: Inputs, bound: Mapping[str, KvArray]) -> RowsResult:
         num_visible = inputs["tree_mask"].shape[-1]
         seen = {name: np.ascontiguousarray(rows[:, :, :num_visible]) for name, rows in bound.items()}
-        return self._session.run(inputs, seen)
+        return self._session.run(inputs, {name: ort.OrtValue.ortvalue_from_numpy(rows) for name, rows in seen.items()})
 
 
 def suits_webgpu(package: ModelPackage) -> bool:
