@@ -1,0 +1,113 @@
+"""What the networks of all formats share: their inputs, their vocabulary, and attention that is handed in."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from copy import copy
+from typing import Any, NamedTuple
+
+import torch
+from transformers import AttentionInterface, PretrainedConfig, PreTrainedModel
+from transformers.models.llama import modeling_llama
+from transformers.models.qwen3 import modeling_qwen3
+from transformers.models.qwen3_5 import modeling_qwen3_5
+from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe
+
+# (attention module, query (B, Hq, N, D), key (B, H, N, D), value (B, H, N, D)) -> (B, N, Hq, D); the module tells
+# `layer_idx` and `scaling`. What nodes see, and keys of earlier ones, are the callable's own affair.
+Attend = Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+_ATTENTION_NAME = "reader_edge_handed"
+
+
+class Heard(NamedTuple):
+    """read: what the logit head reads (B, N, E). next_states: what children take as their own states (B, N, E)."""
+
+    read: torch.Tensor
+    next_states: torch.Tensor
+
+
+class LayerClasses(NamedTuple):
+    """transformers' parts of a kind of decoder."""
+
+    layer: Any
+    norm: Any
+    rotary: Any
+
+
+def layer_classes(model_type: str) -> LayerClasses:
+    """Of a config's model type, one of those that the formats allow."""
+    module, name = {
+        "llama": (modeling_llama, "Llama"),
+        "qwen3": (modeling_qwen3, "Qwen3"),
+        "qwen3_5_text": (modeling_qwen3_5, "Qwen3_5"),
+        "qwen3_5_moe_text": (modeling_qwen3_5_moe, "Qwen3_5Moe"),
+    }[model_type]
+    rotary = f"{name}{'Text' if model_type.startswith('qwen3_5') else ''}RotaryEmbedding"
+    return LayerClasses(
+        getattr(module, f"{name}DecoderLayer"), getattr(module, f"{name}RMSNorm"), getattr(module, rotary)
+    )
+
+
+class SpeculatorModule(PreTrainedModel):
+    """The network of a speculator, with the tensor names of the `speculators` package.
+
+    embed_tokens (V, E) and lm_head (Vd, E) may be the target's. d2t: int64 (Vd,), what is added to an id of its own
+    vocabulary for the target's, and t2d: bool (V,), which of the target's it has; None where the vocabulary is the
+    target's.
+    """
+
+    base_model_prefix = ""
+
+    def __init__(self, config: PretrainedConfig, draft_vocab_size: int) -> None:
+        super().__init__(config)
+        self.config: Any = copy(config)
+        self.config._attn_implementation = _ATTENTION_NAME
+        self.embed_tokens: torch.nn.Embedding = torch.nn.Embedding(config.vocab_size, config.hidden_size)
+        self.lm_head: torch.nn.Linear = torch.nn.Linear(config.hidden_size, draft_vocab_size, bias=False)
+        self.d2t: torch.Tensor | None
+        self.t2d: torch.Tensor | None
+        is_smaller = draft_vocab_size != config.vocab_size
+        self.register_buffer("d2t", torch.zeros(draft_vocab_size, dtype=torch.long) if is_smaller else None)
+        self.register_buffer("t2d", torch.zeros(config.vocab_size, dtype=torch.bool) if is_smaller else None)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        position_ids: torch.Tensor,
+        target_states: torch.Tensor,
+        own_states: torch.Tensor,
+        attend: Attend,
+    ) -> Heard:
+        """Ids and positions (B, N) of nodes, the first N1 of which have states of the target (B, N1, J * E_target), and
+        the others the next states of their parents (B, N2, E).
+        """
+        states = torch.cat([self.joined(target_states), own_states], dim=1)
+        return self.step(input_ids, position_ids, states, attend)
+
+    @abstractmethod
+    def joined(self, target_states: torch.Tensor) -> torch.Tensor:
+        """States of the target (B, N, J * E_target) as this network has states (B, N, E)."""
+
+    @abstractmethod
+    def step(self, input_ids: torch.Tensor, position_ids: torch.Tensor, states: torch.Tensor, attend: Attend) -> Heard:
+        """What is heard of nodes, ids and positions (B, N), by the states before them (B, N, E)."""
+
+    def get_input_embeddings(self) -> torch.nn.Embedding:
+        return self.embed_tokens
+
+    def get_output_embeddings(self) -> torch.nn.Linear:
+        return self.lm_head
+
+    @property
+    def target_ids(self) -> torch.Tensor | None:
+        """The target's ids (Vd,) of its own vocabulary; None where they are the same."""
+        return None if self.d2t is None else self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
+
+
+def _handed(
+    module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _: object, *, attend: Attend, **__: object
+) -> tuple[torch.Tensor, None]:
+    return attend(module, query, key, value), None
+
+
+AttentionInterface.register(_ATTENTION_NAME, _handed)
