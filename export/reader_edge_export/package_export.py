@@ -28,6 +28,7 @@ from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.tokenizer import check_chat_template, text_tokenizer, write_tokenizer
 from reader_edge_export.stages import Stages
 from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
+from reader_edge_export.trace.layer_states import default_state_ids
 from reader_edge_export.trace.layered_model import LayeredModel
 from reader_edge_export.trace.tracing import TracedLayer, package_layers
 from reader_edge_export.trace.tree_config import attention_layers, sliding_window_of, trace_model
@@ -95,7 +96,8 @@ class PackageExport:
             is_calibrated = self._recall(journal, model, calibration)
             check_room(self._folder, PackageSize.of(model, self._options))
             with self._stages.enter("tracing"):
-                layers = trace_model(model, self._source.max_context, work / "traced.onnx")
+                state_ids = self._state_ids(model)
+                layers = trace_model(model, self._source.max_context, work / "traced.onnx", state_ids)
                 self._source.check_layers(layers)
             if self._options.precision in QUANTIZED_PRECISIONS and kept.needs_calibration and not is_calibrated:
                 with self._stages.enter("calibrating"):
@@ -121,7 +123,7 @@ class PackageExport:
             if self._options.engine == IREE:
                 self._write_mlir(work)
             with self._stages.enter("naming the files"):
-                manifest = self._manifest(model, tokenizer, layers, kept, files)
+                manifest = self._manifest(model, tokenizer, layers, kept, files, state_ids)
             if self._options.engine == IREE:
                 with self._stages.enter("comparing modules"):
                     check_modules(ModelPackage(self._folder, manifest))
@@ -169,6 +171,11 @@ class PackageExport:
         if self._options.precision == "int4":
             measure_sensitivity(layered, sequences, calibration)
 
+    def _state_ids(self, model: SourceModel) -> tuple[int, ...]:
+        """What the graph reports for speculators; only the attention that CPUs run by default has outputs to spare."""
+        is_reported = self._options.attention == "exact" and not self._options.is_for_devices
+        return default_state_ids(int(model.skeleton.config.num_hidden_layers)) if is_reported else ()
+
     def _manifest(
         self,
         model: SourceModel,
@@ -176,6 +183,7 @@ class PackageExport:
         layers: list[TracedLayer],
         kept: KeptTypes,
         files: Mapping[str, FileEntry],
+        state_ids: tuple[int, ...],
     ) -> Manifest:
         attention = attention_layers(layers)[0]
         eos_token_ids, bos_token_id = self._source.special_token_ids(tokenizer)
@@ -209,6 +217,7 @@ class PackageExport:
             num_experts=model.num_experts,
             num_experts_per_token=model.num_experts_per_token,
             hidden_size=None if self._options.is_for_devices else hidden_size_of(model.skeleton),
+            state_ids=state_ids,
         )
 
 

@@ -130,7 +130,7 @@ class ScoredTree:
 
     tree: as it was scored. rows: the R nodes. root: position of the tree's root in the request's text.
     top_ids: int64 (R, K), best first; top_logits: float32 (R, K), which may hold infinities and NaN.
-    hidden_states: float32 (R, E), None where nobody asked for them.
+    hidden_states: float32 (R, E), None where nobody asked for them. layer_states: float32 (N, J, E), as these.
     The arrays belong to this value: no later pass overwrites them.
     vocab_size: of the target. Raises DraftError for ids outside it, since compiled drafting looks ids up unchecked.
     """
@@ -142,6 +142,7 @@ class ScoredTree:
     top_logits: Float32Array
     vocab_size: InitVar[int]
     hidden_states: Float32Array | None = None
+    layer_states: Float32Array | None = None
 
     def __post_init__(self, vocab_size: int) -> None:
         shape = self.top_ids.shape

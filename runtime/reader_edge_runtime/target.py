@@ -18,7 +18,7 @@ class Pass(NamedTuple):
     rows: of each tree, the nodes to report on. R is the longest of them; shorter ones repeat their last.
     num_kept: so many first nodes of each tree, or all of a smaller one, are a chain that will be committed whatever the
     pass says. It moves recurrent states over them for good; a pass whose nodes may all be dropped keeps none.
-    wants_hidden_states: refused with ProviderError by a target whose graph does not report them.
+    wants_hidden_states, wants_layer_states: refused with ProviderError by a target whose graph does not report them.
     """
 
     first_slot: int
@@ -28,6 +28,7 @@ class Pass(NamedTuple):
     wants_log_sum_exp: bool = False
     wants_hidden_states: bool = False
     num_kept: int = 0
+    wants_layer_states: bool = False
 
 
 class ForwardResult(NamedTuple):
@@ -38,6 +39,7 @@ class ForwardResult(NamedTuple):
     log_sum_exp: float32 (B, R), the logarithm of each row's summed exponentials. None unless wanted, and where the
         graph does not compute it; then the logits come instead.
     hidden_states: float32 (B, R, E), valid until the next pass; None unless wanted.
+    layer_states: float32 (J, B, N, E), of all nodes, each of the manifest's `state_ids`; as hidden_states.
     """
 
     top_ids: Int64Array
@@ -45,6 +47,7 @@ class ForwardResult(NamedTuple):
     logits: Float32Array | None = None
     log_sum_exp: Float32Array | None = None
     hidden_states: Float32Array | None = None
+    layer_states: Float32Array | None = None
 
     @property
     def wanted_logits(self) -> Float32Array:
@@ -55,8 +58,9 @@ class ForwardResult(NamedTuple):
 
     def from_row(self, first: int) -> "ForwardResult":
         """The result without its first rows."""
-        logits, log_sum_exp, hidden_states = (None if array is None else array[:, first:] for array in self[2:])
-        return ForwardResult(self.top_ids[:, first:], self.top_logits[:, first:], logits, log_sum_exp, hidden_states)
+        logits, log_sum_exp, hidden_states = (None if array is None else array[:, first:] for array in self[2:5])
+        rows = self.top_ids[:, first:], self.top_logits[:, first:], logits, log_sum_exp, hidden_states
+        return ForwardResult(*rows, self.layer_states)
 
     def log_probability(self, b: int, row: int, token_id: int) -> float:
         """Natural logarithm of what the target gives a token after row (b, row), at temperature 1.
@@ -87,7 +91,9 @@ class ForwardResult(NamedTuple):
     def scored(self, b: int, tree: DraftTree, rows: range, root: int, vocab_size: int) -> ScoredTree:
         """What this pass said of nodes of tree b, whose root is at this position of its text. Raises DraftError."""
         n, hidden_states = len(rows), None if self.hidden_states is None else self.hidden_states[b, : len(rows)].copy()
-        return ScoredTree(tree, rows, root, self.top_ids[b, :n], self.top_logits[b, :n], vocab_size, hidden_states)
+        layer_states = None if self.layer_states is None else self.layer_states[:, b, : len(tree)].swapaxes(0, 1).copy()
+        said = self.top_ids[b, :n], self.top_logits[b, :n]
+        return ScoredTree(tree, rows, root, *said, vocab_size, hidden_states, layer_states)
 
 
 class Target(Protocol):

@@ -141,6 +141,11 @@ class LayeredModel:
             del layer.forward
 
 
+def layers_of(model: PreTrainedModel) -> torch.nn.ModuleList:
+    """A model's layers. Raises UnsupportedArchitectureError where they are not found."""
+    return _base_of(model)[1]
+
+
 def _base_of(model: PreTrainedModel) -> tuple[Any, torch.nn.ModuleList]:
     """The module that runs a model's layers, and these."""
     for module in model.modules():

@@ -31,6 +31,7 @@ LINEAR = "Linear"
 EXPERT_LINEAR = "ExpertLinear"
 EMBEDDING = "Embedding"
 LOGIT_HEAD = "LogitHead"
+LAYER_STATE = "layer_state."  # what names of outputs begin with that are states between layers
 PARAMETER = "parameter"  # attribute: the name of a matrix
 NUM_RANKS = "num_ranks"  # attribute: k
 ATTENTION_SIZES = ("num_heads", "kv_heads", "head_dim")  # attributes of both kinds of attention

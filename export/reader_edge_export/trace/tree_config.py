@@ -17,6 +17,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from reader_edge_export.architectures import SUPPORTED
 from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.trace.layer_states import noted_states, state_name
 from reader_edge_export.trace.paired_rotary import halved_rotary
 from reader_edge_export.trace.query_scale import tabled_query_scales
 from reader_edge_export.trace.recurrent_tracing import marked_recurrences
@@ -42,13 +43,16 @@ DynamicAxes = dict[str, dict[int, str]]
 
 
 class TreeConfig(ExporterConfig):  # type: ignore[misc]
-    """Inputs and outputs of the graph contract. layers: what the model's layers ask for."""
+    """Inputs and outputs of the graph contract. layers: what the model's layers ask for. state_ids: see `Manifest`."""
 
     NORMALIZED_CONFIG_CLASS = NormalizedTextConfig
 
-    def __init__(self, config: PretrainedConfig, task: str, layers: Sequence[TracedLayer]) -> None:
+    def __init__(
+        self, config: PretrainedConfig, task: str, layers: Sequence[TracedLayer], state_ids: Sequence[int]
+    ) -> None:
         super().__init__(config, task)
         self._layers = layers
+        self._state_ids = state_ids
 
     @property
     def inputs(self) -> DynamicAxes:
@@ -70,6 +74,7 @@ class TreeConfig(ExporterConfig):  # type: ignore[misc]
     @property
     def outputs(self) -> DynamicAxes:
         states = _state_axes("present", self._layers) | _state_axes("capsule", self._layers)
+        states |= {state_name(number): {0: "B", 1: "N"} for number in self._state_ids}
         return {"logits": {0: "B", 1: "R"}, **_kv_axes("present", self._layers), **states}
 
     def generate_dummy_inputs(self, framework: str = "pt") -> dict[str, torch.Tensor]:
@@ -81,8 +86,8 @@ for _model_type in SUPPORTED:
     TasksManager.create_register(EXPORTER)(_model_type, TASK)(TreeConfig)
 
 
-def trace_model(source: SourceModel, max_context: int, graph: Path) -> list[TracedLayer]:
-    """Write the model with its markers to `graph`, and return what each layer asks for.
+def trace_model(source: SourceModel, max_context: int, graph: Path, state_ids: Sequence[int] = ()) -> list[TracedLayer]:
+    """Write the model with its markers to `graph`, and return what each layer asks for. state_ids: see `Manifest`.
 
     Raises UnsupportedArchitectureError where the graph would not be the model.
     """
@@ -90,8 +95,13 @@ def trace_model(source: SourceModel, max_context: int, graph: Path) -> list[Trac
     constructor = TasksManager.get_exporter_config_constructor(
         EXPORTER, model_type=model.config.model_type, task=TASK, library_name="transformers"
     )
-    config: TreeConfig = constructor(model.config, layers=layers)
-    with torch.no_grad(), _markers(source, max_context), _tree_forward(model, max_context, config):
+    config: TreeConfig = constructor(model.config, layers=layers, state_ids=state_ids)
+    with (
+        torch.no_grad(),
+        _markers(source, max_context),
+        noted_states(model, state_ids),
+        _tree_forward(model, max_context, config),
+    ):
         torch.onnx.export(
             model,
             tuple(config.generate_dummy_inputs().values()),

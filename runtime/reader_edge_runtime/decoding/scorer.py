@@ -30,7 +30,7 @@ class Scorer:
             wants_scores |= request.config.is_scored
             wants_hidden_states |= request.acceptance.wants_hidden_states
         wanted = Pass(first_slot, trees, rows, wants_logits, wants_scores, wants_hidden_states, num_kept)
-        return self.target.forward(self.cache, wanted)
+        return self.target.forward(self.cache, wanted._replace(wants_layer_states=self.drafter.wants_layer_states))
 
     def peek(self, request: Request, result: ForwardResult, b: int, row: int) -> int:
         """The token that the target chooses after row (b, row) of a pass, which nothing hears of."""

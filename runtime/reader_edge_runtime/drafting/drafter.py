@@ -75,13 +75,15 @@ class Drafter(ABC):
     """What an engine drafts with, for all its requests.
 
     is_ready: whether it can draft by now; until then nobody waits for it. num_harvested_rows: of how many of a prompt's
-    last tokens scores are wanted. wants_hidden_states: whether `observe` wants those of the nodes that were scored.
+    last tokens scores are wanted. wants_hidden_states, wants_layer_states: whether `observe` wants those of the nodes
+    that were scored.
     asked_s: seconds that the last drafts took for sources that are asked only where they pay.
     """
 
     is_ready = True
     num_harvested_rows = 0
     wants_hidden_states = False
+    wants_layer_states = False
     asked_s = 0.0
 
     @abstractmethod

@@ -54,6 +54,7 @@ class RetrievalDrafter(Drafter):
         self.sources = SourceSet([ToolSource(config.is_history_used), *sources])
         self.num_harvested_rows = config.max_harvested_tokens if config.is_logits_used else 0
         self.wants_hidden_states = self.sources.wants_hidden_states
+        self.wants_layer_states = self.sources.wants_layer_states
         self._datastores = tuple(datastores)
         self._history_file = history_file
         self._table = table

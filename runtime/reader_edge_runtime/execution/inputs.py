@@ -25,10 +25,12 @@ def prepare_inputs(cache: Cache, wanted: Pass, manifest: Manifest, min_rows: int
 
     Shorter trees, and passes of fewer than min_rows nodes, are padded with repetitions of their last node: what it says
     is the same again, so that kernels may compute it once. Nobody looks at them. Raises
-    ProviderError where a pass asks for hidden states that the graph does not report.
+    ProviderError where a pass asks for states that the graph does not report.
     """
     if wanted.wants_hidden_states and manifest.hidden_size is None:
         raise ProviderError("This package's graph reports no hidden states: export again, or draft without a head.")
+    if wanted.wants_layer_states and not manifest.state_ids:
+        raise ProviderError("This package's graph reports no states of its layers: export the model again.")
     num_trees, num_nodes = len(wanted.trees), pass_width(wanted.trees, min_rows)
     lengths = cache.lengths[wanted.first_slot : wanted.first_slot + num_trees]
     cache.extend(wanted.first_slot, num_trees, num_nodes)

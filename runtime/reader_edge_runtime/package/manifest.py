@@ -11,6 +11,7 @@ Graph contract
     write_pos      int64 (B,)
     logit_rows     int64 (B, R)             log_sum_exp            float32 (B, R), only in packages for devices
                                             hidden_states          float32 (B, R, E), only with a hidden_size
+                                            layer_state.{number}   float32 (B, N, E), of each of state_ids
     past_key.{layer}, past_value.{layer}  kv_dtype (B, H, S, D)
 
 Layers with a KV cache of their own are named, whose heads may differ in number and size. Where `layers` tells of
@@ -40,6 +41,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from reader_edge_runtime.package.layer import Layer
+from reader_edge_runtime.package.speculator_part import SpeculatorPart
 
 MANIFEST_NAME = "reader_edge.json"
 GRAPH_NAME = "model.onnx"
@@ -94,6 +96,9 @@ class Manifest:
     older packages (the demo), whose templates are given those of bos_token_id and the first of eos_token_ids.
     num_experts, num_experts_per_token: of a mixture, in each layer that has them, and those that a token goes through;
     None for other models, and in packages older than these fields.
+    state_ids: the states that the graph reports of every node, ascending. Number i enters layer i, num_layers leaves
+    the last one, and num_layers + 1 is what the logit head reads. () in packages for devices, and in older ones.
+    speculator: what a trained speculator in the package is; None without.
     layers: what each of num_layers keeps; empty where all are attention of num_kv_heads and head_dim, with own caches.
     source_name: what was exported. source_fingerprint: SHA-256 over its config and weight files.
     exported_with: package name -> version, "unknown" of one that ran from its source code without being installed, as
@@ -126,6 +131,8 @@ class Manifest:
     num_experts: int | None = None
     num_experts_per_token: int | None = None
     layers: tuple[Layer, ...] = ()
+    state_ids: tuple[int, ...] = ()
+    speculator: SpeculatorPart | None = None
 
     @property
     def form(self) -> str:
@@ -193,6 +200,10 @@ class Manifest:
         """Names of the graph's KV outputs, in the order of `past_names`."""
         word = "new_" if self.attention in ROW_ATTENTIONS else "present_"
         return [name.replace("past_", word) for name in self.past_names()]
+
+    def layer_state_names(self) -> list[str]:
+        """Names of the graph's outputs for `state_ids`, in their order."""
+        return [f"layer_state.{number}" for number in self.state_ids]
 
     def state_sizes(self) -> dict[str, tuple[int, ...]]:
         """Sizes of each recurrent state of a text, by what follows `state_`, `pending_`, `present_` and `capsule_`."""

@@ -23,9 +23,16 @@ from reader_edge_runtime.package.manifest import (
     FileEntry,
     Manifest,
 )
+from reader_edge_runtime.package.speculator_part import (
+    MOST_STATES,
+    SPECULATOR_GRAPH_NAME,
+    SPECULATOR_WEIGHTS_NAME,
+    read_speculator_part,
+)
 
 FORMAT_VERSION = 1  # of packages whose layers all have attention, of one size and with caches of their own
 LAYERED_VERSION = 2  # of packages that tell of each layer what it keeps
+STATES_VERSION = 3  # of packages that report states of layers, and may tell of each layer and have a speculator
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]+[:/][\w.-]+", re.ASCII)  # smollm2:135m, OWNER/NAME
 _MAX_BYTES = 1 << 20
@@ -36,11 +43,15 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest into `folder`, last of the package's files; it appears whole or not at all."""
-    version = LAYERED_VERSION if manifest.layers else FORMAT_VERSION
+    version = STATES_VERSION if manifest.state_ids else LAYERED_VERSION if manifest.layers else FORMAT_VERSION
     fields = {"format": "reader-edge", "format_version": version, **asdict(replace(manifest, layers=()))}
     del fields["layers"]
     if manifest.layers:
         fields["layers"] = [layer.fields() for layer in manifest.layers]
+    if manifest.speculator is None:
+        del fields["speculator"]
+    if version != STATES_VERSION:
+        del fields["state_ids"]
     write_file(folder / MANIFEST_NAME, (json.dumps(fields, indent=1, sort_keys=True) + "\n").encode())
 
 
@@ -68,10 +79,10 @@ def read_manifest(folder: Path) -> Manifest:
     if not isinstance(fields, dict) or fields.get("format") != "reader-edge":
         raise ManifestError(f"'{path}' is not a reader-edge manifest: export the model again.")
     version = fields.get("format_version")
-    if type(version) is not int or version not in (FORMAT_VERSION, LAYERED_VERSION):
-        is_newer = isinstance(version, int) and version > LAYERED_VERSION
+    if type(version) is not int or version not in (FORMAT_VERSION, LAYERED_VERSION, STATES_VERSION):
+        is_newer = isinstance(version, int) and version > STATES_VERSION
         raise ManifestError(
-            f"'{path}' has format version {version!r:.80}, this runtime reads {FORMAT_VERSION} and {LAYERED_VERSION}: "
+            f"'{path}' has format version {version!r:.80}, this runtime reads {FORMAT_VERSION} to {STATES_VERSION}: "
             f"{'upgrade reader-edge' if is_newer else 'export it again'}."
         )
     return _checked(fields, path)
@@ -145,8 +156,11 @@ def _checked(fields: dict[str, Any], path: Path) -> Manifest:
     for name in (GRAPH_NAME, TOKENIZER_NAME):
         if name not in fields["files"]:
             raise ManifestError(f"'{path}' lists no {name}: export the model again.")
-    if fields["format_version"] == LAYERED_VERSION:
+    version = fields["format_version"]
+    if version == LAYERED_VERSION or (version == STATES_VERSION and "layers" in fields):
         values["layers"] = _layers(fields.get("layers"), values["num_layers"], path)
+    if version == STATES_VERSION:
+        values |= _states(fields, values, path)
     num_experts, num_chosen = values["num_experts"], values["num_experts_per_token"]
     is_whole = num_experts is num_chosen is None or 0 < (num_chosen or 0) <= (num_experts or 0)
     _require(is_whole, path, "num_experts_per_token", num_chosen)
@@ -165,6 +179,25 @@ def _check_ids(values: dict[str, Any], path: Path) -> None:
                 f"'{path}' has token {others[0]} as {name}, but a vocab_size of {values['vocab_size']}: "
                 "export the model again."
             )
+
+
+def _states(fields: dict[str, Any], values: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The states of a package, and its speculator. Raises ManifestError."""
+    numbers: Any = fields.get("state_ids")
+    is_usable = isinstance(numbers, list) and all(map(_size(values["num_layers"] + 1, least=0), numbers))
+    _require(is_usable and numbers == sorted(set(numbers)), path, "state_ids", numbers)
+    is_usable = len(numbers) <= MOST_STATES and values["hidden_size"] and values["attention"] == "exact"
+    _require(is_usable, path, "state_ids", numbers)
+    if "speculator" not in fields:
+        return {"state_ids": tuple(numbers)}
+    for name in (SPECULATOR_GRAPH_NAME, SPECULATOR_WEIGHTS_NAME):
+        if name not in fields["files"]:
+            raise ManifestError(f"'{path}' lists no {name}: export the model again.")
+    try:
+        part = read_speculator_part(fields["speculator"], tuple(numbers))
+    except ValueError as error:
+        raise ManifestError(f"'{path}' has a speculator with an unusable {error}: export the model again.") from None
+    return {"state_ids": tuple(numbers), "speculator": part}
 
 
 def _layers(values: Any, num_layers: int, path: Path) -> tuple[Layer, ...]:

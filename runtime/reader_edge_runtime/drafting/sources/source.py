@@ -22,13 +22,15 @@ class DraftSource(ABC):
 
     A child has to have a name, `begin` and `propose`; the rest is there.
     name: as it appears in the statistics, and in no other source.
-    wants_hidden_states: whether the scores that its requests observe shall hold the target's hidden states.
+    wants_hidden_states, wants_layer_states: whether the scores that its requests observe shall hold these states of the
+    target.
     is_costly: whether it takes so long that others may make it needless: `is_worth_asking` decides then.
     wants_gain: whether a costly one learns what asking it brought, to know where it pays.
     """
 
     name: str
     wants_hidden_states: bool = False
+    wants_layer_states: bool = False
     is_costly: bool = False
     wants_gain: bool = False
 

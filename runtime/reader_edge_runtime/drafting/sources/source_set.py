@@ -72,6 +72,7 @@ class SourceSet:
             if name in self.names[:i] or name in layout.SOURCES:
                 raise ConfigError(f"There are two sources named {name!r}: give each a name of its own.")
         self.wants_hidden_states = any(source.wants_hidden_states for source in sources)
+        self.wants_layer_states = any(source.wants_layer_states for source in sources)
 
     def begin(self, context: RequestContext) -> RequestSources:
         return RequestSources(self._sources, context)

@@ -34,6 +34,8 @@ def output_tensors(manifest: Manifest, num_trees: int, num_rows: int) -> Tensors
         tensors["log_sum_exp"] = "float32", (num_trees, num_rows)
     if manifest.hidden_size is not None:
         tensors["hidden_states"] = "float32", (num_trees, num_rows, manifest.hidden_size)
+        states = "float32", (num_trees, num_rows, manifest.hidden_size)  # of as many nodes
+        tensors |= dict.fromkeys(manifest.layer_state_names(), states)
     return tensors
 
 

@@ -38,7 +38,8 @@ class PassTensors:
     """What passes read and write beside KV cache and masks, in the same places of memory from step to step.
 
     inputs: int64, by name. logits: float32 (B, R, V), memory that others may share.
-    top_ids, top_logits: int64 and float32 (B, R, K). hidden_states: float32 (B, R, E), None where none are reported.
+    top_ids, top_logits: int64 and float32 (B, R, K). hidden_states: float32 (B, R, E), layer_states: float32
+    (J, B, N, E); None where none are reported.
     """
 
     def __init__(self, inputs: Inputs, logits: Float32Array, manifest: Manifest) -> None:
@@ -53,6 +54,11 @@ class PassTensors:
         if manifest.hidden_size is not None:
             self.hidden_states = np.zeros((num_trees, num_rows, manifest.hidden_size), np.float32)
             outputs["hidden_states"] = self.hidden_states
+        self.layer_states: Float32Array | None = None
+        if manifest.state_ids:
+            sizes = len(manifest.state_ids), *inputs["input_ids"].shape, manifest.hidden_size or 0
+            self.layer_states = np.zeros(sizes, np.float32)
+            outputs |= zip(manifest.layer_state_names(), self.layer_states, strict=True)
         self._inputs = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in self.inputs.items()}
         self._outputs = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in outputs.items()}
 
@@ -156,7 +162,9 @@ class HostTarget:
         wants_logits = wanted.wants_logits or wanted.wants_log_sum_exp  # which no graph for the CPU computes
         logits = tensors.logits if wants_logits else None
         hidden_states = tensors.hidden_states if wanted.wants_hidden_states else None
-        return ForwardResult(tensors.top_ids.copy(), tensors.top_logits.copy(), logits, None, hidden_states)
+        layer_states = tensors.layer_states if wanted.wants_layer_states else None
+        said = tensors.top_ids.copy(), tensors.top_logits.copy()
+        return ForwardResult(*said, logits, None, hidden_states, layer_states)
 
     def release_memory(self) -> None:
         """Let go of what passes so far needed, at the end of the next one."""
