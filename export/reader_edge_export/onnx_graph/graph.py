@@ -26,7 +26,6 @@ from reader_edge_export.quantize.vocabulary import HIDDEN_STATES
 from reader_edge_export.quantize.weight_storage import OnChoice, num_stored, store_weights, unseen_choice
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.stages import Advance, Stages
-from reader_edge_export.trace.markers import LAYER_STATE
 from reader_edge_runtime.package.manifest import (
     FORM_PROPERTY,
     GRAPH_NAME,
@@ -128,9 +127,7 @@ def _lower(
     if options.is_for_devices:
         _add_log_sum_exp(editor)
     else:
-        hidden_states = _value(model.graph, HIDDEN_STATES)
-        _size_layer_states(model.graph, hidden_states)
-        model.graph.outputs.append(hidden_states)
+        model.graph.outputs.append(_value(model.graph, HIDDEN_STATES))
     for tidy in (common.IdentityEliminationPass(), common.RemoveUnusedNodesPass(), common.RemoveUnusedOpsetsPass()):
         tidy(model)
 
@@ -166,14 +163,6 @@ def _add_log_sum_exp(editor: GraphEditor) -> None:
     total = editor.op("ReduceSum", [powers, last], {"keepdims": 1})
     sums = editor.op("Add", [editor.op("Log", [total]), best])
     _report(editor, editor.op("Squeeze", [sums, last]), "log_sum_exp", "B", "R")
-
-
-def _size_layer_states(graph: ir.Graph, hidden_states: ir.Value) -> None:
-    """Give states of layers the size of what the logit head reads, which a trace does not always know."""
-    assert hidden_states.shape is not None
-    for value in graph.outputs:
-        if str(value.name).startswith(LAYER_STATE):
-            value.shape = ir.Shape(["B", "N", hidden_states.shape[2]])
 
 
 def _report(editor: GraphEditor, value: ir.Value, name: str, *sizes: int | str) -> None:

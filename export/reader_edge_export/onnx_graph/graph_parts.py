@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from reader_edge_export.trace.markers import LAYER_STATE
 from reader_edge_runtime.package.manifest import Manifest
 
 _CUTTING = ("Slice", "Cast", "Transpose")  # operators that take a part of a KV cache, or its form
@@ -31,13 +29,7 @@ class GraphPart:
 
 
 def cut_graph(model: ir.Model, manifest: Manifest, max_part_bytes: int) -> list[GraphPart]:
-    """The parts of a package's graph, in turn: each has as many layers as so many bytes of weights allow, or one.
-
-    None reports states between layers, which would live on through all others. Changes the model.
-    """
-    kept = [value for value in model.graph.outputs if not str(value.name).startswith(LAYER_STATE)]
-    model.graph.outputs[:] = kept
-    RemoveUnusedNodesPass()(model)
+    """The parts of a package's graph, in turn: each has as many layers as so many bytes of weights allow, or one."""
     order = _NodeOrder(model.graph, set(manifest.present_names()))
     starts = [0]
     for cut, end in pairwise([*_cuts(order, manifest), order.num_nodes]):

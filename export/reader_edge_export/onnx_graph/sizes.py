@@ -17,6 +17,7 @@ from reader_edge_export.onnx_graph.graph_editor import GraphEditor, constant_sha
 from reader_edge_export.trace.markers import (
     ATTENTION_SIZES,
     EXPERT_LINEAR,
+    LAYER_STATE,
     LOGIT_HEAD,
     MARKER_DOMAIN,
     NUM_RANKS,
@@ -56,7 +57,7 @@ def fold_sizes(editor: GraphEditor) -> None:
 
 
 def infer_sizes(graph: ir.Graph) -> dict[ir.Value, Sizes]:
-    """Give the values of a traced graph their types and sizes; those of its outputs are declared.
+    """Give the values of a traced graph their types and sizes; outputs, but for states between layers, declare theirs.
 
     Returns the elements of integer vectors and scalars that hold sizes. Raises ExportError for an operator that ONNX
     does not know.
@@ -70,7 +71,8 @@ def infer_sizes(graph: ir.Graph) -> dict[ir.Value, Sizes]:
             node = value.producer()
             raise ExportError(f"ONNX cannot infer the operator {node and node.op_type} of this model.")
         value.dtype = one.dtype
-        if one.shape is not None and other.shape is not None and not value.is_graph_output():
+        is_declared = value.is_graph_output() and not str(value.name).startswith(LAYER_STATE)
+        if one.shape is not None and other.shape is not None and not is_declared:
             value.shape = ir.Shape(_named(one.shape, other.shape))
         content, other_content = _content(one), _content(other)
         if content is not None and other_content is not None and len(content) == len(other_content):
