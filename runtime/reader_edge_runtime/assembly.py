@@ -67,17 +67,19 @@ def open_sources(
     given: DraftSources, package: ModelPackage, tokenizer: Tokenizer, config: EngineConfig
 ) -> list[DraftSource]:
     """A head, a draft model and the caller's own, as sources of a package's drafts; each raises its own errors."""
-    sources: list[DraftSource] = [] if given.head is None else [open_head_source(given.head, package)]
+    sources: list[DraftSource] = []
+    if given.head is not None:
+        sources.append(open_head_source(given.head, package, config.uses_native))
     if given.draft_model is not None:
         sources.append(open_draft_model_source(given.draft_model, package, tokenizer, config))
     return [*sources, *given.extra]
 
 
-def open_head_source(path: FilePath, package: ModelPackage) -> HeadSource:
-    """A head of `reader-edge train-drafter`, as a source of drafts. Raises HeadError."""
+def open_head_source(path: FilePath, package: ModelPackage, uses_native: bool = True) -> HeadSource:
+    """A head of `reader-edge train-drafter`, as a source of drafts. Raises HeadError, InstallationError."""
     manifest = package.manifest
     head = HeadFile.read(Path(path), manifest)
-    return HeadSource(head, open_head(head, manifest), manifest.vocab_size)
+    return HeadSource(head, open_head(head, manifest, uses_native), manifest.vocab_size)
 
 
 def open_draft_model_source(

@@ -88,7 +88,7 @@ def open_target(package: ModelPackage, config: EngineConfig, is_aside: bool = Fa
     return found.open(package, config.threads, config.uses_native, is_aside)
 
 
-def open_head(head: HeadFile, manifest: Manifest) -> HeadModel:
-    """Load a head of a package that reports hidden states. Raises HeadError."""
+def open_head(head: HeadFile, manifest: Manifest, uses_native: bool = True) -> HeadModel:
+    """Load a head of a package that reports hidden states. Raises HeadError, InstallationError."""
     assert manifest.hidden_size is not None
-    return HeadSession(head, manifest.hidden_size)
+    return HeadSession(head, manifest.hidden_size, uses_native)

@@ -31,6 +31,7 @@ from reader_edge_runtime.execution.providers import open_head
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.conftest import ROOT
+from tests.runtime.execution.native_operator import needs_kernels
 from tests.tiny_models import VOCAB_SIZE
 
 HEAD_GRAPH = runpy.run_path(str(ROOT / "scripts" / "write_head_graph"))["head_graph"]()
@@ -64,15 +65,19 @@ def manifest(package: Path) -> Manifest:
 
 def test_no_matrix_is_of_two_products() -> None:
     """ONNX Runtime cannot load such a graph on x86 with AVX2 and without VNNI (`has_saturating_sums`)."""
-    nodes = onnx.load_model_from_string(HEAD_GRAPH).graph.node
+    [definition] = onnx.load_model_from_string(HEAD_GRAPH).functions
+    nodes = definition.node
     weights = [node.input[1] for node in nodes if node.op_type == "MatMulInteger"]
     assert len(weights) == len(set(weights)) == 7
 
 
-def test_a_graph_guesses_what_its_module_does(manifest: Manifest) -> None:
+@pytest.mark.parametrize("uses_native", [pytest.param(True, marks=needs_kernels), False])
+def test_a_graph_guesses_what_its_module_does(manifest: Manifest, uses_native: bool) -> None:
     module = untrained()
     states, pending = torch.randn(2, HIDDEN), torch.tensor([3, VOCAB_SIZE])
-    said = open_head(rounded(module), manifest).guess(states.numpy(), pending.numpy())
+    said = open_head(rounded(module), manifest, uses_native).guess(states.numpy(), pending.numpy())
+    for shares in (said.probabilities, said.next_probabilities):
+        assert (np.diff(shares) <= 0).all()
     with torch.no_grad():
         inner = module.inner_of(states, pending)
         first = torch.softmax(module.vocabulary(module.first_out(inner)), 1)
@@ -82,6 +87,20 @@ def test_a_graph_guesses_what_its_module_does(manifest: Manifest) -> None:
     assert said.next_numbers.shape == (2, NUM_GUESSES, NUM_SECOND)
     following = np.take_along_axis(second.numpy(), said.next_numbers[:, 1], 1)
     np.testing.assert_allclose(said.next_probabilities[:, 1], following, rtol=0.1)
+
+
+@needs_kernels
+def test_a_text_is_guessed_the_same_beside_others(manifest: Manifest) -> None:
+    head = open_head(rounded(untrained()), manifest)
+    states, pending = torch.randn(5, HIDDEN).numpy(), np.arange(5)
+    together = head.guess(states, pending)
+    for text in range(5):
+        alone = head.guess(states[text : text + 1], pending[text : text + 1])
+        for mine, theirs in (
+            (alone.probabilities, together.probabilities),
+            (alone.next_numbers, together.next_numbers),
+        ):
+            np.testing.assert_array_equal(mine[0], theirs[text])
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -6,6 +6,7 @@ from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.drafting.sources.head_file import NUM_FIRST, NUM_GUESSES, NUM_SECOND, HeadFile, HeadGuesses
 from reader_edge_runtime.errors import HeadError, ProviderError
 from reader_edge_runtime.execution.onnxruntime.head_graph import head_model
+from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.execution.onnxruntime.session import CPU, cpu_options
 from reader_edge_runtime.execution.onnxruntime.wheel import ort
 
@@ -18,11 +19,17 @@ _SHAPES = {
 
 
 class HeadSession:
-    """A `HeadModel`. Raises HeadError for a head that does not run on hidden states of this size."""
+    """A `HeadModel`. uses_native: take the native kernel where it is installed.
 
-    def __init__(self, head: HeadFile, hidden_size: int) -> None:
+    Raises HeadError for a head that does not run on hidden states of this size, InstallationError.
+    """
+
+    def __init__(self, head: HeadFile, hidden_size: int, uses_native: bool = True) -> None:
+        options = cpu_options(1)
+        if uses_native and (library := native_library()) is not None:
+            options.register_custom_ops_library(str(library))
         try:
-            self._session = ort.InferenceSession(head_model(head), cpu_options(1), providers=[CPU])
+            self._session = ort.InferenceSession(head_model(head), options, providers=[CPU])
             self.guess(np.zeros((1, hidden_size), np.float32), np.zeros(1, np.int64))
         except Exception as error:  # onnxruntime raises a dozen unrelated classes here
             raise HeadError(
