@@ -9,7 +9,7 @@ of the processor's caches. Last come the same steps without passes.
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def timed(
-    steps: dict[str, Callable[[], object]], rounds: int, before: Callable[[], object] = lambda: None
+    steps: Mapping[str, Callable[[], object]], rounds: int, before: Callable[[], object] = lambda: None
 ) -> dict[str, float]:
     """Median seconds of each step, in turn."""
     found: dict[str, list[float]] = {name: [] for name in steps}
