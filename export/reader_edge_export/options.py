@@ -38,6 +38,7 @@ class ExportOptions:
     check: one of CHECKS, how much is measured before the package is used, or AUTO, see `check_for`.
     engine: what the package is for, ONNX_RUNTIME or IREE, which gets MLIR and modules beside the graph.
     target: of IREE, a kind of machine, one of `target_machine.TARGETS`; None takes this machine's.
+    speculator: a folder with a trained speculator, or AUTO for the layers for later tokens of the model itself.
     calibration_text: a text file that int8, int8-a16 and int4 are calibrated on; None takes the bundled texts.
     """
 
@@ -50,6 +51,7 @@ class ExportOptions:
     check: str = "full"
     engine: str = ONNX_RUNTIME
     target: str | None = None
+    speculator: str | Path | None = None
 
     def __post_init__(self) -> None:
         if self.precision not in (AUTO, *PRECISIONS):
@@ -71,6 +73,12 @@ class ExportOptions:
         if self.kv is not None:
             self._check_kv()
         self._check_engine()
+        if self.speculator is not None and (self.attention != "exact" or self._is_half or self.engine == IREE):
+            given = f"engine {IREE!r}" if self.engine == IREE else f"precision {self.precision!r}"
+            given = given if self.engine == IREE or self._is_half else f"attention {self.attention!r}"
+            raise ConfigError(
+                f"{given} has no speculator, which comes with attention 'exact' in fp32 or integers: leave it out."
+            )
 
     def _check_engine(self) -> None:
         if self.engine not in (ONNX_RUNTIME, IREE):

@@ -1,6 +1,6 @@
 """One export from a source to the files of a package. Imports PyTorch and its company: see `pipeline`."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,8 @@ from reader_edge_export.sources.module import hidden_size_of, vocab_size_of
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.tokenizer import check_chat_template, text_tokenizer, write_tokenizer
+from reader_edge_export.speculators.formats.speculator_source import SpeculatorSource
+from reader_edge_export.speculators.speculator_export import SpeculatorExport
 from reader_edge_export.stages import Stages
 from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
 from reader_edge_export.trace.layer_states import default_state_ids
@@ -51,7 +53,8 @@ _VERSIONS = ("torch", "transformers", "optimum", "onnx", "onnxruntime", "reader-
 class PackageExport:
     """One export of a checked source into a folder that is empty, or has what a killed export of the same key left.
 
-    calibration: what rounding may learn from. tell: called with lines that should stay.
+    calibration: what rounding may learn from. tell: called with lines that should stay. speculator: a trained one that
+    comes along.
     other_types: after `run`, how many matrices of each type could not stay as they are, where others do. chats: after
     `run` with checks, how the chat template was found to render conversations.
     """
@@ -65,7 +68,10 @@ class PackageExport:
         stages: Stages,
         key: str,
         tell: Callable[[str], None],
+        speculator: SpeculatorSource | None = None,
     ) -> None:
+        self._speculator_source = speculator
+        self._speculator: SpeculatorExport | None = None
         self._source = source
         self._options = options
         self._calibration = calibration
@@ -79,6 +85,9 @@ class PackageExport:
     def run(self) -> Manifest:
         with self._stages.enter("checking the tokenizer"):  # its errors come before weights are read
             tokenizer = self._source.load_tokenizer(self._source.told_vocab_size)
+        if self._speculator_source is not None:
+            with self._stages.enter("checking the speculator"):
+                self._speculator = SpeculatorExport.of(self._speculator_source, self._source, self._options)
         with self._stages.enter("reading the source"):
             model = self._source.open_model()
             vocab_size = vocab_size_of(model.skeleton)
@@ -94,7 +103,7 @@ class PackageExport:
         with Journal(self._folder, self._key) as journal, (work / MOMENTS_NAME).open("a+b") as moments:
             calibration = Calibration(moments)
             is_calibrated = self._recall(journal, model, calibration)
-            check_room(self._folder, PackageSize.of(model, self._options))
+            check_room(self._folder, self._size(model))
             with self._stages.enter("tracing"):
                 state_ids = self._state_ids(model)
                 layers = trace_model(model, self._source.max_context, work / "traced.onnx", state_ids)
@@ -112,8 +121,14 @@ class PackageExport:
                     model,
                     journal,
                     self._stages,
-                    on_choice=lambda finer: check_room(self._folder, PackageSize.of(model, self._options, finer)),
+                    on_choice=lambda finer: check_room(self._folder, self._size(model, finer)),
                 )
+            part = None
+            if self._speculator is not None:
+                with self._stages.enter("storing the speculator"):
+                    arguments = model, text, self._calibration, calibration, self._folder, work, self._stages
+                    own_files, part = self._speculator.write(*arguments)
+                    files |= own_files
             with self._stages.enter("writing the package"):
                 if self._options.is_for_devices:
                     layer = attention_layers(layers)[0]
@@ -124,6 +139,7 @@ class PackageExport:
                 self._write_mlir(work)
             with self._stages.enter("naming the files"):
                 manifest = self._manifest(model, tokenizer, layers, kept, files, state_ids)
+                manifest = replace(manifest, speculator=part)
             if self._options.engine == IREE:
                 with self._stages.enter("comparing modules"):
                     check_modules(ModelPackage(self._folder, manifest))
@@ -154,6 +170,9 @@ class PackageExport:
         package, kind = ModelPackage(self._folder, manifest), self._options.check
         check, noted = PackageCheck(package, text, self._folder, self._stages), NotedCheck(journal, package)
         figures = noted.quality(kind, partial(check.quality, self._source, model, is_quick=kind == "quick"))
+        if self._speculator is not None and manifest.speculator is not None:
+            with self._stages.enter("checking the speculator's graph"):
+                figures = figures | self._speculator.check(model, text, self._folder, manifest.speculator)
         manifest = replace(manifest, checks=figures | self.chats.figures())
         if kind == "quick":
             return manifest
@@ -174,7 +193,12 @@ class PackageExport:
     def _state_ids(self, model: SourceModel) -> tuple[int, ...]:
         """What the graph reports for speculators; only the attention that CPUs run by default has outputs to spare."""
         is_reported = self._options.attention == "exact" and not self._options.is_for_devices
-        return default_state_ids(int(model.skeleton.config.num_hidden_layers)) if is_reported else ()
+        usual = default_state_ids(int(model.skeleton.config.num_hidden_layers)) if is_reported else ()
+        return tuple(sorted({*usual, *(self._speculator.state_ids if self._speculator else ())}))
+
+    def _size(self, model: SourceModel, finer: Set[str] | None = None) -> PackageSize:
+        size = PackageSize.of(model, self._options, finer)
+        return replace(size, others=size.others + (self._speculator.num_bytes if self._speculator else 0))
 
     def _manifest(
         self,

@@ -17,6 +17,9 @@ from reader_edge_export.package.package_folder import check_target, new_package
 from reader_edge_export.package.source_files import readable, unchanged
 from reader_edge_export.quiet import quiet_libraries
 from reader_edge_export.sources.find import check_kind, find_source
+from reader_edge_export.sources.source import Source
+from reader_edge_export.speculators.formats.find import AUTO, find_speculator
+from reader_edge_export.speculators.formats.speculator_source import SpeculatorSource
 from reader_edge_export.stages import OnShare, OnStage, Stages
 from reader_edge_export.texts.text_set import TextSet
 from reader_edge_runtime.errors import InstallationError
@@ -63,12 +66,14 @@ def export_model(
                 found.check_keepable()
             path = options.calibration_text
             calibration = TextSet.bundled("calibration") if path is None else TextSet.read(path)
-            key = export_key(found, options, calibration)
-        with new_package(folder, options.force, key) as partial, unchanged(found):
+            speculator = _speculator(options, found)
+            own_files = [] if speculator is None else speculator.files
+            key = export_key(found, options, calibration, own_files)
+        with new_package(folder, options.force, key) as partial, unchanged([*found.files, *own_files]):
             with stages.enter("loading PyTorch"):
                 from reader_edge_export.package_export import PackageExport
 
-            export = PackageExport(found, options, calibration, partial, stages, key, tell)
+            export = PackageExport(found, options, calibration, partial, stages, key, tell, speculator)
             manifest = export.run()
     return ExportReport(
         Path(out),
@@ -86,6 +91,14 @@ def export_model(
         export.chats.mended,
         found.left_out,
     )
+
+
+def _speculator(options: ExportOptions, target: Source) -> SpeculatorSource | None:
+    """The trained speculator that is to come along."""
+    if options.speculator is None:
+        return None
+    with readable(target.name if options.speculator == AUTO else options.speculator):
+        return find_speculator(options.speculator, target)
 
 
 def check_installation(needed: Sequence[str] = _NEEDED, purpose: str = "Exporting") -> None:

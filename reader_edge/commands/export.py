@@ -61,6 +61,11 @@ from reader_edge.terminal.command_help import helpful_command
     type=click.Choice(["x86-64-v4", "x86-64-v3", "aarch64", "vulkan", "cuda", "rocm", "metal"]),
     help="What IREE's modules are for: a kind of processor, or a way to GPUs. Default: this machine's processor.",
 )
+@click.option(
+    "--speculator",
+    help="A trained speculator that comes along and drafts: a folder of EAGLE-3 or MTP, or 'auto' for the layers for "
+    "later tokens (mtp.*) of MODEL itself, as Qwen3.5 has them. Refused for devices, portable graphs and IREE.",
+)
 @click.option("--force", is_flag=True, help="Replace an existing package.")
 def export(
     model: str,
@@ -73,6 +78,7 @@ def export(
     check: str,
     engine: str,
     target: str | None,
+    speculator: str | None,
     force: bool,
 ) -> None:
     """Export MODEL to a package at OUT, and print OUT.
@@ -97,6 +103,7 @@ def export(
         check=check,
         engine=engine,
         target=target,
+        speculator=speculator,
     )
     check_target(out.absolute(), force)  # before a download
     source = find_source(model)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
     from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
     from reader_edge_runtime.package.manifest import Manifest
+    from reader_edge_runtime.package.speculator_part import SpeculatorPart
 
 
 _BITS_OF_KEPT = "exact at every width; with native kernels and without, the last bits of logits differ"
@@ -59,6 +60,7 @@ def info(model: str | None, as_json: bool) -> None:
         states = f"{width} numbers a token, which a trained head reads"
         drafting = [
             ("hidden states", "none: no trained head can draft for it" if width is None else states),
+            ("speculator", _told_speculator(package.manifest.speculator)),
             ("successor table", _told_table(package.manifest, table)),
             ("own answers", _told_own_answers(package.folder, own_answers)),
             ("tuned", _told_tuning(package.manifest)),
@@ -114,6 +116,14 @@ def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
         ("checks", "measured by the export" if checks else "none"),
         *checks,
     ]
+
+
+def _told_speculator(part: "SpeculatorPart | None") -> str:
+    if part is None:
+        return "none"
+    name = {"eagle3": "EAGLE-3", "mtp": "MTP"}[part.format]
+    layers = "a layer" if part.num_layers == 1 else f"{part.num_layers} layers"
+    return f"{name}, {layers}, {part.draft_vocab_size} tokens, reads states {', '.join(map(str, part.state_ids))}"
 
 
 def _expert_pairs(num_experts: int | None, num_experts_per_token: int | None) -> list[tuple[str, str]]:

@@ -15,6 +15,15 @@ WORDS: dict[str, tuple[str, Callable[[float], str]]] = {
     "p99_kl_nats": ("KL divergence, 99th percentile", lambda value: f"{value:.2g} nats"),
     "top1_agreement": ("top-1 agreement", lambda value: f"{100 * value:.1f} % of the tokens"),
     "held_out_tokens": ("measured on", lambda value: f"{value:.0f} held-out tokens"),
+    "speculator_error": (
+        "speculator unlike its module",
+        lambda value: f"by {value:.2g} of the largest number",
+    ),
+    "speculator_agreement": ("speculator's best like its module's", lambda value: f"{100 * value:.1f} % of the nodes"),
+    "speculator_target_agreement": (
+        "speculator's best like the model's",
+        lambda value: f"{100 * value:.1f} % of the tokens of a held-out text",
+    ),
     "chats_compared": ("conversations compared", lambda value: f"{value:.0f}, with transformers' own rendering"),
     "chats_suited": ("put differently on purpose", lambda value: f"{value:.0f} conversations"),
     "chats_different": ("unlike transformers", lambda value: f"{value:.0f} conversations"),

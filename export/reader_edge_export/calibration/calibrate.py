@@ -30,13 +30,13 @@ def calibrate(model: LayeredModel, sequences: Sequence[list[int]], calibration: 
     Raises ExportError where what it computes is not finite.
     """
     names = model.source.names
-    layer = _LayerInputs(products_of(model.surroundings, model.source), [])
+    layer = LayerInputs(products_of(model.surroundings, model.source), [])
     texts = model.begin(sequences)
     for index in model.walk(texts):
         layer.add_to(calibration)
         modules: list[Any] = list(model.layers[index].modules())
         experts = [module.layer_experts for module in modules if hasattr(module, "layer_experts")]
-        layer = _LayerInputs(products_of([model.layers[index]], model.source), experts)
+        layer = LayerInputs(products_of([model.layers[index]], model.source), experts)
     layer.add_to(calibration)
     head = InputMoments.none(model.head.weight.shape[1])
     with torch.no_grad():
@@ -77,7 +77,7 @@ def products_of(modules: Iterable[torch.nn.Module], source: SourceModel) -> dict
     return {module: f"{names[id(module)]}.weight" for module in modules}
 
 
-class _LayerInputs:
+class LayerInputs:
     """Counts what the products of a layer read; those that read the same rows share their moments, as experts do."""
 
     def __init__(self, products: Mapping[torch.nn.Module, str], experts: Sequence[LayerExperts]) -> None:

@@ -1,5 +1,7 @@
 """From the traced markers to the package's graph and weights."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
@@ -18,6 +20,7 @@ from reader_edge_export.lowering.portable import narrow_inputs
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.onnx_graph.insert_matrices import insert_matrices
 from reader_edge_export.onnx_graph.matrix import ExpertsTensor, matrix_of
+from reader_edge_export.onnx_graph.other_weights import OtherWeights
 from reader_edge_export.onnx_graph.sizes import fold_sizes
 from reader_edge_export.onnx_graph.weight_file import WeightFile
 from reader_edge_export.options import ExportOptions
@@ -41,6 +44,20 @@ from reader_edge_runtime.package.manifest import (
 TOP_K = 8
 
 
+@dataclass(frozen=True, slots=True)
+class GraphPart:
+    """Which graph of a package is written.
+
+    report: adds its outputs beside those of the trace. is_beside_target: whether the target was written before, to
+    whose weights it refers.
+    """
+
+    graph_name: str
+    weights_name: str
+    report: Callable[[GraphEditor, ExportOptions], None]
+    is_beside_target: bool = False
+
+
 def write_graph(
     traced: Path,
     folder: Path,
@@ -50,35 +67,38 @@ def write_graph(
     journal: Journal | None = None,
     stages: Stages | None = None,
     on_choice: OnChoice = unseen_choice,
+    part: GraphPart | None = None,
 ) -> dict[str, FileEntry]:
     """Lower the graph at `traced` as the options say and write it, with its weights beside it, into `folder`.
 
     calibration: of the source; looked into for quantised weights only. journal: of the export into `folder`, if there
-    is one. stages: of the export, which count the weights stored. on_choice: of `store_weights`. Returns what was
-    written, by file name. Raises ExportError, and what `on_choice` does.
+    is one. stages: of the export, which count the weights stored. on_choice: of `store_weights`. part: None for the
+    target. Returns what was written, by file name. Raises ExportError, and what `on_choice` does.
     """
-    model = ir.load(traced)
+    model, part = ir.load(traced), part or TARGET
     # Weights beyond 2 GB come in a side file, and constants that stay nodes would go on pointing there.
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
-    with WeightFile(folder, journal) as weights:
+    other = OtherWeights(folder / GRAPH_NAME, folder / WEIGHTS_NAME) if part.is_beside_target else None
+    with WeightFile(folder, journal, part.weights_name, other) as weights:
         editor = GraphEditor(model, weights)
         insert_matrices(editor, source)
         advance = (stages or Stages()).share(num_stored(model.graph, options.precision))
-        _lower(editor, options, calibration, journal, advance, on_choice)
+        _lower(editor, options, calibration, journal, advance, on_choice, part)
         for value in model.graph.initializers.values():
             value.const_value = _written(value, weights, advance)
     num_heads = source.skeleton.config.num_attention_heads
     model.metadata_props[FORM_PROPERTY] = form_of(options.precision, options.attention, num_heads)
-    ir.save(model, folder / GRAPH_NAME)
-    onnx.checker.check_model(folder / GRAPH_NAME, full_check=True)
-    return {GRAPH_NAME: file_entry(folder / GRAPH_NAME), WEIGHTS_NAME: weights.entry}
+    graph = folder / part.graph_name
+    ir.save(model, graph)
+    onnx.checker.check_model(graph, full_check=True)
+    return {part.graph_name: file_entry(graph), part.weights_name: weights.entry}
 
 
 def _written(value: ir.Value, weights: WeightFile, advance: Advance) -> ir.TensorProtocol:
     """An initializer's tensor as the package has it: in the file of weights, or small and in the graph."""
     tensor = value.const_value
     assert tensor is not None
-    if isinstance(tensor, ir.ExternalTensor) and tensor.location == WEIGHTS_NAME:
+    if isinstance(tensor, ir.ExternalTensor) and tensor.location in weights.names:
         return tensor
     advance(tensor.size)
     name, matrix = str(value.name), matrix_of(value)
@@ -98,6 +118,7 @@ def _lower(
     journal: Journal | None,
     advance: Advance,
     on_choice: OnChoice,
+    part: GraphPart,
 ) -> None:
     model = editor.model
     common.DeduplicateInitializersPass()(model)
@@ -120,16 +141,20 @@ def _lower(
         fuse_swiglu(editor)
         fuse_heads(editor)
         MERGED_HEADS.apply_to_model(model)
-    if is_portable:  # whose engines would take longer for the best logits than for all else of a pass
-        narrow_inputs(editor)
-    else:
-        _add_top_logits(editor)
-    if options.is_for_devices:
-        _add_log_sum_exp(editor)
-    else:
-        model.graph.outputs.append(_value(model.graph, HIDDEN_STATES))
+    part.report(editor, options)
     for tidy in (common.IdentityEliminationPass(), common.RemoveUnusedNodesPass(), common.RemoveUnusedOpsetsPass()):
         tidy(model)
+
+
+def _report_answers(editor: GraphEditor, options: ExportOptions) -> None:
+    if options.attention in ROW_ATTENTIONS:  # whose engines would take longer for the best logits than for all else
+        narrow_inputs(editor)
+    else:
+        add_top_logits(editor, TOP_K)
+    if options.is_for_devices:
+        add_log_sum_exp(editor)
+    else:
+        editor.graph.outputs.append(_value(editor.graph, HIDDEN_STATES))
 
 
 def _add_unread_inputs(graph: ir.Graph) -> None:
@@ -143,18 +168,23 @@ def _add_unread_inputs(graph: ir.Graph) -> None:
             graph.inputs.append(ir.Value(name=name, shape=ir.Shape(sizes), type=ir.TensorType(dtype)))
 
 
-def _add_top_logits(editor: GraphEditor) -> None:
-    """Report each row's best successors, so that drafting learns from rejected rows without reading whole ones."""
+def add_top_logits(editor: GraphEditor, top_k: int, token_ids: ir.Value | None = None) -> None:
+    """Report each row's best successors, so that drafting learns from rejected rows without reading whole ones.
+
+    token_ids: int64 (V,), of the logits; None where they are in order.
+    """
     logits = _output(editor, "logits")
     vocab_size = logits.shape[-1] if logits.shape is not None else None
-    top_k = min(TOP_K, vocab_size) if isinstance(vocab_size, int) else TOP_K
+    top_k = min(top_k, vocab_size) if isinstance(vocab_size, int) else top_k
     values, indices = editor.op_multi("TopK", [logits, editor.int64s(top_k)], 2, {"axis": -1})
     indices.dtype = ir.DataType.INT64
+    if token_ids is not None:
+        indices = editor.op("Gather", [token_ids, indices], dtype=ir.DataType.INT64)
     _report(editor, indices, "top_ids", "B", "R", top_k)
     _report(editor, values, "top_logits", "B", "R", top_k)
 
 
-def _add_log_sum_exp(editor: GraphEditor) -> None:
+def add_log_sum_exp(editor: GraphEditor) -> None:
     """Report what turns a row's logits into log-probabilities, so that no row is read for one."""
     last, first = editor.int64s(-1), [editor.int64s(n) for n in (0, 1, 2)]
     best = editor.op("Slice", [_output(editor, "top_logits"), *first])
@@ -177,3 +207,6 @@ def _output(editor: GraphEditor, name: str) -> ir.Value:
 
 def _value(graph: ir.Graph, name: str) -> ir.Value:
     return next(value for node in graph for value in node.outputs if value.name == name)
+
+
+TARGET = GraphPart(GRAPH_NAME, WEIGHTS_NAME, _report_answers)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from reader_edge_export.onnx_graph.other_weights import OtherWeights
 from reader_edge_export.package.journal import Journal, StoredMatrix
 from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME, FileEntry
@@ -43,16 +44,26 @@ class TensorForm:
 
 
 class WeightFile:
-    """The file WEIGHTS_NAME in a folder; tensors are only ever added. Its checksum is known when it is whole.
+    """A file of weights in a folder; tensors are only ever added. Its checksum is known when it is whole.
 
     journal: of what an export that was killed had written already, and where matrices are noted; None without one.
+    name: of the file. other: one beside it, whose tensors are not written again.
     """
 
-    def __init__(self, folder: Path, journal: Journal | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        journal: Journal | None = None,
+        name: str = WEIGHTS_NAME,
+        other: OtherWeights | None = None,
+    ) -> None:
+        self._name = name
         self._folder = folder
         self._journal = journal
-        path = folder / WEIGHTS_NAME
-        self._file = path.open("r+b" if journal is not None and journal.has_matrices else "wb", buffering=0)
+        self._other = other
+        path = folder / name
+        mode = "r+b" if journal is not None and journal.has_matrices else "w+b"
+        self._file = path.open(mode, buffering=0)
         self._sha256 = hashlib.sha256()
         self._num_bytes = 0
 
@@ -61,6 +72,11 @@ class WeightFile:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._file.close()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the files that tensors lie in which were added."""
+        return (self._name,) if self._other is None else (self._name, self._other.path.name)
 
     @property
     def entry(self) -> FileEntry:
@@ -80,6 +96,7 @@ class WeightFile:
     ) -> ir.ExternalTensor:
         """Write a tensor of this shape, some of its rows after others, each part no sooner than it is made."""
         num_bytes = prod(shape) * dtype.numpy().itemsize
+        begin, sha256 = self._num_bytes, self._sha256.copy()
         self._write(bytes(_padding(self._num_bytes, num_bytes)))
         offset = self._num_bytes
         for part in parts:
@@ -87,7 +104,13 @@ class WeightFile:
             for start in range(0, len(data), _CHUNK):
                 self._write(data[start : start + _CHUNK].data)
         assert self._num_bytes == offset + num_bytes, name
-        return self._tensor(name, dtype, shape, offset, num_bytes)
+        twin = None if self._other is None else self._other.offset_of(self._file, offset, num_bytes)
+        if self._other is None or twin is None:
+            return self._tensor(name, dtype, shape, offset, num_bytes)
+        self._num_bytes, self._sha256 = begin, sha256
+        self._file.truncate(begin)
+        self._file.seek(begin)
+        return _external(self._other.path, name, dtype, shape, twin, num_bytes)
 
     def add_matrix(
         self, parameters: Sequence[str], forms: Sequence[TensorForm], values: Values
@@ -104,11 +127,14 @@ class WeightFile:
             self._file.seek(end)
         else:
             self._file.truncate(begin)
+            written = []
             for array, form in zip(values(), forms, strict=True):
                 parts = [array] if isinstance(array, np.ndarray) else array
-                self.add_parts(_checked(parts, form), ir.DataType.from_numpy(form.dtype), form.shape, form.name)
-            if self._journal is not None:
-                self._journal.add(StoredMatrix(tuple(parameters), begin, end, self._sha256.hexdigest()))
+                dtype = ir.DataType.from_numpy(form.dtype)
+                written.append(self.add_parts(_checked(parts, form), dtype, form.shape, form.name))
+            if self._journal is None:
+                return written
+            self._journal.add(StoredMatrix(tuple(parameters), begin, end, self._sha256.hexdigest()))
         return [
             self._tensor(form.name, ir.DataType.from_numpy(form.dtype), form.shape, offset, form.num_bytes)
             for form, offset in zip(forms, offsets, strict=True)
@@ -117,9 +143,7 @@ class WeightFile:
     def _tensor(
         self, name: str, dtype: ir.DataType, shape: tuple[int, ...], offset: int, num_bytes: int
     ) -> ir.ExternalTensor:
-        return ir.ExternalTensor(
-            WEIGHTS_NAME, offset, num_bytes, dtype, shape=ir.Shape(shape), name=name, base_dir=self._folder
-        )
+        return _external(self._folder / self._name, name, dtype, shape, offset, num_bytes)
 
     def _write(self, data: bytes | memoryview) -> None:
         view = memoryview(data)
@@ -127,6 +151,14 @@ class WeightFile:
             view = view[self._file.write(view) :]
         self._sha256.update(data)
         self._num_bytes += len(data)
+
+
+def _external(
+    path: Path, name: str, dtype: ir.DataType, shape: tuple[int, ...], offset: int, num_bytes: int
+) -> ir.ExternalTensor:
+    return ir.ExternalTensor(
+        path.name, offset, num_bytes, dtype, shape=ir.Shape(shape), name=name, base_dir=path.parent
+    )
 
 
 def _checked(parts: Iterable[Array], form: TensorForm) -> Iterator[Array]:

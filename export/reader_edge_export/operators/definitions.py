@@ -38,21 +38,25 @@ SpreadRows (rows, smoothing, hadamard) => (spread)
   rounded = Sub (raised, height)
   blocks = Reshape (rounded, block_sizes)
   sums = MatMul (blocks, hadamard)
-  spread = Reshape (sums, sizes)
+  spread = Reshape <allowzero = 1> (sums, sizes)
 }
 """
 
-# The same in steps of which the row's largest number has `most`, and that number (..., 1).
+# The same in steps of which the row's largest number has `most`, and that number (..., 1). Of no rows, ONNX Runtime
+# reduces nothing, and the first of each stands for it.
 SPREAD_STEPS = """
 <domain: "reader_edge", opset_import: ["" : 24, "reader_edge" : 1]>
 SpreadSteps (rows, smoothing, hadamard, most) => (in_steps, top)
 {
+  begin = Constant <value_ints = [0]> ()
+  end = Constant <value_ints = [1]> ()
   last = Constant <value_ints = [-1]> ()
   smallest = Constant <value_float = 1e-30> ()
 
   spread = reader_edge.SpreadRows (rows, smoothing, hadamard)
   magnitudes = Abs (spread)
-  largest = ReduceMax <keepdims = 1> (magnitudes, last)
+  reduced = ReduceMax <keepdims = 1> (magnitudes, last)
+  largest = Slice (reduced, begin, end, last)
   top = Max (largest, smallest)
   steps_of_one = Div (most, top)
   in_steps = Mul (spread, steps_of_one)

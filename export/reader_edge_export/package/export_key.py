@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
@@ -17,10 +18,13 @@ _PACKAGES = (
 )
 
 
-def export_key(source: Source, options: ExportOptions, calibration: TextSet) -> str:
-    """SHA-256 (hex). Of a source's files, sizes and times count, since reading all of a large model takes a while."""
+def export_key(source: Source, options: ExportOptions, calibration: TextSet, others: Iterable[Path] = ()) -> str:
+    """SHA-256 (hex). Of a source's files, sizes and times count, since reading all of a large model takes a while.
+
+    others: files that are read besides, of a speculator.
+    """
     facts = {
-        "files": sorted(file_states(source).items()),
+        "files": sorted(file_states([*source.files, *others]).items()),
         "options": [options.precision, options.attention, options.kv_dtype, source.max_context],
         "calibration": calibration.fingerprint(),
         "versions": {name: version_of(name) for name in _PACKAGES},

@@ -1,11 +1,10 @@
 """The files of a source while it is exported: who may read them, and whether they stay what they are."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from reader_edge_export.sources.source import Source
 from reader_edge_runtime.errors import ExportError
 
 _READ_LATE = {".safetensors", ".gguf"}  # all else is read at once, or not at all
@@ -13,9 +12,9 @@ _READ_LATE = {".safetensors", ".gguf"}  # all else is read at once, or not at al
 State = tuple[int, int]  # size, and time of change (ns)
 
 
-def file_states(source: Source) -> dict[str, State]:
-    """Of the files that make a source, by their paths, links followed."""
-    return {str(path.resolve()): _state(path.resolve()) for path in source.files}
+def file_states(files: Iterable[Path]) -> dict[str, State]:
+    """Of files by their paths, links followed."""
+    return {str(path.resolve()): _state(path.resolve()) for path in files}
 
 
 def _state(path: Path) -> State:
@@ -27,9 +26,9 @@ def _state(path: Path) -> State:
 
 
 @contextmanager
-def unchanged(source: Source) -> Iterator[None]:
+def unchanged(files: Iterable[Path]) -> Iterator[None]:
     """While entered, a source is read, a matrix at a time. Raises ExportError where its weights changed meanwhile."""
-    before = {path: _state(path) for path in source.files if path.suffix in _READ_LATE}
+    before = {path: _state(path) for path in files if path.suffix in _READ_LATE}
     try:
         yield
     except Exception as error:

@@ -1,6 +1,6 @@
 """A model of transformers whose weights take no memory, so that no size of a file is allocated unseen."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,19 +22,32 @@ def skeleton_of(config: Mapping[str, Any], source: str, error: type[ExportError]
     config: the arguments of its class, see `built_config`. source: the file or folder, for errors, which are `error`.
     """
     built = built_config(config, source, error)
+
+    def build() -> PreTrainedModel:
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            built, dtype=torch.float32, attn_implementation="eager"
+        )
+        return model
+
+    skeleton = without_memory(build, source, error)
+    skeleton.tie_weights()
+    _make_plain(skeleton)
+    return skeleton
+
+
+def without_memory(
+    build: Callable[[], PreTrainedModel], source: str, error: type[ExportError] = ExportError
+) -> PreTrainedModel:
+    """What `build` makes in fp32, likewise. source, error: of `skeleton_of`."""
     try:
-        _check_buffers(built, source, error)
+        _check_buffers(build, source, error)
         with _EmptyOnMeta(), _weights_without_memory(), no_init_weights():
-            skeleton: PreTrainedModel = AutoModelForCausalLM.from_config(
-                built, dtype=torch.float32, attn_implementation="eager"
-            )
+            skeleton: PreTrainedModel = build()
     except ExportError:
         raise
     except Exception as reason:  # transformers and PyTorch raise many classes for sizes that cannot be
         raise _not_built(source, reason, error) from reason
-    skeleton.tie_weights()
     skeleton.eval()
-    _make_plain(skeleton)
     return skeleton
 
 
@@ -111,10 +124,10 @@ def _check_free(needed: int, source: str, error: type[ExportError]) -> None:
         )
 
 
-def _check_buffers(config: PretrainedConfig, source: str, error: type[ExportError]) -> None:
+def _check_buffers(build: Callable[[], PreTrainedModel], source: str, error: type[ExportError]) -> None:
     """Build the model on the meta device first: a table or norm of a hostile size would be allocated and filled."""
     with torch.device("meta"), no_init_weights():
-        outline = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+        outline = build()
     norms = [parameter for parameter in outline.parameters() if parameter.ndim < 2]
     if sum(tensor.nbytes for tensor in (*outline.buffers(), *norms)) > _MAX_BUFFER_BYTES:
         raise error(f"'{source}' describes a model whose tables and norms take more than a gigabyte: fetch it again.")

@@ -34,6 +34,8 @@ class MtpModule(SpeculatorModule):
     def step(self, input_ids: torch.Tensor, position_ids: torch.Tensor, states: torch.Tensor, attend: Attend) -> Heard:
         layer: Any = self.mtp_layers[0]
         both = torch.cat([layer.token_layernorm(self.embed_tokens(input_ids)), layer.hidden_layernorm(states)], dim=-1)
+        if hasattr(self.rotary_emb, "mrope_section"):  # of time, height and width, which are the same in a text
+            position_ids = position_ids.expand(3, -1, -1)
         angles = self.rotary_emb(states, position_ids)
         heard = layer(layer.input_proj(both), position_embeddings=angles, attend=attend)
         normed = layer.final_layernorm(heard)

@@ -155,25 +155,33 @@ def _markers(source: SourceModel, max_context: int) -> Iterator[None]:
     implementations = [config._attn_implementation for config in configs]
     for config in configs:
         config._attn_implementation = ATTENTION_NAME
+    try:
+        with (
+            marked_parts(source),
+            tabled_query_scales(source.skeleton, max_context),
+            marked_recurrences(source.skeleton),
+            halved_rotary(source.skeleton),
+        ):
+            yield
+    finally:
+        for config, implementation in zip(configs, implementations, strict=True):
+            config._attn_implementation = implementation
+
+
+@contextmanager
+def marked_parts(source: SourceModel) -> Iterator[None]:
+    """While entered, the model's matrices leave markers, and its angles are those of texts."""
     rotaries: list[Any] = [module for module in source.skeleton.modules() if hasattr(module, "rope_type")]
     rope_types = [rotary.rope_type for rotary in rotaries]
     for rotary in rotaries:  # of another type it would look for a switch of its frequencies in every pass
         by_layer = isinstance(rotary.rope_type, dict)
         rotary.rope_type = dict.fromkeys(rotary.rope_type, "default") if by_layer else "default"
     try:
-        with (
-            named_matrices(source),
-            tabled_query_scales(source.skeleton, max_context),
-            marked_recurrences(source.skeleton),
-            plain_positions(source.skeleton),
-            halved_rotary(source.skeleton),
-        ):
+        with named_matrices(source), plain_positions(source.skeleton):
             yield
     finally:
         for rotary, rope_type in zip(rotaries, rope_types, strict=True):
             rotary.rope_type = rope_type
-        for config, implementation in zip(configs, implementations, strict=True):
-            config._attn_implementation = implementation
 
 
 def _run(forward: Callable[..., Any], trace: Trace) -> torch.Tensor:

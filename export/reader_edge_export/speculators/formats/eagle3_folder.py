@@ -1,0 +1,122 @@
+"""Folders of EAGLE-3: in the format of the `speculators` package, and as SafeAILab and others publish them."""
+
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from reader_edge_export.sources.config_form import class_form
+from reader_edge_export.sources.config_keys import is_harmless, told_keys
+from reader_edge_export.sources.folder.stored_tensors import StoredTensor
+from reader_edge_export.speculators.formats.speculator_source import EAGLE3, SpeculatorSource
+from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
+
+_MODEL_TYPES = ("llama", "qwen3")
+_SWITCHES = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+_IDS = "eagle_aux_hidden_state_layer_ids"
+_OWN_KEYS = (*_SWITCHES, _IDS, "draft_vocab_size", "target_hidden_size", "embed_requires_grad", "eagle_config")
+_PACKAGE_KEYS = ("speculators_model_type", "speculators_config", "speculators_version", "transformer_layer_config")
+_INERT = {  # of eagle_config: what such a speculator has anyway
+    **dict.fromkeys(("use_aux_hidden_state", "use_input_layernorm_in_first_layer", "use_last_layernorm"), True),
+}
+_UNREAD = ("verifier_norm.", "verifier_lm_head.")  # the target's, by which it was trained
+_MAX_STATES = 12  # a package has those of most states besides
+
+
+def eagle3_source(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> SpeculatorSource:
+    """Of a folder in the format of the `speculators` package."""
+    layer = layer_config(folder, config, _MODEL_TYPES)
+    check_package_keys(config, _OWN_KEYS)
+    return _source(folder, config, layer, tensors)
+
+
+def plain_eagle3_source(
+    folder: Path, config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]
+) -> SpeculatorSource:
+    """Of a folder whose config is that of a Llama: its only layer is called midlayer, or layers.0."""
+    layer = {key: value for key, value in config.items() if key not in _OWN_KEYS}
+    check_layer(folder, layer, _MODEL_TYPES)
+    named = {
+        f"layers.0.{name.removeprefix('midlayer.')}" if name.startswith("midlayer.") else name: tensor
+        for name, tensor in tensors.items()
+    }
+    if len(named) < len(tensors):
+        raise ExportError(f"'{folder}' holds both midlayer and layers.0: remove one of them.")
+    return _source(folder, config, layer, named)
+
+
+def layer_config(folder: Path, config: Mapping[str, Any], model_types: Sequence[str]) -> dict[str, Any]:
+    """What config.json says of the decoder layers in the format of the `speculators` package."""
+    layer = config.get("transformer_layer_config")
+    if not isinstance(layer, dict):
+        raise ExportError(
+            f"'{folder}' gives no transformer_layer_config in its config.json: fetch the speculator again."
+        )
+    check_layer(folder, layer, model_types)
+    return layer
+
+
+def check_layer(folder: Path, layer: Mapping[str, Any], model_types: Sequence[str]) -> None:
+    """Raise UnsupportedArchitectureError unless layers are of a kind that is read, ExportError for wrong values."""
+    if layer.get("model_type") not in model_types:
+        raise UnsupportedArchitectureError(
+            f"The layers of the speculator in '{folder}' are of the type {layer.get('model_type')!r:.80}, of which "
+            f"{', '.join(model_types)} can be exported."
+        )
+    form = class_form(layer)
+    if form.get("use_sliding_window") or "sliding_attention" in (form.get("layer_types") or ()):
+        raise UnsupportedArchitectureError(
+            f"The layers of the speculator in '{folder}' see a window of tokens, which no package holds: give one "
+            "whose layers see all of them."
+        )
+
+
+def check_package_keys(config: Mapping[str, Any], own: Iterable[str]) -> None:
+    """Raise UnsupportedArchitectureError for a key that is set and that nothing accounts for."""
+    known = (*own, *_PACKAGE_KEYS)
+    unknown = {key: value for key, value in config.items() if value and key not in known and not is_harmless(key)}
+    if unknown:
+        raise UnsupportedArchitectureError(
+            f"The speculator's config.json sets {told_keys(unknown)}, which is not known to be read: its drafts may be "
+            "others, so remove what has no effect."
+        )
+
+
+def _source(
+    folder: Path, config: Mapping[str, Any], layer: Mapping[str, Any], tensors: Mapping[str, StoredTensor]
+) -> SpeculatorSource:
+    switches = {name: config.get(name) or False for name in _SWITCHES}
+    for name, value in switches.items():
+        if not isinstance(value, bool):
+            raise _wrong(name, value, "true or false")
+    if switches["norm_before_fc"] and switches["fc_norm"]:
+        raise ExportError("The speculator's config.json sets both norm_before_fc and fc_norm: remove one of them.")
+    own = {name: tensor for name, tensor in tensors.items() if not name.startswith(_UNREAD)}
+    size, target_size = config.get("draft_vocab_size"), config.get("target_hidden_size")
+    for name, value in (("draft_vocab_size", size), ("target_hidden_size", target_size)):
+        if value is not None and (type(value) is not int or value < 1):
+            raise _wrong(name, value, "a whole number above 0")
+    return SpeculatorSource(EAGLE3, folder, layer, own, size, target_size, _state_ids(config), switches)
+
+
+def _state_ids(config: Mapping[str, Any]) -> tuple[int, ...] | None:
+    inner = config.get("eagle_config") or {}
+    if not isinstance(inner, dict):
+        raise _wrong("eagle_config", inner, "an object")
+    unknown = {key: value for key, value in inner.items() if value and key != _IDS and _INERT.get(key) is not value}
+    if unknown:
+        raise UnsupportedArchitectureError(
+            f"eagle_config of the speculator sets {told_keys(unknown)}, which is not known to be read."
+        )
+    ids = config.get(_IDS) or inner.get(_IDS)
+    if ids is None:
+        return None
+    if not isinstance(ids, list) or len(ids) > _MAX_STATES or any(type(each) is not int or each < 0 for each in ids):
+        raise _wrong(_IDS, ids, f"a list of at most {_MAX_STATES} whole numbers")
+    return tuple(ids)
+
+
+def _wrong(name: str, value: object, words: str) -> ExportError:
+    return ExportError(
+        f"The speculator's config.json gives {name} as {reprlib.repr(value)}, which must be {words}: correct it."
+    )

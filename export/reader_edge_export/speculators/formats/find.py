@@ -1,0 +1,79 @@
+"""Which kind of speculator a name means, and which formats are refused."""
+
+from pathlib import Path
+
+from reader_edge_export.sources.folder.folder_entries import check_entries
+from reader_edge_export.sources.folder.hugging_face import HuggingFaceSource
+from reader_edge_export.sources.folder.json_file import read_json
+from reader_edge_export.sources.folder.stored_tensors import StoredTensor, stored_tensors
+from reader_edge_export.sources.source import Source
+from reader_edge_export.speculators.formats.eagle3_folder import eagle3_source, plain_eagle3_source
+from reader_edge_export.speculators.formats.mtp_tensors import mtp_source, own_mtp_source
+from reader_edge_export.speculators.formats.speculator_source import SpeculatorSource
+from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
+
+AUTO = "auto"  # in the place of a folder: the layers for later tokens that the target's own checkpoint has
+
+_OTHERS = {  # values of speculators_model_type, and what they are called
+    "eagle": "EAGLE-1 or EAGLE-2",
+    "peagle": "P-EAGLE",
+    "dflash": "DFlash",
+    "dflash2": "DFlash",
+    "mlp_speculator": "MLP",
+    "independent": "model of its own",
+}
+_READ = "of EAGLE-3 and MTP"
+
+
+def find_speculator(name: str | Path, target: Source) -> SpeculatorSource:
+    """The speculator that a name means: a folder, or AUTO.
+
+    Raises ExportError, or UnsupportedArchitectureError for a format that is not read, each with one sentence.
+    """
+    if str(name) == AUTO:
+        return _own(target)
+    folder = Path(name)
+    if not folder.is_dir():
+        raise ExportError(
+            f"No speculator at '{folder}': give its folder, or 'auto' for the layers of the model itself."
+        )
+    check_entries(folder)
+    config = read_json(folder / "config.json")
+    kind = config.get("speculators_model_type")
+    if kind is None:
+        return _plain(folder, config, stored_tensors(folder))
+    if kind == "eagle3":
+        return eagle3_source(folder, config, stored_tensors(folder))
+    if kind == "mtp":
+        return mtp_source(folder, config, stored_tensors(folder))
+    raise _refused(folder, _OTHERS.get(kind, f"{kind!r:.40}") if isinstance(kind, str) else f"{kind!r:.40}")
+
+
+def _own(target: Source) -> SpeculatorSource:
+    tensors = stored_tensors(target.folder) if isinstance(target, HuggingFaceSource) else {}
+    own = own_mtp_source(target, tensors) if isinstance(target, HuggingFaceSource) else None
+    if own is None:
+        raise ExportError(
+            f"'{target.short_name}' has no layers for later tokens (mtp.*) that could be read: give the folder of a "
+            "trained speculator, or leave --speculator out."
+        )
+    return own
+
+
+def _plain(folder: Path, config: dict[str, object], tensors: dict[str, StoredTensor]) -> SpeculatorSource:
+    """Of a folder without the keys of the `speculators` package."""
+    if "draft_vocab_size" in config or any(name.startswith("midlayer.") for name in tensors):
+        return plain_eagle3_source(folder, config, tensors)
+    if "fc.weight" in tensors:
+        raise _refused(folder, "EAGLE-1 or EAGLE-2")
+    if "block_size" in config or "dflash_config" in config:
+        raise _refused(folder, "DFlash")
+    raise ExportError(
+        f"'{folder}' holds no speculator: neither speculators_model_type nor draft_vocab_size is in its config.json."
+    )
+
+
+def _refused(folder: Path, what: str) -> UnsupportedArchitectureError:
+    return UnsupportedArchitectureError(
+        f"'{folder}' holds a speculator of the format {what}; those {_READ} can be exported."
+    )

@@ -1,0 +1,175 @@
+"""A speculator's module without memory, every tensor and every size compared with its config and with the target."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from reader_edge_export.sources.blank_model import built_config, check_largest, without_memory
+from reader_edge_export.sources.config_form import class_form
+from reader_edge_export.sources.folder.expert_tensors import gather_experts
+from reader_edge_export.sources.folder.folder_weights import FolderWeights
+from reader_edge_export.sources.folder.stored_tensors import StoredTensor
+from reader_edge_export.sources.folder.weight_places import Places, check_places, check_shapes, fill
+from reader_edge_export.sources.quantized.formats import plain_config
+from reader_edge_export.sources.source import Source
+from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.speculators.eagle3_module import Eagle3Config, Eagle3Module
+from reader_edge_export.speculators.formats.speculator_source import MTP, SpeculatorSource
+from reader_edge_export.speculators.formats.speculator_weights import SpeculatorWeights
+from reader_edge_export.speculators.formats.vocabulary_map import read_vocabulary_map
+from reader_edge_export.speculators.mtp_module import MtpModule
+from reader_edge_export.speculators.speculator_module import SpeculatorModule
+from reader_edge_runtime.errors import ExportError
+
+_EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSizes:
+    """What a speculator has to fit: layers L, hidden size E and vocabulary V of the target."""
+
+    num_layers: int
+    hidden_size: int
+    vocab_size: int
+
+    @classmethod
+    def of(cls, target: Source) -> "TargetSizes":
+        """By what its config says."""
+        config: Any = built_config(class_form(plain_config(target.config)), target.short_name)
+        return cls(config.num_hidden_layers, config.hidden_size, config.vocab_size)
+
+    @property
+    def usual_state_ids(self) -> tuple[int, ...]:
+        """The states that EAGLE-3 reads where its config does not say."""
+        return 2, self.num_layers // 2, self.num_layers - 3
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSpeculator:
+    """A speculator that fits its target. state_ids: in the order in which they are joined.
+
+    module: its weights are placeholders. weights: its own.
+    """
+
+    source: SpeculatorSource
+    module: SpeculatorModule
+    weights: FolderWeights
+    lent: tuple[str, ...]
+    state_ids: tuple[int, ...]
+
+    @classmethod
+    def of(cls, source: SpeculatorSource, sizes: TargetSizes) -> "OpenSpeculator":
+        """Compare files and config of a speculator with its target. Nothing is read but vocabulary maps.
+
+        Raises ExportError with one sentence for what does not fit.
+        """
+        folder, tensors = source.folder, dict(source.tensors)
+        config: Any = built_config(class_form(source.layer), str(folder))
+        _check_sizes(source, config, sizes)
+        state_ids = _state_ids(source, sizes)
+        maps: dict[str, StoredTensor] = {name: tensors.pop(name) for name in ("d2t", "t2d") if name in tensors}
+        lent = tuple(name for name in (_EMBEDDING, _HEAD) if name not in tensors)
+        _check_lent(source, config, sizes, lent)
+        draft_vocab_size = source.draft_vocab_size or sizes.vocab_size
+        if source.format != MTP:
+            _check_joined(source, tensors, len(state_ids), sizes)
+
+        def build() -> SpeculatorModule:
+            if source.format == MTP:
+                return MtpModule(config)
+            form = Eagle3Config(config, draft_vocab_size, len(state_ids), sizes.hidden_size, **source.switches)
+            return Eagle3Module(form)
+
+        module = cast(SpeculatorModule, without_memory(build, str(folder)))
+        places = Places(module)
+        tensors, experts = gather_experts(folder, places, tensors)
+        check_shapes(folder, module, tensors)
+        check_places(
+            folder,
+            set(places.missing((*tensors, *experts))) - set(lent),
+            [name for name in tensors if places.find(name) is None],
+        )
+        check_largest(module, str(folder))
+        if module.d2t is not None:
+            module.d2t, module.t2d = read_vocabulary_map(folder, maps, draft_vocab_size, sizes.vocab_size)
+        return cls(source, module, FolderWeights(folder, fill(folder, places, tensors), experts), lent, state_ids)
+
+    def with_target(self, target: SourceModel) -> SourceModel:
+        """The model whose matrices are this one's, and the target's where it has none."""
+        skeleton: Any = target.skeleton
+        names = {
+            _EMBEDDING: target.names[id(skeleton.get_input_embeddings().weight)],
+            _HEAD: target.names[id(skeleton.get_output_embeddings().weight)],
+        }
+        lent = {name: names[name] for name in self.lent}
+        if len(set(lent.values())) < len(lent):  # one matrix there is one matrix here
+            self.module.lm_head.weight = self.module.embed_tokens.weight
+        return SourceModel(self.module, SpeculatorWeights(self.weights, target.weights, lent))
+
+
+def _check_sizes(source: SpeculatorSource, config: Any, sizes: TargetSizes) -> None:
+    if config.vocab_size != sizes.vocab_size:
+        raise _unlike(source, "a vocabulary", config.vocab_size, sizes.vocab_size)
+    if (source.draft_vocab_size or 0) > sizes.vocab_size:
+        raise _unlike(source, "a vocabulary", source.draft_vocab_size, sizes.vocab_size)
+    if source.target_size not in (None, sizes.hidden_size):
+        raise _unlike(source, "hidden states", source.target_size, sizes.hidden_size)
+    if source.format == MTP and config.hidden_size != sizes.hidden_size:
+        raise _unlike(source, "hidden states", config.hidden_size, sizes.hidden_size)
+    if source.format != MTP and config.num_hidden_layers > len(source.tensors):
+        raise ExportError(
+            f"The speculator in '{source.folder}' has {config.num_hidden_layers} layers by its config.json, and "
+            f"{len(source.tensors)} tensors: correct num_hidden_layers."
+        )
+    if config.num_attention_heads % config.num_key_value_heads:
+        raise ExportError(
+            f"The speculator in '{source.folder}' has {config.num_attention_heads} query heads over "
+            f"{config.num_key_value_heads} key heads by its config.json: correct them."
+        )
+
+
+def _state_ids(source: SpeculatorSource, sizes: TargetSizes) -> tuple[int, ...]:
+    if source.format == MTP:
+        return (sizes.num_layers + 1,)  # behind the final norm, which the target's logits are made of too
+    ids = source.state_ids or sizes.usual_state_ids
+    if any(not 0 <= each <= sizes.num_layers for each in ids) or len(set(ids)) < len(ids):
+        said = "says that it reads" if source.state_ids else "does not say which states it reads, and usual ones are"
+        raise ExportError(
+            f"The speculator in '{source.folder}' {said} {', '.join(map(str, ids))}, which must be different layers "
+            f"from 0 to {sizes.num_layers} of its target: it is for another model."
+        )
+    return ids
+
+
+def _check_lent(source: SpeculatorSource, config: Any, sizes: TargetSizes, lent: tuple[str, ...]) -> None:
+    """The target's matrices take the place of those that are missing, where they fit."""
+    if lent and config.hidden_size != sizes.hidden_size:
+        raise ExportError(
+            f"The speculator in '{source.folder}' lacks {lent[0]}, and the target's has {sizes.hidden_size} columns "
+            f"instead of {config.hidden_size}: fetch it again."
+        )
+    if _HEAD in lent and (source.draft_vocab_size or sizes.vocab_size) != sizes.vocab_size:
+        raise ExportError(
+            f"The speculator in '{source.folder}' lacks {_HEAD} for its own vocabulary of {source.draft_vocab_size} "
+            "tokens: fetch it again."
+        )
+
+
+def _check_joined(
+    source: SpeculatorSource, tensors: Mapping[str, StoredTensor], num_states: int, sizes: TargetSizes
+) -> None:
+    """Raise ExportError where what joins states has room for others than the target's."""
+    joined = tensors.get("fc.weight")
+    if joined is None or len(joined.shape) != 2 or joined.shape[1] == num_states * sizes.hidden_size:
+        return
+    raise ExportError(
+        f"The speculator in '{source.folder}' joins {joined.shape[1]} numbers of its target, where {num_states} states "
+        f"of this one have {num_states * sizes.hidden_size}: it is for another model, or reads other layers."
+    )
+
+
+def _unlike(source: SpeculatorSource, what: str, own: object, target: int) -> ExportError:
+    return ExportError(
+        f"The speculator in '{source.folder}' is for {what} of {own}, and the model has {target}: give the speculator "
+        "of this model."
+    )

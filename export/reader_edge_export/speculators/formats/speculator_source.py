@@ -1,0 +1,33 @@
+"""A trained speculator as its files have it, read from config.json and the headers of its weights alone."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from reader_edge_export.sources.folder.stored_tensors import StoredTensor
+
+EAGLE3, MTP = "eagle3", "mtp"  # formats
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculatorSource:
+    """format: EAGLE3 or MTP. folder: where its weights are. layer: of its decoder layers, as config.json has configs.
+
+    tensors: by the names that its module has for them. state_ids: which states of the target it reads, in the order in
+    which they are joined; None where it does not say. switches: what else `Eagle3Config` has, by name.
+    """
+
+    format: str
+    folder: Path
+    layer: Mapping[str, Any]
+    tensors: Mapping[str, StoredTensor]
+    draft_vocab_size: int | None = None
+    target_size: int | None = None
+    state_ids: tuple[int, ...] | None = None
+    switches: Mapping[str, bool] = field(default_factory=dict)
+
+    @property
+    def files(self) -> list[Path]:
+        """All that is read of it."""
+        return sorted({self.folder / "config.json", *(tensor.file for tensor in self.tensors.values())})

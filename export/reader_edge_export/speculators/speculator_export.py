@@ -1,0 +1,108 @@
+"""The part of an export that puts a trained speculator beside its target."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from reader_edge_export.calibration.calibration import Calibration
+from reader_edge_export.options import ExportOptions
+from reader_edge_export.sources.source import Source
+from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.speculators.calibrate_speculator import NUM_TOKENS as NUM_CALIBRATION_TOKENS
+from reader_edge_export.speculators.calibrate_speculator import calibrate_speculator
+from reader_edge_export.speculators.formats.open_speculator import OpenSpeculator, TargetSizes
+from reader_edge_export.speculators.formats.speculator_source import SpeculatorSource
+from reader_edge_export.speculators.speculator_check import NUM_TOKENS, check_speculator
+from reader_edge_export.speculators.speculator_graph import TOP_K, speculator_options, write_speculator
+from reader_edge_export.speculators.target_states import TextStates, states_of
+from reader_edge_export.speculators.trace_speculator import trace_speculator
+from reader_edge_export.stages import Stages
+from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
+from reader_edge_export.trace.layered_model import LayeredModel
+from reader_edge_export.trace.tracing import AttentionLayer
+from reader_edge_runtime.package.manifest import FileEntry
+from reader_edge_runtime.package.speculator_part import SpeculatorPart
+from reader_edge_runtime.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class SpeculatorExport:
+    """opened: the speculator, which fits the target. options: of the target's export, whose precision is not AUTO."""
+
+    opened: OpenSpeculator
+    options: ExportOptions
+
+    @classmethod
+    def of(cls, speculator: SpeculatorSource, target: Source, options: ExportOptions) -> "SpeculatorExport":
+        """Raises ExportError where the speculator is not one of the target; of that, the config alone is read."""
+        return cls(OpenSpeculator.of(speculator, TargetSizes.of(target)), options)
+
+    @property
+    def state_ids(self) -> tuple[int, ...]:
+        """Of the target's states those that it reads."""
+        return self.opened.state_ids
+
+    @property
+    def num_bytes(self) -> int:
+        """What its files take, at most."""
+        width = 4 if self._own_options.precision == "fp32" else 1
+        shapes = [parameter.shape for parameter in self.opened.module.parameters()]
+        return sum(width * shape.numel() + 16 * sum(shape) for shape in shapes)
+
+    def write(
+        self,
+        model: SourceModel,
+        text: Tokenizer,
+        texts: TextSet,
+        calibration: Calibration,
+        folder: Path,
+        work: Path,
+        stages: Stages,
+    ) -> tuple[Mapping[str, FileEntry], SpeculatorPart]:
+        """Write its graph into a folder that has the target's.
+
+        model: the target's. texts: what rounding may learn from. calibration: of the target. work: a folder for what is
+        needed meanwhile. Returns the files by name, and what the manifest says of them.
+        """
+        source, traced = self.opened.with_target(model), work / "speculator.onnx"
+        layers = trace_speculator(source, self._target_size(model), traced)
+        own = Calibration()
+        if self._own_options.precision != "fp32":
+            own = calibrate_speculator(source, self._states(model, text, texts, NUM_CALIBRATION_TOKENS), calibration)
+        files = write_speculator(traced, folder, self._own_options, own, source, stages)
+        return files, self._part(layers)
+
+    def check(self, model: SourceModel, text: Tokenizer, folder: Path, part: SpeculatorPart) -> dict[str, float]:
+        """Figures for the manifest of what was written into a folder. Raises ParityError."""
+        (states,) = self._states(model, text, TextSet.bundled("held_out"), NUM_TOKENS)[:1]
+        is_exact = self._own_options.precision == "fp32"
+        return check_speculator(folder, part, self.opened.with_target(model), states, is_exact)
+
+    @cached_property
+    def _own_options(self) -> ExportOptions:
+        return speculator_options(self.options)
+
+    def _states(self, model: SourceModel, text: Tokenizer, texts: TextSet, num_tokens: int) -> list[TextStates]:
+        max_context = self.options.max_context or MAX_SEQUENCE
+        sequences = texts.token_sequences(text, min(MAX_SEQUENCE, max_context), num_tokens)
+        longer = [sequence for sequence in sequences if len(sequence) > 1]
+        return states_of(LayeredModel(model), longer or [sequences[0] * 2], self.state_ids)
+
+    def _target_size(self, model: SourceModel) -> int:
+        return len(self.state_ids) * int(model.skeleton.config.hidden_size)
+
+    def _part(self, layers: list[AttentionLayer]) -> SpeculatorPart:
+        module, first = self.opened.module, layers[0]
+        draft_vocab_size = int(module.lm_head.weight.shape[0])
+        return SpeculatorPart(
+            format=self.opened.source.format,
+            num_layers=len(layers),
+            num_heads=first.num_heads,
+            num_kv_heads=first.num_kv_heads,
+            head_dim=first.head_dim,
+            hidden_size=module.config.hidden_size,
+            draft_vocab_size=draft_vocab_size,
+            top_k=min(TOP_K, draft_vocab_size),
+            state_ids=self.state_ids,
+        )

@@ -1,0 +1,128 @@
+"""Folders of speculators with random weights, as their makers write them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from transformers import AutoConfig
+
+from reader_edge_export.speculators.eagle3_module import Eagle3Config, Eagle3Module
+from reader_edge_export.speculators.mtp_module import MtpModule
+from reader_edge_export.speculators.speculator_module import SpeculatorModule
+from tests.tiny_models import VOCAB_SIZE, tiny_config
+
+DRAFT_VOCAB_SIZE = 100
+STATE_IDS = [2, 0, 1]  # of two layers, in an order of its own
+HIDDEN_SIZE = 64  # of tiny models
+
+LAYER: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "rms_norm_eps": 1e-5,
+}
+
+
+def eagle3_module(layer: dict[str, Any], **switches: bool) -> Eagle3Module:
+    """With a vocabulary of its own and random weights."""
+    config = AutoConfig.for_model(**layer)
+    module = Eagle3Module(Eagle3Config(config, DRAFT_VOCAB_SIZE, len(STATE_IDS), HIDDEN_SIZE, **switches))
+    _fill(module)
+    assert module.d2t is not None
+    assert module.t2d is not None
+    token_ids = torch.randperm(VOCAB_SIZE)[:DRAFT_VOCAB_SIZE].sort().values
+    module.d2t.copy_(token_ids - torch.arange(DRAFT_VOCAB_SIZE))
+    module.t2d[token_ids] = True
+    return module
+
+
+def write_eagle3(folder: Path, layer: dict[str, Any] | None = None, **switches: bool) -> Eagle3Module:
+    """In the format of the `speculators` package."""
+    layer = LAYER | (layer or {})
+    module = eagle3_module(layer, **switches)
+    config = {
+        "speculators_model_type": "eagle3",
+        "speculators_version": "0.9.0",
+        "architectures": ["Eagle3Speculator"],
+        "draft_vocab_size": DRAFT_VOCAB_SIZE,
+        "eagle_aux_hidden_state_layer_ids": STATE_IDS,
+        "speculators_config": {"algorithm": "eagle3", "verifier": {"name_or_path": "tiny"}},
+        "transformer_layer_config": layer,
+        **{name: False for name in ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")},
+        **switches,
+    }
+    write(folder, config, module.state_dict())
+    return module
+
+
+def write_plain_eagle3(folder: Path) -> Eagle3Module:
+    """As SafeAILab publishes them."""
+    module = eagle3_module(LAYER)
+    tensors = {name.replace("layers.0.", "midlayer."): tensor for name, tensor in module.state_dict().items()}
+    beside = {"draft_vocab_size": DRAFT_VOCAB_SIZE, "architectures": ["LlamaForCausalLMEagle3"]}
+    write(folder, LAYER | beside | {"eagle_aux_hidden_state_layer_ids": STATE_IDS}, tensors)
+    return module
+
+
+def mtp_module(model_type: str) -> MtpModule:
+    """For a tiny model, with random weights."""
+    module = MtpModule(AutoConfig.for_model(**tiny_config(model_type)))
+    _fill(module)
+    return module
+
+
+def write_mtp(folder: Path, model_type: str) -> MtpModule:
+    """In the format of the `speculators` package."""
+    module = mtp_module(model_type)
+    config = {
+        "speculators_model_type": "mtp",
+        "architectures": ["MTPDraftModel"],
+        "num_nextn_predict_layers": 1,
+        "transformer_layer_config": tiny_config(model_type),
+    }
+    write(folder, config, _without_lent(module))
+    return module
+
+
+def add_mtp(folder: Path, model_type: str) -> MtpModule:
+    """To the checkpoint of a tiny model, as its makers do."""
+    module = mtp_module(model_type)
+    names = {
+        "mtp_layers.0.input_proj.": "mtp.fc.",
+        "mtp_layers.0.final_layernorm.": "mtp.norm.",
+        "mtp_layers.0.hidden_layernorm.": "mtp.pre_fc_norm_hidden.",
+        "mtp_layers.0.token_layernorm.": "mtp.pre_fc_norm_embedding.",
+        "mtp_layers.0.": "mtp.layers.0.",
+    }
+    from safetensors.torch import load_file
+
+    tensors = load_file(folder / "model.safetensors")
+    for name, tensor in _without_lent(module).items():
+        before = next(before for before in names if name.startswith(before))
+        tensors[names[before] + name.removeprefix(before)] = tensor
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return module
+
+
+def write(folder: Path, config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
+
+
+def _without_lent(module: SpeculatorModule) -> dict[str, torch.Tensor]:
+    return {name: tensor for name, tensor in module.state_dict().items() if not name.startswith(("embed", "lm_head"))}
+
+
+def _fill(module: SpeculatorModule) -> None:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(0.1 * torch.randn_like(parameter) + (1.0 if parameter.ndim == 1 else 0.0))

@@ -1,0 +1,152 @@
+"""Packages with trained speculators: the graph is the module, in every format that is read."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from reader_edge_export import ExportOptions, export_model
+from reader_edge_export.speculators.speculator_runners import GraphRunner, Nodes
+from reader_edge_runtime.package.model_package import ModelPackage
+from tests.export.speculators.speculator_folders import (
+    DRAFT_VOCAB_SIZE,
+    STATE_IDS,
+    add_mtp,
+    write_eagle3,
+    write_mtp,
+    write_plain_eagle3,
+)
+from tests.tiny_models import VOCAB_SIZE, build_tiny_model
+
+_LAYERS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "llama, two layers": {"num_hidden_layers": 2, "attention_bias": True, "rope_parameters": {"rope_theta": 5e5}},
+    "qwen3": {"model_type": "qwen3"},
+}
+_SWITCHES: list[dict[str, bool]] = [
+    {},
+    {"norm_before_residual": True, "norm_before_fc": True},
+    {"fc_norm": True, "norm_output": True},
+]
+
+
+def _checks(source: Path, speculator: Path | str, out: Path, precision: str = "fp32") -> ModelPackage:
+    export_model(
+        source,
+        out,
+        ExportOptions(precision, check="quick", kv="fp32" if precision == "fp32" else None, speculator=speculator),
+    )
+    return ModelPackage.open(out)
+
+
+@pytest.mark.parametrize("switches", _SWITCHES, ids=lambda each: ", ".join(each) or "plain")
+@pytest.mark.parametrize("layer", _LAYERS)
+def test_a_graph_in_fp32_is_the_module(
+    layer: str, switches: dict[str, bool], tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    write_eagle3(tmp_path / "speculator", _LAYERS[layer], **switches)
+    package = _checks(tiny_model("llama"), tmp_path / "speculator", tmp_path / "out")
+    assert package.manifest.checks["speculator_error"] < 1e-5
+    assert package.manifest.checks["speculator_agreement"] == 1
+    part = package.manifest.speculator
+    assert part is not None
+    assert (part.format, part.state_ids, part.draft_vocab_size) == ("eagle3", tuple(STATE_IDS), DRAFT_VOCAB_SIZE)
+    assert set(STATE_IDS) <= set(package.manifest.state_ids)
+
+
+@pytest.mark.parametrize("model_type", ["qwen3_5_text", "qwen3_5_moe_text"])
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_layers_for_later_tokens_of_the_model_itself_come_along(
+    model_type: str, precision: str, tmp_path: Path
+) -> None:
+    source = build_tiny_model(model_type, tmp_path / "model")
+    add_mtp(source, model_type)
+    package = _checks(source, "auto", tmp_path / "out", precision)
+    assert package.manifest.checks["speculator_error"] < (1e-5 if precision == "fp32" else 0.2)
+    assert package.manifest.speculator is not None
+    assert package.manifest.speculator.state_ids == (3,)
+    assert package.manifest.speculator.draft_vocab_size == VOCAB_SIZE
+
+
+def test_a_folder_of_mtp_is_the_same_as_the_models_own_layers(tmp_path: Path) -> None:
+    source = build_tiny_model("qwen3_5_text", tmp_path / "model")
+    write_mtp(tmp_path / "speculator", "qwen3_5_text")
+    add_mtp(source, "qwen3_5_text")
+    own, given = (
+        _checks(source, speculator, tmp_path / name)
+        for speculator, name in (("auto", "own"), (tmp_path / "speculator", "given"))
+    )
+    for name in ("speculator.onnx", "speculator.onnx.data"):
+        assert own.path(name).read_bytes() == given.path(name).read_bytes()
+
+
+def test_a_folder_as_safeailab_publishes_them_is_read(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
+    write_plain_eagle3(tmp_path / "speculator")
+    package = _checks(tiny_model("llama"), tmp_path / "speculator", tmp_path / "out")
+    assert package.manifest.checks["speculator_error"] < 1e-5
+
+
+@pytest.mark.parametrize("precision", ["int8", "int8-a16", "int4"])
+def test_beside_integers_a_speculator_has_eight_bits_and_guesses_alike(
+    precision: str, tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    write_eagle3(tmp_path / "speculator")
+    package = _checks(tiny_model("llama"), tmp_path / "speculator", tmp_path / "out", precision)
+    assert package.manifest.checks["speculator_error"] < 0.1
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_what_is_the_models_own_is_not_stored_twice(precision: str, tmp_path: Path) -> None:
+    source = build_tiny_model("qwen3_5_text", tmp_path / "model")
+    add_mtp(source, "qwen3_5_text")
+    package = _checks(source, "auto", tmp_path / "out", precision)
+    graph = ir.load(package.path("speculator.onnx")).graph
+    tensors = [value.const_value for value in graph.initializers.values()]
+    shared = [each for each in tensors if isinstance(each, ir.ExternalTensor) and each.location == "model.onnx.data"]
+    assert (VOCAB_SIZE, 64) in [tuple(each.shape.numpy()) for each in shared]
+
+
+def test_a_killed_export_resumes_with_its_speculator(
+    tiny_model: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_eagle3(tmp_path / "speculator")
+    whole = _checks(tiny_model("llama"), tmp_path / "speculator", tmp_path / "whole", "int8")
+    with monkeypatch.context() as patch:
+        patch.setattr("reader_edge_export.speculators.speculator_export.write_speculator", _killed)
+        patch.setattr("shutil.rmtree", lambda *_, **__: None)
+        with pytest.raises(KeyboardInterrupt):
+            _checks(tiny_model("llama"), tmp_path / "speculator", tmp_path / "out", "int8")
+    told: list[str] = []
+    options = ExportOptions("int8", check="quick", speculator=tmp_path / "speculator")
+    export_model(tiny_model("llama"), tmp_path / "out", options, tell=told.append)
+    assert "Resuming" in told[0]
+    for name in ("model.onnx", "model.onnx.data", "speculator.onnx", "speculator.onnx.data"):
+        assert whole.path(name).read_bytes() == (tmp_path / "out" / name).read_bytes()
+
+
+def _killed(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_pass_without_kernels_of_our_own_says_nearly_the_same_with_no_rows_of_a_kind(
+    tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    write_eagle3(tmp_path / "speculator", norm_before_fc=True)
+    package = _checks(tiny_model("llama"), tmp_path / "speculator", tmp_path / "out", "int8")
+    part = package.manifest.speculator
+    assert part is not None
+    rng = np.random.default_rng(0)
+    rows = {"target": rng.normal(size=(2, 3 * 64)), "own": rng.normal(size=(2, part.hidden_size))}
+    found = []
+    for uses_native in (True, False):
+        runner = GraphRunner(package.folder, part, 4, uses_native)
+        for kind, start in (("target", 0), ("own", 2)):
+            states = [rows[each].astype(np.float32)[: 2 if each == kind else 0] for each in rows]
+            seen = np.tri(2, start + 2, start, dtype=bool)
+            nodes = Nodes(np.array([5, 7]), np.arange(start, start + 2), seen, *states)
+            found.append(runner.run(nodes))
+    for one, other in zip(found[:2], found[2:], strict=True):
+        np.testing.assert_allclose(one.next_states, other.next_states, atol=0.05)
