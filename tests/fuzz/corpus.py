@@ -126,5 +126,12 @@ CORPUS: dict[str, dict[str, bytes]] = {
     "head": {"nothing": b"", "another file": b"PRECIOUS" * 99},
     "history": {"nothing": b"", "another file": b"PRECIOUS" * 9},
     "datastore": {"nothing": b"", "another file": b"PRECIOUS" * 99},
+    "speculator's config": {
+        "nothing": b"",
+        "endless nesting": b"[" * 100_000,
+        "layers that are a list": b'{"speculators_model_type": "eagle3", "transformer_layer_config": []}',
+        "a type that is a list": b'{"speculators_model_type": "mtp", "transformer_layer_config": {"model_type": []}}',
+    },
+    "speculator's weights": {"nothing": b"", "a header of exabytes": b"\xff" * 7 + b"\x7f"},
 }
 assert CORPUS.keys() == SUBJECTS.keys()

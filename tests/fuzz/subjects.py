@@ -34,6 +34,7 @@ from tests.fake_hybrid import FakeHybridTarget, hybrid_manifest
 from tests.fake_target import FakeTarget, make_manifest
 from tests.fuzz.drafting_subjects import DRAFTING_SUBJECTS, arrays_file
 from tests.fuzz.mutation import mutated, mutated_json
+from tests.fuzz.speculator_subjects import SPECULATOR_SUBJECTS
 from tests.fuzz.subject import Subject
 from tests.gguf_files import sentence_piece, small_vocabulary, write_small
 from tests.random_drafter import RandomDrafter, decode, make_decoder
@@ -195,4 +196,5 @@ SUBJECTS = {
     "session": Subject(_session_samples, _spoil_session, _load_session),
     "session of states": Subject(_hybrid_session_samples, _spoil_session, _load_hybrid_session),
     **DRAFTING_SUBJECTS,
+    **SPECULATOR_SUBJECTS,
 }
