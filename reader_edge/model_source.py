@@ -74,7 +74,7 @@ def draft_notice(engine: Engine, sources: DraftSources = NO_SOURCES) -> str:
 
 def further_sources(engine: Engine, sources: DraftSources) -> list[DraftSource]:
     """Head, draft model and own sources, opened for other drafters of an engine's model; given as for `load_engine`."""
-    return open_sources(_found(sources), engine.package, engine.tokenizer, engine.decoder.config)
+    return open_sources(_found(sources), engine.package, engine.tokenizer, engine.decoder.target, engine.decoder.config)
 
 
 def _found(sources: DraftSources) -> DraftSources:

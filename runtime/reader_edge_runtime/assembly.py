@@ -21,9 +21,10 @@ from reader_edge_runtime.drafting.sources.head_source import HeadSource
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 from reader_edge_runtime.drafting.sources.source import DraftSource
+from reader_edge_runtime.drafting.sources.speculator.speculator_source import SpeculatorSource
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.errors import DraftModelError
-from reader_edge_runtime.execution.providers import open_head, open_target
+from reader_edge_runtime.execution.providers import open_head, open_speculator, open_target
 from reader_edge_runtime.measuring.cost_cache import load_or_measure
 from reader_edge_runtime.measuring.pass_cost import MAX_WIDTH, PassCost
 from reader_edge_runtime.measuring.width_cache import load_or_settle
@@ -52,7 +53,7 @@ def assemble(
         return package, tokenizer, make_decoder(target, NoDrafter(), config, report=report), report
     fingerprint, vocab_size = tokenizer.fingerprint(), package.manifest.vocab_size
     opened = open_datastores(sources.datastores, fingerprint, vocab_size) if sources.datastores else []
-    further = open_sources(sources, package, tokenizer, config)
+    further = open_sources(sources, package, tokenizer, target, config)
     costs = [load_or_measure(target, config.threads, 1, on_progress=on_calibration)] if config.is_calibrated else []
     if drafter is None:  # not before the measuring: its kernels take time and memory while they load
         file = None
@@ -64,15 +65,23 @@ def assemble(
 
 
 def open_sources(
-    given: DraftSources, package: ModelPackage, tokenizer: Tokenizer, config: EngineConfig
+    given: DraftSources, package: ModelPackage, tokenizer: Tokenizer, target: Target, config: EngineConfig
 ) -> list[DraftSource]:
-    """A head, a draft model and the caller's own, as sources of a package's drafts; each raises its own errors."""
+    """Speculator, head, draft model and the caller's own, as sources of a package's drafts; each raises its errors."""
     sources: list[DraftSource] = []
+    if given.has_speculator and package.manifest.speculator is not None:
+        sources.append(open_speculator_source(package, target, config))
     if given.head is not None:
         sources.append(open_head_source(given.head, package, config.uses_native))
     if given.draft_model is not None:
         sources.append(open_draft_model_source(given.draft_model, package, tokenizer, config))
     return [*sources, *given.extra]
+
+
+def open_speculator_source(package: ModelPackage, target: Target, config: EngineConfig) -> SpeculatorSource:
+    """The trained speculator of a package that has one, as a source of its drafts. Raises ProviderError."""
+    manifest, speculator = package.manifest, open_speculator(package, target, config)
+    return SpeculatorSource(speculator, manifest.state_ids, manifest.vocab_size, config.max_batch)
 
 
 def open_head_source(path: FilePath, package: ModelPackage, uses_native: bool = True) -> HeadSource:

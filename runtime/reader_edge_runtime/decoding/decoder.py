@@ -254,7 +254,8 @@ class Decoder:
             if verification is None:
                 continue
             request.count_tree(tree, verification.path)
-            if b in plan.drafts and request.drafter is not None:
+            is_heard = b in plan.drafts or self.drafter.wants_layer_states  # of which none may be missing
+            if is_heard and request.drafter is not None:
                 with request.catching_errors():
                     root = len(request.token_ids) - len(verification.token_ids) - 1
                     vocab_size = self.target.manifest.vocab_size

@@ -32,7 +32,10 @@ class Prefill:
         is_last = length + len(tree) == request.num_prompt_tokens
         scored = range(len(tree)) if is_read else rows
         num_kept = max(len(tree) - LOOSE_END, 0) if is_last else len(tree)
-        result = self._scorer.score(slot, [tree], [scored], [request] if is_last or is_read else [], num_kept)
+        choosers = [request] if is_last or is_read else []
+        num_left = request.num_prompt_tokens - length - len(tree)
+        is_learned = request.drafter is not None and num_left < self._scorer.drafter.num_harvested_states
+        result = self._scorer.score(slot, [tree], [scored], choosers, num_kept, is_learned)
         cache.commit(slot, range(len(tree)))
         self._slots.note_chunk(length, is_last)
         if is_read:

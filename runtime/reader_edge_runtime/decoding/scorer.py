@@ -20,17 +20,27 @@ class Scorer:
         self.on_logits: Callable[[Request, Float32Array], None] | None = None
 
     def score(
-        self, first_slot: int, trees: list[DraftTree], rows: list[range], choosers: Sequence[Request], num_kept: int
+        self,
+        first_slot: int,
+        trees: list[DraftTree],
+        rows: list[range],
+        choosers: Sequence[Request],
+        num_kept: int,
+        is_learned: bool = True,
     ) -> ForwardResult:
-        """Score trees, and ask for what these requests need to choose from them. num_kept: see `Pass`."""
+        """Score trees, and ask for what these requests need to choose from them. num_kept: see `Pass`.
+
+        is_learned: whether the drafter gets what states are told.
+        """
         wants_logits = wants_scores = False
         wants_hidden_states = self.drafter.wants_hidden_states
         for request in choosers:
             wants_logits |= request.needs_logits or request.is_reading_prompt or self.on_logits is not None
             wants_scores |= request.config.is_scored
             wants_hidden_states |= request.acceptance.wants_hidden_states
+        wants_layer_states = is_learned and self.drafter.wants_layer_states
         wanted = Pass(first_slot, trees, rows, wants_logits, wants_scores, wants_hidden_states, num_kept)
-        return self.target.forward(self.cache, wanted._replace(wants_layer_states=self.drafter.wants_layer_states))
+        return self.target.forward(self.cache, wanted._replace(wants_layer_states=wants_layer_states))
 
     def peek(self, request: Request, result: ForwardResult, b: int, row: int) -> int:
         """The token that the target chooses after row (b, row) of a pass, which nothing hears of."""

@@ -19,7 +19,8 @@ class DraftSources:
     datastores: files of `reader-edge datastore build`, with the model's tokenizer; at most 4.
     head: a file of `reader-edge train-drafter`, for this model.
     draft_model: the package of a smaller model with the same tokenizer.
-    extra: sources of your own (`DraftSource`); at most 4 together with head and draft model.
+    has_speculator: whether the trained speculator of a package that has one drafts.
+    extra: sources of your own (`DraftSource`); at most 4 together with speculator, head and draft model.
 
     Raises ConfigError.
     """
@@ -28,9 +29,11 @@ class DraftSources:
     datastores: Sequence[FilePath] = ()
     head: FilePath | None = None
     draft_model: FilePath | None = None
+    has_speculator: bool = True
     extra: Sequence[DraftSource] = ()
 
     def __post_init__(self) -> None:
+        require(isinstance(self.has_speculator, bool), "has_speculator", self.has_speculator, "True or False")
         for name in ("history", "head", "draft_model"):
             if (file := getattr(self, name)) is not None:
                 given_path(file, name)

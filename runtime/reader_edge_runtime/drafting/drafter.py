@@ -1,7 +1,7 @@
 """What decoding knows of drafting: it asks for trees before each forward pass and reports what became of them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -62,21 +62,22 @@ class DraftRequest(NamedTuple):
     """What one request may use of a draft.
 
     max_nodes: root included. max_depth: levels below the root. token_s: seconds that a token takes without a draft; 0
-    where nothing was measured.
+    where nothing was measured. sketch: for a source, what the drafter would draft if it proposed this tree.
     """
 
     request: RequestDrafter
     max_nodes: int
     max_depth: int
     token_s: float = 0.0
+    sketch: Callable[[DraftTree], DraftTree] | None = None
 
 
 class Drafter(ABC):
     """What an engine drafts with, for all its requests.
 
     is_ready: whether it can draft by now; until then nobody waits for it. num_harvested_rows: of how many of a prompt's
-    last tokens scores are wanted. wants_hidden_states, wants_layer_states: whether `observe` wants those of the nodes
-    that were scored.
+    last tokens scores are wanted. wants_hidden_states: whether `observe` wants those of the nodes that were scored.
+    wants_layer_states: the same of states between layers, of a prompt those of the last num_harvested_states tokens.
     asked_s: seconds that the last drafts took for sources that are asked only where they pay.
     """
 
@@ -84,6 +85,7 @@ class Drafter(ABC):
     num_harvested_rows = 0
     wants_hidden_states = False
     wants_layer_states = False
+    num_harvested_states = 1 << 31
     asked_s = 0.0
 
     @abstractmethod

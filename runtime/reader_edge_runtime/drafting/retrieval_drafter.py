@@ -18,6 +18,7 @@ from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.drafting.sources.source_set import SourceSet
+from reader_edge_runtime.drafting.sources.speculator.heard_states import MOST_HEARD
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.drafting.sources.tool_source import ToolSource
 from reader_edge_runtime.errors import DraftError, HistoryError, ReaderEdgeError
@@ -55,6 +56,7 @@ class RetrievalDrafter(Drafter):
         self.num_harvested_rows = config.max_harvested_tokens if config.is_logits_used else 0
         self.wants_hidden_states = self.sources.wants_hidden_states
         self.wants_layer_states = self.sources.wants_layer_states
+        self.num_harvested_states = MOST_HEARD
         self._datastores = tuple(datastores)
         self._history_file = history_file
         self._table = table
@@ -90,7 +92,10 @@ class RetrievalDrafter(Drafter):
         states = [request.caught_up(core) for request in requests]
         drafts: list[DraftTree | ReaderEdgeError] = []
         proposals = self.sources.propose(
-            [request.sources for request in requests], draft_requests, lambda b, proposed: states[b].surest(proposed)
+            [request.sources for request in requests],
+            draft_requests,
+            lambda b, proposed: states[b].surest(proposed),
+            lambda b, proposed: states[b].draft(draft_requests[b].max_nodes, draft_requests[b].max_depth, proposed),
         )
         for request, state, draft_request, proposed in zip(requests, states, draft_requests, proposals, strict=True):
             if isinstance(proposed, DraftError):
@@ -206,6 +211,7 @@ class RetrievalRequest(RequestDrafter):
     def observe(self, scored: ScoredTree | None) -> None:
         if scored is not None:
             self._scored.append(scored)
+            del self._scored[:-MOST_HEARD]  # while nothing is drafted
             if self.made_without is not None:
                 came = self.token_ids[scored.root + 1 :]
                 without = self.made_without.pruned(len(scored.tree))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from reader_edge_runtime.config import EngineConfig
 from reader_edge_runtime.drafting.sources.head_file import HeadFile, HeadModel
+from reader_edge_runtime.drafting.sources.speculator.speculator import Speculator
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.iree.module_index import INDEX_NAME
 from reader_edge_runtime.execution.iree.open_iree import open_iree
@@ -12,6 +13,7 @@ from reader_edge_runtime.execution.iree.wheel import iree_obstacle
 from reader_edge_runtime.execution.onnxruntime.device.cuda import cuda_obstacle, has_cuda
 from reader_edge_runtime.execution.onnxruntime.device.device_target import DeviceTarget
 from reader_edge_runtime.execution.onnxruntime.head_session import HeadSession
+from reader_edge_runtime.execution.onnxruntime.host.host_speculator import HostSpeculator
 from reader_edge_runtime.execution.onnxruntime.host.open_on_host import open_on_host
 from reader_edge_runtime.execution.onnxruntime.tensorrt.libraries import has_tensorrt, tensorrt_obstacle
 from reader_edge_runtime.execution.onnxruntime.tensorrt.tensorrt_target import TensorRtTarget
@@ -86,6 +88,11 @@ def open_target(package: ModelPackage, config: EngineConfig, is_aside: bool = Fa
         if obstacle is not None:
             raise ProviderError(obstacle)
     return found.open(package, config.threads, config.uses_native, is_aside)
+
+
+def open_speculator(package: ModelPackage, target: Target, config: EngineConfig) -> Speculator:
+    """Load the speculator of a package that has one, beside its target. Raises ProviderError."""
+    return HostSpeculator.open(package, config.threads, config.uses_native and target.is_native)
 
 
 def open_head(head: HeadFile, manifest: Manifest, uses_native: bool = True) -> HeadModel:

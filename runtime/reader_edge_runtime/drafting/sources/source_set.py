@@ -5,6 +5,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy.typing as npt
@@ -82,11 +83,12 @@ class SourceSet:
         requests: Sequence[RequestSources],
         draft_requests: Sequence[DraftRequest],
         top_probability: Callable[[int, Sequence[DraftTree | None]], float],
+        sketch: Callable[[int, Sequence[DraftTree | None]], DraftTree],
     ) -> list[list[DraftTree | None] | DraftError]:
         """For each request, what each source proposes; or the fault that ends it.
 
         top_probability: tells of a request, by number, and of what was proposed for it so far, how sure the compiled
-            sources are of the likeliest next token with that.
+            sources are of the likeliest next token with that. sketch: tells in the same way what would be drafted.
         """
         proposals: list[list[DraftTree | None]] = [[] for _ in requests]
         for request in requests:
@@ -96,7 +98,8 @@ class SourceSet:
             asked = {}
             for b, (request, draft_request) in enumerate(zip(requests, draft_requests, strict=True)):
                 if b not in faults and (state := request.states[i]) is not None:
-                    asked[b] = draft_request._replace(request=state)
+                    drafted = partial(_sketched, sketch, b, proposals[b])
+                    asked[b] = draft_request._replace(request=state, sketch=drafted)
             if source.is_costly:
                 verdicts = {
                     b: _is_worth_asking(source, draft_request, top_probability(b, proposals[b]))
@@ -143,6 +146,15 @@ class SourceSet:
             own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
             with _explained(source.name):
                 source.restore(own)
+
+
+def _sketched(
+    sketch: Callable[[int, Sequence[DraftTree | None]], DraftTree],
+    b: int,
+    proposed: Sequence[DraftTree | None],
+    tree: DraftTree,
+) -> DraftTree:
+    return sketch(b, [*proposed, tree])
 
 
 def _is_worth_asking(source: DraftSource, draft_request: DraftRequest, top_probability: float) -> bool | DraftError:

@@ -1,0 +1,164 @@
+"""A trained speculator on the CPU: its passes over further tokens of texts, and over nodes of draft trees."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+
+from reader_edge_runtime.arrays import Float32Array
+from reader_edge_runtime.cache import Cache
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.sources.speculator.speculator import SpeculatorResult, TreeStep
+from reader_edge_runtime.execution.inputs import Inputs
+from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache, present_name
+from reader_edge_runtime.execution.onnxruntime.native import native_library
+from reader_edge_runtime.execution.onnxruntime.session import open_session, run_bound
+from reader_edge_runtime.execution.onnxruntime.speculator_contract import check_speculator
+from reader_edge_runtime.execution.onnxruntime.wheel import ort
+from reader_edge_runtime.package.manifest import MASKED
+from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.package.speculator_part import SPECULATOR_GRAPH_NAME, SpeculatorPart
+
+_MAX_KEPT = 64  # sizes of passes whose tensors are kept
+_KEPT_WIDTH = 32  # nodes of such a pass; wider ones come once in a while
+
+Sizes = tuple[int, int, int, bool]  # B, N and R, and whether states are the target's
+
+
+class SpeculatorTensors:
+    """What passes of one size read and write beside KV cache and masks, in the same places from pass to pass."""
+
+    def __init__(self, sizes: Sizes, part: SpeculatorPart, state_size: int) -> None:
+        num_trees, num_nodes, num_rows, is_heard = sizes
+        rows = num_trees, num_rows
+        heard, own = (num_nodes, 0) if is_heard else (0, num_nodes)
+        self.inputs: Inputs = {
+            "input_ids": np.zeros((num_trees, num_nodes), np.int64),
+            "position_ids": np.zeros((num_trees, num_nodes), np.int64),
+            "write_pos": np.zeros(num_trees, np.int64),
+            "logit_rows": np.zeros(rows, np.int64),
+            "target_states": np.zeros((num_trees, heard, state_size), np.float32),
+            "own_states": np.zeros((num_trees, own, part.hidden_size), np.float32),
+        }
+        self.top_ids = np.zeros((*rows, part.top_k), np.int64)
+        self.top_logits = np.zeros((*rows, part.top_k), np.float32)
+        self.log_sum_exp = np.zeros(rows, np.float32)
+        self.next_states = np.zeros((num_trees, num_nodes, part.hidden_size), np.float32)
+        outputs = ("top_ids", "top_logits", "log_sum_exp", "next_states")
+        self._inputs = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in self.inputs.items()}
+        self._outputs = {name: ort.OrtValue.ortvalue_from_numpy(getattr(self, name)) for name in outputs}
+
+    def bind_to(self, binding: ort.IOBinding) -> None:
+        """Let passes of a binding read and write here."""
+        for name, value in self._inputs.items():
+            binding.bind_ortvalue_input(name, value)
+        for name, value in self._outputs.items():
+            binding.bind_ortvalue_output(name, value)
+
+    def result(self) -> SpeculatorResult:
+        with np.errstate(all="ignore"):  # hostile weights give anything
+            probabilities = np.exp(self.top_logits - self.log_sum_exp[..., None])
+        return SpeculatorResult(self.top_ids, probabilities, self.next_states)
+
+
+class HostSpeculator:
+    """A `Speculator` on ONNX Runtime's CPU provider."""
+
+    def __init__(self, session: ort.InferenceSession, package: ModelPackage) -> None:
+        manifest = package.manifest
+        assert manifest.speculator is not None
+        assert manifest.hidden_size is not None
+        self.part = part = manifest.speculator
+        self.max_context = manifest.max_context
+        self.state_size = len(part.state_ids) * manifest.hidden_size
+        self._session = session
+        self._kept = replace(  # what caches ask of a manifest
+            manifest,
+            num_layers=part.num_layers,
+            num_heads=part.num_heads,
+            num_kv_heads=part.num_kv_heads,
+            head_dim=part.head_dim,
+            kv_dtype="float32",
+            layers=(),
+        )
+        self._tensors: dict[Sizes, SpeculatorTensors] = {}
+        self._bindings: dict[tuple[int, int], ort.IOBinding] = {}
+        self._bound_cache: tuple[HostCache, int] | None = None
+
+    @classmethod
+    def open(cls, package: ModelPackage, threads: int = 0, uses_native: bool = True) -> "HostSpeculator":
+        """The speculator of a package that has one. Raises ProviderError or InstallationError."""
+        library = native_library() if uses_native else None
+        session = open_session(package.path(SPECULATOR_GRAPH_NAME), threads, library, is_aside=True)
+        check_speculator(session, package.manifest)
+        return cls(session, package)
+
+    def new_cache(self, num_slots: int, capacity: int) -> HostCache:
+        return HostCache(self._kept, num_slots, capacity)
+
+    def catch_up(
+        self, cache: Cache, first_slot: int, further: Sequence[Sequence[int]], states: Sequence[Float32Array]
+    ) -> SpeculatorResult:
+        steps = [TreeStep(DraftTree.chain(list(tokens)), 0, each) for tokens, each in zip(further, states, strict=True)]
+        lengths = cache.lengths[first_slot : first_slot + len(steps)]
+        return self._pass(cast(HostCache, cache), first_slot, steps, lengths, is_heard=True)
+
+    def step(self, cache: Cache, first_slot: int, steps: Sequence[TreeStep]) -> SpeculatorResult:
+        starts = [length - 1 for length in cache.lengths[first_slot : first_slot + len(steps)]]
+        return self._pass(cast(HostCache, cache), first_slot, steps, starts, is_heard=False)
+
+    def _pass(
+        self, cache: HostCache, first_slot: int, steps: Sequence[TreeStep], starts: Sequence[int], is_heard: bool
+    ) -> SpeculatorResult:
+        """starts: the row of each tree's root. Shorter trees are padded with repetitions of their last node."""
+        num_trees, num_nodes = len(steps), max(len(step.tree) - step.num_scored for step in steps)
+        sizes = num_trees, num_nodes, 1 if is_heard else num_nodes, is_heard
+        tensors = self._tensors_of(sizes)
+        write_pos = [start + step.num_scored for start, step in zip(starts, steps, strict=True)]
+        num_visible = max(write_pos) + num_nodes
+        cache.reserve(cache.num_slots, num_visible)
+        mask: Float32Array = np.full((num_trees, 1, num_nodes, num_visible), MASKED, np.float32)
+        inputs = tensors.inputs
+        for b, (step, start) in enumerate(zip(steps, starts, strict=True)):
+            size, first = len(step.tree), step.num_scored
+            nodes = np.minimum(np.arange(first, first + num_nodes), size - 1)
+            ancestors, depths = step.tree.ancestors_and_depths()
+            inputs["input_ids"][b] = np.array(step.tree.token_ids, np.int64)[nodes]
+            inputs["position_ids"][b] = start + depths[nodes]
+            inputs["logit_rows"][b] = size - 1 if is_heard else np.arange(num_nodes)
+            states = inputs["target_states" if is_heard else "own_states"]
+            states[b] = step.states[nodes - first]
+            mask[b, 0, :, :start] = 0.0
+            mask[b, 0, :, start : start + size][ancestors[nodes]] = 0.0
+        inputs["write_pos"][:] = write_pos
+        binding = self._binding(cache, first_slot, num_trees)
+        tensors.bind_to(binding)
+        binding.bind_cpu_input("tree_mask", mask)
+        run_bound(self._session, binding)
+        return tensors.result()
+
+    def _tensors_of(self, sizes: Sizes) -> SpeculatorTensors:
+        if sizes in self._tensors:
+            return self._tensors[sizes]
+        tensors = SpeculatorTensors(sizes, self.part, self.state_size)
+        if sizes[1] <= _KEPT_WIDTH:
+            if len(self._tensors) == _MAX_KEPT:
+                self._tensors.clear()
+            self._tensors[sizes] = tensors
+        return tensors
+
+    def _binding(self, cache: HostCache, first_slot: int, num_slots: int) -> ort.IOBinding:
+        """The cache's tensors of a slot range, bound as input and output at once; kept until the cache moves."""
+        if self._bound_cache != (cache, cache.num_moves):
+            self._bindings.clear()
+            self._bound_cache = cache, cache.num_moves
+        binding = self._bindings.get((first_slot, num_slots))
+        if binding is None:
+            binding = self._session.io_binding()
+            for name, array in cache.tensors(first_slot, num_slots).items():
+                value = ort.OrtValue.ortvalue_from_numpy(array)
+                binding.bind_ortvalue_input(name, value)
+                binding.bind_ortvalue_output(present_name(name), value)
+            self._bindings[first_slot, num_slots] = binding
+        return binding
