@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 @options.datastores
 @options.head
 @options.draft_model
+@options.no_speculator
 @click.option("--ray", "ray_address", metavar="HOST:PORT", help="Answer on a Ray cluster, with an engine on each node.")
 @options.grouped(engine_config="EngineConfig", sources="DraftSources")
 def batch(

@@ -161,6 +161,9 @@ head = click.option("--head", type=FILE, help="Also draft with this trained head
 draft_model = click.option(
     "--draft-model", metavar="MODEL", help="Also draft with this smaller model, which must have the same tokenizer."
 )
+no_speculator = _switch_off(
+    "--no-speculator", "has_speculator", "Leave out the package's trained speculator (`export --speculator`)."
+)
 prompts = click.option(
     "--prompts",
     type=FILE,

@@ -99,6 +99,7 @@ def _dash(context: click.Context, parameter: click.Parameter, value: str | None)
 @options.datastores
 @options.head
 @options.draft_model
+@options.no_speculator
 @options.template_args
 @click.option("--raw", is_flag=True, help="Continue the prompt as plain text, without the chat template.")
 @click.option("--stats", is_flag=True, help="Show speed and acceptance after the answer, on standard error.")

@@ -82,6 +82,7 @@ class Limits:
 @options.datastores
 @options.head
 @options.draft_model
+@options.no_speculator
 @options.grouped(
     place=ServerAddress, limits=Limits, serving="ServingConfig", engine_config="EngineConfig", sources="DraftSources"
 )

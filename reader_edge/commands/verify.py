@@ -25,6 +25,7 @@ from reader_edge.terminal.command_help import helpful_command
 )
 @options.head
 @options.draft_model
+@options.no_speculator
 @options.engine
 @options.guard
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")

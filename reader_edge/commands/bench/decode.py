@@ -33,6 +33,7 @@ from reader_edge.terminal.command_help import helpful_command
 @options.datastores
 @options.head
 @options.draft_model
+@options.no_speculator
 @options.engine
 @options.plot
 @options.as_json
