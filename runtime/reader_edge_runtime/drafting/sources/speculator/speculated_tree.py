@@ -34,7 +34,7 @@ class SpeculatedTree:
         self.tree = DraftTree.root(token_id)
         self._vocab_size = vocab_size
         self._children: dict[tuple[int, int], int] = {}  # by parent and token
-        self._named: list[float] = []  # of each scored node, the probability of its least likely successor named
+        self._unnamed: list[float] = []  # of each scored node, the most that a successor can have that is not named
         self._scored = DraftTree.root(token_id)  # in the order in which it was scored
         self._places: dict[int, int] = {}  # scored nodes of `tree` -> of `_scored`
         self._nodes: list[int] = []  # the other way round
@@ -90,23 +90,23 @@ class SpeculatedTree:
     def _take(self, node: int, top_ids: Int64Array, probabilities: Float32Array, state: Float32Array) -> None:
         """What is no probability, or no token's id, is left out with all behind it: the likeliest come first."""
         self._states.append(state.copy())
-        tree, path, least = self.tree, self.tree.values[node], 1.0
+        tree, path, least, left = self.tree, self.tree.values[node], 1.0, 1.0
         for token_id, probability in zip(top_ids.tolist(), probabilities.tolist(), strict=True):
             is_usable = 0 <= token_id < self._vocab_size and probability <= least
             if not is_usable or path * probability < _LEAST:
                 break
-            least = probability
+            least, left = probability, left - probability
             if (node, token_id) not in self._children:
                 self._children[node, token_id] = tree.add(token_id, node, NAME, path * probability)
             if len(tree) > 1 and tree.parents[-_MOST_SIBLINGS:].count(node) == _MOST_SIBLINGS:
                 break
-        self._named.append(least)
+        self._unnamed.append(min(max(left, 0.0), least))
 
     def _child(self, parent: int, token_id: int) -> int:
-        """The node of a token, made where the speculator has not named it: then it is less likely than those named."""
+        """The node of a token, made where the speculator has not named it."""
         node = self._children.get((parent, token_id))
         if node is None:
-            share = min(self._named[self._places[parent]], 0.5)
+            share = self._unnamed[self._places[parent]]
             node = self.tree.add(token_id, parent, NAME, self.tree.values[parent] * share)
             self._children[parent, token_id] = node
         return node

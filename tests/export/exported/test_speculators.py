@@ -1,0 +1,153 @@
+"""Packages with trained speculators, as engines run them: a tree's nodes are a chain's, and answers stay the same."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from reader_edge_export import ExportOptions, export_model
+from reader_edge_runtime import DraftSources, Engine, EngineConfig, GenerationConfig, SamplingConfig
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
+from reader_edge_runtime.drafting.sources.speculator.speculator import TreeStep
+from reader_edge_runtime.drafting.sources.speculator.speculator_source import SpeculatorSource
+from reader_edge_runtime.execution.onnxruntime.host.host_speculator import HostSpeculator
+from reader_edge_runtime.package.manifest import file_entry
+from reader_edge_runtime.package.manifest_file import write_manifest
+from reader_edge_runtime.package.model_package import ModelPackage
+from tests.export.speculators.speculator_folders import add_mtp, write_eagle3
+from tests.tiny_models import build_tiny_model
+
+FORMS = [("eagle3", "fp32"), ("eagle3", "int8"), ("mtp", "fp32"), ("mtp", "int8")]
+PROMPTS = ["one two three", "four", "five six seven eight nine ten " * 3]
+
+
+@pytest.fixture(scope="module")
+def speculating(
+    tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, str], Path]:
+    """(format, precision) -> a package with a random speculator; not to be changed."""
+    made: dict[tuple[str, str], Path] = {}
+
+    def package(form: str, precision: str) -> Path:
+        if (form, precision) not in made:
+            folder = tmp_path_factory.mktemp("speculating")
+            source, speculator = tiny_model("llama"), str(folder / "speculator")
+            if form == "eagle3":
+                write_eagle3(folder / "speculator")
+            else:
+                source, speculator = build_tiny_model("qwen3_5_text", folder / "model"), "auto"
+                add_mtp(source, "qwen3_5_text")
+            options = ExportOptions(precision, check="none", speculator=speculator)
+            export_model(source, folder / "out", options)
+            made[form, precision] = folder / "out"
+        return made[form, precision]
+
+    return package
+
+
+def states(count: int, size: int) -> np.ndarray:
+    return np.random.default_rng(count).standard_normal((count, size)).astype(np.float32)
+
+
+@pytest.mark.parametrize(("form", "precision"), FORMS)
+def test_nodes_of_a_tree_are_scored_as_in_a_chain_and_texts_as_alone(
+    speculating: Callable[[str, str], Path], form: str, precision: str
+) -> None:
+    speculator = HostSpeculator.open(ModelPackage.open(speculating(form, precision)))
+    texts, heard = [[3, 1, 4, 1], [5, 9]], [states(4, speculator.state_size), states(2, speculator.state_size)]
+    own = states(5, speculator.part.hidden_size)
+    tree = DraftTree.root(1)
+    for token_id, parent in ((7, 0), (8, 0), (2, 1), (6, 2), (5, 4)):
+        tree.add(token_id, parent, "")
+    cache = speculator.new_cache(2, 64)
+    together = speculator.catch_up(cache, 0, texts, heard)
+    after = [together.probabilities[b, 0].copy() for b in range(2)]
+    for b, text in enumerate(texts):
+        cache.commit(b, range(len(text)))
+    small = TreeStep(DraftTree.chain([9, 3]), 1, own[:1])
+    said = [each.copy() for each in speculator.step(cache, 0, [TreeStep(tree.pruned(3), 1, own[:2]), small])]
+    more = [each.copy() for each in speculator.step(cache, 0, [TreeStep(tree, 3, own[2:]), small])]
+    alone = speculator.new_cache(1, 64)
+    one = speculator.catch_up(alone, 0, texts[:1], heard[:1]).probabilities[0, 0]
+    np.testing.assert_allclose(one, after[0], rtol=1e-5)
+    alone.commit(0, range(4))
+    chain = DraftTree.chain([1, 8, 6, 5])
+    path = speculator.step(alone, 0, [TreeStep(chain, 1, own[[1, 3, 4]])])
+    for part, node, number in ((said, 1, 0), (more, 1, 1), (more, 2, 2)):
+        np.testing.assert_array_equal(part[0][0, node], path.top_ids[0, number])
+        np.testing.assert_allclose(part[1][0, node], path.probabilities[0, number], rtol=1e-5)
+        np.testing.assert_allclose(part[2][0, node], path.next_states[0, number], rtol=1e-5, atol=1e-5)
+
+
+def answers(engine: Engine, temperature: float) -> list[tuple[int, ...]]:
+    config = GenerationConfig(max_tokens=24, sampling=SamplingConfig(temperature=temperature, seed=5))
+    return [tuple(each.token_ids) for each in engine.generate_batch(PROMPTS, config)]
+
+
+def ask_always(engine: Engine) -> SpeculatorSource:
+    assert isinstance(engine.decoder.drafter, RetrievalDrafter)
+    source = next(each for each in engine.decoder.drafter.wait().sources._sources if isinstance(each, SpeculatorSource))
+    source.gain.pays = lambda top_probability, token_s: True  # type: ignore[method-assign]
+    return source
+
+
+@pytest.mark.parametrize(("form", "precision"), FORMS)
+def test_answers_are_the_plain_ones_with_a_speculator_and_with_hostile_weights(
+    speculating: Callable[[str, str], Path], form: str, precision: str, tmp_path: Path
+) -> None:
+    folder = speculating(form, precision)
+    config = EngineConfig(is_calibrated=False, max_batch=3)
+    plain = Engine.load(folder, config=EngineConfig(is_drafted=False, max_batch=3))
+    engine = Engine.load(folder, config=config)
+    source = ask_always(engine)
+    for temperature in (0.0, 0.8):
+        assert answers(engine, temperature) == answers(plain, temperature)
+    assert max(len(slot.token_ids) for slot in source.slots.slots) > 24
+    for number in (np.nan, 1e30):
+        spoilt = spoil(folder, tmp_path / str(number), number)
+        with np.errstate(all="raise"):
+            hostile = Engine.load(spoilt, config=config)
+            ask_always(hostile)
+            assert answers(hostile, 0.8) == answers(plain, 0.8)
+
+
+def spoil(folder: Path, out: Path, number: float) -> Path:
+    """A package whose speculator has this in the place of one of its norms' weights."""
+    shutil.copytree(folder, out)
+    model = ir.load(out / "speculator.onnx")
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if tensor is not None and tensor.dtype == ir.DataType.FLOAT and list(tensor.shape.numpy()) == [64]:
+            value.const_value = ir.Tensor(np.full(64, number, np.float32), name=value.name)
+    ir.save(model, out / "speculator.onnx")
+    package = ModelPackage.open(out)
+    files = {**package.manifest.files, "speculator.onnx": file_entry(out / "speculator.onnx")}
+    write_manifest(out, replace(package.manifest, files=files))
+    return out
+
+
+def test_a_session_goes_on_with_the_speculators_rows(speculating: Callable[[str, str], Path], tmp_path: Path) -> None:
+    folder, config = speculating("eagle3", "int8"), EngineConfig(is_calibrated=False)
+    engine, other = (Engine.load(folder, config=config) for _ in range(2))
+    source, taken = map(ask_always, (engine, other))
+    first = engine.generate(PROMPTS[0], GenerationConfig(max_tokens=12))
+    engine.save_session(tmp_path / "session")
+    other.load_session(tmp_path / "session")
+    assert [slot.token_ids for slot in taken.slots.slots] == [slot.token_ids for slot in source.slots.slots]
+    assert max(len(slot.token_ids) for slot in taken.slots.slots) > 12
+    text = PROMPTS[0] + first.text + " eleven"
+    assert (
+        other.generate(text, GenerationConfig(max_tokens=12)).text
+        == engine.generate(text, GenerationConfig(max_tokens=12)).text
+    )
+
+
+def test_speculators_can_be_left_out(speculating: Callable[[str, str], Path]) -> None:
+    engine = Engine.load(speculating("eagle3", "int8"), sources=DraftSources(has_speculator=False))
+    assert isinstance(engine.decoder.drafter, RetrievalDrafter)
+    assert engine.decoder.drafter.sources.names == ("tools",)

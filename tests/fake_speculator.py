@@ -1,0 +1,126 @@
+"""A speculator without weights, which checks that every node reads the state of the token before it.
+
+A target's state of a token is that token and its position; so is a speculator's own. Rows hold a token and the one
+whose state it was scored from, so that a row that is missing, stale or of another text shows.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from reader_edge_runtime.arrays import Float32Array
+from reader_edge_runtime.cache import Cache
+from reader_edge_runtime.drafting.sources.speculator.speculator import SpeculatorResult, TreeStep
+from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
+from reader_edge_runtime.package.manifest import Manifest
+from reader_edge_runtime.package.speculator_part import SpeculatorPart
+from reader_edge_runtime.target import ForwardResult, Pass
+from tests.fake_target import FakeTarget
+
+TOP_K = 4
+
+
+class TellingTarget(FakeTarget):
+    """Tells states of layers: of every node, two numbers, its token and its position."""
+
+    def forward(self, cache: Cache, wanted: Pass) -> ForwardResult:
+        result = super().forward(cache, wanted)
+        if not wanted.wants_layer_states:
+            return result
+        states = np.zeros((1, len(wanted.trees), max(map(len, wanted.trees)), 2), np.float32)
+        for b, tree in enumerate(wanted.trees):
+            _, depths = tree.ancestors_and_depths()
+            states[0, b, : len(tree), 0] = tree.token_ids
+            states[0, b, : len(tree), 1] = cache.lengths[wanted.first_slot + b] + depths
+        return result._replace(layer_states=states)
+
+
+class FakeSpeculator:
+    """Says what a target says that looks at so many last tokens. num_caught_up, num_stepped: nodes of its passes.
+
+    is_checked: not while made-up rows are measured.
+    """
+
+    state_size = 2
+
+    def __init__(self, target: FakeTarget, manifest: Manifest) -> None:
+        vocab_size = manifest.vocab_size
+        self.part = SpeculatorPart("eagle3", 1, 1, 1, 2, 2, vocab_size, min(TOP_K, vocab_size), (0,))
+        self.max_context = manifest.max_context
+        self.num_caught_up: list[list[int]] = []
+        self.num_stepped: list[list[int]] = []
+        self.is_broken = self.is_checked = False
+        self.odd: tuple[int, float] | None = None  # a token that it names, and the probability it gives it
+        self._target, self._manifest = target, manifest
+
+    def new_cache(self, num_slots: int, capacity: int) -> HostCache:
+        return HostCache(self._manifest, num_slots, capacity)
+
+    def catch_up(
+        self, cache: Cache, first_slot: int, further: Sequence[Sequence[int]], states: Sequence[Float32Array]
+    ) -> SpeculatorResult:
+        self.num_caught_up.append(list(map(len, further)))
+        said = []
+        for b, (tokens, each) in enumerate(zip(further, states, strict=True)):
+            start = cache.lengths[first_slot + b]
+            rows = self._rows(cache, first_slot + b, start + len(tokens))
+            rows[start : start + len(tokens)] = np.stack([np.array(tokens), each[:, 0]], 1)
+            _check_chain(rows[: start + len(tokens)])
+            assert (np.diff(each[:, 1]) == 1).all(), "states of a text, one behind the other"
+            said.append((rows[: start + len(tokens), 0], each[-1, 1] + 1))
+        most = max(map(len, further))
+        result = self._result([[text] for text, _ in said], most)
+        for b, ((text, position), tokens) in enumerate(zip(said, further, strict=True)):
+            result.next_states[b, len(tokens) - 1] = text[-1], position
+        return result
+
+    def step(self, cache: Cache, first_slot: int, steps: Sequence[TreeStep]) -> SpeculatorResult:
+        self.num_stepped.append([len(step.tree) - step.num_scored for step in steps])
+        texts: list[list[Any]] = []
+        for b, step in enumerate(steps):
+            root = cache.lengths[first_slot + b] - 1
+            rows = self._rows(cache, first_slot + b, root + len(step.tree))
+            new = range(step.num_scored, len(step.tree))
+            rows[root + step.num_scored : root + len(step.tree), 0] = step.tree.token_ids[step.num_scored :]
+            rows[root + step.num_scored : root + len(step.tree), 1] = step.states[:, 0]
+            texts.append([])
+            for node in new:
+                path = np.flatnonzero(step.tree.ancestors_and_depths()[0][node])
+                visible = np.concatenate([rows[:root], rows[root + path]])
+                if self.is_checked:
+                    _check_chain(visible)
+                texts[b].append(visible[:, 0])
+        result = self._result(texts, max(map(len, texts)))
+        for b, each in enumerate(texts):
+            for number, text in enumerate(each):
+                result.next_states[b, number] = text[-1], 0
+        return result
+
+    def _rows(self, cache: Cache, slot: int, num_rows: int) -> Any:
+        if self.is_broken:
+            raise ProviderError("ONNX Runtime failed in a pass.")
+        assert isinstance(cache, HostCache)
+        cache.reserve(cache.num_slots, num_rows)
+        return cache.slab[0, slot, 0]
+
+    def _result(self, texts: Sequence[Sequence[Any]], num_nodes: int) -> SpeculatorResult:
+        shape = len(texts), max(map(len, texts)), self.part.top_k
+        result = SpeculatorResult(
+            np.zeros(shape, np.int64), np.zeros(shape, np.float32), np.zeros((len(texts), num_nodes, 2), np.float32)
+        )
+        for b, each in enumerate(texts):
+            for number, text in enumerate(each):
+                logits = self._target.logits_after(text.astype(int).tolist())
+                best = np.argsort(-logits, kind="stable")[: self.part.top_k]
+                result.top_ids[b, number] = best
+                result.probabilities[b, number] = np.exp(logits[best]) / np.exp(logits).sum()
+        if self.odd is not None:
+            result.top_ids[..., 0], result.probabilities[..., 0] = self.odd
+        return result
+
+
+def _check_chain(rows: Any) -> None:
+    """Every row but the first was scored from the state of the token before."""
+    np.testing.assert_array_equal(rows[1:, 1], rows[:-1, 0])
