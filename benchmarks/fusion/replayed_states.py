@@ -13,7 +13,7 @@ from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.target import Pass, Target
+from reader_edge_runtime.target import ForwardResult, Pass, Target
 
 _CHUNK = 128  # tokens of a pass
 
@@ -21,10 +21,10 @@ _CHUNK = 128  # tokens of a pass
 class HeardText:
     """A recorded text that grows: what the model said of each token is told once, when a pass would have scored it.
 
-    states: float32 (R, E), of the recorded positions.
+    states: float32 (R, E), of the recorded positions, where sources read them.
     """
 
-    def __init__(self, turn: RecordedTurn, states: Float32Array) -> None:
+    def __init__(self, turn: RecordedTurn, states: Float32Array | None = None) -> None:
         assert turn.successors is not None
         self._said, self._states = turn.successors, states
         self.token_ids = list(turn.prompt)
@@ -41,14 +41,15 @@ class HeardText:
                 first, last = int(positions[rows[0]]), int(positions[rows[-1]])
                 tree = DraftTree.chain(self.token_ids[first : last + 1])
                 said = self._said.top_ids[rows], self._said.top_logits[rows]
-                yield ScoredTree(tree, range(len(rows)), first, *said, self._vocab_size, self._states[rows])
+                states = None if self._states is None else self._states[rows]
+                yield ScoredTree(tree, range(len(rows)), first, *said, self._vocab_size, states)
         self._num_told += len(new)
 
 
 class ReplayedAnswer:
     """A request of a drafter that follows a recording. states: float32 (R, E), of the recorded positions."""
 
-    def __init__(self, drafter: RetrievalDrafter, turn: RecordedTurn, states: Float32Array) -> None:
+    def __init__(self, drafter: RetrievalDrafter, turn: RecordedTurn, states: Float32Array | None = None) -> None:
         self._drafter = drafter
         self._text = HeardText(turn, states)
         self._request = drafter.begin(RequestContext(self._text.token_ids))
@@ -74,16 +75,18 @@ def hidden_states(target: Target, turn: RecordedTurn) -> Float32Array:
     """float32 (R, E), after the recorded positions of a text."""
     assert turn.successors is not None
     text, positions = [*turn.prompt, *turn.output], turn.successors.positions
+    wanted = Pass(0, [], [], wants_hidden_states=True)
+    heard = [said.hidden_states[0].copy() for said in passes(target, text, wanted) if said.hidden_states is not None]
+    return np.concatenate(heard)[positions]
+
+
+def passes(target: Target, text: Sequence[int], wanted: Pass) -> Iterator[ForwardResult]:
+    """What a target says of a text, some tokens at a time, each until the next. wanted: a pass without its trees."""
     cache = target.new_cache(1, len(text))
-    found = []
-    for start in range(0, int(positions[-1]) + 1, _CHUNK):
-        tree = DraftTree.chain(text[start : start + _CHUNK])
-        rows = [position - start for position in positions.tolist() if start <= position < start + _CHUNK]
-        said = target.forward(cache, Pass(0, [tree], [rows or [0]], wants_hidden_states=True))
-        assert said.hidden_states is not None
-        found.append(said.hidden_states[0, : len(rows)].copy())
+    for start in range(0, len(text), _CHUNK):
+        tree = DraftTree.chain(list(text[start : start + _CHUNK]))
+        yield target.forward(cache, wanted._replace(trees=[tree], rows=[range(len(tree))]))
         cache.commit(0, range(len(tree)))
-    return np.concatenate(found)
 
 
 def replayed(

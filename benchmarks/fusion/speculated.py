@@ -1,0 +1,153 @@
+"""Tokens a pass of a trained speculator, alone and beside retrieval, by three ways of putting trees together.
+
+    python -m benchmarks.fusion.speculated RECORDING PACKAGE --head HEAD [--nodes 4,8,16]
+
+RECORDING: answers with their successors (`reader-edge bench record PACKAGE`), one turn each. What proposes is a head of
+`train-drafter`. Every request meets drafters that know nothing but what ships:
+
+- retrieval: all that the engine drafts from by default;
+- alone: the proposer's tree by EAGLE-2's rule (arXiv 2406.16858);
+- RASD's rule (arXiv 2503.03434): both trees joined, by the best of nine settings over these very answers at each number
+  of nodes: more than anybody could know before;
+- mixture: the proposer's tree as one more source of ours.
+
+Behind the tables: all in our mixture over the proposer alone, with the standard error by the jackknife over answers.
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.fusion.__main__ import RULES, Begin
+from benchmarks.fusion.proposed_requests import EagleRequest, ProposalSource, RasdRequest, Record
+from benchmarks.fusion.proposer import Proposer, proposed
+from benchmarks.fusion.recorded_package import RecordedPackage
+from benchmarks.fusion.replayed_states import ReplayedAnswer
+from benchmarks.fusion.rule import Rule
+from benchmarks.fusion.trained_proposer import open_proposer
+from benchmarks.peers.tables import table
+from reader_edge.bench.decode.fixed_budget import budget_config
+from reader_edge.bench.decode.source_sets import SourceStock
+from reader_edge.bench.recording import RecordedRequest, RecordedTurn
+from reader_edge.bench.replay.simulator import Simulator
+from reader_edge_runtime.arrays import BoolArray, Float64Array
+from reader_edge_runtime.assembly import open_package
+from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
+
+SHARE_OF_READER = 1.4  # all over the speculator alone, by READER's abstract (arXiv 2508.09072)
+
+
+class Lengths(NamedTuple):
+    """Of answers: tokens that steps emitted, and these steps, float64 (R,)."""
+
+    tokens: Float64Array
+    steps: Float64Array
+
+    def mean(self) -> tuple[float, float]:
+        """Tokens a pass, and the standard error."""
+        return jackknifed(self.tokens, self.steps)
+
+
+def jackknifed(upper: Float64Array, lower: Float64Array) -> tuple[float, float]:
+    """A ratio of sums over answers, and its standard error."""
+    without = (upper.sum() - upper) / (lower.sum() - lower) if len(upper) > 1 else np.full(1, np.nan)
+    return float(upper.sum() / lower.sum()), float(without.std() * (len(upper) - 1) ** 0.5)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("recording", type=Path)
+    parser.add_argument("package", type=Path)
+    parser.add_argument("--head", type=Path, required=True, help="what proposes")
+    parser.add_argument("--nodes", default="4,8,16")
+    arguments = parser.parse_args()
+    package = open_package(arguments.package)
+    recorded = RecordedPackage(arguments.recording, package)
+    proposer = open_proposer(package, arguments.head)
+    records = propose_all(proposer, recorded.requests)
+    own_answers = OwnAnswers.of_package(package)
+    stock = SourceStock((), recorded.table, own_answers, [ProposalSource()])
+    budgets = [int(each) for each in arguments.nodes.split(",")]
+    print("\n".join(report(recorded.requests, Ways(stock, records, max(budgets)), budgets)))
+
+
+def propose_all(proposer: Proposer, requests: Sequence[RecordedRequest]) -> dict[int, Record]:
+    """Of each recorded turn, by its `id`."""
+    return {id(turn): proposed(proposer, turn) for request in requests for turn in request.turns}
+
+
+class Ways:
+    """To draft for a request. stock: whose one further source proposes what is in `records`."""
+
+    def __init__(self, stock: SourceStock, records: Mapping[int, Record], max_nodes: int) -> None:
+        [self._source] = stock.further
+        *_, before, names = stock.sets(is_warm=False)
+        config = budget_config(max_nodes)
+        self._retrieval, self._mixture = stock.drafter(before, config), stock.drafter(names, config)
+        self._records = records
+
+    def retrieval(self, turn: RecordedTurn) -> ReplayedAnswer:
+        self._retrieval.forget()
+        return ReplayedAnswer(self._retrieval, turn)
+
+    def alone(self, turn: RecordedTurn) -> EagleRequest:
+        return EagleRequest(self._records[id(turn)], turn)
+
+    def rasd(self, rule: Rule, turn: RecordedTurn) -> RasdRequest:
+        self._retrieval.forget()
+        return RasdRequest(self._records[id(turn)], self._retrieval, rule, turn)
+
+    def mixture(self, turn: RecordedTurn) -> ReplayedAnswer:
+        self._mixture.forget()
+        assert isinstance(self._source, ProposalSource)
+        self._source.record = self._records[id(turn)]
+        return ReplayedAnswer(self._mixture, turn)
+
+
+def report(requests: Sequence[RecordedRequest], ways: Ways, budgets: Sequence[int]) -> list[str]:
+    """A table by category, one of all with standard errors, and what retrieval adds to the proposer."""
+    begins: dict[str, Begin] = {"retrieval": ways.retrieval, "alone": ways.alone, "mixture": ways.mixture}
+    found = {name: [replayed(requests, begin, n) for n in budgets] for name, begin in begins.items()}
+    found["RASD's rule"] = [
+        max((replayed(requests, partial(ways.rasd, rule), n) for rule in RULES), key=lambda each: each.mean())
+        for n in budgets
+    ]
+    tasks = np.array([request.task for request in requests])
+    rows = []
+    for task in [*sorted(set(tasks)), "all"]:
+        chosen = tasks == task if task != "all" else np.ones(len(tasks), np.bool_)
+        rows.append([task, *(_cell(by_budget, chosen, task == "all") for by_budget in found.values())])
+    ratios = [
+        jackknifed(alone.steps, all_of_it.steps)
+        for alone, all_of_it in zip(found["alone"], found["mixture"], strict=True)
+    ]
+    told = " / ".join(f"{ratio:.3f} ± {error:.3f}" for ratio, error in ratios)
+    return [
+        *table(["tokens a pass", *found], rows),
+        "",
+        f"Mixture over the proposer alone: {told}; READER's abstract says {SHARE_OF_READER}.",
+    ]
+
+
+def replayed(requests: Sequence[RecordedRequest], begin: Begin, num_nodes: int) -> Lengths:
+    """Of a way to draft, with so many drafted nodes."""
+    tokens, steps = [], []
+    for request in requests:
+        simulator = Simulator(begin, lambda answer, num_left: answer.draft(num_nodes + 1))
+        simulator.decode(request)
+        steps.append(simulator.stats.num_steps)
+        tokens.append(simulator.stats.acceptance_length * steps[-1])
+    return Lengths(np.array(tokens, float), np.array(steps, float))
+
+
+def _cell(by_budget: Sequence[Lengths], chosen: BoolArray, has_errors: bool) -> str:
+    means = [Lengths(each.tokens[chosen], each.steps[chosen]).mean() for each in by_budget]
+    return " / ".join(f"{mean:.2f} ± {error:.2f}" if has_errors else f"{mean:.2f}" for mean, error in means)
+
+
+if __name__ == "__main__":
+    main()

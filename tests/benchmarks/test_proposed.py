@@ -1,0 +1,117 @@
+"""Proposers in a replay: trees are the likeliest paths, every way drafts from them, rules accept what they say."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from benchmarks.fusion.proposed_requests import ProposalSource
+from benchmarks.fusion.proposer import Guesses, Path, Proposed, proposed
+from benchmarks.fusion.sampled import Place, known_draw, residual, shared_noise, tree_of
+from benchmarks.fusion.speculated import Ways, jackknifed, replayed, report
+from reader_edge.bench.decode.source_sets import SourceStock
+from reader_edge.bench.recording import RecordedRequest, RecordedTurn, Successors
+
+PROMPT, ANSWER = [1, 2, 3], [4, 5, 6, 7, 8, 9, 10, 11]
+SURE = 0.8
+
+
+class Knowing:
+    """Is sure of each token's successor, and names one more. asked: how many paths each call had."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def begin(self, turn: RecordedTurn) -> "Knowing":
+        self._text = [*turn.prompt, *turn.output]
+        return self
+
+    def go_on(self, num_tokens: int) -> Guesses:
+        self._last = self._text[num_tokens - 1]
+        return self._guesses(self._last)
+
+    def expand(self, paths: Sequence[Path]) -> list[Guesses]:
+        self.asked.append(len(paths))
+        return [self._guesses(path[-1]) for path in paths]
+
+    def _guesses(self, token_id: int) -> Guesses:
+        return Guesses([token_id + 1, token_id + 20], [SURE, 0.1])
+
+
+def turn() -> RecordedTurn:
+    text = [*PROMPT, *ANSWER]
+    positions = np.arange(len(PROMPT) - 1, len(text))
+    top_ids = np.full((len(positions), 1), 99)
+    return RecordedTurn(PROMPT, ANSWER, Successors(positions, top_ids, np.zeros(top_ids.shape, np.float32)))
+
+
+def test_a_tree_has_the_likeliest_paths_and_a_level_expands_ten_at_most() -> None:
+    proposer = Knowing()
+    record = proposed(proposer, turn())
+    assert sorted(record) == [*range(len(PROMPT) + 1, len(PROMPT) + len(ANSWER) + 1)]
+    assert max(proposer.asked) == 10
+    tree = record[4].best(5)
+    assert sorted(zip(tree.parents[1:], tree.token_ids[1:], strict=True)) == [(0, 5), (1, 6), (2, 7), (3, 8), (4, 9)]
+    assert tree.values[1:] == pytest.approx([SURE**depth for depth in range(1, 6)])
+    tree.check(4, 200, 6)
+    record[4].tree.check(4, 200, 65)
+
+
+def test_every_way_drafts_from_what_was_proposed() -> None:
+    requests = [RecordedRequest("count", [turn()]), RecordedRequest("again", [turn()])]
+    records = {id(request.turns[0]): proposed(Knowing(), request.turns[0]) for request in requests}
+    ways = Ways(SourceStock((), None, None, [ProposalSource()]), records, 3)
+    alone = replayed(requests, ways.alone, 3)
+    assert alone.steps.tolist() == [2, 2]  # the prompt's pass gives one token of eight, steps four and the last three
+    assert replayed(requests, ways.retrieval, 3).steps.tolist() == [7, 7]
+    assert (replayed(requests, ways.mixture, 3).steps < 7).all()
+    lines = report(requests, ways, [2, 3])
+    assert lines[0] == "| tokens a pass | retrieval | alone | mixture | RASD's rule |"
+    assert [line.split(" | ")[0] for line in lines[2:5]] == ["| again", "| count", "| all"]
+
+
+def test_an_answer_alone_has_no_standard_error_and_like_ones_have_none() -> None:
+    assert np.isnan(jackknifed(np.array([3.0]), np.array([2.0]))[1])
+    assert jackknifed(np.array([3.0, 3.0]), np.array([2.0, 2.0])) == (1.5, 0.0)
+
+
+def drawn(p: np.ndarray, q: np.ndarray, num_children: int, random: np.random.Generator) -> bool:
+    """Whether a child is accepted, by the rule itself."""
+    left = p.copy()
+    others = q.copy()
+    for _ in range(num_children):
+        token = random.choice(len(q), p=others / others.sum())
+        shares = others / others.sum()
+        if random.random() < min(1.0, left[token] / shares[token]):
+            return True
+        left = np.maximum(left - np.append(shares, 0.0), 0)
+        left /= left.sum()
+        others[token] = 0
+    return False
+
+
+@pytest.mark.parametrize("num_children", [1, 2, 3])
+def test_a_residual_rules_acceptance_is_what_its_draws_come_to(num_children: int) -> None:
+    p, q = np.array([0.5, 0.2, 0.05, 0.05, 0.2]), np.array([0.2, 0.4, 0.3, 0.1])
+    random = np.random.default_rng(0)
+    share = np.mean([drawn(p, q, num_children, random) for _ in range(4000)])
+    assert residual(p[:4], q, num_children) == pytest.approx(share, abs=0.03)
+
+
+def test_a_proposer_that_knows_the_target_loses_nothing_to_its_draws() -> None:
+    p = np.array([0.6, 0.3, 0.1])
+    place = Place(p, [0, 1, 2], p)
+    assert residual(p, p, 1) == pytest.approx(1)
+    assert shared_noise(place, np.random.default_rng(0))[0] == 1
+    assert known_draw(place)[0] > p[0]
+    assert known_draw(place).sum() == pytest.approx(1)
+
+
+def test_a_modelled_tree_takes_the_likeliest_nodes() -> None:
+    assert tree_of(np.array([0.5, 0.6]), 3) == pytest.approx(0.5 + 0.25 + 0.125)
+
+
+def test_what_was_proposed_is_cut_to_the_nodes_of_a_pass() -> None:
+    record = proposed(Knowing(), turn())
+    assert isinstance(record[4], Proposed)
+    assert [len(record[4].best(n)) for n in (0, 1, 16)] == [1, 2, 17]
