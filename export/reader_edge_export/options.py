@@ -73,12 +73,19 @@ class ExportOptions:
         if self.kv is not None:
             self._check_kv()
         self._check_engine()
-        if self.speculator is not None and (self.attention != "exact" or self._is_half or self.engine == IREE):
-            given = f"engine {IREE!r}" if self.engine == IREE else f"precision {self.precision!r}"
-            given = given if self.engine == IREE or self._is_half else f"attention {self.attention!r}"
-            raise ConfigError(
-                f"{given} has no speculator, which comes with attention 'exact' in fp32 or integers: leave it out."
-            )
+        if self.speculator is not None:
+            self._check_speculator()
+
+    def _check_speculator(self) -> None:
+        if self.engine == IREE:
+            given = f"engine {IREE!r}"
+        elif self.attention != "exact":
+            given = f"attention {self.attention!r}"
+        elif self._is_half:
+            given = f"precision {self.precision!r}"
+        else:
+            return
+        raise ConfigError(f"{given} has no states that a speculator could read: leave speculator out.")
 
     def _check_engine(self) -> None:
         if self.engine not in (ONNX_RUNTIME, IREE):

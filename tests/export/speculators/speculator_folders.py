@@ -43,8 +43,10 @@ def eagle3_module(layer: dict[str, Any], **switches: bool) -> Eagle3Module:
     return module
 
 
-def write_eagle3(folder: Path, layer: dict[str, Any] | None = None, **switches: bool) -> Eagle3Module:
-    """In the format of the `speculators` package."""
+def write_eagle3(
+    folder: Path, layer: dict[str, Any] | None = None, lends_embedding: bool = False, **switches: bool
+) -> Eagle3Module:
+    """In the format of the `speculators` package. lends_embedding: it is the target's."""
     layer = LAYER | (layer or {})
     module = eagle3_module(layer, **switches)
     config = {
@@ -58,7 +60,10 @@ def write_eagle3(folder: Path, layer: dict[str, Any] | None = None, **switches: 
         **{name: False for name in ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")},
         **switches,
     }
-    write(folder, config, module.state_dict())
+    tensors = module.state_dict()
+    if lends_embedding:
+        del tensors["embed_tokens.weight"]
+    write(folder, config, tensors)
     return module
 
 

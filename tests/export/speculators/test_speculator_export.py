@@ -7,10 +7,14 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
+from click.testing import CliRunner
+from gguf import GGMLQuantizationType
 
+from reader_edge.cli import main
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.speculators.speculator_runners import GraphRunner, Nodes
 from reader_edge_runtime.package.model_package import ModelPackage
+from tests.export.gguf_models import build_source, write_model
 from tests.export.speculators.speculator_folders import (
     DRAFT_VOCAB_SIZE,
     STATE_IDS,
@@ -21,6 +25,7 @@ from tests.export.speculators.speculator_folders import (
 )
 from tests.tiny_models import VOCAB_SIZE, build_tiny_model
 
+_Q8_0 = GGMLQuantizationType.Q8_0
 _LAYERS: dict[str, dict[str, Any]] = {
     "llama": {},
     "llama, two layers": {"num_hidden_layers": 2, "attention_bias": True, "rope_parameters": {"rope_theta": 5e5}},
@@ -150,3 +155,19 @@ def test_a_pass_without_kernels_of_our_own_says_nearly_the_same_with_no_rows_of_
             found.append(runner.run(nodes))
     for one, other in zip(found[:2], found[2:], strict=True):
         np.testing.assert_allclose(one.next_states, other.next_states, atol=0.05)
+
+
+def test_a_gguf_file_gets_a_speculator_too(tmp_path: Path) -> None:
+    write_eagle3(tmp_path / "speculator", {"hidden_size": 64}, lends_embedding=True)
+    model = write_model(build_source("llama", tmp_path / "source"), tmp_path / "source", tmp_path / "model.gguf", _Q8_0)
+    package = _checks(model, tmp_path / "speculator", tmp_path / "out", "keep")
+    assert package.manifest.checks["speculator_error"] < 0.1
+
+
+def test_info_tells_which_speculator_a_package_has(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
+    write_eagle3(tmp_path / "speculator")
+    command = ["export", str(tiny_model("llama")), str(tmp_path / "out"), "--precision", "fp32", "--check", "quick"]
+    exported = CliRunner().invoke(main, [*command, "--speculator", str(tmp_path / "speculator")])
+    assert "speculator's best like the model's" in exported.stderr
+    told = CliRunner().invoke(main, ["info", str(tmp_path / "out")]).stdout
+    assert "EAGLE-3, a layer, 100 tokens, reads states 2, 0, 1" in told

@@ -135,7 +135,7 @@ def test_a_model_without_layers_for_later_tokens_has_no_speculator_of_its_own(
     ids=str,
 )
 def test_packages_that_report_no_states_have_no_speculator(options: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match="has no speculator"):
+    with pytest.raises(ConfigError, match="has no states that a speculator could read"):
         ExportOptions(**options, speculator="auto")  # type: ignore[arg-type]
 
 
