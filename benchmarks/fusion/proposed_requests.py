@@ -1,32 +1,15 @@
-"""Requests of a replay that draft from what was proposed: by a rule, and in our mixture."""
+"""Requests of a replay that draft from what was proposed, by a rule."""
 
 from collections.abc import Mapping, Sequence
 
-from benchmarks.fusion.proposer import NAME, Proposed
+from benchmarks.fusion.proposer import Proposed
 from benchmarks.fusion.replayed_states import ReplayedAnswer
 from benchmarks.fusion.rule import Rule, fused
 from reader_edge.bench.recording import RecordedTurn
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.drafting.sources.source import DraftSource
 
 Record = Mapping[int, Proposed]  # of a turn, by length of the text
-
-
-class ProposalSource(DraftSource):
-    """Proposes what was proposed before, for one request at a time. record: of its turn."""
-
-    name = NAME
-
-    def __init__(self) -> None:
-        self.record: Record = {}
-
-    def begin(self, context: RequestContext) -> RequestDrafter:
-        return RequestDrafter(context)
-
-    def propose(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree]:
-        return [self.record[len(each.request.token_ids)].tree for each in draft_requests]
 
 
 class EagleRequest:

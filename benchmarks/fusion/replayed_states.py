@@ -21,12 +21,15 @@ _CHUNK = 128  # tokens of a pass
 class HeardText:
     """A recorded text that grows: what the model said of each token is told once, when a pass would have scored it.
 
-    states: float32 (R, E), of the recorded positions, where sources read them.
+    states: float32 (R, E), of the recorded positions, where sources read them. layer_states: float32 (T, J, E), of all
+    tokens, likewise; what is recorded has no gaps then.
     """
 
-    def __init__(self, turn: RecordedTurn, states: Float32Array | None = None) -> None:
+    def __init__(
+        self, turn: RecordedTurn, states: Float32Array | None = None, layer_states: Float32Array | None = None
+    ) -> None:
         assert turn.successors is not None
-        self._said, self._states = turn.successors, states
+        self._said, self._states, self._layer_states = turn.successors, states, layer_states
         self.token_ids = list(turn.prompt)
         self._num_told = 0
         self._vocab_size = 1 + int(self._said.top_ids.max())
@@ -39,19 +42,30 @@ class HeardText:
         for rows in np.split(new, np.flatnonzero(np.diff(positions[new]) != 1) + 1):
             if len(rows):
                 first, last = int(positions[rows[0]]), int(positions[rows[-1]])
-                tree = DraftTree.chain(self.token_ids[first : last + 1])
+                root, layer_states = first, None
+                if self._layer_states is not None:  # of the prompt's beginning, too, as a pass over it tells them
+                    root = first if rows[0] else 0
+                    layer_states = self._layer_states[root : last + 1]
+                tree = DraftTree.chain(self.token_ids[root : last + 1])
                 said = self._said.top_ids[rows], self._said.top_logits[rows]
                 states = None if self._states is None else self._states[rows]
-                yield ScoredTree(tree, range(len(rows)), first, *said, self._vocab_size, states)
+                told = range(first - root, last - root + 1)
+                yield ScoredTree(tree, told, root, *said, self._vocab_size, states, layer_states)
         self._num_told += len(new)
 
 
 class ReplayedAnswer:
-    """A request of a drafter that follows a recording. states: float32 (R, E), of the recorded positions."""
+    """A request of a drafter that follows a recording. states, layer_states: what its sources read of the target."""
 
-    def __init__(self, drafter: RetrievalDrafter, turn: RecordedTurn, states: Float32Array | None = None) -> None:
+    def __init__(
+        self,
+        drafter: RetrievalDrafter,
+        turn: RecordedTurn,
+        states: Float32Array | None = None,
+        layer_states: Float32Array | None = None,
+    ) -> None:
         self._drafter = drafter
-        self._text = HeardText(turn, states)
+        self._text = HeardText(turn, states, layer_states)
         self._request = drafter.begin(RequestContext(self._text.token_ids))
 
     def draft(self, max_nodes: int) -> DraftTree:

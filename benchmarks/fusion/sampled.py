@@ -1,6 +1,6 @@
 """What a drafter's probabilities are worth to sampled answers: rules of acceptance at one node, in expectation.
 
-    python -m benchmarks.fusion.sampled RECORDING PACKAGE --head HEAD [--temperature 0.7]
+    python -m benchmarks.fusion.sampled RECORDING PACKAGE [--head HEAD] [--temperature 0.7]
 
 RECORDING: answers that were sampled at this temperature. At every place of them the target's distribution p and the
 proposer's q are both known, and with them how likely each lossless rule accepts one of k children:
@@ -27,12 +27,11 @@ import numpy as np
 from benchmarks.fusion.proposer import Guesses, Proposer
 from benchmarks.fusion.recorded_package import RecordedPackage
 from benchmarks.fusion.replayed_states import passes
-from benchmarks.fusion.trained_proposer import open_proposer
+from benchmarks.fusion.trained_proposer import TrainedProposer
 from benchmarks.peers.tables import table
 from reader_edge.bench.recording import RecordedTurn
-from reader_edge_runtime import EngineConfig
 from reader_edge_runtime.arrays import Float64Array
-from reader_edge_runtime.assembly import open_package, settled_target
+from reader_edge_runtime.assembly import open_package
 from reader_edge_runtime.target import Pass, Target
 
 _CHILDREN = 1, 2, 3, 4
@@ -54,12 +53,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("recording", type=Path)
     parser.add_argument("package", type=Path)
-    parser.add_argument("--head", type=Path, required=True, help="what proposes")
+    parser.add_argument("--head", type=Path, help="what proposes in the speculator's place")
     parser.add_argument("--temperature", type=float, default=0.7)
     arguments = parser.parse_args()
     package = open_package(arguments.package)
-    target, _ = settled_target(package, EngineConfig(is_probed=False))
-    proposer = open_proposer(package, arguments.head)
+    target, proposer, *_ = TrainedProposer.open(package, arguments.head)
     random = np.random.default_rng(0)
     shares: list[Float64Array] = []  # of each answer, (rules, numbers of children), means of its places
     num_places = 0

@@ -1,15 +1,15 @@
 """Tokens a pass of a trained speculator, alone and beside retrieval, by three ways of putting trees together.
 
-    python -m benchmarks.fusion.speculated RECORDING PACKAGE --head HEAD [--nodes 4,8,16]
+    python -m benchmarks.fusion.speculated RECORDING PACKAGE [--head HEAD] [--nodes 4,8,16]
 
-RECORDING: answers with their successors (`reader-edge bench record PACKAGE`), one turn each. What proposes is a head of
-`train-drafter`. Every request meets drafters that know nothing but what ships:
+RECORDING: answers with their successors (`reader-edge bench record PACKAGE`), one turn each. What proposes is
+PACKAGE's own speculator, or a head of `train-drafter`. Every request meets drafters that know nothing but what ships:
 
 - retrieval: all that the engine drafts from by default;
 - alone: the proposer's tree by EAGLE-2's rule (arXiv 2406.16858);
 - RASD's rule (arXiv 2503.03434): both trees joined, by the best of nine settings over these very answers at each number
   of nodes: more than anybody could know before;
-- mixture: the proposer's tree as one more source of ours.
+- mixture: the proposer as one more source of ours; a speculator then goes on behind what was retrieved, too.
 
 Behind the tables: all in our mixture over the proposer alone, with the standard error by the jackknife over answers.
 """
@@ -23,12 +23,13 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.fusion.__main__ import RULES, Begin
-from benchmarks.fusion.proposed_requests import EagleRequest, ProposalSource, RasdRequest, Record
+from benchmarks.fusion.proposed_requests import EagleRequest, RasdRequest, Record
 from benchmarks.fusion.proposer import Proposer, proposed
 from benchmarks.fusion.recorded_package import RecordedPackage
 from benchmarks.fusion.replayed_states import ReplayedAnswer
 from benchmarks.fusion.rule import Rule
-from benchmarks.fusion.trained_proposer import open_proposer
+from benchmarks.fusion.trained_proposer import Begin as BeginTrained
+from benchmarks.fusion.trained_proposer import TrainedProposer
 from benchmarks.peers.tables import table
 from reader_edge.bench.decode.fixed_budget import budget_config
 from reader_edge.bench.decode.source_sets import SourceStock
@@ -62,17 +63,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("recording", type=Path)
     parser.add_argument("package", type=Path)
-    parser.add_argument("--head", type=Path, required=True, help="what proposes")
+    parser.add_argument("--head", type=Path, help="what proposes in the speculator's place")
     parser.add_argument("--nodes", default="4,8,16")
     arguments = parser.parse_args()
     package = open_package(arguments.package)
     recorded = RecordedPackage(arguments.recording, package)
-    proposer = open_proposer(package, arguments.head)
-    records = propose_all(proposer, recorded.requests)
-    own_answers = OwnAnswers.of_package(package)
-    stock = SourceStock((), recorded.table, own_answers, [ProposalSource()])
+    trained = TrainedProposer.open(package, arguments.head)
+    records = propose_all(trained.proposer, recorded.requests)
+    stock = SourceStock((), recorded.table, OwnAnswers.of_package(package), [trained.source])
     budgets = [int(each) for each in arguments.nodes.split(",")]
-    print("\n".join(report(recorded.requests, Ways(stock, records, max(budgets)), budgets)))
+    print("\n".join(report(recorded.requests, Ways(stock, trained.begin, records, max(budgets)), budgets)))
 
 
 def propose_all(proposer: Proposer, requests: Sequence[RecordedRequest]) -> dict[int, Record]:
@@ -81,14 +81,13 @@ def propose_all(proposer: Proposer, requests: Sequence[RecordedRequest]) -> dict
 
 
 class Ways:
-    """To draft for a request. stock: whose one further source proposes what is in `records`."""
+    """To draft for a request. stock: its one further source is what proposed `records`, and hears by `begin`."""
 
-    def __init__(self, stock: SourceStock, records: Mapping[int, Record], max_nodes: int) -> None:
-        [self._source] = stock.further
+    def __init__(self, stock: SourceStock, begin: BeginTrained, records: Mapping[int, Record], max_nodes: int) -> None:
         *_, before, names = stock.sets(is_warm=False)
         config = budget_config(max_nodes)
         self._retrieval, self._mixture = stock.drafter(before, config), stock.drafter(names, config)
-        self._records = records
+        self._begin, self._records = begin, records
 
     def retrieval(self, turn: RecordedTurn) -> ReplayedAnswer:
         self._retrieval.forget()
@@ -103,9 +102,7 @@ class Ways:
 
     def mixture(self, turn: RecordedTurn) -> ReplayedAnswer:
         self._mixture.forget()
-        assert isinstance(self._source, ProposalSource)
-        self._source.record = self._records[id(turn)]
-        return ReplayedAnswer(self._mixture, turn)
+        return self._begin(self._mixture, turn)
 
 
 def report(requests: Sequence[RecordedRequest], ways: Ways, budgets: Sequence[int]) -> list[str]:

@@ -1,17 +1,62 @@
-"""What proposes for a package: its head."""
+"""What proposes for a package: its trained speculator, or a head; alone, and as a source of our mixture."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.fusion.head_proposer import HeadProposer
 from benchmarks.fusion.proposer import Proposer
+from benchmarks.fusion.replayed_states import ReplayedAnswer, hidden_states
+from benchmarks.fusion.speculator_proposer import SpeculatorProposer, layer_states
+from reader_edge.bench.recording import RecordedTurn
 from reader_edge_runtime import EngineConfig
-from reader_edge_runtime.assembly import settled_target
+from reader_edge_runtime.arrays import Float32Array
+from reader_edge_runtime.assembly import open_head_source, open_speculator_source, settled_target
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.head_file import HeadFile
-from reader_edge_runtime.execution.providers import open_head
+from reader_edge_runtime.drafting.sources.source import DraftSource
+from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.execution.providers import open_head, open_speculator
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.target import Target
+
+Begin = Callable[[RetrievalDrafter, RecordedTurn], ReplayedAnswer]
 
 
-def open_proposer(package: ModelPackage, head_path: Path) -> Proposer:
-    target, _ = settled_target(package, EngineConfig(is_probed=False))
-    head = HeadFile.read(head_path, package.manifest)
-    return HeadProposer(head, open_head(head, package.manifest), target)
+class TrainedProposer(NamedTuple):
+    """target: of the package. proposer: grows trees of its own. source: the same network beside others.
+
+    begin: an answer of a drafter with that source, which hears the states that it reads.
+    """
+
+    target: Target
+    proposer: Proposer
+    source: DraftSource
+    begin: Begin
+
+    @classmethod
+    def open(cls, package: ModelPackage, head: Path | None) -> "TrainedProposer":
+        """The head, where one is given, else the package's speculator. Raises what opening raises."""
+        config = EngineConfig(is_probed=False)
+        target, _ = settled_target(package, config)
+        told: dict[int, Float32Array] = {}  # of each turn, by its `id`
+
+        def states(turn: RecordedTurn) -> Float32Array:
+            if id(turn) not in told:
+                told[id(turn)] = (layer_states if head is None else hidden_states)(target, turn)
+            return told[id(turn)]
+
+        if head is not None:
+            file = HeadFile.read(head, package.manifest)
+            proposer = HeadProposer(file, open_head(file, package.manifest), target)
+            source = open_head_source(head, package)
+            return cls(target, proposer, source, lambda drafter, turn: ReplayedAnswer(drafter, turn, states(turn)))
+        if package.manifest.speculator is None:
+            raise ConfigError(f"'{package.folder}' has no speculator: name a head of it with --head.")
+        speculator = SpeculatorProposer(open_speculator(package, target, config), target)
+        return cls(
+            target,
+            speculator,
+            open_speculator_source(package, target, config),
+            lambda drafter, turn: ReplayedAnswer(drafter, turn, layer_states=states(turn)),
+        )

@@ -1,16 +1,22 @@
 """Proposers in a replay: trees are the likeliest paths, every way drafts from them, rules accept what they say."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from benchmarks.fusion.proposed_requests import ProposalSource
 from benchmarks.fusion.proposer import Guesses, Path, Proposed, proposed
+from benchmarks.fusion.replayed_states import ReplayedAnswer
 from benchmarks.fusion.sampled import Place, known_draw, residual, shared_noise, tree_of
-from benchmarks.fusion.speculated import Ways, jackknifed, replayed, report
+from benchmarks.fusion.speculated import Ways, jackknifed, propose_all, replayed, report
+from benchmarks.fusion.speculator_proposer import SpeculatorProposer, layer_states
 from reader_edge.bench.decode.source_sets import SourceStock
 from reader_edge.bench.recording import RecordedRequest, RecordedTurn, Successors
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
+from reader_edge_runtime.drafting.sources.speculator.speculator_source import SpeculatorSource
+from tests.fake_speculator import FakeSpeculator, TellingTarget
+from tests.fake_target import make_manifest
 
 PROMPT, ANSWER = [1, 2, 3], [4, 5, 6, 7, 8, 9, 10, 11]
 SURE = 0.8
@@ -57,17 +63,45 @@ def test_a_tree_has_the_likeliest_paths_and_a_level_expands_ten_at_most() -> Non
     record[4].tree.check(4, 200, 65)
 
 
-def test_every_way_drafts_from_what_was_proposed() -> None:
-    requests = [RecordedRequest("count", [turn()]), RecordedRequest("again", [turn()])]
-    records = {id(request.turns[0]): proposed(Knowing(), request.turns[0]) for request in requests}
-    ways = Ways(SourceStock((), None, None, [ProposalSource()]), records, 3)
-    alone = replayed(requests, ways.alone, 3)
-    assert alone.steps.tolist() == [2, 2]  # the prompt's pass gives one token of eight, steps four and the last three
-    assert replayed(requests, ways.retrieval, 3).steps.tolist() == [7, 7]
-    assert (replayed(requests, ways.mixture, 3).steps < 7).all()
+def test_every_way_drafts_from_a_speculator() -> None:
+    """The fake one checks that each node reads the state of the token before it."""
+    manifest = replace(make_manifest(16, max_context=256), state_ids=(0,))
+    target = TellingTarget(manifest, sharpness=9.0)
+    speculator = FakeSpeculator(target, manifest)
+    source = SpeculatorSource(speculator, manifest.state_ids, manifest.vocab_size, 1)
+    speculator.is_checked = True
+    requests = [
+        RecordedRequest(task, [answered(target, prompt)]) for task, prompt in (("a", [1, 2, 3]), ("b", [4, 5, 6]))
+    ]
+    records = propose_all(SpeculatorProposer(speculator, target), requests)
+
+    def begin(drafter: RetrievalDrafter, turn: RecordedTurn) -> ReplayedAnswer:
+        return ReplayedAnswer(drafter, turn, layer_states=layer_states(target, turn))
+
+    ways = Ways(SourceStock((), None, None, [source]), begin, records, 3)
+    alone, retrieval, mixture = (replayed(requests, way, 3) for way in (ways.alone, ways.retrieval, ways.mixture))
+    [turn] = requests[0].turns
+    for length, proposal in records[id(turn)].items():
+        node = 0
+        for token_id in [*turn.prompt, *turn.output][length : length + 4]:
+            node = proposal.tree.child(node, token_id)
+            assert node > 0, length
+    assert (alone.steps < 9).all()  # of 24 tokens
+    assert (mixture.steps < retrieval.steps).all()
     lines = report(requests, ways, [2, 3])
     assert lines[0] == "| tokens a pass | retrieval | alone | mixture | RASD's rule |"
-    assert [line.split(" | ")[0] for line in lines[2:5]] == ["| again", "| count", "| all"]
+    assert [line.split(" | ")[0] for line in lines[2:5]] == ["| a", "| b", "| all"]
+
+
+def answered(target: TellingTarget, prompt: list[int]) -> RecordedTurn:
+    """Its greedy answer of 24 tokens."""
+    text = list(prompt)
+    for _ in range(24):
+        text.append(int(target.logits_after(text).argmax()))
+    positions = np.arange(len(text))
+    top_ids = np.zeros((len(text), 1), np.int64)
+    said = Successors(positions, top_ids, np.zeros(top_ids.shape, np.float32))
+    return RecordedTurn(prompt, text[len(prompt) :], said)
 
 
 def test_an_answer_alone_has_no_standard_error_and_like_ones_have_none() -> None:
