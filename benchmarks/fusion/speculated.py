@@ -11,7 +11,8 @@ PACKAGE's own speculator, or a head of `train-drafter`. Every request meets draf
   of nodes: more than anybody could know before;
 - mixture: the proposer as one more source of ours; a speculator then goes on behind what was retrieved, too.
 
-Behind the tables: all in our mixture over the proposer alone, with the standard error by the jackknife over answers.
+Behind the table: our mixture over the proposer alone, and over retrieval, with standard errors by the jackknife over
+answers.
 """
 
 import argparse
@@ -118,16 +119,19 @@ def report(requests: Sequence[RecordedRequest], ways: Ways, budgets: Sequence[in
     for task in [*sorted(set(tasks)), "all"]:
         chosen = tasks == task if task != "all" else np.ones(len(tasks), np.bool_)
         rows.append([task, *(_cell(by_budget, chosen, task == "all") for by_budget in found.values())])
-    ratios = [
-        jackknifed(alone.steps, all_of_it.steps)
-        for alone, all_of_it in zip(found["alone"], found["mixture"], strict=True)
-    ]
-    told = " / ".join(f"{ratio:.3f} ± {error:.3f}" for ratio, error in ratios)
+    told = {name: _ratio(found["mixture"], found[name]) for name in ("alone", "retrieval")}
     return [
         *table(["tokens a pass", *found], rows),
         "",
-        f"Mixture over the proposer alone: {told}; READER's abstract says {SHARE_OF_READER}.",
+        f"Mixture over the proposer alone: {told['alone']}; READER's abstract says {SHARE_OF_READER}.",
+        f"Mixture over retrieval: {told['retrieval']}.",
     ]
+
+
+def _ratio(upper: Sequence[Lengths], lower: Sequence[Lengths]) -> str:
+    """Of tokens a pass, which are of the same tokens."""
+    ratios = [jackknifed(below.steps, above.steps) for above, below in zip(upper, lower, strict=True)]
+    return " / ".join(f"{ratio:.3f} ± {error:.3f}" for ratio, error in ratios)
 
 
 def replayed(requests: Sequence[RecordedRequest], begin: Begin, num_nodes: int) -> Lengths:
