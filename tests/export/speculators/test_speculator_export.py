@@ -13,6 +13,7 @@ from gguf import GGMLQuantizationType
 from reader_edge.cli import main
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.speculators.speculator_runners import GraphRunner, Nodes
+from reader_edge_runtime.execution.onnxruntime.host.host_speculator import HostSpeculator
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.export.gguf_models import build_source, write_model
 from tests.export.speculators.speculator_folders import (
@@ -171,3 +172,20 @@ def test_info_tells_which_speculator_a_package_has(tiny_model: Callable[[str], P
     assert "speculator's best like the model's" in exported.stderr
     told = CliRunner().invoke(main, ["info", str(tmp_path / "out")]).stdout
     assert "EAGLE-3, a layer, 100 tokens, reads states 2, 0, 1" in told
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_the_runtime_guesses_by_the_graph_as_the_check_of_the_export_does(
+    precision: str, tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    write_eagle3(tmp_path / "speculator")
+    package = _checks(tiny_model("llama"), tmp_path / "speculator", tmp_path / "out", precision)
+    part, tokens = package.manifest.speculator, [5, 7, 9]
+    assert part is not None
+    states = np.random.default_rng(0).normal(size=(3, 3 * 64)).astype(np.float32)
+    none = np.zeros((0, part.hidden_size), np.float32)
+    runner, speculator = GraphRunner(package.folder, part, 4), HostSpeculator.open(package, threads=1)
+    expected = runner.run(Nodes(np.array(tokens), np.arange(3), np.tri(3, dtype=bool), states, none))
+    found = speculator.catch_up(speculator.new_cache(1, 8), 0, [tokens], [states])
+    np.testing.assert_array_equal(found.top_ids[0, 0], expected.top_ids[-1])
+    np.testing.assert_allclose(found.next_states[0], expected.next_states, atol=1e-5)
