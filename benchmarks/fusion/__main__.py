@@ -17,12 +17,12 @@ from typing import Protocol
 
 from benchmarks.fusion.headed_model import HeadedModel
 from benchmarks.fusion.recorded_package import RecordedPackage
-from benchmarks.fusion.replayed_states import ReplayedAnswer, hidden_states
 from benchmarks.fusion.rule import FusedRequest, RecordedModel, Rule
 from benchmarks.peers.tables import table
 from reader_edge.bench.decode.fixed_budget import budget_config
 from reader_edge.bench.decode.source_sets import SourceStock
 from reader_edge.bench.recording import RecordedRequest, RecordedTurn
+from reader_edge.bench.replay.heard_answer import ReplayedAnswer, hidden_states
 from reader_edge.bench.replay.replayed_request import MAX_DEPTH, ReplayedRequest
 from reader_edge.bench.replay.simulator import SimulatedRequest, Simulator
 from reader_edge_runtime import DraftConfig, EngineConfig

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.fusion.proposer import Guesses, Path
-from benchmarks.fusion.replayed_states import passes
 from reader_edge.bench.recording import RecordedTurn
+from reader_edge.bench.replay.heard_answer import passes
 from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.drafting.sources.head_file import HeadFile, HeadGuesses, HeadModel
 from reader_edge_runtime.target import Pass, Target

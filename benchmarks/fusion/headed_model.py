@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from benchmarks.fusion.replayed_states import HeardText
 from benchmarks.fusion.rule import DraftModel, Path
 from reader_edge.bench.recording import RecordedTurn
+from reader_edge.bench.replay.heard_answer import HeardText
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext
 from reader_edge_runtime.drafting.sources.head_source import HeadSource

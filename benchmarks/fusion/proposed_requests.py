@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from benchmarks.fusion.proposer import Proposed
-from benchmarks.fusion.replayed_states import ReplayedAnswer
 from benchmarks.fusion.rule import Rule, fused
 from reader_edge.bench.recording import RecordedTurn
+from reader_edge.bench.replay.heard_answer import ReplayedAnswer
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 

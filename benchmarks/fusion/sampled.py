@@ -26,10 +26,10 @@ import numpy as np
 
 from benchmarks.fusion.proposer import Guesses, Proposer
 from benchmarks.fusion.recorded_package import RecordedPackage
-from benchmarks.fusion.replayed_states import passes
 from benchmarks.fusion.trained_proposer import TrainedProposer
 from benchmarks.peers.tables import table
 from reader_edge.bench.recording import RecordedTurn
+from reader_edge.bench.replay.heard_answer import passes
 from reader_edge_runtime.arrays import Float64Array
 from reader_edge_runtime.assembly import open_package
 from reader_edge_runtime.target import Pass, Target

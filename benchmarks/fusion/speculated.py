@@ -27,7 +27,6 @@ from benchmarks.fusion.__main__ import RULES, Begin
 from benchmarks.fusion.proposed_requests import EagleRequest, RasdRequest, Record
 from benchmarks.fusion.proposer import Proposer, proposed
 from benchmarks.fusion.recorded_package import RecordedPackage
-from benchmarks.fusion.replayed_states import ReplayedAnswer
 from benchmarks.fusion.rule import Rule
 from benchmarks.fusion.trained_proposer import Begin as BeginTrained
 from benchmarks.fusion.trained_proposer import TrainedProposer
@@ -35,6 +34,7 @@ from benchmarks.peers.tables import table
 from reader_edge.bench.decode.fixed_budget import budget_config
 from reader_edge.bench.decode.source_sets import SourceStock
 from reader_edge.bench.recording import RecordedRequest, RecordedTurn
+from reader_edge.bench.replay.heard_answer import ReplayedAnswer
 from reader_edge.bench.replay.simulator import Simulator
 from reader_edge_runtime.arrays import BoolArray, Float64Array
 from reader_edge_runtime.assembly import open_package

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.fusion.proposer import DEPTH, NAME, TOP_K, Guesses, Path
-from benchmarks.fusion.replayed_states import passes
 from reader_edge.bench.recording import RecordedTurn
+from reader_edge.bench.replay.heard_answer import layer_states
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.sources.speculator.speculator import Speculator, SpeculatorResult, TreeStep
-from reader_edge_runtime.target import Pass, Target
+from reader_edge_runtime.target import Target
 
 
 class SpeculatorProposer:
@@ -23,13 +23,6 @@ class SpeculatorProposer:
     def begin(self, turn: RecordedTurn) -> "SpeculatedText":
         states = layer_states(self._target, turn)[:, self._which]
         return SpeculatedText(self._speculator, [*turn.prompt, *turn.output], states.reshape(len(states), -1))
-
-
-def layer_states(target: Target, turn: RecordedTurn) -> Float32Array:
-    """float32 (T, J, E), of all tokens of a text."""
-    heard = passes(target, [*turn.prompt, *turn.output], Pass(0, [], [], wants_layer_states=True))
-    states = [said.layer_states[:, 0].copy() for said in heard if said.layer_states is not None]
-    return np.concatenate(states, 1).swapaxes(0, 1)
 
 
 class SpeculatedText:

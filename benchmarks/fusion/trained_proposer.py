@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from benchmarks.fusion.head_proposer import HeadProposer
 from benchmarks.fusion.proposer import Proposer
-from benchmarks.fusion.replayed_states import ReplayedAnswer, hidden_states
-from benchmarks.fusion.speculator_proposer import SpeculatorProposer, layer_states
+from benchmarks.fusion.speculator_proposer import SpeculatorProposer
 from reader_edge.bench.recording import RecordedTurn
+from reader_edge.bench.replay.heard_answer import ReplayedAnswer, hidden_states, layer_states
 from reader_edge_runtime import EngineConfig
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.assembly import open_head_source, open_speculator_source, settled_target

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from benchmarks.fusion.proposer import Guesses, Path, Proposed, proposed
-from benchmarks.fusion.replayed_states import ReplayedAnswer
 from benchmarks.fusion.sampled import Place, known_draw, residual, shared_noise, tree_of
 from benchmarks.fusion.speculated import Ways, jackknifed, propose_all, replayed, report
-from benchmarks.fusion.speculator_proposer import SpeculatorProposer, layer_states
+from benchmarks.fusion.speculator_proposer import SpeculatorProposer
 from reader_edge.bench.decode.source_sets import SourceStock
 from reader_edge.bench.recording import RecordedRequest, RecordedTurn, Successors
+from reader_edge.bench.replay.heard_answer import ReplayedAnswer, layer_states
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.speculator.speculator_source import SpeculatorSource
 from tests.fake_speculator import FakeSpeculator, TellingTarget

@@ -8,11 +8,12 @@ from typing import cast
 import numpy as np
 import pytest
 
-from benchmarks.fusion.replayed_states import hidden_states, passes_saved, replayed
+from benchmarks.fusion.replayed_states import passes_saved, replayed
 from reader_edge.bench.answer_recorder import record_answers
 from reader_edge.bench.decode.fixed_budget import budget_config
 from reader_edge.bench.decode.source_sets import SourceStock
 from reader_edge.bench.recording import RecordedRequest, read_recording
+from reader_edge.bench.replay.heard_answer import hidden_states
 from reader_edge.eval_prompt import EvalPrompt
 from reader_edge_runtime import Engine, GenerationConfig, GenerationStats
 from reader_edge_runtime.arrays import Float32Array

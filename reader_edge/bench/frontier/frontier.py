@@ -44,12 +44,16 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Up to num_nodes drafted nodes a step: our trees, the best trees of our candidates, and the answer itself."""
+    """Up to num_nodes drafted nodes a step: our trees, the best trees of our candidates, and the answer itself.
+
+    speculated: our trees with the package's speculator, each answer drafted afresh; None where that is not asked for.
+    """
 
     num_nodes: int
     ours: Reach
     best: Reach
     oracle: Reach
+    speculated: Reach | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,11 @@ class Frontier:
     paying: Reach
     stores: tuple[StorePoint, ...]
     heads: tuple[HeadNeed, ...]
+
+    @property
+    def is_speculated(self) -> bool:
+        """Whether the package's speculator was asked, too."""
+        return any(point.speculated is not None for point in self.points)
 
     @property
     def fastest(self) -> Point:

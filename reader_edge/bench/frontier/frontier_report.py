@@ -20,6 +20,7 @@ NOTE = (
     "drafting here. Ours are our trees; best, the right ones of their 255 likeliest candidates; oracle, the answer."
 )
 _WAYS = ("ours", "best", "oracle")
+_SPECULATED = "with the speculator"  # each answer drafted afresh
 
 
 def frontier_fields(frontier: Frontier) -> dict[str, object]:
@@ -33,6 +34,7 @@ def frontier_fields(frontier: Frontier) -> dict[str, object]:
                 "nodes": point.num_nodes,
                 "pass_s": float(frontier.curve.seconds[point.num_nodes + 1]),
                 **{way: _reach_fields(getattr(point, way)) for way in _WAYS},
+                **({} if point.speculated is None else {"speculated": _reach_fields(point.speculated)}),
             }
             for point in frontier.points
         ],
@@ -88,13 +90,15 @@ def _nodes_table(frontier: Frontier) -> Table:
     title = (
         f"Tokens a pass and modelled tokens/s by drafted nodes a step, behind {frontier.curve.past} tokens on the mean"
     )
-    figures = ("pass ms", "ours", "tokens/s", "rejected %", "expected %", "best", "tokens/s", "oracle", "tokens/s")
+    figures = ["pass ms", "ours", "tokens/s", "rejected %", "expected %", "best", "tokens/s", "oracle", "tokens/s"]
+    figures += [_SPECULATED, "tokens/s"] if frontier.is_speculated else []
     table = figures_table(title, "nodes", *figures)
     seconds = frontier.curve.seconds
     table.add_row("0 (plain)", f"{1e3 * seconds[1]:.2f}", "1.00", f"{frontier.plain_tokens_per_s:.1f}")
     for point in frontier.points:
         pass_ms = f"{1e3 * seconds[point.num_nodes + 1]:.2f}"
-        others = (*_speed_cells(point.best), *_speed_cells(point.oracle))
+        others = [*_speed_cells(point.best), *_speed_cells(point.oracle)]
+        others += [] if point.speculated is None else _speed_cells(point.speculated)
         table.add_row(str(point.num_nodes), pass_ms, *_speed_cells(point.ours), *_rejected_cells(point.ours), *others)
     table.add_section()
     paying = frontier.paying
@@ -162,6 +166,9 @@ def _draw_nodes(frontier: Frontier, axes: "Axes") -> None:
     budgets = [point.num_nodes for point in frontier.points]
     for way in _WAYS:
         axes.plot(budgets, [getattr(point, way).tokens_per_s for point in frontier.points], "o-", label=way)
+    if frontier.is_speculated:
+        speeds = [point.speculated.tokens_per_s for point in frontier.points if point.speculated is not None]
+        axes.plot(budgets, speeds, "s-", label=_SPECULATED)
     axes.axhline(frontier.paying.tokens_per_s, linestyle="--", color="tab:blue", label="ours, as many as pay")
     axes.axhline(frontier.plain_tokens_per_s, linestyle=":", color="gray", label="plain")
     axes.set_xscale("log", base=2)

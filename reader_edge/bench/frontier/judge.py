@@ -12,6 +12,7 @@ from reader_edge.bench.frontier.head import HeadNeed
 from reader_edge.bench.frontier.judged_request import MAX_CANDIDATES, JudgedRequest
 from reader_edge.bench.frontier.pass_curve import PassCurve, read_cost
 from reader_edge.bench.frontier.rejections import Rejections
+from reader_edge.bench.frontier.speculated import SpeculatedReplay
 from reader_edge.bench.recording import RecordedRequest, read_recording
 from reader_edge.bench.replay.replay import check_successors
 from reader_edge.bench.replay.replay_plan import ReplayPlan
@@ -33,13 +34,14 @@ Draft = Callable[[JudgedRequest], DraftTree]
 class Judge:
     """One drafter after another is led through all answers in their order, and keeps what they teach.
 
-    temperature: that the answers were sampled at.
+    temperature: that the answers were sampled at. speculated: replays with the package's speculator, where asked for.
     """
 
     requests: Sequence[RecordedRequest]
     stores: DraftStores
     curve: PassCurve
     temperature: float
+    speculated: SpeculatedReplay | None = None
 
     def frontier(
         self,
@@ -80,7 +82,10 @@ class Judge:
         best = self._reach(lambda request: request.draft_best(num_nodes), MAX_CANDIDATES)
         oracle = self._reach(lambda request: request.draft_answer(num_nodes), num_nodes)
         as_ours = partial(replace, beside_s=ours.beside_s)  # who knows the answer is not asked how long that took
-        return Point(num_nodes, ours, as_ours(best), as_ours(oracle))
+        speculated = None
+        if self.speculated is not None:
+            speculated = self.speculated.reach(self.requests, num_nodes, self.curve)
+        return Point(num_nodes, ours, as_ours(best), as_ours(oracle), speculated)
 
     def _ours(self, num_nodes: int) -> Reach:
         return self._reach(lambda request: request.draft(num_nodes), num_nodes)
@@ -107,12 +112,14 @@ def open_judge(
     config: EngineConfig,
     cost_file: Path | None,
     temperature: float,
+    is_speculated: bool = False,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Judge:
     """Of a plan's first file, with the tokenizer and the table of a package.
 
     cost_file: pass times as `bench cost --json` printed them; None measures the package's on this machine, unless they
-    are kept. on_progress: gets how far measuring is. Raises ConfigError, TokenizerError, DatastoreError, PackageError.
+    are kept. is_speculated: also with the package's speculator. on_progress: gets how far measuring is. Raises
+    ConfigError, TokenizerError, DatastoreError, PackageError.
     """
     tokenizer = Tokenizer.open(package)
     fingerprint = tokenizer.fingerprint()
@@ -131,7 +138,8 @@ def open_judge(
     else:
         target, _ = settled_target(package, config)
         cost = load_or_measure(target, config.threads, 1, on_progress=on_progress)
-    return Judge(requests, stores, PassCurve.of_cost(cost, _mean_past(requests)), temperature)
+    speculated = SpeculatedReplay(package, config, stores.table) if is_speculated else None
+    return Judge(requests, stores, PassCurve.of_cost(cost, _mean_past(requests)), temperature, speculated)
 
 
 def _mean_past(requests: Sequence[RecordedRequest]) -> int:

@@ -52,6 +52,12 @@ def _shares(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple
     help="Costs of hypothetical heads, as fractions of a one-node pass: shows how often each must be right to pay.",
 )
 @click.option(
+    "--speculator",
+    "is_speculated",
+    is_flag=True,
+    help="Also with the package's trained speculator, whose passes are made here; each answer is drafted afresh.",
+)
+@click.option(
     "-t",
     "--temperature",
     default=0.0,
@@ -70,6 +76,7 @@ def frontier(
     nodes: tuple[int, ...],
     sources: tuple[str, ...],
     head_shares: tuple[float, ...],
+    is_speculated: bool,
     temperature: float,
     config: "reader_edge.EngineConfig",
     plot: Path | None,
@@ -91,7 +98,7 @@ def frontier(
     plan = ReplayPlan((file,), None, sources, "shipped")
     package = open_package(find_package(model))
     with count_progress("Measuring passes") as on_progress:
-        judge = open_judge(plan, package, config, cost_file, temperature, on_progress)
+        judge = open_judge(plan, package, config, cost_file, temperature, is_speculated, on_progress)
     with count_progress("Replays") as on_progress:
         found = judge.frontier(nodes, head_shares, on_progress)
     if as_json:

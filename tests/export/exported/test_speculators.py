@@ -9,12 +9,18 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from reader_edge.bench.frontier.draft_stores import DraftStores
+from reader_edge.bench.frontier.judge import Judge
+from reader_edge.bench.frontier.pass_curve import PassCurve
+from reader_edge.bench.frontier.speculated import SpeculatedReplay
+from reader_edge.bench.recording import RecordedRequest, RecordedTurn, Successors
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_runtime import DraftSources, Engine, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.speculator.speculator import TreeStep
 from reader_edge_runtime.drafting.sources.speculator.speculator_source import SpeculatorSource
+from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.execution.onnxruntime.host.host_speculator import HostSpeculator
 from reader_edge_runtime.package.manifest import file_entry
 from reader_edge_runtime.package.manifest_file import write_manifest
@@ -151,3 +157,18 @@ def test_speculators_can_be_left_out(speculating: Callable[[str, str], Path]) ->
     engine = Engine.load(speculating("eagle3", "int8"), sources=DraftSources(has_speculator=False))
     assert isinstance(engine.decoder.drafter, RetrievalDrafter)
     assert engine.decoder.drafter.sources.names == ("tools",)
+
+
+def test_the_frontier_has_the_curve_of_the_packages_speculator(speculating: Callable[[str, str], Path]) -> None:
+    package = ModelPackage.open(speculating("eagle3", "int8"))
+    prompt, output = [3, 1, 4, 1, 5], [9, 2, 6, 5, 3, 5, 9, 2, 6, 5, 3, 5]
+    said = np.array([*output, 0], np.int64)[:, None]
+    successors = Successors(np.arange(4, 17), said, np.zeros((13, 1), np.float32))
+    requests = [RecordedRequest("copy", [RecordedTurn(prompt, output, successors)])]
+    curve = PassCurve(np.array([np.inf, *([0.01] * 8)]), 8)
+    replay = SpeculatedReplay(package, EngineConfig(is_calibrated=False), None)
+    [point] = Judge(requests, DraftStores(0, 100), curve, 0.0, replay).frontier([4], []).points
+    assert point.speculated is not None
+    assert 1 < point.speculated.stats.acceptance_length <= point.oracle.stats.acceptance_length
+    with pytest.raises(ConfigError, match="one turn a request"):
+        replay.reach([RecordedRequest("copy", [RecordedTurn(prompt, output)])], 4, curve)

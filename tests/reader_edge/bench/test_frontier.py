@@ -155,3 +155,9 @@ def test_what_cannot_be_asked_is_told(recording: Path, demo_folder: Path, cost: 
     empty = RecordedRequest("", [RecordedTurn([1], [])])
     with pytest.raises(Exception, match="No recorded answer has a token to draft"):
         Judge([empty], DraftStores(0, 0), PassCurve(np.array([np.inf, 1, 1]), 0), 0.0).frontier([1], [])
+
+
+def test_a_package_without_a_speculator_has_no_curve_of_it(recording: Path, demo_folder: Path, cost: Path) -> None:
+    result = run(recording, demo_folder, cost, "--nodes", "1", "--sources", "context", "--speculator")
+    assert result.exit_code == 1
+    assert "has no speculator" in result.output
