@@ -30,6 +30,7 @@ from reader_edge_runtime.measuring.pass_cost import MAX_WIDTH, PassCost
 from reader_edge_runtime.measuring.width_cache import load_or_settle
 from reader_edge_runtime.measuring.width_probe import WidthReport
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.package.speculator_part import SPECULATOR_AGREEMENT
 from reader_edge_runtime.target import Target
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
@@ -81,7 +82,8 @@ def open_sources(
 def open_speculator_source(package: ModelPackage, target: Target, config: EngineConfig) -> SpeculatorSource:
     """The trained speculator of a package that has one, as a source of its drafts. Raises ProviderError."""
     manifest, speculator = package.manifest, open_speculator(package, target, config)
-    return SpeculatorSource(speculator, manifest.state_ids, manifest.vocab_size, config.max_batch)
+    agreement = manifest.checks.get(SPECULATOR_AGREEMENT)
+    return SpeculatorSource(speculator, manifest.state_ids, manifest.vocab_size, config.max_batch, agreement)
 
 
 def open_head_source(path: FilePath, package: ModelPackage, uses_native: bool = True) -> HeadSource:

@@ -16,7 +16,7 @@ from reader_edge_export.speculators.speculator_runners import (
 from reader_edge_export.speculators.target_states import TextStates
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import ParityError
-from reader_edge_runtime.package.speculator_part import SpeculatorPart
+from reader_edge_runtime.package.speculator_part import SPECULATOR_AGREEMENT, SpeculatorPart
 
 NUM_TOKENS = 128  # of a held-out text
 MAX_RELATIVE_ERROR = 1e-4  # of fp32: see `checks.parity`
@@ -46,7 +46,7 @@ def check_speculator(
     return {
         "speculator_error": error,
         "speculator_agreement": float((best == wanted).mean()),
-        "speculator_target_agreement": float((best[: len(chosen)] == chosen).mean()),
+        SPECULATOR_AGREEMENT: float((best[: len(chosen)] == chosen).mean()),
     }
 
 

@@ -147,13 +147,13 @@ class SourceGain:
     """Learns from steps in which a source was asked, apart by how sure the others were of the likeliest next token.
 
     A source that does not pay falls silent, and is tried now and then: texts change.
-    seconds: of asking for one request; 0 before it was asked.
+    seconds: of asking for one request; 0 before it was asked. first_gains: tokens a step, before any was seen.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, first_gains: Sequence[float] = _FIRST_GAINS) -> None:
         self.seconds = 0.0
-        self._gained = [gain * _FIRST_STEPS for gain in _FIRST_GAINS]
-        self._steps = [_FIRST_STEPS] * len(_FIRST_GAINS)
+        self._gained = [gain * _FIRST_STEPS for gain in first_gains]
+        self._steps = [_FIRST_STEPS] * len(first_gains)
         self._spare_s = 0.0
 
     def gain(self, top_probability: float) -> float:

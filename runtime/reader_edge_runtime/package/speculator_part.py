@@ -20,6 +20,7 @@ SPECULATOR_WEIGHTS_NAME = "speculator.onnx.data"
 
 EAGLE3, MTP = "eagle3", "mtp"
 SPECULATOR_FORMATS = (EAGLE3, MTP)
+SPECULATOR_AGREEMENT = "speculator_target_agreement"  # among a package's checks: its best token is the target's
 MOST_STATES = 16  # of a target that a package reports
 
 _SIZES = {

@@ -10,7 +10,7 @@ from reader_edge_runtime.drafting.sources.speculator.speculator import Speculato
 from reader_edge_runtime.drafting.worth import moved
 
 WIDTHS = (1, 2, 4, 8, 16, 64)  # nodes of the passes that are measured
-_ROUNDS = 3
+_ROUNDS = 2
 
 
 class StepTimes:
