@@ -1,13 +1,12 @@
 """A small model that drafts: a target with a KV cache of its own, and which text each slot of it holds."""
 
 import time
-import weakref
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from typing import NamedTuple
 
 from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.sources.text_slot import TextSlot, best_slot, num_shared, side_by_side
 from reader_edge_runtime.target import Pass, Target
 
 NARROW = 8  # tokens of a pass that take about as long as one
@@ -23,38 +22,12 @@ class NextTokens(NamedTuple):
     probabilities: Float32Array
 
 
-class DraftSlot:
-    """A slot of the cache. token_ids: those whose rows it holds, behind the owner's text guesses of how it goes on.
-
-    Nobody owns it any more when its owner is gone, whether or not it was released.
-    """
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.token_ids: list[int] = []
-        self._owner: weakref.ref[object] | None = None
-        self._num_true = 0  # rows known to be of the owner's text
-
-    @property
-    def is_free(self) -> bool:
-        return self._owner is None or self._owner() is None
-
-    def own(self, owner: object) -> None:
-        self._owner = weakref.ref(owner)
-        self._num_true = 0
-
-    def release(self) -> None:
-        """The rows stay, for a text that begins alike."""
-        self._owner = None
-
-    def clear(self) -> None:
-        self.token_ids.clear()
-        self._num_true = 0
+class DraftSlot(TextSlot):
+    """A slot of the draft model's cache, a row for each of its tokens."""
 
     def num_missing(self, token_ids: Sequence[int]) -> int:
-        """How many tokens of the owner's text have to be scored. The last always has: what follows it is wanted."""
-        self._num_true = num_shared(self.token_ids, token_ids, self._num_true)
-        return len(token_ids) - self._num_true
+        """How many tokens of the owner's text have to be scored."""
+        return len(token_ids) - self.num_known(token_ids)
 
     def cut(self) -> None:
         """Let go of guesses that did not come true."""
@@ -84,11 +57,10 @@ class DraftModel:
 
     def take(self, owner: object, token_ids: Sequence[int]) -> DraftSlot:
         """A slot for a text: of the free ones, the one that holds most of it."""
-        free = [slot for slot in self._slots if slot.is_free]
-        if not free:
-            free.append(DraftSlot(len(self._slots)))
-            self._slots += free
-        slot = max(free, key=lambda each: num_shared(each.token_ids, token_ids))
+        slot = best_slot(self._slots, lambda each: num_shared(each.token_ids, token_ids))
+        if slot is None:
+            slot = DraftSlot(len(self._slots))
+            self._slots.append(slot)
         slot.own(owner)
         return slot
 
@@ -136,15 +108,4 @@ class DraftModel:
 
 def passes(further: Mapping[DraftSlot, Sequence[int]]) -> list[list[DraftSlot]]:
     """Which slots are scored together: those side by side with few tokens. A pass has as many for each of its slots."""
-    slots = enumerate(sorted(further, key=lambda slot: slot.number))
-    wide = {slot for slot, token_ids in further.items() if len(token_ids) > NARROW}
-    groups = groupby(slots, key=lambda each: (each[0] if each[1] in wide else -1, each[1].number - each[0]))
-    return [[slot for _, slot in group] for _, group in groups]
-
-
-def num_shared(kept: Sequence[int], token_ids: Sequence[int], num_known: int = 0) -> int:
-    """With how many of a text's tokens, its last left out, others begin, of whom so many are known to."""
-    limit = min(len(kept), len(token_ids) - 1)
-    while num_known < limit and kept[num_known] == token_ids[num_known]:
-        num_known += 1
-    return num_known
+    return side_by_side(further, lambda slot: len(further[slot]) > NARROW)

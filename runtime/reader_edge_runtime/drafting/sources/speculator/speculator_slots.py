@@ -1,45 +1,25 @@
 """Which texts have rows in a speculator's KV cache: a slot for each that is drafted for, kept for texts that go on."""
 
-import weakref
-from collections.abc import Iterable, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 
 from reader_edge_runtime.cache import Cache
-from reader_edge_runtime.drafting.sources.draft_model import num_shared
 from reader_edge_runtime.drafting.sources.speculator.speculator import Speculator
+from reader_edge_runtime.drafting.sources.text_slot import TextSlot, best_slot, num_shared
 
 _FIRST_CAPACITY = 256  # rows of the cache to begin with
 
 
-class SpeculatorSlot:
-    """A slot of the cache. token_ids: a text up to the last token that has a row. start: of the first that has one.
-
-    Nobody owns it any more when its owner is gone, whether or not it was released.
-    """
+class SpeculatorSlot(TextSlot):
+    """A slot of the speculator's cache. start: the first of its tokens that has a row; all behind it have one."""
 
     def __init__(self, number: int) -> None:
-        self.number = number
-        self.token_ids: list[int] = []
+        super().__init__(number)
         self.start = 0
-        self._owner: weakref.ref[object] | None = None
-        self._num_true = 0  # tokens known to be the owner's text
-
-    @property
-    def is_free(self) -> bool:
-        return self._owner is None or self._owner() is None
-
-    def own(self, owner: object) -> None:
-        self._owner = weakref.ref(owner)
-        self._num_true = 0
-
-    def release(self) -> None:
-        """The rows stay, for a text that begins alike."""
-        self._owner = None
 
     def next_position(self, token_ids: Sequence[int]) -> int:
-        """Of the owner's text, the first token without a row; 0 where none has one. The last one is always scored."""
-        self._num_true = num_shared(self.token_ids, token_ids, self._num_true)
-        return self._num_true if self._num_true > self.start else 0
+        """Of the owner's text, the first token without a row; 0 where none has one."""
+        num_known = self.num_known(token_ids)
+        return num_known if num_known > self.start else 0
 
     def keep(self, token_ids: Sequence[int], position: int) -> None:
         """Keep rows of the owner's tokens before a position, if they reach up to it: without gaps, or none."""
@@ -49,8 +29,8 @@ class SpeculatorSlot:
         self._num_true = position
 
     def clear(self) -> None:
-        self.token_ids.clear()
-        self.start = self._num_true = 0
+        super().clear()
+        self.start = 0
 
 
 class SpeculatorSlots:
@@ -63,10 +43,7 @@ class SpeculatorSlots:
 
     def take(self, owner: object, token_ids: Sequence[int]) -> SpeculatorSlot:
         """A slot for a text: of the free ones, the one that holds most of it."""
-        free = [slot for slot in self.slots if slot.is_free]
-        if not free:
-            free.append(self.add())
-        slot = max(free, key=lambda each: num_shared(each.token_ids, token_ids) - each.start)
+        slot = best_slot(self.slots, lambda each: num_shared(each.token_ids, token_ids) - each.start) or self.add()
         slot.own(owner)
         return slot
 
@@ -90,9 +67,3 @@ class SpeculatorSlots:
             slot.clear()
             self.cache.cut(slot.number, 0)
             self.cache.trim(slot.number)
-
-
-def side_by_side(slots: Iterable[SpeculatorSlot]) -> list[list[SpeculatorSlot]]:
-    """Slots in groups that lie beside each other, as one pass takes them."""
-    ordered = enumerate(sorted(slots, key=lambda slot: slot.number))
-    return [[slot for _, slot in group] for _, group in groupby(ordered, key=lambda each: each[1].number - each[0])]

@@ -21,12 +21,9 @@ from reader_edge_runtime.drafting.sources.speculator.saved_slots import restore_
 from reader_edge_runtime.drafting.sources.speculator.speculated_tree import NAME, Candidate, SpeculatedTree
 from reader_edge_runtime.drafting.sources.speculator.speculator import Speculator, SpeculatorResult
 from reader_edge_runtime.drafting.sources.speculator.speculator_request import SpeculatorRequest
-from reader_edge_runtime.drafting.sources.speculator.speculator_slots import (
-    SpeculatorSlot,
-    SpeculatorSlots,
-    side_by_side,
-)
+from reader_edge_runtime.drafting.sources.speculator.speculator_slots import SpeculatorSlot, SpeculatorSlots
 from reader_edge_runtime.drafting.sources.speculator.step_times import StepTimes
+from reader_edge_runtime.drafting.sources.text_slot import side_by_side
 from reader_edge_runtime.drafting.worth import SourceGain
 from reader_edge_runtime.errors import ReaderEdgeError
 
