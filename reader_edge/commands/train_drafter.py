@@ -1,16 +1,36 @@
-"""`reader-edge train-drafter`: a small head that guesses on from a model's own thoughts."""
+"""`reader-edge train-drafter`: a head or a speculator, small networks that guess on from a model's own thoughts."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from reader_edge.commands import options
 from reader_edge.terminal.command_help import helpful_command
 
+if TYPE_CHECKING:
+    from reader_edge_export.heads.acceptance import HeadAcceptance
+    from reader_edge_export.speculators.training.depth_acceptance import DepthAcceptance
 
-@helpful_command("Train a head that drafts for a model.", "reader-edge train-drafter smollm2:135m -o my.head")
+_FORMATS = ("mlp", "eagle3", "mtp")
+
+
+@helpful_command(
+    "Train a head or a speculator that drafts for a model.",
+    "reader-edge train-drafter smollm2:135m -o my.head",
+    "reader-edge train-drafter smollm2:135m -o my.eagle3 --format eagle3",
+)
 @click.argument("model")
-@click.option("-o", "--out", type=options.FILE_PATH, required=True, help="The file to write.")
+@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="The file or folder to write.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(_FORMATS),
+    default="mlp",
+    show_default=True,
+    help="mlp: a head, in a file. eagle3: a speculator, in a folder. mtp: not trained; Qwen3.5 models bring one.",
+)
 @click.option(
     "--self",
     "num_tokens",
@@ -25,16 +45,17 @@ from reader_edge.terminal.command_help import helpful_command
 @click.option(
     "--minutes", type=options.FiniteRange(min=0, min_open=True), help="The most minutes in all. Default: no limit."
 )
-@click.option("--force", is_flag=True, help="Train even if the head cannot save time, or OUT exists.")
+@click.option("--force", is_flag=True, help="Train even if it cannot save time, or OUT exists.")
 def train_drafter(
-    model: str, out: Path, num_tokens: int, text: Path | None, minutes: float | None, force: bool
+    model: str, out: Path, form: str, num_tokens: int, text: Path | None, minutes: float | None, force: bool
 ) -> None:
-    """Train a head for MODEL, and print the name of its file. Needs the extra "export".
+    """Train a small network that drafts for MODEL, and print the name of its file or folder. Needs the extra "export".
 
-    A head is a small network that predicts the next two tokens from the model's hidden states. It learns from answers
-    that the model writes: to your --text prompts first, then to bundled instructions. `run --head` and `serve --head`
-    draft with it; it changes speed, never a token. The folder OUT.training keeps answers and progress, from which the
-    same command resumes. MODEL is as for `run`.
+    A head predicts the next two tokens from the model's hidden states; `run --head` and `serve --head` draft with it. A
+    speculator is a decoder layer that guesses on as long as it pays; `export MODEL --speculator OUT` puts it into a
+    package. Both learn from answers that the model writes: to your --text prompts first, then to bundled instructions.
+    They change speed, never a token. The folder OUT.training keeps answers and progress, from which the same command
+    resumes: 1 to 2 KB a token of a head, 4 KB and more of a speculator. MODEL is as for `run`.
     """
     from reader_edge.model_source import find_package
     from reader_edge.prompt_file import read_prompts
@@ -44,32 +65,61 @@ def train_drafter(
     from reader_edge_export.pipeline import check_installation
     from reader_edge_runtime.errors import ConfigError
 
+    if form == "mtp":
+        raise ConfigError(
+            "Layers for later tokens (mtp) are not trained here: Qwen3.5 models bring them, for "
+            "'reader-edge export MODEL OUT --speculator auto'; for all others take --format eagle3."
+        )
     check_installation(("torch", "onnx"), "Training")
-    from reader_edge_export.heads.train_drafter import HeadTraining, TrainingOptions
+    from reader_edge_export.heads.train_drafter import HeadReport, HeadTraining
+    from reader_edge_export.heads.training_options import TrainingOptions
+    from reader_edge_export.speculators.training.train_speculator import SpeculatorTraining
 
     if out.exists() and not force:
-        raise ConfigError(f"'{out}' exists already: choose another file or replace it with --force.")
+        raise ConfigError(f"'{out}' exists already: choose another name or replace it with --force.")
+    if out.exists() and out.is_dir() != (form == "eagle3"):
+        raise ConfigError(f"'{out}' is {'a folder' if out.is_dir() else 'a file'}: choose another name.")
     prompts = [] if text is None else [prompt.turns[0] for prompt in read_prompts(text)]
-    package = find_package(model)
-    with work_progress(f"Training a head for {model}") as work:
-        training = HeadTraining(package, out.absolute(), TrainingOptions(num_tokens, minutes, force), work.on_stage)
-        payback = training.payback()
-        work.tell(payback.sentence())
-        report = training.run(prompts, payback, work.on_progress)
-    acceptance, num_steps = report.acceptance, report.curve[-1][0] if report.curve else report.num_planned
+    package, wanted = find_package(model), TrainingOptions(num_tokens, minutes, force)
+    noun = "head" if form == "mlp" else "speculator"
+    with work_progress(f"Training a {noun} for {model}") as work:
+        training: HeadTraining | SpeculatorTraining
+        if form == "mlp":
+            training = HeadTraining(package, out.absolute(), wanted, work.on_stage)
+        else:
+            training = SpeculatorTraining(package, out.absolute(), wanted, work.on_stage)
+        work.tell(training.payback().sentence())
+        report = training.run(prompts, work.on_progress)
+    num_steps = report.curve[-1][0] if report.curve else report.num_planned
     told = f"the time ended after {num_steps} of {report.num_planned} steps: more --minutes bring more"
     pairs = [
         ("learned from", f"{report.num_tokens} tokens"),
         ("can guess", f"{report.num_ids} tokens of the vocabulary"),
         ("size", readable_size(report.num_bytes)),
-        ("next token", f"{acceptance.first_top1:.3f} by the best guess, {acceptance.first_top4:.3f} by the best four"),
-        ("the one after", f"{acceptance.second_top1:.3f}, {acceptance.second_top4:.3f}, where the first was guessed"),
-        ("measured on", f"{acceptance.num_places} places of answers held out"),
+        *(_acceptance_pairs(report.acceptance) if isinstance(report, HeadReport) else _depth_pairs(report.depths)),
         ("loss", ", ".join(f"{loss:.2f} at step {step}" for step, loss in report.curve) or "trained before"),
         *([("cut short", told)] if num_steps < report.num_planned else []),
         ("time", f"{report.seconds:.0f} s"),
     ]
-    print_table(pairs_table("Head", pairs))
+    print_table(pairs_table(noun.capitalize(), pairs))
     folder = visible(f"'{report.folder}'")
     click.echo(f"What it learned from stays in {folder} for another training: erase it if none is to come.", err=True)
     click.echo(report.out)
+
+
+def _acceptance_pairs(acceptance: "HeadAcceptance") -> list[tuple[str, str]]:
+    first = f"{acceptance.first_top1:.3f} by the best guess, {acceptance.first_top4:.3f} by the best four"
+    second = f"{acceptance.second_top1:.3f}, {acceptance.second_top4:.3f}, where the first was guessed"
+    places = f"{acceptance.num_places} places of answers held out"
+    return [("next token", first), ("the one after", second), ("measured on", places)]
+
+
+def _depth_pairs(depths: "Sequence[DepthAcceptance]") -> list[tuple[str, str]]:
+    """Of a chain's tokens in turn."""
+    pairs = []
+    for number, depth in enumerate(depths, start=1):
+        told = f"{depth.top1:.3f} by the best guess, {depth.top4:.3f} by the best four"
+        if number > 1:
+            told = f"{depth.top1:.3f}, {depth.top4:.3f}, where those before were right"
+        pairs.append((f"token {number}", told))
+    return [*pairs, ("measured on", f"{depths[0].num_places} places of answers held out")]

@@ -80,11 +80,13 @@ class ArrayFormat:
         except ValueError as error:  # a path with a NUL
             raise self.error(f"{str(path)!r} cannot be written: {error}.") from None
 
-    def read(self, path: Path, fingerprint: bytes, max_bytes: int = MAX_BYTES) -> dict[str, Array]:
+    def read(
+        self, path: Path, fingerprint: bytes, max_bytes: int = MAX_BYTES, is_mapped: bool = False
+    ) -> dict[str, Array]:
         """The arrays of a file, whose meaning is not checked yet.
 
-        max_bytes: of the file at most. Raises `error` for what is no such file, is damaged, or belongs to another
-        owner; nothing is allocated for it before.
+        max_bytes: of the file at most. is_mapped: they stay in the file, and come to memory as they are used. Raises
+        `error` for what is no such file, is damaged, or belongs to another owner; nothing is allocated for it before.
         """
         try:
             num_bytes = path.stat().st_size if path.is_file() else 0
@@ -93,13 +95,15 @@ class ArrayFormat:
             if not _HEADER.size <= num_bytes <= max_bytes:
                 raise self.error(f"'{path}' is not a file of {self.name}: {self.other}.")
             with path.open("rb") as file:
-                return self._read(path, file, fingerprint, num_bytes - _HEADER.size)
+                return self._read(path, file, fingerprint, num_bytes - _HEADER.size, is_mapped)
         except OSError as error:
             raise self.error(f"'{path}' cannot be read: {error.strerror or error}.") from error
         except MemoryError:
             raise self.error(f"'{path}' needs more memory than there is: {self.remedy}.") from None
 
-    def _read(self, path: Path, file: BufferedReader, fingerprint: bytes, num_bytes: int) -> dict[str, Array]:
+    def _read(
+        self, path: Path, file: BufferedReader, fingerprint: bytes, num_bytes: int, is_mapped: bool
+    ) -> dict[str, Array]:
         magic, version, owner, checksum, table_bytes = _HEADER.unpack(file.read(_HEADER.size).ljust(_HEADER.size))
         if magic != self.magic or version != FORMAT_VERSION:
             raise self.error(f"'{path}' is not a file of {self.name} of this version: {self.other}.")
@@ -112,7 +116,8 @@ class ArrayFormat:
                 raise ValueError("a table without end")
             file.seek(_HEADER.size)
             shapes = _shapes(json.loads(file.read(table_bytes)), num_bytes - table_bytes)
-            return {name: _array(file, *each) for name, each in shapes.items()}
+            taken = _mapped_array if is_mapped else _array
+            return {name: taken(file, *each) for name, each in shapes.items()}
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise self.error(f"'{path}' has no sound table of arrays: {self.remedy}.") from error
 
@@ -134,4 +139,13 @@ def _array(file: BufferedReader, dtype: str, shape: list[int]) -> Array:
     array: Array = np.empty(shape, dtype)
     if array.nbytes and file.readinto(array.reshape(-1).view(np.uint8).data) != array.nbytes:
         raise ValueError("cut short meanwhile")
+    return array
+
+
+def _mapped_array(file: BufferedReader, dtype: str, shape: list[int]) -> Array:
+    if not math.prod(shape):
+        return np.empty(shape, dtype)
+    start = file.tell()
+    array: Array = np.memmap(file, dtype, "r", start, tuple(shape))  # which moves the file's position
+    file.seek(start + array.nbytes)
     return array

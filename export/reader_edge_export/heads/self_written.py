@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from itertools import count, pairwise
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from reader_edge_runtime.text.conversation import Encodable
 
 BATCH = 64  # sequences of a pass
 _OLD_PROMPTS_A_PART = 128  # of those that do not tell
-_MAX_TOKENS = 128  # of an answer
 _TEMPERATURE = 0.7  # of answers to prompts that were answered before
 
 _ARRAYS = tuple(field.name for field in fields(RecordedAnswer))
@@ -34,15 +33,28 @@ _PART = ArrayFormat(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How prompts are answered. recorder: makes the drafter that keeps what is to be learned from.
+
+    max_tokens: of an answer. is_sampled: the first answer to a prompt too, and not only later ones.
+    """
+
+    recorder: Callable[[], StateRecorder] = StateRecorder
+    max_tokens: int = 128
+    is_sampled: bool = False
+
+
 class SelfWritten:
     """Parts of answers in a folder, to one batch of prompts after the other. Raises ExportError for a damaged part."""
 
-    def __init__(self, folder: Path, fingerprint: bytes) -> None:
+    def __init__(self, folder: Path, fingerprint: bytes, manner: Manner) -> None:
         self._folder = folder
         self._fingerprint = fingerprint
+        self._manner = manner
 
     def parts(self) -> Iterator[list[RecordedAnswer]]:
-        """What is written so far, part by part."""
+        """What is written so far, part by part; its arrays are read from the files as they are used."""
         for arrays in self._arrays():
             ends = np.cumsum(arrays["lengths"], 0)
             parts = [np.split(arrays[name], ends[:-1, column]) for column, name in enumerate(_ARRAYS)]
@@ -61,22 +73,22 @@ class SelfWritten:
         They are asked again, and answers sampled, where one round of greedy ones is not enough; it ends early where a
         whole round brings nothing. on_progress: gets tokens written, of earlier times too, and tokens wanted.
         """
-        written = [(len(arrays["states"]), _num_asked(arrays)) for arrays in self._arrays()]
+        written = [(len(arrays["top_ids"]), _num_asked(arrays)) for arrays in self._arrays()]
         total, num_asked = (sum(each) for each in zip((0, 0), *written, strict=True))
         on_progress(min(total, num_tokens), num_tokens)
-        if total >= num_tokens or not prompts:
+        if total >= num_tokens or not prompts or (total and time.monotonic() > until):
             return
-        recorder = StateRecorder()
+        recorder = self._manner.recorder()
         config = EngineConfig(max_batch=BATCH, is_calibrated=False, is_probed=False)
         engine = Engine.load(package, config, drafter=recorder)
         num_parts, num_untold = len(written), 0
-        for batch in _answered(engine, prompts, num_asked):
+        for batch in _answered(engine, prompts, num_asked, self._manner):
             answers = [recorder.answers.pop(each) for each in batch if each in recorder.answers]
             num_untold += len(batch)
             if answers:
                 self._write(self._path(num_parts), answers, num_untold)
                 num_parts, num_untold = num_parts + 1, 0
-            total += sum(len(answer.states) for answer in answers)
+            total += sum(len(answer.top_ids) for answer in answers)
             on_progress(min(total, num_tokens), num_tokens)
             if total >= num_tokens or time.monotonic() > until or num_untold >= len(prompts):
                 return
@@ -87,7 +99,7 @@ class SelfWritten:
     def _arrays(self) -> Iterator[dict[str, Array]]:
         number = 0
         while (path := self._path(number)).is_file():
-            yield _PART.read(path, self._fingerprint)
+            yield _PART.read(path, self._fingerprint, is_mapped=True)
             number += 1
 
     def _write(self, path: Path, answers: Sequence[RecordedAnswer], num_asked: int) -> None:
@@ -102,7 +114,7 @@ def _num_asked(arrays: Mapping[str, Array]) -> int:
     return int(arrays["num_asked"][0]) if "num_asked" in arrays else _OLD_PROMPTS_A_PART
 
 
-def _answered(engine: Engine, prompts: Sequence[Encodable], num_asked: int) -> Iterator[range]:
+def _answered(engine: Engine, prompts: Sequence[Encodable], num_asked: int, manner: Manner) -> Iterator[range]:
     """Have prompts answered from a number on, round after round; tell the numbers, from 0 on, of each batch as it ends.
 
     The next batch is in line by then, and begins as answers end: no pass is left half empty.
@@ -110,8 +122,8 @@ def _answered(engine: Engine, prompts: Sequence[Encodable], num_asked: int) -> I
 
     def submit(number: int) -> Request:
         turn, place = divmod(num_asked + number, len(prompts))
-        sampling = SamplingConfig(temperature=_TEMPERATURE if turn else 0.0, seed=turn)
-        config = GenerationConfig(max_tokens=_MAX_TOKENS, sampling=sampling)
+        sampling = SamplingConfig(temperature=_TEMPERATURE if turn or manner.is_sampled else 0.0, seed=turn)
+        config = GenerationConfig(max_tokens=manner.max_tokens, sampling=sampling)
         return decoder.submit(engine.encode_prompt(prompts[place]), config)
 
     running: list[Request] = []

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import Drafter, DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.errors import ReaderEdgeError
@@ -15,8 +16,9 @@ from reader_edge_runtime.errors import ReaderEdgeError
 class RecordedAnswer:
     """A prompt's last token and the answer, and what the target thought after each of these tokens but the last.
 
-    prompt_ids: int32 (P,), the prompt's other tokens. token_ids: int32 (T,). states: float16 (T - 1, E). top_ids,
-    top_logits: int32 and float32 (T - 1, K), best first.
+    prompt_ids: int32 (P,), the prompt's other tokens. token_ids: int32 (T,). states: float16 (C + T - 1, E), of the
+    last C tokens of prompt_ids too: a head reads none of these. top_ids, top_logits: int32 and float32 (T - 1, K), best
+    first.
     """
 
     prompt_ids: npt.NDArray[np.int32]
@@ -41,7 +43,10 @@ class StateRecorder(Drafter):
 
     def begin(self, context: RequestContext) -> "StateRequest":
         self._num_begun += 1
-        return StateRequest(self, self._num_begun - 1, context)
+        return self._new_request(self._num_begun - 1, context)
+
+    def _new_request(self, number: int, context: RequestContext) -> "StateRequest":
+        return StateRequest(self, number, context)
 
     def draft(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | ReaderEdgeError]:
         # Roots, and not nothing: only what was drafted for is observed.
@@ -56,22 +61,34 @@ class StateRequest(RequestDrafter):
         self._recorder = recorder
         self._number = number
         self._first = self.num_prompt_tokens - 1
-        self._scored: list[ScoredTree] = []
+        self._tops: list[tuple[Int64Array, Float32Array]] = []
+        self._states: list[npt.NDArray[np.float16]] = []
 
     def observe(self, scored: ScoredTree | None) -> None:
+        if scored is None:
+            return
         # Not the earlier chunks of a prompt.
-        if scored is not None and scored.root + scored.rows[-1] == self._first + len(self._scored):
-            self._scored.append(scored)
+        is_heard = scored.root + scored.rows[-1] == self._first + len(self._tops)
+        if is_heard:
+            self._tops.append((scored.top_ids[-1], scored.top_logits[-1]))
+        self._keep_states(scored, is_heard)
 
     def finish(self) -> None:
         # The last step that max_tokens allows is not drafted for, and so not observed.
-        token_ids = np.array(self.token_ids[self._first :][: len(self._scored) + 1], np.int32)
-        scored = self._scored[: len(token_ids) - 1]
-        states = [each.hidden_states[-1] for each in scored if each.hidden_states is not None]
-        if scored and len(states) == len(scored):
-            top_ids = np.stack([each.top_ids[-1] for each in scored]).astype(np.int32)
-            top_logits = np.stack([each.top_logits[-1] for each in scored])
+        token_ids = np.array(self.token_ids[self._first :][: len(self._tops) + 1], np.int32)
+        tops = self._tops[: len(token_ids) - 1]
+        if tops and self._states:
+            top_ids, top_logits = map(np.stack, zip(*tops, strict=True))
             prompt_ids = np.array(self.token_ids[: self._first], np.int32)
             self._recorder.answers[self._number] = RecordedAnswer(
-                prompt_ids, token_ids, np.stack(states).astype(np.float16), top_ids, top_logits
+                prompt_ids, token_ids, self._kept_states(len(tops)), top_ids.astype(np.int32), top_logits
             )
+
+    def _keep_states(self, scored: ScoredTree, is_heard: bool) -> None:
+        """is_heard: whether its last row is the next token of the answer."""
+        if is_heard and scored.hidden_states is not None:
+            self._states.append(scored.hidden_states[-1:].astype(np.float16))
+
+    def _kept_states(self, count: int) -> npt.NDArray[np.float16]:
+        """Those up to so many tokens from the prompt's last one on."""
+        return np.concatenate(self._states[:count])

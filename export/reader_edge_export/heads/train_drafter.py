@@ -14,18 +14,19 @@ import numpy.typing as npt
 import torch
 
 from reader_edge_export.heads.acceptance import HeadAcceptance, measure_acceptance
+from reader_edge_export.heads.answering import Answering, Progress
 from reader_edge_export.heads.examples import Examples, examples_of, frequent_ids
+from reader_edge_export.heads.head_loss import BATCH, HeadLoss
 from reader_edge_export.heads.head_module import HeadModule
-from reader_edge_export.heads.held_out import FEWEST_ANSWERS, held_out_apart
-from reader_edge_export.heads.instructions import instructions
+from reader_edge_export.heads.held_out import held_out_apart
 from reader_edge_export.heads.payback import Payback, measure_payback
 from reader_edge_export.heads.rounded_head import rounded_head
-from reader_edge_export.heads.self_written import SelfWritten
+from reader_edge_export.heads.self_written import Manner
 from reader_edge_export.heads.state_recorder import RecordedAnswer
-from reader_edge_export.heads.training import BATCH, TrainingPlan, train
+from reader_edge_export.heads.training import TrainingPlan, trained
+from reader_edge_export.heads.training_options import TrainingOptions
 from reader_edge_export.heads.vocabulary_rows import logit_head_rows
 from reader_edge_runtime.assembly import open_package, settled_target
-from reader_edge_runtime.atomic_file import write_failure
 from reader_edge_runtime.config import EngineConfig
 from reader_edge_runtime.drafting.sources.head_file import NUM_FIRST
 from reader_edge_runtime.drafting.sources.head_sizes import HeadSizes
@@ -34,28 +35,10 @@ from reader_edge_runtime.execution.providers import open_head
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Target
 from reader_edge_runtime.text.conversation import Encodable
-from reader_edge_runtime.text.tokenizer import Tokenizer
-
-Progress = Callable[[int, int], None]
 
 _MAX_IDS = 4096
 _EPOCHS, _ENOUGH_STEPS = 8, 20_000  # more epochs than make so many steps gain nothing (docs/how-to/trained-head.md)
-_FEWEST_STEPS = 100  # that a head is made of
-_SHARE_OF_WRITING = 0.6  # of the time, where that is limited
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingOptions:
-    """num_tokens: that the target writes, if there are prompts enough; more where one answer must be held out.
-
-    minutes: for all of it; None for no limit.
-
-    force: train also where the head cannot pay.
-    """
-
-    num_tokens: int = 200_000
-    minutes: float | None = None
-    force: bool = False
+_MANNER = Manner()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +55,6 @@ class HeadReport:
     num_bytes: int
     num_ids: int
     num_tokens: int
-    payback: Payback
     acceptance: HeadAcceptance
     curve: Sequence[tuple[int, float]]
     num_planned: int
@@ -101,7 +83,7 @@ class HeadTraining:
         self._options = options
         self._on_stage = on_stage
         self._folder = out.with_name(f"{out.name}.training")
-        self._has_template = Tokenizer.open(self._package).has_chat_template
+        self._answering = Answering(self._package, self._folder)
         self._target: Target = settled_target(self._package, EngineConfig(is_probed=False))[0]
 
     def payback(self) -> Payback:
@@ -114,9 +96,11 @@ class HeadTraining:
             raise ExportError(f"{payback.sentence()} Take a larger model, or train all the same with --force.")
         return payback
 
-    def run(self, prompts: Sequence[Encodable], payback: Payback, on_progress: Progress) -> HeadReport:
+    def run(self, prompts: Sequence[Encodable], on_progress: Progress) -> HeadReport:
         """prompts: further ones than the bundled, asked first. on_progress: gets what is done of each stage."""
-        answers = self._written(list(map(self._asked, prompts)), on_progress)
+        self._on_stage("having the model answer")
+        until = self._began + self._options.seconds_of_writing
+        answers = self._answering.written(prompts, _MANNER, self._options.num_tokens, until, on_progress)
         lesson = self._lesson(answers)
         del answers  # lessons hold what is learned of them, and they are as large
         module = new_module(lesson.learned.states, lesson.rows)
@@ -131,7 +115,6 @@ class HeadTraining:
             num_bytes=self._out.stat().st_size,
             num_ids=len(lesson.ids),
             num_tokens=len(lesson.learned),
-            payback=payback,
             acceptance=acceptance,
             curve=curve,
             num_planned=num_planned,
@@ -145,63 +128,22 @@ class HeadTraining:
         if len(ids) < NUM_FIRST or not held_out:
             raise ExportError(f"{len(answers)} answers are too few to learn from: ask for more tokens with --self.")
         self._on_stage("finding the rows of the logit head")
-        rows = torch.from_numpy(logit_head_rows(self._target, learned, ids))
+        texts = [answer.token_ids for answer in learned]
+        rows = torch.from_numpy(logit_head_rows(self._target, texts, ids))
         return _Lesson(ids, rows, examples_of(learned, ids, vocab_size), examples_of(held_out, ids, vocab_size))
-
-    def _asked(self, prompt: Encodable) -> Encodable:
-        """A text as a user's message, where the model has a template for such."""
-        is_message = isinstance(prompt, str) and self._has_template
-        return [{"role": "user", "content": prompt}] if is_message else prompt
-
-    def _written(self, prompts: Sequence[Encodable], on_progress: Progress) -> list[RecordedAnswer]:
-        """Answers to these and to the bundled instructions; parts that are there are kept."""
-        self._on_stage("having the model answer")
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ExportError(write_failure(self._folder, error, "the same command resumes")) from error
-        owner = self._package.fingerprint()
-        if prompts:  # others are answered first, or none
-            owner = hashlib.sha256(owner + repr(prompts).encode()).digest()
-        prompts = [*prompts, *map(self._asked, instructions())]
-        written = SelfWritten(self._folder, owner)
-        until = self._began + _SHARE_OF_WRITING * self._seconds
-        written.write(self._package.folder, prompts, self._options.num_tokens, until, on_progress)
-        answers: list[RecordedAnswer] = []
-        num_tokens = 0
-        for part in written.parts():
-            for answer in part:
-                if num_tokens < self._options.num_tokens or len(answers) < FEWEST_ANSWERS:
-                    answers.append(answer)
-                    num_tokens += len(answer.states)
-        return answers
 
     def _train(
         self, module: HeadModule, examples: Examples, on_progress: Progress
     ) -> tuple[list[tuple[int, float]], int]:
         """The loss of late at the end of each tenth, and how many steps there are without a limit of time."""
         self._on_stage("training")
-        curve: dict[int, tuple[int, float]] = {}
-
-        def on_loss(step: int, total: int, loss: float) -> None:
-            on_progress(step, total)
-            curve[(step - 1) * 10 // total] = step, loss
-
         epochs = max(1, min(_EPOCHS, _ENOUGH_STEPS * BATCH // len(examples)))
         facts = f"{len(examples)} {module.sizes} {int(examples.guess.sum())} {epochs}"
         fingerprint = hashlib.sha256(self._package.fingerprint() + facts.encode()).digest()
-        seconds = max(1.0, self._seconds - (time.monotonic() - self._began))
-        plan = TrainingPlan(epochs, seconds, fingerprint)
-        num_steps = train(module, examples, plan, self._folder / "checkpoint.bin", on_loss)
-        num_planned = plan.num_steps(len(examples))
-        if num_steps < min(num_planned, _FEWEST_STEPS):
-            sentence = f"The time ended after {num_steps} of {num_planned} steps, in which nothing is learned"
-            raise ExportError(f"{sentence}: give more --minutes, what was written is kept.")
-        return list(curve.values()), num_planned
-
-    @property
-    def _seconds(self) -> float:
-        return float("inf") if self._options.minutes is None else 60 * self._options.minutes
+        seconds = max(1.0, self._options.seconds - (time.monotonic() - self._began))
+        loss_at = HeadLoss(module, examples)
+        plan = TrainingPlan(epochs * loss_at.steps_an_epoch, seconds, fingerprint, self._folder / "checkpoint.bin")
+        return trained(module, loss_at, plan, on_progress), plan.num_steps
 
 
 def new_module(states: torch.Tensor, rows: torch.Tensor) -> HeadModule:

@@ -29,8 +29,12 @@ def write_speculator(
     calibration: Calibration,
     source: SourceModel,
     stages: Stages,
+    is_beside_target: bool = True,
 ) -> dict[str, FileEntry]:
-    """Write the graph at `traced` into a folder that has the target's, and return what was written, by file name."""
+    """Write the graph at `traced` into a folder, and return what was written, by file name.
+
+    is_beside_target: whether the folder has the target's, with which it shares what is alike.
+    """
     module = source.skeleton
     assert isinstance(module, SpeculatorModule)
 
@@ -43,5 +47,5 @@ def write_speculator(
         outputs["next_states"].shape = ir.Shape(["B", "N", module.config.hidden_size])
         editor.graph.outputs.remove(outputs["logits"])
 
-    part = GraphPart(SPECULATOR_GRAPH_NAME, SPECULATOR_WEIGHTS_NAME, report, is_beside_target=True)
+    part = GraphPart(SPECULATOR_GRAPH_NAME, SPECULATOR_WEIGHTS_NAME, report, is_beside_target)
     return write_graph(traced, folder, options, calibration, source, None, stages, part=part)

@@ -15,10 +15,13 @@ from reader_edge.cli import main
 from reader_edge_export.heads import instructions as bundled
 from reader_edge_export.heads import self_written, state_recorder, train_drafter, training
 from reader_edge_export.heads.examples import examples_of
+from reader_edge_export.heads.head_loss import HeadLoss
 from reader_edge_export.heads.held_out import held_out_apart
 from reader_edge_export.heads.payback import Payback
+from reader_edge_export.heads.self_written import Manner
 from reader_edge_export.heads.state_recorder import RecordedAnswer
-from reader_edge_export.heads.train_drafter import HeadTraining, TrainingOptions
+from reader_edge_export.heads.train_drafter import HeadTraining
+from reader_edge_export.heads.training_options import TrainingOptions
 from reader_edge_runtime import DraftSources
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -26,7 +29,7 @@ from reader_edge_runtime.text.tokenizer import Tokenizer
 from tests.export.heads.test_heads import HIDDEN, all_ids, untrained
 from tests.tiny_models import VOCAB_SIZE
 
-PAYBACK = Payback(1e-4, 1e-2)
+SHORT = Manner(max_tokens=12)
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +41,7 @@ def package(exported: Callable[..., Path]) -> Path:
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers that a test can wait for."""
     monkeypatch.setattr(self_written, "BATCH", 16)
-    monkeypatch.setattr(self_written, "_MAX_TOKENS", 12)
+    monkeypatch.setattr(train_drafter, "_MANNER", SHORT)
     monkeypatch.setattr(train_drafter, "_EPOCHS", 2)
 
 
@@ -46,7 +49,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_head_learns_from_its_targets_own_answers(package: Path, tmp_path: Path) -> None:
     stages: list[str] = []
     head = HeadTraining(package, tmp_path / "tiny.head", TrainingOptions(300), stages.append)
-    report = head.run(["the cat sat"], PAYBACK, lambda done, total: None)
+    report = head.run(["the cat sat"], lambda done, total: None)
     assert "training" in stages
     assert report.num_tokens > 200
     losses = [loss for _, loss in report.curve]
@@ -63,14 +66,14 @@ def test_a_head_learns_from_its_targets_own_answers(package: Path, tmp_path: Pat
 @pytest.mark.usefixtures("few")
 def test_so_few_tokens_are_never_asked_for_that_no_answer_is_held_out(package: Path, tmp_path: Path) -> None:
     head = HeadTraining(package, tmp_path / "tiny.head", TrainingOptions(1), lambda stage: None)
-    report = head.run([], PAYBACK, lambda done, total: None)
+    report = head.run([], lambda done, total: None)
     assert report.acceptance.num_places > 0
     assert report.folder.is_dir()
 
 
 @pytest.mark.usefixtures("few")
 def test_answers_that_are_written_are_not_written_again_and_a_kill_costs_a_batch(package: Path, tmp_path: Path) -> None:
-    written = self_written.SelfWritten(tmp_path, ModelPackage.open(package).fingerprint())
+    written = self_written.SelfWritten(tmp_path, ModelPackage.open(package).fingerprint(), SHORT)
     prompts = bundled.instructions()
     written.write(package, prompts, 100, float("inf"), lambda done, total: None)
     parts = [len(part) for part in written.parts()]
@@ -89,7 +92,7 @@ def test_answers_that_are_written_are_not_written_again_and_a_kill_costs_a_batch
     with pytest.raises(KeyboardInterrupt):
         written.write(package, prompts, 10_000, float("inf"), interrupt)
     assert [len(part) for part in written.parts()] == [16] * (len(parts) + 1)
-    other = self_written.SelfWritten(tmp_path, bytes(32))
+    other = self_written.SelfWritten(tmp_path, bytes(32), SHORT)
     with pytest.raises(ExportError, match="another package"):
         list(other.parts())
 
@@ -98,7 +101,7 @@ def test_answers_that_are_written_are_not_written_again_and_a_kill_costs_a_batch
 def test_prompts_are_asked_again_for_sampled_answers_where_one_round_is_not_enough(
     package: Path, tmp_path: Path
 ) -> None:
-    written = self_written.SelfWritten(tmp_path, ModelPackage.open(package).fingerprint())
+    written = self_written.SelfWritten(tmp_path, ModelPackage.open(package).fingerprint(), SHORT)
     prompts = bundled.instructions()[:16]
     written.write(package, prompts, 300, float("inf"), lambda done, total: None)
     first, second = list(written.parts())[:2]
@@ -112,7 +115,7 @@ def test_prompts_are_asked_again_for_sampled_answers_where_one_round_is_not_enou
 def test_a_model_that_says_nothing_is_not_asked_for_ever(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written = self_written.SelfWritten(tmp_path, ModelPackage.open(package).fingerprint())
+    written = self_written.SelfWritten(tmp_path, ModelPackage.open(package).fingerprint(), SHORT)
     monkeypatch.setattr(state_recorder.StateRequest, "finish", lambda request: None)
     written.write(package, bundled.instructions()[:16], 300, float("inf"), lambda done, total: None)
     assert list(written.parts()) == []
@@ -121,17 +124,18 @@ def test_a_model_that_says_nothing_is_not_asked_for_ever(
 def test_training_that_broke_off_ends_with_the_same_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "_EVERY_S", 0.0)
     examples = examples_of([answer_of(200)], all_ids(), VOCAB_SIZE)
-    plan = training.TrainingPlan(6, float("inf"), bytes(32))
 
     def trained(path: Path, breaks_at: int | None) -> dict[str, torch.Tensor]:
         module = untrained()
+        loss_at = HeadLoss(module, examples)
+        plan = training.TrainingPlan(6 * loss_at.steps_an_epoch, float("inf"), bytes(32), path)
         count = itertools.count(1)
 
         def on_loss(step: int, total: int, loss: float) -> None:
             if next(count) == breaks_at:
                 raise KeyboardInterrupt
 
-        training.train(module, examples, plan, path, on_loss)
+        training.train(module, loss_at, plan, on_loss)
         return module.state_dict()
 
     whole = trained(tmp_path / "whole", None)
@@ -145,10 +149,10 @@ def test_training_that_broke_off_ends_with_the_same_head(tmp_path: Path, monkeyp
 def test_a_training_that_its_time_ends_is_no_head_and_says_so(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train_drafter, "train", lambda *given: 1)
+    monkeypatch.setattr(training, "train", lambda *given: 1)
     head = HeadTraining(package, tmp_path / "tiny.head", TrainingOptions(300, 60.0), lambda stage: None)
     with pytest.raises(ExportError, match=r"The time ended after 1 of \d+ steps.*: give more --minutes"):
-        head.run([], PAYBACK, lambda done, total: None)
+        head.run([], lambda done, total: None)
     assert not (tmp_path / "tiny.head").exists()
 
 
@@ -157,9 +161,9 @@ def test_prompts_of_ones_own_are_not_passed_over_for_answers_that_lie_there(pack
     def head() -> HeadTraining:
         return HeadTraining(package, tmp_path / "tiny.head", TrainingOptions(300), lambda stage: None)
 
-    head().run([], PAYBACK, lambda done, total: None)
+    head().run([], lambda done, total: None)
     with pytest.raises(ExportError, match=r"was written to other prompts: erase its folder"):
-        head().run(["the cat sat"], PAYBACK, lambda done, total: None)
+        head().run(["the cat sat"], lambda done, total: None)
 
 
 def answer_of(count: int) -> RecordedAnswer:
@@ -237,7 +241,7 @@ def test_a_place_where_nothing_can_be_written_is_told_with_what_to_do(package: P
     (tmp_path / "file").touch()
     head = HeadTraining(package, tmp_path / "file" / "new.head", TrainingOptions(), lambda stage: None)
     with pytest.raises(ExportError, match=r"new\.head\.training' cannot be written .*: name a file in a folder"):
-        head.run([], PAYBACK, lambda done, total: None)
+        head.run([], lambda done, total: None)
 
 
 def test_a_file_that_is_there_is_not_replaced_unasked(package: Path, tmp_path: Path) -> None:

@@ -1,0 +1,119 @@
+"""Whether a speculator can pay on a target: what a step of it takes beside a pass, and what it would have to bring."""
+
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from reader_edge_export.calibration.calibration import Calibration
+from reader_edge_export.calibration.moments import InputMoments
+from reader_edge_export.heads.payback import TOKENS_A_PASS
+from reader_edge_export.options import ExportOptions
+from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.sources.weights import Weights
+from reader_edge_export.speculators.eagle3_module import Eagle3Module
+from reader_edge_export.speculators.speculator_graph import TOP_K, speculator_options, write_speculator
+from reader_edge_export.speculators.trace_speculator import trace_speculator
+from reader_edge_export.speculators.training.new_network import new_eagle3, usual_state_ids
+from reader_edge_export.stages import Stages
+from reader_edge_runtime.arrays import Float32Array
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.sources.speculator.speculator import TreeStep
+from reader_edge_runtime.execution.onnxruntime.host.host_speculator import HostSpeculator
+from reader_edge_runtime.package.manifest import Manifest
+from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.package.speculator_part import EAGLE3, SpeculatorPart
+from reader_edge_runtime.target import Pass, Target
+
+_ROUNDS = 15
+_PAST, _NODES = 128, 4
+MOST_ADDED = 0.5  # tokens that a step adds, where half of its first guesses are right and nothing else drafts
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculatorPayback:
+    """step_s, pass_s: seconds of a speculator's step for one node, and of a pass of four."""
+
+    step_s: float
+    pass_s: float
+
+    @property
+    def share(self) -> float:
+        """What a step takes, as a share of a pass."""
+        return self.step_s / self.pass_s
+
+    @property
+    def needed(self) -> float:
+        """Accepted tokens that a step has to add."""
+        return self.share * TOKENS_A_PASS
+
+    @property
+    def can_pay(self) -> bool:
+        return self.needed <= MOST_ADDED
+
+    def sentence(self) -> str:
+        """The figures, and what follows of them."""
+        return (
+            f"A step of the speculator takes {1e3 * self.step_s:.2f} ms, {self.share:.3f} of a pass of {_NODES} nodes: "
+            f"it pays where each adds clearly more than {self.needed:.2f} accepted tokens; {MOST_ADDED} are many."
+        )
+
+
+def measure_payback(target: Target, num_ids: int, num_states: int) -> SpeculatorPayback:
+    """Time an untrained speculator that can name so many ids beside its target, in turn."""
+    manifest = target.manifest
+    assert manifest.hidden_size is not None
+    # A small table of embeddings: one row of it is read, however many there are.
+    table = np.zeros((num_ids + 1, manifest.hidden_size), np.float32)
+    module = new_eagle3(replace(manifest, vocab_size=len(table)), np.arange(num_ids, dtype=np.int32), table, num_states)
+    with tempfile.TemporaryDirectory() as folder:
+        speculator = _opened(module, manifest, Path(folder))
+    past = min(_PAST, manifest.max_context - _NODES)
+    cache, kept = target.new_cache(1, past + _NODES), speculator.new_cache(1, past + _NODES)
+    cache.fill(0, past)
+    kept.fill(0, past)
+    wanted = Pass(0, [DraftTree.chain([0] * _NODES)], [range(_NODES)], wants_layer_states=True)
+    step = TreeStep(DraftTree.chain([0, 0]), 1, np.zeros((1, manifest.hidden_size), np.float32))
+    step_s, pass_s = [], []
+    for _ in range(_ROUNDS):
+        began = time.perf_counter()
+        target.forward(cache, wanted)  # which takes the speculator's matrices out of the caches of the processor
+        between = time.perf_counter()
+        speculator.step(kept, 0, [step])
+        step_s.append(time.perf_counter() - between)
+        pass_s.append(between - began)
+    return SpeculatorPayback(statistics.median(step_s), statistics.median(pass_s))
+
+
+class _ModuleWeights(Weights):
+    """Those that a module has in memory."""
+
+    def __init__(self, module: Eagle3Module) -> None:
+        self._parameters = dict(module.named_parameters())
+
+    def read(self, name: str) -> Float32Array:
+        values: Float32Array = self._parameters[name].detach().float().numpy().copy()
+        return values
+
+
+def _opened(module: Eagle3Module, target: Manifest, folder: Path) -> HostSpeculator:
+    """A module as a package would have it beside such a target."""
+    joined_size, num_ids = module.fc.in_features, module.form.draft_vocab_size
+    source = SourceModel(module, _ModuleWeights(module))
+    traced = folder / "traced.onnx"
+    (layer,) = trace_speculator(source, joined_size, traced)
+    calibration = Calibration()  # of inputs that are all alike: times do not depend on values
+    for name in source.names.values():
+        width = module.get_parameter(name).shape[1]
+        moments = InputMoments.none(width)
+        moments.add(torch.eye(width))
+        calibration.add_inputs([name], moments)
+    options = speculator_options(ExportOptions(target.precision))
+    files = write_speculator(traced, folder, options, calibration, source, Stages(), is_beside_target=False)
+    sizes = layer.num_heads, layer.num_kv_heads, layer.head_dim, module.config.hidden_size
+    part = SpeculatorPart(EAGLE3, 1, *sizes, num_ids, min(TOP_K, num_ids), usual_state_ids(target))
+    return HostSpeculator.open(ModelPackage(folder, replace(target, speculator=part, files=files)))

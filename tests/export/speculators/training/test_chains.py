@@ -1,0 +1,103 @@
+"""What chains of a speculator's own states see in training: what they see when drafts are made."""
+
+import numpy as np
+import torch
+from transformers import LlamaConfig
+
+from reader_edge_export.heads.state_recorder import RecordedAnswer
+from reader_edge_export.speculators.dense_attention import DenseAttention
+from reader_edge_export.speculators.eagle3_module import Eagle3Config, Eagle3Module
+from reader_edge_export.speculators.training.chain_loss import ChainLoss, chain_logits
+from reader_edge_export.speculators.training.lessons import DEPTH, ROW, ROWS, Lessons
+
+_SIZE, _NUM_STATES, _VOCAB = 16, 3, 50
+
+
+def module() -> Eagle3Module:
+    torch.manual_seed(0)
+    layer = LlamaConfig(
+        vocab_size=_VOCAB,
+        hidden_size=_SIZE,
+        intermediate_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+    )
+    return Eagle3Module(Eagle3Config(layer, _VOCAB, _NUM_STATES, _SIZE))
+
+
+def test_a_step_at_a_place_sees_the_true_places_up_to_it_and_its_own_chain() -> None:
+    network, count = module(), 7
+    states, ids = torch.randn(1, count, _NUM_STATES * _SIZE), torch.randint(0, _VOCAB, (1, count + DEPTH))
+    places = torch.tensor([2, 5])
+    with torch.no_grad():
+        found = [logits for _, logits in chain_logits(network, states, ids, places)]
+        for number, place in enumerate(places.tolist()):
+            # One text: the true places, then the chain that goes on from this one, a node a pass.
+            attention = DenseAttention()
+            attention.seen = torch.ones(place + 1, place + 1).tril().bool()
+            own = network.joined(states[:, : place + 1])
+            heard = network.step(ids[:, : place + 1], torch.arange(place + 1)[None], own, attention)
+            assert torch.allclose(network.lm_head(heard.read)[0, -1], found[0][0, place], atol=1e-5)
+            for step in range(1, DEPTH):
+                attention.seen = torch.ones(1, place + 1 + step).bool()
+                at = place + step
+                heard = network.step(ids[:, at : at + 1], torch.tensor([[at]]), heard.next_states[:, -1:], attention)
+                assert torch.allclose(network.lm_head(heard.read)[0, 0], found[step][0, number], atol=1e-5)
+
+
+def answer(num_context: int, num_answered: int, first: int) -> RecordedAnswer:
+    """Token i of the text is first + i, and the target says of each that the next one follows."""
+    text = first + np.arange(num_context + num_answered + 1, dtype=np.int32)
+    token_ids = text[num_context:]
+    top_ids = np.stack([token_ids[1:], np.zeros(num_answered, np.int32)], 1)
+    top_logits = np.tile(np.array([2.0, 0.0], np.float32), (num_answered, 1))
+    states = np.repeat(text[:-1, None], 4, 1).astype(np.float16)
+    return RecordedAnswer(text[:num_context], token_ids, states, top_ids, top_logits)
+
+
+def test_a_place_has_the_state_of_its_token_the_next_one_and_what_the_target_says_of_that() -> None:
+    lessons = Lessons([answer(3, 1000, 1), answer(0, 300, 2000)], np.arange(0, 4000, dtype=np.int32), 4000)
+    assert lessons.num_places == 1303
+    rows = lessons.at(0)
+    assert rows.states.shape == (ROWS, ROW, 4)
+    assert rows.ids.shape == (ROWS, ROW + DEPTH)
+    tokens = rows.states[..., 0].long()
+    assert (rows.ids[:, :ROW] == tokens + 1).all()
+    is_heard = rows.is_heard[:, :ROW]
+    assert (rows.top[:, :ROW, 0][is_heard] == tokens[is_heard] + 2).all()
+    assert torch.allclose(rows.share.sum(-1)[rows.is_heard], torch.ones(1))
+    assert (rows.share.sum(-1)[~rows.is_heard] == 0).all()
+
+
+def test_what_the_network_cannot_name_has_no_share_and_chains_never_cross_into_the_next_text() -> None:
+    lessons = Lessons([answer(0, 600, 0), answer(0, 600, 1000)], np.arange(0, 1600, 2, dtype=np.int32), 4000)
+    rows = lessons.at(0)
+    named = rows.share[..., 0] > 0
+    assert (rows.top[..., 0][named] * 2 == rows.ids[named] + 1).all()
+    assert 0 < named.sum() < rows.is_heard.sum()
+    starts = (rows.ids == 1) | (rows.ids == 1001)  # the token behind a text's first place
+    for row, place in starts.nonzero().tolist():
+        assert not rows.is_heard[row, place : place + DEPTH - 1].any()
+        assert place == 0 or not rows.is_heard[row, place - 1]
+
+
+def test_the_loss_falls_as_a_network_learns_and_is_the_same_from_step_to_step() -> None:
+    network = module()
+    random = np.random.default_rng(0)
+    text = np.resize(np.arange(_VOCAB, dtype=np.int32), 1200)
+    top_ids = np.stack([text[1:], random.integers(0, _VOCAB, 1199).astype(np.int32)], 1)
+    top_logits = np.tile(np.array([4.0, 0.0], np.float32), (1199, 1))
+    states = random.standard_normal((1199, _NUM_STATES * _SIZE)).astype(np.float16)
+    told = RecordedAnswer(text[:0], text, states, top_ids, top_logits)
+    lessons = Lessons([told], np.arange(_VOCAB, dtype=np.int32), _VOCAB)
+    loss_at = ChainLoss(network, lessons, torch.ones(_NUM_STATES * _SIZE), is_half=False)
+    first = loss_at(0)
+    assert float(first.detach()) == float(loss_at(0).detach())
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-2)
+    for step in range(12):
+        optimizer.zero_grad()
+        loss_at(step).backward()
+        optimizer.step()
+    assert float(loss_at(0).detach()) < 0.8 * float(first.detach())
