@@ -45,4 +45,5 @@ class ChainAttention:
         attended = (true_weights.reshape(batch, num_groups, -1, true_weights.shape[-1]) @ values).view(*grouped, size)
         for weight, (_, own_value) in zip(own_weights, chain, strict=True):
             attended = attended + weight * own_value.unsqueeze(2)
-        return attended.reshape(batch, num_heads, num_nodes, size).transpose(1, 2)
+        heads: Tensor = attended.reshape(batch, num_heads, num_nodes, size).transpose(1, 2)
+        return heads

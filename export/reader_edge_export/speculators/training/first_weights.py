@@ -1,6 +1,7 @@
 """What a network begins with: to say what the target said of the token before, which a layer on top of it corrects."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +37,7 @@ def begin(
         module.lm_head.weight.copy_(torch.from_numpy(least_squares(hidden_states, logits)))
         module.norm.weight.copy_(torch.from_numpy(gains))
         module.fc.weight.copy_(torch.from_numpy(least_squares(states / scale, hidden_states / gains)))
-        first = module.layers[0]
+        first: Any = module.layers[0]
         for last in (first.self_attn.o_proj, first.mlp.down_proj):
             torch.nn.init.zeros_(last.weight)
     return torch.from_numpy(scale.astype(np.float32))

@@ -39,7 +39,7 @@ def new_eagle3(manifest: Manifest, ids: Int32Array, embedding: Float32Array, num
         head_dim=manifest.head_dim,
         max_position_embeddings=manifest.max_context,
         rms_norm_eps=_EPSILON,
-        rope_theta=ROPE_THETA,
+        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
         tie_word_embeddings=False,
     )
     torch.manual_seed(0)

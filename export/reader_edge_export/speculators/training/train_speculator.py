@@ -106,7 +106,7 @@ class SpeculatorTraining:
         module = new_eagle3(self._package.manifest, ids, embedding_rows(self._package), len(self.state_ids))
         texts = [answer.token_ids for answer in learned]
         scale = begin(module, self._target, texts, ids, self._columns).to(self._device)
-        module.to(self._device)
+        torch.nn.Module.to(module, self._device)
         lessons = Lessons(learned, ids, vocab_size)
         curve, num_planned = self._train(module, lessons, scale, ids, on_progress)
         self._on_stage("measuring acceptance")
