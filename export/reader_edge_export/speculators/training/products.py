@@ -4,8 +4,8 @@ import time
 
 import torch
 
-_SIZES = (1024, 1024, 2048)
-_ROUNDS = 7
+_SIZES = (512, 1024, 1024)
+_ROUNDS = 5
 _CLEARLY = 1.3  # times as quick
 
 

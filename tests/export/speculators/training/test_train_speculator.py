@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +15,11 @@ from reader_edge.cli import main
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.heads import self_written
 from reader_edge_export.heads.training_options import TrainingOptions
-from reader_edge_export.speculators.training import train_speculator
+from reader_edge_export.speculators.training import lessons, train_speculator
 from reader_edge_export.speculators.training.embedding_rows import embedding_rows
 from reader_edge_export.speculators.training.speculator_payback import SpeculatorPayback
-from reader_edge_export.speculators.training.train_speculator import SpeculatorTraining
+from reader_edge_export.speculators.training.train_speculator import SpeculatorReport, SpeculatorTraining
+from reader_edge_export.torch_threads import one_thread_a_call
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.tiny_models import VOCAB_SIZE
@@ -32,12 +33,15 @@ def package(exported: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answers that a test can wait for."""
+def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Answers that a test can wait for, and steps too small for two threads."""
     monkeypatch.setattr(self_written, "BATCH", 16)
     monkeypatch.setattr(train_speculator, "_MAX_TOKENS", 12)
     monkeypatch.setattr(train_speculator, "_MAX_IDS", 80)
-    monkeypatch.setattr(train_speculator, "_EPOCHS", 12)
+    monkeypatch.setattr(train_speculator, "_EPOCHS", 3)
+    monkeypatch.setattr(lessons, "ROW", 64)
+    with one_thread_a_call():
+        yield
 
 
 def test_a_trained_folder_is_exported_with_its_target_and_drafts(
@@ -78,18 +82,16 @@ def test_rows_of_the_embedding_are_the_models(exported: Callable[..., Path], tin
 
 
 def test_with_little_time_a_training_that_has_begun_goes_on_with_what_it_began_with(
-    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    package: Path, tmp_path: Path
 ) -> None:
-    def training(num_tokens: int, minutes: float | None) -> SpeculatorTraining:
+    def trained(num_tokens: int, minutes: float) -> SpeculatorReport:
         options = TrainingOptions(num_tokens, minutes)
-        return SpeculatorTraining(package, tmp_path / "tiny.eagle3", options, lambda stage: None)
+        training = SpeculatorTraining(package, tmp_path / "tiny.eagle3", options, lambda stage: None)
+        return training.run([], lambda done, total: None)
 
-    first = training(100, None).run([], lambda done, total: None)
+    first = trained(100, 60.0)
     (first.folder / "checkpoint.bin").touch()
-    again = training(10_000, 60.0).run([], lambda done, total: None)
-    assert again.num_tokens < 2 * first.num_tokens
-    more = training(500, None).run([], lambda done, total: None)
-    assert more.num_tokens > 2 * first.num_tokens
+    assert trained(10_000, 60.0).num_tokens < 2 * first.num_tokens
 
 
 def test_a_package_that_reports_no_states_is_refused(exported: Callable[..., Path], tmp_path: Path) -> None:
