@@ -26,6 +26,8 @@ from reader_edge.commands.pull import pull
 from reader_edge.commands.rm import rm
 from reader_edge.commands.run import run
 from reader_edge.commands.serve import serve
+from reader_edge.commands.split import split
+from reader_edge.commands.stage import stage
 from reader_edge.commands.train_drafter import train_drafter
 from reader_edge.commands.tune import tune
 from reader_edge.commands.verify import verify
@@ -74,6 +76,8 @@ COMMANDS = (
     tune,
     warm,
     train_drafter,
+    split,
+    stage,
     datastore,
     forget,
     bench,

@@ -23,6 +23,7 @@ from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.errors import CatalogueError, PackageError, TokenizerError
 from reader_edge_runtime.package.manifest import MANIFEST_NAME, TOKENIZER_NAME
 from reader_edge_runtime.package.manifest_file import FORMAT_VERSION
+from reader_edge_runtime.package.pipeline_file import PIPELINE_NAME
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 MODEL_VARIABLE = "READER_EDGE_MODEL"
@@ -204,7 +205,7 @@ def _gguf_tokenizer(path: Path) -> Tokenizer:
 def _check_folder(path: Path) -> None:
     """Raise PackageError for a folder that is neither a package nor a model's."""
     # A manifest may be a link to nothing, about which the package has a sentence of its own.
-    is_package = (path / MANIFEST_NAME).exists() or (path / MANIFEST_NAME).is_symlink()
+    is_package = any(place.exists() or place.is_symlink() for place in (path / MANIFEST_NAME, path / PIPELINE_NAME))
     if path.is_dir() and not is_package and not _is_source_folder(path):
         raise PackageError(
             f"'{path}' is no model: it has neither {MANIFEST_NAME} (a package) nor config.json (a Hugging Face "

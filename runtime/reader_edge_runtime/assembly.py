@@ -24,6 +24,7 @@ from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.drafting.sources.speculator.speculator_source import SpeculatorSource
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.errors import DraftModelError
+from reader_edge_runtime.execution.pipeline.open_pipeline import serve_stage
 from reader_edge_runtime.execution.providers import open_head, open_speculator, open_target
 from reader_edge_runtime.measuring.cost_cache import load_or_measure
 from reader_edge_runtime.measuring.pass_cost import MAX_WIDTH, PassCost
@@ -122,6 +123,17 @@ def open_package(path: FilePath, on_progress: Progress | None = None) -> ModelPa
     package = ModelPackage.open(path)
     package.check_files(on_progress)
     return package
+
+
+def serve_package_stage(
+    path: FilePath, address: str, key: Path | None, config: EngineConfig, tell: Callable[[str], None]
+) -> None:
+    """Serve a stage of a model to whoever runs its last one, until interrupted.
+
+    key: the file that all boxes of the pipeline have; None on loopback alone. tell: gets lines of what happens.
+    Raises PackageError, ConfigError, ProviderError or InstallationError.
+    """
+    serve_stage(open_package(path), address, key, config, tell)
 
 
 def settled_target(package: ModelPackage, config: EngineConfig) -> tuple[Target, WidthReport | None]:

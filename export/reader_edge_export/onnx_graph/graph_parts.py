@@ -30,22 +30,22 @@ class GraphPart:
 
 def cut_graph(model: ir.Model, manifest: Manifest, max_part_bytes: int) -> list[GraphPart]:
     """The parts of a package's graph, in turn: each has as many layers as so many bytes of weights allow, or one."""
-    order = _NodeOrder(model.graph, set(manifest.present_names()))
+    order = NodeOrder(model.graph, set(manifest.present_names()))
     starts = [0]
-    for cut, end in pairwise([*_cuts(order, manifest), order.num_nodes]):
+    for cut, end in pairwise([*cuts(order, manifest), order.num_nodes]):
         if order.num_weight_bytes(starts[-1], end) > max_part_bytes:
             starts.append(cut)
     return [_part(model, order, start, end) for start, end in pairwise([*starts, order.num_nodes])]
 
 
-def _cuts(order: "_NodeOrder", manifest: Manifest) -> list[int]:
+def cuts(order: "NodeOrder", manifest: Manifest) -> list[int]:
     """Positions between one layer's attention or recurrence and the next, each where the fewest values cross."""
     spans = sorted([*map(order.span, _kept_names(manifest)), *_sharing_spans(order, manifest)])
     between = [range(last + 1, first + 1) for (_, last), (first, _) in pairwise(spans)]
     return [min(positions, key=order.num_live.__getitem__) for positions in between if positions]
 
 
-def _sharing_spans(order: "_NodeOrder", manifest: Manifest) -> Iterator[tuple[int, int]]:
+def _sharing_spans(order: "NodeOrder", manifest: Manifest) -> Iterator[tuple[int, int]]:
     """Of layers that read another one's KV cache, where each is one operator."""
     shared = Counter(layer.shares for layer in manifest.layers if layer.shares is not None)
     for source, num_layers in shared.items():
@@ -65,7 +65,7 @@ def _kept_names(manifest: Manifest) -> list[set[str]]:
     return [by_layer[layer] for layer in sorted(by_layer)]
 
 
-def _part(model: ir.Model, order: "_NodeOrder", start: int, end: int) -> GraphPart:
+def _part(model: ir.Model, order: "NodeOrder", start: int, end: int) -> GraphPart:
     live = order.live(start)
     made = [value for value in order.graph_outputs if start <= order.made_at(value) < end]
     made += order.written_again(start, end)
@@ -80,7 +80,7 @@ def _part(model: ir.Model, order: "_NodeOrder", start: int, end: int) -> GraphPa
     return GraphPart(part, frozenset(str(value.name) for value in live))
 
 
-class _NodeOrder:
+class NodeOrder:
     """A graph's nodes by their positions, and what is live in front of each.
 
     Live is what was computed of the graph's inputs and is still read. What comes of weights alone is not: each part

@@ -19,6 +19,7 @@ from reader_edge_runtime.execution.onnxruntime.tensorrt.libraries import has_ten
 from reader_edge_runtime.execution.onnxruntime.tensorrt.tensorrt_target import TensorRtTarget
 from reader_edge_runtime.execution.onnxruntime.webgpu.plugin import has_plugin, webgpu_obstacle
 from reader_edge_runtime.execution.onnxruntime.webgpu.webgpu_rows_runner import open_webgpu, suits_webgpu
+from reader_edge_runtime.execution.pipeline.open_pipeline import open_pipeline
 from reader_edge_runtime.package.manifest import COMMIT_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Target
@@ -80,6 +81,13 @@ def open_target(package: ModelPackage, config: EngineConfig, is_aside: bool = Fa
 
     is_aside: its passes come between those of another model.
     """
+    if package.addresses:
+        return open_pipeline(package, config)
+    if (stage := package.manifest.stage) is not None:
+        raise ProviderError(
+            f"'{package.folder}' is stage {stage.number} of {stage.num_stages}: give the folder above it, which has "
+            "pipeline.json, or serve it with `reader-edge stage`."
+        )
     if config.provider is None:
         found = next(each for each in PROVIDERS.values() if each.suits(package) and each.obstacle() is None)
     else:

@@ -42,6 +42,7 @@ from pathlib import Path
 
 from reader_edge_runtime.package.layer import Layer
 from reader_edge_runtime.package.speculator_part import SpeculatorPart
+from reader_edge_runtime.package.stage_part import StagePart
 
 MANIFEST_NAME = "reader_edge.json"
 GRAPH_NAME = "model.onnx"
@@ -99,6 +100,7 @@ class Manifest:
     state_ids: the states that the graph reports of every node, ascending. Number i enters layer i, num_layers leaves
     the last one, and num_layers + 1 is what the logit head reads. () in packages for devices, and in older ones.
     speculator: what a trained speculator in the package is; None without.
+    stage: which layers of a model that several boxes run these are; None for a whole model.
     layers: what each of num_layers keeps; empty where all are attention of num_kv_heads and head_dim, with own caches.
     source_name: what was exported. source_fingerprint: SHA-256 over its config and weight files.
     exported_with: package name -> version, "unknown" of one that ran from its source code without being installed, as
@@ -133,6 +135,7 @@ class Manifest:
     layers: tuple[Layer, ...] = ()
     state_ids: tuple[int, ...] = ()
     speculator: SpeculatorPart | None = None
+    stage: StagePart | None = None
 
     @property
     def form(self) -> str:

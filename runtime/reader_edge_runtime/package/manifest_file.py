@@ -29,10 +29,12 @@ from reader_edge_runtime.package.speculator_part import (
     SPECULATOR_WEIGHTS_NAME,
     read_speculator_part,
 )
+from reader_edge_runtime.package.stage_part import read_stage_part
 
 FORMAT_VERSION = 1  # of packages whose layers all have attention, of one size and with caches of their own
 LAYERED_VERSION = 2  # of packages that tell of each layer what it keeps
 STATES_VERSION = 3  # of packages that report states of layers, and may tell of each layer and have a speculator
+STAGE_VERSION = 4  # of packages that are a stage of a model
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]+[:/][\w.-]+", re.ASCII)  # smollm2:135m, OWNER/NAME
 _MAX_BYTES = 1 << 20
@@ -44,12 +46,15 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest into `folder`, last of the package's files; it appears whole or not at all."""
     version = STATES_VERSION if manifest.state_ids else LAYERED_VERSION if manifest.layers else FORMAT_VERSION
+    version = version if manifest.stage is None else STAGE_VERSION
     fields = {"format": "reader-edge", "format_version": version, **asdict(replace(manifest, layers=()))}
     del fields["layers"]
     if manifest.layers:
         fields["layers"] = [layer.fields() for layer in manifest.layers]
     if manifest.speculator is None:
         del fields["speculator"]
+    if manifest.stage is None:
+        del fields["stage"]
     if version != STATES_VERSION:
         del fields["state_ids"]
     write_file(folder / MANIFEST_NAME, (json.dumps(fields, indent=1, sort_keys=True) + "\n").encode())
@@ -79,10 +84,10 @@ def read_manifest(folder: Path) -> Manifest:
     if not isinstance(fields, dict) or fields.get("format") != "reader-edge":
         raise ManifestError(f"'{path}' is not a reader-edge manifest: export the model again.")
     version = fields.get("format_version")
-    if type(version) is not int or version not in (FORMAT_VERSION, LAYERED_VERSION, STATES_VERSION):
-        is_newer = isinstance(version, int) and version > STATES_VERSION
+    if type(version) is not int or not FORMAT_VERSION <= version <= STAGE_VERSION:
+        is_newer = isinstance(version, int) and version > STAGE_VERSION
         raise ManifestError(
-            f"'{path}' has format version {version!r:.80}, this runtime reads {FORMAT_VERSION} to {STATES_VERSION}: "
+            f"'{path}' has format version {version!r:.80}, this runtime reads {FORMAT_VERSION} to {STAGE_VERSION}: "
             f"{'upgrade reader-edge' if is_newer else 'export it again'}."
         )
     return _checked(fields, path)
@@ -153,17 +158,20 @@ def _checked(fields: dict[str, Any], path: Path) -> Manifest:
         num_bytes, sha256 = entry.get("num_bytes"), entry.get("sha256")
         _require(_size((1 << 63) - 1, least=0)(num_bytes), path, f"size of {name}", num_bytes)
         _require(isinstance(sha256, str) and _SHA256.fullmatch(sha256), path, f"checksum of {name}", sha256)
-    for name in (GRAPH_NAME, TOKENIZER_NAME):
+    version = fields["format_version"]
+    if version == STAGE_VERSION:
+        values |= _stage(fields, values["num_layers"], path)
+    is_whole = version != STAGE_VERSION or values["stage"].is_last
+    for name in (GRAPH_NAME, TOKENIZER_NAME) if is_whole else (GRAPH_NAME,):
         if name not in fields["files"]:
             raise ManifestError(f"'{path}' lists no {name}: export the model again.")
-    version = fields["format_version"]
-    if version == LAYERED_VERSION or (version == STATES_VERSION and "layers" in fields):
+    if version == LAYERED_VERSION or (version in (STATES_VERSION, STAGE_VERSION) and "layers" in fields):
         values["layers"] = _layers(fields.get("layers"), values["num_layers"], path)
     if version == STATES_VERSION:
         values |= _states(fields, values, path)
     num_experts, num_chosen = values["num_experts"], values["num_experts_per_token"]
-    is_whole = num_experts is num_chosen is None or 0 < (num_chosen or 0) <= (num_experts or 0)
-    _require(is_whole, path, "num_experts_per_token", num_chosen)
+    is_mixture = num_experts is num_chosen is None or 0 < (num_chosen or 0) <= (num_experts or 0)
+    _require(is_mixture, path, "num_experts_per_token", num_chosen)
     _check_ids(values, path)
     values["eos_token_ids"] = tuple(fields["eos_token_ids"])
     values["files"] = {name: FileEntry(each["num_bytes"], each["sha256"]) for name, each in fields["files"].items()}
@@ -198,6 +206,14 @@ def _states(fields: dict[str, Any], values: dict[str, Any], path: Path) -> dict[
     except ValueError as error:
         raise ManifestError(f"'{path}' has a speculator with an unusable {error}: export the model again.") from None
     return {"state_ids": tuple(numbers), "speculator": part}
+
+
+def _stage(fields: dict[str, Any], num_layers: int, path: Path) -> dict[str, Any]:
+    """The stage that a package is. Raises ManifestError."""
+    try:
+        return {"stage": read_stage_part(fields.get("stage"), num_layers)}
+    except ValueError as error:
+        raise ManifestError(f"'{path}' is a stage with an unusable {error}: split the model again.") from None
 
 
 def _layers(values: Any, num_layers: int, path: Path) -> tuple[Layer, ...]:

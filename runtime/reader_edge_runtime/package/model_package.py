@@ -10,6 +10,7 @@ from reader_edge_runtime.outside.plain_file import check_plain_file
 from reader_edge_runtime.package.graph_file import GraphFile
 from reader_edge_runtime.package.manifest import Manifest, sha256_of
 from reader_edge_runtime.package.manifest_file import read_manifest
+from reader_edge_runtime.package.pipeline_file import KEY_NAME, PIPELINE_NAME, read_pipeline
 
 _GRAPH_SUFFIX = ".onnx"
 _MAX_NODES = 1 << 17  # with all functions unfolded; 100 layers have 10,000
@@ -17,17 +18,37 @@ _FOREIGN_OPERATOR = ("com.microsoft", "EPContext")  # compiled for one device, p
 
 
 class ModelPackage:
-    """An opened package: its folder and its checked manifest."""
+    """An opened package: its folder and its checked manifest.
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
+    addresses: of a pipeline, whose last stage this is, where its other stages listen; empty for any other package.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, addresses: tuple[str, ...] = ()) -> None:
         self.folder = folder
         self.manifest = manifest
+        self.addresses = addresses
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> "ModelPackage":
-        """Read and check the manifest, not the files. Raises PackageError (no such folder) or ManifestError."""
+        """Read and check the manifest, not the files. Raises PackageError (no such folder) or ManifestError.
+
+        folder: of a package, or of a pipeline, whose last stage is opened.
+        """
         folder = Path(folder)
-        return cls(folder, read_manifest(folder))
+        if not (folder / PIPELINE_NAME).exists():
+            return cls(folder, read_manifest(folder))
+        addresses = read_pipeline(folder)
+        last = folder / str(len(addresses) + 1)
+        manifest = read_manifest(last)
+        if manifest.stage is None or not manifest.stage.is_last or manifest.stage.number != len(addresses) + 1:
+            raise PackageError(f"'{last}' is not the last of {len(addresses) + 1} stages: split the model again.")
+        return cls(last, manifest, addresses)
+
+    @property
+    def key_path(self) -> Path | None:
+        """Of a pipeline, the file with the key that its boxes share; None without one."""
+        path = self.folder.parent / KEY_NAME
+        return path if self.addresses and path.exists() else None
 
     def fingerprint(self) -> bytes:
         """SHA-256 over the checksums of all files that its answers depend on."""

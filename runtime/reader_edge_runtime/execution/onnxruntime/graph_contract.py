@@ -3,9 +3,11 @@
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.wheel import ort
 from reader_edge_runtime.package.manifest import COMMIT_NAME, FORM_PROPERTY, ROW_ATTENTIONS, Manifest, kv_row_size
+from reader_edge_runtime.package.stage_part import HANDED_IN, HANDED_OUT
 
 _TYPE_NAMES = {"float32": "float"}  # ONNX Runtime's, where they are not numpy's
 Tensors = dict[str, tuple[str, tuple[int, ...]]]  # name -> element type and shape
+_LEFT_OUT = {"position_ids", "tree_mask", "tree_mask_sliding", "write_pos", "logit_rows"}  # where no layer reads them
 
 
 def input_tensors(manifest: Manifest, num_trees: int, num_nodes: int, num_visible: int, num_rows: int) -> Tensors:
@@ -18,6 +20,9 @@ def input_tensors(manifest: Manifest, num_trees: int, num_nodes: int, num_visibl
         "write_pos": ("int64", (num_trees,)),
         "logit_rows": ("int64", (num_trees, num_rows)),
     }
+    if manifest.stage is not None and not manifest.stage.is_first:
+        del tensors["input_ids"]
+        tensors[HANDED_IN] = "float32", (num_trees, num_nodes, manifest.stage.width)
     if manifest.has_states:
         tensors["parents"] = "int64", (num_trees, num_nodes)
         tensors["num_kept"] = tensors["num_pending"] = "int64", (num_trees,)
@@ -26,6 +31,8 @@ def input_tensors(manifest: Manifest, num_trees: int, num_nodes: int, num_visibl
 
 def output_tensors(manifest: Manifest, num_trees: int, num_rows: int) -> Tensors:
     """What a pass gives besides the KV cache."""
+    if manifest.stage is not None and not manifest.stage.is_last:
+        return {HANDED_OUT: ("float32", (num_trees, num_rows, manifest.stage.width))}  # of as many nodes
     tensors: Tensors = {"logits": ("float32", (num_trees, num_rows, manifest.vocab_size))}
     if manifest.attention not in ROW_ATTENTIONS:
         tensors["top_ids"] = "int64", (num_trees, num_rows, manifest.top_k)
@@ -58,7 +65,8 @@ def _check_tensors(session: ort.InferenceSession, manifest: Manifest) -> None:
     states, capsule_sizes = manifest.state_sizes(), manifest.capsule_sizes()
     read = {f"{word}_{name}" for name in states for word in ("state", "pending")}
     made = {f"{word}_{name}" for name in states for word in ("present", "capsule")}
-    _check_names("inputs", set(inputs), {*input_tensors(manifest, 1, 1, 1, 1), *manifest.past_names(), *read})
+    wanted = {*input_tensors(manifest, 1, 1, 1, 1), *manifest.past_names(), *read}
+    _check_names("inputs", set(inputs), wanted if manifest.stage is None else wanted - (_LEFT_OUT - set(inputs)))
     _check_names("outputs", set(outputs), {*promised, *manifest.present_names(), *made})
     for number, layer in manifest.cached_layers.items():
         for name in (f"past_key.{number}", f"past_value.{number}"):

@@ -1,0 +1,61 @@
+"""`reader-edge split`: a package becomes the stages of a model over several boxes."""
+
+from pathlib import Path
+
+import click
+
+from reader_edge.terminal.command_help import helpful_command
+
+_UNITS = {"MB": 10**6, "GB": 10**9, "MIB": 1 << 20, "GIB": 1 << 30}
+
+
+@helpful_command("Cut a package into stages, for several boxes.", "reader-edge split package OUT --stages 2")
+@click.argument("package", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--stages", type=click.IntRange(2, 64), help="How many boxes run the model.  [default: those of --fit]")
+@click.option("--fit", help="Memory of each box, as 8GB,16GB: each gets as many layers as it has room for.")
+@click.option(
+    "--at",
+    "addresses",
+    help="Where the stages but the last will listen, as tcp://10.0.0.2:5551,tcp://10.0.0.3:5551; without it, ports of "
+    "this machine.",
+)
+def split(package: Path, out: Path, stages: int | None, fit: str | None, addresses: str | None) -> None:
+    """Cut PACKAGE between layers: OUT/1, OUT/2 and so on are packages of their own. Needs the extra "export".
+
+    Beside them are pipeline.json, which says where each stage is reached, and pipeline.key, a key that all boxes share.
+    Copy OUT/1 and the key to the first box, and so on, and serve each with `reader-edge stage`. The last stage stays
+    here: OUT is then a MODEL for `run`, `serve`, `verify` and `bench`, whose answers are those of PACKAGE.
+    """
+    from reader_edge.terminal.console import pairs_table, print_table, share_progress
+    from reader_edge.terminal.sizes import readable_size
+    from reader_edge_export.split.split_package import split_package
+
+    boxes = [] if fit is None else [_bytes(each) for each in fit.split(",")]
+    if stages is None and not boxes:
+        raise click.UsageError("Say how many stages there are: --stages N, or --fit with the memory of each box.")
+    if stages is not None and boxes and len(boxes) != stages:
+        raise click.UsageError(f"--stages {stages} and --fit with {len(boxes)} boxes differ: give one of them.")
+    places = [] if addresses is None else addresses.split(",")
+    with share_progress("Splitting") as on_progress:
+        report = split_package(package, out, stages or len(boxes), boxes, places, on_progress)
+    pairs = []
+    for manifest in report.manifests:
+        part = manifest.stage
+        assert part is not None
+        layers = f"layers {part.first_layer} to {part.first_layer + manifest.num_layers - 1}"
+        pairs.append((f"stage {part.number}", f"{layers}, {readable_size(manifest.num_bytes)}"))
+    print_table(pairs_table("Split", pairs))
+    if report.has_left_speculator:
+        click.echo("The package's trained speculator is left out: it reads layers of several stages.", err=True)
+    click.echo(out)
+
+
+def _bytes(text: str) -> int:
+    number, unit = text.strip()[:-2], text.strip()[-2:].upper()
+    if text.strip()[-3:].upper() in _UNITS:
+        number, unit = text.strip()[:-3], text.strip()[-3:].upper()
+    try:
+        return int(float(number) * _UNITS[unit])
+    except (KeyError, ValueError, OverflowError):
+        raise click.UsageError(f"--fit takes sizes as 8GB,16GB, not {text!r:.40}.") from None

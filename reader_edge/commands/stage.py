@@ -1,0 +1,28 @@
+"""`reader-edge stage`: one of the boxes that run a model together."""
+
+from pathlib import Path
+
+import click
+
+import reader_edge
+from reader_edge.commands import options
+from reader_edge.terminal.command_help import helpful_command
+
+
+@helpful_command("Serve a stage of a model over several boxes.", "reader-edge stage OUT/1 --listen tcp://127.0.0.1:5551")
+@click.argument("package", type=click.Path(path_type=Path))
+@click.option("--listen", required=True, help="Where the other boxes reach this one, as tcp://10.0.0.2:5551.")
+@click.option("--key", type=options.FILE, help="The pipeline.key of `split`; needed where other machines reach this one.")
+@options.threads
+@options.no_native
+@options.grouped(engine_config="EngineConfig")
+def stage(package: Path, listen: str, key: Path | None, engine_config: "reader_edge.EngineConfig") -> None:
+    """Serve PACKAGE, one of the stages that `reader-edge split` wrote, until Ctrl-C. Needs the extra "pipeline".
+
+    Whoever has the last stage and the key uses it. What travels is encrypted with the key, but a stage's box sees the
+    tokens and what becomes of them: use your own boxes.
+    """
+    from reader_edge.terminal.control_characters import visible
+    from reader_edge_runtime.assembly import serve_package_stage
+
+    serve_package_stage(package, listen, key, engine_config, lambda line: click.echo(visible(line), err=True))

@@ -1,0 +1,84 @@
+"""A stage that follows: it does with its rows what the last one did with its own, and hands the residual stream on."""
+
+from collections import OrderedDict
+
+import numpy as np
+
+from reader_edge_runtime.arrays import Float32Array
+from reader_edge_runtime.errors import ReaderEdgeError
+from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
+from reader_edge_runtime.execution.pipeline.followed_cache import FollowedCache
+from reader_edge_runtime.execution.pipeline.logged_cache import NEW, CacheStep
+from reader_edge_runtime.execution.pipeline.pass_frame import MAX_SLOTS, FrameError, PassFrame
+
+MAX_CACHES = 16  # of all askers: the one that was not used for longest gives way
+
+
+class FollowingStage:
+    """Any stage but the last, with its rows of every cache."""
+
+    def __init__(self, stage: HostStage) -> None:
+        self.stage = stage
+        self._caches: OrderedDict[tuple[bytes, int], FollowedCache] = OrderedDict()  # by asker, and number there
+
+    def answer(self, asker: bytes, data: memoryview, handed: memoryview | None) -> Float32Array:
+        """What this stage makes of a frame, float32 (B, N, E).
+
+        handed: what the stage before made of it; None in the first. Raises FrameError for what does not fit, ConfigError
+        where memory is short, or ProviderError; after any of them nothing is known of the cache any more.
+        """
+        frame = PassFrame.unpacked(data)
+        key = asker, frame.cache
+        try:
+            cache = self._followed(key, frame)
+            self._check(frame)
+            return self.stage.hand_on(cache, frame.wanted, frame.min_rows, self._stream(frame, handed))
+        except ReaderEdgeError:
+            self._caches.pop(key, None)
+            raise
+
+    def forget(self, asker: bytes) -> None:
+        """Let go of the caches of one who asks no more."""
+        for key in [key for key in self._caches if key[0] == asker]:
+            del self._caches[key]
+
+    def _followed(self, key: tuple[bytes, int], frame: PassFrame) -> FollowedCache:
+        for step in frame.steps:
+            if step.kind == NEW:
+                self._caches[key] = self._new_cache(step)
+            elif key in self._caches:
+                self._caches[key].follow(step)
+        if key not in self._caches:
+            raise FrameError("A frame is of a cache that this stage has no rows of.")
+        self._caches.move_to_end(key)
+        if len(self._caches) > MAX_CACHES:
+            self._caches.popitem(last=False)
+        self._caches[key].take_lengths(frame.lengths)
+        return self._caches[key]
+
+    def _new_cache(self, step: CacheStep) -> FollowedCache:
+        if len(step.numbers) != 2 or not 0 < step.numbers[0] <= MAX_SLOTS or not step.numbers[1]:
+            raise FrameError(f"A frame asks for a cache of {step.numbers!s:.40} slots and rows.")
+        return FollowedCache(self.stage.manifest, step.numbers[0], step.numbers[1])
+
+    def _check(self, frame: PassFrame) -> None:
+        manifest, wanted = self.stage.manifest, frame.wanted
+        longest = max(frame.lengths[wanted.first_slot : wanted.first_slot + len(wanted.trees)])
+        if longest + frame.num_nodes > manifest.max_context:
+            raise FrameError(f"A frame has {longest + frame.num_nodes} tokens, more than the model's context.")
+        if max(max(tree.token_ids) for tree in wanted.trees) >= manifest.vocab_size:
+            raise FrameError("A frame has tokens that are not in the model's vocabulary.")
+
+    def _stream(self, frame: PassFrame, handed: memoryview | None) -> Float32Array | None:
+        part = self.stage.part
+        if part.is_first != (handed is None):
+            raise FrameError(f"Stage {part.number} is handed {'no' if handed is None else 'a'} residual stream.")
+        shape = len(frame.wanted.trees), frame.num_nodes, part.width
+        return None if handed is None else stream_of(handed, shape)
+
+
+def stream_of(data: memoryview, shape: tuple[int, int, int]) -> Float32Array:
+    """The residual stream of these sizes, as a link brought it. Raises FrameError for other bytes."""
+    if data.nbytes != 4 * shape[0] * shape[1] * shape[2]:
+        raise FrameError(f"A residual stream has {data.nbytes} bytes, not those of {shape} numbers.")
+    return np.frombuffer(data, "<f4").reshape(shape).copy()  # links bring it to any place

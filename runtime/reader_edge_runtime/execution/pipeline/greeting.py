@@ -1,0 +1,118 @@
+"""The handshake: who asks, which stage answers, and whether they are parts of one model and of one version.
+
+Messages on a link are [what, asker, pass number, ...]: one byte, 16 bytes and 8, of which a frame and a residual stream
+follow. A greeting is a small JSON object.
+"""
+
+import json
+import struct
+from collections.abc import Mapping
+from importlib import metadata
+from typing import NamedTuple
+
+from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
+from reader_edge_runtime.execution.onnxruntime.wheel import ort
+from reader_edge_runtime.execution.pipeline.pass_frame import FrameError
+from reader_edge_runtime.package.pipeline_file import is_address
+from reader_edge_runtime.package.stage_part import StagePart
+
+PROTOCOL = 1
+HELLO, WELCOME, PASS, RESULT, FAULT = range(1, 6)
+
+_HEAD = struct.Struct("<3sB16sQ")
+_MAGIC = b"RE\x01"
+_MAX_GREETING = 1 << 14
+_MAX_TEXT = 512
+
+
+class Head(NamedTuple):
+    """What a message is, whose, and of which pass."""
+
+    what: int
+    asker: bytes
+    number: int
+
+    def packed(self) -> bytes:
+        return _HEAD.pack(_MAGIC, self.what, self.asker, self.number)
+
+    @classmethod
+    def unpacked(cls, data: memoryview) -> "Head":
+        """Raises FrameError."""
+        if len(data) != _HEAD.size or data[:3] != _MAGIC:
+            raise FrameError("A message is none of this version of pipelines.")
+        _, *fields = _HEAD.unpack(data)
+        return cls(*fields)
+
+
+def facts_of(stage: HostStage) -> dict[str, str]:
+    """What a stage says of itself, in texts that can be shown."""
+    part = stage.part
+    return {
+        "protocol": str(PROTOCOL),
+        "model": part.whole,
+        "stage": f"{part.number} of {part.num_stages}",
+        "first layer": str(part.first_layer),
+        "reader-edge": _version("reader-edge"),
+        "ONNX Runtime": str(ort.__version__),
+        "kernels": stage.facts[-1][:16] or "none",
+        "instruction set": stage.instructions or "none",
+    }
+
+
+def check_facts(found: Mapping[str, str], wanted: Mapping[str, str], address: str) -> str | None:
+    """What differs between a stage and the one here, and may change bits; None where nothing does.
+
+    wanted: what the stage here says, with the other one's number. Raises ProviderError for another model, stage or
+    version.
+    """
+    for name in ("protocol", "model", "stage", "reader-edge", "ONNX Runtime"):
+        if found.get(name) != wanted[name]:
+            raise ProviderError(
+                f"At {address} is {name} {found.get(name, 'unknown'):.64}, and here {wanted[name]:.64}: all boxes need "
+                "stages of one split, and the same versions."
+            )
+    odd = [name for name in ("instruction set", "kernels") if found.get(name) != wanted[name]]
+    if not odd:
+        return None
+    told = ", ".join(f"{name} {found.get(name, 'unknown'):.64} there, {wanted[name]} here" for name in odd)
+    return f"The stage at {address} runs other kernels ({told}): answers may differ from those of one box."
+
+
+def stage_name(part: StagePart, number: int) -> str:
+    return f"{number} of {part.num_stages}"
+
+
+def packed_greeting(fields: Mapping[str, str]) -> bytes:
+    return json.dumps(dict(fields)).encode()
+
+
+def read_greeting(data: memoryview) -> dict[str, str]:
+    """Raises FrameError."""
+    if len(data) <= _MAX_GREETING:
+        try:
+            fields = json.loads(bytes(data))
+        except (ValueError, RecursionError):
+            fields = None
+        if isinstance(fields, dict) and all(map(_is_text, (*fields.keys(), *fields.values()))):
+            return fields
+    raise FrameError("A greeting is none of this version of pipelines.")
+
+
+def next_of(greeting: Mapping[str, str]) -> str | None:
+    """Where a stage hands on to; None for the last of those that follow. Raises FrameError."""
+    address = greeting.get("next") or None
+    if address is not None and not is_address(address):
+        raise FrameError(f"A greeting names {address!r:.80} as the next stage.")
+    return address
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= _MAX_TEXT and value.isprintable()
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,96 @@
+"""Sockets of ZeroMQ between boxes: bounded messages, heartbeats, and encryption with the pipeline's key.
+
+All boxes of a pipeline have one key. Whoever has it may ask and may answer; others are refused before a byte is read.
+"""
+
+from collections.abc import Sequence
+
+import zmq
+import zmq.utils.z85
+from zmq.auth.thread import ThreadAuthenticator
+
+from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.package.pipeline_file import is_loopback
+
+_HEARTBEAT_MS, _SILENT_MS = 1000, 2500  # a silent box is noticed within their sum
+_MAX_WAITING = 64  # messages on a link
+
+Socket = zmq.Socket[bytes]
+
+
+class Links:
+    """Opens the sockets of one process. key: the pipeline's 32 bytes; None without encryption, on loopback alone."""
+
+    def __init__(self, key: bytes | None) -> None:
+        self._context = zmq.Context()
+        self._authenticator: ThreadAuthenticator | None = None
+        self._secret = None if key is None else zmq.utils.z85.encode(key)
+        self._public = None if self._secret is None else zmq.curve_public(self._secret)
+
+    def listen(self, address: str, max_bytes: int) -> Socket:
+        """A ROUTER. Raises ConfigError for an address that cannot be had, or that needs a key."""
+        self._check(address)
+        socket = self._socket(zmq.ROUTER, max_bytes)
+        socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        if self._secret is not None:
+            self._authenticator = ThreadAuthenticator(self._context)
+            self._authenticator.start()
+            self._authenticator.configure_curve_callback("*", credentials_provider=_OneKey(self._public))
+            socket.setsockopt(zmq.CURVE_SERVER, 1)
+        try:
+            socket.bind(address)
+        except zmq.ZMQError as error:
+            raise ConfigError(f"Nothing can listen at {address} ({error.strerror}): give another --listen.") from None
+        return socket
+
+    def connect(self, address: str, max_bytes: int) -> Socket:
+        """A DEALER, whether or not anything listens there yet. Raises ConfigError for an address that needs a key."""
+        self._check(address)
+        socket = self._socket(zmq.DEALER, max_bytes)
+        if self._public is not None:
+            socket.setsockopt(zmq.CURVE_SERVERKEY, self._public)
+        socket.connect(address)
+        return socket
+
+    def close(self) -> None:
+        if self._authenticator is not None:
+            self._authenticator.stop()
+        self._context.destroy(linger=0)
+
+    def _check(self, address: str) -> None:
+        if self._secret is None and not is_loopback(address):
+            raise ConfigError(
+                f"Others can reach {address}: give the pipeline's key (--key pipeline.key of `reader-edge split`), "
+                "or an address of this machine alone, as tcp://127.0.0.1:5551."
+            )
+
+    def _socket(self, kind: int, max_bytes: int) -> Socket:
+        socket = self._context.socket(kind)
+        socket.setsockopt(zmq.MAXMSGSIZE, max_bytes)  # found before memory is taken
+        socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _SILENT_MS)
+        socket.setsockopt(zmq.RECONNECT_IVL, 100)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        socket.setsockopt(zmq.SNDHWM, _MAX_WAITING)
+        socket.setsockopt(zmq.RCVHWM, _MAX_WAITING)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.IPV6, 1)
+        if self._secret is not None:
+            socket.setsockopt(zmq.CURVE_SECRETKEY, self._secret)
+            socket.setsockopt(zmq.CURVE_PUBLICKEY, self._public)
+        return socket
+
+
+class _OneKey:
+    """Tells ZeroMQ who may ask: whoever has the pipeline's own key."""
+
+    def __init__(self, public: bytes | None) -> None:
+        self._public = public
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        return zmq.utils.z85.encode(key) == self._public or key == self._public
+
+
+def parts_of(socket: Socket) -> Sequence[memoryview]:
+    """The parts of a message that has come, without a copy."""
+    return [part.buffer for part in socket.recv_multipart(copy=False)]

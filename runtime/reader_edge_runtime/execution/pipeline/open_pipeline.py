@@ -1,0 +1,61 @@
+"""Opens a model over several boxes, and serves a stage of one; both need pyzmq (the extra "pipeline")."""
+
+from collections.abc import Callable
+from importlib import util
+from pathlib import Path
+
+from reader_edge_runtime.config import EngineConfig
+from reader_edge_runtime.errors import ConfigError, InstallationError, PackageError
+from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
+from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage
+from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarget
+from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.package.pipeline_file import is_address, read_key
+
+
+def open_pipeline(package: ModelPackage, config: EngineConfig) -> PipelineTarget:
+    """The last stage here, and links to the others. Raises ProviderError, InstallationError or PackageError."""
+    _check_installation()
+    from reader_edge_runtime.execution.pipeline.ring import Ring
+
+    key = None if package.key_path is None else read_key(package.key_path)
+    last = HostStage.open(package, config.threads, config.uses_native)
+    return PipelineTarget(last, Ring(last, package.addresses, key))
+
+
+def serve_stage(
+    package: ModelPackage,
+    address: str,
+    key_path: Path | None,
+    config: EngineConfig,
+    tell: Callable[[str], None],
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> None:
+    """Serve one of the stages but the last. Raises PackageError, ConfigError, ProviderError or InstallationError."""
+    _check_installation()
+    from reader_edge_runtime.execution.pipeline.links import Links
+    from reader_edge_runtime.execution.pipeline.stage_server import StageServer
+
+    part = package.manifest.stage
+    if part is None or part.is_last:
+        raise PackageError(
+            f"'{package.folder}' is {'no stage' if part is None else 'the last stage, which the one who asks runs'}: "
+            "serve the others that `reader-edge split` wrote."
+        )
+    if not is_address(address):
+        raise ConfigError(f"{address!r:.80} is no address to listen at: give tcp://HOST:PORT.")
+    links = Links(None if key_path is None else read_key(key_path))
+    try:
+        stage = FollowingStage(HostStage.open(package, config.threads, config.uses_native))
+        server = StageServer(stage, links, address, tell)
+        tell(f"Stage {part.number} of {part.num_stages} listens at {address}.")
+        server.serve(is_stopped)
+    finally:
+        links.close()
+
+
+def _check_installation() -> None:
+    if util.find_spec("zmq") is None:
+        raise InstallationError(
+            "A model over several boxes needs pyzmq, which is missing: pip install 'reader-edge[pipeline]'."
+        )

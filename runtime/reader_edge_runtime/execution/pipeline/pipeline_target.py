@@ -1,0 +1,124 @@
+"""The target over stages: frames go through those that follow, and come back to the last, whose rows lie here.
+
+A stage that was lost has no rows when it is back: all committed tokens are scored again there. Prefilled rows have the
+bits of decoded ones, so nothing need be stored for it.
+"""
+
+import copy
+import itertools
+from typing import Protocol, cast
+
+from reader_edge_runtime.arrays import Float32Array
+from reader_edge_runtime.cache import Cache
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.execution.inputs import pass_width
+from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
+from reader_edge_runtime.execution.pipeline.following_stage import stream_of
+from reader_edge_runtime.execution.pipeline.logged_cache import CacheStep, LoggedCache
+from reader_edge_runtime.execution.pipeline.pass_frame import PassFrame
+from reader_edge_runtime.target import ForwardResult, Pass
+
+_CHUNK = 128  # tokens of a prompt in one pass
+
+
+class StageLostError(ProviderError):
+    """A stage does not answer, or has forgotten its rows: they can be scored again."""
+
+
+class Following(Protocol):
+    """The stages that follow, wherever they are.
+
+    facts: what bits and times of their passes depend on, of each of them.
+    """
+
+    facts: tuple[str, ...]
+
+    def through(self, frame: bytes) -> memoryview:
+        """A frame through all of them: the residual stream that the last of them hands on.
+
+        Raises StageLostError, or ProviderError for what would fail again.
+        """
+        ...
+
+    def come_back(self) -> None:
+        """Reach all of them again, of which one was lost. Raises StageLostError, one sentence that names it."""
+        ...
+
+
+class PipelineTarget:
+    """A `reader_edge_runtime.target.Target`. last: the stage here. following: the others."""
+
+    pass_sizes: tuple[int, ...] = ()
+
+    def __init__(self, last: HostStage, following: Following, min_rows: int = 1) -> None:
+        self.manifest = last.manifest
+        self.provider = last.provider
+        self.is_native = last.is_native
+        self.instructions = last.instructions
+        self.min_rows = min_rows
+        self.pass_facts: tuple[str, ...] = *last.facts, *following.facts
+        self._last = last
+        self._following = following
+        self._numbers = itertools.count(1)
+
+    def with_min_rows(self, min_rows: int) -> "PipelineTarget":
+        other = copy.copy(self)
+        other.min_rows = min_rows
+        return other
+
+    def new_cache(self, num_slots: int, capacity: int) -> LoggedCache:
+        return LoggedCache(self.manifest, num_slots, capacity)
+
+    def prefill_chunk(self, past: int) -> int:
+        return _CHUNK
+
+    def release_memory(self) -> None:
+        """Passes keep none here."""
+
+    def forward(self, cache: Cache, wanted: Pass) -> ForwardResult:
+        cache = cast(LoggedCache, cache)  # made by `new_cache`
+        cache.extend(wanted.first_slot, len(wanted.trees), pass_width(wanted.trees, self.min_rows))
+        try:
+            handed = self._handed(cache, wanted)
+        except StageLostError:
+            self._following.come_back()
+            handed = self._handed(cache, wanted)
+        said = self._last.forward(cache, wanted, self.min_rows, handed)
+        cache.note_pass(wanted.first_slot, wanted.trees)
+        return ForwardResult(
+            said["top_ids"],
+            said["top_logits"],
+            said["logits"] if wanted.wants_logits or wanted.wants_log_sum_exp else None,
+            None,
+            said["hidden_states"] if wanted.wants_hidden_states else None,
+        )
+
+    def _handed(self, cache: LoggedCache, wanted: Pass) -> Float32Array:
+        """What the last stage is handed of a pass; the others have all rows of earlier ones when it begins."""
+        number, cache.number = cache.number, 0  # until the pass has come through, what they know is not known
+        if number:
+            steps = cache.take_steps()
+        else:
+            number, steps = self._again(cache)
+        handed = self._through(PassFrame(number, steps, list(cache.lengths), wanted, self.min_rows))
+        cache.number = number
+        return handed
+
+    def _again(self, cache: LoggedCache) -> tuple[int, list[CacheStep]]:
+        """Have the stages score what is committed; the new number of the cache there, and steps that are left to do."""
+        number, steps, lengths = next(self._numbers), cache.steps_anew(), [0] * cache.num_slots
+        for slot, length in enumerate(cache.lengths):
+            text = cache.texts[slot][:length]
+            text += [0] * (length - len(text))  # rows that were assumed
+            for start in range(0, length, _CHUNK):
+                chunk = Pass(slot, [DraftTree.chain(text[start : start + _CHUNK])], [range(1)])
+                self._through(PassFrame(number, steps, list(lengths), chunk, 1))
+                lengths[slot], steps = start + len(chunk.trees[0]), []
+        return number, steps
+
+    def _through(self, frame: PassFrame) -> Float32Array:
+        part = self._last.part
+        return stream_of(
+            self._following.through(frame.packed()), (len(frame.wanted.trees), frame.num_nodes, part.width)
+        )

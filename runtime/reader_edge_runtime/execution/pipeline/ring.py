@@ -1,0 +1,177 @@
+"""The ring of boxes, from where the answers are made: to the first stage, from each to the next, from the last back."""
+
+import secrets
+import time
+import warnings
+from collections.abc import Sequence
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
+from reader_edge_runtime.execution.pipeline.greeting import (
+    FAULT,
+    HELLO,
+    PASS,
+    RESULT,
+    WELCOME,
+    Head,
+    check_facts,
+    facts_of,
+    packed_greeting,
+    read_greeting,
+    stage_name,
+)
+from reader_edge_runtime.execution.pipeline.links import Links, Socket, parts_of
+from reader_edge_runtime.execution.pipeline.pass_frame import FrameError
+from reader_edge_runtime.execution.pipeline.pipeline_target import StageLostError
+from reader_edge_runtime.execution.pipeline.stage_server import max_message_bytes
+
+ANSWER_S = 5.0  # in which a stage that is there answers a greeting
+PASS_S = 120.0  # the longest pass: boxes that are there and do not hand on
+PATIENCE_S = 30.0  # for a lost stage to come back
+
+_LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+
+
+class Ring:
+    """A `Following` over links. facts: addresses, versions and instruction sets of all boxes."""
+
+    def __init__(self, last: HostStage, addresses: Sequence[str], key: bytes | None) -> None:
+        """Raises StageLostError for a box that does not answer, ProviderError for one with something else."""
+        self.patience_s = PATIENCE_S
+        self.pass_s = PASS_S
+        self._last = last
+        self._addresses = list(addresses)
+        self._key = key
+        self._asker = b""
+        self._number = 0
+        self._links: Links | None = None
+        self._sockets: list[Socket] = []
+        self._monitors: list[Socket] = []
+        self._told: set[str] = set()
+        self.facts: tuple[str, ...] = ()
+        self._meet(time.monotonic() + ANSWER_S)
+
+    def through(self, frame: bytes) -> memoryview:
+        self._number += 1
+        if not self._sockets:
+            raise StageLostError("The stages of this model were lost, and did not come back.")
+        try:
+            self._sockets[0].send_multipart(
+                [Head(PASS, self._asker, self._number).packed(), frame], zmq.DONTWAIT, copy=False
+            )
+            ends_at = time.monotonic() + self.pass_s
+            while True:
+                head, data = self._heard(ends_at)
+                if head.number == self._number:
+                    return data
+        except zmq.Again:
+            raise StageLostError(f"{self._name(0)} takes nothing more: start it again.") from None
+
+    def come_back(self) -> None:
+        ends_at = time.monotonic() + self.patience_s
+        while True:
+            try:
+                self._meet(min(time.monotonic() + ANSWER_S, ends_at))
+            except StageLostError as error:
+                if time.monotonic() >= ends_at:
+                    raise
+                self._warn(f"{error} Waiting for it.")
+            else:
+                return
+
+    def close(self) -> None:
+        for socket in (*self._monitors, *self._sockets):
+            socket.close()
+        self._sockets, self._monitors = [], []
+        if self._links is not None:
+            self._links.close()
+            self._links = None
+
+    def _meet(self, ends_at: float) -> None:
+        """Connect to all stages anew, under a new name, and compare what they say."""
+        self.close()
+        self._asker, self._links = secrets.token_bytes(16), Links(self._key)
+        try:
+            found = self._greeted(self._links, ends_at)
+        except ProviderError:
+            self.close()
+            raise
+        self.facts = tuple(f"{address} {sorted(each.items())}" for address, each in found.items())
+
+    def _greeted(self, links: Links, ends_at: float) -> dict[str, dict[str, str]]:
+        """What each stage says of itself, by its address."""
+        for index, address in enumerate(self._addresses):
+            socket = links.connect(address, max_message_bytes(self._last.part.width))
+            self._sockets.append(socket)
+            self._monitors.append(socket.get_monitor_socket(_LOST))
+            following = self._addresses[index + 1 : index + 2]
+            greeting = packed_greeting({"next": following[0]} if following else {})
+            socket.send_multipart([Head(HELLO, self._asker, index).packed(), greeting])
+        wanted, found = facts_of(self._last), {}
+        for index, address in enumerate(self._addresses):
+            rest_ms = max(0, int(1000 * (ends_at - time.monotonic())))
+            if not self._sockets[index].poll(rest_ms):
+                key = "with the same key" if self._key is not None else "without a key"
+                raise StageLostError(
+                    f"{self._name(index)} does not answer: start `reader-edge stage` there, {key}, or correct "
+                    "pipeline.json."
+                )
+            facts = _welcome(parts_of(self._sockets[index]))
+            number = stage_name(self._last.part, index + 1)
+            if odd := check_facts(facts, {**wanted, "stage": number}, address):
+                self._warn(odd)
+            found[address] = facts
+        return found
+
+    def _heard(self, ends_at: float) -> tuple[Head, memoryview]:
+        """The next result. Raises what became of the pass instead."""
+        poller = zmq.Poller()
+        for socket in (*self._sockets, *self._monitors):
+            poller.register(socket, zmq.POLLIN)
+        while True:
+            ready = dict(poller.poll(max(0, int(1000 * (ends_at - time.monotonic())))))
+            if not ready:
+                raise StageLostError(
+                    f"No stage handed a pass on within {self.pass_s:.0f} s, though all of them are there: see what they "
+                    "tell, and whether each reaches the next."
+                )
+            for index, socket in enumerate(self._sockets):
+                if socket in ready:
+                    head, data = _message(parts_of(socket))
+                    if head.what == FAULT and head.asker == self._asker:
+                        raise self._fault(index, read_greeting(data))
+                    if head.what == RESULT and head.asker == self._asker:
+                        return head, data
+            for index, monitor in enumerate(self._monitors):
+                if monitor in ready:
+                    recv_monitor_message(monitor)
+                    raise StageLostError(f"{self._name(index)} is gone or silent: start it again.")
+
+    def _fault(self, index: int, told: dict[str, str]) -> ProviderError:
+        kind = StageLostError if told.get("is lost") else ProviderError
+        return kind(f"{self._name(index)} failed: {told.get('fault', 'it does not say why.')}")
+
+    def _name(self, index: int) -> str:
+        return f"Stage {index + 1} at {self._addresses[index]}"
+
+    def _warn(self, line: str) -> None:
+        """Tell once."""
+        if line not in self._told:
+            self._told.add(line)
+            warnings.warn(line, RuntimeWarning, stacklevel=2)
+
+
+def _message(parts: Sequence[memoryview]) -> tuple[Head, memoryview]:
+    if len(parts) != 2:
+        raise FrameError(f"A message of {len(parts)} parts came from a stage.")
+    return Head.unpacked(parts[0]), parts[1]
+
+
+def _welcome(parts: Sequence[memoryview]) -> dict[str, str]:
+    head, data = _message(parts)
+    if head.what != WELCOME:
+        raise FrameError("A stage answers a greeting with something else.")
+    return read_greeting(data)

@@ -1,0 +1,110 @@
+"""A stage that others reach: one thread that takes frames, makes its part of them, and hands them on."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import zmq
+
+from reader_edge_runtime.errors import ReaderEdgeError
+from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage
+from reader_edge_runtime.execution.pipeline.greeting import (
+    FAULT,
+    HELLO,
+    PASS,
+    RESULT,
+    WELCOME,
+    Head,
+    facts_of,
+    next_of,
+    packed_greeting,
+    read_greeting,
+)
+from reader_edge_runtime.execution.pipeline.links import Links, Socket, parts_of
+from reader_edge_runtime.execution.pipeline.pass_frame import MAX_BYTES, MAX_NODES, FrameError
+
+_MAX_ASKERS = 8  # the one that was not heard for longest gives way
+_POLL_MS = 500
+
+
+@dataclass(slots=True)
+class _Asker:
+    """Who asks: peer is its name on the socket here, onward the link to the stage behind; None where that asks."""
+
+    peer: bytes
+    onward: Socket | None
+
+
+class StageServer:
+    """Serves until `is_stopped` says so. tell: gets a line for each who asks, and for each fault."""
+
+    def __init__(self, stage: FollowingStage, links: Links, address: str, tell: Callable[[str], None]) -> None:
+        """Raises ConfigError where nothing can listen at the address."""
+        self._stage = stage
+        self._links = links
+        self._tell = tell
+        self._max_bytes = max_message_bytes(stage.stage.part.width)
+        self._socket = links.listen(address, self._max_bytes)
+        self._askers: OrderedDict[bytes, _Asker] = OrderedDict()
+
+    def serve(self, is_stopped: Callable[[], bool]) -> None:
+        while not is_stopped():
+            if self._socket.poll(_POLL_MS):
+                self._take(parts_of(self._socket))
+
+    def _take(self, parts: Sequence[memoryview]) -> None:
+        """One message; whatever it is, the next one is taken."""
+        if len(parts) not in (3, 4):
+            return
+        peer, rest = bytes(parts[0]), parts[2:]
+        try:
+            head = Head.unpacked(parts[1])
+        except FrameError:
+            return  # from nobody who could be told
+        try:
+            if head.what == HELLO and len(rest) == 1:
+                self._greet(peer, head, rest[0])
+            elif head.what == PASS and head.asker in self._askers:
+                self._pass(head, rest)
+        except ReaderEdgeError as error:
+            self._tell(str(error))
+            told = packed_greeting({"fault": str(error)[:500], "is lost": "yes" if isinstance(error, FrameError) else ""})
+            asker = self._askers.get(head.asker)
+            self._send([asker.peer if asker else peer, head._replace(what=FAULT).packed(), told])
+
+    def _greet(self, peer: bytes, head: Head, data: memoryview) -> None:
+        address = next_of(read_greeting(data))
+        self._forget(head.asker)
+        while len(self._askers) >= _MAX_ASKERS:
+            self._forget(next(iter(self._askers)))
+        onward = None if address is None else self._links.connect(address, self._max_bytes)
+        self._askers[head.asker] = _Asker(peer, onward)
+        self._tell(f"Asked by {head.asker.hex()[:8]}; hands on to {address or 'the one who asks'}.")
+        self._send([peer, head._replace(what=WELCOME).packed(), packed_greeting(facts_of(self._stage.stage))])
+
+    def _pass(self, head: Head, parts: Sequence[memoryview]) -> None:
+        asker = self._askers[head.asker]
+        self._askers.move_to_end(head.asker)
+        made = memoryview(self._stage.answer(head.asker, parts[0], *(parts[1:] or [None]))).cast("B")
+        if asker.onward is None:
+            self._send([asker.peer, head._replace(what=RESULT).packed(), made])
+        else:
+            self._send([head.packed(), parts[0], made], asker.onward)
+
+    def _send(self, parts: Sequence[bytes | memoryview], socket: Socket | None = None) -> None:
+        """What a link does not take is dropped: its other end is gone, or hears of it by waiting in vain."""
+        try:
+            (socket or self._socket).send_multipart(parts, zmq.DONTWAIT, copy=False)
+        except zmq.Again:
+            self._tell("A link is full: a pass is dropped.")
+
+    def _forget(self, asker: bytes) -> None:
+        found = self._askers.pop(asker, None)
+        if found is not None and found.onward is not None:
+            found.onward.close()
+        self._stage.forget(asker)
+
+
+def max_message_bytes(width: int) -> int:
+    """Of any part of a message between stages whose residual stream has so many numbers."""
+    return max(MAX_BYTES, 4 * MAX_NODES * width)

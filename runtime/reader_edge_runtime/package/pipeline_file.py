@@ -1,0 +1,81 @@
+"""pipeline.json: where the stages of a model listen, beside the last stage, which the one who asks runs itself."""
+
+import json
+import os
+import re
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+from reader_edge_runtime.atomic_file import new_file, write_file
+from reader_edge_runtime.errors import PackageError
+from reader_edge_runtime.outside.plain_file import check_plain_file
+from reader_edge_runtime.package.stage_part import MAX_STAGES
+
+PIPELINE_NAME, KEY_NAME = "pipeline.json", "pipeline.key"
+FIRST_PORT = 5551
+
+_VERSION = 1
+_MAX_BYTES = 1 << 16
+_ADDRESS = re.compile(r"tcp://(\[[0-9a-fA-F:.]{2,45}\]|[A-Za-z0-9][A-Za-z0-9.-]{0,252}|\*):([1-9][0-9]{0,4})")
+_LOOPBACK = re.compile(r"tcp://(127\.\d+\.\d+\.\d+|localhost|\[::1\]):\d+")
+_REMEDY = "split the model again, or correct the file"
+
+
+def is_address(text: object) -> bool:
+    """Whether a text is tcp://HOST:PORT."""
+    found = _ADDRESS.fullmatch(text) if isinstance(text, str) else None
+    return found is not None and int(found[2]) < 1 << 16
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches an address."""
+    return _LOOPBACK.fullmatch(address) is not None
+
+
+def write_pipeline(folder: Path, addresses: Sequence[str]) -> None:
+    """addresses: of the stages but the last, in turn. Raises PackageError for one that is none."""
+    for address in addresses:
+        if not is_address(address):
+            raise PackageError(f"{address!r:.80} is no address of a stage: give tcp://HOST:PORT.")
+    fields = {"format": "reader-edge pipeline", "format_version": _VERSION, "stages": list(addresses)}
+    write_file(folder / PIPELINE_NAME, (json.dumps(fields, indent=1) + "\n").encode())
+
+
+def read_pipeline(folder: Path) -> tuple[str, ...]:
+    """The addresses of all stages but the last. Raises PackageError."""
+    path = folder / PIPELINE_NAME
+    check_plain_file(path, PackageError, _REMEDY)
+    if path.stat().st_size > _MAX_BYTES:
+        raise PackageError(f"'{path}' has {path.stat().st_size} bytes, more than it may have: {_REMEDY}.")
+    try:
+        fields = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise PackageError(f"'{path}' is not valid JSON ({error}): {_REMEDY}.") from None
+    if not isinstance(fields, dict) or fields.get("format") != "reader-edge pipeline":
+        raise PackageError(f"'{path}' does not describe a pipeline: {_REMEDY}.")
+    if fields.get("format_version") != _VERSION:
+        raise PackageError(f"'{path}' has format version {fields.get('format_version')!r:.20}, not {_VERSION}.")
+    addresses = fields.get("stages")
+    if not isinstance(addresses, list) or not 0 < len(addresses) < MAX_STAGES or not all(map(is_address, addresses)):
+        raise PackageError(f"'{path}' has unusable stages ({addresses!r:.80}), not tcp://HOST:PORT each: {_REMEDY}.")
+    if len(set(addresses)) < len(addresses):
+        raise PackageError(f"'{path}' has two stages at one address ({addresses!r:.80}): {_REMEDY}.")
+    return tuple(addresses)
+
+
+def new_key(folder: Path) -> None:
+    """Write a key that all boxes of a pipeline share, which its owner alone may read."""
+    with new_file(folder / KEY_NAME, 0o600) as file:
+        file.write(f"{secrets.token_hex(32)}\n".encode())
+
+
+def read_key(path: Path) -> bytes:
+    """The 32 bytes of a pipeline's key. Raises PackageError."""
+    check_plain_file(path, PackageError, "give the pipeline.key that `reader-edge split` wrote")
+    text = b"" if path.stat().st_size > 128 else path.read_bytes().strip()
+    if re.fullmatch(rb"[0-9a-f]{64}", text) is None:
+        raise PackageError(f"'{path}' is no key of a pipeline: give the pipeline.key that `reader-edge split` wrote.")
+    if os.name == "posix" and path.stat().st_mode & 0o077:
+        raise PackageError(f"'{path}' may be read by others: `chmod 600` it, and split again where others know it.")
+    return bytes.fromhex(text.decode())
