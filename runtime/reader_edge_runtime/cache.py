@@ -58,10 +58,12 @@ class Cache(ABC):
     layer's slots are contiguous, so a range of them binds to the graph without a copy. Where it lies is a child's
     affair, and so are the states of recurrent layers.
     lengths: committed rows per slot; row r of a slot holds the token at position r. capacity: rows per slot (S).
-    is_cut_anywhere: whether a text can be gone on from behind any of its tokens.
+    is_cut_anywhere: whether a text can be gone on from behind any of its tokens. has_all_rows: whether what it keeps is
+    all there is of a text, so that it can be saved; a stage's is not.
     """
 
     is_cut_anywhere = True
+    has_all_rows = True
 
     def __init__(self, manifest: Manifest, num_slots: int, capacity: int) -> None:
         self.lengths = [0] * num_slots

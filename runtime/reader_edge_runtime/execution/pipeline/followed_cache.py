@@ -32,7 +32,7 @@ class FollowedCache(HostCache):
                 raise FrameError(f"A frame asks for a cache of {numbers[0]} x {numbers[1]} tokens.")
             self.resize(numbers[0], numbers[1])
         elif step.kind == FORESEE:
-            self.foresee(self._at_most(numbers[0], MAX_SLOTS))
+            self.foresee(max(self._at_most(numbers[0], MAX_SLOTS), self.num_slots))
         else:
             self._follow_slot(step.kind, *numbers)
 

@@ -4,14 +4,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from reader_edge_runtime.arrays import Int64Array
-from reader_edge_runtime.cache import SlotContents
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.errors import SessionError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.package.manifest import Manifest
 
 NEW, MOVE, SWAP, RESIZE, COPY, FORESEE, TRIM, FILL = range(8)
-_NOT_KEPT = "Sessions of a model over several boxes are not kept: leave the session's file out."
 
 
 class CacheStep(NamedTuple):
@@ -29,6 +26,8 @@ class CacheStep(NamedTuple):
 
 class LoggedCache(HostCache):
     """number: by which the other stages know it, 0 where they do not. texts: of each slot, the tokens of its rows."""
+
+    has_all_rows = False
 
     def __init__(self, manifest: Manifest, num_slots: int, capacity: int) -> None:
         self.number = 0
@@ -82,14 +81,7 @@ class LoggedCache(HostCache):
         self._log(COPY, slot, other, length)
         self._have_text(slot, length)
         self.texts[other] = self.texts[slot][:length]
-        super().write_slot(other, super().read_slot(slot, length))
-        return length
-
-    def read_slot(self, slot: int, length: int) -> SlotContents:
-        raise SessionError(_NOT_KEPT)
-
-    def write_slot(self, slot: int, contents: SlotContents) -> None:
-        raise SessionError(_NOT_KEPT)
+        return super().copy(slot, other, length)
 
     def _have_text(self, slot: int, length: int) -> None:
         """Have a token for each of a slot's first rows; those that were only assumed play no part."""

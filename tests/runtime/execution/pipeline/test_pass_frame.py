@@ -1,0 +1,105 @@
+"""Frames say what was packed into them, and whatever else comes is refused within bounded memory."""
+
+import itertools
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.errors import ProviderError, ReaderEdgeError
+from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage
+from reader_edge_runtime.execution.pipeline.logged_cache import COPY, FILL, FORESEE, MOVE, NEW, RESIZE, SWAP, CacheStep
+from reader_edge_runtime.execution.pipeline.pass_frame import MAX_NODES, FrameError, PassFrame
+from reader_edge_runtime.target import Pass
+from tests.fuzz.memory_limit import memory_limit
+from tests.fuzz.mutation import mutated
+from tests.random_operations import check_random_operations
+from tests.stages_here import ASKER, StagesHere, open_stages, pipeline_here
+
+MAX_BYTES = 512 << 20
+TREE = DraftTree([5, 6, 7], [-1, 0, 0], ["", "a", "b"])
+STEPS = [CacheStep(NEW, (), (2, 16)), CacheStep(MOVE, (9, 4), (0, 4, 5, 6))]
+FRAME = PassFrame(3, STEPS, (9, 4), Pass(0, [TREE, DraftTree.root(9)], [range(3), range(1)]), 1)
+
+
+def new_frame(*steps: CacheStep, lengths: tuple[int, ...] = (0, 0), tree: DraftTree = TREE, first_slot: int = 0) -> bytes:
+    new = CacheStep(NEW, (), (2, 16))
+    return PassFrame(1, [new, *steps], lengths, Pass(first_slot, [tree], [range(1)]), 1).packed()
+
+
+def test_a_frame_comes_out_as_it_went_in() -> None:
+    found = PassFrame.unpacked(memoryview(FRAME.packed()))
+    assert (found.cache, tuple(found.lengths), found.min_rows, found.wanted.first_slot) == (3, (9, 4), 1, 0)
+    assert [(step.kind, tuple(step.lengths), tuple(step.numbers)) for step in found.steps] == STEPS
+    assert [(tree.token_ids, tree.parents) for tree in found.wanted.trees] == [([5, 6, 7], [-1, 0, 0]), ([9], [-1])]
+
+
+def test_a_pass_larger_than_a_frame_is_refused_where_it_is_made() -> None:
+    chain = DraftTree.chain([1] * (MAX_NODES + 1))
+    with pytest.raises(ProviderError, match="lower --max-batch"):
+        PassFrame(1, [], (0,), Pass(0, [chain], [range(1)]), 1).packed()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        FRAME.packed()[:-1],
+        FRAME.packed() + b"\0",
+        struct.pack("<IIHHHHI", 1, 1 << 31, 1, 1, 0, 1, 0),
+        struct.pack("<IIHHHHI", 1, 1, 1, 1, 0, 1, 0) + bytes(4) + struct.pack("<BHI", MOVE, 0, (1 << 32) - 1),
+        struct.pack("<IIHHHHI", 1, 0, 1, 1, 0, 60_000, 0) + bytes(4) + struct.pack("<HIh", 1, 5, -1),
+        struct.pack("<IIHHHHI", 1, 0, 1, 1, 0, 1, 0) + bytes(4) + struct.pack("<H", 0),
+        new_frame(tree=DraftTree([5, 6], [-1, 1], ["", ""])),
+        new_frame(lengths=(0, 17)),
+        new_frame(lengths=(0,)),
+        new_frame(tree=DraftTree.root(1 << 31)),
+        new_frame(CacheStep(SWAP, (0, 0), (0, 2))),
+        new_frame(CacheStep(COPY, (0, 0), (2, 0, 1))),
+        new_frame(CacheStep(FILL, (0, 0), (0, 17))),
+        new_frame(CacheStep(MOVE, (0, 0), (0, 15, 1, 2))),
+        new_frame(CacheStep(MOVE, (0, 0), (0, 1, 16))),
+        new_frame(CacheStep(RESIZE, (0, 0), (1 << 20, 1 << 20))),
+        new_frame(CacheStep(FORESEE, (0, 0), (1 << 30,))),
+        new_frame(CacheStep(SWAP, (0, 0), ())),
+    ],
+)
+def test_known_attacks_are_refused(data: bytes, split_demo: Callable[[int], Path]) -> None:
+    stage = FollowingStage(open_stages(split_demo(2))[0])
+    with memory_limit(MAX_BYTES), pytest.raises(FrameError):
+        stage.answer(ASKER, memoryview(data), None)
+
+
+def test_a_residual_stream_of_another_size_is_refused(split_demo: Callable[[int], Path]) -> None:
+    first, second, _ = map(FollowingStage, open_stages(split_demo(3)))
+    handed = memoryview(first.answer(ASKER, memoryview(new_frame()), None)).cast("B")
+    assert second.answer(ASKER, memoryview(new_frame()), handed).shape == (1, 3, 256)
+    for stage, wrong in ((second, handed[:-4]), (second, None), (first, handed)):
+        with pytest.raises(FrameError):
+            stage.answer(ASKER, memoryview(new_frame()), wrong)
+
+
+def test_spoilt_frames_are_answered_or_refused(split_demo: Callable[[int], Path], fuzz_seconds: float) -> None:
+    target = pipeline_here(split_demo(2))
+    following = target._following
+    assert isinstance(following, StagesHere)
+    check_random_operations(target, seed=4, num_operations=12)
+    [stage], frames = following.stages, following.frames
+    end = time.monotonic() + fuzz_seconds
+    for number in itertools.count():
+        if number >= 10 and time.monotonic() > end:
+            break
+        random = Random(f"frame {number}")
+        at = random.randrange(len(frames))
+        spoilt = mutated(frames[at], random)
+        try:
+            with memory_limit(MAX_BYTES):
+                stage.answer(ASKER, memoryview(spoilt), None)
+        except ReaderEdgeError:
+            pass
+        except BaseException as error:
+            pytest.fail(f"frame {number}, {spoilt[:2000]!r}: {error!r}")

@@ -1,0 +1,113 @@
+"""A model in stages has the rows of the whole one, whatever happens to its cache, and to a stage."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from reader_edge_runtime import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
+from reader_edge_runtime.assembly import make_decoder
+from reader_edge_runtime.decoding.session import save_session
+from reader_edge_runtime.drafting.no_drafter import NoDrafter
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
+from reader_edge_runtime.errors import PackageError, ProviderError, SessionError
+from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
+from reader_edge_runtime.execution.pipeline.logged_cache import LoggedCache
+from reader_edge_runtime.execution.providers import open_target
+from reader_edge_runtime.measuring.width_probe import probe_width
+from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.package.pipeline_file import write_pipeline
+from reader_edge_runtime.target import Target
+from tests.random_operations import check_random_operations
+from tests.stages_here import StagesHere, assert_same_rows, pipeline_here
+
+Split = Callable[[int], Path]
+CONFIG = EngineConfig(threads=1, max_batch=3)
+
+
+def answers(target: Target) -> list[list[int]]:
+    """Of three prompts, one of them sampled."""
+    decoder = make_decoder(target, RetrievalDrafter(DraftConfig()).wait(), CONFIG)
+    configs = [GenerationConfig(max_tokens=20, sampling=SamplingConfig(temperature=0.8 * (i % 2))) for i in range(3)]
+    requests = [decoder.submit([5, 6, 7, 8 + i] * 3, config) for i, config in enumerate(configs)]
+    while any(request.is_running for request in requests):
+        decoder.step()
+    for request in requests:
+        if request.error is not None:
+            raise request.error
+    return [request.output_token_ids for request in requests]
+
+
+@pytest.mark.parametrize("is_native", [True, False], ids=["native", "defined"])
+@pytest.mark.parametrize("num_stages", [2, 3])
+def test_rows_have_the_bits_of_the_whole_model(
+    num_stages: int, is_native: bool, split_demo: Split, demo_folder: Path
+) -> None:
+    whole = HostTarget.open(ModelPackage.open(demo_folder), 1, is_native)
+    assert_same_rows(whole, pipeline_here(split_demo(num_stages), is_native), 12)
+
+
+def test_whatever_is_done_to_slots_leaves_what_a_prefill_leaves(split_demo: Split) -> None:
+    assert check_random_operations(pipeline_here(split_demo(3)), seed=1, num_operations=40) > 20
+
+
+def test_a_pass_of_any_width_has_the_same_bits(split_demo: Split) -> None:
+    report = probe_width(pipeline_here(split_demo(2)))
+    assert report.num_equal == report.num_rows > 0
+
+
+@pytest.mark.parametrize("num_until_lost", [1, 2, 9, 20])
+def test_answers_stay_what_they_are_where_stages_forget_everything(
+    num_until_lost: int, split_demo: Split, demo_folder: Path
+) -> None:
+    expected = answers(HostTarget.open(ModelPackage.open(demo_folder), 1))
+    assert answers(pipeline_here(split_demo(3), num_until_lost=num_until_lost)) == expected
+
+
+def test_a_pass_that_failed_leaves_nothing_unsaid(split_demo: Split, demo_folder: Path) -> None:
+    """What happened to the cache before it is not known to the stages: they are told everything anew."""
+    target = pipeline_here(split_demo(2))
+    following = target._following
+    assert isinstance(following, StagesHere)
+    through, failures = following.through, iter([None, None, KeyboardInterrupt(), None])
+
+    def interrupted(frame: bytes) -> memoryview:
+        if (failure := next(failures, None)) is not None:
+            raise failure
+        return through(frame)
+
+    following.through = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        answers(target)
+    assert answers(target) == answers(HostTarget.open(ModelPackage.open(demo_folder), 1))
+
+
+def test_a_commit_takes_no_frame_of_its_own(split_demo: Split) -> None:
+    target = pipeline_here(split_demo(2))
+    following = target._following
+    assert isinstance(following, StagesHere)
+    check_random_operations(target, seed=2, num_operations=5)
+    before = len(following.frames)
+    cache = target.new_cache(2, 16)
+    cache.swap(0, 1)
+    cache.copy(0, 1, 0)
+    assert len(following.frames) == before
+
+
+def test_sessions_of_pipelines_are_refused_in_one_sentence(split_demo: Split, tmp_path: Path) -> None:
+    decoder = make_decoder(pipeline_here(split_demo(2)), NoDrafter(), CONFIG)
+    assert isinstance(decoder.cache, LoggedCache)
+    with pytest.raises(SessionError, match="several boxes are not kept"):
+        save_session(decoder, tmp_path / "talk.res", bytes(32), [])
+
+
+def test_a_stage_alone_is_no_model(split_demo: Split) -> None:
+    with pytest.raises(ProviderError, match=r"is stage 1 of 2: give the folder above it"):
+        open_target(ModelPackage.open(split_demo(2) / "1"), CONFIG)
+
+
+def test_a_pipeline_of_other_stages_than_are_there_is_refused(split_demo: Split, tmp_path: Path) -> None:
+    (tmp_path / "2").symlink_to(split_demo(3) / "2")
+    write_pipeline(tmp_path, ["tcp://127.0.0.1:5551"])
+    with pytest.raises(PackageError, match="is not the last of 2 stages"):
+        ModelPackage.open(tmp_path)

@@ -1,0 +1,81 @@
+"""The stages of a model in this process, without any link, and whether their rows are those of the whole."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
+from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage
+from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarget, StageLostError
+from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.target import Pass, Target
+from tests.hybrid_states import path_to, random_tree
+
+ASKER = b"a" * 16
+
+
+class StagesHere:
+    """A `Following`. num_until_lost: frames until the stages have forgotten everything, once."""
+
+    facts: tuple[str, ...] = ()
+
+    def __init__(self, stages: Sequence[FollowingStage], num_until_lost: int = -1) -> None:
+        self.stages = stages
+        self.num_until_lost = num_until_lost
+        self.frames: list[bytes] = []
+
+    def through(self, frame: bytes) -> memoryview:
+        self.frames.append(frame)
+        self.num_until_lost -= 1
+        if self.num_until_lost == 0:
+            raise StageLostError("Stage 1 is gone.")
+        handed: memoryview | None = None
+        for stage in self.stages:
+            handed = memoryview(stage.answer(ASKER, memoryview(frame), handed)).cast("B")
+        assert handed is not None
+        return handed
+
+    def come_back(self) -> None:
+        for stage in self.stages:
+            stage.forget(ASKER)
+
+
+def open_stages(folder: Path, is_native: bool = True) -> list[HostStage]:
+    num_stages = len(ModelPackage.open(folder).addresses) + 1
+    return [HostStage.open(ModelPackage.open(folder / str(n)), 1, is_native) for n in range(1, num_stages + 1)]
+
+
+def pipeline_here(folder: Path, is_native: bool = True, num_until_lost: int = -1) -> PipelineTarget:
+    *first, last = open_stages(folder, is_native)
+    return PipelineTarget(last, StagesHere(list(map(FollowingStage, first)), num_until_lost))
+
+
+def assert_same_rows(whole: Target, piped: Target, num_passes: int, seed: int = 0) -> None:
+    """Random trees over ragged batches, paths accepted, slots swapped and copied, caches that grow."""
+    rng = np.random.default_rng(seed)
+    targets, caches = (whole, piped), (whole.new_cache(1, 16), piped.new_cache(1, 16))
+    for cache in caches:
+        cache.reserve(3, 16)
+    for number in range(num_passes):
+        first = int(rng.integers(3))
+        trees = [random_tree(rng, int(rng.integers(1, 18)), whole.manifest.vocab_size) for _ in range(first, 3)]
+        wanted = Pass(first, trees, [range(len(tree)) for tree in trees], wants_logits=True)
+        expected, found = (target.forward(cache, wanted) for target, cache in zip(targets, caches, strict=True))
+        for b, tree in enumerate(trees):
+            rows = slice(len(tree))
+            assert found.wanted_logits[b, rows].tobytes() == expected.wanted_logits[b, rows].tobytes(), (number, b)
+            assert found.top_ids[b, rows].tolist() == expected.top_ids[b, rows].tolist()
+        paths = [path_to(tree, int(rng.integers(len(tree)))) for tree in trees]
+        slot, other, length = map(int, rng.integers([3, 3, 9]))
+        for cache in caches:
+            for slot_of_path, path in enumerate(paths, first):
+                cache.commit(slot_of_path, path)
+            cache.swap(slot, other)
+            if slot != other:
+                cache.copy(slot, other, length)
+            if number == num_passes // 2:
+                cache.foresee(4)
+                cache.trim(slot)
+            for each in range(3):
+                cache.cut(each, 60)
