@@ -20,7 +20,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "runtime")]  # which MkDocs takes back onc
 
 from docs.field_table import field_table  # noqa: E402
 from reader_edge.cli import main  # noqa: E402
-from reader_edge_runtime.package import layer, manifest  # noqa: E402
+from reader_edge_runtime.package import layer, manifest, stage_part  # noqa: E402
 
 _HTTP = """# HTTP fields
 
@@ -108,7 +108,7 @@ def manifest_page() -> str:
     """The manifest's classes and the graph contract, from their docstrings."""
     contract = inspect.getdoc(manifest) or ""
     lines = ["# Package manifest", "", "`reader_edge.json` in a package's folder.", "", "```text", contract, "```", ""]
-    for kind in (manifest.Manifest, layer.Layer, manifest.FileEntry):
+    for kind in (manifest.Manifest, layer.Layer, stage_part.StagePart, manifest.FileEntry):
         lines += [f"## {kind.__name__}", "", "```text", inspect.getdoc(kind) or "", "```", ""]
         lines += ["| field | type | default |", "|---|---|---|", *_field_rows(kind), ""]
     return "\n".join(lines)

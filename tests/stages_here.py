@@ -1,6 +1,10 @@
-"""The stages of a model in this process, without any link, and whether their rows are those of the whole."""
+"""The stages of a model in this process without any link, or in one of their own, and whether their rows are right."""
 
-from collections.abc import Sequence
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +40,7 @@ class StagesHere:
         assert handed is not None
         return handed
 
-    def come_back(self) -> None:
+    def come_back(self, lost: StageLostError) -> None:
         for stage in self.stages:
             stage.forget(ASKER)
 
@@ -79,3 +83,23 @@ def assert_same_rows(whole: Target, piped: Target, num_passes: int, seed: int = 
                 cache.trim(slot)
             for each in range(3):
                 cache.cut(each, 60)
+
+
+def free_address() -> str:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{found.getsockname()[1]}"
+
+
+@contextmanager
+def stage_process(folder: Path, address: str, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """A stage that is served by the command."""
+    command = [sys.executable, "-m", "reader_edge", "stage", str(folder), "--listen", address, "--threads", "1"]
+    process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        assert "listens at" in process.stderr.readline()
+        yield process
+    finally:
+        process.kill()
+        process.communicate()

@@ -6,8 +6,6 @@ import click
 
 from reader_edge.terminal.command_help import helpful_command
 
-_UNITS = {"MB": 10**6, "GB": 10**9, "MIB": 1 << 20, "GIB": 1 << 30}
-
 
 @helpful_command("Cut a package into stages, for several boxes.", "reader-edge split package OUT --stages 2")
 @click.argument("package", type=click.Path(path_type=Path))
@@ -52,10 +50,9 @@ def split(package: Path, out: Path, stages: int | None, fit: str | None, address
 
 
 def _bytes(text: str) -> int:
-    number, unit = text.strip()[:-2], text.strip()[-2:].upper()
-    if text.strip()[-3:].upper() in _UNITS:
-        number, unit = text.strip()[:-3], text.strip()[-3:].upper()
-    try:
-        return int(float(number) * _UNITS[unit])
-    except (KeyError, ValueError, OverflowError):
-        raise click.UsageError(f"--fit takes sizes as 8GB,16GB, not {text!r:.40}.") from None
+    from reader_edge.terminal.sizes import parse_size
+
+    num_bytes = parse_size(text.strip())
+    if num_bytes is None:
+        raise click.UsageError(f"--fit takes sizes as 8GB,16GB, not {text!r:.40}.")
+    return num_bytes

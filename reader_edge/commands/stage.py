@@ -9,10 +9,14 @@ from reader_edge.commands import options
 from reader_edge.terminal.command_help import helpful_command
 
 
-@helpful_command("Serve a stage of a model over several boxes.", "reader-edge stage OUT/1 --listen tcp://127.0.0.1:5551")
+@helpful_command(
+    "Serve a stage of a model over several boxes.", "reader-edge stage OUT/1 --listen tcp://127.0.0.1:5551"
+)
 @click.argument("package", type=click.Path(path_type=Path))
 @click.option("--listen", required=True, help="Where the other boxes reach this one, as tcp://10.0.0.2:5551.")
-@click.option("--key", type=options.FILE, help="The pipeline.key of `split`; needed where other machines reach this one.")
+@click.option(
+    "--key", type=options.FILE, help="The pipeline.key of `split`; needed where other machines reach this one."
+)
 @options.threads
 @options.no_native
 @options.grouped(engine_config="EngineConfig")

@@ -113,9 +113,7 @@ def _write(
                 shutil.copyfile(whole.path(name), place / name)
                 files[name] = whole.manifest.files[name]
         manifest = whole.manifest
-        part = StagePart(
-            number, num_stages, layers.start, manifest.num_layers, graphs.width, whole.fingerprint().hex()
-        )
+        part = StagePart(number, num_stages, layers.start, manifest.num_layers, graphs.width, whole.fingerprint().hex())
         manifest = replace(
             manifest,
             num_layers=len(layers),

@@ -4,6 +4,7 @@ What hangs on neither tokens nor the KV cache, as masks and angles, is computed 
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import onnx_ir as ir
 
@@ -26,7 +27,7 @@ class StageGraphs:
         order = NodeOrder(model.graph, set(manifest.present_names()))
         positions = cuts(order, manifest)
         bounds = [0, *positions, order.num_nodes]
-        self.layer_bytes = [order.num_weight_bytes(*pair) for pair in zip(bounds[:-1], bounds[1:], strict=True)]
+        self.layer_bytes = [order.num_weight_bytes(*pair) for pair in pairwise(bounds)]
         if len(self.layer_bytes) != manifest.num_layers:
             raise ExportError(f"The graph has {len(self.layer_bytes)} layers that can be told apart: it is not split.")
         tokens = _of_tokens(model.graph)

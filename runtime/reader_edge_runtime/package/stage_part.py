@@ -1,9 +1,9 @@
 """A stage: some layers of a model that several boxes run, as a package of its own.
 
-Its graph follows the contract of `manifest`, but for this (E numbers of the residual stream, which alone crosses a cut):
+Its graph follows the contract of `manifest`, but for this (E: size of the residual stream, which alone crosses a cut):
 
     hidden_in   float32 (B, N, E)  in the place of input_ids, in every stage but the first
-    hidden_out  float32 (B, N, E)  in the place of logits, best successors and hidden states, in every stage but the last
+    hidden_out  float32 (B, N, E)  in the place of all that tells of answers, in every stage but the last
 
 Inputs that none of its layers reads are left out. Its layers are numbered from 0, and its KV cache is theirs alone.
 """
@@ -16,7 +16,13 @@ HANDED_IN, HANDED_OUT = "hidden_in", "hidden_out"
 MAX_STAGES = 64
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
-_MOST = {"number": MAX_STAGES, "num_stages": MAX_STAGES, "first_layer": 4096, "num_model_layers": 4096, "width": 1 << 16}
+_MOST = {
+    "number": MAX_STAGES,
+    "num_stages": MAX_STAGES,
+    "first_layer": 4096,
+    "num_model_layers": 4096,
+    "width": 1 << 16,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,9 @@ class FollowedCache(HostCache):
     def take_lengths(self, lengths: Sequence[int]) -> None:
         """Have so many committed rows in each slot. Raises FrameError."""
         if len(lengths) != self.num_slots or max(lengths) > self.capacity:
-            raise FrameError(f"A frame is of {len(lengths)} slots, or of more rows than a cache of {self.num_slots} has.")
+            raise FrameError(
+                f"A frame is of {len(lengths)} slots, or of more rows than a cache of {self.num_slots} has."
+            )
         self.lengths[:] = lengths
 
     def _follow_slot(self, kind: int, slot: int, *numbers: int) -> None:

@@ -24,8 +24,9 @@ class FollowingStage:
     def answer(self, asker: bytes, data: memoryview, handed: memoryview | None) -> Float32Array:
         """What this stage makes of a frame, float32 (B, N, E).
 
-        handed: what the stage before made of it; None in the first. Raises FrameError for what does not fit, ConfigError
-        where memory is short, or ProviderError; after any of them nothing is known of the cache any more.
+        handed: what the stage before made of it; None in the first.
+        Raises FrameError for what does not fit, ConfigError where memory is short, or ProviderError; after any of them
+        nothing is known of the cache any more.
         """
         frame = PassFrame.unpacked(data)
         key = asker, frame.cache

@@ -4,6 +4,7 @@ All boxes of a pipeline have one key. Whoever has it may ask and may answer; oth
 """
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import zmq
 import zmq.utils.z85
@@ -15,7 +16,7 @@ from reader_edge_runtime.package.pipeline_file import is_loopback
 _HEARTBEAT_MS, _SILENT_MS = 1000, 2500  # a silent box is noticed within their sum
 _MAX_WAITING = 64  # messages on a link
 
-Socket = zmq.Socket[bytes]
+Socket: TypeAlias = zmq.Socket
 
 
 class Links:
@@ -23,6 +24,7 @@ class Links:
 
     def __init__(self, key: bytes | None) -> None:
         self._context = zmq.Context()
+        self._sockets: list[Socket] = []
         self._authenticator: ThreadAuthenticator | None = None
         self._secret = None if key is None else zmq.utils.z85.encode(key)
         self._public = None if self._secret is None else zmq.curve_public(self._secret)
@@ -53,9 +55,11 @@ class Links:
         return socket
 
     def close(self) -> None:
+        for socket in self._sockets:
+            socket.close(linger=0)
         if self._authenticator is not None:
             self._authenticator.stop()
-        self._context.destroy(linger=0)
+        self._context.term()
 
     def _check(self, address: str) -> None:
         if self._secret is None and not is_loopback(address):
@@ -66,6 +70,7 @@ class Links:
 
     def _socket(self, kind: int, max_bytes: int) -> Socket:
         socket = self._context.socket(kind)
+        self._sockets.append(socket)
         socket.setsockopt(zmq.MAXMSGSIZE, max_bytes)  # found before memory is taken
         socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _SILENT_MS)

@@ -63,7 +63,7 @@ class PassFrame(NamedTuple):
         """Raises FrameError, for whatever is wrong with it."""
         reader = _Reader(data)
         cache, num_steps, num_lengths, num_trees, first_slot, min_rows, zero = reader.take(_HEADER)
-        if not (num_steps <= _MAX_STEPS and 0 < num_lengths <= MAX_SLOTS and 0 < num_trees and 0 < min_rows):
+        if num_steps > _MAX_STEPS or not 0 < num_lengths <= MAX_SLOTS or not num_trees or not min_rows:
             raise FrameError("A frame has no trees or slots, or more than it may have.")
         if zero or first_slot + num_trees > num_lengths or min_rows > MAX_NODES:
             raise FrameError(f"A frame has {num_trees} trees from slot {first_slot} on of {num_lengths}.")

@@ -41,8 +41,8 @@ class Following(Protocol):
         """
         ...
 
-    def come_back(self) -> None:
-        """Reach all of them again, of which one was lost. Raises StageLostError, one sentence that names it."""
+    def come_back(self, lost: StageLostError) -> None:
+        """Reach all of them again, after one was lost. Raises StageLostError, one sentence that names it."""
         ...
 
 
@@ -81,8 +81,8 @@ class PipelineTarget:
         cache.extend(wanted.first_slot, len(wanted.trees), pass_width(wanted.trees, self.min_rows))
         try:
             handed = self._handed(cache, wanted)
-        except StageLostError:
-            self._following.come_back()
+        except StageLostError as lost:
+            self._following.come_back(lost)
             handed = self._handed(cache, wanted)
         said = self._last.forward(cache, wanted, self.min_rows, handed)
         cache.note_pass(wanted.first_slot, wanted.trees)

@@ -45,7 +45,7 @@ class Ring:
         self._last = last
         self._addresses = list(addresses)
         self._key = key
-        self._asker = b""
+        self._asker = secrets.token_bytes(16)
         self._number = 0
         self._links: Links | None = None
         self._sockets: list[Socket] = []
@@ -63,37 +63,34 @@ class Ring:
                 [Head(PASS, self._asker, self._number).packed(), frame], zmq.DONTWAIT, copy=False
             )
             ends_at = time.monotonic() + self.pass_s
-            while True:
-                head, data = self._heard(ends_at)
-                if head.number == self._number:
-                    return data
+            return self._heard(ends_at)
         except zmq.Again:
             raise StageLostError(f"{self._name(0)} takes nothing more: start it again.") from None
 
-    def come_back(self) -> None:
+    def come_back(self, lost: StageLostError) -> None:
+        self._warn(f"{lost} Answers wait for it {self.patience_s:.0f} s.")
         ends_at = time.monotonic() + self.patience_s
         while True:
             try:
-                self._meet(min(time.monotonic() + ANSWER_S, ends_at))
-            except StageLostError as error:
+                return self._meet(min(time.monotonic() + ANSWER_S, ends_at))
+            except StageLostError:
                 if time.monotonic() >= ends_at:
                     raise
-                self._warn(f"{error} Waiting for it.")
-            else:
-                return
 
     def close(self) -> None:
-        for socket in (*self._monitors, *self._sockets):
-            socket.close()
+        for socket in self._sockets:
+            socket.disable_monitor()
+        for monitor in self._monitors:
+            monitor.close(linger=0)
         self._sockets, self._monitors = [], []
         if self._links is not None:
             self._links.close()
             self._links = None
 
     def _meet(self, ends_at: float) -> None:
-        """Connect to all stages anew, under a new name, and compare what they say."""
+        """Connect to all stages anew, which forget what they had of here, and compare what they say."""
         self.close()
-        self._asker, self._links = secrets.token_bytes(16), Links(self._key)
+        self._links = Links(self._key)
         try:
             found = self._greeted(self._links, ends_at)
         except ProviderError:
@@ -126,8 +123,8 @@ class Ring:
             found[address] = facts
         return found
 
-    def _heard(self, ends_at: float) -> tuple[Head, memoryview]:
-        """The next result. Raises what became of the pass instead."""
+    def _heard(self, ends_at: float) -> memoryview:
+        """What the last of the stages hands on of this pass. Raises what became of it instead."""
         poller = zmq.Poller()
         for socket in (*self._sockets, *self._monitors):
             poller.register(socket, zmq.POLLIN)
@@ -135,16 +132,16 @@ class Ring:
             ready = dict(poller.poll(max(0, int(1000 * (ends_at - time.monotonic())))))
             if not ready:
                 raise StageLostError(
-                    f"No stage handed a pass on within {self.pass_s:.0f} s, though all of them are there: see what they "
-                    "tell, and whether each reaches the next."
+                    f"No stage handed a pass on within {self.pass_s:.0f} s, though all of them are there: see what "
+                    "they tell, and whether each reaches the next."
                 )
             for index, socket in enumerate(self._sockets):
                 if socket in ready:
                     head, data = _message(parts_of(socket))
-                    if head.what == FAULT and head.asker == self._asker:
+                    if head == (FAULT, self._asker, self._number):
                         raise self._fault(index, read_greeting(data))
-                    if head.what == RESULT and head.asker == self._asker:
-                        return head, data
+                    if head == (RESULT, self._asker, self._number):
+                        return data
             for index, monitor in enumerate(self._monitors):
                 if monitor in ready:
                     recv_monitor_message(monitor)

@@ -68,7 +68,9 @@ class StageServer:
                 self._pass(head, rest)
         except ReaderEdgeError as error:
             self._tell(str(error))
-            told = packed_greeting({"fault": str(error)[:500], "is lost": "yes" if isinstance(error, FrameError) else ""})
+            told = packed_greeting(
+                {"fault": str(error)[:500], "is lost": "yes" if isinstance(error, FrameError) else ""}
+            )
             asker = self._askers.get(head.asker)
             self._send([asker.peer if asker else peer, head._replace(what=FAULT).packed(), told])
 

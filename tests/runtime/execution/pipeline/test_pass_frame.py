@@ -26,7 +26,9 @@ STEPS = [CacheStep(NEW, (), (2, 16)), CacheStep(MOVE, (9, 4), (0, 4, 5, 6))]
 FRAME = PassFrame(3, STEPS, (9, 4), Pass(0, [TREE, DraftTree.root(9)], [range(3), range(1)]), 1)
 
 
-def new_frame(*steps: CacheStep, lengths: tuple[int, ...] = (0, 0), tree: DraftTree = TREE, first_slot: int = 0) -> bytes:
+def new_frame(
+    *steps: CacheStep, lengths: tuple[int, ...] = (0, 0), tree: DraftTree = TREE, first_slot: int = 0
+) -> bytes:
     new = CacheStep(NEW, (), (2, 16))
     return PassFrame(1, [new, *steps], lengths, Pass(first_slot, [tree], [range(1)]), 1).packed()
 

@@ -1,0 +1,142 @@
+"""A package in stages has the bits of the whole one, layers go where there is room, and what cannot be cut is refused."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from gguf import GGMLQuantizationType as Kind
+
+from reader_edge_export import ExportOptions, export_model
+from reader_edge_export.split.split_package import split_package
+from reader_edge_export.split.stage_ranges import ranges, stage_ends
+from reader_edge_runtime.errors import ExportError, ManifestError, PackageError
+from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
+from reader_edge_runtime.package.manifest import MANIFEST_NAME, TOKENIZER_NAME
+from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.package.pipeline_file import KEY_NAME, read_key
+from tests.export.gguf_models import build_source, write_model
+from tests.stages_here import assert_same_rows, pipeline_here
+from tests.tiny_models import build_tiny_model
+
+FORMS = [  # model, precision, attention, cache
+    ("llama", "int8", "exact", "int8"),
+    ("gemma2", "int8", "exact", "int8"),
+    ("qwen2", "int4", "exact", None),
+    ("gpt2", "fp32", "exact", None),
+    ("gemma3_text", "fp32", "exact", None),
+    ("gemma2", "fp32", "exact", "fp16"),
+    ("phi", "int8", "exact", None),
+    ("qwen3_moe", "int4", "exact", None),
+    ("gemma4_text-experts", "int8", "exact", None),
+    ("cohere2", "int8", "exact", None),
+    ("granite", "int8", "exact", None),
+]
+Exported = Callable[..., Path]
+GB = 10**9
+
+
+def assert_same_bits(package: Path, out: Path, num_stages: int) -> None:
+    split_package(package, out, num_stages)
+    for is_native in (True, False):
+        whole = HostTarget.open(ModelPackage.open(package), 1, is_native)
+        assert_same_rows(whole, pipeline_here(out, is_native), 6)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: "-".join(map(str, form)))
+def test_all_rows_have_the_bits_of_the_whole_package(
+    form: tuple[str, str, str, str | None], exported: Exported, tmp_path: Path
+) -> None:
+    assert_same_bits(exported(*form, is_checked=False), tmp_path / "out", 2)
+
+
+def test_matrices_that_stay_as_they_are_have_their_bits_too(tmp_path: Path) -> None:
+    changes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3}
+    model = build_source("llama", tmp_path / "source", **changes)
+    file = write_model(model, tmp_path / "source", tmp_path / "model.gguf", Kind.Q4_K)
+    export_model(file, tmp_path / "package", ExportOptions("keep", check="none"))
+    assert_same_bits(tmp_path / "package", tmp_path / "out", 3)
+
+
+@pytest.mark.parametrize(
+    ("form", "sentence"),
+    [
+        (("lfm2", "int8", "exact"), "has recurrent layers"),
+        (("gemma4_text", "int8", "exact", "int8"), "read the KV cache of others"),
+        (("llama", "fp16", "exact"), "is made for other engines or devices|is in fp16"),
+    ],
+)
+def test_what_cannot_be_cut_is_refused_in_one_sentence(
+    form: tuple[str, ...], sentence: str, exported: Exported, tmp_path: Path
+) -> None:
+    with pytest.raises(ExportError, match=sentence):
+        split_package(exported(*form, is_checked=False), tmp_path / "out", 2)
+    assert not list(tmp_path.iterdir())
+
+
+def test_each_stage_is_a_package_and_the_last_one_has_the_texts(exported: Exported, tmp_path: Path) -> None:
+    package, out = exported("llama", "int8", "exact", is_checked=False), tmp_path / "out"
+    report = split_package(package, out, 2, addresses=["tcp://10.0.0.2:5551"])
+    stages = [ModelPackage.open(out / name) for name in ("1", "2")]
+    for stage, manifest in zip(stages, report.manifests, strict=True):
+        stage.check_files()
+        assert stage.manifest == manifest
+        assert (manifest.num_layers, manifest.state_ids) == (1, ())
+        assert manifest.stage is not None
+        assert manifest.stage.whole == ModelPackage.open(package).fingerprint().hex()
+    assert [TOKENIZER_NAME in stage.manifest.files for stage in stages] == [False, True]
+    opened = ModelPackage.open(out)
+    assert (opened.folder, opened.addresses) == (out / "2", ("tcp://10.0.0.2:5551",))
+    assert opened.key_path == out / KEY_NAME
+    assert len(read_key(out / KEY_NAME)) == 32
+    (out / KEY_NAME).chmod(0o644)
+    with pytest.raises(PackageError, match="may be read by others"):
+        read_key(out / KEY_NAME)
+    with pytest.raises(ExportError, match="is a stage itself"):
+        split_package(out / "1", tmp_path / "again", 2)
+    with pytest.raises(ExportError, match="exists already"):
+        split_package(package, out, 2)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field"),
+    [
+        ('"number": 1', '"number": 3', "number"),
+        ('"first_layer": 0', '"first_layer": 1', "first_layer"),
+        ('"num_model_layers": 2', '"num_model_layers": 1', "num_model_layers"),
+        ('"width": 64', '"width": 1e9', "width"),
+        ('"whole": "', '"whole": "x', "whole"),
+    ],
+)
+def test_a_manifest_with_an_unusable_stage_is_refused(
+    old: str, new: str, field: str, exported: Exported, tmp_path: Path
+) -> None:
+    split_package(exported("llama", "int8", "exact", is_checked=False), tmp_path / "out", 2)
+    path = tmp_path / "out" / "1" / MANIFEST_NAME
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(ManifestError, match=f"is a stage with an unusable {field}"):
+        ModelPackage.open(path.parent)
+
+
+def test_the_fullest_box_is_as_empty_as_can_be() -> None:
+    assert ranges(stage_ends([1, 1, 1, 1, 4], 2)) == [range(4), range(4, 5)]
+    assert stage_ends([2, 1, 1, 1, 1, 2], 3) == [2, 4, 6]
+    assert stage_ends([GB] * 9, 2, [3 * GB, 8 * GB]) == [2, 9]
+    assert stage_ends([GB] * 9, 2, [8 * GB, 3 * GB]) == [7, 9]
+
+
+def test_a_model_that_fits_nowhere_is_told_what_it_needs(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"stage 2 needs 4\.27 GB where its box has 4\.00 GB"):
+        stage_ends([GB] * 8, 2, [GB * 100 // 25, GB * 4])
+    with pytest.raises(ExportError, match="A model of 3 layers has no 4 stages: give 2 to 3"):
+        stage_ends([GB] * 3, 4)
+
+
+def test_a_deep_model_is_cut_where_its_weights_are_halved(tmp_path: Path) -> None:
+    source = build_tiny_model("llama", tmp_path / "source", num_hidden_layers=6, tie_word_embeddings=False)
+    export_model(source, tmp_path / "package", ExportOptions("int8", check="none"))
+    assert_same_bits(tmp_path / "package", tmp_path / "out", 3)
+    sizes = [ModelPackage.open(tmp_path / "out" / name).manifest.num_layers for name in "123"]
+    assert sum(sizes) == 6
+    assert min(sizes) >= 1

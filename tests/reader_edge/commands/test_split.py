@@ -1,0 +1,85 @@
+"""`reader-edge split` and `stage`: a model over several processes answers, and is proved, as any other."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from reader_edge.cli import main
+from reader_edge_runtime.package.pipeline_file import KEY_NAME
+from tests.stages_here import free_address, stage_process
+
+pytest.importorskip("onnx_ir", reason="the extra 'export' is not installed")
+
+
+def split(runner: CliRunner, demo_folder: Path, out: Path, *arguments: str) -> None:
+    done = runner.invoke(main, ["split", str(demo_folder), str(out), *arguments])
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == str(out)
+
+
+def test_a_model_over_two_processes_keeps_its_promise(runner: CliRunner, demo_folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("zmq", reason="the extra 'pipeline' is not installed")
+    address, out = free_address(), tmp_path / "out"
+    split(runner, demo_folder, out, "--stages", "2", "--at", address)
+    with stage_process(out / "1", address, "--key", str(out / KEY_NAME)):
+        ask = ["-p", "# tar\n", "-n", "30", "--threads", "1", "--no-calibrate"]
+        said, expected = (runner.invoke(main, ["run", str(model), *ask]) for model in (out, demo_folder))
+        assert (said.exit_code, said.stdout) == (0, expected.stdout), said.stderr
+        proof = runner.invoke(main, ["verify", str(out), "--minutes", "0.2", "--threads", "1", "--json"])
+        assert proof.exit_code == 0, proof.stderr
+        report = json.loads(proof.stdout)
+        assert report["divergences"] == 0
+        kept = runner.invoke(main, ["run", str(out), *ask, "--session", str(tmp_path / "talk.res")])
+        assert (kept.exit_code, "several boxes are not kept" in kept.stderr) == (1, True)
+
+
+def test_a_stage_that_nobody_serves_is_named(
+    runner: CliRunner, demo_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("zmq", reason="the extra 'pipeline' is not installed")
+    monkeypatch.setattr("reader_edge_runtime.execution.pipeline.ring.ANSWER_S", 0.2)
+    address = free_address()
+    split(runner, demo_folder, tmp_path / "out", "--fit", "8GB,300MB", "--at", address)
+    told = runner.invoke(main, ["run", str(tmp_path / "out"), "-p", "# tar"])
+    assert (told.exit_code, told.stdout) == (1, "")
+    assert f"Stage 1 at {address} does not answer: start `reader-edge stage` there" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "--stages N, or --fit"),
+        (["--stages", "3", "--fit", "1GB,1GB"], "--stages 3 and --fit with 2 boxes differ"),
+        (["--fit", "1GB,many"], "--fit takes sizes as 8GB,16GB, not 'many'"),
+    ],
+)
+def test_wrong_usage_is_told(
+    arguments: list[str], sentence: str, runner: CliRunner, demo_folder: Path, tmp_path: Path
+) -> None:
+    told = runner.invoke(main, ["split", str(demo_folder), str(tmp_path / "out"), *arguments])
+    assert (told.exit_code, sentence in told.stderr) == (2, True), told.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--stages", "9"], "A model of 8 layers has no 9 stages: give 2 to 8"),
+        (["--fit", "260MB,1GB"], "The model does not fit: stage"),
+        (["--stages", "2", "--at", "10.0.0.2"], "'10.0.0.2' is no address of a stage: give tcp://HOST:PORT"),
+        (["--stages", "3", "--at", "tcp://a:1"], "3 stages have 2 addresses"),
+    ],
+)
+def test_a_split_that_cannot_be_leaves_nothing(
+    arguments: list[str], sentence: str, runner: CliRunner, demo_folder: Path, tmp_path: Path
+) -> None:
+    told = runner.invoke(main, ["split", str(demo_folder), str(tmp_path / "out"), *arguments])
+    assert (told.exit_code, sentence in told.stderr) == (1, True), told.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_no_stage_is_not_served(runner: CliRunner, demo_folder: Path) -> None:
+    pytest.importorskip("zmq", reason="the extra 'pipeline' is not installed")
+    told = runner.invoke(main, ["stage", str(demo_folder), "--listen", free_address()])
+    assert (told.exit_code, "is no stage: serve the others that `reader-edge split` wrote" in told.stderr) == (1, True)
