@@ -32,17 +32,18 @@ def cut_graph(model: ir.Model, manifest: Manifest, max_part_bytes: int) -> list[
     """The parts of a package's graph, in turn: each has as many layers as so many bytes of weights allow, or one."""
     order = NodeOrder(model.graph, set(manifest.present_names()))
     starts = [0]
-    for cut, end in pairwise([*cuts(order, manifest), order.num_nodes]):
+    cuts = [min(positions, key=order.num_live.__getitem__) for positions in gaps(order, manifest)]
+    for cut, end in pairwise([*cuts, order.num_nodes]):
         if order.num_weight_bytes(starts[-1], end) > max_part_bytes:
             starts.append(cut)
     return [_part(model, order, start, end) for start, end in pairwise([*starts, order.num_nodes])]
 
 
-def cuts(order: "NodeOrder", manifest: Manifest) -> list[int]:
-    """Positions between one layer's attention or recurrence and the next, each where the fewest values cross."""
+def gaps(order: "NodeOrder", manifest: Manifest) -> list[range]:
+    """Positions between one layer's attention or recurrence and the next, in turn."""
     spans = sorted([*map(order.span, _kept_names(manifest)), *_sharing_spans(order, manifest)])
-    between = [range(last + 1, first + 1) for (_, last), (first, _) in pairwise(spans)]
-    return [min(positions, key=order.num_live.__getitem__) for positions in between if positions]
+    between = (range(last + 1, first + 1) for (_, last), (first, _) in pairwise(spans))
+    return [positions for positions in between if positions]
 
 
 def _sharing_spans(order: "NodeOrder", manifest: Manifest) -> Iterator[tuple[int, int]]:

@@ -101,7 +101,7 @@ def _write(
     from reader_edge_export.split.stage_graphs import StageGraphs
 
     graphs = StageGraphs(ir.load(whole.path(GRAPH_NAME)), whole.manifest)
-    ends = stage_ends(graphs.layer_bytes, num_stages, box_bytes)
+    ends = stage_ends(graphs.layer_bytes, num_stages, box_bytes, graphs.ends)
     advance = stages.share(sum(graphs.layer_bytes))
     manifests = []
     for number, layers in enumerate(ranges(ends), 1):

@@ -1,6 +1,9 @@
 """The graphs of stages: cut where the residual stream is all that crosses.
 
 What hangs on neither tokens nor the KV cache, as masks and angles, is computed again in every stage that reads it.
+Bits stay what they are where ONNX Runtime joins the same operators: it joins a sum with the LayerNormalization behind it,
+unless the graph reports that sum. So states of layers stay outputs, which nobody asks for, and a cut comes between the
+two only where the whole graph reports the sum.
 """
 
 from collections.abc import Sequence
@@ -8,24 +11,28 @@ from itertools import pairwise
 
 import onnx_ir as ir
 
-from reader_edge_export.onnx_graph.graph_parts import NodeOrder, cuts
+from reader_edge_export.onnx_graph.graph_parts import NodeOrder, gaps
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.package.stage_part import HANDED_IN, HANDED_OUT
+
+_STATE = "layer_state."
+_JOINED = "LayerNormalization"
 
 
 class StageGraphs:
     """layer_bytes: of the weights that each layer reads; the embeddings count for the first, the head for the last.
 
-    width: numbers of the residual stream.
+    ends: layers that a stage may have behind its last one. width: numbers of the residual stream.
     """
 
     def __init__(self, model: ir.Model, manifest: Manifest) -> None:
         """Raises ExportError where more than one value crosses between two layers."""
         self._model = model
         self._manifest = manifest
+        _take_sizes_of_positions(model.graph)
         order = NodeOrder(model.graph, set(manifest.present_names()))
-        positions = cuts(order, manifest)
+        positions = [_last_lean(order, gap) for gap in gaps(order, manifest)]
         bounds = [0, *positions, order.num_nodes]
         self.layer_bytes = [order.num_weight_bytes(*pair) for pair in pairwise(bounds)]
         if len(self.layer_bytes) != manifest.num_layers:
@@ -34,6 +41,11 @@ class StageGraphs:
         self._crossing = [
             _single([value for value in order.live(position) if value in tokens], layer)
             for layer, position in enumerate(positions, 1)
+        ]
+        self.ends = [
+            layer
+            for layer, value in enumerate(self._crossing, 1)
+            if value in model.graph.outputs or all(node.op_type != _JOINED for node, _ in value.uses())
         ]
         self.width = _width(self._crossing, manifest)
 
@@ -47,8 +59,9 @@ class StageGraphs:
         ends = {str(value.name): value for value in graph.outputs}
         others = [value for name, value in entries.items() if not name.startswith("past_") and name != "input_ids"]
         first = entries["input_ids"] if is_first else self._crossing[layers.start - 1]
-        answers = [value for name, value in ends.items() if not name.startswith(("present_", "layer_state."))]
+        answers = [value for name, value in ends.items() if not name.startswith(("present_", _STATE))]
         results = answers if is_last else [self._crossing[layers.stop - 1]]
+        results += [value for name, value in ends.items() if self._is_state_of(name, layers) and value not in results]
         cut = ir.convenience.extract(
             graph, [first, *others, *(entries[name] for name in past)], [*results, *(ends[name] for name in present)]
         )
@@ -61,6 +74,14 @@ class StageGraphs:
         stage.metadata_props.update(self._model.metadata_props)
         return stage
 
+    def _is_state_of(self, name: str, layers: range) -> bool:
+        """Whether an output is a state that these layers make; number i enters layer i."""
+        if not name.startswith(_STATE):
+            return False
+        number, num_layers = int(name.removeprefix(_STATE)), self._manifest.num_layers
+        first = layers.start + 1 if layers.start else 0
+        return first <= number <= (num_layers + 1 if layers.stop == num_layers else layers.stop)
+
     def _name(self, graph: ir.Graph, layers: range, entry: ir.Value | None, result: ir.Value | None) -> None:
         for value in (*graph.inputs, *graph.outputs):
             stem, _, number = str(value.name).rpartition(".")
@@ -69,6 +90,21 @@ class StageGraphs:
         for value, name in ((entry, HANDED_IN), (result, HANDED_OUT)):
             if value is not None:
                 value.name, value.dtype, value.shape = name, ir.DataType.FLOAT, ir.Shape(("B", "N", self.width))
+
+
+def _take_sizes_of_positions(graph: ir.Graph) -> None:
+    """Sizes that are those of the tokens are those of their positions, which every stage has."""
+    tokens, positions = (
+        [value for value in graph.inputs if value.name == name] for name in ("input_ids", "position_ids")
+    )
+    for node, index in list(tokens[0].uses()):
+        if node.op_type == "Shape":
+            node.replace_input_with(index, positions[0])
+
+
+def _last_lean(order: NodeOrder, gap: range) -> int:
+    """Of positions between two layers' attention, the last one where the fewest values cross: behind a whole layer."""
+    return min(reversed(gap), key=order.num_live.__getitem__)
 
 
 def _of_tokens(graph: ir.Graph) -> set[ir.Value]:
