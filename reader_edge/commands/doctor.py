@@ -73,8 +73,12 @@ def _folder(model: str | None) -> "tuple[Path, list[Finding]]":
     from reader_edge.model_source import bundled_demo, find_stored
     from reader_edge_runtime.examination.finding import Finding, Severity
     from reader_edge_runtime.package.manifest import MANIFEST_NAME
+    from reader_edge_runtime.package.pipeline_file import PIPELINE_NAME
 
     path = find_stored(model)
+    if (path / PIPELINE_NAME).exists():
+        found = f"'{path}' is a model over several boxes; the bundled demo is looked at in its place."
+        return bundled_demo(), [Finding("model", Severity.NOTE, found, "`reader-edge verify` tries all its boxes.")]
     if path.is_dir() and ((path / MANIFEST_NAME).exists() or (path / MANIFEST_NAME).is_symlink()):
         return path, []
     found = f"'{path}' is not exported yet; the bundled demo is looked at in its place."

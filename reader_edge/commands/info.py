@@ -36,7 +36,7 @@ def info(model: str | None, as_json: bool) -> None:
     from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
     from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
     from reader_edge_runtime.errors import PackageError
-    from reader_edge_runtime.package.manifest import MANIFEST_NAME
+    from reader_edge_runtime.package.manifest import MANIFEST_NAME, TOKENIZER_NAME
     from reader_edge_runtime.package.model_package import ModelPackage
     from reader_edge_runtime.text.tokenizer import Tokenizer
 
@@ -54,7 +54,9 @@ def info(model: str | None, as_json: bool) -> None:
     with byte_progress("Checking the model") as on_progress:
         package.check_files(on_progress)
     own_answers = OwnAnswers.of_package(package)
-    table = SuccessorTable.of_package(package, Tokenizer.open(package).fingerprint())
+    table = None
+    if TOKENIZER_NAME in package.manifest.files:  # all but the first stages of a pipeline
+        table = SuccessorTable.of_package(package, Tokenizer.open(package).fingerprint())
     if not as_json:
         width = package.manifest.hidden_size
         states = f"{width} numbers a token, which a trained head reads"
@@ -80,6 +82,14 @@ def info(model: str | None, as_json: bool) -> None:
     click.echo(json.dumps(fields))
 
 
+def _told_layers(manifest: "Manifest") -> str:
+    part = manifest.stage
+    if part is None:
+        return str(manifest.num_layers)
+    last = part.first_layer + manifest.num_layers - 1
+    return f"{part.first_layer} to {last} of {part.num_model_layers}: stage {part.number} of {part.num_stages}"
+
+
 def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
     from reader_edge.terminal.checks import check_pairs, kept_pairs
     from reader_edge.terminal.sizes import readable_size
@@ -96,7 +106,7 @@ def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
         ("source", manifest.source_name),
         ("fingerprint", manifest.source_fingerprint),
         ("architecture", manifest.architecture),
-        ("layers", str(manifest.num_layers)),
+        ("layers", _told_layers(manifest)),
         *_expert_pairs(manifest.num_experts, manifest.num_experts_per_token),
         ("attention heads", f"{manifest.num_heads}, {kv_heads} for keys and values"),
         ("head size", head_sizes),

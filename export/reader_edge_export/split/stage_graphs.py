@@ -1,9 +1,9 @@
 """The graphs of stages: cut where the residual stream is all that crosses.
 
 What hangs on neither tokens nor the KV cache, as masks and angles, is computed again in every stage that reads it.
-Bits stay what they are where ONNX Runtime joins the same operators: it joins a sum with the LayerNormalization behind it,
-unless the graph reports that sum. So states of layers stay outputs, which nobody asks for, and a cut comes between the
-two only where the whole graph reports the sum.
+Bits stay what they are where ONNX Runtime joins the same operators: it joins a sum with the LayerNormalization behind
+it, unless the graph reports that sum. So states of layers stay outputs, which nobody asks for, and a cut comes between
+the two only where the whole graph reports the sum.
 """
 
 from collections.abc import Sequence

@@ -138,7 +138,7 @@ def test_a_model_that_fits_nowhere_is_told_what_it_needs(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_a_deep_model_is_cut_where_no_bit_changes(name: str, tmp_path: Path) -> None:
-    """A sum that nobody reports is joined with the LayerNormalization behind it, as GPT-2 has it: no cut comes between."""
+    """No cut comes between a sum that nobody reports and the LayerNormalization that GPT-2 has behind it."""
     depth = {"n_layer": 6} if name == "gpt2" else {"num_hidden_layers": 6}
     source = build_tiny_model(name, tmp_path / "source", **depth)
     export_model(source, tmp_path / "package", ExportOptions("fp32", check="none"))

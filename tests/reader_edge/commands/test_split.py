@@ -30,7 +30,7 @@ def test_a_model_over_two_processes_keeps_its_promise(runner: CliRunner, demo_fo
         proof = runner.invoke(main, ["verify", str(out), "--minutes", "0.2", "--threads", "1", "--json"])
         assert proof.exit_code == 0, proof.stderr
         report = json.loads(proof.stdout)
-        assert report["divergences"] == 0
+        assert report["divergences"] == 0 < report["tokens_compared"]
         kept = runner.invoke(main, ["run", str(out), *ask, "--session", str(tmp_path / "talk.res")])
         assert (kept.exit_code, "several boxes are not kept" in kept.stderr) == (1, True)
 
@@ -42,6 +42,9 @@ def test_a_stage_that_nobody_serves_is_named(
     monkeypatch.setattr("reader_edge_runtime.execution.pipeline.ring.ANSWER_S", 0.2)
     address = free_address()
     split(runner, demo_folder, tmp_path / "out", "--fit", "8GB,300MB", "--at", address)
+    for name, layers in (("1", "0 to 6 of 8: stage 1 of 2"), ("2", "7 to 7 of 8: stage 2 of 2")):
+        shown = runner.invoke(main, ["info", str(tmp_path / "out" / name)])
+        assert (shown.exit_code, layers in shown.stdout) == (0, True), shown.output
     told = runner.invoke(main, ["run", str(tmp_path / "out"), "-p", "# tar"])
     assert (told.exit_code, told.stdout) == (1, "")
     assert f"Stage 1 at {address} does not answer: start `reader-edge stage` there" in told.stderr
