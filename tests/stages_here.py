@@ -36,7 +36,7 @@ class StagesHere:
             raise StageLostError("Stage 1 is gone.")
         handed: memoryview | None = None
         for stage in self.stages:
-            handed = memoryview(stage.answer(ASKER, memoryview(frame), handed)).cast("B")
+            handed = stage.answer(ASKER, memoryview(frame), handed).data.cast("B")
         assert handed is not None
         return handed
 

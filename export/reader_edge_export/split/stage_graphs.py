@@ -87,9 +87,9 @@ class StageGraphs:
             stem, _, number = str(value.name).rpartition(".")
             if stem.startswith(("past_", "present_")):
                 value.name = f"{stem}.{int(number) - layers.start}"
-        for value, name in ((entry, HANDED_IN), (result, HANDED_OUT)):
-            if value is not None:
-                value.name, value.dtype, value.shape = name, ir.DataType.FLOAT, ir.Shape(("B", "N", self.width))
+        for name, handed in ((HANDED_IN, entry), (HANDED_OUT, result)):
+            if handed is not None:
+                handed.name, handed.dtype, handed.shape = name, ir.DataType.FLOAT, ir.Shape(("B", "N", self.width))
 
 
 def _take_sizes_of_positions(graph: ir.Graph) -> None:
@@ -127,9 +127,8 @@ def _single(crossing: Sequence[ir.Value], layer: int) -> ir.Value:
 
 def _width(crossing: Sequence[ir.Value], manifest: Manifest) -> int:
     sizes = {value.shape[-1] for value in crossing if value.shape is not None and isinstance(value.shape[-1], int)}
-    sizes |= {manifest.hidden_size} - {None}
+    if manifest.hidden_size is not None:
+        sizes.add(manifest.hidden_size)
     if len(sizes) != 1:
         raise ExportError("The size of what crosses between layers is not known: export the model again.")
-    width = sizes.pop()
-    assert isinstance(width, int)
-    return width
+    return sizes.pop()

@@ -5,7 +5,7 @@ from collections import OrderedDict
 import numpy as np
 
 from reader_edge_runtime.arrays import Float32Array
-from reader_edge_runtime.errors import ReaderEdgeError
+from reader_edge_runtime.errors import ConfigError, ReaderEdgeError
 from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.pipeline.followed_cache import FollowedCache
 from reader_edge_runtime.execution.pipeline.logged_cache import NEW, CacheStep
@@ -34,6 +34,11 @@ class FollowingStage:
             cache = self._followed(key, frame)
             self._check(frame)
             return self.stage.hand_on(cache, frame.wanted, frame.min_rows, self._stream(frame, handed))
+        except MemoryError:
+            self._caches.pop(key, None)
+            raise ConfigError(
+                "A pass needs more memory than is free: lower --max-batch, or give fewer layers."
+            ) from None
         except ReaderEdgeError:
             self._caches.pop(key, None)
             raise

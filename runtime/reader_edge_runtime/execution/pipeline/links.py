@@ -3,6 +3,7 @@
 All boxes of a pipeline have one key. Whoever has it may ask and may answer; others are refused before a byte is read.
 """
 
+import weakref
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -15,6 +16,7 @@ from reader_edge_runtime.package.pipeline_file import is_loopback
 
 _HEARTBEAT_MS, _SILENT_MS = 1000, 2500  # a silent box is noticed within their sum
 _MAX_WAITING = 64  # messages on a link
+_LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 
 Socket: TypeAlias = zmq.Socket
 
@@ -25,7 +27,9 @@ class Links:
     def __init__(self, key: bytes | None) -> None:
         self._context = zmq.Context()
         self._sockets: list[Socket] = []
-        self._authenticator: ThreadAuthenticator | None = None
+        self._authenticators: list[ThreadAuthenticator] = []
+        # Whoever forgets a model has its links closed.
+        self._closing = weakref.finalize(self, _close, self._context, self._sockets, self._authenticators)
         self._secret = None if key is None else zmq.utils.z85.encode(key)
         self._public = None if self._secret is None else zmq.curve_public(self._secret)
 
@@ -35,9 +39,10 @@ class Links:
         socket = self._socket(zmq.ROUTER, max_bytes)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         if self._secret is not None:
-            self._authenticator = ThreadAuthenticator(self._context)
-            self._authenticator.start()
-            self._authenticator.configure_curve_callback("*", credentials_provider=_OneKey(self._public))
+            authenticator = ThreadAuthenticator(self._context)
+            self._authenticators.append(authenticator)
+            authenticator.start()
+            authenticator.configure_curve_callback("*", credentials_provider=_OneKey(self._public))
             socket.setsockopt(zmq.CURVE_SERVER, 1)
         try:
             socket.bind(address)
@@ -54,12 +59,18 @@ class Links:
         socket.connect(address)
         return socket
 
+    def monitor(self, socket: Socket) -> Socket:
+        """A socket on which it is told that another one's link is lost."""
+        self._sockets.append(socket.get_monitor_socket(_LOST))
+        return self._sockets[-1]
+
+    def drop(self, socket: Socket) -> None:
+        """Close one of the sockets."""
+        socket.close(linger=0)
+        self._sockets.remove(socket)
+
     def close(self) -> None:
-        for socket in self._sockets:
-            socket.close(linger=0)
-        if self._authenticator is not None:
-            self._authenticator.stop()
-        self._context.term()
+        self._closing()
 
     def _check(self, address: str) -> None:
         if self._secret is None and not is_loopback(address):
@@ -84,6 +95,19 @@ class Links:
             socket.setsockopt(zmq.CURVE_SECRETKEY, self._secret)
             socket.setsockopt(zmq.CURVE_PUBLICKEY, self._public)
         return socket
+
+
+def _close(
+    context: "zmq.Context[Socket]", sockets: Sequence[Socket], authenticators: Sequence[ThreadAuthenticator]
+) -> None:
+    for socket in sockets:
+        if socket.type != zmq.PAIR:
+            socket.disable_monitor()
+    for socket in sockets:
+        socket.close(linger=0)
+    for authenticator in authenticators:
+        authenticator.stop()
+    context.term()
 
 
 class _OneKey:

@@ -32,8 +32,6 @@ ANSWER_S = 5.0  # in which a stage that is there answers a greeting
 PASS_S = 120.0  # the longest pass: boxes that are there and do not hand on
 PATIENCE_S = 30.0  # for a lost stage to come back
 
-_LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-
 
 class Ring:
     """A `Following` over links. facts: addresses, versions and instruction sets of all boxes."""
@@ -78,10 +76,6 @@ class Ring:
                     raise
 
     def close(self) -> None:
-        for socket in self._sockets:
-            socket.disable_monitor()
-        for monitor in self._monitors:
-            monitor.close(linger=0)
         self._sockets, self._monitors = [], []
         if self._links is not None:
             self._links.close()
@@ -103,7 +97,7 @@ class Ring:
         for index, address in enumerate(self._addresses):
             socket = links.connect(address, max_message_bytes(self._last.part.width))
             self._sockets.append(socket)
-            self._monitors.append(socket.get_monitor_socket(_LOST))
+            self._monitors.append(links.monitor(socket))
             following = self._addresses[index + 1 : index + 2]
             greeting = packed_greeting({"next": following[0]} if following else {})
             socket.send_multipart([Head(HELLO, self._asker, index).packed(), greeting])

@@ -87,7 +87,8 @@ class StageServer:
     def _pass(self, head: Head, parts: Sequence[memoryview]) -> None:
         asker = self._askers[head.asker]
         self._askers.move_to_end(head.asker)
-        made = memoryview(self._stage.answer(head.asker, parts[0], *(parts[1:] or [None]))).cast("B")
+        handed = parts[1] if len(parts) > 1 else None
+        made = self._stage.answer(head.asker, parts[0], handed).data.cast("B")
         if asker.onward is None:
             self._send([asker.peer, head._replace(what=RESULT).packed(), made])
         else:
@@ -103,7 +104,7 @@ class StageServer:
     def _forget(self, asker: bytes) -> None:
         found = self._askers.pop(asker, None)
         if found is not None and found.onward is not None:
-            found.onward.close()
+            self._links.drop(found.onward)
         self._stage.forget(asker)
 
 

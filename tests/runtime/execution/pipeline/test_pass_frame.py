@@ -78,7 +78,7 @@ def test_known_attacks_are_refused(data: bytes, split_demo: Callable[[int], Path
 
 def test_a_residual_stream_of_another_size_is_refused(split_demo: Callable[[int], Path]) -> None:
     first, second, _ = map(FollowingStage, open_stages(split_demo(3)))
-    handed = memoryview(first.answer(ASKER, memoryview(new_frame()), None)).cast("B")
+    handed = first.answer(ASKER, memoryview(new_frame()), None).data.cast("B")
     assert second.answer(ASKER, memoryview(new_frame()), handed).shape == (1, 3, 256)
     for stage, wrong in ((second, handed[:-4]), (second, None), (first, handed)):
         with pytest.raises(FrameError):
