@@ -78,7 +78,7 @@ def test_missing_and_empty_folders_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda f: f.update(format_version=4), "upgrade reader-edge"),
+        (lambda f: f.update(format_version=5), "upgrade reader-edge"),
         (lambda f: f.update(format_version=0), "export it again"),
         (lambda f: f.update(format="other"), "not a reader-edge manifest"),
         (lambda f: f.update(num_layers=0), "num_layers"),

@@ -8,7 +8,7 @@ from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import ConfigError, ReaderEdgeError
 from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.pipeline.followed_cache import FollowedCache
-from reader_edge_runtime.execution.pipeline.logged_cache import NEW, CacheStep
+from reader_edge_runtime.execution.pipeline.logged_cache import DROP, NEW, CacheStep
 from reader_edge_runtime.execution.pipeline.pass_frame import MAX_SLOTS, FrameError, PassFrame
 
 MAX_CACHES = 16  # of all askers: the one that was not used for longest gives way
@@ -50,7 +50,10 @@ class FollowingStage:
 
     def _followed(self, key: tuple[bytes, int], frame: PassFrame) -> FollowedCache:
         for step in frame.steps:
-            if step.kind == NEW:
+            if step.kind == DROP:
+                for number in step.numbers:
+                    self._caches.pop((key[0], number), None)
+            elif step.kind == NEW:
                 self._caches[key] = self._new_cache(step)
             elif key in self._caches:
                 self._caches[key].follow(step)

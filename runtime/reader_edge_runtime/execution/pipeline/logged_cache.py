@@ -8,7 +8,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.package.manifest import Manifest
 
-NEW, MOVE, SWAP, RESIZE, COPY, FORESEE, TRIM, FILL = range(8)
+NEW, MOVE, SWAP, RESIZE, COPY, FORESEE, TRIM, FILL, DROP = range(9)
 
 
 class CacheStep(NamedTuple):
@@ -16,7 +16,7 @@ class CacheStep(NamedTuple):
 
     lengths: committed rows of all slots before it. numbers: of NEW and RESIZE slots and capacity; of MOVE slot, start
     and rows; of SWAP two slots; of COPY two slots and a length; of FORESEE slots; of TRIM a slot; of FILL a slot and a
-    length.
+    length; of DROP the numbers of other caches, which are no more.
     """
 
     kind: int
@@ -25,12 +25,16 @@ class CacheStep(NamedTuple):
 
 
 class LoggedCache(HostCache):
-    """number: by which the other stages know it, 0 where they do not. texts: of each slot, the tokens of its rows."""
+    """number: by which the other stages know it, 0 where they do not. numbers: those that it has had there.
+
+    texts: of each slot, the tokens of its rows; rows that were only assumed are not in it.
+    """
 
     has_all_rows = False
 
     def __init__(self, manifest: Manifest, num_slots: int, capacity: int) -> None:
         self.number = 0
+        self.numbers: list[int] = []
         self.texts: list[list[int]] = [[] for _ in range(num_slots)]
         self._passed: dict[int, list[int]] = {}  # tokens of each slot's last tree
         self._steps: list[CacheStep] = []
@@ -67,10 +71,6 @@ class LoggedCache(HostCache):
     def trim(self, slot: int) -> None:
         self._log(TRIM, slot)
         super().trim(slot)
-
-    def assume(self, slot: int, length: int) -> None:
-        self._have_text(slot, length)
-        super().assume(slot, length)
 
     def fill(self, slot: int, length: int) -> None:
         self._log(FILL, slot, length)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.inputs import pass_width
-from reader_edge_runtime.execution.pipeline.logged_cache import FILL, CacheStep
+from reader_edge_runtime.execution.pipeline.logged_cache import DROP, CacheStep
 from reader_edge_runtime.target import Pass
 
 MAX_NODES = 1 << 14  # of a pass, over all its trees, padded
@@ -71,7 +71,7 @@ class PassFrame(NamedTuple):
         steps = []
         for _ in range(num_steps):
             kind, num_before, num_numbers = reader.take(_STEP)
-            if kind > FILL:
+            if kind > DROP:
                 raise FrameError(f"A frame has a step of kind {kind}, which this version does not know.")
             steps.append(CacheStep(kind, reader.uint32(num_before), reader.uint32(num_numbers)))
         trees = [reader.tree() for _ in range(num_trees)]

@@ -6,6 +6,7 @@ bits of decoded ones, so nothing need be stored for it.
 
 import copy
 import itertools
+import weakref
 from typing import Protocol, cast
 
 from reader_edge_runtime.arrays import Float32Array
@@ -15,7 +16,7 @@ from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.inputs import pass_width
 from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.pipeline.following_stage import stream_of
-from reader_edge_runtime.execution.pipeline.logged_cache import CacheStep, LoggedCache
+from reader_edge_runtime.execution.pipeline.logged_cache import DROP, CacheStep, LoggedCache
 from reader_edge_runtime.execution.pipeline.pass_frame import PassFrame
 from reader_edge_runtime.target import ForwardResult, Pass
 
@@ -61,6 +62,7 @@ class PipelineTarget:
         self._last = last
         self._following = following
         self._numbers = itertools.count(1)
+        self._dropped: list[int] = []  # numbers of caches that are no more, of which the stages hear with a pass
 
     def with_min_rows(self, min_rows: int) -> "PipelineTarget":
         other = copy.copy(self)
@@ -68,7 +70,9 @@ class PipelineTarget:
         return other
 
     def new_cache(self, num_slots: int, capacity: int) -> LoggedCache:
-        return LoggedCache(self.manifest, num_slots, capacity)
+        cache = LoggedCache(self.manifest, num_slots, capacity)
+        weakref.finalize(cache, _drop, self._dropped, cache.numbers)
+        return cache
 
     def prefill_chunk(self, past: int) -> int:
         return _CHUNK
@@ -101,6 +105,9 @@ class PipelineTarget:
             steps = cache.take_steps()
         else:
             number, steps = self._again(cache)
+        if dropped := self._dropped[:]:
+            del self._dropped[: len(dropped)]
+            steps = [CacheStep(DROP, (), dropped), *steps]
         handed = self._through(PassFrame(number, steps, list(cache.lengths), wanted, self.min_rows))
         cache.number = number
         return handed
@@ -108,10 +115,11 @@ class PipelineTarget:
     def _again(self, cache: LoggedCache) -> tuple[int, list[CacheStep]]:
         """Have the stages score what is committed; the new number of the cache there, and steps that are left to do."""
         number, steps, lengths = next(self._numbers), cache.steps_anew(), [0] * cache.num_slots
+        _drop(self._dropped, cache.numbers)
+        cache.numbers.append(number)
         for slot, length in enumerate(cache.lengths):
             text = cache.texts[slot][:length]
-            text += [0] * (length - len(text))  # rows that were assumed
-            for start in range(0, length, _CHUNK):
+            for start in range(0, len(text), _CHUNK):
                 chunk = Pass(slot, [DraftTree.chain(text[start : start + _CHUNK])], [range(1)])
                 self._through(PassFrame(number, steps, list(lengths), chunk, 1))
                 lengths[slot], steps = start + len(chunk.trees[0]), []
@@ -122,3 +130,8 @@ class PipelineTarget:
         return stream_of(
             self._following.through(frame.packed()), (len(frame.wanted.trees), frame.num_nodes, part.width)
         )
+
+
+def _drop(dropped: list[int], numbers: list[int]) -> None:
+    dropped += numbers
+    numbers.clear()

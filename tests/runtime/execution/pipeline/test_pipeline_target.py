@@ -8,6 +8,7 @@ import pytest
 from reader_edge_runtime import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.assembly import make_decoder
 from reader_edge_runtime.decoding.session import save_session
+from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.no_drafter import NoDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import PackageError, ProviderError, SessionError
@@ -17,7 +18,7 @@ from reader_edge_runtime.execution.providers import open_target
 from reader_edge_runtime.measuring.width_probe import probe_width
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.package.pipeline_file import write_pipeline
-from reader_edge_runtime.target import Target
+from reader_edge_runtime.target import Pass, Target
 from tests.random_operations import check_random_operations
 from tests.stages_here import StagesHere, assert_same_rows, pipeline_here
 
@@ -92,6 +93,29 @@ def test_a_commit_takes_no_frame_of_its_own(split_demo: Split) -> None:
     cache.swap(0, 1)
     cache.copy(0, 1, 0)
     assert len(following.frames) == before
+
+
+def test_stages_let_go_of_caches_that_are_no_more(split_demo: Split) -> None:
+    target = pipeline_here(split_demo(2))
+    following = target._following
+    assert isinstance(following, StagesHere)
+    wanted = Pass(0, [DraftTree.root(5)], [range(1)])
+    for _ in range(3):
+        target.forward(target.new_cache(1, 16), wanted)
+    cache = target.new_cache(1, 16)
+    for _ in range(2):
+        target.forward(cache, wanted)
+    assert len(following.stages[0]._caches) == 1
+
+
+def test_rows_that_were_only_assumed_are_not_scored(split_demo: Split) -> None:
+    target = pipeline_here(split_demo(2))
+    following = target._following
+    assert isinstance(following, StagesHere)
+    cache = target.new_cache(1, 1024)
+    cache.assume(0, 1000)
+    target.forward(cache, Pass(0, [DraftTree.root(5)], [range(1)]))
+    assert len(following.frames) == 1
 
 
 def test_sessions_of_pipelines_are_refused_in_one_sentence(split_demo: Split, tmp_path: Path) -> None:
