@@ -3,7 +3,7 @@
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,19 +20,18 @@ ASKER = b"a" * 16
 
 
 class StagesHere:
-    """A `Following`. num_until_lost: frames until the stages have forgotten everything, once."""
+    """A `Following`. lost_at: the numbers of the frames at which the stages forget everything."""
 
     facts: tuple[str, ...] = ()
 
-    def __init__(self, stages: Sequence[FollowingStage], num_until_lost: int = -1) -> None:
+    def __init__(self, stages: Sequence[FollowingStage], lost_at: Collection[int] = ()) -> None:
         self.stages = stages
-        self.num_until_lost = num_until_lost
+        self.lost_at = lost_at
         self.frames: list[bytes] = []
 
     def through(self, frame: bytes) -> memoryview:
         self.frames.append(frame)
-        self.num_until_lost -= 1
-        if self.num_until_lost == 0:
+        if len(self.frames) in self.lost_at:
             raise StageLostError("Stage 1 is gone.")
         handed: memoryview | None = None
         for stage in self.stages:
@@ -50,9 +49,9 @@ def open_stages(folder: Path, is_native: bool = True) -> list[HostStage]:
     return [HostStage.open(ModelPackage.open(folder / str(n)), 1, is_native) for n in range(1, num_stages + 1)]
 
 
-def pipeline_here(folder: Path, is_native: bool = True, num_until_lost: int = -1) -> PipelineTarget:
+def pipeline_here(folder: Path, is_native: bool = True, lost_at: Collection[int] = ()) -> PipelineTarget:
     *first, last = open_stages(folder, is_native)
-    return PipelineTarget(last, StagesHere(list(map(FollowingStage, first)), num_until_lost))
+    return PipelineTarget(last, StagesHere(list(map(FollowingStage, first)), lost_at))
 
 
 def assert_same_rows(whole: Target, piped: Target, num_passes: int, seed: int = 0) -> None:

@@ -21,6 +21,7 @@ from reader_edge_runtime.execution.pipeline.pass_frame import PassFrame
 from reader_edge_runtime.target import ForwardResult, Pass
 
 _CHUNK = 128  # tokens of a prompt in one pass
+_MAX_LOSSES = 4  # in one pass: a box may be lost again while its rows are scored
 
 
 class StageLostError(ProviderError):
@@ -83,11 +84,7 @@ class PipelineTarget:
     def forward(self, cache: Cache, wanted: Pass) -> ForwardResult:
         cache = cast(LoggedCache, cache)  # made by `new_cache`
         cache.extend(wanted.first_slot, len(wanted.trees), pass_width(wanted.trees, self.min_rows))
-        try:
-            handed = self._handed(cache, wanted)
-        except StageLostError as lost:
-            self._following.come_back(lost)
-            handed = self._handed(cache, wanted)
+        handed = self._handed_in_the_end(cache, wanted)
         said = self._last.forward(cache, wanted, self.min_rows, handed)
         cache.note_pass(wanted.first_slot, wanted.trees)
         return ForwardResult(
@@ -97,6 +94,14 @@ class PipelineTarget:
             None,
             said["hidden_states"] if wanted.wants_hidden_states else None,
         )
+
+    def _handed_in_the_end(self, cache: LoggedCache, wanted: Pass) -> Float32Array:
+        for _ in range(_MAX_LOSSES):
+            try:
+                return self._handed(cache, wanted)
+            except StageLostError as lost:
+                self._following.come_back(lost)
+        return self._handed(cache, wanted)
 
     def _handed(self, cache: LoggedCache, wanted: Pass) -> Float32Array:
         """What the last stage is handed of a pass; the others have all rows of earlier ones when it begins."""

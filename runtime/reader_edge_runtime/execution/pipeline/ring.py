@@ -90,6 +90,9 @@ class Ring:
         except ProviderError:
             self.close()
             raise
+        for monitor in self._monitors:  # of links that were lost before the greeting was answered
+            while monitor.poll(0):
+                recv_monitor_message(monitor)
         self.facts = tuple(f"{address} {sorted(each.items())}" for address, each in found.items())
 
     def _greeted(self, links: Links, ends_at: float) -> dict[str, dict[str, str]]:

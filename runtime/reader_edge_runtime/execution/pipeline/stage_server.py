@@ -64,7 +64,7 @@ class StageServer:
         try:
             if head.what == HELLO and len(rest) == 1:
                 self._greet(peer, head, rest[0])
-            elif head.what == PASS and head.asker in self._askers:
+            elif head.what == PASS:
                 self._pass(head, rest)
         except ReaderEdgeError as error:
             self._tell(str(error))
@@ -85,7 +85,9 @@ class StageServer:
         self._send([peer, head._replace(what=WELCOME).packed(), packed_greeting(facts_of(self._stage.stage))])
 
     def _pass(self, head: Head, parts: Sequence[memoryview]) -> None:
-        asker = self._askers[head.asker]
+        asker = self._askers.get(head.asker)
+        if asker is None:
+            raise FrameError("This stage was started since it was greeted, and has no rows.")
         self._askers.move_to_end(head.asker)
         handed = parts[1] if len(parts) > 1 else None
         made = self._stage.answer(head.asker, parts[0], handed).data.cast("B")
