@@ -32,6 +32,7 @@ _CHUNK = 128  # tokens of a text that are caught up with in one pass
 _FIRST_GAINS = (1.0, 0.9, 0.6, 0.15)
 _USUALLY_RIGHT = 0.4  # where the export has not found out
 _USUAL_STEPS = (2, 4)  # nodes of the passes that asking takes, before it was asked
+_BESIDE_S = 6e-4  # and what it takes beside them: drafts are made anew, now and then also without
 _NARROW = 8  # tokens that are caught up with in any case
 _INVESTED = 0.25  # share of what the rest of an answer may gain that catching up with its text may take
 
@@ -70,7 +71,7 @@ class SpeculatorSource(DraftSource):
         self.slots = SpeculatorSlots(speculator, max_slots)
         is_right = _USUALLY_RIGHT if agreement is None else min(max(agreement, 0.0), 1.0)
         self.gain = SourceGain([is_right * gain for gain in _FIRST_GAINS])
-        self.gain.seconds = sum(map(self.times.seconds, _USUAL_STEPS))
+        self.gain.seconds = _BESIDE_S + sum(map(self.times.seconds, _USUAL_STEPS))
         self.growth = Growth()
 
     def begin(self, context: RequestContext) -> SpeculatorRequest:
