@@ -179,6 +179,7 @@ class ExportReport:
     """What was written: the package's folder and size, the figures of its checks, the seconds of each stage.
 
     warning: one sentence where the package strays further from its source than its precision should.
+    speculator_warning: one where its speculator seems to be another model's.
     weight_types: how the source stored its weights, most bytes first; the checks' figures are against it in fp32.
     kept_types, other_types: with precision "keep", how many matrices of each type stayed as they are, and became int8.
     suited_chats, different_chats, mended_chats: names of conversations, as a `ChatCheck` has them. left_out: modules of
@@ -199,3 +200,4 @@ class ExportReport:
     different_chats: tuple[str, ...] = ()
     mended_chats: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    speculator_warning: str | None = None

@@ -10,7 +10,7 @@ from importlib import util
 from pathlib import Path
 
 from reader_edge_export.architectures import check_form
-from reader_edge_export.checks.quality_limits import quality_warning
+from reader_edge_export.checks.quality_limits import quality_warning, speculator_warning
 from reader_edge_export.options import IREE, ExportOptions, ExportReport
 from reader_edge_export.package.export_key import export_key
 from reader_edge_export.package.package_folder import check_target, new_package
@@ -90,6 +90,7 @@ def export_model(
         export.chats.different,
         export.chats.mended,
         found.left_out,
+        speculator_warning(manifest.checks),
     )
 
 

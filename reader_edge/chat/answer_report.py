@@ -6,6 +6,8 @@ from rich.table import Table
 
 from reader_edge.terminal.console import pairs_table
 from reader_edge_runtime import Engine, GenerationStats
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
+from reader_edge_runtime.drafting.sources.speculator.speculated_tree import NAME as SPECULATOR
 from reader_edge_runtime.machine.processor import num_usable_cores
 from reader_edge_runtime.stats import STEP_PARTS
 
@@ -37,6 +39,7 @@ def stats_table(engine: Engine, stats: GenerationStats) -> Table:
         ("acceptance length", f"{stats.acceptance_length:.2f} tokens a step"),
         ("acceptance rate", _share(stats.num_accepted_tokens, stats.num_drafted_tokens)),
         ("accepted by source", _by_source(stats) or "nothing drafted"),
+        *_asked(engine, stats),
         ("accepted by depth", ", ".join(f"{d}: {n}" for d, n in sorted(stats.accepted_by_depth.items())) or "none"),
         ("calibration", _calibration(stats) or "nothing drafted"),
         ("tree sizes", ", ".join(f"{width} x{n}" for width, n in sorted(stats.steps_by_width.items())) or "no steps"),
@@ -110,6 +113,14 @@ def _pass_times(engine: Engine, stats: GenerationStats) -> str:
 def _by_source(stats: GenerationStats) -> str:
     by_source = sorted(stats.drafted_by_source.items())
     return ", ".join(f"{source} {_share(stats.accepted_by_source[source], n)}" for source, n in by_source)
+
+
+def _asked(engine: Engine, stats: GenerationStats) -> list[tuple[str, str]]:
+    """How often the package's speculator seemed worth its time."""
+    drafter = engine.decoder.drafter
+    if not isinstance(drafter, RetrievalDrafter) or SPECULATOR not in drafter.sources.names:
+        return []
+    return [(SPECULATOR, f"asked in {stats.asked_by_source[SPECULATOR]} of {stats.num_steps} steps")]
 
 
 def _calibration(stats: GenerationStats) -> str:

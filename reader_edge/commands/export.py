@@ -132,6 +132,6 @@ def export(
     print_table(pairs_table("Exported", pairs))
     click.echo(f"What these words mean: {GLOSSARY}.", err=True)
     click.echo("'reader-edge warm' lets it answer some instructions now, to draft from its answers later.", err=True)
-    if report.warning is not None:
-        click.echo(f"Warning: {report.warning}", err=True)
+    for warning in filter(None, (report.warning, report.speculator_warning)):
+        click.echo(f"Warning: {warning}", err=True)
     click.echo(report.out)

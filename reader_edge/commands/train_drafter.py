@@ -1,6 +1,8 @@
 """`reader-edge train-drafter`: a head or a speculator, small networks that guess on from a model's own thoughts."""
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +23,7 @@ _FORMATS = ("mlp", "eagle3", "mtp")
     "reader-edge train-drafter smollm2:135m -o my.head",
     "reader-edge train-drafter smollm2:135m -o my.eagle3 --format eagle3",
 )
-@click.argument("model")
+@click.argument("package")
 @click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="The file or folder to write.")
 @click.option(
     "--format",
@@ -47,15 +49,15 @@ _FORMATS = ("mlp", "eagle3", "mtp")
 )
 @click.option("--force", is_flag=True, help="Train even if it cannot save time, or OUT exists.")
 def train_drafter(
-    model: str, out: Path, form: str, num_tokens: int, text: Path | None, minutes: float | None, force: bool
+    package: str, out: Path, form: str, num_tokens: int, text: Path | None, minutes: float | None, force: bool
 ) -> None:
-    """Train a small network that drafts for MODEL, and print the name of its file or folder. Needs the extra "export".
+    """Train a small network that drafts for PACKAGE, and print the name of its file or folder. Needs the extra "export".
 
     A head predicts the next two tokens from the model's hidden states; `run --head` and `serve --head` draft with it. A
-    speculator is a decoder layer that guesses on as long as it pays; `export MODEL --speculator OUT` puts it into a
-    package. Both learn from answers that the model writes: to your --text prompts first, then to bundled instructions.
+    speculator is a decoder layer that guesses on as long as it pays; `export SOURCE NEW --speculator OUT` puts it
+    into a package. Both learn from answers that the model writes: to your --text prompts first, then to bundled instructions.
     They change speed, never a token. The folder OUT.training keeps answers and progress, from which the same command
-    resumes: 1 to 2 KB a token of a head, 4 KB and more of a speculator. MODEL is as for `run`.
+    resumes: 1 to 2 KB a token of a head, 4 KB and more of a speculator. PACKAGE is what `run` takes as MODEL.
     """
     from reader_edge.model_source import find_package
     from reader_edge.prompt_file import read_prompts
@@ -67,8 +69,8 @@ def train_drafter(
 
     if form == "mtp":
         raise ConfigError(
-            "Layers for later tokens (mtp) are not trained here: Qwen3.5 models bring them, for "
-            "'reader-edge export MODEL OUT --speculator auto'; for all others take --format eagle3."
+            "Layers for later tokens (mtp) are trained together with their model, not here: those of Qwen3.5 come along "
+            "with 'reader-edge export SOURCE OUT --speculator auto'; for other models take --format eagle3."
         )
     check_installation(("torch", "onnx"), "Training")
     from reader_edge_export.heads.train_drafter import HeadReport, HeadTraining
@@ -80,14 +82,14 @@ def train_drafter(
     if out.exists() and out.is_dir() != (form == "eagle3"):
         raise ConfigError(f"'{out}' is {'a folder' if out.is_dir() else 'a file'}: choose another name.")
     prompts = [] if text is None else [prompt.turns[0] for prompt in read_prompts(text)]
-    package, wanted = find_package(model), TrainingOptions(num_tokens, minutes, force)
+    folder, wanted = find_package(package), TrainingOptions(num_tokens, minutes, force)
     noun = "head" if form == "mlp" else "speculator"
-    with work_progress(f"Training a {noun} for {model}") as work:
+    with work_progress(f"Training a {noun} for {package}") as work, _kept_told(out):
         training: HeadTraining | SpeculatorTraining
         if form == "mlp":
-            training = HeadTraining(package, out.absolute(), wanted, work.on_stage)
+            training = HeadTraining(folder, out.absolute(), wanted, work.on_stage)
         else:
-            training = SpeculatorTraining(package, out.absolute(), wanted, work.on_stage)
+            training = SpeculatorTraining(folder, out.absolute(), wanted, work.on_stage)
         work.tell(training.payback().sentence())
         report = training.run(prompts, work.on_progress)
     num_steps = report.curve[-1][0] if report.curve else report.num_planned
@@ -102,9 +104,28 @@ def train_drafter(
         ("time", f"{report.seconds:.0f} s"),
     ]
     print_table(pairs_table(noun.capitalize(), pairs))
-    folder = visible(f"'{report.folder}'")
-    click.echo(f"What it learned from stays in {folder} for another training: erase it if none is to come.", err=True)
+    lessons = visible(f"'{report.folder}'")
+    click.echo(f"What it learned from stays in {lessons} for another training: erase it if none is to come.", err=True)
+    click.echo(f"To draft with it: {visible(_next_command(form, package, report.out))}", err=True)
     click.echo(report.out)
+
+
+@contextmanager
+def _kept_told(out: Path) -> Iterator[None]:
+    """Tell who interrupts a training that nothing is lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if out.with_name(f"{out.name}.training").is_dir():
+            click.echo("What was written is kept: the same command resumes.", err=True)
+        raise
+
+
+def _next_command(form: str, package: str, out: Path) -> str:
+    path = shlex.quote(str(out))
+    if form == "mlp":
+        return f"reader-edge run {shlex.quote(package)} --head {path}"
+    return f"reader-edge export SOURCE NEW --speculator {path} (SOURCE: what {package} was exported from)"
 
 
 def _acceptance_pairs(acceptance: "HeadAcceptance") -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ FIGURES = [  # of every check that an export may make
     *("mean_kl_nats", "p99_kl_nats", "top1_agreement", "held_out_tokens", "source_weight_bits", "tree_logit_error"),
     *("logit_scale", "tree_rows_equal", "tree_decoding_spread", "greedy_tokens", "greedy_near_ties"),
     *("chats_compared", "chats_suited", "chats_different"),
+    *("speculator_error", "speculator_agreement", "speculator_target_agreement"),
 ]
 
 

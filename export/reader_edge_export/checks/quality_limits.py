@@ -1,7 +1,9 @@
-"""How close a package has to be to its source, by precision, and what to do about one that is not."""
+"""How close a package has to be to its source, by precision, and a speculator to its target, and what else to do."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from reader_edge_runtime.package.speculator_part import SPECULATOR_AGREEMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,8 @@ LIMITS = {
     "keep": Limit(0.02, 0.95, "int8-a16"),  # of weights as the source has them: rows alone are rounded
 }
 
+_FEWEST_SHARED = 0.05  # places at which a speculator that was trained for its target names the same token
+
 
 def quality_warning(precision: str, checks: Mapping[str, float]) -> str | None:
     """One sentence where a package's figures, if it was measured, are beyond its precision's limits."""
@@ -39,4 +43,15 @@ def quality_warning(precision: str, checks: Mapping[str, float]) -> str | None:
         f"{100 * (1 - top1):.1f} % of the tokens (limit {100 * (1 - limit.top1_agreement):.0f} %), mean KL divergence "
         f"{kl:.2g} nats (limit {limit.mean_kl_nats:g}). Its answers will differ from the source's: "
         f"--precision {limit.closer} stays closer."
+    )
+
+
+def speculator_warning(checks: Mapping[str, float]) -> str | None:
+    """One sentence where a speculator, if there is one and it was measured, guesses too little of what its target says."""
+    agreement = checks.get(SPECULATOR_AGREEMENT)
+    if agreement is None or agreement >= _FEWEST_SHARED:
+        return None
+    return (
+        f"This speculator's best token is the model's at {100 * agreement:.1f} % of places: it was probably trained for "
+        "another model, and will hardly be asked."
     )

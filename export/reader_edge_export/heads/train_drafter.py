@@ -87,12 +87,12 @@ class HeadTraining:
         self._target: Target = settled_target(self._package, EngineConfig(is_probed=False))[0]
 
     def payback(self) -> Payback:
-        """Raises ExportError where a head cannot pay, unless that is forced."""
+        """Raises ExportError where a head cannot pay, unless that is forced, or a training has begun."""
         assert self._package.manifest.hidden_size is not None
         self._on_stage("measuring what a head would take")
         sizes = HeadSizes(self._package.manifest.hidden_size, min(_MAX_IDS, self._package.manifest.vocab_size))
         payback = measure_payback(self._target, sizes)
-        if not (payback.can_pay or self._options.force):
+        if not (payback.can_pay or self._options.force or self._folder.is_dir()):  # a training begun was wanted
             raise ExportError(f"{payback.sentence()} Take a larger model, or train all the same with --force.")
         return payback
 

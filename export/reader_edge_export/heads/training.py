@@ -64,8 +64,10 @@ def trained(
 
     num_steps = train(module, loss_at, plan, on_loss)
     if num_steps < min(plan.num_steps, _FEWEST_STEPS):
-        sentence = f"The time ended after {num_steps} of {plan.num_steps} steps, in which nothing is learned"
-        raise ExportError(f"{sentence}: give more --minutes, what was written is kept.")
+        raise ExportError(
+            f"Stopped at step {num_steps} of {plan.num_steps}, before anything useful was learned: give the same command "
+            "more --minutes; what was written and learned is kept."
+        )
     return list(curve.values())
 
 
@@ -77,7 +79,8 @@ def train(module: torch.nn.Module, loss_at: Callable[[int], Tensor], plan: Train
     parameters = {name: each for name, each in module.named_parameters() if each.requires_grad}
     optimizer = torch.optim.AdamW(parameters.values(), lr=RATE, weight_decay=DECAY)
     total = plan.num_steps
-    step, spent, loss_of_late = _resumed(parameters, optimizer, plan)
+    first, spent, loss_of_late = _resumed(parameters, optimizer, plan)
+    step = first
     began = saved = time.monotonic()
     while step < total and spent + time.monotonic() - began < plan.seconds:
         elapsed = spent + time.monotonic() - began
@@ -96,6 +99,8 @@ def train(module: torch.nn.Module, loss_at: Callable[[int], Tensor], plan: Train
         if time.monotonic() - saved > _EVERY_S:
             saved = time.monotonic()
             _save(parameters, optimizer, plan, (step, spent + saved - began, loss_of_late))
+    if first < step < total:
+        _save(parameters, optimizer, plan, (step, spent + time.monotonic() - began, loss_of_late))
     return step
 
 

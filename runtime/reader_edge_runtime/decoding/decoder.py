@@ -194,6 +194,7 @@ class Decoder:
             with request.catching_errors():
                 if isinstance(draft, Exception):
                     raise draft
+                request.stats.asked_by_source.update(draft_request.request.asked)
                 draft.check(request.token_ids[-1], self.target.manifest.vocab_size, draft_request.max_nodes)
                 constraint = request.constraint
                 drafts[slot] = draft if constraint is None else constraint.cut(draft, draft_request.max_nodes)

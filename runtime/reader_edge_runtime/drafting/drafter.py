@@ -44,8 +44,11 @@ class RequestContext(NamedTuple):
 class RequestDrafter:
     """What a drafter or a source keeps of one request; this much and nothing more where no child says otherwise.
 
-    token_ids: the request's own list. num_prompt_tokens: as many of them were there when it began.
+    token_ids: the request's own list. num_prompt_tokens: as many of them were there when it began. asked: of a drafter,
+    names of the sources that take long and were asked for its last draft.
     """
+
+    asked: Sequence[str] = ()
 
     def __init__(self, context: RequestContext) -> None:
         self.token_ids = context.token_ids

@@ -104,6 +104,7 @@ class RetrievalDrafter(Drafter):
             began = time.perf_counter()
             request.compare(draft_request, proposed)
             self.asked_s += request.sources.asked_s + time.perf_counter() - began
+            request.asked = request.sources.asked_names
             drafts.append(state.draft(draft_request.max_nodes, draft_request.max_depth, proposed))
         return drafts
 

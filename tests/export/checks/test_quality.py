@@ -10,7 +10,7 @@ from reader_edge_export.checks import package_check
 from reader_edge_export.checks.divergence import KlDivergence
 from reader_edge_export.checks.pass_chain import WholePackage, figures_of
 from reader_edge_export.checks.quality import QualityAgainstSource, max_quality_tokens, source_figures
-from reader_edge_export.checks.quality_limits import LIMITS, quality_warning
+from reader_edge_export.checks.quality_limits import LIMITS, quality_warning, speculator_warning
 from reader_edge_export.sources.find import find_source
 from reader_edge_runtime.errors import ParityError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
@@ -85,6 +85,14 @@ def test_a_package_beyond_its_limits_is_warned_of_with_a_remedy(checks: dict[str
 def test_full_precision_is_never_warned_of_and_neither_is_what_was_not_measured() -> None:
     assert quality_warning("fp32", {}) is None
     assert quality_warning("int8", {}) is None
+
+
+def test_a_speculator_that_guesses_nothing_is_told() -> None:
+    told = speculator_warning({"speculator_target_agreement": 0.0})
+    assert told is not None
+    assert "the model's at 0.0 % of places" in told
+    assert speculator_warning({"speculator_target_agreement": 0.05}) is None
+    assert speculator_warning({}) is None
 
 
 def test_large_models_are_measured_on_fewer_tokens_but_never_on_few() -> None:

@@ -142,6 +142,7 @@ def test_a_session_goes_on_with_the_speculators_rows(speculating: Callable[[str,
     engine, other = (Engine.load(folder, config=config) for _ in range(2))
     source, taken = map(ask_always, (engine, other))
     first = engine.generate(PROMPTS[0], GenerationConfig(max_tokens=12))
+    assert 0 < first.stats.asked_by_source["speculator"] <= first.stats.num_steps
     engine.save_session(tmp_path / "session")
     other.load_session(tmp_path / "session")
     assert [slot.token_ids for slot in taken.slots.slots] == [slot.token_ids for slot in source.slots.slots]

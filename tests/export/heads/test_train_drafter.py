@@ -151,7 +151,7 @@ def test_a_training_that_its_time_ends_is_no_head_and_says_so(
 ) -> None:
     monkeypatch.setattr(training, "train", lambda *given: 1)
     head = HeadTraining(package, tmp_path / "tiny.head", TrainingOptions(300, 60.0), lambda stage: None)
-    with pytest.raises(ExportError, match=r"The time ended after 1 of \d+ steps.*: give more --minutes"):
+    with pytest.raises(ExportError, match=r"Stopped at step 1 of \d+, .*: give the same command more --minutes; .* is kept"):
         head.run([], lambda done, total: None)
     assert not (tmp_path / "tiny.head").exists()
 
@@ -216,6 +216,7 @@ def test_the_command_prints_the_heads_file_and_tells_what_it_found(package: Path
     stages = ["having the model answer", "finding the rows of the logit head", "training", "measuring acceptance"]
     assert lines[2:6] == [f"{label}: {stage}" for stage in stages]
     assert re.search(r"next token .* by the best four", told.stderr)
+    assert f"To draft with it: reader-edge run {package} --head {path}\n" in told.stderr
     Engine.load(package, sources=DraftSources(head=path))
 
 

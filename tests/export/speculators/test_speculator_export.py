@@ -1,5 +1,6 @@
 """Packages with trained speculators: the graph is the module, in every format that is read."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from gguf import GGMLQuantizationType
 
 from reader_edge.cli import main
 from reader_edge_export import ExportOptions, export_model
+from reader_edge_export.checks.quality_limits import speculator_warning
 from reader_edge_export.speculators.speculator_runners import GraphRunner, Nodes
 from reader_edge_runtime.execution.onnxruntime.host.host_speculator import HostSpeculator
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -170,8 +172,13 @@ def test_info_tells_which_speculator_a_package_has(tiny_model: Callable[[str], P
     command = ["export", str(tiny_model("llama")), str(tmp_path / "out"), "--precision", "fp32", "--check", "quick"]
     exported = CliRunner().invoke(main, [*command, "--speculator", str(tmp_path / "speculator")])
     assert "speculator's best like the model's" in exported.stderr
+    warning = speculator_warning(ModelPackage.open(tmp_path / "out").manifest.checks)
+    assert warning is not None
+    assert f"Warning: {warning}\n" in exported.stderr
     told = CliRunner().invoke(main, ["info", str(tmp_path / "out")]).stdout
     assert "EAGLE-3, a layer, 100 tokens, reads states 2, 0, 1" in told
+    ran = CliRunner().invoke(main, ["run", str(tmp_path / "out"), "-p", "the cat", "-n", "8", "--stats"])
+    assert re.search(r"speculator +│? *asked in \d of \d steps", ran.stderr)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from reader_edge_export.speculators.eagle3_module import Eagle3Module
 from reader_edge_export.speculators.training.lessons import DEPTH
@@ -37,7 +37,7 @@ def write_eagle3(
         out.parent.mkdir(parents=True, exist_ok=True)
         new = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
         try:
-            save_file(tensors, new / "model.safetensors", metadata={"format": "pt"})
+            (new / "model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
             told = _config(module, state_ids, target)
             (new / "config.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
             new.chmod(0o755)

@@ -58,8 +58,8 @@ class SpeculatorPayback:
     def sentence(self) -> str:
         """The figures, and what follows of them."""
         return (
-            f"A step of the speculator takes {1e3 * self.step_s:.2f} ms, {self.share:.3f} of a pass of {_NODES} nodes: "
-            f"it pays where each adds clearly more than {self.needed:.2f} accepted tokens; {MOST_ADDED} are many."
+            f"Asking a speculator takes {self.share:.2f} of a pass of the model. At {TOKENS_A_PASS:g} tokens a pass it "
+            f"pays if it adds more than {self.needed:.2f} tokens to a pass; good speculators add about {MOST_ADDED}."
         )
 
 

@@ -77,12 +77,12 @@ class SpeculatorTraining:
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
     def payback(self) -> SpeculatorPayback:
-        """Raises ExportError where a speculator cannot pay, unless that is forced."""
+        """Raises ExportError where a speculator cannot pay, unless that is forced, or a training has begun."""
         self._on_stage("measuring what a speculator would take")
         num_ids = min(_MAX_IDS, self._package.manifest.vocab_size)
         with quiet_libraries():
             payback = measure_payback(self._target, num_ids, len(self.state_ids))
-        if not (payback.can_pay or self._options.force):
+        if not (payback.can_pay or self._options.force or self._folder.is_dir()):  # a training begun was wanted
             raise ExportError(f"{payback.sentence()} Take a larger model, or train all the same with --force.")
         return payback
 

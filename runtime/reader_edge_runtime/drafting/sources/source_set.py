@@ -42,6 +42,10 @@ class RequestSources:
                 break
             self.states.append(state)
 
+    @property
+    def asked_names(self) -> list[str]:
+        return [self._names[number] for number in self.asked]
+
     def observe(self, scored: Sequence[ScoredTree]) -> None:
         """Hand on what the target said, in order."""
         for name, state in self._begun():

@@ -112,8 +112,10 @@ def test_a_step_is_timed_beside_a_pass_and_where_it_cannot_pay_nothing_is_traine
     assert payback.pass_s > 0
     monkeypatch.setattr(train_speculator, "measure_payback", lambda *given: DEAR)
     assert not training(force=True).payback().can_pay
-    with pytest.raises(ExportError, match=r"5\.00 ms, 0\.500 of a pass .* 1\.00 accepted tokens; .* --force\.$"):
+    with pytest.raises(ExportError, match=r"takes 0\.50 of a pass .* more than 1\.00 tokens .* --force\.$"):
         training(force=False).payback()
+    (tmp_path / "no.eagle3.training").mkdir()  # one that has begun is gone on with
+    assert not training(force=False).payback().can_pay
 
 
 def test_the_command_prints_the_folder_and_what_each_token_of_a_chain_is_worth(
@@ -130,6 +132,8 @@ def test_the_command_prints_the_folder_and_what_each_token_of_a_chain_is_worth(
     assert lines[:2] == [f"{label}: measuring what a speculator would take", CHEAP.sentence()]
     assert re.search(r"token 1 .* by the best four", told.stderr)
     assert re.search(r"token 4 .* where those before were right", told.stderr)
+    assert f"reader-edge export SOURCE NEW --speculator {path} (SOURCE: what {package} was exported from)" in told.stderr
+    assert len({file.stat().st_mode for file in path.iterdir()}) == 1
     told = CliRunner().invoke(main, command)
     assert told.exit_code == 1
     assert "exists already" in told.stderr
@@ -138,4 +142,20 @@ def test_the_command_prints_the_folder_and_what_each_token_of_a_chain_is_worth(
 def test_layers_for_later_tokens_are_refused_with_where_they_come_from(package: Path, tmp_path: Path) -> None:
     told = CliRunner().invoke(main, ["train-drafter", str(package), "-o", str(tmp_path / "a"), "--format", "mtp"])
     assert told.exit_code == 1
-    assert "Qwen3.5 models bring them" in told.stderr
+    assert "trained together with their model" in told.stderr
+    assert "--speculator auto" in told.stderr
+
+
+def test_who_interrupts_a_training_is_told_that_nothing_is_lost(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(training: SpeculatorTraining, *given: object) -> None:
+        (tmp_path / "new.eagle3.training").mkdir()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train_speculator, "measure_payback", lambda *given: CHEAP)
+    monkeypatch.setattr(SpeculatorTraining, "run", interrupted)
+    command = ["train-drafter", str(package), "-o", str(tmp_path / "new.eagle3"), "--format", "eagle3"]
+    told = CliRunner().invoke(main, command)
+    assert told.exit_code == 130
+    assert told.stderr.endswith("What was written is kept: the same command resumes.\nInterrupted.\n")
