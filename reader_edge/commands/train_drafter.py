@@ -51,12 +51,12 @@ _FORMATS = ("mlp", "eagle3", "mtp")
 def train_drafter(
     package: str, out: Path, form: str, num_tokens: int, text: Path | None, minutes: float | None, force: bool
 ) -> None:
-    """Train a small network that drafts for PACKAGE, and print the name of its file or folder. Needs the extra "export".
+    """Train a small network that drafts for PACKAGE, and print its file or folder. Needs the extra "export".
 
     A head predicts the next two tokens from the model's hidden states; `run --head` and `serve --head` draft with it. A
     speculator is a decoder layer that guesses on as long as it pays; `export SOURCE NEW --speculator OUT` puts it
-    into a package. Both learn from answers that the model writes: to your --text prompts first, then to bundled instructions.
-    They change speed, never a token. The folder OUT.training keeps answers and progress, from which the same command
+    into a package. Both learn from answers that the model writes: to your --text prompts first, then to bundled
+    instructions. They change speed, never a token. The folder OUT.training keeps answers and progress, from which the same command
     resumes: 1 to 2 KB a token of a head, 4 KB and more of a speculator. PACKAGE is what `run` takes as MODEL.
     """
     from reader_edge.model_source import find_package
@@ -69,8 +69,8 @@ def train_drafter(
 
     if form == "mtp":
         raise ConfigError(
-            "Layers for later tokens (mtp) are trained together with their model, not here: those of Qwen3.5 come along "
-            "with 'reader-edge export SOURCE OUT --speculator auto'; for other models take --format eagle3."
+            "Layers for later tokens (mtp) are trained together with their model, not here: those of Qwen3.5 come "
+            "along with 'reader-edge export SOURCE OUT --speculator auto'; for other models take --format eagle3."
         )
     check_installation(("torch", "onnx"), "Training")
     from reader_edge_export.heads.train_drafter import HeadReport, HeadTraining

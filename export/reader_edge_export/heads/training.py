@@ -65,8 +65,8 @@ def trained(
     num_steps = train(module, loss_at, plan, on_loss)
     if num_steps < min(plan.num_steps, _FEWEST_STEPS):
         raise ExportError(
-            f"Stopped at step {num_steps} of {plan.num_steps}, before anything useful was learned: give the same command "
-            "more --minutes; what was written and learned is kept."
+            f"Stopped at step {num_steps} of {plan.num_steps}, before anything useful was learned: give the same "
+            "command more --minutes; what was written and learned is kept."
         )
     return list(curve.values())
 

@@ -151,7 +151,7 @@ def test_a_training_that_its_time_ends_is_no_head_and_says_so(
 ) -> None:
     monkeypatch.setattr(training, "train", lambda *given: 1)
     head = HeadTraining(package, tmp_path / "tiny.head", TrainingOptions(300, 60.0), lambda stage: None)
-    with pytest.raises(ExportError, match=r"Stopped at step 1 of \d+, .*: give the same command more --minutes; .* is kept"):
+    with pytest.raises(ExportError, match=r"Stopped at step 1 of \d+, .* more --minutes; .* is kept"):
         head.run([], lambda done, total: None)
     assert not (tmp_path / "tiny.head").exists()
 

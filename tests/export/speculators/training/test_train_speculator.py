@@ -132,7 +132,7 @@ def test_the_command_prints_the_folder_and_what_each_token_of_a_chain_is_worth(
     assert lines[:2] == [f"{label}: measuring what a speculator would take", CHEAP.sentence()]
     assert re.search(r"token 1 .* by the best four", told.stderr)
     assert re.search(r"token 4 .* where those before were right", told.stderr)
-    assert f"reader-edge export SOURCE NEW --speculator {path} (SOURCE: what {package} was exported from)" in told.stderr
+    assert f"export SOURCE NEW --speculator {path} (SOURCE: what {package} was exported from)" in told.stderr
     assert len({file.stat().st_mode for file in path.iterdir()}) == 1
     told = CliRunner().invoke(main, command)
     assert told.exit_code == 1
