@@ -56,8 +56,9 @@ def train_drafter(
     A head predicts the next two tokens from the model's hidden states; `run --head` and `serve --head` draft with it. A
     speculator is a decoder layer that guesses on as long as it pays; `export SOURCE NEW --speculator OUT` puts it
     into a package. Both learn from answers that the model writes: to your --text prompts first, then to bundled
-    instructions. They change speed, never a token. The folder OUT.training keeps answers and progress, from which the same command
-    resumes: 1 to 2 KB a token of a head, 4 KB and more of a speculator. PACKAGE is what `run` takes as MODEL.
+    instructions. They change speed, never a token. The folder OUT.training keeps answers and progress, from which the
+    same command resumes: 1 to 2 KB a token of a head, 4 KB and more of a speculator. PACKAGE is what `run` takes as
+    MODEL.
     """
     from reader_edge.model_source import find_package
     from reader_edge.prompt_file import read_prompts
@@ -84,7 +85,7 @@ def train_drafter(
     prompts = [] if text is None else [prompt.turns[0] for prompt in read_prompts(text)]
     folder, wanted = find_package(package), TrainingOptions(num_tokens, minutes, force)
     noun = "head" if form == "mlp" else "speculator"
-    with work_progress(f"Training a {noun} for {package}") as work, _kept_told(out):
+    with _kept_told(out), work_progress(f"Training a {noun} for {package}") as work:
         training: HeadTraining | SpeculatorTraining
         if form == "mlp":
             training = HeadTraining(folder, out.absolute(), wanted, work.on_stage)
