@@ -31,6 +31,8 @@ OTHERS = {
         "list",
         "rm",
         "doctor",
+        "split",
+        "stage",
         "info",
         "export",
         "tune",
