@@ -21,7 +21,9 @@ from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.speculator.speculator import TreeStep
 from reader_edge_runtime.drafting.sources.speculator.speculator_source import SpeculatorSource
 from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_speculator import HostSpeculator
+from reader_edge_runtime.execution.onnxruntime.host.paged_memory import HAS_PAGES
 from reader_edge_runtime.package.manifest import file_entry
 from reader_edge_runtime.package.manifest_file import write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -114,6 +116,9 @@ def test_answers_are_the_plain_ones_with_a_speculator_and_with_hostile_weights(
     for temperature in (0.0, 0.8):
         assert answers(engine, temperature) == answers(plain, temperature)
     assert max(len(slot.token_ids) for slot in source.slots.slots) > 24
+    engine.forget()
+    assert isinstance(source.slots.cache, HostCache)
+    assert not (HAS_PAGES and source.slots.cache.memory.any()), "what was said is forgotten"
     for number in (np.nan, 1e30):
         spoilt = spoil(folder, tmp_path / str(number), number)
         with np.errstate(all="raise"):

@@ -44,6 +44,10 @@ class SpeculatorRequest(RequestDrafter):
         slots.fit(slot)
         return slot
 
+    def num_rows(self, slot: SpeculatorSlot) -> int:
+        """Of its slot, with all of its text and the nodes of its next tree."""
+        return len(self.token_ids) - slot.start + _SPARE_ROWS
+
     def chunk(self, slot: SpeculatorSlot, size: int) -> tuple[list[int], Float32Array]:
         """The next tokens to catch up with, and states of the token before each."""
         first = len(slot.token_ids)

@@ -126,6 +126,9 @@ class SpeculatorSource(DraftSource):
             slot = request.begin_pass(self.slots)
             tree = SpeculatedTree(request.token_ids[-1], self._vocab_size)
             growing[slot], further[slot] = Growing(tree, draft_request, Progress()), request
+        if further:  # now: a cache that grows keeps no rows of trees
+            num_rows = max(request.num_rows(slot) for slot, request in further.items())
+            self.slots.cache.reserve(self.slots.cache.num_slots, num_rows)
         while further:
             further = self._catch_up(speculator, further, growing)
         return growing
@@ -138,13 +141,16 @@ class SpeculatorSource(DraftSource):
     ) -> dict[SpeculatorSlot, SpeculatorRequest]:
         """A chunk of each text. Returns those of which there is more."""
         left: dict[SpeculatorSlot, SpeculatorRequest] = {}
+        cache = self.slots.cache
         for slots in side_by_side(requests):
-            chunks = [requests[slot].chunk(slot, _CHUNK) for slot in slots]
+            # A pass is as wide for each of its texts, and one of them may be near the context's end.
+            room = speculator.max_context - max(cache.lengths[slot.number] for slot in slots)
+            chunks = [requests[slot].chunk(slot, min(_CHUNK, room)) for slot in slots]
             began = time.perf_counter()
-            said = speculator.catch_up(self.slots.cache, slots[0].number, *zip(*chunks, strict=True))
+            said = speculator.catch_up(cache, slots[0].number, *zip(*chunks, strict=True))
             self._learn_time(max(len(tokens) for tokens, _ in chunks), len(slots), began)
             for b, (slot, (tokens, _)) in enumerate(zip(slots, chunks, strict=True)):
-                self.slots.cache.commit(slot.number, range(len(tokens)))
+                cache.commit(slot.number, range(len(tokens)))
                 if requests[slot].went_on(slot, len(tokens)):
                     left[slot] = requests[slot]
                 else:

@@ -63,8 +63,12 @@ class HostCache(Cache):
 
     def extend(self, first_slot: int, num_slots: int, num_nodes: int) -> None:
         super().extend(first_slot, num_slots, num_nodes)
-        for slot in range(first_slot, first_slot + num_slots):
-            self._note_written(slot, self.lengths[slot] + num_nodes)
+        self.note_written(first_slot, [self.lengths[first_slot + b] + num_nodes for b in range(num_slots)])
+
+    def note_written(self, first_slot: int, num_rows: Sequence[int]) -> None:
+        """Note that a pass writes so many first rows of each of these slots, for which there is room."""
+        for slot, number in enumerate(num_rows, first_slot):
+            self._note_written(slot, number)
 
     def trim(self, slot: int) -> None:
         self._keep(slot, self.lengths[slot])

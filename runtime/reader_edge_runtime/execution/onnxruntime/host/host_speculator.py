@@ -118,6 +118,7 @@ class HostSpeculator:
         write_pos = [start + step.num_scored for start, step in zip(starts, steps, strict=True)]
         num_visible = max(write_pos) + num_nodes
         cache.reserve(cache.num_slots, num_visible)
+        cache.note_written(first_slot, [position + num_nodes for position in write_pos])
         mask: Float32Array = np.full((num_trees, 1, num_nodes, num_visible), MASKED, np.float32)
         inputs = tensors.inputs
         for b, (step, start) in enumerate(zip(steps, starts, strict=True)):

@@ -141,6 +141,26 @@ def test_texts_side_by_side_share_passes() -> None:
     assert all(len(each) > 1 for each in speculator.num_stepped[:1])
 
 
+def test_no_row_of_a_tree_is_lost_while_the_cache_grows() -> None:
+    speculator = speculator_of(sharpness=9.0, max_context=1024)
+    source = source_of(speculator)
+    capacity = source.slots.cache.capacity
+    source.propose([asked(begun(source, [2] * (capacity - 3)))])  # what it reads is checked
+    assert len(speculator.num_stepped) > 1
+
+
+def test_a_long_text_beside_one_near_the_contexts_end_is_read_in_shorter_chunks() -> None:
+    speculator = speculator_of(sharpness=9.0)
+    source = source_of(speculator)
+    late = begun(source, [2] * 190)
+    source.propose([asked(late)])
+    late.token_ids.append(2)  # type: ignore[attr-defined]
+    hear(late, 189)
+    trees = source.propose([asked(late), asked(begun(source, [3] * 150))])
+    assert all(tree is not None for tree in trees)
+    assert speculator.num_caught_up[2:] == [[1, 67], [82]]
+
+
 @pytest.mark.parametrize("order", [3, 2], ids=["knowing", "ignorant"])
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_speculators_change_no_token_in_ragged_batches_and_free_their_slots(order: int, temperature: float) -> None:
