@@ -14,6 +14,7 @@ from reader_edge_export.calibration.moments import InputMoments
 from reader_edge_export.quantize.round_block import round_block
 from reader_edge_export.torch_threads import one_thread_a_call
 from reader_edge_runtime.arrays import Float32Array, Int8Array
+from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.machine.processor import num_usable_cores
 
 # Weights of some inputs (k, J), as they are before the first of them is rounded -> the step of each output (J,).
@@ -61,7 +62,12 @@ def _factor(gram: Float32Array, damping: float) -> torch.Tensor:
     damped = torch.from_numpy(gram).clone()
     mean = float(damped.diagonal().mean())
     damped.diagonal().add_(damping * mean if mean > 0 else 1.0)
-    root = torch.linalg.cholesky(damped.flip(0, 1)).flip(0, 1)  # upper triangular: its inverse is the factor
+    try:
+        root = torch.linalg.cholesky(damped.flip(0, 1)).flip(0, 1)  # upper triangular: its inverse is the factor
+    except torch.linalg.LinAlgError:
+        raise ExportError(
+            "The weights of a matrix are too large or too small to be rounded: they are damaged; fetch the model again."
+        ) from None
     factor: torch.Tensor = torch.linalg.solve_triangular(root, torch.eye(len(root)), upper=True)
     return factor
 

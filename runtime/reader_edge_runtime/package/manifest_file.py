@@ -201,10 +201,14 @@ def _states(fields: dict[str, Any], values: dict[str, Any], path: Path) -> dict[
     for name in (SPECULATOR_GRAPH_NAME, SPECULATOR_WEIGHTS_NAME):
         if name not in fields["files"]:
             raise ManifestError(f"'{path}' lists no {name}: export the model again.")
+    own = fields["speculator"]
     try:
-        part = read_speculator_part(fields["speculator"], tuple(numbers))
+        part = read_speculator_part(own, tuple(numbers))
     except ValueError as error:
-        raise ManifestError(f"'{path}' has a speculator with an unusable {error}: export the model again.") from None
+        value = own.get(str(error)) if isinstance(own, dict) else own
+        raise ManifestError(
+            f"'{path}' has a speculator with an unusable {error} ({value!r:.80}): export the model again."
+        ) from None
     return {"state_ids": tuple(numbers), "speculator": part}
 
 

@@ -7,6 +7,7 @@ import torch
 from reader_edge_export.calibration.moments import InputMoments
 from reader_edge_export.quantize import compensation
 from reader_edge_export.quantize.compensation import BLOCK, Compensation, for_parts_of_outputs, parts_of_outputs
+from reader_edge_runtime.errors import ExportError
 from tests.export.moments import moments_of
 
 
@@ -35,6 +36,12 @@ def test_inputs_never_seen_are_rounded_to_the_nearest() -> None:
     weight = np.random.default_rng(0).standard_normal((40, 5), np.float32)
     integers, _ = Compensation(InputMoments.none(40)).round(weight, _every(0.1), -127, 127)
     np.testing.assert_array_equal(integers, np.rint(weight / np.float32(0.1)))
+
+
+@pytest.mark.parametrize("moment", [np.nan, 1e-45], ids=["none", "tiny"])
+def test_inputs_by_which_nothing_can_be_rounded_are_told_in_one_sentence(moment: float) -> None:
+    with pytest.raises(ExportError, match="too large or too small to be rounded"):
+        Compensation(InputMoments([np.full((8, 8), moment, np.float32)], 1))
 
 
 def test_integers_stay_within_their_bounds() -> None:
