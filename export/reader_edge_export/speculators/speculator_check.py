@@ -15,7 +15,7 @@ from reader_edge_export.speculators.speculator_runners import (
 )
 from reader_edge_export.speculators.target_states import TextStates
 from reader_edge_runtime.arrays import Float32Array
-from reader_edge_runtime.errors import ParityError
+from reader_edge_runtime.errors import ExportError, ParityError
 from reader_edge_runtime.package.speculator_part import SPECULATOR_AGREEMENT, SpeculatorPart
 
 NUM_TOKENS = 128  # of a held-out text
@@ -30,16 +30,21 @@ def check_speculator(
     """Figures for the manifest: how far states and logits of the graph stray from those of the module, over the largest
     of them; the share of nodes with the same best token; how often the best token is the target's own choice.
 
-    text: held out, of at least two tokens. Raises ParityError where `is_exact` and the graph is not the module.
+    text: held out, of at least two tokens. Raises ParityError where `is_exact` and the graph is not the module, or it
+    says what is no number; ExportError where the module does.
     """
     module = source.skeleton
     assert isinstance(module, SpeculatorModule)
     with source.filled([module]):
         expected = _run(ModuleRunner(module, part.top_k), text, part.hidden_size)
+    if not all(np.isfinite(each).all() for guesses in expected for each in guesses):
+        raise ExportError(
+            "What the speculator computes is too large for 32-bit numbers: its weights are damaged; fetch it again."
+        )
     num_rows = len(text.token_ids) + len(_PARENTS)
     found = _run(GraphRunner(folder, part, num_rows), text, part.hidden_size)
-    error = max(_error(one, other) for one, other in zip(found, expected, strict=True))
-    if is_exact and not error <= MAX_RELATIVE_ERROR:
+    error = float(np.max([_error(one, other) for one, other in zip(found, expected, strict=True)]))
+    if not error <= (MAX_RELATIVE_ERROR if is_exact else np.finfo(np.float32).max):
         raise ParityError(f"The speculator's graph strays by {error:.2g} from its module: please report it.")
     best, wanted = (np.concatenate([each.top_ids[:, 0] for each in guesses]) for guesses in (found, expected))
     chosen = text.best[1:].numpy()
@@ -81,4 +86,4 @@ def _error(found: Guesses, expected: Guesses) -> float:
     order.
     """
     pairs = [(getattr(found, name), getattr(expected, name)) for name in ("next_states", "top_logits", "log_sum_exp")]
-    return max(float(np.abs(one - other).max() / max(1.0, np.abs(other).max())) for one, other in pairs)
+    return float(np.max([np.abs(one - other).max() / max(1.0, np.abs(other).max()) for one, other in pairs]))

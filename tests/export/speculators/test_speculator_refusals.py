@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from reader_edge_export import ExportOptions, export_model
-from reader_edge_runtime.errors import ConfigError, ReaderEdgeError
+from reader_edge_runtime.errors import ConfigError, ExportError, ReaderEdgeError
 from tests.export.speculators.speculator_folders import DRAFT_VOCAB_SIZE, LAYER, write_eagle3, write_plain_eagle3
 from tests.tiny_models import VOCAB_SIZE
 
@@ -43,6 +43,8 @@ _REFUSED: dict[str, tuple[Change, str]] = {
     "another vocabulary": (_layer(vocab_size=VOCAB_SIZE + 1), "vocabulary of 321, and the model has 320"),
     "a vocabulary beyond the target's": (_sets(draft_vocab_size=1 << 60), "and the model has 320"),
     "another hidden size": (_sets(target_hidden_size=128), "hidden states of 128, and the model has 64"),
+    "a number of a thousand digits": (_sets(draft_vocab_size=10**1000), "000...000"),
+    "a state of a thousand digits": (_sets(eagle_aux_hidden_state_layer_ids=[10**1000, 0, 1]), "000...000"),
     "too few states": (_sets(eagle_aux_hidden_state_layer_ids=[0, 1]), "joins 192 numbers of its target, where 2"),
     "a state beyond the last layer": (_sets(eagle_aux_hidden_state_layer_ids=[0, 1, 4]), "0, 1, 4, which must be"),
     "a state twice": (_sets(eagle_aux_hidden_state_layer_ids=[0, 1, 1]), "0, 1, 1, which must be"),
@@ -111,6 +113,17 @@ def test_pickles_are_refused(
     write_eagle3(folder)
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     assert "a pickle that may run code" in _refusal(tiny_model("llama"), folder, tmp_path / "out", monkeypatch)
+
+
+def test_weights_that_give_no_numbers_are_refused_and_leave_nothing(
+    tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "speculator"
+    write_eagle3(folder)
+    _change(folder, _tensor("layers.0.mlp.down_proj.weight", lambda weight: weight * 0 + 3e38))
+    with pytest.raises(ExportError, match="What the speculator computes is too large"):
+        export_model(tiny_model("llama"), tmp_path / "out", ExportOptions("fp32", check="quick", speculator=folder))
+    assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_a_model_without_layers_for_later_tokens_has_no_speculator_of_its_own(

@@ -21,6 +21,7 @@ _INERT = {  # of eagle_config: what such a speculator has anyway
 }
 _UNREAD = ("verifier_norm.", "verifier_lm_head.")  # the target's, by which it was trained
 _MAX_STATES = 12  # a package has those of most states besides
+_MAX_SIZE = (1 << 53) - 1  # what a number in JSON means everywhere
 
 
 def eagle3_source(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> SpeculatorSource:
@@ -94,8 +95,8 @@ def _source(
     own = {name: tensor for name, tensor in tensors.items() if not name.startswith(_UNREAD)}
     size, target_size = config.get("draft_vocab_size"), config.get("target_hidden_size")
     for name, value in (("draft_vocab_size", size), ("target_hidden_size", target_size)):
-        if value is not None and (type(value) is not int or value < 1):
-            raise _wrong(name, value, "a whole number above 0")
+        if value is not None and (type(value) is not int or not 1 <= value <= _MAX_SIZE):
+            raise _wrong(name, value, f"a whole number from 1 to {_MAX_SIZE}")
     return SpeculatorSource(EAGLE3, folder, layer, own, size, target_size, _state_ids(config), switches)
 
 
@@ -106,13 +107,15 @@ def _state_ids(config: Mapping[str, Any]) -> tuple[int, ...] | None:
     unknown = {key: value for key, value in inner.items() if value and key != _IDS and _INERT.get(key) is not value}
     if unknown:
         raise UnsupportedArchitectureError(
-            f"eagle_config of the speculator sets {told_keys(unknown)}, which is not known to be read."
+            f"eagle_config of the speculator sets {told_keys(unknown)}, which is not known to be read: its drafts may be "
+            "others, so remove what has no effect."
         )
     ids = config.get(_IDS) or inner.get(_IDS)
     if ids is None:
         return None
-    if not isinstance(ids, list) or len(ids) > _MAX_STATES or any(type(each) is not int or each < 0 for each in ids):
-        raise _wrong(_IDS, ids, f"a list of at most {_MAX_STATES} whole numbers")
+    is_list = isinstance(ids, list) and len(ids) <= _MAX_STATES
+    if not is_list or any(type(each) is not int or not 0 <= each <= _MAX_SIZE for each in ids):
+        raise _wrong(_IDS, ids, f"a list of at most {_MAX_STATES} numbers of layers")
     return tuple(ids)
 
 

@@ -69,7 +69,8 @@ def _plain(folder: Path, config: dict[str, object], tensors: dict[str, StoredTen
     if "block_size" in config or "dflash_config" in config:
         raise _refused(folder, "DFlash")
     raise ExportError(
-        f"'{folder}' holds no speculator: neither speculators_model_type nor draft_vocab_size is in its config.json."
+        f"'{folder}' holds no speculator (neither speculators_model_type nor draft_vocab_size is in its config.json): "
+        "give the folder of one."
     )
 
 

@@ -25,7 +25,7 @@ from reader_edge_runtime.drafting.sources.speculator.speculator_slots import Spe
 from reader_edge_runtime.drafting.sources.speculator.step_times import StepTimes
 from reader_edge_runtime.drafting.sources.text_slot import side_by_side
 from reader_edge_runtime.drafting.worth import SourceGain
-from reader_edge_runtime.errors import ReaderEdgeError
+from reader_edge_runtime.errors import DraftError, ReaderEdgeError
 
 _CHUNK = 128  # tokens of a text that are caught up with in one pass
 # Tokens that asking adds to a step, by how sure the others are (`worth.py`), for one that is always right.
@@ -109,9 +109,16 @@ class SpeculatorSource(DraftSource):
         return {} if self._speculator is None else saved_slots(self.slots)
 
     def restore(self, arrays: Arrays) -> None:
-        """Take up the texts' rows; what the speculator is worth is of this machine, and does not hang on them."""
-        if self._speculator is not None:
+        """Take up the texts' rows; what the speculator is worth is of this machine, and does not hang on them.
+
+        Raises DraftError for what `state` could not have given.
+        """
+        if self._speculator is None:
+            return
+        try:
             restore_slots(self.slots, arrays, self._vocab_size, self._speculator.max_context)
+        except (KeyError, ValueError) as error:
+            raise DraftError(f"What the speculator has read is not sound ({error}): start over.") from None
 
     def _caught_up(
         self, speculator: Speculator, draft_requests: Sequence[DraftRequest]
