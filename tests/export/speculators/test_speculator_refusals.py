@@ -41,7 +41,7 @@ def _twice(offsets: torch.Tensor) -> torch.Tensor:
 
 _REFUSED: dict[str, tuple[Change, str]] = {
     "another vocabulary": (_layer(vocab_size=VOCAB_SIZE + 1), "vocabulary of 321, and the model has 320"),
-    "a vocabulary beyond the target's": (_sets(draft_vocab_size=1 << 60), "and the model has 320"),
+    "a vocabulary beyond the target's": (_sets(draft_vocab_size=1 << 50), "and the model has 320"),
     "another hidden size": (_sets(target_hidden_size=128), "hidden states of 128, and the model has 64"),
     "a number of a thousand digits": (_sets(draft_vocab_size=10**1000), "000...000"),
     "a state of a thousand digits": (_sets(eagle_aux_hidden_state_layer_ids=[10**1000, 0, 1]), "000...000"),
