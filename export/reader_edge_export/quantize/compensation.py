@@ -62,12 +62,12 @@ def _factor(gram: Float32Array, damping: float) -> torch.Tensor:
     damped = torch.from_numpy(gram).clone()
     mean = float(damped.diagonal().mean())
     damped.diagonal().add_(damping * mean if mean > 0 else 1.0)
-    try:
-        root = torch.linalg.cholesky(damped.flip(0, 1)).flip(0, 1)  # upper triangular: its inverse is the factor
-    except torch.linalg.LinAlgError:
+    lower, fault = torch.linalg.cholesky_ex(damped.flip(0, 1))
+    if fault:
         raise ExportError(
             "The weights of a matrix are too large or too small to be rounded: they are damaged; fetch the model again."
-        ) from None
+        )
+    root = lower.flip(0, 1)  # upper triangular: its inverse is the factor
     factor: torch.Tensor = torch.linalg.solve_triangular(root, torch.eye(len(root)), upper=True)
     return factor
 

@@ -64,7 +64,8 @@ def read_speculator_part(fields: Any, state_ids: tuple[int, ...]) -> SpeculatorP
         if type(value := fields.get(name)) is not int or not 0 < value <= most:
             raise ValueError(name)
     read = fields.get("state_ids")
-    is_list = isinstance(read, list) and 0 < len(read) <= MOST_STATES and all(type(each) is int for each in read)
-    if not is_list or not set(read) <= set(state_ids):
+    if not isinstance(read, list) or not 0 < len(read) <= MOST_STATES:
+        raise ValueError("state_ids")
+    if any(type(each) is not int or each not in state_ids for each in read):
         raise ValueError("state_ids")
     return SpeculatorPart(format=fields["format"], state_ids=tuple(read), **{name: fields[name] for name in _SIZES})

@@ -107,8 +107,8 @@ def _state_ids(config: Mapping[str, Any]) -> tuple[int, ...] | None:
     unknown = {key: value for key, value in inner.items() if value and key != _IDS and _INERT.get(key) is not value}
     if unknown:
         raise UnsupportedArchitectureError(
-            f"eagle_config of the speculator sets {told_keys(unknown)}, which is not known to be read: its drafts may be "
-            "others, so remove what has no effect."
+            f"eagle_config of the speculator sets {told_keys(unknown)}, which is not known to be read: its drafts "
+            "may be others, so remove what has no effect."
         )
     ids = config.get(_IDS) or inner.get(_IDS)
     if ids is None:
