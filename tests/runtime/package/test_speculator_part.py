@@ -1,0 +1,21 @@
+"""What a manifest says of a speculator is believed only where it can be."""
+
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from reader_edge_runtime.package.speculator_part import SpeculatorPart, read_speculator_part
+
+_PART = SpeculatorPart("eagle3", 1, 4, 2, 16, 48, 100, 16, (2, 0, 1))
+_FIELDS = asdict(_PART) | {"state_ids": [2, 0, 1]}
+
+
+def test_what_was_written_is_read() -> None:
+    assert read_speculator_part(_FIELDS, (0, 1, 2, 3)) == _PART
+
+
+@pytest.mark.parametrize("state_ids", [None, [], [4], [[0]], [{}], [True], [2.0], "012", [0] * 17], ids=str)
+def test_states_that_cannot_be_are_refused_by_name(state_ids: Any) -> None:
+    with pytest.raises(ValueError, match=r"^state_ids$"):
+        read_speculator_part(_FIELDS | {"state_ids": state_ids}, (0, 1, 2, 3))
