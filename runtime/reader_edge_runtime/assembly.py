@@ -35,6 +35,8 @@ from reader_edge_runtime.package.speculator_part import SPECULATOR_AGREEMENT
 from reader_edge_runtime.target import Target
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
+_TYPICAL_NODES = 8  # of a pass with drafts
+
 Progress = Callable[[int, int], None]  # gets what is done, and how much there is in all
 
 
@@ -57,6 +59,7 @@ def assemble(
     opened = open_datastores(sources.datastores, fingerprint, vocab_size) if sources.datastores else []
     further = open_sources(sources, package, tokenizer, target, config)
     costs = [load_or_measure(target, config.threads, 1, on_progress=on_calibration)] if config.is_calibrated else []
+    further = [each for each in further if not isinstance(each, SpeculatorSource) or _can_pay(each, costs)]
     if drafter is None:  # not before the measuring: its kernels take time and memory while they load
         file = None
         if sources.history is not None:
@@ -78,6 +81,11 @@ def open_sources(
     if given.draft_model is not None:
         sources.append(open_draft_model_source(given.draft_model, package, tokenizer, config))
     return [*sources, *given.extra]
+
+
+def _can_pay(source: SpeculatorSource, costs: Sequence[PassCost]) -> bool:
+    """Whether a speculator is worth its states here; where nothing was measured, it is tried."""
+    return all(source.can_pay(float(cost.pass_seconds(cost.pasts[0])[_TYPICAL_NODES])) for cost in costs)
 
 
 def open_speculator_source(package: ModelPackage, target: Target, config: EngineConfig) -> SpeculatorSource:

@@ -33,6 +33,7 @@ _FIRST_GAINS = (1.0, 0.9, 0.6, 0.15)
 _USUALLY_RIGHT = 0.4  # where the export has not found out
 _USUAL_STEPS = (2, 4)  # nodes of the passes that asking takes, before it was asked
 _BESIDE_S = 6e-4  # and what it takes beside them: drafts are made anew, now and then also without
+_TOKENS_A_PASS, _USUALLY_ADDED = 2.0, 0.25  # measured: docs/explanation/measured/drafts/speculators.md
 _NARROW = 8  # tokens that are caught up with in any case
 _INVESTED = 0.25  # share of what the rest of an answer may gain that catching up with its text may take
 
@@ -73,6 +74,10 @@ class SpeculatorSource(DraftSource):
         self.gain = SourceGain([is_right * gain for gain in _FIRST_GAINS])
         self.gain.seconds = _BESIDE_S + sum(map(self.times.seconds, _USUAL_STEPS))
         self.growth = Growth()
+
+    def can_pay(self, pass_s: float) -> bool:
+        """Whether what it usually brings can make up for what asking takes. pass_s: of the target, over 8 nodes."""
+        return self.gain.seconds * _TOKENS_A_PASS <= _USUALLY_ADDED * pass_s
 
     def begin(self, context: RequestContext) -> SpeculatorRequest:
         return SpeculatorRequest(context, self._which)
