@@ -2,7 +2,10 @@
 
 import statistics
 import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -22,16 +25,16 @@ USUALLY_ADDED, MOST_ADDED = 0.16, 0.46
 
 
 @dataclass(frozen=True, slots=True)
-class Payback:
-    """head_s, pass_s: seconds of a head's step, and of a pass of four nodes."""
+class Payback(ABC):
+    """step_s, pass_s: seconds of a step of what drafts, for one node, and of a pass of four nodes."""
 
-    head_s: float
+    step_s: float
     pass_s: float
 
     @property
     def share(self) -> float:
-        """What a head's step takes, as a share of a pass."""
-        return self.head_s / self.pass_s
+        """What a step takes, as a share of a pass."""
+        return self.step_s / self.pass_s
 
     @property
     def needed(self) -> float:
@@ -39,33 +42,58 @@ class Payback:
         return self.share * TOKENS_A_PASS
 
     @property
+    @abstractmethod
+    def can_pay(self) -> bool:
+        """Whether that much was ever seen."""
+
+    @abstractmethod
+    def sentence(self) -> str:
+        """The figures, and what follows of them."""
+
+
+class HeadPayback(Payback):
+    """Of a head."""
+
+    __slots__ = ()
+
+    @property
     def can_pay(self) -> bool:
         return self.needed <= MOST_ADDED
 
     def sentence(self) -> str:
-        """The figures, and what follows of them."""
         return (
-            f"A step of the head takes {1e3 * self.head_s:.2f} ms, {self.share:.3f} of a pass of {_NODES} nodes: it "
+            f"A step of the head takes {1e3 * self.step_s:.2f} ms, {self.share:.3f} of a pass of {_NODES} nodes: it "
             f"pays where it adds clearly more than {self.needed:.2f} accepted tokens a pass; heads were seen to add "
             f"{USUALLY_ADDED} after 57,000 tokens, and {MOST_ADDED} after five million."
         )
 
 
-def measure_payback(target: Target, sizes: HeadSizes) -> Payback:
+def measure_payback(target: Target, sizes: HeadSizes) -> HeadPayback:
     """Time an untrained head of these sizes beside its target, in turn."""
     module = HeadModule(sizes, torch.zeros(sizes.hidden), torch.ones(sizes.hidden))
     head = open_head(rounded_head(module, np.arange(sizes.ids, dtype=np.int32)), target.manifest)
+    state, pending = np.zeros((1, sizes.hidden), np.float32), np.zeros(1, np.int64)
+    wanted = Pass(0, [], [], wants_hidden_states=True)
+    return HeadPayback(*timed_in_turn(target, wanted, lambda past: partial(head.guess, state, pending)))
+
+
+def timed_in_turn(
+    target: Target, wanted: Pass, step_behind: Callable[[int], Callable[[], object]]
+) -> tuple[float, float]:
+    """Median seconds of a step of what drafts, and of a pass of four nodes behind so many tokens.
+
+    wanted: a pass without its trees. step_behind: makes the step, for so many tokens before it.
+    """
     past = min(_PAST, target.manifest.max_context - _NODES)
     cache = target.new_cache(1, past + _NODES)
     cache.fill(0, past)
-    state, pending = np.zeros((1, sizes.hidden), np.float32), np.zeros(1, np.int64)
-    wanted = Pass(0, [DraftTree.chain([0] * _NODES)], [range(_NODES)], wants_hidden_states=True)
-    head_s, pass_s = [], []
+    wanted, step = wanted._replace(trees=[DraftTree.chain([0] * _NODES)], rows=[range(_NODES)]), step_behind(past)
+    step_s, pass_s = [], []
     for _ in range(_ROUNDS):
         began = time.perf_counter()
-        target.forward(cache, wanted)  # which takes the head's matrices out of the caches of the processor
+        target.forward(cache, wanted)  # which takes the step's matrices out of the caches of the processor
         between = time.perf_counter()
-        head.guess(state, pending)
-        head_s.append(time.perf_counter() - between)
+        step()
+        step_s.append(time.perf_counter() - between)
         pass_s.append(between - began)
-    return Payback(statistics.median(head_s), statistics.median(pass_s))
+    return statistics.median(step_s), statistics.median(pass_s)

@@ -19,7 +19,7 @@ from reader_edge_export.heads.examples import Examples, examples_of, frequent_id
 from reader_edge_export.heads.head_loss import BATCH, HeadLoss
 from reader_edge_export.heads.head_module import HeadModule
 from reader_edge_export.heads.held_out import held_out_apart
-from reader_edge_export.heads.payback import Payback, measure_payback
+from reader_edge_export.heads.payback import HeadPayback, measure_payback
 from reader_edge_export.heads.rounded_head import rounded_head
 from reader_edge_export.heads.self_written import Manner
 from reader_edge_export.heads.state_recorder import RecordedAnswer
@@ -86,7 +86,7 @@ class HeadTraining:
         self._answering = Answering(self._package, self._folder)
         self._target: Target = settled_target(self._package, EngineConfig(is_probed=False))[0]
 
-    def payback(self) -> Payback:
+    def payback(self) -> HeadPayback:
         """Raises ExportError where a head cannot pay, unless that is forced, or a training has begun."""
         assert self._package.manifest.hidden_size is not None
         self._on_stage("measuring what a head would take")

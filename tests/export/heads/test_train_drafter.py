@@ -17,7 +17,7 @@ from reader_edge_export.heads import self_written, state_recorder, train_drafter
 from reader_edge_export.heads.examples import examples_of
 from reader_edge_export.heads.head_loss import HeadLoss
 from reader_edge_export.heads.held_out import held_out_apart
-from reader_edge_export.heads.payback import Payback
+from reader_edge_export.heads.payback import HeadPayback
 from reader_edge_export.heads.self_written import Manner
 from reader_edge_export.heads.state_recorder import RecordedAnswer
 from reader_edge_export.heads.train_drafter import HeadTraining
@@ -188,7 +188,7 @@ def test_examples_are_a_state_the_pending_token_and_what_came_of_it() -> None:
 def test_a_target_on_which_no_head_can_pay_is_told_before_training(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train_drafter, "measure_payback", lambda target, sizes: Payback(5e-4, 1e-3))
+    monkeypatch.setattr(train_drafter, "measure_payback", lambda target, sizes: HeadPayback(5e-4, 1e-3))
     sizes = TrainingOptions(), TrainingOptions(force=True)
     refused, forced = (HeadTraining(package, tmp_path / "no.head", each, lambda stage: None) for each in sizes)
     with pytest.raises(ExportError, match=r"0\.50 ms, 0\.500 of a pass .* 1\.00 accepted tokens .* --force\.$"):

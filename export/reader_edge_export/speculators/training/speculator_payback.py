@@ -1,9 +1,8 @@
 """Whether a speculator can pay on a target: what a step of it takes beside a pass, and what it would have to bring."""
 
-import statistics
 import tempfile
-import time
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 
 from reader_edge_export.calibration.calibration import Calibration
 from reader_edge_export.calibration.moments import InputMoments
-from reader_edge_export.heads.payback import TOKENS_A_PASS
+from reader_edge_export.heads.payback import TOKENS_A_PASS, Payback, timed_in_turn
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.weights import Weights
@@ -29,34 +28,19 @@ from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.package.speculator_part import EAGLE3, SpeculatorPart
 from reader_edge_runtime.target import Pass, Target
 
-_ROUNDS = 15
-_PAST, _NODES = 128, 4
 MOST_ADDED = 0.5  # tokens that a step adds, where half of its first guesses are right and nothing else drafts
 
 
-@dataclass(frozen=True, slots=True)
-class SpeculatorPayback:
-    """step_s, pass_s: seconds of a speculator's step for one node, and of a pass of four."""
+class SpeculatorPayback(Payback):
+    """Of a speculator."""
 
-    step_s: float
-    pass_s: float
-
-    @property
-    def share(self) -> float:
-        """What a step takes, as a share of a pass."""
-        return self.step_s / self.pass_s
-
-    @property
-    def needed(self) -> float:
-        """Accepted tokens that a step has to add."""
-        return self.share * TOKENS_A_PASS
+    __slots__ = ()
 
     @property
     def can_pay(self) -> bool:
         return self.needed <= MOST_ADDED
 
     def sentence(self) -> str:
-        """The figures, and what follows of them."""
         return (
             f"Asking a speculator takes {self.share:.2f} of a pass of the model. At {TOKENS_A_PASS:g} tokens a pass it "
             f"pays if it adds more than {self.needed:.2f} tokens to a pass; good speculators add about {MOST_ADDED}."
@@ -72,21 +56,14 @@ def measure_payback(target: Target, num_ids: int, num_states: int) -> Speculator
     module = new_eagle3(replace(manifest, vocab_size=len(table)), np.arange(num_ids, dtype=np.int32), table, num_states)
     with tempfile.TemporaryDirectory() as folder:
         speculator = _opened(module, manifest, Path(folder))
-    past = min(_PAST, manifest.max_context - _NODES)
-    cache, kept = target.new_cache(1, past + _NODES), speculator.new_cache(1, past + _NODES)
-    cache.fill(0, past)
-    kept.fill(0, past)
-    wanted = Pass(0, [DraftTree.chain([0] * _NODES)], [range(_NODES)], wants_layer_states=True)
     step = TreeStep(DraftTree.chain([0, 0]), 1, np.zeros((1, manifest.hidden_size), np.float32))
-    step_s, pass_s = [], []
-    for _ in range(_ROUNDS):
-        began = time.perf_counter()
-        target.forward(cache, wanted)  # which takes the speculator's matrices out of the caches of the processor
-        between = time.perf_counter()
-        speculator.step(kept, 0, [step])
-        step_s.append(time.perf_counter() - between)
-        pass_s.append(between - began)
-    return SpeculatorPayback(statistics.median(step_s), statistics.median(pass_s))
+
+    def step_behind(past: int) -> Callable[[], object]:
+        kept = speculator.new_cache(1, past + len(step.tree))
+        kept.fill(0, past)
+        return lambda: speculator.step(kept, 0, [step])
+
+    return SpeculatorPayback(*timed_in_turn(target, Pass(0, [], [], wants_layer_states=True), step_behind))
 
 
 class _ModuleWeights(Weights):

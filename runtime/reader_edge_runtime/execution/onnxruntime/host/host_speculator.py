@@ -11,7 +11,8 @@ from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.sources.speculator.speculator import SpeculatorResult, TreeStep
 from reader_edge_runtime.execution.inputs import Inputs
-from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache, present_name
+from reader_edge_runtime.execution.onnxruntime.host.cache_bindings import CacheBindings
+from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.execution.onnxruntime.session import open_session, run_bound
 from reader_edge_runtime.execution.onnxruntime.speculator_contract import check_speculator
@@ -83,8 +84,7 @@ class HostSpeculator:
             layers=(),
         )
         self._tensors: dict[Sizes, SpeculatorTensors] = {}
-        self._bindings: dict[tuple[int, int], ort.IOBinding] = {}
-        self._bound_cache: tuple[HostCache, int] | None = None
+        self._bindings = CacheBindings(session)
 
     @classmethod
     def open(cls, package: ModelPackage, threads: int = 0, uses_native: bool = True) -> "HostSpeculator":
@@ -133,7 +133,7 @@ class HostSpeculator:
             mask[b, 0, :, :start] = 0.0
             mask[b, 0, :, start : start + size][ancestors[nodes]] = 0.0
         inputs["write_pos"][:] = write_pos
-        binding = self._binding(cache, first_slot, num_trees)
+        binding = self._bindings.of(cache, first_slot, num_trees)
         tensors.bind_to(binding)
         binding.bind_cpu_input("tree_mask", mask)
         run_bound(self._session, binding)
@@ -148,18 +148,3 @@ class HostSpeculator:
                 self._tensors.clear()
             self._tensors[sizes] = tensors
         return tensors
-
-    def _binding(self, cache: HostCache, first_slot: int, num_slots: int) -> ort.IOBinding:
-        """The cache's tensors of a slot range, bound as input and output at once; kept until the cache moves."""
-        if self._bound_cache != (cache, cache.num_moves):
-            self._bindings.clear()
-            self._bound_cache = cache, cache.num_moves
-        binding = self._bindings.get((first_slot, num_slots))
-        if binding is None:
-            binding = self._session.io_binding()
-            for name, array in cache.tensors(first_slot, num_slots).items():
-                value = ort.OrtValue.ortvalue_from_numpy(array)
-                binding.bind_ortvalue_input(name, value)
-                binding.bind_ortvalue_output(present_name(name), value)
-            self._bindings[first_slot, num_slots] = binding
-        return binding

@@ -9,7 +9,8 @@ import numpy.typing as npt
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.execution.inputs import prepare_inputs
 from reader_edge_runtime.execution.onnxruntime.graph_contract import check_contract, output_tensors
-from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache, present_name
+from reader_edge_runtime.execution.onnxruntime.host.cache_bindings import CacheBindings
+from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.needed_memory import check_memory
 from reader_edge_runtime.execution.onnxruntime.native import (
     OPERATORS_PROPERTY,
@@ -45,8 +46,7 @@ class HostStage:
         self._weights = weights
         self._inputs = {node.name for node in session.get_inputs()}
         self._num_passes = 0
-        self._bindings: dict[tuple[int, int], ort.IOBinding] = {}
-        self._bound_cache: tuple[HostCache, int] | None = None
+        self._bindings = CacheBindings(session)
 
     @classmethod
     def open(cls, package: ModelPackage, threads: int = 0, uses_native: bool = True) -> "HostStage":
@@ -74,7 +74,7 @@ class HostStage:
         inputs = prepare_inputs(cache, wanted, self.manifest, min_rows)
         if handed is not None:
             inputs[HANDED_IN] = handed
-        binding = self._binding(cache, wanted.first_slot, len(wanted.trees))
+        binding = self._bindings.of(cache, wanted.first_slot, len(wanted.trees))
         for name in self._inputs & inputs.keys():
             binding.bind_cpu_input(name, inputs[name])
         num_trees, num_nodes = inputs["position_ids"].shape
@@ -93,18 +93,3 @@ class HostStage:
         """float32 (B, N, E), for the next stage; arguments and errors: see `forward`."""
         made: Float32Array = self.forward(cache, wanted, min_rows, handed)[HANDED_OUT]
         return made
-
-    def _binding(self, cache: HostCache, first_slot: int, num_slots: int) -> ort.IOBinding:
-        """The cache's tensors of a slot range, kept until the cache moves."""
-        if self._bound_cache != (cache, cache.num_moves):
-            self._bindings.clear()
-            self._bound_cache = cache, cache.num_moves
-        binding = self._bindings.get((first_slot, num_slots))
-        if binding is None:
-            binding = self._session.io_binding()
-            for name, array in cache.tensors(first_slot, num_slots).items():
-                value = ort.OrtValue.ortvalue_from_numpy(array)
-                binding.bind_ortvalue_input(name, value)
-                binding.bind_ortvalue_output(present_name(name), value)
-            self._bindings[first_slot, num_slots] = binding
-        return binding

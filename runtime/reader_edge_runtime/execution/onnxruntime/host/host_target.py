@@ -9,7 +9,8 @@ from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.inputs import Inputs, prepare_inputs
 from reader_edge_runtime.execution.onnxruntime.graph_contract import check_contract
-from reader_edge_runtime.execution.onnxruntime.host.host_cache import Capsules, HostCache, present_name
+from reader_edge_runtime.execution.onnxruntime.host.cache_bindings import CacheBindings
+from reader_edge_runtime.execution.onnxruntime.host.host_cache import Capsules, HostCache
 from reader_edge_runtime.execution.onnxruntime.host.hybrid_cache import HybridCache
 from reader_edge_runtime.execution.onnxruntime.host.needed_memory import check_memory
 from reader_edge_runtime.execution.onnxruntime.native import (
@@ -98,8 +99,7 @@ class HostTarget:
         self._logits = np.empty(0, np.float32)
         self._tensors: dict[Sizes, PassTensors] = {}
         self._bound: tuple[ort.IOBinding, PassTensors, Capsules] | None = None
-        self._bindings: dict[tuple[int, int], ort.IOBinding] = {}
-        self._bound_cache: tuple[HostCache, int] | None = None
+        self._bindings = CacheBindings(session)
 
     @classmethod
     def open(
@@ -139,7 +139,7 @@ class HostTarget:
     def forward(self, cache: Cache, wanted: Pass) -> ForwardResult:
         cache = cast(HostCache, cache)  # made by `new_cache`
         inputs = prepare_inputs(cache, wanted, self.manifest, self.min_rows)
-        binding = self._binding(cache, wanted.first_slot, len(wanted.trees))
+        binding = self._bindings.of(cache, wanted.first_slot, len(wanted.trees))
         tensors = self._tensors_of(inputs)
         capsules = cache.begin_pass(wanted.first_slot, *inputs["input_ids"].shape)
         to_bind = binding, tensors, capsules
@@ -180,26 +180,6 @@ class HostTarget:
         if self._weights is not None and self._num_looked_up >= _MAX_LOOKED_UP:
             self._weights.forget()
             self._num_looked_up = 0
-
-    def _binding(self, cache: HostCache, first_slot: int, num_slots: int) -> ort.IOBinding:
-        """The cache's tensors of a slot range, those that passes update bound as input and output at once.
-
-        Kept until the cache moves.
-        """
-        if self._bound_cache != (cache, cache.num_moves):
-            self._bindings.clear()
-            self._bound_cache = cache, cache.num_moves
-        binding = self._bindings.get((first_slot, num_slots))
-        if binding is None:
-            binding = self.session.io_binding()
-            for name, array in cache.tensors(first_slot, num_slots).items():
-                value = ort.OrtValue.ortvalue_from_numpy(array)
-                binding.bind_ortvalue_input(name, value)
-                binding.bind_ortvalue_output(present_name(name), value)
-            for name, array in cache.read_tensors(first_slot, num_slots).items():
-                binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
-            self._bindings[first_slot, num_slots] = binding
-        return binding
 
     def _tensors_of(self, inputs: Inputs) -> PassTensors:
         """The tensors for a pass of such sizes; the logits of all passes share their memory."""
