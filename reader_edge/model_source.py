@@ -19,7 +19,9 @@ from reader_edge_export.sources.source_name import source_name
 from reader_edge_runtime import DraftSources, Engine, EngineConfig
 from reader_edge_runtime.assembly import open_sources
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.source import DraftSource
+from reader_edge_runtime.drafting.sources.speculator.speculated_tree import NAME as SPECULATOR
 from reader_edge_runtime.errors import CatalogueError, PackageError, TokenizerError
 from reader_edge_runtime.package.manifest import MANIFEST_NAME, TOKENIZER_NAME
 from reader_edge_runtime.package.manifest_file import FORMAT_VERSION
@@ -74,8 +76,14 @@ def draft_notice(engine: Engine, sources: DraftSources = NO_SOURCES) -> str:
 
 
 def further_sources(engine: Engine, sources: DraftSources) -> list[DraftSource]:
-    """Head, draft model and own sources, opened for other drafters of an engine's model; given as for `load_engine`."""
-    return open_sources(_found(sources), engine.package, engine.tokenizer, engine.decoder.target, engine.decoder.config)
+    """Sources beside those compiled in, opened for other drafters of an engine's model; given as for `load_engine`.
+
+    A speculator that the engine leaves alone, since it cannot pay here, is none of them.
+    """
+    drafter = engine.decoder.drafter
+    is_left_alone = isinstance(drafter, RetrievalDrafter) and SPECULATOR not in drafter.sources.names
+    given = replace(_found(sources), has_speculator=sources.has_speculator and not is_left_alone)
+    return open_sources(given, engine.package, engine.tokenizer, engine.decoder.target, engine.decoder.config)
 
 
 def _found(sources: DraftSources) -> DraftSources:
