@@ -1,4 +1,4 @@
-"""States that the target told of a text's tokens, until the speculator has read them."""
+"""The target's states of a text's tokens, kept until the speculator has read them."""
 
 import numpy as np
 

@@ -62,7 +62,7 @@ class SpeculatorSlots:
         self.cache.cut(slot.number, max(len(slot.token_ids) - slot.start, 0))
 
     def forget(self) -> None:
-        """Drop all texts; those still drafted for begin anew."""
+        """Drop all texts; those still drafted for are read again."""
         for slot in self.slots:
             slot.clear()
             self.cache.cut(slot.number, 0)
