@@ -118,8 +118,10 @@ def _by_source(stats: GenerationStats) -> str:
 def _asked(engine: Engine, stats: GenerationStats) -> list[tuple[str, str]]:
     """How often the package's speculator seemed worth its time."""
     drafter = engine.decoder.drafter
-    if not isinstance(drafter, RetrievalDrafter) or SPECULATOR not in drafter.sources.names:
+    if not isinstance(drafter, RetrievalDrafter) or engine.package.manifest.speculator is None:
         return []
+    if SPECULATOR not in drafter.sources.names:
+        return [(SPECULATOR, "not used: left out (--no-speculator), or its passes take too long to pay here")]
     return [(SPECULATOR, f"asked in {stats.asked_by_source[SPECULATOR]} of {stats.num_steps} steps")]
 
 

@@ -177,8 +177,10 @@ def test_info_tells_which_speculator_a_package_has(tiny_model: Callable[[str], P
     assert f"Warning: {warning}\n" in exported.stderr
     told = CliRunner().invoke(main, ["info", str(tmp_path / "out")]).stdout
     assert "EAGLE-3, a layer, 100 tokens, reads states 2, 0, 1" in told
-    ran = CliRunner().invoke(main, ["run", str(tmp_path / "out"), "-p", "the cat", "-n", "8", "--stats"])
+    answer = ["run", str(tmp_path / "out"), "-p", "the cat", "-n", "8", "--stats"]
+    ran = CliRunner().invoke(main, [*answer, "--no-calibrate"])  # where nothing was measured, it is tried
     assert re.search(r"speculator +│? *asked in \d of \d steps", ran.stderr)
+    assert "not used: left out" in CliRunner().invoke(main, [*answer, "--no-speculator"]).stderr
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
