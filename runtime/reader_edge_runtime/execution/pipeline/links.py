@@ -47,7 +47,8 @@ class Links:
         try:
             socket.bind(address)
         except zmq.ZMQError as error:
-            raise ConfigError(f"Nothing can listen at {address} ({error.strerror}): give another --listen.") from None
+            why = zmq.strerror(error.errno)
+            raise ConfigError(f"Nothing can listen at {address} ({why}): give another --listen.") from None
         return socket
 
     def connect(self, address: str, max_bytes: int) -> Socket:

@@ -6,13 +6,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from unittest.mock import Mock
 
 import pytest
 
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.errors import ProviderError, ReaderEdgeError
-from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage
+from reader_edge_runtime.errors import ConfigError, ProviderError, ReaderEdgeError
+from reader_edge_runtime.execution.pipeline.following_stage import MAX_CACHES, FollowingStage
 from reader_edge_runtime.execution.pipeline.logged_cache import COPY, FILL, FORESEE, MOVE, NEW, RESIZE, SWAP, CacheStep
+from reader_edge_runtime.execution.pipeline.pass_frame import MAX_BYTES as FRAME_BYTES
 from reader_edge_runtime.execution.pipeline.pass_frame import MAX_NODES, FrameError, PassFrame
 from reader_edge_runtime.target import Pass
 from tests.fuzz.memory_limit import memory_limit
@@ -56,6 +58,8 @@ def test_a_pass_larger_than_a_frame_is_refused_where_it_is_made() -> None:
         struct.pack("<IIHHHHI", 1, 1, 1, 1, 0, 1, 0) + bytes(4) + struct.pack("<BHI", MOVE, 0, (1 << 32) - 1),
         struct.pack("<IIHHHHI", 1, 0, 1, 1, 0, 60_000, 0) + bytes(4) + struct.pack("<HIh", 1, 5, -1),
         struct.pack("<IIHHHHI", 1, 0, 1, 1, 0, 1, 0) + bytes(4) + struct.pack("<H", 0),
+        struct.pack("<IIHHHHI", 1, 0, 3, 3, 0, MAX_NODES, 0) + bytes(12) + struct.pack("<HIh", 1, 5, -1) * 3,
+        bytes(FRAME_BYTES + 1),
         new_frame(tree=DraftTree([5, 6], [-1, 1], ["", ""])),
         new_frame(lengths=(0, 17)),
         new_frame(lengths=(0,)),
@@ -83,6 +87,31 @@ def test_a_residual_stream_of_another_size_is_refused(split_demo: Callable[[int]
     for stage, wrong in ((second, handed[:-4]), (second, None), (first, handed)):
         with pytest.raises(FrameError):
             stage.answer(ASKER, memoryview(new_frame()), wrong)
+
+
+def test_a_pass_that_finds_no_memory_is_told_and_leaves_no_rows(
+    split_demo: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = FollowingStage(open_stages(split_demo(2))[0])
+    again = PassFrame(1, [], (0, 0), Pass(0, [TREE], [range(1)]), 1).packed()
+    stage.answer(ASKER, memoryview(new_frame()), None)
+    with monkeypatch.context() as patch:
+        patch.setattr(stage.stage, "hand_on", Mock(side_effect=MemoryError))
+        with pytest.raises(ConfigError, match="needs more memory than is free: lower --max-batch"):
+            stage.answer(ASKER, memoryview(again), None)
+    with pytest.raises(FrameError, match="a cache that this stage has no rows of"):
+        stage.answer(ASKER, memoryview(again), None)
+
+
+def test_of_too_many_caches_the_oldest_is_forgotten(split_demo: Callable[[int], Path]) -> None:
+    stage = FollowingStage(open_stages(split_demo(2))[0])
+    new, wanted = [CacheStep(NEW, (), (1, 16))], Pass(0, [TREE], [range(1)])
+    for cache in range(MAX_CACHES + 1):
+        stage.answer(ASKER, memoryview(PassFrame(cache, new, (0,), wanted, 1).packed()), None)
+    answered = stage.answer(ASKER, memoryview(PassFrame(1, [], (0,), wanted, 1).packed()), None)
+    assert answered.shape == (1, 3, 256)
+    with pytest.raises(FrameError, match="a cache that this stage has no rows of"):
+        stage.answer(ASKER, memoryview(PassFrame(0, [], (0,), wanted, 1).packed()), None)
 
 
 def test_spoilt_frames_are_answered_or_refused(split_demo: Callable[[int], Path], fuzz_seconds: float) -> None:

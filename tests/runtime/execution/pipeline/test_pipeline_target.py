@@ -14,6 +14,7 @@ from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import PackageError, ProviderError, SessionError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.execution.pipeline.logged_cache import LoggedCache
+from reader_edge_runtime.execution.pipeline.pipeline_target import StageLostError
 from reader_edge_runtime.execution.providers import open_target
 from reader_edge_runtime.measuring.width_probe import probe_width
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -63,6 +64,36 @@ def test_answers_stay_what_they_are_where_stages_forget_everything(
 ) -> None:
     expected = answers(HostTarget.open(ModelPackage.open(demo_folder), 1))
     assert answers(pipeline_here(split_demo(3), lost_at=lost_at)) == expected
+
+
+def test_a_pass_of_at_least_two_rows_has_the_same_bits(split_demo: Split, demo_folder: Path) -> None:
+    """As on machines where one row alone is computed otherwise."""
+    whole = HostTarget.open(ModelPackage.open(demo_folder), 1)
+    target = pipeline_here(split_demo(2)).with_min_rows(2)
+    assert target.min_rows == 2
+    assert_same_rows(whole.with_min_rows(2), target, 4)
+
+
+def test_a_stage_that_is_lost_again_and_again_ends_the_pass(split_demo: Split) -> None:
+    target = pipeline_here(split_demo(2), lost_at=range(1, 6))
+    wanted = Pass(0, [DraftTree.root(5)], [range(1)])
+    with pytest.raises(StageLostError, match=r"Stage 1 is gone\."):
+        target.forward(target.new_cache(1, 16), wanted)
+    assert target.forward(target.new_cache(1, 16), wanted).top_ids.shape[:2] == (1, 1)
+
+
+def test_rows_that_are_only_filled_are_there_in_all_stages(split_demo: Split) -> None:
+    """What measures passes has rows without a text; they are not scored, and answers beside them stay."""
+    target = pipeline_here(split_demo(2))
+    following = target._following
+    assert isinstance(following, StagesHere)
+    cache = target.new_cache(2, 64)
+    wanted = Pass(0, [DraftTree.root(5)], [range(1)])
+    first = target.forward(cache, wanted).top_logits[0].tobytes()
+    cache.fill(1, 40)
+    again = target.forward(cache, wanted).top_logits[0].tobytes()
+    [followed] = following.stages[0]._caches.values()
+    assert (again, followed.lengths) == (first, cache.lengths)
 
 
 def test_a_pass_that_failed_leaves_nothing_unsaid(split_demo: Split, demo_folder: Path) -> None:

@@ -1,0 +1,99 @@
+"""Boxes of one pipeline know each other: greetings are bounded, and what differs between versions is named."""
+
+import json
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.execution.pipeline.greeting import (
+    HELLO,
+    Head,
+    check_facts,
+    facts_of,
+    next_of,
+    packed_greeting,
+    read_greeting,
+)
+from reader_edge_runtime.execution.pipeline.pass_frame import FrameError
+from tests.stages_here import ASKER, open_stages
+
+FACTS = {
+    "protocol": "1",
+    "model": "0a" * 32,
+    "stage": "1 of 2",
+    "first layer": "0",
+    "reader-edge": "0.2.0",
+    "ONNX Runtime": "1.31.1",
+    "kernels": "0123456789abcdef",
+    "instruction set": "avx512",
+}
+
+
+def test_heads_and_greetings_come_out_as_they_went_in() -> None:
+    head = Head(HELLO, ASKER, (1 << 64) - 1)
+    assert Head.unpacked(memoryview(head.packed())) == head
+    assert read_greeting(memoryview(packed_greeting(FACTS))) == FACTS
+
+
+@pytest.mark.parametrize("data", [b"", b"RE\x02" + Head(HELLO, ASKER, 1).packed()[3:], bytes(29)], ids=len)
+def test_a_head_of_another_version_is_refused(data: bytes) -> None:
+    with pytest.raises(FrameError, match="none of this version"):
+        Head.unpacked(memoryview(data))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"{",
+        b"\xff",
+        b"[" * 16_000,
+        json.dumps(list(FACTS)).encode(),
+        json.dumps({"next": 1}).encode(),
+        json.dumps({"next": "\x1b[2J"}).encode(),
+        json.dumps({"next": "a" * 513}).encode(),
+        json.dumps({"a" * 513: "next"}).encode(),
+        json.dumps({f"fact {n}": "a" * 500 for n in range(40)}).encode(),
+    ],
+    ids=lambda data: data[:12].decode(errors="replace"),
+)
+def test_what_is_no_greeting_is_refused(data: bytes) -> None:
+    with pytest.raises(FrameError, match="none of this version"):
+        read_greeting(memoryview(data))
+
+
+def test_a_stage_hands_on_to_addresses_alone() -> None:
+    assert next_of({"next": "tcp://10.0.0.2:5551"}) == "tcp://10.0.0.2:5551"
+    assert next_of({"next": ""}) is next_of({}) is None
+    with pytest.raises(FrameError, match="names 'ipc:///etc/passwd' as the next stage"):
+        next_of({"next": "ipc:///etc/passwd"})
+
+
+@pytest.mark.parametrize("name", ["protocol", "model", "stage", "reader-edge", "ONNX Runtime"])
+def test_what_changes_answers_is_refused_by_its_name(name: str) -> None:
+    for told, other in (("unknown", {key: FACTS[key] for key in FACTS if key != name}), ("9", FACTS | {name: "9"})):
+        with pytest.raises(ProviderError, match=f"At tcp://a:1 is {name} {told}, and here {FACTS[name]}: all boxes"):
+            check_facts(other, FACTS, "tcp://a:1")
+
+
+def test_what_may_change_bits_is_told_and_no_more() -> None:
+    assert check_facts(FACTS | {"first layer": "7"}, FACTS, "tcp://a:1") is None
+    told = check_facts(FACTS | {"instruction set": "neon"}, FACTS, "tcp://a:1")
+    assert told is not None
+    assert "The stage at tcp://a:1 runs other kernels (instruction set neon there, avx512 here)" in told
+
+
+def test_a_stage_says_what_it_is_wherever_it_runs(
+    split_demo: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    first, last = open_stages(split_demo(2))
+    monkeypatch.setattr(metadata, "version", missing)  # a checkout that was never installed
+    told, here = facts_of(first), facts_of(last)
+    assert (told["stage"], told["first layer"], told["reader-edge"]) == ("1 of 2", "0", "unknown")
+    assert read_greeting(memoryview(packed_greeting(told))) == told
+    assert check_facts(told, {**here, "stage": "1 of 2"}, "tcp://a:1") is None

@@ -1,0 +1,79 @@
+"""A pipeline is opened as any package, a stage served by one call; what is missing for that is told in one sentence."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import util
+from pathlib import Path
+
+import pytest
+
+from reader_edge_runtime import EngineConfig
+from reader_edge_runtime.errors import ConfigError, InstallationError, PackageError
+from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
+from reader_edge_runtime.execution.pipeline.open_pipeline import open_pipeline, serve_stage
+from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.package.pipeline_file import KEY_NAME, new_key, write_pipeline
+from tests.stages_here import assert_same_rows, free_address
+
+Split = Callable[[int], Path]
+CONFIG = EngineConfig(threads=1)
+
+
+@contextmanager
+def served(stage: Path, address: str, key: Path) -> Iterator[list[str]]:
+    """A stage in a thread; the lines that it tells."""
+    told: list[str] = []
+    is_over, listens = threading.Event(), threading.Event()
+
+    def tell(line: str) -> None:
+        told.append(line)
+        listens.set()
+
+    thread = threading.Thread(
+        target=serve_stage, args=(ModelPackage.open(stage), address, key, CONFIG, tell, is_over.is_set)
+    )
+    thread.start()
+    try:
+        assert listens.wait(30)
+        yield told
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def test_a_pipeline_with_its_key_has_the_rows_of_the_whole_model(
+    split_demo: Split, demo_folder: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("zmq", reason="the extra 'pipeline' is not installed")
+    address = free_address()
+    (tmp_path / "2").symlink_to(split_demo(2) / "2")
+    write_pipeline(tmp_path, [address])
+    new_key(tmp_path)
+    with served(split_demo(2) / "1", address, tmp_path / KEY_NAME) as told:
+        piped = open_pipeline(ModelPackage.open(tmp_path), CONFIG)
+        assert_same_rows(HostTarget.open(ModelPackage.open(demo_folder), 1), piped, 3)
+        assert told[0] == f"Stage 1 of 2 listens at {address}."
+        assert told[1].startswith("Asked by ")
+        assert told[1].endswith("; hands on to the one who asks.")
+
+
+@pytest.mark.parametrize(
+    ("name", "address", "error", "sentence"),
+    [
+        ("2", "tcp://127.0.0.1:5551", PackageError, "is the last stage, which the one who asks runs: serve the others"),
+        ("1", "5551", ConfigError, "'5551' is no address to listen at: give tcp://HOST:PORT"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(
+    name: str, address: str, error: type[Exception], sentence: str, split_demo: Split
+) -> None:
+    pytest.importorskip("zmq", reason="the extra 'pipeline' is not installed")
+    with pytest.raises(error, match=sentence):
+        serve_stage(ModelPackage.open(split_demo(2) / name), address, None, CONFIG, print)
+
+
+def test_without_pyzmq_its_extra_is_named(split_demo: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(util, "find_spec", lambda name: None)
+    with pytest.raises(InstallationError, match=r"needs pyzmq, .* pip install 'reader-edge\[pipeline\]'"):
+        open_pipeline(ModelPackage.open(split_demo(2)), CONFIG)
