@@ -22,6 +22,7 @@ from reader_edge.commands.export import export
 from reader_edge.commands.forget import forget
 from reader_edge.commands.info import info
 from reader_edge.commands.list import list_models
+from reader_edge.commands.lossy.lossy import lossy
 from reader_edge.commands.pull import pull
 from reader_edge.commands.rm import rm
 from reader_edge.commands.run import run
@@ -81,6 +82,7 @@ COMMANDS = (
     datastore,
     forget,
     bench,
+    lossy,
 )
 for command in COMMANDS:
     main.add_command(command)

@@ -2,8 +2,10 @@
 
 import os
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import click
 
@@ -28,6 +30,8 @@ from reader_edge_runtime.package.manifest_file import FORMAT_VERSION
 from reader_edge_runtime.package.pipeline_file import PIPELINE_NAME
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
+E = TypeVar("E", bound=Engine)
+
 MODEL_VARIABLE = "READER_EDGE_MODEL"
 NO_SOURCES = DraftSources()
 _SOURCE_FILES = ("config.json", "adapter_config.json", "snapshots/*/config.json", "*.gguf", "*.safetensors")
@@ -46,10 +50,15 @@ def load_engine(model: str | None, config: EngineConfig, sources: DraftSources =
 
     sources: their draft model may be whatever `model` may be.
     """
+    return load_with(Engine.load, model, config, sources)
+
+
+def load_with(load: Callable[..., E], model: str | None, config: EngineConfig, sources: DraftSources) -> E:
+    """The same for an engine of another kind. load: takes what `Engine.load` does."""
     package = find_package(model)
     found = _found(sources) if config.is_drafted else sources
     with load_progress("Checking the model", "Measuring this machine (once)") as (on_files, on_calibration):
-        engine = Engine.load(package, config, sources=found, on_progress=on_files, on_calibration=on_calibration)
+        engine = load(package, config, sources=found, on_progress=on_files, on_calibration=on_calibration)
     if notice := draft_notice(engine, sources):
         click.echo(notice, err=True)
     return engine

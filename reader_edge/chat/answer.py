@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from reader_edge.chat.answer_report import stats_fields, stats_table
+from reader_edge.chat.answer_report import given_up_sentence, stats_fields, stats_table
 from reader_edge.terminal.console import print_table
 from reader_edge.terminal.control_characters import visible
 from reader_edge_runtime import Conversation, Engine, GenerationConfig, GenerationStats, Message
@@ -73,6 +73,7 @@ def print_json(engine: Engine, prompt: Encodable, config: GenerationConfig) -> s
         "token_ids": result.token_ids,
         "finish_reason": result.finish_reason,
         "stats": stats_fields(engine, result.stats),
+        **({"given_up": result.given_up} if result.given_up else {}),
     }
     click.echo(json.dumps(fields))
     return result.text
@@ -81,12 +82,13 @@ def print_json(engine: Engine, prompt: Encodable, config: GenerationConfig) -> s
 def print_answer(
     engine: Engine, prompt: Encodable, config: GenerationConfig, pieces: list[str], ends_line: bool
 ) -> GenerationStats:
-    """Write an answer as it comes, then warnings, and whether the context cut it.
+    """Write an answer as it comes, then warnings, what a lossy engine gave up, and whether the context cut it.
 
     pieces: takes its text, which so outlives an interruption.
     """
     chunks = engine.stream(prompt, config)
     stats = GenerationStats()
+    given_up: Mapping[str, object] = {}
     is_cut = False
     try:
         with warnings.catch_warnings(record=True) as held:
@@ -94,17 +96,20 @@ def print_answer(
                 pieces.append(chunk.text)
                 write(chunk.text)
                 stats = chunk.stats or stats
+                given_up = chunk.given_up
                 is_cut = chunk.finish_reason == "context"
     finally:
         text = "".join(pieces)
         if ends_line and not text.endswith("\n"):
             click.echo()
-        if (held or is_cut) and not ends_line:
+        if (held or is_cut or given_up) and not ends_line:
             start_line(text)
         for warning in held:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
         if is_cut:
             tell_context_end(engine)
+        if given_up:
+            click.echo(given_up_sentence(given_up), err=True)
     return stats
 
 

@@ -60,6 +60,11 @@ def prove(
     acceptance: what drafted answers are decoded by. Raises PromptError, ConfigError, or ProofError for a rule that is
     not exact, and where no draft was verified.
     """
+    if engine.is_lossy:
+        raise ProofError(
+            "A lossy engine's answers may differ from those of plain decoding, so there is nothing to prove: give an "
+            "engine of Engine.load."
+        )
     if not acceptance.is_exact:
         raise ProofError(
             f"The acceptance rule {acceptance.name!r} is not exact, so its answers are not those of plain decoding: "

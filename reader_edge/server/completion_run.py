@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from reader_edge.server.api_error import ApiError
 from reader_edge.server.completion_request import CompletionRequest, Json
@@ -22,6 +22,7 @@ class CompletionRun:
         self._metrics = metrics
         self._max_s = max_s
         self._stats: dict[int, GenerationStats] = {}
+        self._given_up: dict[int, Mapping[str, object]] = {}  # of a lossy engine's answers
 
     async def pieces(self) -> AsyncGenerator[tuple[int, GenerationChunk], None]:
         """Chunks with the numbers of their choices. Raises what keeps any of them from its end, a time limit too."""
@@ -69,7 +70,8 @@ class CompletionRun:
         total = GenerationStats.total(every.values())
         num_tokens = 0 if self._completion_request.is_answer_hidden else total.num_tokens
         num_prompt_tokens = sum(stats.num_prompt_tokens for stats in first)
-        return {
+        given_up = [self._given_up[number] for number in sorted(self._given_up)]
+        return ({"given_up": given_up} if given_up else {}) | {
             "prompt_tokens": num_prompt_tokens,
             "completion_tokens": num_tokens,
             "total_tokens": num_prompt_tokens + num_tokens,
@@ -96,6 +98,8 @@ class CompletionRun:
         if chunk.stats is not None:
             self._stats[number] = chunk.stats
             self._metrics.count_answer(chunk.stats)
+        if chunk.given_up:
+            self._given_up[number] = chunk.given_up
         if chunk.error is not None:
             raise chunk.error
         if chunk.finish_reason == "cancelled":

@@ -5,7 +5,7 @@ instead; whatever it takes, grammar, penalties and log-probabilities hear of the
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.draft_tree import DraftTree
@@ -37,6 +37,10 @@ class Choices:
         """The target's K likeliest tokens behind a node, best first, and their logits; K is the manifest's top_k."""
         return self._result.top_ids[self._b, node], self._result.top_logits[self._b, node]
 
+    def probabilities(self, node: int) -> Float32Array:
+        """What the target gives these K tokens, (K,), at temperature 1; of a rule that wants log-sum-exps."""
+        return self._result.top_probabilities(self._b, node)
+
     def logits(self, node: int) -> Float32Array:
         """(V,), before penalties; of a rule that wants them."""
         logits: Float32Array = self._result.wanted_logits[self._b, node]
@@ -54,18 +58,23 @@ class AcceptanceRule(ABC):
     """Decides token by token; a request names its rule in its GenerationConfig.
 
     name: what refusals call it. is_exact: whether answers stay those of plain decoding, bit for bit: `prove`
-    (reader_edge.proof.proof) compares them for such rules, and refuses others. wants_logits, wants_hidden_states: what
-    it reads of every node.
+    (reader_edge.proof.proof) compares them for such rules, and refuses others. wants_logits, wants_log_sum_exp,
+    wants_hidden_states: what it reads of every node.
     """
 
     name: str
     is_exact = False
     wants_logits = False
+    wants_log_sum_exp = False
     wants_hidden_states = False
 
     @abstractmethod
     def next_token(self, choices: Choices, node: int) -> int:
         """The token to emit behind `node`; where a child bears it the walk goes on there, else the step ends."""
+
+    def report(self, token_ids: Sequence[int]) -> Mapping[str, object]:
+        """What it has given up in these tokens of an answer, ready for JSON; {} for a rule that gives nothing up."""
+        return {}
 
 
 class ExactRule(AcceptanceRule):

@@ -1,7 +1,7 @@
 """One answer on its way: its request's tokens, and the text that is certain of them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from reader_edge_runtime.config import GenerationConfig
 from reader_edge_runtime.decoding.choosing.constraint import Constraint
@@ -28,6 +28,7 @@ class GenerationChunk:
     prompt_logprobs: one for each token of the prompt, None for the first; in the first chunk that has tokens, if the
         config asked for them.
     reasoning: what the model thinks, if the config splits it off.
+    given_up: only in the last chunk: what an acceptance rule that is not exact gave up; {} for one that is.
     """
 
     text: str
@@ -39,6 +40,7 @@ class GenerationChunk:
     sources: tuple[str, ...] = ()
     prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
     reasoning: str = ""
+    given_up: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class GenerationResult:
     logprobs: one for each of token_ids, if the config asked for them.
     prompt_logprobs: one for each token of the prompt, None for the first, if the config asked for them.
     reasoning: what the model thought, if the config splits it off.
+    given_up: what an acceptance rule that is not exact gave up; {} for one that is.
     """
 
     text: str
@@ -60,6 +63,7 @@ class GenerationResult:
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
     reasoning: str = ""
+    given_up: Mapping[str, object] = field(default_factory=dict)
 
     @classmethod
     def of_chunks(cls, chunks: Sequence[GenerationChunk]) -> "GenerationResult":
@@ -76,6 +80,7 @@ class GenerationResult:
             tuple(logprob for chunk in chunks for logprob in chunk.logprobs),
             tuple(logprob for chunk in chunks for logprob in chunk.prompt_logprobs),
             "".join(chunk.reasoning for chunk in chunks),
+            last.given_up,
         )
 
 
@@ -120,7 +125,9 @@ class Answer:
         chunk = GenerationChunk(text, token_ids, None, None, None, logprobs, sources, prompt_logprobs, reasoning)
         if not is_last:
             return chunk
-        return replace(chunk, finish_reason=request.finish_reason, stats=request.stats, error=request.error)
+        given_up = request.acceptance.report(request.output_token_ids)
+        ended = replace(chunk, finish_reason=request.finish_reason, stats=request.stats, error=request.error)
+        return replace(ended, given_up=given_up)
 
     def _take_text(self, is_last: bool) -> tuple[str, str]:
         """What the model thought since the last chunk, and what it said."""

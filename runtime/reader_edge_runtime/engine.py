@@ -45,8 +45,12 @@ class Engine:
     width_report: what the width probe found at load; None if it did not run.
     draft_permission: whether requests are drafted, and why.
 
+    is_lossy: whether answers may differ from the model's own.
+
     Several threads may use one engine: their requests share its steps.
     """
+
+    is_lossy = False
 
     def __init__(
         self,
@@ -159,6 +163,11 @@ class Engine:
         Raises PromptError, ConfigError, or InstallationError for a grammar without the library that follows it.
         """
         config = given_config(config, GenerationConfig, "config")
+        if not (config.acceptance.is_exact or self.is_lossy):
+            raise ConfigError(
+                f"The acceptance rule {config.acceptance.name!r} may change answers, and what this engine learns of "
+                "them serves exact ones: give it to a LossyEngine, or leave it out."
+            )
         token_ids, manifest = self.encode_prompt(prompt), self.package.manifest
         guesses = NO_GUESSES
         if self.draft_permission.is_on:

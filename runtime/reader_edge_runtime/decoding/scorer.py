@@ -36,7 +36,7 @@ class Scorer:
         wants_hidden_states = self.drafter.wants_hidden_states
         for request in choosers:
             wants_logits |= request.needs_logits or request.is_reading_prompt or self.on_logits is not None
-            wants_scores |= request.config.is_scored
+            wants_scores |= request.config.is_scored or request.acceptance.wants_log_sum_exp
             wants_hidden_states |= request.acceptance.wants_hidden_states
         wants_layer_states = is_learned and self.drafter.wants_layer_states
         wanted = Pass(first_slot, trees, rows, wants_logits, wants_scores, wants_hidden_states, num_kept)

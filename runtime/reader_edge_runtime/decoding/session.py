@@ -31,10 +31,13 @@ _MAX_MESSAGE_BYTES = 1 << 26
 _MAX_PLACES = 16  # of a text of recurrent layers
 
 
-def save_session(decoder: Decoder, path: Path, fingerprint: bytes, messages: Sequence[Message]) -> None:
+def save_session(
+    decoder: Decoder, path: Path, fingerprint: bytes, messages: Sequence[Message], form: ArrayFormat = FORMAT
+) -> None:
     """Write a session in place of a file, or make it; it appears whole or not at all. Raises SessionError.
 
-    Requests that run meanwhile are in it as far as they have come. messages: a conversation to keep beside it.
+    Requests that run meanwhile are in it as far as they have come. messages: a conversation to keep beside it. form:
+    what marks the file, which alone `load_session` takes.
     """
     _check_rows(decoder)
     texts = [text[: decoder.cache.usable(slot, len(text))] for slot, text in enumerate(decoder.scheduler.texts())]
@@ -48,10 +51,10 @@ def save_session(decoder: Decoder, path: Path, fingerprint: bytes, messages: Seq
         if text:
             arrays |= _arrays(decoder.cache.read_slot(slot, len(text)), slot)
     arrays |= {_DRAFTER + name: array for name, array in decoder.drafter.state().items()}
-    FORMAT.write(path, fingerprint, arrays, mode=0o600, is_durable=True)  # what was said is nobody else's
+    form.write(path, fingerprint, arrays, mode=0o600, is_durable=True)  # what was said is nobody else's
 
 
-def load_session(decoder: Decoder, path: Path, fingerprint: bytes) -> list[Message]:
+def load_session(decoder: Decoder, path: Path, fingerprint: bytes, form: ArrayFormat = FORMAT) -> list[Message]:
     """Have what a session holds, in place of all that requests left behind; returns the messages kept beside it.
 
     Raises SessionError where a request runs or waits, and for a file that is foreign, damaged or too large for this
@@ -62,7 +65,7 @@ def load_session(decoder: Decoder, path: Path, fingerprint: bytes) -> list[Messa
         raise SessionError("Requests run: load a session when they have ended.")
     manifest = decoder.target.manifest
     num_text_bytes = manifest.max_context * manifest.kv_row_bytes + _MAX_PLACES * manifest.state_bytes
-    arrays = FORMAT.read(path, fingerprint, MAX_BYTES + int(decoder.config.max_batch * num_text_bytes))
+    arrays = form.read(path, fingerprint, MAX_BYTES + int(decoder.config.max_batch * num_text_bytes))
     try:
         messages = _messages(arrays["messages"])
         texts = _texts(arrays, decoder)

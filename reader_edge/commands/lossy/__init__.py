@@ -1,0 +1,1 @@
+"""Commands whose answers may differ from the model's own: a file each."""

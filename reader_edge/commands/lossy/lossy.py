@@ -1,0 +1,17 @@
+"""`reader-edge lossy`: answers that may differ from the model's own, and are measured."""
+
+import click
+
+from reader_edge.commands.lossy.run import run
+
+
+@click.group(short_help="Answer faster, and tell what that gave up.")
+def lossy() -> None:
+    """Answers that may differ from the model's own; each tells by how much.
+
+    Every other command keeps to the model's own answers, whatever is drafted.
+    """
+
+
+for _command in (run,):
+    lossy.add_command(_command)

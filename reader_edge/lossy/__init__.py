@@ -1,0 +1,1 @@
+"""The face of the lossy wing: tasks whose answers can be checked, and what rules do to them."""

@@ -1,0 +1,101 @@
+"""Generated tasks whose answers can be checked: lookups, copying, editing, JSON fields, short arithmetic.
+
+They are as hard as a model of 135 million parameters needs them to be: it gets three of four right.
+"""
+
+import json
+import random
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from reader_edge_runtime import Message
+
+_NAMES, _CITIES, _JOBS, _THINGS = (
+    tuple(words.split())
+    for words in (
+        "Anna Boris Clara David Elena Farid Greta Hugo Irene Jonas Karin Lukas Maria Nadia Oscar Paula Rosa Simon Tara",
+        "Oslo Lyon Porto Riga Turin Ghent Bergen Malaga Krakow Dublin Zurich Athens Vienna Prague",
+        "baker nurse pilot lawyer farmer painter teacher plumber tailor writer",
+        "lamp chair table kettle blanket mirror basket bottle ladder pillow hammer bucket",
+    )
+)
+
+IsRight = Callable[[str], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is asked, of a kind, and whether an answer to it is right; `stop` ends the answer."""
+
+    kind: str
+    prompt: str | list[Message]
+    is_right: IsRight
+    stop: tuple[str, ...] = ("\n\n",)
+
+
+def tasks(num_tasks: int, seed: int = 0) -> list[Task]:
+    """So many tasks, kinds in turn; the same of a seed."""
+    source = random.Random(seed)  # noqa: S311  # the same seed gives the same tasks
+    return [_MAKERS[number % len(_MAKERS)](source) for number in range(num_tasks)]
+
+
+def _lookup(source: random.Random) -> Task:
+    names, cities = source.sample(_NAMES, 2), source.sample(_CITIES, 2)
+    said = " ".join(f"{name} lives in {city}." for name, city in zip(names, cities, strict=True))
+    chosen = source.randrange(2)
+    asked = f"{said}\nIn which city does {names[chosen]} live? Answer in one sentence."
+
+    def is_right(answer: str) -> bool:
+        return cities[chosen] in answer and cities[1 - chosen] not in answer
+
+    return Task("lookup", [{"role": "user", "content": asked}], is_right, ("\n",))
+
+
+def _copy(source: random.Random) -> Task:
+    things = source.sample(_THINGS, 4)
+    whole = ", ".join(things[1:])
+    prompt = f"Original: {things[0]}, {whole}.\nCopy: {things[0]},"
+    return Task("copy", prompt, lambda answer: answer.strip() == f"{whole}.", ("\n",))
+
+
+def _edit(source: random.Random) -> Task:
+    things = source.sample(_THINGS, 5)
+    right = [things[1], *(f"{number}. {thing}" for number, thing in enumerate(things[2:], start=3))]
+    prompt = f"Original: {', '.join(things)}.\nNumbered:\n1. {things[0]}\n2."
+    return Task("edit", prompt, lambda answer: answer.strip().split("\n") == right)
+
+
+def _json(source: random.Random) -> Task:
+    def example() -> tuple[str, dict[str, object]]:
+        name, job, city = source.choice(_NAMES), source.choice(_JOBS), source.choice(_CITIES)
+        age = source.randint(20, 79)
+        text = f"{name}, {age}, is a {job} and lives in {city}."
+        return f"Text: {text}\nJSON:", {"name": name, "age": age, "job": job, "city": city}
+
+    examples, (asked, right) = [example() for _ in range(2)], example()
+    shown = "".join(f"{text} {json.dumps(fields)}\n\n" for text, fields in examples)
+    return Task("json", shown + asked, lambda answer: _json_of(answer) == right)
+
+
+def _arithmetic(source: random.Random) -> Task:
+    def example() -> tuple[str, str]:
+        first, second = source.randint(11, 29), source.randint(2, 9)
+        total = first + second
+        asked = f"{source.choice(_NAMES)} has {first} apples and gets {second} more. How many are there?"
+        return f"Question: {asked}\nAnswer:", f"{first} + {second} = {total}. There are {total} apples."
+
+    examples, (asked, right) = [example() for _ in range(6)], example()
+    shown = "".join(f"{question} {answer}\n\n" for question, answer in examples)
+    numbers = re.findall(r"\d+", right)
+    return Task("arithmetic", shown + asked, lambda answer: re.findall(r"\d+", answer) == numbers)
+
+
+def _json_of(answer: str) -> object:
+    try:
+        return json.loads(answer)
+    except (ValueError, RecursionError):
+        return None
+
+
+_MAKERS = (_lookup, _copy, _edit, _json, _arithmetic)

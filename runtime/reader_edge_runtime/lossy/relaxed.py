@@ -1,0 +1,43 @@
+"""Relaxed acceptance under a budget: a drafted token nearly as likely as the model's choice may stand in its place."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Annotated
+
+from reader_edge_runtime.acceptance import Choices
+from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
+from reader_edge_runtime.lossy.lossy_rule import LossyRule
+from reader_edge_runtime.lossy.meter import Meter
+from reader_edge_runtime.lossy.strength import Strength
+from reader_edge_runtime.outside.config_checks import Range, check
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxed(Strength):
+    """The best drafted token within `gap` nats of the model's choice, while the answer's total stays under `budget`.
+
+    gap: 0.69 nats let a token through that is half as likely. budget: nats a token, a bound by construction: at no
+    token of an answer has it given up more on the mean. With either of them 0, answers are those of exact decoding.
+    """
+
+    gap: Annotated[float, Range(0, 100)] = 0.69
+    budget: Annotated[float, Range(0, 100)] = 0.02
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def name(self) -> str:
+        return "relaxed"
+
+    def rule(self, ends: Collection[int], usual: OwnAnswers | None) -> "RelaxedRule":
+        return RelaxedRule(self, self.meter(usual), ends)
+
+
+class RelaxedRule(LossyRule):
+    def __init__(self, strength: Relaxed, meter: Meter, ends: Collection[int]) -> None:
+        super().__init__(meter, ends)
+        self._strength = strength
+
+    def most_nats(self, choices: Choices, node: int, rank: int) -> float:
+        return min(self._strength.gap, self._strength.budget * self.num_taken - self.meter.nats)

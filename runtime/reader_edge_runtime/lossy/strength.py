@@ -1,0 +1,26 @@
+"""How much may be given up: a rule's strength, as a value that makes the rule of each answer."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+
+from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
+from reader_edge_runtime.lossy.lossy_rule import LossyRule
+from reader_edge_runtime.lossy.meter import Meter
+
+
+@dataclass(frozen=True, slots=True)
+class Strength(ABC):
+    """What a user asks of a lossy rule. name: of the rule, as answers tell it."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str: ...
+
+    @abstractmethod
+    def rule(self, ends: Collection[int], usual: OwnAnswers | None) -> LossyRule:
+        """The rule of one answer. ends: tokens that end it. usual: what the model itself says elsewhere."""
+
+    def meter(self, usual: OwnAnswers | None) -> Meter:
+        """Of one answer."""
+        return Meter(self.name, asdict(self), usual)

@@ -1,0 +1,129 @@
+"""The engine of lossy answers: what it tells of them, and what keeps them apart from exact ones."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reader_edge.eval_prompt import EvalPrompt
+from reader_edge.proof.proof import prove
+from reader_edge_runtime import (
+    AsyncEngine,
+    DraftSources,
+    Engine,
+    EngineConfig,
+    GenerationConfig,
+    Grammar,
+    SamplingConfig,
+    ServingConfig,
+)
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
+from reader_edge_runtime.errors import ConfigError, ProofError, SessionError
+from reader_edge_runtime.lossy.lossy_engine import LossyEngine
+from reader_edge_runtime.lossy.relaxed import Relaxed
+from tests.conftest import make_as_new
+from tests.second_best import SecondBest
+
+CONFIG = GenerationConfig(max_tokens=120)
+EVERYTHING = Relaxed(20.0, 20.0)
+
+
+@pytest.fixture(scope="module")
+def shared_lossy(demo_folder: Path) -> LossyEngine:
+    engine = LossyEngine.load(demo_folder, EngineConfig(is_calibrated=False), strength=EVERYTHING)
+    assert isinstance(engine.decoder.drafter, RetrievalDrafter)
+    engine.decoder.drafter.wait()
+    return engine
+
+
+@pytest.fixture
+def lossy(shared_lossy: LossyEngine) -> Iterator[LossyEngine]:
+    make_as_new(shared_lossy)
+    yield shared_lossy
+    shared_lossy.strength = EVERYTHING
+
+
+def test_every_answer_tells_what_it_gave_up(lossy: LossyEngine, engine: Engine, held_out_texts: list[str]) -> None:
+    prompts = held_out_texts[:4]
+    results = lossy.generate_batch([text[:300] for text in prompts], CONFIG)
+    assert sum(int(str(result.given_up["num_changed"])) for result in results) > 0
+    for result in results:
+        assert result.given_up["rule"] == "relaxed"
+        assert result.given_up["strength"] == {"gap": 20.0, "budget": 20.0}
+        assert result.given_up["num_tokens"] == len(result.token_ids)
+    *others, last = lossy.stream(prompts[0][:300], CONFIG)
+    assert last.given_up
+    assert not any(chunk.given_up for chunk in others)
+    assert engine.generate(prompts[0][:300], CONFIG).given_up == {}
+
+
+def test_without_strength_it_says_what_an_exact_engine_says(
+    lossy: LossyEngine, engine: Engine, held_out_texts: list[str]
+) -> None:
+    lossy.strength = Relaxed(0.0, 0.02)
+    prompts = [text[:300] for text in held_out_texts[:3]]
+    exact = engine.generate_batch(prompts, CONFIG)
+    assert [each.token_ids for each in lossy.generate_batch(prompts, CONFIG)] == [each.token_ids for each in exact]
+
+
+def test_answers_under_a_grammar_stay_valid(lossy: LossyEngine) -> None:
+    pytest.importorskip("llguidance", reason="the extra 'grammar' follows grammars")
+    schema = json.dumps({"type": "array", "items": {"enum": ["red", "green", "blue"]}, "minItems": 8, "maxItems": 8})
+    for text in ("# tar", "red green blue red green blue", "['red', 'green']"):
+        answer = lossy.generate(text, GenerationConfig(400, grammar=Grammar("json_schema", schema))).text
+        assert set(json.loads(answer)) <= {"red", "green", "blue"}
+
+
+def test_what_is_not_greedy_is_refused(lossy: LossyEngine) -> None:
+    for sampling in (SamplingConfig(temperature=0.5), SamplingConfig(repetition_penalty=1.1)):
+        with pytest.raises(ConfigError, match="Lossy answers are greedy"):
+            lossy.generate("# tar", GenerationConfig(sampling=sampling))
+    assert lossy.generate("# tar", GenerationConfig(4, sampling=SamplingConfig(seed=7))).given_up
+
+
+def test_sessions_are_marked_and_neither_engine_takes_the_others(
+    lossy: LossyEngine, engine: Engine, tmp_path: Path
+) -> None:
+    lossy.generate("# tar", CONFIG)
+    lossy.save_session(tmp_path / "lossy", [{"role": "user", "content": "tar"}])
+    engine.save_session(tmp_path / "exact")
+    assert lossy.load_session(tmp_path / "lossy") == [{"role": "user", "content": "tar"}]
+    with pytest.raises(SessionError, match="is not a file of a session"):
+        engine.load_session(tmp_path / "lossy")
+    with pytest.raises(SessionError, match="is not a file of a lossy session"):
+        lossy.load_session(tmp_path / "exact")
+
+
+def test_no_history_file_hears_of_it(demo_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="A history file serves exact answers"):
+        LossyEngine.load(demo_folder, sources=DraftSources(history=tmp_path / "history"))
+    with pytest.raises(ConfigError, match=r"strength is 0\.5, but must be a Strength"):
+        LossyEngine.load(demo_folder, strength=0.5)  # type: ignore[arg-type]
+
+
+def test_an_exact_engine_takes_no_lossy_rule(engine: Engine) -> None:
+    with pytest.raises(ConfigError, match="'second best' may change answers"):
+        engine.generate("# tar", GenerationConfig(acceptance=SecondBest()))
+
+
+def test_a_proof_and_servers_refuse_it_unless_told(lossy: LossyEngine) -> None:
+    with pytest.raises(ProofError, match="nothing to prove"):
+        prove(lossy, [EvalPrompt("# tar")])
+    with pytest.raises(ConfigError, match="serve an exact one, or allow it"):
+        AsyncEngine(lossy)
+
+    async def served() -> object:
+        async with AsyncEngine(lossy, ServingConfig(takes_lossy=True)) as engine:
+            return (await engine.generate("# tar", GenerationConfig(8))).given_up["rule"]
+
+    assert asyncio.run(served()) == "relaxed"
+
+
+def test_measured_pass_times_are_left_alone(lossy: LossyEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reader_edge_runtime.engine.forget_cost", lambda *_: pytest.fail("erased"))
+    monkeypatch.setattr(lossy.decoder.planner.times, "take_outrun", lambda: [1])
+    lossy.generate("# tar", GenerationConfig(8))
+    with lossy.working():
+        lossy.close()  # from within a step, as finalised iterators do
