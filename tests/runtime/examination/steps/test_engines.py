@@ -1,12 +1,15 @@
 """The steps taken, in this process: each is told before it begins, and none keeps the next from being taken."""
 
 import json
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.errors import ConfigError, InstallationError, MemoryShortageError
 from reader_edge_runtime.examination.finding import Finding, Severity
 from reader_edge_runtime.examination.steps import engines, loading, package, passes
 from reader_edge_runtime.examination.steps.package import check_package
@@ -57,10 +60,41 @@ def test_what_loads_is_told_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+def test_the_first_module_that_does_not_load_is_told_and_no_other(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def import_module(name: str) -> object:
+        if name in ("tokenizers", "onnxruntime"):
+            raise ImportError(f"{name}.so: odd")
+        return object()
+
+    monkeypatch.setattr(loading, "import_module", import_module)
+    loading.main()
+    *steps, told = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert [line["step"] for line in steps] == ["numpy", "llvmlite.binding", "tokenizers"]
+    assert "cannot be loaded (ImportError: tokenizers.so: odd)." in told["found"]
+    assert told["remedy"].startswith("pip install --force-reinstall --no-deps tokenizers==")
+
+
 def test_a_pass_of_the_demo_is_timed_beside_its_memory(demo_folder: Path) -> None:
     findings = {each.check: each for each in check_passes(ModelPackage.open(demo_folder), lambda *_: 20e9)}
     assert "move 20.0 GB/s when they copy memory." in findings["copy rate"].sentence
     assert findings["pass time"].severity == Severity.WELL
+
+
+@pytest.mark.parametrize("error", [MemoryShortageError("It is short."), InstallationError("It is missing.")])
+def test_what_an_earlier_step_told_is_not_told_again(
+    error: Exception, demo_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passes, "open_target", Mock(side_effect=error))
+    assert list(check_passes(ModelPackage.open(demo_folder), lambda *_: 20e9)) == []
+
+
+def test_a_pass_of_some_experts_is_held_to_no_bound(demo_folder: Path) -> None:
+    package = ModelPackage.open(demo_folder)
+    package.manifest = replace(package.manifest, num_experts=4)
+    *_, told = check_passes(package, lambda *_: 20e9)
+    assert re.fullmatch(r"A pass of one token takes [0-9.]+ ms\.", told.sentence)
 
 
 def test_a_graph_that_is_none_does_not_run(demo_folder: Path, tmp_path: Path) -> None:

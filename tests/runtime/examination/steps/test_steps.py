@@ -91,6 +91,14 @@ def test_an_allocation_that_fails_in_a_pass_is_short_memory() -> None:
     assert found.sentence.startswith("Memory was short")
 
 
+def test_a_graph_newer_than_the_wheel_is_told_with_both_versions() -> None:
+    found = failed_opening(
+        "ONNX Runtime cannot load 'g': Unsupported model IR version: 99, max supported IR version: 13"
+    )
+    assert found.sentence == "The package is in ONNX IR version 99, and this ONNX Runtime reads up to 13."
+    assert found.remedy.startswith("pip install --upgrade 'reader-edge[cpu]'")
+
+
 def test_other_failures_keep_their_words() -> None:
     found = failed_opening("CUDA does not run 3 nodes of this graph (Loop a): export with --precision fp16.")
     assert (found.sentence[-15:], found.remedy) == ("graph (Loop a).", "Export with --precision fp16.")

@@ -20,9 +20,11 @@ class HeardStates:
         self.start = self.end = 0
 
     def hear(self, scored: ScoredTree, token_ids: list[int]) -> None:
-        """Take those of the nodes of a tree that became the text, whose last token no pass has scored yet."""
-        if scored.layer_states is None:
-            return
+        """Take those of the nodes of a tree that became the text, whose last token no pass has scored yet.
+
+        scored: with states.
+        """
+        assert scored.layer_states is not None
         tree, path, node = scored.tree, [0], 0
         for token_id in token_ids[scored.root + 1 : -1]:
             node = tree.child(node, token_id)

@@ -40,10 +40,6 @@ class SpeculatedTree:
         self._nodes: list[int] = []  # the other way round
         self._states: list[Float32Array] = []
 
-    @property
-    def num_scored(self) -> int:
-        return len(self._nodes)
-
     def hear_root(self, top_ids: Int64Array, probabilities: Float32Array, state: Float32Array) -> None:
         """Take what follows the text's last token: int64 and float32 (K,). state: float32 (E,), its next one."""
         self._hear(0, top_ids, probabilities, state)

@@ -12,6 +12,7 @@ from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext
 from reader_edge_runtime.drafting.proposals import check_proposal
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
+from reader_edge_runtime.drafting.sources.speculator.speculated_tree import SpeculatedTree
 from reader_edge_runtime.drafting.sources.speculator.speculator_request import SpeculatorRequest
 from reader_edge_runtime.drafting.sources.speculator.speculator_source import SpeculatorSource
 from reader_edge_runtime.errors import DraftError
@@ -115,6 +116,37 @@ def test_states_that_were_missed_cost_the_rows_before_them_and_nothing_else() ->
     assert speculator.num_caught_up == [[3], [2]]
 
 
+def test_of_a_long_silence_the_newest_states_are_kept() -> None:
+    speculator = speculator_of(max_context=2048)
+    source, text = source_of(speculator), [1, 2]
+    request = begun(source, text)
+    for _ in range(5):
+        start = len(text) - 1
+        text += [3, 4, 5] * 100
+        hear(request, start)
+    assert source.propose([asked(request)]) != [None]
+    [*whole, last] = [sum(each) for each in speculator.num_caught_up]
+    assert (set(whole), 128 * len(whole) + last) == ({128}, 1200)  # four of the five parts: 1024 and what is beside
+
+
+def test_who_asked_nothing_leaves_nothing() -> None:
+    source = source_of(speculator_of())
+    request = source.begin(RequestContext([1, 2, 3]))
+    request.observe(None)
+    assert not source.is_worth_asking(asked(request), 0.0)
+    request.finish()
+    assert not source.slots.slots
+
+
+def test_without_a_sketch_the_tree_is_what_follows_the_text() -> None:
+    speculator = speculator_of(sharpness=9.0)
+    source = source_of(speculator)
+    [tree] = source.propose([DraftRequest(begun(source, [1, 2, 3, 4]), 16, 4, 0.0)])
+    assert tree is not None
+    assert set(tree.parents[1:]) == {0}
+    assert not speculator.num_stepped
+
+
 def test_a_text_that_begins_like_one_that_ended_is_read_from_where_they_part() -> None:
     speculator = speculator_of()
     source = source_of(speculator)
@@ -188,6 +220,15 @@ def test_speculators_change_no_token_in_ragged_batches_and_free_their_slots(orde
     assert 0 < len(source.slots.slots) <= 4
 
 
+def test_of_many_guesses_alike_few_are_taken_and_each_token_once() -> None:
+    wide, twice = SpeculatedTree(5, 100), SpeculatedTree(5, 100)
+    wide.hear_root(np.arange(20), np.full(20, 0.05, np.float32), np.zeros(2, np.float32))
+    assert wide.tree.token_ids == [5, *range(8)]
+    twice.hear_root(np.array([3, 3, 4]), np.array([0.5, 0.3, 0.2], np.float32), np.zeros(2, np.float32))
+    assert twice.tree.token_ids == [5, 3, 4]
+    assert twice.tree.values[1:] == pytest.approx([0.5, 0.2])
+
+
 @pytest.mark.parametrize("odd", [(-1, 0.5), (6, 0.5), (2**62, 0.5), (1, math.nan), (1, math.inf), (1, -1.0), (1, 2.0)])
 def test_guesses_that_cannot_be_are_left_out(odd: tuple[int, float]) -> None:
     speculator = speculator_of()
@@ -258,6 +299,8 @@ def test_a_speculator_that_fails_is_told_once_and_asked_no_more() -> None:
     assert source.propose([asked(request)]) == [None]
     assert not source.is_worth_asking(asked(request), 0.0)
     assert source.state() == {}
+    source.restore({"text/0": np.array([9], np.int32)})  # nor does it take up a session's texts
+    assert source.propose([asked(request)]) == [None]
 
 
 def test_texts_and_their_rows_are_taken_up_again() -> None:
@@ -273,6 +316,10 @@ def test_texts_and_their_rows_are_taken_up_again() -> None:
     taken.restore({})
     taken.propose([asked(begun(taken, [1, 2, 3, 4, 5, 0, 1]))])
     assert other.num_caught_up[1:] == [[6]]
+    taken.slots.forget()
+    taken.restore(taken.state())
+    taken.propose([asked(begun(taken, [1, 2, 3, 4, 5, 0, 1]))])
+    assert other.num_caught_up[2:] == [[6]]
 
 
 @pytest.mark.parametrize(
