@@ -97,6 +97,15 @@ def test_what_is_not_followed_is_refused(text: str, problem: str) -> None:
     assert (problem_of(text) or "").startswith(f"holds what no tokenizer needs ({problem}")
 
 
+@pytest.mark.parametrize("text", ["a{0}b", "(x+x+){0}y"])
+def test_what_occurs_no_times_is_no_loop(text: str) -> None:
+    assert problem_of(text) is None
+
+
+def test_a_loop_of_what_the_library_refuses_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    assert "('[[:nonsense:]]' is no expression)" in (problem_of("(?:[[:nonsense:]]+x)+y") or "")
+
+
 def test_an_expression_without_end_is_refused() -> None:
     assert problem_of("x" * 20_000) == "has 20000 characters"
 

@@ -127,22 +127,21 @@ def _python(body: str, schemas: Schemas) -> list[tuple[str, Arguments]]:
     return calls
 
 
-def _literal(node: ast.expr) -> Any:
-    """A value of JSON that an expression spells. Raises ValueError."""
+def _literal(node: ast.expr | None) -> Any:
+    """A value of JSON that an expression spells. Raises ValueError, also for a number that JSON cannot be read from."""
     match node:
-        case ast.Constant(str() | bool() | int() | None as value):
+        case ast.Constant(str() | bool() | None as value):
             return value
-        case ast.Constant(float() as value):
-            return finite(repr(value))
+        case ast.Constant(int() | float() as value):
+            return load_finite(repr(value))
         case ast.Name(name) if name in _LITERALS:
             return _LITERALS[name]
         case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as value)) if not isinstance(value, bool):
-            return -value
+            return -load_finite(repr(value))
         case ast.List(elements) | ast.Tuple(elements):
             return [_literal(each) for each in elements]
         case ast.Dict(keys, values):
-            pairs = zip(keys, values, strict=True)
-            return {_text(_literal(key)): _literal(each) for key, each in pairs if key is not None}
+            return {_text(_literal(key)): _literal(each) for key, each in zip(keys, values, strict=True)}
     raise ValueError("no value of JSON")
 
 

@@ -18,8 +18,10 @@ MANIFEST = replace(
     state_ids=(0, 1),
     speculator=SpeculatorPart("eagle3", 1, 4, 2, 16, 32, 32, 8, (0, 1)),
 )
+Tensors = dict[str, tuple[str, list[Any] | None]]
+
 IDS, NUMBERS = "tensor(int64)", "tensor(float)"
-INPUTS = {
+INPUTS: Tensors = {
     "input_ids": (IDS, ["B", "N"]),
     "position_ids": (IDS, ["B", "N"]),
     "tree_mask": (NUMBERS, ["B", 1, "N", "S"]),
@@ -30,7 +32,7 @@ INPUTS = {
     "past_key.0": (NUMBERS, ["B", 2, "S", 16]),
     "past_value.0": (NUMBERS, ["B", 2, "S", 16]),
 }
-OUTPUTS = {
+OUTPUTS: Tensors = {
     "top_ids": (IDS, ["B", "R", 8]),
     "top_logits": (NUMBERS, ["B", "R", 8]),
     "log_sum_exp": (NUMBERS, ["B", "R"]),
@@ -38,8 +40,6 @@ OUTPUTS = {
     "present_key.0": (NUMBERS, ["B", 2, "N", 16]),
     "present_value.0": (NUMBERS, ["B", 2, "N", 16]),
 }
-
-Tensors = dict[str, tuple[str, list[Any] | None]]
 
 
 def session(inputs: Tensors, outputs: Tensors) -> Any:

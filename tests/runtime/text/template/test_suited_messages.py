@@ -1,15 +1,24 @@
 """Histories that clients bring are told to templates that would refuse them as they are."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from reader_edge_runtime.text.conversation import Conversation
 from reader_edge_runtime.text.template.chat_template import ChatTemplate
+from reader_edge_runtime.text.template.suited_messages import suited_messages
+from reader_edge_runtime.text.template.template_traits import TemplateTraits
 
 TEMPLATES = Path(__file__).parents[3] / "data" / "templates"
 USER = {"role": "user", "content": "Weather?"}
+
+
+def all_but(*lacking: str) -> Any:
+    """Traits of a template that takes everything but this."""
+    names = [name for name in vars(TemplateTraits) if name.startswith("takes_")]
+    return SimpleNamespace(**{name: name not in lacking for name in names})
 
 
 def render(name: str, *history: dict[str, Any]) -> str:
@@ -44,3 +53,23 @@ def test_thoughts_and_text_before_a_call_are_one_where_a_template_takes_no_two()
     both = render("gpt-oss", called({}, content="Let me look.", reasoning_content="Hm."), answered())
     assert "Hm.\n\nLet me look." in both
     assert "Let me look." not in render("gpt-oss", called({}, reasoning_content="Hm."), answered())
+
+
+@pytest.mark.parametrize("arguments", ["{", "[" * 100_000, "[1]", "5"], ids=len)
+def test_arguments_that_are_no_object_are_told_as_they_are(arguments: str) -> None:
+    [message] = suited_messages([called(arguments)], all_but("takes_argument_texts"))
+    assert message["tool_calls"][0]["function"]["arguments"] == arguments
+
+
+def test_arguments_are_a_text_where_a_template_takes_nothing_else() -> None:
+    [message] = suited_messages([called({"city": "\u00dcm"})], all_but("takes_argument_objects"))
+    assert message["tool_calls"][0]["function"]["arguments"] == '{"city": "\u00dcm"}'
+
+
+def test_ids_that_a_template_takes_stay_beside_those_that_it_does_not() -> None:
+    calls = [called({}, "abcdefgh1"), called({}, "call_1")]
+    message = {**calls[0], "tool_calls": [each["tool_calls"][0] for each in calls]}
+    suited, answer = suited_messages([message, answered("call_1")], all_but("takes_any_call_id"))
+    kept, made = (call["id"] for call in suited["tool_calls"])
+    assert (kept, answer["tool_call_id"]) == ("abcdefgh1", made)
+    assert (len(made), made.isalnum()) == (9, True)
