@@ -121,9 +121,7 @@ def open_draft_model_source(
             f"'{path}' has recurrent layers, whose states cannot be taken back from guesses: draft with a model of "
             "attention alone."
         )
-    return DraftModelSource(
-        DraftModel(open_target(drafting, config, is_aside=True), config.max_batch), package.manifest.vocab_size
-    )
+    return DraftModelSource(DraftModel(open_target(drafting, config), config.max_batch), package.manifest.vocab_size)
 
 
 def open_package(path: FilePath, on_progress: Progress | None = None) -> ModelPackage:

@@ -31,13 +31,13 @@ class Provider:
 
     obstacle: why it cannot be had on this machine, one sentence with the remedy; None where nothing is known to be
     missing. suits: whether a package is made for it. open: load a package with so many threads, with native kernels or
-    without, and whether its passes come between another model's; raises ProviderError. is_installed: whether this
-    installation was made for it, so that an obstacle is a fault and no mere absence.
+    without; raises ProviderError. is_installed: whether this installation was made for it, so that an obstacle is a
+    fault and no mere absence.
     """
 
     obstacle: Callable[[], str | None]
     suits: Callable[[ModelPackage], bool]
-    open: Callable[[ModelPackage, int, bool, bool], Target]
+    open: Callable[[ModelPackage, int, bool], Target]
     is_installed: Callable[[], bool] = lambda: False
 
 
@@ -47,25 +47,25 @@ PROVIDERS = {
     "cuda": Provider(
         obstacle=cuda_obstacle,
         suits=lambda package: COMMIT_NAME in package.manifest.files,  # its cache is moved by a graph
-        open=lambda package, threads, uses_native, is_aside: DeviceTarget.open_on(package, "cuda", threads),
+        open=lambda package, threads, uses_native: DeviceTarget.open_on(package, "cuda", threads),
         is_installed=has_cuda,
     ),
     "cpu": Provider(obstacle=lambda: None, suits=lambda package: True, open=open_on_host),
     "iree": Provider(
         obstacle=iree_obstacle,
         suits=lambda package: INDEX_NAME in package.manifest.files,
-        open=lambda package, threads, uses_native, is_aside: open_iree(package, threads),
+        open=lambda package, threads, uses_native: open_iree(package, threads),
     ),
     "webgpu": Provider(
         obstacle=webgpu_obstacle,
         suits=suits_webgpu,
-        open=lambda package, threads, uses_native, is_aside: open_webgpu(package, threads),
+        open=lambda package, threads, uses_native: open_webgpu(package, threads),
         is_installed=has_plugin,
     ),
     "tensorrt": Provider(
         obstacle=tensorrt_obstacle,
         suits=lambda package: COMMIT_NAME in package.manifest.files and package.manifest.attention == "fast",
-        open=lambda package, threads, uses_native, is_aside: TensorRtTarget.open(package, threads),
+        open=lambda package, threads, uses_native: TensorRtTarget.open(package, threads),
         is_installed=has_tensorrt,
     ),
 }
@@ -76,11 +76,8 @@ def preferred(package: ModelPackage) -> str:
     return next(name for name, each in PROVIDERS.items() if each.suits(package))
 
 
-def open_target(package: ModelPackage, config: EngineConfig, is_aside: bool = False) -> Target:
-    """Load a package as a config has it. Raises ProviderError, for a provider asked for with what is missing.
-
-    is_aside: its passes come between those of another model.
-    """
+def open_target(package: ModelPackage, config: EngineConfig) -> Target:
+    """Load a package as a config has it. Raises ProviderError, for a provider asked for with what is missing."""
     if package.addresses:
         return open_pipeline(package, config)
     if (stage := package.manifest.stage) is not None:
@@ -95,7 +92,7 @@ def open_target(package: ModelPackage, config: EngineConfig, is_aside: bool = Fa
         obstacle = found.obstacle() if found.suits(package) else None  # it opens no other package, and says why
         if obstacle is not None:
             raise ProviderError(obstacle)
-    return found.open(package, config.threads, config.uses_native, is_aside)
+    return found.open(package, config.threads, config.uses_native)
 
 
 def open_speculator(package: ModelPackage, target: Target, config: EngineConfig) -> Speculator:

@@ -46,7 +46,7 @@ def target(request: pytest.FixtureRequest, demo_folder: Path, tmp_path_factory: 
             package = ModelPackage.open(made_for(request.param, demo_folder, tmp_path_factory.mktemp("made")))
     if obstacle is not None:
         pytest.skip(f"{request.param} does not run here: {obstacle}")
-    return provider.open(package, 1, True, False)
+    return provider.open(package, 1, True)
 
 
 def made_for(provider: str, demo_folder: Path, folder: Path) -> Path:

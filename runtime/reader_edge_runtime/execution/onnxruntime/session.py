@@ -30,19 +30,15 @@ def open_session(
     graph: Path | bytes,
     threads: int,
     library: Path | None = None,
-    is_aside: bool = False,
     weights_folder: Path | None = None,
 ) -> ort.InferenceSession:
     """On the CPU; threads: 0 is the usable cores. library: operators that take the place of the graph's definitions.
 
-    graph: a file, or the contents of one whose weights are in `weights_folder`. is_aside: its passes come between
-    another session's, whose threads need the cores as soon as they end.
+    graph: a file, or the contents of one whose weights are in `weights_folder`.
     """
     options = cpu_options(threads)
     if weights_folder is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights_folder))
-    if is_aside:
-        options.add_session_config_entry("session.force_spinning_stop", "1")
     options.enable_mem_pattern = False  # it keeps one for good for each new past: 10 KB on the demo
     if library is not None:
         options.register_custom_ops_library(str(library))
@@ -52,6 +48,8 @@ def open_session(
 def cpu_options(threads: int) -> ort.SessionOptions:
     """Options of sessions on the CPU, whose integer products are right on every processor."""
     options = session_options(threads)
+    # Else they spin on behind a pass, on cores that a draft's pass needs: one of 2.6 ms then took up to 9.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     if has_saturating_sums():
         options.add_session_config_entry("session.x64quantprecision", "1")
     return options

@@ -19,10 +19,10 @@ class HostRowsRunner:
 
     pass_sizes: tuple[int, ...] = ()
 
-    def __init__(self, package: ModelPackage, threads: int = 0, is_aside: bool = False) -> None:
+    def __init__(self, package: ModelPackage, threads: int = 0) -> None:
         """Raises ProviderError."""
         self.manifest = package.manifest
-        self._session = RowsSession(open_session(package.path(GRAPH_NAME), threads, is_aside=is_aside), self.manifest)
+        self._session = RowsSession(open_session(package.path(GRAPH_NAME), threads), self.manifest)
         self.provider = self._session.provider
         self.pass_facts: tuple[str, ...] = (INSTALLED_WHEEL,)
 

@@ -90,7 +90,7 @@ class HostSpeculator:
     def open(cls, package: ModelPackage, threads: int = 0, uses_native: bool = True) -> "HostSpeculator":
         """The speculator of a package that has one. Raises ProviderError or InstallationError."""
         library = native_library() if uses_native else None
-        session = open_session(package.path(SPECULATOR_GRAPH_NAME), threads, library, is_aside=True)
+        session = open_session(package.path(SPECULATOR_GRAPH_NAME), threads, library)
         check_speculator(session, package.manifest)
         return cls(session, package)
 

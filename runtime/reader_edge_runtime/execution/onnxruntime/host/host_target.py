@@ -102,10 +102,8 @@ class HostTarget:
         self._bindings = CacheBindings(session)
 
     @classmethod
-    def open(
-        cls, package: ModelPackage, threads: int = 0, uses_native: bool = True, is_aside: bool = False
-    ) -> "HostTarget":
-        """uses_native: take native kernels where they are installed. is_aside: see `open_session`.
+    def open(cls, package: ModelPackage, threads: int = 0, uses_native: bool = True) -> "HostTarget":
+        """uses_native: take native kernels where they are installed.
 
         Raises ProviderError (MemoryShortageError where memory is short) or InstallationError.
         """
@@ -120,7 +118,7 @@ class HostTarget:
         weights = package.folder / WEIGHTS_NAME
         with large_blocks_apart():
             others = mapped_ranges(weights)  # of other sessions on the same package, which may end before this one
-            session = open_session(package.path(GRAPH_NAME), threads, library, is_aside)
+            session = open_session(package.path(GRAPH_NAME), threads, library)
             pages = FilePages(weights, others)
         check_contract(session, package.manifest)
         is_native = library is not None and OPERATORS_PROPERTY in session.get_modelmeta().custom_metadata_map

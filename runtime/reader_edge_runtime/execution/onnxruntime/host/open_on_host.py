@@ -8,8 +8,8 @@ from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Target
 
 
-def open_on_host(package: ModelPackage, threads: int = 0, uses_native: bool = True, is_aside: bool = False) -> Target:
+def open_on_host(package: ModelPackage, threads: int = 0, uses_native: bool = True) -> Target:
     """Arguments and errors: see `HostTarget.open`."""
     if package.manifest.attention in ROW_ATTENTIONS:
-        return RowsTarget(HostRowsRunner(package, threads, is_aside))
-    return HostTarget.open(package, threads, uses_native, is_aside)
+        return RowsTarget(HostRowsRunner(package, threads))
+    return HostTarget.open(package, threads, uses_native)
