@@ -66,7 +66,7 @@ def test_the_papers_device_sends_while_it_drafts_and_drafts_on_in_vain_unless_al
     verify_s = TIMES.seconds(8, 512) / fleet.server_speeds[0]
 
     def waited_s(emitted: int) -> float:
-        return 0.01 + verify_s + way.down_bits(emitted) / fleet.down_bit_s[0, 0]
+        return float(0.01 + verify_s + way.down_bits(emitted) / fleet.down_bit_s[0, 0])
 
     (half,) = answered("paper", fleet, plan, [[answer(8)]])
     assert half.seconds == pytest.approx(2 * (draft_s + waited_s(4)))
