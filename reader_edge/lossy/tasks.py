@@ -9,8 +9,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from reader_edge_runtime import Message
-
 _NAMES, _CITIES, _JOBS, _THINGS = (
     tuple(words.split())
     for words in (
@@ -26,12 +24,16 @@ IsRight = Callable[[str], bool]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is asked, of a kind, and whether an answer to it is right; `stop` ends the answer."""
+    """What is asked, of a kind, and whether an answer to it is right; `stop` ends the answer.
+
+    is_question: whether the prompt is to be put through a chat template, where there is one.
+    """
 
     kind: str
-    prompt: str | list[Message]
+    prompt: str
     is_right: IsRight
     stop: tuple[str, ...] = ("\n\n",)
+    is_question: bool = False
 
 
 def tasks(num_tasks: int, seed: int = 0) -> list[Task]:
@@ -49,7 +51,7 @@ def _lookup(source: random.Random) -> Task:
     def is_right(answer: str) -> bool:
         return cities[chosen] in answer and cities[1 - chosen] not in answer
 
-    return Task("lookup", [{"role": "user", "content": asked}], is_right, ("\n",))
+    return Task("lookup", asked, is_right, ("\n",), is_question=True)
 
 
 def _copy(source: random.Random) -> Task:

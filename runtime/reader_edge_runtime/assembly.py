@@ -105,10 +105,12 @@ def open_head_source(path: FilePath, package: ModelPackage, uses_native: bool = 
 def open_draft_model_source(
     path: FilePath, package: ModelPackage, tokenizer: Tokenizer, config: EngineConfig
 ) -> DraftModelSource:
-    """A package of a smaller model with a package's tokenizer, as a source of its drafts.
+    """A package of a smaller model with a package's tokenizer, as a source of its drafts; see `open_draft_model`."""
+    return DraftModelSource(open_draft_model(path, package, tokenizer, config), package.manifest.vocab_size)
 
-    Raises DraftModelError, PackageError, TokenizerError or ProviderError.
-    """
+
+def open_draft_model(path: FilePath, package: ModelPackage, tokenizer: Tokenizer, config: EngineConfig) -> DraftModel:
+    """Raises DraftModelError, PackageError, TokenizerError or ProviderError for what cannot draft for a package."""
     drafting = open_package(path)
     if drafting.fingerprint() == package.fingerprint():
         raise DraftModelError(f"'{path}' is the very model that it would draft for: give a smaller one.")
@@ -121,7 +123,7 @@ def open_draft_model_source(
             f"'{path}' has recurrent layers, whose states cannot be taken back from guesses: draft with a model of "
             "attention alone."
         )
-    return DraftModelSource(DraftModel(open_target(drafting, config), config.max_batch), package.manifest.vocab_size)
+    return DraftModel(open_target(drafting, config), config.max_batch)
 
 
 def open_package(path: FilePath, on_progress: Progress | None = None) -> ModelPackage:

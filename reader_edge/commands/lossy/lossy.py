@@ -2,6 +2,7 @@
 
 import click
 
+from reader_edge.commands.lossy.bench import bench
 from reader_edge.commands.lossy.run import run
 
 
@@ -13,5 +14,5 @@ def lossy() -> None:
     """
 
 
-for _command in (run,):
+for _command in (run, bench):
     lossy.add_command(_command)

@@ -71,14 +71,17 @@ class LossyEngine(Engine):
         on_calibration: Callback | None = None,
     ) -> "LossyEngine":
         """Open a package as Engine.load does. strength: by default Relaxed(). Raises what it raises."""
-        configs = given_config(config, EngineConfig, "config"), given_config(draft, DraftConfig, "draft")
+        package, settings = given_path(path, "path"), given_config(config, EngineConfig, "config")
+        limits = given_config(draft, DraftConfig, "draft")
         drafted_from, asked = given_config(sources, DraftSources, "sources"), given_strength(strength)
         if drafted_from.history is not None:
             raise ConfigError(
                 "A history file serves exact answers: leave it out, a lossy session keeps what was learned."
             )
         callbacks = given_callback(on_progress, "on_progress"), given_callback(on_calibration, "on_calibration")
-        return cls(*assemble(given_path(path, "path"), *configs, drafted_from, None, *callbacks), asked)
+        if settings.is_drafted:
+            drafted_from = asked.drafts_from(drafted_from, package, settings)
+        return cls(*assemble(package, settings, limits, drafted_from, None, *callbacks), asked)
 
     def answer(self, prompt: Encodable, config: GenerationConfig | None = None) -> Answer:
         """As of Engine, by a rule of its own. Raises ConfigError for what is sampled, or chosen by other logits."""

@@ -4,6 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 
+from reader_edge_runtime.config import EngineConfig
+from reader_edge_runtime.drafting.draft_sources import DraftSources, FilePath
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 from reader_edge_runtime.lossy.lossy_rule import LossyRule
 from reader_edge_runtime.lossy.meter import Meter
@@ -20,6 +22,10 @@ class Strength(ABC):
     @abstractmethod
     def rule(self, ends: Collection[int], usual: OwnAnswers | None) -> LossyRule:
         """The rule of one answer. ends: tokens that end it. usual: what the model itself says elsewhere."""
+
+    def drafts_from(self, sources: DraftSources, path: FilePath, config: EngineConfig) -> DraftSources:
+        """What the engine of a package drafts from: what it was given, unless the rule drafts its own way."""
+        return sources
 
     def meter(self, usual: OwnAnswers | None) -> Meter:
         """Of one answer."""

@@ -31,6 +31,11 @@ class DraftChain:
         """Tokens of the chain."""
         return len(self._nodes)
 
+    @property
+    def last_probability(self) -> float:
+        """What the model gives to the last token of a chain that has one, behind the one before."""
+        return self._probabilities[-1]
+
     def grow(self, said: NextTokens) -> int | None:
         """Take the next tokens; returns the likeliest. None where that is none, or too unlikely: the chain ends.
 

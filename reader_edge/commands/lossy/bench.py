@@ -1,0 +1,102 @@
+"""`reader-edge lossy bench`: what lossy rules bring and cost, on tasks whose answers can be checked."""
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+import reader_edge
+from reader_edge.commands import options
+from reader_edge.commands.lossy.rules import RULES
+from reader_edge.terminal.command_help import helpful_command
+
+if TYPE_CHECKING:
+    from reader_edge_runtime.lossy.strength import Strength
+
+_DEFAULT = ("relaxed:0.69:0.02", "relaxed:2.3:0.1", "big-little:2:0.6")
+
+
+def _strengths(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, "Strength"]:
+    """By the names that they were given by."""
+    from reader_edge_runtime.lossy.big_little import BigLittle
+    from reader_edge_runtime.lossy.relaxed import Relaxed
+
+    strengths: dict[str, Strength] = {}
+    for value in values or _DEFAULT:
+        name, *figures = value.split(":")
+        try:
+            first, second = map(float, figures)
+        except ValueError:
+            first, second, name = 0.0, 0.0, ""
+        if name not in RULES:
+            raise click.BadParameter(f"{value!r} must be relaxed:GAP:BUDGET or big-little:DISTANCE:CONFIDENCE.")
+        strengths[value] = Relaxed(first, second) if name == "relaxed" else BigLittle(first, second)
+    return strengths
+
+
+@helpful_command(
+    "Measure what lossy rules bring and cost.",
+    "reader-edge lossy bench smollm2:135m --try relaxed:0.69:0.02 --try big-little:2:0.6",
+)
+@click.argument("model", required=False)
+@click.option(
+    "--try",
+    "strengths",
+    multiple=True,
+    metavar="RULE:...",
+    callback=_strengths,
+    help="A rule and its strength, relaxed:GAP:BUDGET or big-little:DISTANCE:CONFIDENCE, as of `lossy run`; may be "
+    f"repeated. Default: {', '.join(_DEFAULT)}.",
+)
+@click.option("--tasks", "num_tasks", type=click.IntRange(5), default=300, show_default=True, help="Tasks to answer.")
+@click.option("--seed", default=0, show_default=True, help="The same seed gives the same tasks.")
+@click.option(
+    "--rounds", type=click.IntRange(1), default=3, show_default=True, help="Rounds, all ways in turn in each."
+)
+@click.option("--plain", is_flag=True, help="Answer without drafts, too.")
+@options.draft_model
+@options.head
+@options.no_speculator
+@options.no_calibrate
+@options.engine
+@options.as_json
+@options.grouped(engine_config="EngineConfig", sources="DraftSources")
+def bench(
+    model: str | None,
+    strengths: "dict[str, Strength]",
+    num_tasks: int,
+    seed: int,
+    rounds: int,
+    plain: bool,
+    engine_config: "reader_edge.EngineConfig",
+    sources: "reader_edge.DraftSources",
+    as_json: bool,
+) -> None:
+    """Answer generated tasks exactly and by lossy rules: quality beside speed, paired task by task.
+
+    The tasks are lookups, copying, editing, JSON fields and short arithmetic, which a model of 135 million parameters
+    gets right in about three cases of four. Each answer begins with nothing remembered of the others.
+
+    MODEL is given as for `run`. --no-calibrate makes answers repeatable: measured pass times decide what is drafted.
+    """
+    from reader_edge.lossy.lossy_report import bench_fields, print_bench
+    from reader_edge.lossy.tasks import tasks
+    from reader_edge.lossy.trial import Way, try_ways
+    from reader_edge.lossy.way_figures import way_figures
+    from reader_edge.model_source import load_engine, load_with
+    from reader_edge.terminal.console import count_progress
+    from reader_edge_runtime.lossy.lossy_engine import LossyEngine
+
+    exact = load_engine(model, engine_config, sources)
+    ways = [Way("exact", exact), *([Way("plain", exact, is_drafted=False)] if plain else [])]
+    for name, strength in strengths.items():
+        load = partial(LossyEngine.load, strength=strength)
+        ways.append(Way(name, load_with(load, model, engine_config, sources)))
+    with count_progress("Answers") as on_progress:
+        try_ways(ways, tasks(num_tasks, seed), rounds, on_progress)
+    figures = [way_figures(way, ways[0]) for way in ways]
+    if as_json:
+        click.echo(json.dumps(bench_fields(figures)))
+    else:
+        print_bench(figures)
