@@ -134,7 +134,18 @@ def test_a_session_too_large_for_an_engine_is_refused_with_what_to_raise(
 
 
 @pytest.mark.parametrize(
-    "messages", [["a"], [{"role": "user"}], [{"role": "user", "content": b"a"}], [{"role": 1, "content": "a"}], [1]]
+    "messages",
+    [
+        ["a"],
+        [{"role": "user"}],
+        [{"role": "user", "content": b"a"}],
+        [{"role": 1, "content": "a"}],
+        [1],
+        {"role": "user", "content": "a"},
+        [{"role": "user", "content": "a", "when": {1}}],
+        [{"role": "user", "content": "a" * (1 << 26)}],
+    ],
+    ids=lambda messages: str(messages)[:40],
 )
 def test_messages_that_could_not_be_loaded_are_not_saved(engine: Engine, messages: list[Any], tmp_path: Path) -> None:
     with pytest.raises(SessionError, match="The messages"):

@@ -123,6 +123,7 @@ HOSTILE: list[tuple[str, Callable[[Array], Array]]] = [
     ("messages", lambda array: np.frombuffer(b"[" * 100_000, np.uint8)),
     ("messages", lambda array: np.frombuffer(b'[{"role": 1, "content": []}]', np.uint8)),
     ("messages", lambda array: np.frombuffer(b"\xff", np.uint8)),
+    ("messages", lambda array: array.astype(np.int32)),
     ("drafter/history", with_value(-7)),
     ("drafter/parameters", with_value(np.nan)),
     ("drafter/after_pair", lambda array: np.full_like(array, 2**30)),

@@ -9,9 +9,9 @@ import pytest
 
 from reader_edge import AsyncEngine
 from reader_edge_runtime import Engine, GenerationConfig
-from reader_edge_runtime.answer import GenerationChunk, GenerationResult
+from reader_edge_runtime.answer import Answer, GenerationChunk, GenerationResult
 from reader_edge_runtime.decoding.request import Request
-from reader_edge_runtime.errors import ClosedError
+from reader_edge_runtime.errors import ClosedError, TokenizerError
 
 GREEDY = GenerationConfig(max_tokens=40, ignores_eos=True)
 LONG = replace(GREEDY, max_tokens=400)
@@ -60,6 +60,41 @@ def test_a_request_that_fails_raises_its_error_after_its_chunks_and_harms_no_oth
     other = asyncio.run(asyncio.wait_for(ask(), LIMIT_S))
     assert sum(len(chunk.token_ids) for chunk in read) == 9
     assert other.token_ids == engine.generate("# tar", GREEDY).token_ids
+
+
+def test_an_answer_whose_text_fails_raises_that_and_harms_no_other(
+    engine: Engine, served: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = Answer.take
+
+    def failing(answer: Answer) -> GenerationChunk | None:
+        if answer.request.config.max_tokens == 39 and answer.request.num_output_tokens >= 5:
+            raise TokenizerError("The tokenizer cannot decode this.")
+        return take(answer)
+
+    monkeypatch.setattr(Answer, "take", failing)
+
+    async def ask() -> GenerationResult:
+        other = asyncio.create_task(served.generate("# tar", GREEDY))
+        with pytest.raises(TokenizerError, match="cannot decode"):
+            await served.generate("# curl", replace(GREEDY, max_tokens=39))
+        return await other
+
+    assert asyncio.run(asyncio.wait_for(ask(), LIMIT_S)).finish_reason == "length"
+    assert not engine.decoder.running
+
+
+def test_a_stream_tells_what_it_took_and_of_what_prompt(engine: Engine, served: AsyncEngine) -> None:
+    async def ask() -> None:
+        stream = served.stream("# tar", GREEDY)
+        assert (stream.stats, stream.prompt_token_ids) == (None, [])
+        chunks = [chunk async for chunk in stream]
+        assert stream.prompt_token_ids == engine.encode_prompt("# tar")
+        assert stream.stats is not None
+        assert stream.stats.num_prompt_tokens == len(stream.prompt_token_ids)
+        assert sum(len(chunk.token_ids) for chunk in chunks) == 40
+
+    asyncio.run(asyncio.wait_for(ask(), LIMIT_S))
 
 
 def test_a_fault_outside_all_requests_ends_those_there_are_and_later_ones_are_answered(

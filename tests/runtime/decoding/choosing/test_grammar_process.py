@@ -17,9 +17,10 @@ import pytest
 
 from reader_edge_runtime import AsyncEngine, Engine, GenerationConfig, Grammar, SamplingConfig
 from reader_edge_runtime.answer import GenerationResult
-from reader_edge_runtime.decoding.choosing.grammar_process import GrammarProcess
+from reader_edge_runtime.decoding.choosing.grammar import GrammarConstraint, Grammars
+from reader_edge_runtime.decoding.choosing.grammar_process import GrammarProcess, GrammarProcesses, Vocabulary
 from reader_edge_runtime.decoding.choosing.grammar_worker.channel import OUT_OF_MEMORY
-from reader_edge_runtime.errors import BusyError, ConfigError, PromptError
+from reader_edge_runtime.errors import BusyError, ConfigError, InstallationError, PromptError
 
 pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-edge[grammar]'")
 
@@ -49,6 +50,14 @@ def grammar_pids(engine: Engine) -> list[int]:
     if not children.exists():
         pytest.skip("the system does not tell a process's children")
     return [int(pid) for pid in children.read_text().split()]
+
+
+def script(folder: Path, program: str) -> str:
+    """An executable that stands for Python, and runs this."""
+    path = folder / "python"
+    path.write_text(f"#!{sys.executable}\n{program}\n", encoding="utf-8")
+    path.chmod(0o755)
+    return str(path)
 
 
 def no_process_is_left(engine: Engine) -> bool:
@@ -151,6 +160,64 @@ def test_without_descriptors_a_grammar_is_refused_and_others_go_on(engine: Engin
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert [token_id for chunk in chunks for token_id in chunk.token_ids] == list(expected)
     assert engine.generate("# tar", ANY).token_ids == expected
+
+
+def test_nobody_tells_how_a_process_ended_whose_parent_has_ended(engine: Engine) -> None:
+    processes = GrammarProcesses(engine._grammars._processes._vocabulary)
+    process = processes.start()
+    assert processes._forker is not None
+    processes._forker.process.kill()
+    processes._forker.process.wait()
+    assert process.reason(EOFError()) == "cannot be followed, since its process ended: ask again"
+    process.close()
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("/nowhere/python", "No such file or directory"),
+        ("import sys; sys.stdin.buffer.raw.read(1 << 20)", "it ends at once"),
+    ],
+    ids=["none", "one that ends"],
+)
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows runs no scripts by their first line")
+def test_a_program_without_a_python_for_grammars_is_told_so(
+    program: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.executable", program if program.startswith("/") else script(tmp_path, program))
+    with pytest.raises(ConfigError, match=rf"grammars cannot be started \({reason}\): ask without a grammar"):
+        Grammars(Vocabulary([b"a"], [], [], "{}")).constraint(Grammar("regex", "a"))
+
+
+def test_without_the_library_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(InstallationError, match=r"pip install 'reader-edge\[grammar\]'"):
+        Grammars(Vocabulary([b"a"], [], [], "{}"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="this is what Windows does always")
+def test_without_forks_each_grammar_has_a_process_of_its_own(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Windows, which a platform by that name stands for, here and in the process."""
+    expected = Grammars(engine._grammars._processes._vocabulary).constraint(ANY.grammar or Grammar("regex", ""))
+    as_windows = "import runpy, sys; sys.platform = 'win32'; runpy.run_module('grammar_worker', run_name='__main__')"
+    monkeypatch.setattr("sys.executable", script(tmp_path, as_windows))
+    monkeypatch.setattr("sys.platform", "win32")
+    processes = GrammarProcesses(engine._grammars._processes._vocabulary)
+    alone, other = (GrammarConstraint(processes.start(), Grammar("regex", ".{1,500}"), 6144) for _ in range(2))
+    assert processes._forker is None
+    for _ in range(3):
+        assert (alone.mask() == expected.mask()).all()
+        token_id = int(alone.mask().argmax())
+        for each in (alone, expected):
+            each.advance(token_id)
+    other.close()
+    alone.prepare()
+    alone.advance(token_id)  # what was asked for and not read comes first
+    alone.close()
+    with pytest.raises(ConfigError, match="cannot be followed, since its process"):
+        alone.advance(token_id)
 
 
 def test_an_answer_that_ended_has_no_process_left(engine: Engine) -> None:
