@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ from reader_edge_runtime.execution.iree.module_index import (
     mlir_name,
     module_name,
 )
-from reader_edge_runtime.execution.iree.target_machine import TARGETS
+from reader_edge_runtime.execution.iree.target_machine import TARGETS, targets_here
 from reader_edge_runtime.execution.providers import open_target
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass, Target
@@ -61,14 +62,28 @@ def package(folder: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.fixture
-def vulkan(package: ModelPackage, monkeypatch: pytest.MonkeyPatch) -> ModelPackage:
-    """Opened with the narrowest modules alone: a device in software takes up to a minute to compile others' shaders."""
+def on_device(package: ModelPackage, cache: Path, monkeypatch: pytest.MonkeyPatch) -> ModelPackage:
+    """The package where there is a device: one of Vulkan, or else the processor by a driver that is no processor's.
+
+    With the narrowest modules alone: a device in software takes up to a minute to compile others' shaders.
+    """
     monkeypatch.setattr(device_modules, "DEVICE_WIDTHS", (1,))
     monkeypatch.setattr(device_modules, "_MAX_LOADED", 2)
+    vulkan = TARGETS["vulkan"]
     try:
-        IreeDevice(TARGETS["vulkan"], 1, package.path("model.onnx.data"), {})
+        IreeDevice(vulkan, 1, package.path("model.onnx.data"), {})
     except ProviderError as error:
-        pytest.skip(f"there is no Vulkan device here: {error}")
+        if not targets_here():
+            pytest.skip(f"there is no Vulkan device here, and no processor that modules are made for: {error}")
+        flags = (*(flag for flag in targets_here()[0].flags if "demote" not in flag), *vulkan.flags[1:])
+        monkeypatch.setitem(TARGETS, "vulkan", replace(vulkan, flags=flags, driver="local-task"))
+        kept = cache / "standing in"
+        if not kept.exists():
+            kept.write_bytes(compile_module(package.path(mlir_name(1)), TARGETS["vulkan"], LEAST_VISIBLE))
+        shutil.copy(kept, package.path(module_name(1, LEAST_VISIBLE)))
+        others = {module_name(width, LEAST_VISIBLE) for width in DEVICE_WIDTHS[1:]}
+        files = {name: entry for name, entry in package.manifest.files.items() if name not in others}
+        package.manifest = replace(package.manifest, files=files)
     return package
 
 
@@ -85,37 +100,70 @@ def test_modules_are_made_for_devices_that_no_machine_here_has(target: str, pack
 
 @pytest.mark.long
 def test_they_compute_what_onnx_runtime_does_as_a_text_grows(
-    vulkan: ModelPackage, cache: Path, recwarn: pytest.WarningsRecorder
+    on_device: ModelPackage, cache: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
-    found = long_logits(open_target(vulkan, IREE))
-    expected = long_logits(open_target(vulkan, EngineConfig(provider="cpu", threads=1)))
+    found = long_logits(open_target(on_device, IREE))
+    expected = long_logits(open_target(on_device, EngineConfig(provider="cpu", threads=1)))
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert any("8 nodes and 512 rows, once" in str(each.message) for each in recwarn)
     assert list(cache.rglob("*.vmfb"))  # kept
 
 
 def test_modules_that_compute_something_else_are_refused_by_name(
-    vulkan: ModelPackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    on_device: ModelPackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "verdicts"))
-    path = vulkan.path(INDEX_NAME)
+    path = on_device.path(INDEX_NAME)
     fields = json.loads(path.read_bytes())
     first, second = (f"model.layers.{layer}.mlp.up_proj.weight" for layer in (0, 1))
     places = fields["parameters"]
     places[first], places[second] = places[second], places[first]
     path.write_text(json.dumps(fields))
     with pytest.raises(ProviderError, match=r"The module of 1 nodes and 256 rows for vulkan is wrong: its logits are"):
-        open_target(vulkan, IREE)
+        open_target(on_device, IREE)
 
 
 def test_a_size_that_is_missed_without_the_compiler_is_told_of(
-    vulkan: ModelPackage, monkeypatch: pytest.MonkeyPatch
+    on_device: ModelPackage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (device_modules, module_files):
         monkeypatch.setattr(module, "compiler_version", lambda: None)
-    modules = device_modules.DeviceModules(vulkan, ModuleIndex.of(vulkan), TARGETS["vulkan"])
+    modules = device_modules.DeviceModules(on_device, ModuleIndex.of(on_device), TARGETS["vulkan"])
     with pytest.raises(InstallationError, match=r"no module for 8 nodes and 4096 rows here: pip install"):
         modules.module(8, 4096)
+
+
+def test_a_module_that_was_spoilt_in_the_cache_is_compiled_again(on_device: ModelPackage, cache: Path) -> None:
+    index = ModuleIndex.of(on_device)
+    modules = device_modules.DeviceModules(on_device, index, TARGETS["vulkan"])
+    path = modules._files.cached(1, 2 * LEAST_VISIBLE)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"spoilt")
+    with pytest.warns(UserWarning, match=r"Compiling for vulkan, 1 nodes and 512 rows, once"):
+        first = modules.module(1, 2 * LEAST_VISIBLE)
+    assert path.stat().st_size > 1000
+    assert modules.module(1, 2 * LEAST_VISIBLE) is first
+    again = device_modules.DeviceModules(on_device, index, TARGETS["vulkan"])
+    again.module(1, 2 * LEAST_VISIBLE)  # kept: nothing is compiled, of which a warning would tell
+
+
+def test_no_more_modules_are_loaded_than_memory_is_meant_for(
+    on_device: ModelPackage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_modules, "_MAX_LOADED", 1)
+    modules = device_modules.DeviceModules(on_device, ModuleIndex.of(on_device), TARGETS["vulkan"])
+    first = modules.module(1, LEAST_VISIBLE)
+    shipped = on_device.path(module_name(1, LEAST_VISIBLE))
+    monkeypatch.setattr(modules, "_opened", lambda *size: modules.device.load(shipped))
+    modules.module(1, 2 * LEAST_VISIBLE)
+    assert modules.module(1, LEAST_VISIBLE) is not first
+
+
+def test_a_pass_that_a_device_refuses_is_one_sentence(on_device: ModelPackage) -> None:
+    modules = device_modules.DeviceModules(on_device, ModuleIndex.of(on_device), TARGETS["vulkan"])
+    odd = [np.zeros((3, 3), np.float32)] * 5
+    with pytest.raises(ProviderError, match=r"IREE failed in a pass \(.*\): export the model again"):
+        modules.module(1, LEAST_VISIBLE).call(odd, 3)
 
 
 def test_packages_of_exact_sums_are_not_for_devices(package: ModelPackage) -> None:
