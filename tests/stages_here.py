@@ -1,17 +1,21 @@
 """The stages of a model in this process without any link, or in one of their own, and whether their rows are right."""
 
+import secrets
 import socket
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 
+from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
-from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage
-from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarget, StageLostError
+from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage, UnknownCacheError
+from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarget
+from reader_edge_runtime.execution.pipeline.under_way import Came, RowsLostError, StageLostError
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass, Target
 from tests.hybrid_states import path_to, random_tree
@@ -23,23 +27,40 @@ class StagesHere:
     """A `Following`. lost_at: the numbers of the frames at which the stages forget everything."""
 
     facts: tuple[str, ...] = ()
+    slowest_s = 1e-9
 
     def __init__(self, stages: Sequence[FollowingStage], lost_at: Collection[int] = ()) -> None:
         self.stages = stages
         self.lost_at = lost_at
         self.frames: list[bytes] = []
+        self.most_under_way = 0
+        self._came: deque[Came] = deque()
 
-    def through(self, frame: bytes) -> memoryview:
+    def send(self, frame: bytes) -> int:
         self.frames.append(frame)
-        if len(self.frames) in self.lost_at:
+        number = len(self.frames)
+        if number not in self.lost_at:
+            self._came.append(Came(number, self._answered(frame)))
+            self.most_under_way = max(self.most_under_way, len(self._came))
+        return number
+
+    def receive(self) -> Came:
+        if not self._came:
             raise StageLostError("Stage 1 is gone.")
+        return self._came.popleft()
+
+    def _answered(self, frame: bytes) -> memoryview | ProviderError:
         handed: memoryview | None = None
-        for stage in self.stages:
-            handed = stage.answer(ASKER, memoryview(frame), handed).data.cast("B")
+        try:
+            for stage in self.stages:
+                handed = stage.answer(ASKER, memoryview(frame), handed).data.cast("B")
+        except UnknownCacheError as error:
+            return RowsLostError(str(error))
         assert handed is not None
         return handed
 
     def come_back(self, lost: StageLostError) -> None:
+        self._came.clear()
         for stage in self.stages:
             stage.forget(ASKER)
 
@@ -85,9 +106,15 @@ def assert_same_rows(whole: Target, piped: Target, num_passes: int, seed: int = 
 
 
 def free_address() -> str:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{found.getsockname()[1]}"
+    """Below the ports that the system lends to connections: one of those may be taken while a stage starts again."""
+    for _ in range(100):
+        port = 20_000 + secrets.randbelow(12_000)
+        with socket.socket() as found:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                found.bind(("127.0.0.1", port))
+                return f"tcp://127.0.0.1:{port}"
+    raise AssertionError("no port is free")
 
 
 @contextmanager

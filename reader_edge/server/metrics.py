@@ -41,7 +41,7 @@ class Metrics:
         waiting.set_function(lambda: engine.num_waiting)
         decoder = engine.engine.decoder
         kv_bytes = Gauge("reader_edge_kv_cache_bytes", "Memory of the KV cache.", registry=registry)
-        kv_bytes.set_function(lambda: decoder.cache.num_bytes)
+        kv_bytes.set_function(lambda: decoder.num_kv_bytes)
         registry.register(StepFigures(decoder.recorder))
         self._prefill_s = Counter("reader_edge_prefill_seconds", "Scoring prompts.", registry=registry)
         self._prompt_tokens = Counter("reader_edge_prompt_tokens", "Tokens of prompts.", registry=registry)

@@ -7,6 +7,7 @@ from pathlib import Path
 from reader_edge_runtime.config import DraftConfig, EngineConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.draft_permission import TRIAL, draft_permission
+from reader_edge_runtime.decoding.laned_decoder import LanedDecoder
 from reader_edge_runtime.decoding.planning.planner import Planner
 from reader_edge_runtime.decoding.verification import near_tie_margin
 from reader_edge_runtime.drafting.draft_sources import DraftSources, FilePath
@@ -25,6 +26,7 @@ from reader_edge_runtime.drafting.sources.speculator.speculator_source import Sp
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.errors import DraftModelError
 from reader_edge_runtime.execution.pipeline.open_pipeline import serve_stage
+from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarget
 from reader_edge_runtime.execution.providers import open_head, open_speculator, open_target
 from reader_edge_runtime.measuring.cost_cache import load_or_measure
 from reader_edge_runtime.measuring.pass_cost import MAX_WIDTH, PassCost
@@ -168,7 +170,11 @@ def make_decoder(
     planner = planner or Planner(
         MAX_WIDTH if permission.is_on else 1
     )  # no rows are held back for trees that never come
-    decoder = Decoder(target, drafter, config, planner, _margin(config, report), permission)
+    settings = drafter, config, planner, _margin(config, report), permission
+    if isinstance(target, PipelineTarget) and not config.max_kv_bytes:  # which one cache has
+        decoder: Decoder = LanedDecoder(target, *settings)
+    else:
+        decoder = Decoder(target, *settings)
     for cost in costs:
         decoder.planner.add(cost)
     return decoder

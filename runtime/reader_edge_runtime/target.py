@@ -136,3 +136,16 @@ class Target(Protocol):
 
     def release_memory(self) -> None:
         """Let go of memory that only passes so far needed."""
+
+
+class TravellingTarget(Target, Protocol):
+    """A target whose passes take their way over links. While one is awaited, others may begin: see `turns`."""
+
+    @property
+    def num_lanes(self) -> int:
+        """Passes that fill the way, so that more of them together would wait for each other."""
+        ...
+
+    def take_in(self) -> None:
+        """Wait until one of the passes under way has come, failed or was lost."""
+        ...

@@ -196,7 +196,7 @@ def bench_decode(
         of_engine[engine],
         {names: of_engine[each] for names, each in sets.items()},
         engine.package.manifest.num_bytes,
-        engine.decoder.cache.num_bytes,
+        engine.decoder.num_kv_bytes,
         peak_bytes(),
     )
 

@@ -72,6 +72,16 @@ class Decoder:
         return self._permission
 
     @property
+    def all_running(self) -> list[Request]:
+        """Requests that decode, with those of further lanes where there are any."""
+        return list(self.running)
+
+    @property
+    def num_kv_bytes(self) -> int:
+        """Memory that the KV cache takes now."""
+        return self.cache.num_bytes
+
+    @property
     def on_logits(self) -> Callable[[Request, Float32Array], None] | None:
         return self._scorer.on_logits
 
@@ -94,11 +104,14 @@ class Decoder:
 
     def enqueue(self, request: Request) -> None:
         """Queue a request that was made before. Raises what `check` does."""
+        self._begin(request)
+        self.scheduler.enqueue(request)
+
+    def _begin(self, request: Request) -> None:
         self.check(request)
         request.trust = self.planner.begin()
         if request.config.is_drafted and self.permission.allows(request):
             request.begin_drafting(self.drafter)
-        self.scheduler.enqueue(request)
 
     def check(self, request: Request) -> None:
         """Raise CapacityError for a request that no room could be made for. From any thread."""

@@ -33,10 +33,13 @@ class Recorder:
     def end_step(self) -> StepTimes:
         """What a step took whose parts have all ended, in the order of StepTimes."""
         times = StepTimes(*map(sub, self.moments[1:], self.moments))
+        self.count(times)
+        return times
+
+    def count(self, times: StepTimes) -> None:
         self.num_steps += 1
         for part in STEP_PARTS:
             setattr(self.total, part, getattr(self.total, part) + getattr(times, part))
-        return times
 
 
 def recorded(method: Method) -> Method:

@@ -34,7 +34,7 @@ class Worker:
         """Requests that own a slot; not those that others ask of the same engine."""
         with self._changed:
             own = {answer.request for answer in self._answers}
-        return sum(request in own for request in list(self._engine.decoder.running))
+        return sum(request in own for request in self._engine.decoder.all_running)
 
     @property
     def num_waiting(self) -> int:

@@ -11,7 +11,11 @@ from reader_edge_runtime.execution.pipeline.followed_cache import FollowedCache
 from reader_edge_runtime.execution.pipeline.logged_cache import DROP, NEW, CacheStep
 from reader_edge_runtime.execution.pipeline.pass_frame import MAX_SLOTS, FrameError, PassFrame
 
-MAX_CACHES = 16  # of all askers: the one that was not used for longest gives way
+MAX_CACHES = 64  # of all askers: the one that was not used for longest gives way
+
+
+class UnknownCacheError(FrameError):
+    """A pass is over rows that are not here."""
 
 
 class FollowingStage:
@@ -58,7 +62,7 @@ class FollowingStage:
             elif key in self._caches:
                 self._caches[key].follow(step)
         if key not in self._caches:
-            raise FrameError("A frame is of a cache that this stage has no rows of.")
+            raise UnknownCacheError("A frame is of a cache that this stage has no rows of.")
         self._caches.move_to_end(key)
         if len(self._caches) > MAX_CACHES:
             self._caches.popitem(last=False)

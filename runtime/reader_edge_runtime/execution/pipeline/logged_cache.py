@@ -25,7 +25,8 @@ class CacheStep(NamedTuple):
 
 
 class LoggedCache(HostCache):
-    """number: by which the other stages know it, 0 where they do not. numbers: those that it has had there.
+    """number: by which the other stages know it, 0 where they do not. numbers: those that it has had there. epoch: see
+    `UnderWay`, when they last did.
 
     texts: of each slot, the tokens of its rows; rows that were only assumed are not in it.
     """
@@ -33,7 +34,7 @@ class LoggedCache(HostCache):
     has_all_rows = False
 
     def __init__(self, manifest: Manifest, num_slots: int, capacity: int) -> None:
-        self.number = 0
+        self.number = self.epoch = 0
         self.numbers: list[int] = []
         self.texts: list[list[int]] = [[] for _ in range(num_slots)]
         self._passed: dict[int, list[int]] = {}  # tokens of each slot's last tree

@@ -6,46 +6,25 @@ bits of decoded ones, so nothing need be stored for it.
 
 import copy
 import itertools
+import math
 import weakref
-from typing import Protocol, cast
+from typing import cast
 
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.inputs import pass_width
 from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.pipeline.following_stage import stream_of
 from reader_edge_runtime.execution.pipeline.logged_cache import DROP, CacheStep, LoggedCache
 from reader_edge_runtime.execution.pipeline.pass_frame import PassFrame
+from reader_edge_runtime.execution.pipeline.under_way import Following, RowsLostError, StageLostError, UnderWay
 from reader_edge_runtime.target import ForwardResult, Pass
 
 _CHUNK = 128  # tokens of a prompt in one pass
 _MAX_LOSSES = 4  # in one pass: a box may be lost again while its rows are scored
-
-
-class StageLostError(ProviderError):
-    """A stage does not answer, or has forgotten its rows: they can be scored again."""
-
-
-class Following(Protocol):
-    """The stages that follow, wherever they are.
-
-    facts: what bits and times of their passes depend on, of each of them.
-    """
-
-    facts: tuple[str, ...]
-
-    def through(self, frame: bytes) -> memoryview:
-        """A frame through all of them: the residual stream that the last of them hands on.
-
-        Raises StageLostError, or ProviderError for what would fail again.
-        """
-        ...
-
-    def come_back(self, lost: StageLostError) -> None:
-        """Reach all of them again, after one was lost. Raises StageLostError, one sentence that names it."""
-        ...
+_MAX_LANES = 8  # as many caches in all boxes
+_MAX_CHUNKS = 8  # under way together, where a text is scored again
 
 
 class PipelineTarget:
@@ -60,8 +39,10 @@ class PipelineTarget:
         self.instructions = last.instructions
         self.min_rows = min_rows
         self.pass_facts: tuple[str, ...] = *last.facts, *following.facts
+        self.under_way = UnderWay(following)
         self._last = last
-        self._following = following
+        self._last_s = last.pass_seconds()
+        self._slowest_s = max(following.slowest_s, self._last_s)
         self._numbers = itertools.count(1)
         self._dropped: list[int] = []  # numbers of caches that are no more, of which the stages hear with a pass
 
@@ -74,6 +55,14 @@ class PipelineTarget:
         cache = LoggedCache(self.manifest, num_slots, capacity)
         weakref.finalize(cache, _drop, self._dropped, cache.numbers)
         return cache
+
+    @property
+    def num_lanes(self) -> int:
+        trip_s = self.under_way.trip_s + self._last_s
+        return 1 if math.isinf(trip_s) else min(math.ceil(trip_s / self._slowest_s), _MAX_LANES)
+
+    def take_in(self) -> None:
+        self.under_way.take_in()
 
     def prefill_chunk(self, past: int) -> int:
         return _CHUNK
@@ -97,44 +86,54 @@ class PipelineTarget:
 
     def _handed_in_the_end(self, cache: LoggedCache, wanted: Pass) -> Float32Array:
         for _ in range(_MAX_LOSSES):
+            epoch = self.under_way.epoch
             try:
                 return self._handed(cache, wanted)
+            except RowsLostError:
+                pass
             except StageLostError as lost:
-                self._following.come_back(lost)
+                self.under_way.come_back(lost, epoch)
         return self._handed(cache, wanted)
 
     def _handed(self, cache: LoggedCache, wanted: Pass) -> Float32Array:
         """What the last stage is handed of a pass; the others have all rows of earlier ones when it begins."""
         number, cache.number = cache.number, 0  # until the pass has come through, what they know is not known
-        if number:
+        epoch = self.under_way.epoch
+        if number and cache.epoch == epoch:
             steps = cache.take_steps()
         else:
             number, steps = self._again(cache)
-        if dropped := self._dropped[:]:
-            del self._dropped[: len(dropped)]
-            steps = [CacheStep(DROP, (), dropped), *steps]
-        handed = self._through(PassFrame(number, steps, list(cache.lengths), wanted, self.min_rows))
-        cache.number = number
-        return handed
+        sent = self._send(PassFrame(number, steps, list(cache.lengths), wanted, self.min_rows))
+        data = self.under_way.wait(sent)
+        cache.number, cache.epoch = number, epoch
+        return stream_of(data, (len(wanted.trees), pass_width(wanted.trees, self.min_rows), self._last.part.width))
 
     def _again(self, cache: LoggedCache) -> tuple[int, list[CacheStep]]:
         """Have the stages score what is committed; the new number of the cache there, and steps that are left to do."""
         number, steps, lengths = next(self._numbers), cache.steps_anew(), [0] * cache.num_slots
         _drop(self._dropped, cache.numbers)
         cache.numbers.append(number)
-        for slot, length in enumerate(cache.lengths):
-            text = cache.texts[slot][:length]
-            for start in range(0, len(text), _CHUNK):
-                chunk = Pass(slot, [DraftTree.chain(text[start : start + _CHUNK])], [range(1)])
-                self._through(PassFrame(number, steps, list(lengths), chunk, 1))
-                lengths[slot], steps = start + len(chunk.trees[0]), []
+        sent: list[int] = []
+        try:
+            for slot, length in enumerate(cache.lengths):
+                text = cache.texts[slot][:length]
+                for start in range(0, len(text), _CHUNK):
+                    if len(sent) == _MAX_CHUNKS:
+                        self.under_way.wait(sent.pop(0))
+                    chunk = Pass(slot, [DraftTree.chain(text[start : start + _CHUNK])], [range(1)])
+                    sent.append(self._send(PassFrame(number, steps, list(lengths), chunk, 1)))
+                    lengths[slot], steps = start + len(chunk.trees[0]), []
+            while sent:
+                self.under_way.wait(sent.pop(0))
+        finally:
+            self.under_way.give_up(sent)
         return number, steps
 
-    def _through(self, frame: PassFrame) -> Float32Array:
-        part = self._last.part
-        return stream_of(
-            self._following.through(frame.packed()), (len(frame.wanted.trees), frame.num_nodes, part.width)
-        )
+    def _send(self, frame: PassFrame) -> int:
+        if dropped := self._dropped[:]:
+            del self._dropped[: len(dropped)]
+            frame = frame._replace(steps=[CacheStep(DROP, (), dropped), *frame.steps])
+        return self.under_way.send(frame.packed())
 
 
 def _drop(dropped: list[int], numbers: list[int]) -> None:

@@ -13,6 +13,7 @@ from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.pipeline.greeting import (
     FAULT,
     HELLO,
+    MICROSECONDS,
     PASS,
     RESULT,
     WELCOME,
@@ -25,8 +26,8 @@ from reader_edge_runtime.execution.pipeline.greeting import (
 )
 from reader_edge_runtime.execution.pipeline.links import Links, Socket, parts_of
 from reader_edge_runtime.execution.pipeline.pass_frame import FrameError
-from reader_edge_runtime.execution.pipeline.pipeline_target import StageLostError
 from reader_edge_runtime.execution.pipeline.stage_server import max_message_bytes
+from reader_edge_runtime.execution.pipeline.under_way import Came, RowsLostError, StageLostError
 
 ANSWER_S = 5.0  # in which a stage that is there answers a greeting
 PASS_S = 120.0  # the longest pass: boxes that are there and do not hand on
@@ -50,9 +51,10 @@ class Ring:
         self._monitors: list[Socket] = []
         self._told: set[str] = set()
         self.facts: tuple[str, ...] = ()
+        self.slowest_s = 0.0
         self._meet(time.monotonic() + ANSWER_S)
 
-    def through(self, frame: bytes) -> memoryview:
+    def send(self, frame: bytes) -> int:
         self._number += 1
         if not self._sockets:
             raise StageLostError("The stages of this model were lost, and did not come back.")
@@ -60,19 +62,44 @@ class Ring:
             self._sockets[0].send_multipart(
                 [Head(PASS, self._asker, self._number).packed(), frame], zmq.DONTWAIT, copy=False
             )
-            ends_at = time.monotonic() + self.pass_s
-            return self._heard(ends_at)
         except zmq.Again:
             raise StageLostError(f"{self._name(0)} takes nothing more: start it again.") from None
+        return self._number
+
+    def receive(self) -> Came:
+        ends_at = time.monotonic() + self.pass_s
+        poller = zmq.Poller()
+        for socket in (*self._sockets, *self._monitors):
+            poller.register(socket, zmq.POLLIN)
+        while True:
+            ready = dict(poller.poll(max(0, int(1000 * (ends_at - time.monotonic())))))
+            if not ready:
+                raise StageLostError(
+                    f"No stage handed a pass on within {self.pass_s:.0f} s, though all of them are there: see what "
+                    "they tell, and whether each reaches the next."
+                )
+            for index, socket in enumerate(self._sockets):
+                if socket in ready:
+                    head, data = _message(parts_of(socket))
+                    if head.what == FAULT and head.asker == self._asker:
+                        return Came(head.number, self._fault(index, read_greeting(data)))
+                    if head.what == RESULT and head.asker == self._asker:
+                        return Came(head.number, data)
+            for index, monitor in enumerate(self._monitors):
+                if monitor in ready:
+                    recv_monitor_message(monitor)
+                    raise StageLostError(f"{self._name(index)} is gone or silent: start it again.")
 
     def come_back(self, lost: StageLostError) -> None:
         self._warn(f"{lost} Answers wait for it {self.patience_s:.0f} s.")
-        ends_at = time.monotonic() + self.patience_s
+        rest_s = self.patience_s  # of waiting: a process that was stopped itself meanwhile has not waited
         while True:
+            try_s = min(rest_s, ANSWER_S)
             try:
-                return self._meet(min(time.monotonic() + ANSWER_S, ends_at))
+                return self._meet(time.monotonic() + try_s)
             except StageLostError:
-                if time.monotonic() >= ends_at:
+                rest_s -= try_s
+                if rest_s <= 0:
                     raise
 
     def close(self) -> None:
@@ -93,6 +120,7 @@ class Ring:
         for monitor in self._monitors:  # of links that were lost before the greeting was answered
             while monitor.poll(0):
                 recv_monitor_message(monitor)
+        self.slowest_s = max(_pass_seconds(each.pop(MICROSECONDS, "")) for each in found.values())
         self.facts = tuple(f"{address} {sorted(each.items())}" for address, each in found.items())
 
     def _greeted(self, links: Links, ends_at: float) -> dict[str, dict[str, str]]:
@@ -120,32 +148,8 @@ class Ring:
             found[address] = facts
         return found
 
-    def _heard(self, ends_at: float) -> memoryview:
-        """What the last of the stages hands on of this pass. Raises what became of it instead."""
-        poller = zmq.Poller()
-        for socket in (*self._sockets, *self._monitors):
-            poller.register(socket, zmq.POLLIN)
-        while True:
-            ready = dict(poller.poll(max(0, int(1000 * (ends_at - time.monotonic())))))
-            if not ready:
-                raise StageLostError(
-                    f"No stage handed a pass on within {self.pass_s:.0f} s, though all of them are there: see what "
-                    "they tell, and whether each reaches the next."
-                )
-            for index, socket in enumerate(self._sockets):
-                if socket in ready:
-                    head, data = _message(parts_of(socket))
-                    if head == (FAULT, self._asker, self._number):
-                        raise self._fault(index, read_greeting(data))
-                    if head == (RESULT, self._asker, self._number):
-                        return data
-            for index, monitor in enumerate(self._monitors):
-                if monitor in ready:
-                    recv_monitor_message(monitor)
-                    raise StageLostError(f"{self._name(index)} is gone or silent: start it again.")
-
     def _fault(self, index: int, told: dict[str, str]) -> ProviderError:
-        kind = StageLostError if told.get("is lost") else ProviderError
+        kind = {"rows": RowsLostError, "all": StageLostError}.get(told.get("lost", ""), ProviderError)
         return kind(f"{self._name(index)} failed: {told.get('fault', 'it does not say why.')}")
 
     def _name(self, index: int) -> str:
@@ -156,6 +160,12 @@ class Ring:
         if line not in self._told:
             self._told.add(line)
             warnings.warn(line, RuntimeWarning, stacklevel=2)
+
+
+def _pass_seconds(micros: str) -> float:
+    if not micros.isdecimal() or len(micros) > 9:
+        raise FrameError(f"A stage's pass takes {micros!r:.40} µs.")
+    return int(micros) / 1e6
 
 
 def _message(parts: Sequence[memoryview]) -> tuple[Head, memoryview]:

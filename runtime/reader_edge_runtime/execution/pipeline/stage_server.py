@@ -1,5 +1,6 @@
 """A stage that others reach: one thread that takes frames, makes its part of them, and hands them on."""
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,10 +8,11 @@ from dataclasses import dataclass
 import zmq
 
 from reader_edge_runtime.errors import ReaderEdgeError
-from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage
+from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage, UnknownCacheError
 from reader_edge_runtime.execution.pipeline.greeting import (
     FAULT,
     HELLO,
+    MICROSECONDS,
     PASS,
     RESULT,
     WELCOME,
@@ -45,6 +47,7 @@ class StageServer:
         self._tell = tell
         self._max_bytes = max_message_bytes(stage.stage.part.width)
         self._socket = links.listen(address, self._max_bytes)
+        self._facts = facts_of(stage.stage) | {MICROSECONDS: str(math.ceil(1e6 * stage.stage.pass_seconds()))}
         self._askers: OrderedDict[bytes, _Asker] = OrderedDict()
 
     def serve(self, is_stopped: Callable[[], bool]) -> None:
@@ -68,9 +71,8 @@ class StageServer:
                 self._pass(head, rest)
         except ReaderEdgeError as error:
             self._tell(str(error))
-            told = packed_greeting(
-                {"fault": str(error)[:500], "is lost": "yes" if isinstance(error, FrameError) else ""}
-            )
+            lost = "rows" if isinstance(error, UnknownCacheError) else "all" if isinstance(error, FrameError) else ""
+            told = packed_greeting({"fault": str(error)[:500], "lost": lost})
             asker = self._askers.get(head.asker)
             self._send([asker.peer if asker else peer, head._replace(what=FAULT).packed(), told])
 
@@ -82,7 +84,7 @@ class StageServer:
         onward = None if address is None else self._links.connect(address, self._max_bytes)
         self._askers[head.asker] = _Asker(peer, onward)
         self._tell(f"Asked by {head.asker.hex()[:8]}; hands on to {address or 'the one who asks'}.")
-        self._send([peer, head._replace(what=WELCOME).packed(), packed_greeting(facts_of(self._stage.stage))])
+        self._send([peer, head._replace(what=WELCOME).packed(), packed_greeting(self._facts)])
 
     def _pass(self, head: Head, parts: Sequence[memoryview]) -> None:
         asker = self._askers.get(head.asker)

@@ -116,7 +116,7 @@ def test_of_too_many_caches_the_oldest_is_forgotten(split_demo: Callable[[int], 
 
 def test_spoilt_frames_are_answered_or_refused(split_demo: Callable[[int], Path], fuzz_seconds: float) -> None:
     target = pipeline_here(split_demo(2))
-    following = target._following
+    following = target.under_way.following
     assert isinstance(following, StagesHere)
     check_random_operations(target, seed=4, num_operations=12)
     [stage], frames = following.stages, following.frames

@@ -1,21 +1,36 @@
 """Stages behind links have the same rows; a box that is gone, silent or another one is named in one sentence."""
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError, ProviderError
+from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.execution.pipeline import ring as ring_module
 from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage
-from reader_edge_runtime.execution.pipeline.greeting import HELLO, PASS, Head
-from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarget, StageLostError
+from reader_edge_runtime.execution.pipeline.greeting import (
+    FAULT,
+    HELLO,
+    MICROSECONDS,
+    PASS,
+    RESULT,
+    WELCOME,
+    Head,
+    facts_of,
+    packed_greeting,
+)
+from reader_edge_runtime.execution.pipeline.pass_frame import FrameError
+from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarget
+from reader_edge_runtime.execution.pipeline.under_way import RowsLostError, StageLostError
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass
@@ -23,6 +38,7 @@ from tests.stages_here import assert_same_rows, free_address, open_stages, stage
 
 zmq = pytest.importorskip("zmq", reason="the extra 'pipeline' is not installed")
 
+from reader_edge_runtime.execution.pipeline import stage_server  # noqa: E402
 from reader_edge_runtime.execution.pipeline.links import Links  # noqa: E402 (needs the extra)
 from reader_edge_runtime.execution.pipeline.ring import Ring  # noqa: E402
 from reader_edge_runtime.execution.pipeline.stage_server import StageServer  # noqa: E402
@@ -141,3 +157,134 @@ def test_a_lost_stage_is_named_within_five_seconds_and_its_rows_come_again(
             target.forward(cache, WANTED)
         assert top_ids(target, last.manifest, lambda: None) == expected
         ring.close()
+
+
+def test_a_process_that_was_stopped_itself_still_gives_a_lost_stage_its_time(
+    split_demo: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, last = open_stages(split_demo(2))
+    with served([FollowingStage(first)], None) as addresses:
+        ring = Ring(last, addresses, None)
+        meet, ends, clock = ring._meet, list[float](), [time.monotonic()]
+        monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+
+        def stopped_at_first(ends_at: float) -> None:
+            ends.append(ends_at - clock[0])
+            if len(ends) == 1:
+                clock[0] += 600
+                raise StageLostError("Stage 1 is gone.")
+            meet(ends_at)
+
+        monkeypatch.setattr(ring, "_meet", stopped_at_first)
+        with pytest.warns(RuntimeWarning, match=r"Stage 1 is gone\. Answers wait for it 30 s\."):
+            ring.come_back(StageLostError("Stage 1 is gone."))
+        assert ends == pytest.approx([5, 5])
+        ring.close()
+
+
+def test_what_a_stage_says_of_its_time_is_a_number(split_demo: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, last = open_stages(split_demo(2))
+    stage = FollowingStage(first)
+    with served([stage], None) as addresses:
+        ring = Ring(last, addresses, None)
+        assert 0 < ring.slowest_s < 10
+        assert not any("µs" in fact for fact in ring.facts)  # of which nothing else may depend
+        ring.close()
+    monkeypatch.setattr(stage_server, "MICROSECONDS", "µs")
+    with served([stage], None) as addresses, pytest.raises(FrameError, match="A stage's pass takes '' µs"):
+        Ring(last, addresses, None)
+
+
+@contextmanager
+def scripted(last: HostStage, says: Callable[[Head], list[tuple[bytes, ...]]], **facts: str) -> Iterator[str]:
+    """A stage that greets with the right facts, but for some, and sends what a test says to all other messages."""
+    is_over, links, address = threading.Event(), Links(None), free_address()
+    socket = links.listen(address, 1 << 24)
+    told = facts_of(last) | {"stage": "1 of 2", MICROSECONDS: "1"} | facts
+
+    def serve() -> None:
+        while not is_over.is_set():
+            if socket.poll(50):
+                peer, packed, _ = socket.recv_multipart()
+                head = Head.unpacked(memoryview(packed))
+                welcome = [(head._replace(what=WELCOME).packed(), packed_greeting(told))]
+                for parts in welcome if head.what == HELLO else says(head):
+                    socket.send_multipart([peer, *parts])
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield address
+    finally:
+        is_over.set()
+        thread.join()
+        links.close()
+
+
+def test_what_a_stage_cannot_do_is_told_with_its_name(split_demo: Split) -> None:
+    last = open_stages(split_demo(2))[-1]
+    kinds = iter(["", "rows", "all"])
+
+    def says(head: Head) -> list[tuple[bytes, ...]]:
+        fault = packed_greeting({"fault": "The disk is full.", "lost": next(kinds)})
+        strange = head._replace(what=FAULT, asker=bytes(16)).packed(), fault
+        return [strange, (head._replace(what=FAULT).packed(), fault)]
+
+    with scripted(last, says) as address:
+        ring = Ring(last, [address], None)
+        for kind in (ProviderError, RowsLostError, StageLostError):
+            number = ring.send(b"frame")
+            while (came := ring.receive()).number != number:
+                pass
+            assert (type(came.data), str(came.data)) == (kind, f"Stage 1 at {address} failed: The disk is full.")
+        ring.close()
+
+
+def test_a_message_of_another_shape_is_refused(split_demo: Split) -> None:
+    last = open_stages(split_demo(2))[-1]
+    with scripted(last, lambda head: [(head.packed(),)]) as address:
+        ring = Ring(last, [address], None)
+        ring.send(b"frame")
+        with pytest.raises(FrameError, match="A message of 1 parts came from a stage"):
+            ring.receive()
+        ring.close()
+
+
+def test_other_kernels_are_told_once(split_demo: Split) -> None:
+    last = open_stages(split_demo(2))[-1]
+    with scripted(last, lambda head: [], **{"instruction set": "neon"}) as address:
+        with pytest.warns(RuntimeWarning, match="runs other kernels"):
+            ring = Ring(last, [address], None)
+        ring._meet(time.monotonic() + 5)  # warnings are errors
+        ring.close()
+
+
+def test_a_pass_that_nobody_hands_on_is_lost_after_a_while(split_demo: Split) -> None:
+    last = open_stages(split_demo(2))[-1]
+    with scripted(last, lambda head: []) as address:
+        ring = Ring(last, [address], None)
+        ring.pass_s = 0.2
+        ring.send(b"frame")
+        with pytest.raises(StageLostError, match=r"No stage handed a pass on within 0 s, though all of them are there"):
+            ring.receive()
+        ring.close()
+
+
+def test_a_link_that_takes_nothing_more_is_lost(split_demo: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, last = open_stages(split_demo(2))
+    with served([FollowingStage(first)], None) as [address]:
+        ring = Ring(last, [address], None)
+        monkeypatch.setattr(ring, "_sockets", [Mock(send_multipart=Mock(side_effect=zmq.Again))])
+        with pytest.raises(StageLostError, match=f"Stage 1 at {address} takes nothing more: start it again"):
+            ring.send(b"frame")
+        monkeypatch.undo()
+        ring.close()
+
+
+def test_who_answers_a_greeting_with_something_else_is_refused(
+    split_demo: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "WELCOME", RESULT)
+    last = open_stages(split_demo(2))[-1]
+    with scripted(last, lambda head: []) as address, pytest.raises(FrameError, match="with something else"):
+        Ring(last, [address], None)

@@ -93,7 +93,7 @@ def test_a_fault_says_whether_rows_are_lost(served: Served) -> None:
         served.send(PASS, asker, FRAME[:4])
         head, data = served.heard()
         told = read_greeting(memoryview(data))
-        assert (head.what, told["is lost"], sentence in told["fault"]) == (FAULT, "yes", True)
+        assert (head.what, told["lost"], sentence in told["fault"]) == (FAULT, "all", True)
         assert told["fault"] == served.told[-1]
 
 

@@ -1,0 +1,112 @@
+"""Passes on their way through the stages that follow, of several askers who take turns."""
+
+import math
+import time
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.turns import give_way
+
+_SLOWER = 1.005  # what a trip seems to take grows by this with every slower one, as links change
+
+
+class StageLostError(ProviderError):
+    """A stage does not answer, or has forgotten its rows: they can be scored again."""
+
+
+class RowsLostError(StageLostError):
+    """A stage has no rows of a cache, and all else that it had."""
+
+
+class Came(NamedTuple):
+    """A pass that came back, by its number: the residual stream that the last of those stages hands on, or an error."""
+
+    number: int
+    data: memoryview | ProviderError
+
+
+class Following(Protocol):
+    """The stages that follow, wherever they are.
+
+    facts: what bits and times of their passes depend on, of each of them. slowest_s: seconds that the slowest of them
+    takes for a pass of one node.
+    """
+
+    facts: tuple[str, ...]
+    slowest_s: float
+
+    def send(self, frame: bytes) -> int:
+        """Send a frame on its way; its number. Raises StageLostError."""
+        ...
+
+    def receive(self) -> Came:
+        """Wait for the next pass that comes back. Raises StageLostError where none of them will, or ProviderError."""
+        ...
+
+    def come_back(self, lost: StageLostError) -> None:
+        """Reach all of them again, after one was lost. Raises StageLostError, one sentence that names it."""
+        ...
+
+
+class UnderWay:
+    """trip_s: what a pass takes that is under way alone. epoch: how often all was lost that the stages knew."""
+
+    def __init__(self, following: Following) -> None:
+        self.trip_s = math.inf
+        self.epoch = 0
+        self.following = following
+        self._sent_at: dict[int, float] = {}
+        self._came: dict[int, memoryview | ProviderError] = {}
+        self._gone: ProviderError | None = None
+
+    def send(self, frame: bytes) -> int:
+        """A pass's number. Raises StageLostError."""
+        number = self.following.send(frame)
+        self._sent_at[number] = time.perf_counter() if not self._sent_at else math.inf
+        return number
+
+    def wait(self, number: int) -> memoryview:
+        """What came of a pass; others may go on meanwhile. Raises StageLostError, or ProviderError."""
+        try:
+            while number not in self._came:
+                if not give_way(lambda: number in self._came):
+                    self.take_in()
+            came = self._came[number]
+        finally:
+            self.give_up([number])
+        if isinstance(came, ProviderError):
+            raise came
+        return came
+
+    def give_up(self, numbers: Sequence[int]) -> None:
+        """Let passes come back unheard."""
+        for number in numbers:
+            self._sent_at.pop(number, None)
+            self._came.pop(number, None)
+
+    def take_in(self) -> None:
+        """Wait until one of the passes has come, failed or was lost."""
+        try:
+            number, data = self.following.receive()
+        except ProviderError as error:
+            self._came |= dict.fromkeys(self._sent_at, error)
+            return
+        if number in self._sent_at:  # still awaited
+            self._came[number] = data
+            if not math.isinf(sent_at := self._sent_at[number]) and not isinstance(data, ProviderError):
+                self.trip_s = min(time.perf_counter() - sent_at, _SLOWER * self.trip_s)
+
+    def come_back(self, lost: StageLostError, epoch: int) -> None:
+        """Reach the stages again, unless somebody has done so since an epoch. Raises StageLostError."""
+        if epoch != self.epoch:
+            if self._gone is not None:
+                raise self._gone
+            return
+        self.epoch += 1
+        self._gone = None
+        try:
+            self.following.come_back(lost)
+        except ProviderError as error:
+            self._gone = error
+            raise

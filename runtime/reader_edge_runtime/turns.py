@@ -1,0 +1,83 @@
+"""Work that takes turns: each piece in a thread of its own, of which one runs at a time, and the others wait.
+
+So what they share needs no lock, and whoever waits for something from outside lets the others go on meanwhile.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+_T = TypeVar("_T")
+_here = threading.local()
+
+
+def give_way(is_over: Callable[[], bool]) -> bool:
+    """Within a turn, let others go on until something is over; at once False outside of one, where nobody would."""
+    turn: Turn[object] | None = getattr(_here, "turn", None)
+    if turn is None:
+        return False
+    turn.wait(is_over)
+    return True
+
+
+class Turn(Generic[_T]):
+    """A piece of work, which runs while `go_on` waits for it, and at no other time."""
+
+    is_done = False
+    _error: BaseException | None = None
+
+    def __init__(self, work: Callable[[], _T]) -> None:
+        self._work = work
+        self._goes_on, self._has_stopped = threading.Semaphore(0), threading.Semaphore(0)
+        self._is_over: Callable[[], bool] = lambda: True
+        self._thrown: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether what it waits for is over."""
+        return not self.is_done and self._is_over()
+
+    def go_on(self, thrown: BaseException | None = None) -> None:
+        """Run until it gives way or is done. thrown: raised where it waits.
+
+        An interrupt of this thread is raised when the work has stopped, and not before.
+        """
+        self._thrown, interrupt = thrown, None
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="reader-edge-lane", daemon=True)
+            self._thread.start()
+        self._goes_on.release()
+        while True:
+            try:
+                self._has_stopped.acquire()
+                break
+            except BaseException as error:
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
+
+    def result(self) -> _T:
+        """What work that is done gave. Raises what it raised."""
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def wait(self, is_over: Callable[[], bool]) -> None:
+        """In its own thread: stop, and go on some time after something is over."""
+        self._is_over = is_over
+        self._has_stopped.release()
+        self._goes_on.acquire()
+        if (thrown := self._thrown) is not None:
+            self._thrown = None
+            raise thrown
+
+    def _run(self) -> None:
+        _here.turn = self
+        self._goes_on.acquire()
+        try:
+            self._result = self._work()
+        except BaseException as error:
+            self._error = error
+        self.is_done = True
+        self._has_stopped.release()
