@@ -31,7 +31,7 @@ _FORMATS = ("mlp", "eagle3", "mtp")
     type=click.Choice(_FORMATS),
     default="mlp",
     show_default=True,
-    help="mlp: a head, in a file. eagle3: a speculator, in a folder. mtp: not trained; Qwen3.5 models bring one.",
+    help="mlp: a head, in a file. eagle3, mtp: a speculator, in a folder; mtp uses the model's own logit head.",
 )
 @click.option(
     "--self",
@@ -68,19 +68,14 @@ def train_drafter(
     from reader_edge_export.pipeline import check_installation
     from reader_edge_runtime.errors import ConfigError
 
-    if form == "mtp":
-        raise ConfigError(
-            "Layers for later tokens (mtp) are trained together with their model, not here: those of Qwen3.5 come "
-            "along with 'reader-edge export SOURCE OUT --speculator auto'; for other models take --format eagle3."
-        )
     check_installation(("torch", "onnx"), "Training")
     from reader_edge_export.heads.train_drafter import HeadReport, HeadTraining
     from reader_edge_export.heads.training_options import TrainingOptions
-    from reader_edge_export.speculators.training.train_speculator import SpeculatorTraining
+    from reader_edge_export.speculators.training.train_speculator import TRAINED_FORMATS, SpeculatorTraining
 
     if out.exists() and not force:
         raise ConfigError(f"'{out}' exists already: choose another name or replace it with --force.")
-    if out.exists() and out.is_dir() != (form == "eagle3"):
+    if out.exists() and out.is_dir() != (form in TRAINED_FORMATS):
         raise ConfigError(f"'{out}' is {'a folder' if out.is_dir() else 'a file'}: choose another name.")
     prompts = [] if text is None else [prompt.turns[0] for prompt in read_prompts(text)]
     folder, wanted = find_package(package), TrainingOptions(num_tokens, minutes, force)
@@ -90,7 +85,7 @@ def train_drafter(
         if form == "mlp":
             training = HeadTraining(folder, out.absolute(), wanted, work.on_stage)
         else:
-            training = SpeculatorTraining(folder, out.absolute(), wanted, work.on_stage)
+            training = SpeculatorTraining(folder, out.absolute(), TRAINED_FORMATS[form], wanted, work.on_stage)
         work.tell(training.payback().sentence())
         report = training.run(prompts, work.on_progress)
     num_steps = report.curve[-1][0] if report.curve else report.num_planned

@@ -14,10 +14,10 @@ _LATER = 0.8  # weight of a step, of the one before
 _GOING_ON = 0.5  # share of the places from which chains go on: they differ little from those beside them
 
 
-def chain_logits(
+def chain_reads(
     module: SpeculatorModule, states: Tensor, ids: Tensor, places: Tensor
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Of each step of chains, the places whose tokens it was told, and its logits (B, n, ids) of what follows them.
+    """Of each step of chains, the places whose tokens it was told, and what the logit head reads of them (B, n, E).
 
     states: (B, N, J * E), as the network joins them. ids: int64 (B, N + DEPTH). places: int64 (n,), those whose chains
     go on behind the first step, which is of all N.
@@ -28,7 +28,7 @@ def chain_logits(
     for step in range(DEPTH):
         told = chosen + step
         heard = module.step(ids[:, told], told[None], own, attend)
-        yield told, module.lm_head(heard.read)
+        yield told, heard.read
         own = heard.next_states
         if step == 0:
             own, chosen = own[:, places], places
@@ -55,14 +55,14 @@ class ChainLoss:
         states = rows.states.to(device).float() / self._scale
         loss, weight, weights = torch.zeros((), device=device), 1.0, 0.0
         with torch.autocast(device.type, torch.bfloat16, enabled=self._is_half):
-            for told, logits in chain_logits(self._module, states, ids, places):
-                loss = loss + weight * _distance(logits, top[:, told], share[:, told])
+            for told, read in chain_reads(self._module, states, ids, places):
+                loss = loss + weight * _distance(self._module.lm_head(read), top[:, told], share[:, told])
                 weights += weight
                 weight *= _LATER
         return loss / weights
 
 
 def _distance(logits: Tensor, top: Tensor, share: Tensor) -> Tensor:
-    """Cross entropy against what the target thought, of a token that it could name. top, share: (B, n, K)."""
+    """Cross entropy against what the target thought, of a token that is learned. top, share: (B, n, K)."""
     beliefs = torch.log_softmax(logits.float(), -1).gather(-1, top)
     return -(share * beliefs).sum() / share.sum().clamp_min(1)

@@ -14,10 +14,10 @@ from reader_edge_export.heads.payback import TOKENS_A_PASS, Payback, timed_in_tu
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.weights import Weights
-from reader_edge_export.speculators.eagle3_module import Eagle3Module
 from reader_edge_export.speculators.speculator_graph import TOP_K, speculator_options, write_speculator
+from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from reader_edge_export.speculators.trace_speculator import trace_speculator
-from reader_edge_export.speculators.training.new_network import new_eagle3, usual_state_ids
+from reader_edge_export.speculators.training.trained_format import TrainedFormat
 from reader_edge_export.stages import Stages
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.draft_tree import DraftTree
@@ -25,7 +25,7 @@ from reader_edge_runtime.drafting.sources.speculator.speculator import TreeStep
 from reader_edge_runtime.execution.onnxruntime.host.host_speculator import HostSpeculator
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.package.speculator_part import EAGLE3, SpeculatorPart
+from reader_edge_runtime.package.speculator_part import SpeculatorPart
 from reader_edge_runtime.target import Pass, Target
 
 MOST_ADDED = 0.5  # tokens that a step adds, where half of its first guesses are right and nothing else drafts
@@ -47,15 +47,12 @@ class SpeculatorPayback(Payback):
         )
 
 
-def measure_payback(target: Target, num_ids: int, num_states: int) -> SpeculatorPayback:
-    """Time an untrained speculator that can name so many ids beside its target, in turn."""
+def measure_payback(target: Target, form: TrainedFormat) -> SpeculatorPayback:
+    """Time an untrained speculator of a format beside its target, in turn."""
     manifest = target.manifest
     assert manifest.hidden_size is not None
-    # A small table of embeddings: one row of it is read, however many there are.
-    table = np.zeros((num_ids + 1, manifest.hidden_size), np.float32)
-    module = new_eagle3(replace(manifest, vocab_size=len(table)), np.arange(num_ids, dtype=np.int32), table, num_states)
     with tempfile.TemporaryDirectory() as folder:
-        speculator = _opened(module, manifest, Path(folder))
+        speculator = _opened(form, manifest, Path(folder))
     step = TreeStep(DraftTree.chain([0, 0]), 1, np.zeros((1, manifest.hidden_size), np.float32))
 
     def step_behind(past: int) -> Callable[[], object]:
@@ -69,7 +66,7 @@ def measure_payback(target: Target, num_ids: int, num_states: int) -> Speculator
 class _ModuleWeights(Weights):
     """Those that a module has in memory."""
 
-    def __init__(self, module: Eagle3Module) -> None:
+    def __init__(self, module: SpeculatorModule) -> None:
         self._parameters = dict(module.named_parameters())
 
     def read(self, name: str) -> Float32Array:
@@ -77,12 +74,13 @@ class _ModuleWeights(Weights):
         return values
 
 
-def _opened(module: Eagle3Module, target: Manifest, folder: Path) -> HostSpeculator:
-    """A module as a package would have it beside such a target."""
-    joined_size, num_ids = module.fc.in_features, module.form.draft_vocab_size
+def _opened(form: TrainedFormat, target: Manifest, folder: Path) -> HostSpeculator:
+    """An untrained one, as a package would have it beside such a target."""
+    module, state_ids = form.untrained(target), form.state_ids(target)
     source = SourceModel(module, _ModuleWeights(module))
     traced = folder / "traced.onnx"
-    (layer,) = trace_speculator(source, joined_size, traced)
+    assert target.hidden_size is not None
+    (layer,) = trace_speculator(source, len(state_ids) * target.hidden_size, traced)
     calibration = Calibration()  # of inputs that are all alike: times do not depend on values
     for name in source.names.values():
         width = module.get_parameter(name).shape[1]
@@ -92,5 +90,6 @@ def _opened(module: Eagle3Module, target: Manifest, folder: Path) -> HostSpecula
     options = speculator_options(ExportOptions(target.precision))
     files = write_speculator(traced, folder, options, calibration, source, Stages(), is_beside_target=False)
     sizes = layer.num_heads, layer.num_kv_heads, layer.head_dim, module.config.hidden_size
-    part = SpeculatorPart(EAGLE3, 1, *sizes, num_ids, min(TOP_K, num_ids), usual_state_ids(target))
+    num_ids = len(module.lm_head.weight)
+    part = SpeculatorPart(form.name, 1, *sizes, num_ids, min(TOP_K, num_ids), state_ids)
     return HostSpeculator.open(ModelPackage(folder, replace(target, speculator=part, files=files)))

@@ -3,11 +3,12 @@
 import hashlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from reader_edge_export.heads.answering import Answering, Progress
@@ -17,17 +18,17 @@ from reader_edge_export.heads.self_written import Manner
 from reader_edge_export.heads.training import TrainingPlan, trained
 from reader_edge_export.heads.training_options import TrainingOptions
 from reader_edge_export.quiet import quiet_libraries
-from reader_edge_export.speculators.eagle3_module import Eagle3Module
+from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from reader_edge_export.speculators.training.chain_loss import ChainLoss
 from reader_edge_export.speculators.training.depth_acceptance import DepthAcceptance, measure_depths
-from reader_edge_export.speculators.training.embedding_rows import embedding_rows
-from reader_edge_export.speculators.training.first_weights import begin
+from reader_edge_export.speculators.training.eagle3_training import Eagle3Training
 from reader_edge_export.speculators.training.layer_state_recorder import LayerStateRecorder
 from reader_edge_export.speculators.training.lessons import Lessons
-from reader_edge_export.speculators.training.new_network import new_eagle3, usual_state_ids
+from reader_edge_export.speculators.training.mtp_training import MtpTraining
 from reader_edge_export.speculators.training.products import is_half_quicker
-from reader_edge_export.speculators.training.speculator_folder import write_eagle3
+from reader_edge_export.speculators.training.speculator_folder import write_folder
 from reader_edge_export.speculators.training.speculator_payback import SpeculatorPayback, measure_payback
+from reader_edge_export.speculators.training.trained_format import MAX_IDS, Material, TrainedFormat
 from reader_edge_runtime.arrays import Int32Array
 from reader_edge_runtime.assembly import open_package, settled_target
 from reader_edge_runtime.config import EngineConfig
@@ -35,9 +36,10 @@ from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.target import Target
 from reader_edge_runtime.text.conversation import Encodable
 
-_MAX_IDS = 4096  # a logit head of more takes most of a step
 _MAX_TOKENS = 256  # of an answer
 _EPOCHS, _ENOUGH_STEPS = 8, 30_000
+
+TRAINED_FORMATS: Mapping[str, TrainedFormat] = {form.name: form for form in (Eagle3Training(), MtpTraining())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +61,16 @@ class SpeculatorReport:
 
 
 class SpeculatorTraining:
-    """One training of an EAGLE-3 speculator for a package; on_stage gets each stage as it begins."""
+    """One training of a speculator for a package; on_stage gets each stage as it begins."""
 
-    def __init__(self, package: Path, out: Path, options: TrainingOptions, on_stage: Callable[[str], None]) -> None:
+    def __init__(
+        self, package: Path, out: Path, form: TrainedFormat, options: TrainingOptions, on_stage: Callable[[str], None]
+    ) -> None:
         self._began = time.monotonic()
         self._package = open_package(package)
         manifest = self._package.manifest
-        self.state_ids = usual_state_ids(manifest)
+        self._form = form
+        self.state_ids = form.state_ids(manifest)
         self._columns = [manifest.state_ids.index(each) for each in self.state_ids]
         self._out = out
         self._options = options
@@ -79,9 +84,8 @@ class SpeculatorTraining:
     def payback(self) -> SpeculatorPayback:
         """Raises ExportError where a speculator cannot pay, unless that is forced, or a training has begun."""
         self._on_stage("measuring what a speculator would take")
-        num_ids = min(_MAX_IDS, self._package.manifest.vocab_size)
         with quiet_libraries():
-            payback = measure_payback(self._target, num_ids, len(self.state_ids))
+            payback = measure_payback(self._target, self._form)
         if not (payback.can_pay or self._options.force or self._folder.is_dir()):  # a training begun was wanted
             raise ExportError(f"{payback.sentence()} Take a larger model, or train all the same with --force.")
         return payback
@@ -99,23 +103,24 @@ class SpeculatorTraining:
         answers = self._answering.written(prompts, manner, self._options.num_tokens, until, on_progress)
         learned, held_out = held_out_apart(answers)
         vocab_size = self._package.manifest.vocab_size
-        ids = frequent_ids(learned, vocab_size, _MAX_IDS)
+        ids = frequent_ids(learned, vocab_size, MAX_IDS)
         if not held_out:
             raise ExportError(f"{len(answers)} answers are too few to learn from: ask for more tokens with --self.")
         self._on_stage("finding the rows of embedding and logit head")
-        module = new_eagle3(self._package.manifest, ids, embedding_rows(self._package), len(self.state_ids))
-        texts = [answer.token_ids for answer in learned]
-        scale = begin(module, self._target, texts, ids, self._columns).to(self._device)
+        module, scale = self._form.begin(Material(self._package, self._target, learned, ids, self._columns))
+        scale = scale.to(self._device)
         torch.nn.Module.to(module, self._device)
         lessons = Lessons(learned, ids, vocab_size)
         curve, num_planned = self._train(module, lessons, scale, ids, on_progress)
         self._on_stage("measuring acceptance")
-        depths = measure_depths(module, Lessons(held_out, ids, vocab_size), scale)
+        named = ids if module.target_ids is not None else np.arange(vocab_size, dtype=np.int32)
+        torch.nn.Module.eval(module)
+        depths = measure_depths(module, Lessons(held_out, named, vocab_size), scale)
         return SpeculatorReport(
             out=self._out,
             folder=self._folder,
-            num_bytes=write_eagle3(self._out, module, scale, self.state_ids, self._package.manifest),
-            num_ids=len(ids),
+            num_bytes=write_folder(self._out, self._form, module, scale, self.state_ids, self._package.manifest),
+            num_ids=len(named),
             num_tokens=lessons.num_places,
             depths=depths,
             curve=curve,
@@ -124,7 +129,7 @@ class SpeculatorTraining:
         )
 
     def _train(
-        self, module: Eagle3Module, lessons: Lessons, scale: torch.Tensor, ids: Int32Array, on_progress: Progress
+        self, module: SpeculatorModule, lessons: Lessons, scale: torch.Tensor, ids: Int32Array, on_progress: Progress
     ) -> tuple[list[tuple[int, float]], int]:
         """The loss of late at the end of each tenth, and how many steps there are without a limit of time."""
         self._on_stage("training")

@@ -9,7 +9,7 @@ from reader_edge_export.heads.state_recorder import RecordedAnswer
 from reader_edge_export.speculators.dense_attention import DenseAttention
 from reader_edge_export.speculators.eagle3_module import Eagle3Config, Eagle3Module
 from reader_edge_export.speculators.training import lessons as lessons_module
-from reader_edge_export.speculators.training.chain_loss import ChainLoss, chain_logits
+from reader_edge_export.speculators.training.chain_loss import ChainLoss, chain_reads
 from reader_edge_export.speculators.training.lessons import DEPTH, ROW, ROWS, Lessons
 
 _SIZE, _NUM_STATES, _VOCAB = 16, 3, 50
@@ -34,7 +34,7 @@ def test_a_step_at_a_place_sees_the_true_places_up_to_it_and_its_own_chain() -> 
     states, ids = torch.randn(1, count, _NUM_STATES * _SIZE), torch.randint(0, _VOCAB, (1, count + DEPTH))
     places = torch.tensor([2, 5])
     with torch.no_grad():
-        found = [logits for _, logits in chain_logits(network, states, ids, places)]
+        found = [network.lm_head(read) for _, read in chain_reads(network, states, ids, places)]
         for number, place in enumerate(places.tolist()):
             # One text: the true places, then the chain that goes on from this one, a node a pass.
             attention = DenseAttention()

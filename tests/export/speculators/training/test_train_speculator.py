@@ -10,15 +10,18 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from reader_edge import Engine, GenerationConfig
 from reader_edge.cli import main
 from reader_edge_export import ExportOptions, export_model
-from reader_edge_export.heads import self_written
+from reader_edge_export.heads import self_written, training
 from reader_edge_export.heads.training_options import TrainingOptions
 from reader_edge_export.speculators.training import lessons, train_speculator
-from reader_edge_export.speculators.training.embedding_rows import embedding_rows
 from reader_edge_export.speculators.training.speculator_payback import SpeculatorPayback
-from reader_edge_export.speculators.training.train_speculator import SpeculatorReport, SpeculatorTraining
+from reader_edge_export.speculators.training.train_speculator import (
+    TRAINED_FORMATS,
+    SpeculatorReport,
+    SpeculatorTraining,
+)
+from reader_edge_export.speculators.training.vocabulary_tables import embedding_rows, logit_head_rows
 from reader_edge_export.torch_threads import one_thread_a_call
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -37,18 +40,24 @@ def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Answers that a test can wait for, and steps too small for two threads."""
     monkeypatch.setattr(self_written, "BATCH", 16)
     monkeypatch.setattr(train_speculator, "_MAX_TOKENS", 12)
-    monkeypatch.setattr(train_speculator, "_MAX_IDS", 80)
+    monkeypatch.setattr(train_speculator, "MAX_IDS", 80)
     monkeypatch.setattr(train_speculator, "_EPOCHS", 3)
     monkeypatch.setattr(lessons, "ROW", 64)
     with one_thread_a_call():
         yield
 
 
+def training_of(form: str, package: Path, out: Path, options: TrainingOptions) -> SpeculatorTraining:
+    return SpeculatorTraining(package, out, TRAINED_FORMATS[form], options, lambda stage: None)
+
+
+@pytest.mark.parametrize("form", TRAINED_FORMATS)
 def test_a_trained_folder_is_exported_with_its_target_and_drafts(
-    package: Path, tiny_model: Callable[[str], Path], tmp_path: Path
+    form: str, package: Path, tiny_model: Callable[[str], Path], tmp_path: Path
 ) -> None:
     stages: list[str] = []
-    training = SpeculatorTraining(package, tmp_path / "tiny.eagle3", TrainingOptions(300), stages.append)
+    options = TrainingOptions(300)
+    training = SpeculatorTraining(package, tmp_path / "tiny", TRAINED_FORMATS[form], options, stages.append)
     report = training.run(["the cat sat"], lambda done, total: None)
     assert stages[-2:] == ["training", "measuring acceptance"]
     losses = [loss for _, loss in report.curve]
@@ -56,29 +65,121 @@ def test_a_trained_folder_is_exported_with_its_target_and_drafts(
     assert report.depths[0].num_places > 0
     assert {file.name for file in report.out.iterdir()} == {"config.json", "model.safetensors"}
     told = json.loads((report.out / "config.json").read_text())
-    assert told["eagle_aux_hidden_state_layer_ids"] == list(training.state_ids)
-    options = ExportOptions("int8", check="quick", speculator=report.out)
-    export_model(tiny_model("llama"), tmp_path / "out", options)
+    assert told["speculators_model_type"] == form
+    assert told["transformer_layer_config"]["vocab_size"] == VOCAB_SIZE
+    export_model(tiny_model("llama"), tmp_path / "out", ExportOptions("int8", check="quick", speculator=report.out))
     manifest = ModelPackage.open(tmp_path / "out").manifest
     assert manifest.speculator is not None
     assert manifest.speculator.state_ids == training.state_ids
+    assert manifest.speculator.draft_vocab_size == report.num_ids
     assert manifest.checks["speculator_agreement"] > 0.9
-    answers = [
-        Engine.load(folder).generate("the cat", GenerationConfig(max_tokens=30)).token_ids
-        for folder in (package, tmp_path / "out")
+    (tmp_path / "prompts.txt").write_text("the cat\n")
+    command = [
+        "verify",
+        str(tmp_path / "out"),
+        "--prompts",
+        str(tmp_path / "prompts.txt"),
+        "--minutes",
+        "0.1",
+        "--json",
     ]
-    assert answers[0] == answers[1]
+    verified = CliRunner().invoke(main, command)
+    assert verified.exit_code == 0, verified.output
+    proof = json.loads(verified.stdout)
+    assert proof["divergences"] == 0
+    assert proof["runs"][0]["nodes_by_source"]["speculator"] > 0
 
 
-def test_rows_of_the_embedding_are_the_models(exported: Callable[..., Path], tiny_model: Callable[[str], Path]) -> None:
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A package of the demo model, which writes texts with a sense, and folders of what it wrote beside it."""
+    folder = tmp_path_factory.mktemp("demo")
+    export_model(Path("models/demo/checkpoint"), folder / "package", ExportOptions("int8", check="none"))
+    return folder
+
+
+@pytest.mark.parametrize("form", TRAINED_FORMATS)
+def test_seconds_of_training_lower_the_loss_and_raise_acceptance(
+    form: str, demo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train_speculator, "_MAX_TOKENS", 24)
+    monkeypatch.setattr(train_speculator, "MAX_IDS", 200)
+
+    def trained() -> SpeculatorReport:
+        training = training_of(form, demo / "package", demo / form, TrainingOptions(1500))
+        return training.run([], lambda done, total: None)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train_speculator, "trained", lambda *given: [])
+        before = trained()
+    after = trained()
+    losses = [loss for _, loss in after.curve]
+    assert losses[-1] < 0.9 * losses[0]
+    assert after.depths[0].num_places == before.depths[0].num_places > 0
+    assert after.depths[0].top1 > 1.5 * before.depths[0].top1
+    assert after.depths[0].top4 > 1.5 * before.depths[0].top4
+
+
+@pytest.mark.parametrize("form", TRAINED_FORMATS)
+def test_a_killed_training_resumes_and_ends_with_the_same_weights(
+    form: str, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "_EVERY_S", 0.0)  # every step is kept
+    monkeypatch.setattr(train_speculator, "_EPOCHS", 1)
+    stages: list[str] = []
+    steps: list[int] = []
+
+    def killed(done: int, total: int) -> None:
+        steps.append(done)
+        if stages[-1] == "training" and done == total // 2:
+            raise KeyboardInterrupt
+
+    def run(name: str, on_progress: Callable[[int, int], None]) -> Path:
+        options = TrainingOptions(300)
+        return (
+            SpeculatorTraining(package, tmp_path / name, TRAINED_FORMATS[form], options, stages.append)
+            .run([], on_progress)
+            .out
+        )
+
+    whole = run("whole", lambda done, total: None)
+    with pytest.raises(KeyboardInterrupt):
+        run("killed", killed)
+    assert not (tmp_path / "killed").exists()
+    killed_at = steps[-1]
+    steps.clear()
+    resumed = run("killed", lambda done, total: steps.append(done) if stages[-1] == "training" else None)
+    assert steps[0] == killed_at
+    for name in ("config.json", "model.safetensors"):
+        assert (whole / name).read_bytes() == (resumed / name).read_bytes()
+
+
+@pytest.mark.parametrize("model_type", ["llama", "gemma3_text"])
+def test_rows_of_the_embedding_are_the_models(
+    model_type: str, exported: Callable[..., Path], tiny_model: Callable[[str], Path]
+) -> None:
     from transformers import AutoModelForCausalLM
 
-    for model_type in ("llama", "gemma3_text"):
-        model = AutoModelForCausalLM.from_pretrained(tiny_model(model_type))
-        with torch.no_grad():
-            expected = model.get_input_embeddings()(torch.arange(VOCAB_SIZE))
-        found = embedding_rows(ModelPackage.open(exported(model_type, "fp32", "exact")))
-        assert np.allclose(found, expected.numpy(), atol=1e-6)
+    model = AutoModelForCausalLM.from_pretrained(tiny_model(model_type))
+    with torch.no_grad():
+        expected = model.get_input_embeddings()(torch.arange(VOCAB_SIZE))
+    found = embedding_rows(ModelPackage.open(exported(model_type, "fp32", "exact")))
+    assert np.allclose(found, expected.numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "precision"), [("llama", "fp32"), ("llama", "int8"), ("granite", "fp32"), ("phi", "fp32")]
+)
+def test_rows_of_the_logit_head_are_its_matrix_without_scale_or_bias(
+    model_type: str, precision: str, exported: Callable[..., Path], tiny_model: Callable[[str], Path]
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_model(model_type))
+    expected = model.get_output_embeddings().weight.detach().numpy()
+    found = logit_head_rows(ModelPackage.open(exported(model_type, precision, "exact")))
+    error = np.abs(found - expected).max() / np.abs(expected).max()
+    assert error < (1e-5 if precision == "fp32" else 0.02)
 
 
 def test_with_little_time_a_training_that_has_begun_goes_on_with_what_it_began_with(
@@ -86,7 +187,7 @@ def test_with_little_time_a_training_that_has_begun_goes_on_with_what_it_began_w
 ) -> None:
     def trained(num_tokens: int, minutes: float) -> SpeculatorReport:
         options = TrainingOptions(num_tokens, minutes)
-        training = SpeculatorTraining(package, tmp_path / "tiny.eagle3", options, lambda stage: None)
+        training = training_of("eagle3", package, tmp_path / "tiny.eagle3", options)
         return training.run([], lambda done, total: None)
 
     first = trained(100, 60.0)
@@ -94,18 +195,21 @@ def test_with_little_time_a_training_that_has_begun_goes_on_with_what_it_began_w
     assert trained(10_000, 60.0).num_tokens < 2 * first.num_tokens
 
 
-def test_a_package_that_reports_no_states_is_refused(exported: Callable[..., Path], tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match=r"does not report the states 0, 1, 2, which .*: export the model again"):
-        SpeculatorTraining(
-            exported("llama", "fp32", "fast"), tmp_path / "no.eagle3", TrainingOptions(), lambda stage: None
-        )
+@pytest.mark.parametrize(("form", "states"), [("eagle3", "states 0, 1, 2"), ("mtp", "state 3")])
+def test_a_package_that_reports_no_states_is_refused(
+    form: str, states: str, exported: Callable[..., Path], tmp_path: Path
+) -> None:
+    package = exported("llama", "fp32", "fast")
+    with pytest.raises(ExportError, match=rf"does not report the {states}, which .*: export the model again"):
+        training_of(form, package, tmp_path / "new", TrainingOptions())
 
 
+@pytest.mark.parametrize("form", TRAINED_FORMATS)
 def test_a_step_is_timed_beside_a_pass_and_where_it_cannot_pay_nothing_is_trained(
-    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    form: str, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def training(force: bool) -> SpeculatorTraining:
-        return SpeculatorTraining(package, tmp_path / "no.eagle3", TrainingOptions(force=force), lambda stage: None)
+        return training_of(form, package, tmp_path / "new", TrainingOptions(force=force))
 
     payback = training(force=True).payback()
     assert payback.step_s > 0
@@ -114,7 +218,7 @@ def test_a_step_is_timed_beside_a_pass_and_where_it_cannot_pay_nothing_is_traine
     assert not training(force=True).payback().can_pay
     with pytest.raises(ExportError, match=r"takes 0\.50 of a pass .* more than 1\.00 tokens .* --force\.$"):
         training(force=False).payback()
-    (tmp_path / "no.eagle3.training").mkdir()  # one that has begun is gone on with
+    (tmp_path / "new.training").mkdir()  # one that has begun is gone on with
     assert not training(force=False).payback().can_pay
 
 
@@ -137,13 +241,6 @@ def test_the_command_prints_the_folder_and_what_each_token_of_a_chain_is_worth(
     told = CliRunner().invoke(main, command)
     assert told.exit_code == 1
     assert "exists already" in told.stderr
-
-
-def test_layers_for_later_tokens_are_refused_with_where_they_come_from(package: Path, tmp_path: Path) -> None:
-    told = CliRunner().invoke(main, ["train-drafter", str(package), "-o", str(tmp_path / "a"), "--format", "mtp"])
-    assert told.exit_code == 1
-    assert "trained together with their model" in told.stderr
-    assert "--speculator auto" in told.stderr
 
 
 def test_who_interrupts_a_training_is_told_that_nothing_is_lost(
