@@ -77,6 +77,8 @@ class ExportOptions:
             self._check_speculator()
 
     def _check_speculator(self) -> None:
+        if self.speculator == "":
+            raise ConfigError("speculator is '', which names no folder: give one, or leave speculator out.")
         if self.engine == IREE:
             given = f"engine {IREE!r}"
         elif self.attention != "exact":

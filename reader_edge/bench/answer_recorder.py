@@ -12,7 +12,7 @@ from reader_edge_runtime.drafting.drafter import Drafter, DraftRequest, RequestC
 
 def record_answers(engine: Engine, questions: Sequence[EvalPrompt], config: GenerationConfig) -> Iterator[str]:
     """A line of JSON for each question, with its plain answer; `read_recording` reads it."""
-    fingerprint = engine.tokenizer.fingerprint()
+    fingerprint, manifest = engine.tokenizer.fingerprint(), engine.package.manifest
     for number, question in enumerate(questions, start=1):
         listener = Listener()
         request = answer_at(engine, question, config, listener, num_nodes=1)
@@ -26,8 +26,13 @@ def record_answers(engine: Engine, questions: Sequence[EvalPrompt], config: Gene
             "top_ids": listener.top_ids,
             "top_logits": listener.top_logits,
         }
-        model = engine.package.manifest.source_name
-        facts = {"id": str(number), "task": question.category, "model": model, "tokenizer": fingerprint}
+        facts = {
+            "id": str(number),
+            "task": question.category,
+            "model": manifest.source_name,
+            "tokenizer": fingerprint,
+            "vocab_size": manifest.vocab_size,
+        }
         yield json.dumps({**facts, "turns": [turn]}, ensure_ascii=False)
 
 

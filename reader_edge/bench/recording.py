@@ -10,6 +10,7 @@ import numpy as np
 from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.errors import ConfigError, PromptError
 from reader_edge_runtime.outside.user_input import read_bounded
+from reader_edge_runtime.package.manifest import MAX_VOCAB
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 # Stands for the end of an answer; any id that the tokenizer does not use would do.
@@ -67,7 +68,9 @@ def read_recording(path: Path, tokenizer: Tokenizer, end_token_id: int = END_TOK
             record = json.loads(line)
             has_ids = record.get("tokenizer") == fingerprint
             turns = [
-                _decoded_turn(turn, tokenizer.vocab_size) if has_ids else _encoded_turn(turn, tokenizer, end_token_id)
+                _decoded_turn(turn, _vocab_size(record, tokenizer))
+                if has_ids
+                else _encoded_turn(turn, tokenizer, end_token_id)
                 for turn in record["turns"]
             ]
         except PromptError as error:
@@ -88,6 +91,14 @@ def _encoded_turn(turn: Any, tokenizer: Tokenizer, end_token_id: int) -> Recorde
         raise TypeError(texts)
     prompt, output = (tokenizer.encode(text, False) for text in texts)
     return RecordedTurn(prompt, [*output, end_token_id])
+
+
+def _vocab_size(record: dict[str, Any], tokenizer: Tokenizer) -> int:
+    """Of the recorded model, which may have more ids than its tokenizer; older recordings do not tell."""
+    vocab_size = record.get("vocab_size", tokenizer.vocab_size)
+    if type(vocab_size) is not int or not tokenizer.vocab_size <= vocab_size <= MAX_VOCAB:
+        raise ValueError("its vocabulary is none of this tokenizer")
+    return vocab_size
 
 
 def _decoded_turn(turn: Any, vocab_size: int) -> RecordedTurn:

@@ -71,12 +71,15 @@ def train_drafter(
     check_installation(("torch", "onnx"), "Training")
     from reader_edge_export.heads.train_drafter import HeadReport, HeadTraining
     from reader_edge_export.heads.training_options import TrainingOptions
+    from reader_edge_export.speculators.training.speculator_folder import FILE_NAMES
     from reader_edge_export.speculators.training.train_speculator import TRAINED_FORMATS, SpeculatorTraining
 
     if out.exists() and not force:
         raise ConfigError(f"'{out}' exists already: choose another name or replace it with --force.")
     if out.exists() and out.is_dir() != (form in TRAINED_FORMATS):
         raise ConfigError(f"'{out}' is {'a folder' if out.is_dir() else 'a file'}: choose another name.")
+    if out.is_dir() and (others := {file.name for file in out.iterdir()} - FILE_NAMES):
+        raise ConfigError(f"'{out}' holds more than a speculator ({min(others)!r:.80}): choose another name.")
     prompts = [] if text is None else [prompt.turns[0] for prompt in read_prompts(text)]
     folder, wanted = find_package(package), TrainingOptions(num_tokens, minutes, force)
     noun = "head" if form == "mlp" else "speculator"

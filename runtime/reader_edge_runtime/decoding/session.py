@@ -64,7 +64,8 @@ def load_session(decoder: Decoder, path: Path, fingerprint: bytes, form: ArrayFo
     if decoder.running or decoder.waiting or decoder.scheduler.prefilling is not None:
         raise SessionError("Requests run: load a session when they have ended.")
     manifest = decoder.target.manifest
-    num_text_bytes = manifest.max_context * manifest.kv_row_bytes + _MAX_PLACES * manifest.state_bytes
+    row_bytes = manifest.kv_row_bytes + (manifest.speculator.kv_row_bytes if manifest.speculator else 0)
+    num_text_bytes = manifest.max_context * row_bytes + _MAX_PLACES * manifest.state_bytes
     arrays = form.read(path, fingerprint, MAX_BYTES + int(decoder.config.max_batch * num_text_bytes))
     try:
         messages = _messages(arrays["messages"])

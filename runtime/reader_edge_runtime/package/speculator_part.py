@@ -53,6 +53,11 @@ class SpeculatorPart:
     top_k: int
     state_ids: tuple[int, ...]
 
+    @property
+    def kv_row_bytes(self) -> int:
+        """Of a token in its own KV cache: float32 keys and values of all layers and heads."""
+        return 2 * 4 * self.num_layers * self.num_kv_heads * self.head_dim
+
 
 def read_speculator_part(fields: Any, state_ids: tuple[int, ...]) -> SpeculatorPart:
     """From a manifest's fields. state_ids: that the package reports. Raises ValueError, which names an unusable one."""

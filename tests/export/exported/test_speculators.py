@@ -16,11 +16,12 @@ from reader_edge.bench.frontier.speculated import SpeculatedReplay
 from reader_edge.bench.recording import RecordedRequest, RecordedTurn, Successors
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_runtime import DraftSources, Engine, EngineConfig, GenerationConfig, SamplingConfig
+from reader_edge_runtime.decoding import session
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.speculator.speculator import TreeStep
 from reader_edge_runtime.drafting.sources.speculator.speculator_source import SpeculatorSource
-from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.errors import ConfigError, SessionError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_speculator import HostSpeculator
 from reader_edge_runtime.execution.onnxruntime.host.paged_memory import HAS_PAGES
@@ -157,6 +158,23 @@ def test_a_session_goes_on_with_the_speculators_rows(speculating: Callable[[str,
         other.generate(text, GenerationConfig(max_tokens=12)).text
         == engine.generate(text, GenerationConfig(max_tokens=12)).text
     )
+
+
+def test_a_sessions_limit_leaves_room_for_the_speculators_rows(
+    speculating: Callable[[str, str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine.load(speculating("eagle3", "int8"), config=EngineConfig(is_calibrated=False))
+    source, manifest = ask_always(engine), engine.package.manifest
+    engine.generate(PROMPTS[0], GenerationConfig(max_tokens=12))
+    engine.save_session(tmp_path / "session")
+    row_bytes = source.state()["rows/0"].nbytes // source.state()["rows/0"].shape[2] + manifest.kv_row_bytes
+    full_bytes = engine.decoder.config.max_batch * manifest.max_context * row_bytes
+    num_others = (tmp_path / "session").stat().st_size - full_bytes
+    monkeypatch.setattr(session, "MAX_BYTES", num_others)
+    engine.load_session(tmp_path / "session")
+    monkeypatch.setattr(session, "MAX_BYTES", num_others - 1)
+    with pytest.raises(SessionError, match="is not a file of a session"):
+        engine.load_session(tmp_path / "session")
 
 
 def test_speculators_can_be_left_out(speculating: Callable[[str, str], Path]) -> None:

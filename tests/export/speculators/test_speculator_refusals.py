@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
+from reader_edge.cli import main
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_runtime.errors import ConfigError, ExportError, ReaderEdgeError
+from reader_edge_runtime.package.model_package import ModelPackage
 from tests.export.speculators.speculator_folders import DRAFT_VOCAB_SIZE, LAYER, write_eagle3, write_plain_eagle3
 from tests.tiny_models import VOCAB_SIZE
 
@@ -30,6 +33,18 @@ def _tensor(name: str, change: Callable[[torch.Tensor], torch.Tensor | None]) ->
         changed = change(tensors.pop(name))
         if changed is not None:
             tensors[name] = changed
+
+    return apply
+
+
+def _whole(offset: int) -> Change:
+    """All of the target's tokens, and a map that leads each so far from itself, around the end."""
+
+    def apply(config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+        ids = torch.arange(VOCAB_SIZE)
+        config["draft_vocab_size"] = VOCAB_SIZE
+        tensors["lm_head.weight"] = torch.ones(VOCAB_SIZE, tensors["lm_head.weight"].shape[1])
+        tensors["d2t"], tensors["t2d"] = (ids + offset) % VOCAB_SIZE - ids, torch.ones(VOCAB_SIZE, dtype=torch.bool)
 
     return apply
 
@@ -66,6 +81,23 @@ _REFUSED: dict[str, tuple[Change, str]] = {
     "a token twice": (_tensor("d2t", _twice), "twice in d2t"),
     "a map of fractions": (_tensor("d2t", lambda d2t: d2t.float()), "must be (100,) whole numbers"),
     "maps that differ": (_tensor("t2d", lambda t2d: ~t2d), "contradict each other"),
+    "a map beside all tokens": (_whole(1), "has all 320 tokens of its target and maps some of them to others"),
+    "a map of tokens that it lacks": (
+        lambda config, tensors: (_whole(0)(config, tensors), tensors["t2d"][3:4].fill_(False))[0],
+        "has all 320 tokens of its target and maps some",
+    ),
+    "angles of longer texts": (
+        _layer(rope_scaling={"rope_type": "dynamic", "factor": 2.0}, max_position_embeddings=32),
+        "rotary embeddings of the kind 'dynamic', which change as a text grows",
+    ),
+    "two kinds of angles": (
+        _layer(
+            rope_scaling={"type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8},
+            original_max_position_embeddings=32,
+            max_position_embeddings=128,
+        ),
+        "rotary embeddings of the kind 'longrope'",
+    ),
     "a layer missing": (_tensor("layers.0.mlp.up_proj.weight", lambda _: None), "lack layers.0.mlp.up_proj.weight"),
     "a matrix of another shape": (
         _tensor("norm.weight", lambda norm: norm[:-1]),
@@ -79,6 +111,22 @@ _REFUSED: dict[str, tuple[Change, str]] = {
     ),
     "a tensor of no place": (lambda config, tensors: tensors.update({"extra.weight": torch.ones(3)}), "extra.weight"),
 }
+
+
+def test_a_map_of_all_tokens_to_themselves_is_no_map(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
+    write_eagle3(tmp_path / "speculator")
+    _change(tmp_path / "speculator", _whole(0))
+    options = ExportOptions("fp32", check="none", speculator=tmp_path / "speculator")
+    export_model(tiny_model("llama"), tmp_path / "out", options)
+    part = ModelPackage.open(tmp_path / "out").manifest.speculator
+    assert part is not None
+    assert part.draft_vocab_size == VOCAB_SIZE
+
+
+def test_no_name_is_not_the_current_folder(tmp_path: Path) -> None:
+    told = CliRunner().invoke(main, ["export", str(tmp_path), str(tmp_path / "out"), "--speculator", ""])
+    assert told.exit_code == 1
+    assert told.stderr == "Error: speculator is '', which names no folder: give one, or leave speculator out.\n"
 
 
 @pytest.mark.parametrize("case", _REFUSED)

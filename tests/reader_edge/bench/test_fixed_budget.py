@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from reader_edge.bench.answer_recorder import record_answers
 from reader_edge.bench.decode.fixed_budget import BudgetRun, answer_at, bench_budgets
 from reader_edge.bench.decode.source_sets import SourceStock
-from reader_edge.bench.recording import read_recording
+from reader_edge.bench.recording import RecordedRequest, read_recording
 from reader_edge.bench.replay.replay import replay
 from reader_edge.bench.replay.replayed_request import MAX_DEPTH
 from reader_edge.cli import main
@@ -21,6 +21,7 @@ from reader_edge_runtime.drafting.drafter import RequestContext
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter, RetrievalRequest
 from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuilder
 from reader_edge_runtime.drafting.sources.datastore.header import DatastoreFacts
+from reader_edge_runtime.errors import ConfigError
 from tests.conftest import make_as_new
 from tests.reader_edge.package_copy import PackageCopy
 
@@ -54,6 +55,24 @@ def run_of(runs: Sequence[BudgetRun], sources: str, num_nodes: int) -> BudgetRun
 
 def counts(stats: GenerationStats) -> tuple[int, int, int]:
     return stats.num_steps, stats.num_accepted_tokens, stats.num_drafted_tokens
+
+
+def test_a_recording_has_ids_of_a_vocabulary_that_is_padded(recording: Path, engine: Engine) -> None:
+    padded = engine.tokenizer.vocab_size + 5
+    told = [json.loads(line) for line in recording.read_text(encoding="utf-8").splitlines()]
+    assert told[0]["vocab_size"] == engine.package.manifest.vocab_size
+    told[0]["turns"][0]["top_ids"][0][-1] = padded - 1
+
+    def read(**facts: object) -> list[RecordedRequest]:
+        recording.write_text("\n".join(json.dumps({**line, **facts}) for line in told), encoding="utf-8")
+        return read_recording(recording, engine.tokenizer)
+
+    successors = read(vocab_size=padded)[0].turns[0].successors
+    assert successors is not None
+    assert successors.top_ids.max() == padded - 1
+    for vocab_size in (padded - 1, engine.tokenizer.vocab_size - 1, 1 << 40, "many", None):
+        with pytest.raises(ConfigError, match=r"Line 1 of .* is not a recorded request"):
+            read(vocab_size=vocab_size)
 
 
 @pytest.mark.long

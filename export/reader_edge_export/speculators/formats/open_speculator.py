@@ -16,11 +16,12 @@ from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.speculators.eagle3_module import Eagle3Config, Eagle3Module
 from reader_edge_export.speculators.formats.speculator_source import MTP, SpeculatorSource
 from reader_edge_export.speculators.formats.speculator_weights import SpeculatorWeights
-from reader_edge_export.speculators.formats.vocabulary_map import read_vocabulary_map
+from reader_edge_export.speculators.formats.vocabulary_map import check_identity, read_vocabulary_map
 from reader_edge_export.speculators.mtp_module import MtpModule
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
-from reader_edge_runtime.errors import ExportError
+from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 
+_GROWING = ("dynamic", "longrope")
 _EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
 
 
@@ -65,6 +66,7 @@ class OpenSpeculator:
         """
         folder, tensors = source.folder, dict(source.tensors)
         config: Any = built_config(class_form(source.layer), str(folder))
+        _check_rotary(source, config)
         _check_sizes(source, config, sizes)
         state_ids = _state_ids(source, sizes)
         maps: dict[str, StoredTensor] = {name: tensors.pop(name) for name in ("d2t", "t2d") if name in tensors}
@@ -92,6 +94,8 @@ class OpenSpeculator:
         check_largest(module, str(folder))
         if module.d2t is not None:
             module.d2t, module.t2d = read_vocabulary_map(folder, maps, draft_vocab_size, sizes.vocab_size)
+        elif maps:
+            check_identity(folder, maps, sizes.vocab_size)
         return cls(source, module, FolderWeights(folder, fill(folder, places, tensors), experts), lent, state_ids)
 
     def with_target(self, target: SourceModel) -> SourceModel:
@@ -105,6 +109,17 @@ class OpenSpeculator:
         if len(set(lent.values())) < len(lent):  # one matrix there is one matrix here
             self.module.lm_head.weight = self.module.embed_tokens.weight
         return SourceModel(self.module, SpeculatorWeights(self.weights, target.weights, lent))
+
+
+def _check_rotary(source: SpeculatorSource, config: Any) -> None:
+    """Raise UnsupportedArchitectureError for angles that hang on a text's length: a graph has those of short ones."""
+    told = config.rope_parameters or {}
+    kinds = [each.get("rope_type") for each in (told, *told.values()) if isinstance(each, dict)]
+    for kind in filter(_GROWING.__contains__, kinds):
+        raise UnsupportedArchitectureError(
+            f"The layers of the speculator in '{source.folder}' have rotary embeddings of the kind {kind!r}, which "
+            "change as a text grows and which no package holds: give one with others."
+        )
 
 
 def _check_sizes(source: SpeculatorSource, config: Any, sizes: TargetSizes) -> None:

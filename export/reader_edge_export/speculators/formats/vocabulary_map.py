@@ -46,6 +46,16 @@ def read_vocabulary_map(
     return offsets, known
 
 
+def check_identity(folder: Path, maps: Mapping[str, StoredTensor], vocab_size: int) -> None:
+    """Raise ExportError where maps of a speculator that has all of its target's tokens change or lack any of them."""
+    offsets, known = (_read(folder, maps, name, vocab_size) for name in ("d2t", "t2d"))
+    if (offsets is not None and offsets.any()) or (known is not None and not known.all()):
+        raise ExportError(
+            f"The speculator in '{folder}' has all {vocab_size} tokens of its target and maps some of them to others: "
+            "fetch it again."
+        )
+
+
 def _read(folder: Path, maps: Mapping[str, StoredTensor], name: str, size: int) -> torch.Tensor | None:
     tensor = maps.get(name)
     if tensor is None:

@@ -18,6 +18,8 @@ from reader_edge_runtime.atomic_file import write_failure
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.manifest import Manifest
 
+FILE_NAMES = frozenset({"config.json", "model.safetensors"})
+
 _VERSION = "0.3.0"  # of the format
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 _SIZES = (

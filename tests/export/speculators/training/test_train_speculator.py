@@ -243,11 +243,33 @@ def test_the_command_prints_the_folder_and_what_each_token_of_a_chain_is_worth(
     assert "exists already" in told.stderr
 
 
+@pytest.mark.parametrize(
+    ("form", "make", "words"),
+    [
+        ("mtp", lambda out: out.write_text(""), "is a file: choose another name"),
+        ("mlp", lambda out: out.mkdir(), "is a folder: choose another name"),
+        ("mtp", lambda out: (out / "letters").mkdir(parents=True), "holds more than a speculator ('letters'): choose"),
+    ],
+    ids=["a file", "a folder", "a folder of other things"],
+)
+def test_what_is_no_speculator_is_never_replaced_by_one(
+    form: str, make: Callable[[Path], None], words: str, package: Path, tmp_path: Path
+) -> None:
+    make(tmp_path / "out")
+    command = ["train-drafter", str(package), "-o", str(tmp_path / "out"), "--format", form, "--force"]
+    told = CliRunner().invoke(main, command)
+    assert told.exit_code == 1
+    assert words in told.stderr
+    assert len(told.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("has_begun", [True, False])
 def test_who_interrupts_a_training_is_told_that_nothing_is_lost(
-    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    has_begun: bool, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(training: SpeculatorTraining, *given: object) -> None:
-        (tmp_path / "new.eagle3.training").mkdir()
+        if has_begun:
+            (tmp_path / "new.eagle3.training").mkdir()
         raise KeyboardInterrupt
 
     monkeypatch.setattr(train_speculator, "measure_payback", lambda *given: CHEAP)
@@ -255,4 +277,6 @@ def test_who_interrupts_a_training_is_told_that_nothing_is_lost(
     command = ["train-drafter", str(package), "-o", str(tmp_path / "new.eagle3"), "--format", "eagle3"]
     told = CliRunner().invoke(main, command)
     assert told.exit_code == 130
-    assert told.stderr.endswith("What was written is kept: the same command resumes.\nInterrupted.\n")
+    kept = "What was written is kept: the same command resumes.\n"
+    assert told.stderr.endswith(f"{kept if has_begun else ''}Interrupted.\n")
+    assert (kept in told.stderr) == has_begun
