@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from benchmarks.fusion import clocked
+from benchmarks.fusion.clocked import Clock, SlowerSpeculator
 from benchmarks.fusion.proposer import Guesses, Path, Proposed, proposed
 from benchmarks.fusion.sampled import Place, known_draw, residual, shared_noise, tree_of
 from benchmarks.fusion.speculated import Ways, jackknifed, propose_all, replayed, report
@@ -13,8 +16,12 @@ from benchmarks.fusion.speculator_proposer import SpeculatorProposer
 from reader_edge.bench.decode.source_sets import SourceStock
 from reader_edge.bench.recording import RecordedRequest, RecordedTurn, Successors
 from reader_edge.bench.replay.heard_answer import ReplayedAnswer, layer_states
+from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
+from reader_edge_runtime.drafting.sources.speculator.speculator import SpeculatorResult, TreeStep
 from reader_edge_runtime.drafting.sources.speculator.speculator_source import SpeculatorSource
+from reader_edge_runtime.package.manifest import Manifest
+from reader_edge_runtime.target import ForwardResult, Pass
 from tests.fake_speculator import FakeSpeculator, TellingTarget
 from tests.fake_target import make_manifest
 
@@ -91,6 +98,45 @@ def test_every_way_drafts_from_a_speculator() -> None:
     lines = report(requests, ways, [2, 3])
     assert lines[0] == "| tokens a pass | retrieval | alone | mixture | RASD's rule |"
     assert [line.split(" | ")[0] for line in lines[2:5]] == ["| a", "| b", "| all"]
+
+
+class Passing(TellingTarget):
+    """widths: of its passes; it says nothing."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        super().__init__(manifest)
+        self.widths: list[int] = []
+
+    def forward(self, cache: Cache, wanted: Pass) -> ForwardResult:
+        self.widths += map(len, wanted.trees)
+        return cast(ForwardResult, None)
+
+
+class Stepping(FakeSpeculator):
+    """Counts the nodes of its passes, and says nothing."""
+
+    def catch_up(self, cache: Cache, first_slot: int, further: Any, states: Any) -> SpeculatorResult:
+        self.num_caught_up.append(list(map(len, further)))
+        return cast(SpeculatorResult, None)
+
+    def step(self, cache: Cache, first_slot: int, steps: Sequence[TreeStep]) -> SpeculatorResult:
+        self.num_stepped.append([len(step.states) for step in steps])
+        return cast(SpeculatorResult, None)
+
+
+def test_recorded_answers_are_drafted_on_the_passes_of_a_larger_model() -> None:
+    manifest = replace(make_manifest(16, max_context=256), state_ids=(0,))
+    target, larger = TellingTarget(manifest, sharpness=9.0), Passing(manifest)
+    saying, slower = FakeSpeculator(target, manifest), Stepping(larger, manifest)
+    source = SpeculatorSource(SlowerSpeculator(saying, slower, past=8), manifest.state_ids, manifest.vocab_size, 1)
+    source.gain.seconds = 0.0  # asked whatever it takes
+    clock = Clock(target, larger, source, np.full(17, 1.0), past=8)
+    requests = [RecordedRequest("a", [answered(target, [1, 2, 3])])]
+    lines = clocked.report(clock, SourceStock((), None, None, [source]), requests, 1)
+    assert (slower.num_stepped, slower.num_caught_up) == (saying.num_stepped, saying.num_caught_up)
+    without, asked = (24 / float(each) for each in lines[-1].split(" | ")[1].split(" / "))
+    assert asked < without
+    assert len(larger.widths) == pytest.approx(asked + without, abs=2)
 
 
 def answered(target: TellingTarget, prompt: list[int]) -> RecordedTurn:
