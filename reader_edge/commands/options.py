@@ -158,9 +158,24 @@ datastores = click.option(
     help="Also draft from this datastore (`reader-edge datastore build`); up to 4.",
 )
 head = click.option("--head", type=FILE, help="Also draft with this trained head (`reader-edge train-drafter`).")
-draft_model = click.option(
+_draft_model = click.option(
     "--draft-model", metavar="MODEL", help="Also draft with this smaller model, which must have the same tokenizer."
 )
+_draft_context = click.option(
+    "--draft-context",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Have the draft model read N tokens of a longer prompt, its end and the passages that bear on that; 0: all.",
+)
+
+
+def draft_model(command: Callable[..., T]) -> Callable[..., T]:
+    """A model to draft with, and how much it reads."""
+    return _draft_model(_draft_context(command))
+
+
 no_speculator = _switch_off(
     "--no-speculator", "has_speculator", "Leave out the package's trained speculator (`export --speculator`)."
 )

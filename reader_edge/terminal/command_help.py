@@ -12,7 +12,7 @@ _GROUPS = {  # titles, and the parameters under each, whatever command has them
         *("temperature", "top_k", "top_p", "min_p", "seed"),
         *("repetition_penalty", "frequency_penalty", "presence_penalty"),
     ),
-    "Drafting": ("is_drafted", "history", "datastores", "head", "draft_model"),
+    "Drafting": ("is_drafted", "history", "datastores", "head", "draft_model", "draft_context"),
     "Machine": ("threads", "provider", "uses_native", "is_near_tie_guarded", "is_calibrated"),
     "Output": ("stats", "as_json", "compare", "plot"),
 }

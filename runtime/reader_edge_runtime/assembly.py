@@ -81,7 +81,7 @@ def open_sources(
     if given.head is not None:
         sources.append(open_head_source(given.head, package, config.uses_native))
     if given.draft_model is not None:
-        sources.append(open_draft_model_source(given.draft_model, package, tokenizer, config))
+        sources.append(open_draft_model_source(given, package, tokenizer, config))
     return [*sources, *given.extra]
 
 
@@ -105,14 +105,19 @@ def open_head_source(path: FilePath, package: ModelPackage, uses_native: bool = 
 
 
 def open_draft_model_source(
-    path: FilePath, package: ModelPackage, tokenizer: Tokenizer, config: EngineConfig
+    given: DraftSources, package: ModelPackage, tokenizer: Tokenizer, config: EngineConfig
 ) -> DraftModelSource:
-    """A package of a smaller model with a package's tokenizer, as a source of its drafts; see `open_draft_model`."""
-    return DraftModelSource(open_draft_model(path, package, tokenizer, config), package.manifest.vocab_size)
+    """The draft model that is given, as a source of a package's drafts. Raises as `open_draft_model`."""
+    assert given.draft_model is not None
+    model = open_draft_model(given.draft_model, package, tokenizer, config)
+    return DraftModelSource(model, package.manifest.vocab_size, given.draft_context)
 
 
 def open_draft_model(path: FilePath, package: ModelPackage, tokenizer: Tokenizer, config: EngineConfig) -> DraftModel:
-    """Raises DraftModelError, PackageError, TokenizerError or ProviderError for what cannot draft for a package."""
+    """A package of a smaller model with a package's tokenizer, to draft for it.
+
+    Raises DraftModelError, PackageError, TokenizerError or ProviderError for what cannot.
+    """
     drafting = open_package(path)
     if drafting.fingerprint() == package.fingerprint():
         raise DraftModelError(f"'{path}' is the very model that it would draft for: give a smaller one.")

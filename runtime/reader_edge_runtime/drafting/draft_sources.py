@@ -3,9 +3,10 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from reader_edge_runtime.drafting.sources.source import DraftSource
-from reader_edge_runtime.outside.config_checks import require
+from reader_edge_runtime.outside.config_checks import Range, check, require
 from reader_edge_runtime.outside.user_input import given_path
 
 FilePath = str | os.PathLike[str]
@@ -19,6 +20,8 @@ class DraftSources:
     datastores: files of `reader-edge datastore build`, with the model's tokenizer; at most 4.
     head: a file of `reader-edge train-drafter`, for this model.
     draft_model: the package of a smaller model with the same tokenizer.
+    draft_context: tokens of a prompt that the draft model reads at most: its end, and the passages that bear on that;
+        0 is all of it.
     has_speculator: whether the trained speculator of a package that has one drafts.
     extra: sources of your own (`DraftSource`); at most 4 together with speculator, head and draft model.
 
@@ -29,11 +32,12 @@ class DraftSources:
     datastores: Sequence[FilePath] = ()
     head: FilePath | None = None
     draft_model: FilePath | None = None
+    draft_context: Annotated[int, Range(0)] = 0
     has_speculator: bool = True
     extra: Sequence[DraftSource] = ()
 
     def __post_init__(self) -> None:
-        require(isinstance(self.has_speculator, bool), "has_speculator", self.has_speculator, "True or False")
+        check(self)
         for name in ("history", "head", "draft_model"):
             if (file := getattr(self, name)) is not None:
                 given_path(file, name)

@@ -54,7 +54,7 @@ class BigLittle(Strength):
             return sources
         package = ModelPackage.open(path)
         model = open_draft_model(sources.draft_model, package, Tokenizer.open(package), config)
-        source = SureChainSource(model, package.manifest.vocab_size, self.confidence)
+        source = SureChainSource(model, package.manifest.vocab_size, self.confidence, sources.draft_context)
         return replace(sources, draft_model=None, extra=[*sources.extra, source])
 
 
@@ -76,8 +76,8 @@ class SureChainSource(DraftModelSource):
 
     is_costly = False
 
-    def __init__(self, model: DraftModel, vocab_size: int, confidence: float) -> None:
-        super().__init__(model, vocab_size)
+    def __init__(self, model: DraftModel, vocab_size: int, confidence: float, context: int = 0) -> None:
+        super().__init__(model, vocab_size, context)
         self._confidence = confidence
 
     def _goes_on(self, chain: DraftChain, draft_request: DraftRequest) -> bool:

@@ -9,6 +9,7 @@ from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.sources.draft_chain import NAME, DraftChain
 from reader_edge_runtime.drafting.sources.draft_model import NARROW, DraftModel, DraftSlot, NextTokens, passes
+from reader_edge_runtime.drafting.sources.prompt_passages import read_passages
 from reader_edge_runtime.drafting.sources.source import Arrays, DraftSource
 from reader_edge_runtime.drafting.worth import DraftModelWorth
 from reader_edge_runtime.errors import ReaderEdgeError
@@ -21,20 +22,22 @@ class DraftModelSource(DraftSource):
 
     Each request keeps a slot of the model's cache, and a step scores only what the target has said since. The model is
     silent where a text comes near the end of its context, or holds a token that it does not know; one that fails is
-    not asked again. vocab_size: of the target. Raises ProviderError for a model that does not run.
+    not asked again. vocab_size: of the target. context: tokens of a prompt that it reads at most, see `read_passages`;
+    0 is all of it. Raises ProviderError for a model that does not run.
     """
 
     name = NAME
     is_costly = True
 
-    def __init__(self, model: DraftModel, vocab_size: int) -> None:
+    def __init__(self, model: DraftModel, vocab_size: int, context: int = 0) -> None:
         self.worth = DraftModelWorth(*model.measure(), NARROW)
         self._model: DraftModel | None = model
         self._vocab_size = min(vocab_size, model.vocab_size)
+        self._context = context
 
     def begin(self, context: RequestContext) -> "DraftModelRequest":
         self.worth.renew()
-        return DraftModelRequest(self.worth, context)
+        return DraftModelRequest(self.worth, context, self._context)
 
     def is_worth_asking(self, draft_request: DraftRequest, top_probability: float) -> bool:
         request = cast(DraftModelRequest, draft_request.request)
@@ -45,7 +48,7 @@ class DraftModelSource(DraftSource):
         gain_s = self.worth.gain_s(top_probability, draft_request.token_s)
         if gain_s < 0:
             return False
-        num_missing = request.slot_of(self._model).num_missing(request.token_ids)
+        num_missing = request.slot_of(self._model).num_missing(request.read_token_ids)
         return self.worth.pays_to_catch_up(num_missing, gain_s, request.num_answered, draft_request.max_depth)
 
     def propose(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | None]:
@@ -94,11 +97,11 @@ class DraftModelSource(DraftSource):
         """
         if not request.fits(model):
             return []
-        slot = request.slot_of(model)
-        num_missing = slot.num_missing(request.token_ids)
+        slot, text = request.slot_of(model), request.read_token_ids
+        num_missing = slot.num_missing(text)
         slot.cut()
         start = len(slot.token_ids)
-        missing = request.token_ids[start : start + model.prefill_chunk(start)]
+        missing = text[start : start + model.prefill_chunk(start)]
         request.is_known = max(missing) < model.vocab_size
         if request.is_known and len(missing) < num_missing:
             self._score(model, {slot: missing})
@@ -124,16 +127,30 @@ class DraftModelSource(DraftSource):
 class DraftModelRequest(RequestDrafter):
     """A text that a draft model writes on.
 
-    is_known: whether all tokens seen so far are in the model's vocabulary. chain: what was guessed last, until it is
-    known what came.
+    most_read: tokens of the prompt that the model reads; 0 is all of them. is_known: whether all tokens seen so far are
+    in the model's vocabulary. chain: what was guessed last, until it is known what came.
     """
 
-    def __init__(self, worth: DraftModelWorth, context: RequestContext) -> None:
+    def __init__(self, worth: DraftModelWorth, context: RequestContext, most_read: int = 0) -> None:
         super().__init__(context)
+        self._most_read = most_read
+        self._read: list[int] = []
+        self._num_unread = 0  # tokens of the prompt
         self.is_known = True
         self.chain: DraftChain | None = None
         self._worth = worth
         self._slot: DraftSlot | None = None
+
+    @property
+    def read_token_ids(self) -> Sequence[int]:
+        """What the model reads: the text, or passages of its prompt and all of the answer."""
+        if not 0 < self._most_read < self.num_prompt_tokens:
+            return self.token_ids
+        if not self._read:
+            self._read = read_passages(self.token_ids[: self.num_prompt_tokens], self._most_read)
+            self._num_unread = self.num_prompt_tokens - len(self._read)
+        self._read += self.token_ids[len(self._read) + self._num_unread :]
+        return self._read
 
     @property
     def num_answered(self) -> int:
@@ -142,12 +159,12 @@ class DraftModelRequest(RequestDrafter):
 
     def fits(self, model: DraftModel) -> bool:
         """Whether the model can read the text and write on; rows are taken for the widest pass and longest chain."""
-        return self.is_known and len(self.token_ids) + NARROW + _MAX_DEPTH <= model.max_context
+        return self.is_known and len(self.read_token_ids) + NARROW + _MAX_DEPTH <= model.max_context
 
     def slot_of(self, model: DraftModel) -> DraftSlot:
         """Its slot, taken when it is first needed."""
         if self._slot is None:
-            self._slot = model.take(self, self.token_ids)
+            self._slot = model.take(self, self.read_token_ids)
         return self._slot
 
     def observe(self, scored: ScoredTree | None) -> None:

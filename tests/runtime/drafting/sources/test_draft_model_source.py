@@ -315,3 +315,38 @@ def test_chains_are_as_long_as_their_probabilities_and_the_nodes_allow() -> None
         lengths.append(len(chain_of(proposal)))
     assert lengths[0] == 4
     assert lengths[1] == 1
+
+
+def test_of_a_long_prompt_it_reads_what_it_was_told_and_all_of_the_answer() -> None:
+    target = DraftingTarget()
+    source = DraftModelSource(DraftModel(target, 4), MANIFEST.vocab_size, context=10)
+    text = [1, 2, 3, 4, 5] * 6
+    request = source.begin(RequestContext(text))
+    assert list(request.read_token_ids) == text[-5:]  # no passage of the rest is as short as what is left
+    [proposal] = source.propose([draft_request_of(request)])
+    assert chain_of(proposal) == greedy(target, text[-5:], 3)
+    text += chain_of(proposal)[:2]
+    target.widths.clear()
+    request.observe(None)
+    [proposal] = source.propose([draft_request_of(request)])
+    assert list(request.read_token_ids) == text[-7:]
+    assert chain_of(proposal) == greedy(target, text[-7:], 3)
+    assert target.widths[0] == [1]
+    assert source.begin(RequestContext([1, 2])).read_token_ids == [1, 2]
+
+
+def test_a_prompt_beyond_its_context_is_drafted_for_where_it_reads_less() -> None:
+    long = [1, 2, 3] * 100
+    for context, is_asked in ((0, False), (40, True)):
+        source = DraftModelSource(DraftModel(DraftingTarget(), 4), MANIFEST.vocab_size, context)
+        assert source.is_worth_asking(draft_request_of(source.begin(RequestContext(long))), 0.0) is is_asked
+
+
+@pytest.mark.parametrize("context", [8, 40])
+def test_what_is_left_unread_changes_no_token(context: int) -> None:
+    manifest = make_manifest(vocab_size=6, max_context=400)
+    source = DraftModelSource(DraftModel(DraftingTarget(), 4), 6, context)
+    drafter = RetrievalDrafter(DraftConfig(is_history_used=False), [source]).wait()
+    prompts, config = [[1, 2, 3, 4] * 40, [5, 1]], GenerationConfig(60)
+    answers = decode(Decoder(FakeTarget(manifest), drafter, EngineConfig(max_batch=2)), prompts, [config] * 2)
+    assert answers == [reference(manifest, prompt, config) for prompt in prompts]
