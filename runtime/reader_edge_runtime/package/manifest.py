@@ -163,11 +163,6 @@ class Manifest:
         return SUCCESSORS_NAME in self.files
 
     @property
-    def kv_row_size(self) -> int:
-        """Numbers of a key or value in the KV cache, where all layers have the same."""
-        return kv_row_size(self.kv_dtype, self.head_dim)
-
-    @property
     def cached_layers(self) -> Mapping[int, Layer]:
         """By number, the layers with keys and values of their own."""
         layers = self.layers or (Layer.attention(self.num_kv_heads, self.head_dim),) * self.num_layers

@@ -30,7 +30,7 @@ from reader_edge_runtime.decoding.draft_permission import (
     draft_permission,
 )
 from reader_edge_runtime.decoding.planning.planner import Planner
-from reader_edge_runtime.drafting.drafter import RequestContext
+from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.no_drafter import NoDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import ConfigError, DraftError
@@ -88,6 +88,8 @@ def test_a_guarded_trial_drafts_what_a_guarded_engine_would() -> None:
 def test_nothing_begins_with_a_drafter_that_drafts_nothing() -> None:
     with pytest.raises(DraftError, match=r"^This engine decodes plainly"):
         NoDrafter().begin(RequestContext([1]))
+    [said] = NoDrafter().draft([DraftRequest(RequestDrafter(RequestContext([1])), 8, 4)])
+    assert isinstance(said, DraftError)
 
 
 @pytest.fixture

@@ -1,10 +1,12 @@
-"""A file is read as a whole up to a bound, and refused beyond it."""
+"""A file is read as a whole up to a bound, and refused beyond it; values of any kind are shown, and paths refused."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from reader_edge_runtime.outside.user_input import read_bounded
+from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.outside.user_input import given_path, read_bounded, shown
 
 
 def test_a_file_within_the_bound_is_read_as_a_whole(tmp_path: Path) -> None:
@@ -21,3 +23,23 @@ def test_a_file_beyond_the_bound_is_refused(tmp_path: Path) -> None:
 def test_a_device_without_an_end_is_refused() -> None:
     with pytest.raises(OSError, match="more than the 1 MiB"):
         read_bounded(Path("/dev/zero"), 1 << 20)
+
+
+def test_whatever_is_given_can_be_shown() -> None:
+    class Odd:
+        def __repr__(self) -> str:
+            raise ZeroDivisionError
+
+    endless: list[object] = []
+    for _ in range(100_000):
+        endless = [endless]
+    assert shown("a" * 100) == "'" + "a" * 79
+    assert shown(10**5000) == shown(endless) == "too long to show"
+    assert shown(Odd()) == "a Odd that cannot be shown"
+
+
+@pytest.mark.parametrize("path", [5, "a\0b", "a" * 5000, None])
+def test_what_can_be_no_path_is_refused_by_its_name(path: Any, tmp_path: Path) -> None:
+    assert given_path(tmp_path / "none", "model") == tmp_path / "none"
+    with pytest.raises(ConfigError, match=r"^model is "):
+        given_path(path, "model")

@@ -1,7 +1,7 @@
 """A trained head as a source: what it reads, what it proposes, when it is asked, and what it may do wrong."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -77,6 +77,8 @@ def test_a_head_says_nothing_where_the_target_was_not_heard() -> None:
     assert source.propose([DraftRequest(request, 8, 4)]) == [None]
     token_ids += [20]
     request.observe(scored(2, DraftTree.root(3)))
+    request.observe(None)
+    request.observe(replace(scored(3, DraftTree.root(20)), hidden_states=None, vocab_size=VOCAB_SIZE))
     token_ids += [22]  # by a step of which nothing was told
     assert source.propose([DraftRequest(request, 8, 4)]) == [None]
 

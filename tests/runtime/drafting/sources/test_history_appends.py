@@ -113,6 +113,25 @@ def test_answer_that_reaches_a_file_just_replaced_is_written_to_the_new_one(
     assert contents(history(path)) == [[1], [2]]
 
 
+def test_answer_that_reaches_a_file_just_erased_is_written_to_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    append_all(history(path), [[1]])
+    write = HistoryFile._write
+
+    def write_when_erased(file: HistoryFile, opened: FileIO, data: bytes) -> int:
+        if not erased:
+            erased.append(path)
+            path.unlink()
+        return write(file, opened, data)
+
+    erased: list[Path] = []
+    monkeypatch.setattr(HistoryFile, "_write", write_when_erased)
+    append_all(history(path), [[2]])
+    assert contents(history(path)) == [[2]]
+
+
 def _append_until_killed(path: str, dies_in: str, acknowledged: Connection) -> None:
     """Append, until a step of the rewriting thread or the last answer ends the process."""
 

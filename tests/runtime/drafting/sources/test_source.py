@@ -11,9 +11,10 @@ import pytest
 
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext
+from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.proposals import check_proposal
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.drafting.sources.source import Arrays
+from reader_edge_runtime.drafting.sources.source import Arrays, DraftSource
 from reader_edge_runtime.errors import ConfigError, DraftError
 from tests.drafted_text import DraftedText
 from tests.runtime.drafting.echo_source import VOCAB_SIZE, EchoRequest, EchoSource, make_drafter, scored_root
@@ -172,3 +173,53 @@ def test_logits_that_are_no_numbers_leave_drafts_sound(value: float) -> None:
         tree = text.draft(8, 4)
         tree.check(3, VOCAB_SIZE, 8)
         assert np.isfinite(tree.values).all()
+
+
+class PlainSource(DraftSource):
+    """Proposes nothing, and leaves the rest as the seam has it. is_faulty: then its requests fail to end."""
+
+    name = "plain"
+
+    def __init__(self, is_faulty: bool = False) -> None:
+        self.is_faulty = is_faulty
+
+    def begin(self, context: RequestContext) -> RequestDrafter:
+        class Request(RequestDrafter):
+            def finish(request) -> None:  # noqa: N805 (the source is meant by self)
+                if self.is_faulty:
+                    raise ZeroDivisionError("ended")
+
+        return Request(context)
+
+    def propose(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | None]:
+        return [None] * len(draft_requests)
+
+
+def test_a_source_that_learns_nothing_is_saved_and_taken_up_beside_others() -> None:
+    drafter = RetrievalDrafter(DraftConfig(), [PlainSource(), EchoSource()]).wait()
+    state = drafter.state()
+    assert not [name for name in state if "plain" in name]
+    drafter.restore(state, VOCAB_SIZE)
+    assert all(isinstance(tree, DraftTree) for tree in draft_all(drafter, begin_three(drafter)))
+
+
+def test_a_source_that_fails_when_an_answer_ends_is_told_and_costs_no_answer() -> None:
+    drafter = RetrievalDrafter(DraftConfig(), [PlainSource(is_faulty=True)]).wait()
+    text, *_ = begin_three(drafter)
+    with pytest.warns(UserWarning, match=r"plain.*ended"):
+        text.request.finish()
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        DraftTree.root(8),
+        DraftTree([9, 5], [0, 0], ["", ""]),
+        DraftTree([9], [-1], [""], [0.5]),
+        DraftTree([9, 5], [-1], ["", ""]),
+        DraftTree([], [], []),
+    ],
+)
+def test_a_proposal_that_does_not_begin_with_the_last_token_is_refused(tree: DraftTree) -> None:
+    with pytest.raises(DraftError, match="Source 'plain' proposed"):
+        check_proposal(tree, 9, "plain")
