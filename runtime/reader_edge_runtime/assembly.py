@@ -59,6 +59,8 @@ def assemble(
         return package, tokenizer, make_decoder(target, NoDrafter(), config, report=report), report
     fingerprint, vocab_size = tokenizer.fingerprint(), package.manifest.vocab_size
     opened = open_datastores(sources.datastores, fingerprint, vocab_size) if sources.datastores else []
+    if drafter is not None:  # which draws on none of these
+        sources = replace(sources, has_speculator=False)
     further = open_sources(sources, package, tokenizer, target, config)
     costs = [load_or_measure(target, config.threads, 1, on_progress=on_calibration)] if config.is_calibrated else []
     further = [each for each in further if not isinstance(each, SpeculatorSource) or _can_pay(each, costs)]

@@ -4,6 +4,8 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import onnx_ir as ir
@@ -15,19 +17,24 @@ from reader_edge.bench.frontier.pass_curve import PassCurve
 from reader_edge.bench.frontier.speculated import SpeculatedReplay
 from reader_edge.bench.recording import RecordedRequest, RecordedTurn, Successors
 from reader_edge_export import ExportOptions, export_model
+from reader_edge_export.heads.state_recorder import StateRecorder
 from reader_edge_runtime import DraftSources, Engine, EngineConfig, GenerationConfig, SamplingConfig
+from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.decoding import session
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.speculator.speculator import TreeStep
+from reader_edge_runtime.drafting.sources.speculator.speculator_slots import SpeculatorSlots
 from reader_edge_runtime.drafting.sources.speculator.speculator_source import SpeculatorSource
 from reader_edge_runtime.errors import ConfigError, SessionError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_speculator import HostSpeculator
+from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.execution.onnxruntime.host.paged_memory import HAS_PAGES
 from reader_edge_runtime.package.manifest import file_entry
 from reader_edge_runtime.package.manifest_file import write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.target import ForwardResult, Pass
 from tests.export.speculators.speculator_folders import add_mtp, write_eagle3
 from tests.tiny_models import build_tiny_model
 
@@ -175,6 +182,46 @@ def test_a_sessions_limit_leaves_room_for_the_speculators_rows(
     monkeypatch.setattr(session, "MAX_BYTES", num_others - 1)
     with pytest.raises(SessionError, match="is not a file of a session"):
         engine.load_session(tmp_path / "session")
+
+
+@pytest.mark.parametrize("pays", [False, True])
+def test_a_speculator_that_cannot_pay_costs_nothing_once_it_was_timed(
+    pays: bool, speculating: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: WeakSet[HostSpeculator | SpeculatorSlots] = WeakSet()
+    asks_for_states: list[bool] = []
+    forward, open_speculator, make_slots = HostTarget.forward, HostSpeculator.__init__, SpeculatorSlots.__init__
+
+    def noted_open(speculator: HostSpeculator, *given: Any) -> None:
+        open_speculator(speculator, *given)
+        opened.add(speculator)
+
+    def noted_slots(slots: SpeculatorSlots, *given: Any) -> None:
+        make_slots(slots, *given)
+        opened.add(slots)
+
+    def noted_pass(target: HostTarget, cache: Cache, wanted: Pass) -> ForwardResult:
+        asks_for_states.append(wanted.wants_layer_states)
+        return forward(target, cache, wanted)
+
+    monkeypatch.setattr(HostSpeculator, "__init__", noted_open)
+    monkeypatch.setattr(SpeculatorSlots, "__init__", noted_slots)
+    monkeypatch.setattr(HostTarget, "forward", noted_pass)
+    monkeypatch.setattr(SpeculatorSource, "can_pay", lambda source, pass_s: pays)
+    engine = Engine.load(speculating("eagle3", "int8"))
+    assert len(opened) == 2 * pays
+    engine.generate(PROMPTS[0], GenerationConfig(max_tokens=12))
+    assert any(asks_for_states) == pays
+    assert engine.decoder.drafter.wants_layer_states == pays  # without, no step is learned from that drafted nothing
+    assert len(opened) == 2 * pays
+
+
+def test_a_drafter_of_the_callers_own_opens_no_speculator(
+    speculating: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HostSpeculator, "open", None)
+    engine = Engine.load(speculating("eagle3", "int8"), EngineConfig(is_calibrated=False), drafter=StateRecorder())
+    assert engine.generate(PROMPTS[0], GenerationConfig(max_tokens=3)).token_ids
 
 
 def test_speculators_can_be_left_out(speculating: Callable[[str, str], Path]) -> None:

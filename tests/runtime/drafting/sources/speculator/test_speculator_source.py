@@ -342,3 +342,10 @@ def test_rows_that_no_session_holds_change_nothing(spoilt: dict[str, np.ndarray]
     with pytest.raises(DraftError, match="start over"):
         source.restore(state)
     assert source.slots.slots[0].token_ids == [1, 2, 3, 4]
+
+
+def test_it_can_pay_where_a_quarter_of_a_token_makes_up_for_asking() -> None:
+    source = source_of(speculator_of())
+    source.gain.seconds = 1e-3
+    assert source.can_pay(8.01e-3)
+    assert not source.can_pay(7.99e-3)
