@@ -8,6 +8,7 @@ from rich.table import Table
 from reader_edge.bench.frontier.draft_stores import UNITS
 from reader_edge.bench.frontier.frontier import Frontier, Reach
 from reader_edge.bench.frontier.head import ACCURACIES
+from reader_edge.bench.frontier.lossy_line import LossyLine
 from reader_edge.bench.frontier.next_gain import next_gain_sentence, next_gains
 from reader_edge.bench.plot import new_figure, save_plot
 from reader_edge.terminal.console import figures_table, print_report
@@ -23,9 +24,10 @@ _WAYS = ("ours", "best", "oracle")
 _SPECULATED = "with the speculator"  # each answer drafted afresh
 
 
-def frontier_fields(frontier: Frontier) -> dict[str, object]:
-    """All figures, ready for JSON."""
+def frontier_fields(frontier: Frontier, lossy: LossyLine | None = None) -> dict[str, object]:
+    """All figures, ready for JSON. lossy: where lossy ways lie beside the line of quality against rejections."""
     return {
+        **({} if lossy is None else {"lossy": lossy.fields()}),
         "note": NOTE,
         "past": frontier.curve.past,
         "plain_tokens_per_s": frontier.plain_tokens_per_s,
@@ -80,9 +82,10 @@ def _reach_fields(reach: Reach) -> dict[str, object]:
     }
 
 
-def print_frontier(frontier: Frontier) -> None:
+def print_frontier(frontier: Frontier, lossy: LossyLine | None = None) -> None:
     """Print the frontier as tables, and where the next gain lies, on standard output."""
     tables = [_nodes_table(frontier), _tasks_table(frontier), _stores_table(frontier), _heads_table(frontier)]
+    tables += [] if lossy is None else [lossy.table()]
     print_report(*(table for table in tables if table.rows), NOTE, next_gain_sentence(frontier))
 
 
@@ -152,10 +155,13 @@ def _heads_table(frontier: Frontier) -> Table:
     return table
 
 
-def draw_frontier(frontier: Frontier, path: Path) -> None:
-    """Draw tokens a second over nodes and over draft memory, and with a head of each cost."""
-    figure = new_figure(15, 4.5)
-    nodes, stores, heads = figure.subplots(1, 3)
+def draw_frontier(frontier: Frontier, path: Path, lossy: LossyLine | None = None) -> None:
+    """Draw tokens a second over nodes and over draft memory, with a head of each cost, and what lossy ways come to."""
+    num_parts = 3 if lossy is None else 4
+    figure = new_figure(5 * num_parts, 4.5)
+    nodes, stores, heads, *others = figure.subplots(1, num_parts)
+    if lossy is not None:
+        lossy.draw(others[0])
     _draw_nodes(frontier, nodes)
     _draw_stores(frontier, stores)
     _draw_heads(frontier, heads)

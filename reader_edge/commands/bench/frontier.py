@@ -58,6 +58,13 @@ def _shares(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple
     help="Also with the package's trained speculator, whose passes are made here; each answer is drafted afresh.",
 )
 @click.option(
+    "--lossy",
+    "lossy_file",
+    type=options.FILE,
+    help="Also show these ways beside the line of quality against rejections; the file is what `lossy bench --json` "
+    "prints.",
+)
+@click.option(
     "-t",
     "--temperature",
     default=0.0,
@@ -77,6 +84,7 @@ def frontier(
     sources: tuple[str, ...],
     head_shares: tuple[float, ...],
     is_speculated: bool,
+    lossy_file: Path | None,
     temperature: float,
     config: "reader_edge.EngineConfig",
     plot: Path | None,
@@ -89,12 +97,14 @@ def frontier(
     """
     from reader_edge.bench.frontier.frontier_report import draw_frontier, frontier_fields, print_frontier
     from reader_edge.bench.frontier.judge import open_judge
+    from reader_edge.bench.frontier.lossy_line import LossyLine
     from reader_edge.bench.plot import check_plot
     from reader_edge.model_source import find_package
     from reader_edge.terminal.console import count_progress
     from reader_edge_runtime.assembly import open_package
 
     check_plot(plot)
+    lossy = None if lossy_file is None else LossyLine.read(lossy_file)
     plan = ReplayPlan((file,), None, sources, "shipped")
     package = open_package(find_package(model))
     with count_progress("Measuring passes") as on_progress:
@@ -102,8 +112,8 @@ def frontier(
     with count_progress("Replays") as on_progress:
         found = judge.frontier(nodes, head_shares, on_progress)
     if as_json:
-        click.echo(json.dumps(frontier_fields(found)))
+        click.echo(json.dumps(frontier_fields(found, lossy)))
     else:
-        print_frontier(found)
+        print_frontier(found, lossy)
     if plot is not None:
-        draw_frontier(found, plot)
+        draw_frontier(found, plot, lossy)

@@ -161,3 +161,19 @@ def test_a_package_without_a_speculator_has_no_curve_of_it(recording: Path, demo
     result = run(recording, demo_folder, cost, "--nodes", "1", "--sources", "context", "--speculator")
     assert result.exit_code == 1
     assert "has no speculator" in result.output
+
+
+def test_lossy_ways_are_told_and_drawn_beside_the_line(
+    recording: Path, demo_folder: Path, cost: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib", reason="plots are an extra")
+    exact = {"way": "exact", "tasks": 5, "right": 4, "tokens": 50, "decoded_tokens": 45, "steps": 20, "changed": 0}
+    file, plot = tmp_path / "lossy.json", tmp_path / "f.svg"
+    file.write_text(json.dumps({"ways": [exact, exact | {"way": "relaxed", "changed": 5}]}), encoding="utf-8")
+    assert "lossy" not in told(recording, demo_folder, cost)
+    options = ("--nodes", "1", "--sources", "context", "--lossy", str(file))
+    tables = run(recording, demo_folder, cost, *options, "--plot", str(plot))
+    assert "line of quality against rejections" in tables.output
+    assert plot.stat().st_size > 0
+    fields = json.loads(run(recording, demo_folder, cost, *options, "--json").output)["lossy"]
+    assert [each["changed"] for each in fields] == [0.0, 0.1]

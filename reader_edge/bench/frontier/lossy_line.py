@@ -1,0 +1,110 @@
+"""The line of quality against rejections, and where the ways of a lossy bench lie.
+
+What a rule saves in rejections it pays in total variation, at best one for one ("A Theoretical Perspective for
+Speculative Decoding Algorithm", NeurIPS 2024, arXiv 2411.00841). A greedy target is certain of its choice, so that each
+token that is not its choice costs one. The line holds for a text as it is: a way below it says what is easier to draft.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from reader_edge.terminal.console import figures_table
+from reader_edge_runtime.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_MOST_BYTES = 1 << 22
+_COUNTS = ("tasks", "right", "tokens", "decoded_tokens", "steps", "changed")
+
+
+@dataclass(frozen=True, slots=True)
+class LossyPoint:
+    """A way to answer.
+
+    rejected: passes a token, each of which ends with one that was not drafted. changed: share of tokens that are not
+    the target's choice. right: share of answers that are.
+    """
+
+    way: str
+    rejected: float
+    changed: float
+    right: float
+
+
+@dataclass(frozen=True, slots=True)
+class LossyLine:
+    """points: the exact way first, where the line begins."""
+
+    points: tuple[LossyPoint, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> "LossyLine":
+        """What `lossy bench --json` printed. Raises ConfigError for anything else."""
+        try:
+            text = path.read_bytes()[: _MOST_BYTES + 1].decode()
+            if len(text) > _MOST_BYTES:
+                raise ValueError("too long")
+            points = tuple(map(_point, json.loads(text)["ways"]))
+            if not points or points[0].changed:
+                raise ValueError("its first way is not exact")
+        except OSError as error:
+            raise ConfigError(f"'{path}' cannot be read: {error.strerror or error}.") from error
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ConfigError(f"'{path}' is not what `lossy bench --json` prints: make it again.") from error
+        return cls(points)
+
+    def allowed(self, point: LossyPoint) -> float:
+        """What a way that rejects so little changes at least, were its text the exact one."""
+        return max(0.0, self.points[0].rejected - point.rejected)
+
+    def fields(self) -> list[dict[str, object]]:
+        """Ready for JSON."""
+        return [
+            {
+                "way": each.way,
+                "rejected": each.rejected,
+                "changed": each.changed,
+                "line": self.allowed(each),
+                "right": each.right,
+            }
+            for each in self.points
+        ]
+
+    def table(self) -> Table:
+        """The ways beside the line."""
+        title = "Lossy ways beside the line of quality against rejections (below it: texts that are easier to draft)"
+        table = figures_table(title, "way", "rejected %", "changed %", "on the line %", "right %")
+        for each in self.points:
+            figures = (each.rejected, each.changed, self.allowed(each), each.right)
+            table.add_row(each.way, *(f"{100 * figure:.2f}" for figure in figures))
+        return table
+
+    def draw(self, axes: "Axes") -> None:
+        """The line, and each way with its share of right answers."""
+        least = min(each.rejected for each in self.points)
+        ends = (self.points[0].rejected, least)
+        axes.plot(
+            [100 * end for end in ends], [100 * (ends[0] - end) for end in ends], "--", color="gray", label="line"
+        )
+        for each in self.points:
+            axes.plot(100 * each.rejected, 100 * each.changed, "o", label=f"{each.way}: {each.right:.0%} right")
+        axes.set_xlabel("rejections of a hundred tokens")
+        axes.set_ylabel("tokens of a hundred that are not the model's choice")
+        axes.set_title("quality against rejections")
+        axes.legend()
+
+
+def _point(way: dict[str, Any]) -> LossyPoint:
+    """Raises ValueError, KeyError or TypeError for what no bench could have counted."""
+    name, counts = way["way"], {each: way[each] for each in _COUNTS}
+    if not isinstance(name, str) or not all(type(count) is int and 0 <= count < 1 << 53 for count in counts.values()):
+        raise ValueError("counts that are none")
+    if not counts["tasks"] or not counts["tokens"] or not counts["decoded_tokens"]:
+        raise ValueError("nothing was counted")
+    rejected, changed = counts["steps"] / counts["decoded_tokens"], counts["changed"] / counts["tokens"]
+    return LossyPoint(name, rejected, changed, counts["right"] / counts["tasks"])

@@ -1,0 +1,63 @@
+"""Where lossy ways lie beside the line of quality against rejections."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from reader_edge.bench.frontier.lossy_line import LossyLine
+from reader_edge.bench.plot import new_figure
+from reader_edge_runtime.errors import ConfigError
+
+EXACT = {"way": "exact", "tasks": 10, "right": 8, "tokens": 100, "decoded_tokens": 90, "steps": 45, "changed": 0}
+RELAXED = EXACT | {"way": "relaxed", "right": 7, "steps": 36, "changed": 10}
+
+
+def line_of(tmp_path: Path, text: str) -> LossyLine:
+    path = tmp_path / "lossy.json"
+    path.write_text(text, encoding="utf-8")
+    return LossyLine.read(path)
+
+
+def test_a_rejection_that_is_saved_is_a_token_that_is_changed(tmp_path: Path) -> None:
+    line = line_of(tmp_path, json.dumps({"ways": [EXACT, RELAXED, EXACT | {"steps": 60}]}))
+    exact, relaxed, slower = line.fields()
+    assert (exact["rejected"], exact["changed"], exact["line"], exact["right"]) == (0.5, 0.0, 0.0, 0.8)
+    assert (relaxed["rejected"], relaxed["changed"], relaxed["right"]) == (0.4, 0.1, 0.7)
+    assert relaxed["line"] == pytest.approx(0.1)
+    assert slower["line"] == 0.0
+    assert [list(column.cells)[1] for column in line.table().columns] == ["relaxed", "40.00", "10.00", "10.00", "70.00"]
+
+
+def test_the_line_and_its_ways_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="plots are an extra")
+    axes = new_figure(5, 4).subplots()
+    line_of(tmp_path, json.dumps({"ways": [EXACT, RELAXED]})).draw(axes)
+    assert [each.get_label() for each in axes.get_lines()] == ["line", "exact: 80% right", "relaxed: 70% right"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"ways": []}',
+        json.dumps({"ways": [RELAXED]}),
+        json.dumps({"ways": [EXACT | {"way": 3}]}),
+        json.dumps({"ways": [EXACT | {"steps": -1}]}),
+        json.dumps({"ways": [EXACT | {"steps": 1.5}]}),
+        json.dumps({"ways": [EXACT | {"tokens": 0}]}),
+        json.dumps({"ways": [{"way": "exact"}]}),
+        " " * ((1 << 22) + 1),
+        "[" * 100_000,
+    ],
+    ids=range(11),
+)
+def test_what_no_bench_printed_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"'.*lossy\.json' is not what `lossy bench --json` prints"):
+        line_of(tmp_path, text)
+
+
+def test_a_file_that_is_gone_is_told_of(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot be read: No such file"):
+        LossyLine.read(tmp_path / "none")
