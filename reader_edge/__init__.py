@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from reader_edge.remote.remote_engine import RemoteEngine
     from reader_edge_runtime import (
         AsyncEngine,
         Conversation,
@@ -37,6 +38,7 @@ __all__ = [
     "Grammar",
     "Message",
     "ReaderEdgeError",
+    "RemoteEngine",
     "SamplingConfig",
     "ServingConfig",
     "__version__",
@@ -48,6 +50,10 @@ if not TYPE_CHECKING:
         # At first use, so that the command line starts at once, and can say when ONNX Runtime is missing.
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name == "RemoteEngine":
+            from reader_edge.remote.remote_engine import RemoteEngine
+
+            return RemoteEngine
         import reader_edge_runtime
 
         return getattr(reader_edge_runtime, name)

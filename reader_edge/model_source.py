@@ -74,7 +74,8 @@ def draft_notice(engine: Engine, sources: DraftSources = NO_SOURCES) -> str:
             "Passes of several widths give other bits on this machine: only greedy answers without penalties, biases "
             "and grammars are drafted, and their near ties decided by single passes (--guard)."
         )
-    left_out = " What was named to draft from is not loaded." if sources != NO_SOURCES else ""
+    is_named = replace(sources, extra=()) != NO_SOURCES
+    left_out = " What was named to draft from is not loaded." if is_named else ""
     if not engine.decoder.config.is_drafted:
         return f"Answers are decoded plainly (--no-draft).{left_out}" if left_out else ""
     return (

@@ -42,6 +42,50 @@ class PromptInput:
             raise click.UsageError(f"Standard input is not UTF-8 text (byte {error.start}): convert it.") from None
 
 
+@dataclass(frozen=True, slots=True)
+class RemoteServer:
+    """Where the model is, if it is not here; how this device drafts for it, and by which key and tokenizer."""
+
+    server: str | None
+    drafts: str
+    api_key_file: Path | None
+    tokenizer: Path | None
+
+    def check(self, model: str | None, engine_config: "reader_edge.EngineConfig", has_more: bool) -> None:
+        """Raise UsageError for options that have no place beside these. has_more: whether there is a session or so."""
+        if self.server is None:
+            if self.api_key_file or self.tokenizer:
+                raise click.UsageError(
+                    "--api-key-file and --tokenizer are for a model behind --server: leave them out."
+                )
+            return
+        if model is not None:
+            raise click.UsageError(f"The model is the one of {self.server}: leave {model} out.")
+        if engine_config != reader_edge.EngineConfig(is_drafted=engine_config.is_drafted):
+            raise click.UsageError("With --server the model runs elsewhere: leave options about running it out.")
+        if has_more:
+            raise click.UsageError("--session, --compare and chats are for a model that is here: leave --server out.")
+
+    def answer(
+        self,
+        prompt_input: PromptInput,
+        text: str,
+        config: "reader_edge.GenerationConfig",
+        sources: "reader_edge.DraftSources",
+        shows_stats: bool,
+        as_json: bool,
+    ) -> None:
+        """Print the server's answer."""
+        from reader_edge.remote.remote_engine import RemoteEngine
+        from reader_edge.remote.remote_run import RemotePrompt, read_key, run_remotely
+
+        assert self.server is not None
+        asked = RemotePrompt(text, prompt_input.system, prompt_input.raw, prompt_input.template_args)
+        key = read_key(self.api_key_file)
+        with RemoteEngine(self.server, key, self.drafts, sources, self.tokenizer) as engine:
+            run_remotely(engine, asked, config, shows_stats, as_json)
+
+
 def _dash(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     """The second argument, which can be a dash alone: others run a model with a prompt there."""
     if value not in (None, "-"):
@@ -101,6 +145,16 @@ def _dash(context: click.Context, parameter: click.Parameter, value: str | None)
 @options.draft_model
 @options.no_speculator
 @options.template_args
+@click.option("--server", metavar="URL", help="Ask a model behind `reader-edge serve` at this address.")
+@click.option(
+    "--drafts",
+    type=click.Choice(["hints", "verify", "none"]),
+    default="hints",
+    show_default=True,
+    help="With --server: hint at what this device knows of the text, have drafts verified in lock-step, or neither.",
+)
+@click.option("--api-key-file", type=options.FILE, help="With --server: a file with the server's key.")
+@click.option("--tokenizer", type=options.FILE, help="With --server: the model's tokenizer.json, not to fetch it.")
 @click.option("--raw", is_flag=True, help="Continue the prompt as plain text, without the chat template.")
 @click.option("--stats", is_flag=True, help="Show speed and acceptance after the answer, on standard error.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the text.")
@@ -108,6 +162,7 @@ def _dash(context: click.Context, parameter: click.Parameter, value: str | None)
 # The engine's group comes first: --no-draft is its own, so that nothing is loaded to draft with.
 @options.grouped(
     prompt_input=PromptInput,
+    remote=RemoteServer,
     engine_config="EngineConfig",
     sources="DraftSources",
     sampling="SamplingConfig",
@@ -116,6 +171,7 @@ def _dash(context: click.Context, parameter: click.Parameter, value: str | None)
 def run(
     model: str | None,
     prompt_input: PromptInput,
+    remote: RemoteServer,
     config: "reader_edge.GenerationConfig",
     engine_config: "reader_edge.EngineConfig",
     sources: "reader_edge.DraftSources",
@@ -133,9 +189,16 @@ def run(
     if model == "-":
         model, prompt_input = None, replace(prompt_input, dash="-")
     _check_together(engine_config, sources, session_file, compare)
+    remote.check(model, engine_config, compare or session_file is not None)
     text = prompt_input.read()
     if text is None and (as_json or compare):
         raise click.UsageError("--json and --compare need a prompt: give one with -p.")
+    if remote.server is not None:
+        if text is None:
+            raise click.UsageError("--server needs a prompt: give one with -p.")
+        config = replace(config, is_drafted=engine_config.is_drafted)
+        remote.answer(prompt_input, text, config, sources, stats, as_json)
+        return
 
     from reader_edge.bench.decode.comparison_report import print_compared
     from reader_edge.chat.answer import accept_any_text, build_prompt, print_json, print_text, with_template_args

@@ -1,6 +1,6 @@
 """`reader-edge serve`: a model behind OpenAI's HTTP interface."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -107,13 +107,14 @@ def serve(
     from reader_edge.server.http.listening import listen, open_socket
     from reader_edge.server.settings import MAX_CHOICES, ServerSettings
     from reader_edge_runtime import AsyncEngine
+    from reader_edge_runtime.drafting.sources.device_source import DeviceSource
 
     name = name or model_name(model)
     max_choices = min(MAX_CHOICES, engine_config.max_batch + serving.max_waiting)  # more could never be taken in
     settings = ServerSettings(name, place.keys(), limits.max_tokens, max_choices, max_answer_s=limits.max_answer_s)
     with open_socket(place.host, place.port) as socket:
         click.echo(f"Loading '{name}'.", err=True)
-        loaded = load_engine(model, engine_config, sources)
+        loaded = load_engine(model, engine_config, replace(sources, extra=(*sources.extra, DeviceSource())))
         engine = AsyncEngine(loaded, serving)
         port = socket.getsockname()[1]
         host = f"[{place.host.strip('[]')}]" if ":" in place.host else place.host

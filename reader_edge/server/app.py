@@ -8,10 +8,12 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
 
 from reader_edge.server.api_error import error_response
 from reader_edge.server.discovery import discovery_routes
+from reader_edge.server.draft.draft_endpoint import PATH as DRAFT_PATH
+from reader_edge.server.draft.draft_endpoint import DraftEndpoint
 from reader_edge.server.endpoints import make_endpoints
 from reader_edge.server.http.guard import Guard
 from reader_edge.server.http.json_body import BodyBudget
@@ -27,6 +29,7 @@ def make_app(engine: AsyncEngine, settings: ServerSettings) -> Starlette:
     """The application that serves an engine, and closes it when it is shut down."""
     metrics = Metrics(engine)
     endpoints = make_endpoints(engine, settings, metrics)
+    drafts = DraftEndpoint(engine, settings, metrics)
     document = openapi_document(settings, engine.engine.package.manifest)
 
     async def tell_openapi(request: Request) -> Response:
@@ -43,12 +46,14 @@ def make_app(engine: AsyncEngine, settings: ServerSettings) -> Starlette:
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None, None]:
         yield
+        drafts.answers.close()
         await engine.close(cancels=True)
 
     routes = [
         *(Route(path, endpoint.__call__, methods=["POST"]) for path, endpoint in endpoints.items()),
         *OllamaModels(engine.engine, settings).routes,
         *discovery_routes(settings, engine.engine.package.manifest),
+        WebSocketRoute(DRAFT_PATH, drafts.__call__),
         Route("/openapi.json", tell_openapi),
         Route("/health", tell_health),
         Route("/", Page(engine.engine.tokenizer.has_chat_template).tell),
@@ -60,5 +65,6 @@ def make_app(engine: AsyncEngine, settings: ServerSettings) -> Starlette:
         exception_handlers={HTTPException: error_response, Exception: error_response},
         lifespan=lifespan,
     )
+    app.state.draft_answers = drafts.answers
     app.router.redirect_slashes = False  # to where the client's Host header says
     return app

@@ -16,7 +16,8 @@ class ServerSettings:
     api_keys: any of them is asked for; none are where the server listens on this machine alone.
     max_tokens: of an answer, and what one may have that asks for no number. max_choices: answers to one request.
     max_body_bytes, max_body_s: of a request's body, and how long it may take to come. max_bodies_bytes: of those of all
-    requests that are not answered yet. max_answer_s: waiting included.
+    requests that are not answered yet. max_answer_s: waiting included. max_away_s: that an answer waits for a device
+    whose connection was lost.
     """
 
     model_name: str
@@ -27,6 +28,7 @@ class ServerSettings:
     max_body_s: float = 30.0
     max_bodies_bytes: int = 64 << 20
     max_answer_s: float = 600.0
+    max_away_s: float = 60.0
 
     def is_served(self, name: str) -> bool:
         """Whether a client means the model by this name: with its tag or without, and `:latest` behind either.

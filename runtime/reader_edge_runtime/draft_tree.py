@@ -116,6 +116,18 @@ class DraftTree:
             [self.values[node] for node in kept],
         )
 
+    def below(self, node: int, num_nodes: int) -> "DraftTree":
+        """The tree whose root is `node`, of its most valuable nodes; values are as seen from there."""
+        numbers, whole = {node: 0}, self.values[node] or 1.0
+        tree = DraftTree.root(self.token_ids[node])
+        for other in range(node + 1, len(self.parents)):
+            parent = numbers.get(self.parents[other], -1)
+            if parent >= 0:
+                numbers[other] = tree.add(
+                    self.token_ids[other], parent, self.sources[other], self.values[other] / whole
+                )
+        return tree.pruned(num_nodes)
+
     def child(self, node: int, token_id: int) -> int:
         """The child of `node` that bears `token_id`, or -1."""
         for other in range(node + 1, len(self.parents)):

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import cached_property
 from numbers import Integral
 from typing import TYPE_CHECKING, cast
@@ -17,6 +18,7 @@ from reader_edge_runtime.decoding.draft_permission import DraftPermission
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.session import load_session, save_session
 from reader_edge_runtime.decoding.shared_decoder import SharedDecoder
+from reader_edge_runtime.drafting.device_drafts import DeviceDrafts
 from reader_edge_runtime.drafting.draft_sources import DraftSources
 from reader_edge_runtime.drafting.drafter import NO_GUESSES, Drafter
 from reader_edge_runtime.errors import ConfigError, PromptError
@@ -157,9 +159,12 @@ class Engine:
         """
         return self._chunks(self.answer(prompt, config))
 
-    def answer(self, prompt: Encodable, config: GenerationConfig | None = None) -> Answer:
+    def answer(
+        self, prompt: Encodable, config: GenerationConfig | None = None, device: DeviceDrafts | None = None
+    ) -> Answer:
         """An answer that is not started yet, for callers that drive the decoder themselves.
 
+        device: what a device in front of a server drafts for it.
         Raises PromptError, ConfigError, or InstallationError for a grammar without the library that follows it.
         """
         config = given_config(config, GenerationConfig, "config")
@@ -172,6 +177,8 @@ class Engine:
         guesses = NO_GUESSES
         if self.draft_permission.is_on:
             guesses = guessed_answer(prompt, token_ids, config, self.tokenizer, manifest.max_context)
+        if device is not None:
+            guesses = replace(guesses, device=device)
         reading = Reading.of(prompt, token_ids, config, self.tokenizer)
         constraint = self._constraint(config, token_ids, reading)
         try:

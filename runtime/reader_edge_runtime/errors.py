@@ -97,6 +97,10 @@ class ProofError(ReaderEdgeError):
     """A proof that shows nothing."""
 
 
+class RemoteError(ReaderEdgeError):
+    """A server that answers from afar cannot be reached, refuses, or says what cannot be understood."""
+
+
 class SessionError(ReaderEdgeError):
     """A session cannot be saved or loaded, or belongs to another package."""
 

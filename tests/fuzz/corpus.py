@@ -126,6 +126,16 @@ CORPUS: dict[str, dict[str, bytes]] = {
     "head": {"nothing": b"", "another file": b"PRECIOUS" * 99},
     "history": {"nothing": b"", "another file": b"PRECIOUS" * 9},
     "datastore": {"nothing": b"", "another file": b"PRECIOUS" * 99},
+    "frame": {
+        "nothing": b"",
+        "endless tokens": b"RD\x01\x44\x00\xff\xff\xff\xff\x07",
+        "an endless number": b"RD\x01\x44" + b"\xff" * 999,
+        "settings of gigabytes": b"RD\x01\x03" + bytes(16) + b"\x01\xff\xff\xff\xff\x07{}",
+        "endless nesting": b"RD\x01\x45" + b'{"stats":' + b"[" * 100_000,
+        "counts of text": b'RD\x01\x45{"stats": {"steps_by_width": [["a", "b"]]}}',
+        "400 digits": b'RD\x01\x45{"stats": {"num_tokens": 1' + b"0" * 400 + b"}}",
+        "infinite seconds": b'RD\x01\x45{"stats": {"num_tokens": Infinity}}',
+    },
     "speculator's config": {
         "nothing": b"",
         "endless nesting": b"[" * 100_000,

@@ -32,6 +32,7 @@ from reader_edge_runtime.text.tokenizer import Tokenizer
 from tests.conftest import ROOT
 from tests.fake_hybrid import FakeHybridTarget, hybrid_manifest
 from tests.fake_target import FakeTarget, make_manifest
+from tests.fuzz.device_subjects import DEVICE_SUBJECTS
 from tests.fuzz.drafting_subjects import DRAFTING_SUBJECTS, arrays_file
 from tests.fuzz.mutation import mutated, mutated_json
 from tests.fuzz.speculator_subjects import SPECULATOR_SUBJECTS
@@ -195,6 +196,7 @@ SUBJECTS = {
     "gguf": Subject(_gguf_samples, _spoil_gguf, _read_gguf),
     "session": Subject(_session_samples, _spoil_session, _load_session),
     "session of states": Subject(_hybrid_session_samples, _spoil_session, _load_hybrid_session),
+    **DEVICE_SUBJECTS,
     **DRAFTING_SUBJECTS,
     **SPECULATOR_SUBJECTS,
 }

@@ -27,14 +27,16 @@ class Guard:
         self._digests = [hashlib.sha256(key).digest() for key in api_keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in _OPEN_PATHS:
-            refusal = self._refusal(Headers(scope=scope))
+        if scope["type"] == "websocket" or (scope["type"] == "http" and scope["path"] not in _OPEN_PATHS):
+            refusal = self._refusal(Headers(scope=scope), is_socket=scope["type"] == "websocket")
             if refusal is not None:
                 await refusal.response(is_of_ollama(scope["path"]))(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    def _refusal(self, headers: Headers) -> ApiError | None:
+    def _refusal(self, headers: Headers, is_socket: bool) -> ApiError | None:
+        if is_socket and "origin" in headers:  # of another site's page maybe, which may ask any address for sockets
+            return ApiError(403, "Pages get no drafting sockets here: connect with reader-edge.")
         if sum(len(name) + len(value) for name, value in headers.raw) > MAX_HEADER_BYTES:
             return ApiError(431, f"The headers have more than the {MAX_HEADER_BYTES} bytes that they may: send fewer.")
         if not self._digests:

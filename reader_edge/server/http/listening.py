@@ -5,6 +5,7 @@ import errno
 import os
 import socket
 import time
+from importlib.util import find_spec
 from types import FrameType
 
 import h11
@@ -12,6 +13,8 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from reader_edge.remote.frames import MAX_BYTES as MAX_FRAME_BYTES
+from reader_edge.server.draft.draft_endpoint import PATH as DRAFT_PATH
 from reader_edge.server.http.guard import MAX_HEADER_BYTES
 from reader_edge_runtime import AsyncEngine
 from reader_edge_runtime.errors import ConfigError
@@ -86,7 +89,15 @@ class Connection(H11Protocol):
         self._stop_timer()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Nothing is missing that could be installed: there are no WebSockets here."""
+        """On most paths nothing is missing that could be installed: there are no WebSockets there."""
+
+    def _should_upgrade_to_ws(self) -> bool:
+        """WebSockets are for drafts of devices alone: on other paths the wish for one is passed over."""
+        return super()._should_upgrade_to_ws() and self.scope["path"] == DRAFT_PATH
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        self._stop_timer()
+        super().handle_websocket_upgrade(event)
 
     def _watch(self) -> None:
         """Have the timer run while a request is coming."""
@@ -112,7 +123,9 @@ class Server(uvicorn.Server):
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            ws="none",
+            ws="websockets-sansio" if find_spec("websockets") else "none",
+            ws_max_size=MAX_FRAME_BYTES,
+            ws_per_message_deflate=False,  # a few bytes at a time
             h11_max_incomplete_event_size=MAX_HEADER_BYTES,  # of those that come piece by piece
             http=Connection,
             backlog=min(_BACKLOG, most),

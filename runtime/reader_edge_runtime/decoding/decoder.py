@@ -60,6 +60,7 @@ class Decoder:
         self.kv_budget = KvBudget(self.cache, config.max_kv_bytes, config.max_batch, widest, max_context)
         self.scheduler = Scheduler(self.slots, self.kv_budget)
         self.running, self.waiting = self.scheduler.running, self.scheduler.waiting
+        self._stepping: list[Request] = []
         self._permission = permission
         self.prompt_pace = PromptPace()
         self.on_advance: Callable[[], object] | None = None
@@ -110,7 +111,10 @@ class Decoder:
     def _begin(self, request: Request) -> None:
         self.check(request)
         request.trust = self.planner.begin()
-        if request.config.is_drafted and self.permission.allows(request):
+        may_draft = request.config.is_drafted and self.permission.allows(request)
+        if request.device is not None and not may_draft:
+            request.device.forbid()
+        if may_draft and not request.is_lockstep:
             request.begin_drafting(self.drafter)
 
     def check(self, request: Request) -> None:
@@ -125,14 +129,14 @@ class Decoder:
         what owns a slot, whose tokens and cache rows might not match any more.
         """
         self.scheduler.drop_torn()
-        advanced = list(self.running)
+        self._stepping = advanced = self.scheduler.arrange()
         try:
-            if self.running:
+            if self._stepping:
                 self.recorder.start()
                 self._advance()
                 if self.on_advance is not None:
                     self.on_advance()
-            advanced += self._score_prompts()
+            advanced = advanced + self._score_prompts()
         except BaseException as error:
             for request in self.running if isinstance(error, Exception) else self.scheduler.owners:
                 if request.is_running:
@@ -155,8 +159,9 @@ class Decoder:
         """Give up on a request; the cache stays right for the others and for reuse."""
         if request.is_running:
             request.finish_reason = "cancelled"
-        if request in self.waiting:
-            self.waiting.remove(request)
+        for line in (self.waiting, self.scheduler.parked):
+            if request in line:
+                line.remove(request)
         self.scheduler.drop_torn()
         self._release_ended()
         request.close()  # also one that was never enqueued
@@ -187,15 +192,15 @@ class Decoder:
     def _plan(self) -> StepPlan:
         """Who drafts, what of each draft is verified, and how wide the pass is."""
         # A padded tree needs rows in every slot, so the fullest slot bounds all trees.
-        past = max(self.cache.lengths[: len(self.running)])
+        past = max(self.cache.lengths[: len(self._stepping)])
         room = self.target.manifest.max_context - past
-        max_nodes = self.permission.max_nodes(len(self.running))
-        room = room if max_nodes is None else min(room, max_nodes)
+        max_nodes = self.permission.max_nodes(len(self._stepping))
+        room = given_room = room if max_nodes is None else min(room, max_nodes)
         if not self.drafter.is_ready:
             room = 0
-            for request in self.running:
+            for request in self._stepping:
                 request.stats.num_unready_steps += request.drafter is not None
-        return self.planner.plan(self.running, past, room, self._draft)
+        return self.planner.plan(self._stepping, past, room, self._draft, given_room)
 
     def _draft(self, draft_requests: dict[int, DraftRequest]) -> dict[int, DraftTree]:
         """The drafts of running requests, by slot, without those that failed."""
@@ -203,7 +208,7 @@ class Decoder:
         for (slot, draft_request), draft in zip(
             draft_requests.items(), self.drafter.draft(list(draft_requests.values())), strict=True
         ):
-            request = self.running[slot]
+            request = self._stepping[slot]
             with request.catching_errors():
                 if isinstance(draft, Exception):
                     raise draft
@@ -215,17 +220,17 @@ class Decoder:
 
     @recorded
     def _forward(self, trees: list[DraftTree]) -> ForwardResult:
-        for request in self.running:
+        for request in self._stepping:
             with request.catching_errors():
                 request.prepare()
-        return self._scorer.score(0, trees, [range(len(tree)) for tree in trees], self.running, self._num_kept)
+        return self._scorer.score(0, trees, [range(len(tree)) for tree in trees], self._stepping, self._num_kept)
 
     @recorded
     def _verify(self, trees: list[DraftTree], result: ForwardResult) -> list[Verification | None]:
         """Walk every tree by the request's rule of acceptance; None for a request that failed."""
         verifications: list[Verification | None] = [None] * len(trees)
         for b, tree in enumerate(trees):
-            request = self.running[b]
+            request = self._stepping[b]
             with request.catching_errors():
                 if request.is_running:  # its draft did not fail
                     verifications[b] = self._walk(request, tree, result, b)
@@ -249,7 +254,7 @@ class Decoder:
                 undecided.append((slot, verification))
             self.cache.commit(slot, verification.path[:-1] if verification.is_undecided else verification.path)
         for slot, verification in undecided:
-            request = self.running[slot]
+            request = self._stepping[slot]
             with request.catching_errors():
                 token_id = self._redecide(slot, request)
                 verifications[slot] = Verification(verification.path, [*verification.token_ids, token_id])
@@ -264,7 +269,7 @@ class Decoder:
     @recorded
     def _learn(self, plan: StepPlan, verifications: list[Verification | None], result: ForwardResult) -> None:
         """Count what happened, and let the drafters learn, also from rejected nodes."""
-        for b, (request, tree, verification) in enumerate(zip(self.running, plan.trees, verifications, strict=True)):
+        for b, (request, tree, verification) in enumerate(zip(self._stepping, plan.trees, verifications, strict=True)):
             if verification is None:
                 continue
             request.count_tree(tree, verification.path)
@@ -278,9 +283,9 @@ class Decoder:
     def _settle(self, plan: StepPlan, verifications: list[Verification | None]) -> None:
         """Let the planner and the statistics know what the step took and gave; requests that ended leave."""
         times = self.recorder.end_step()
-        self.planner.settle(plan, self.running, times, verifications, self.drafter.asked_s if plan.drafts else 0.0)
+        self.planner.settle(plan, self._stepping, times, verifications, self.drafter.asked_s if plan.drafts else 0.0)
         self.prompt_pace.earn(verifications)
-        for request in self.running:
+        for request in self._stepping:
             request.stats.count_step(plan.width, times)
         self._release_ended()
 
@@ -297,10 +302,14 @@ class Decoder:
                     self.scheduler.admit(request)
                 num_scored += self._prefill.score_chunk(request, len(self.running), self.planner)
             request.stats.prefill_s += self.recorder.lap()
-            if request.num_output_tokens or not request.is_running:
+            if not request.is_running or (request.num_output_tokens and self._has_rows(request)):
                 self.scheduler.promote()
                 self._release_ended()
         return requests
+
+    def _has_rows(self, request: Request) -> bool:
+        """Whether all but the last token of the prefilling request have KV rows."""
+        return self.cache.lengths[len(self.running)] == len(request.token_ids) - 1
 
     def _release_ended(self) -> None:
         for request in self.scheduler.take_ended():

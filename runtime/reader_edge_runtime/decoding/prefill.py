@@ -22,25 +22,34 @@ class Prefill:
     def score_chunk(self, request: Request, slot: int, planner: Planner) -> int:
         """Write the KV rows of a prompt's next chunk, and return its tokens; the last one emits the first token.
 
+        Of an answer that goes on without the slot it had, prompt and answer are scored again, and nothing is emitted.
+
         planner: decides of which rows the drafter learns.
         """
         cache = self._scorer.cache
         length = cache.lengths[slot]
+        if length == request.prefill_end:
+            return 0
         is_read = request.is_reading_prompt
         tree = DraftTree.chain(request.token_ids[length : self._chunk_end(request, length)])
         rows = planner.prompt_rows(request, length, len(tree), self._num_wanted_rows())
-        is_last = length + len(tree) == request.num_prompt_tokens
+        is_again = request.num_output_tokens > 0
+        is_last = length + len(tree) == request.prefill_end
         scored = range(len(tree)) if is_read else rows
         num_kept = max(len(tree) - LOOSE_END, 0) if is_last else len(tree)
-        choosers = [request] if is_last or is_read else []
-        num_left = request.num_prompt_tokens - length - len(tree)
-        is_learned = request.drafter is not None and num_left < self._scorer.drafter.num_harvested_states
+        choosers = [request] if (is_last and not is_again) or is_read else []
+        num_left = request.prefill_end - length - len(tree)
+        is_learned = (
+            request.drafter is not None and not is_again and num_left < self._scorer.drafter.num_harvested_states
+        )
         result = self._scorer.score(slot, [tree], [scored], choosers, num_kept, is_learned)
         cache.commit(slot, range(len(tree)))
         self._slots.note_chunk(length, is_last)
         if is_read:
             request.read_prompt(result, length, len(tree))
             result = result.from_row(rows.start)
+        if is_again:
+            return len(tree)
         if is_last:
             self._scorer.take_choice(request, result, len(rows) - 1)
         if request.drafter is not None:
@@ -51,7 +60,7 @@ class Prefill:
     def _chunk_end(self, request: Request, length: int) -> int:
         size = self._chunk_tokens or self._scorer.target.prefill_chunk(length)
         size = min(size, _MOST_PROMPT_LOGITS) if request.is_reading_prompt else size
-        return self._slots.chunk_end(length, size, request.num_prompt_tokens)
+        return self._slots.chunk_end(length, size, request.prefill_end)
 
     def _num_wanted_rows(self) -> int:
         """Rows of a prompt's end that the drafter would learn from; the first token is chosen from the last."""

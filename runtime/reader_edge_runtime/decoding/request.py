@@ -37,6 +37,7 @@ class Request:
     finish_reason: None while it runs; "stop" after an end token, a stop string or a constraint's end, "length" at
         max_tokens, "context" at the model's limit, "cancelled" when the caller gave up, "error" when something of this
         request failed.
+    device: drafts of a device that asks from afar; None where there is none.
     error: what failed. priority: of waiting requests the lowest is next. is_closed: whether nothing more will be asked
         of its constraint.
     """
@@ -79,6 +80,7 @@ class Request:
         self.priority = 0
         self.drafter: RequestDrafter | None = None
         self._guesses = guesses
+        self.device = guesses.device
         self.has_drafted = self.is_closed = False
         self.finish_reason: FinishReason | None = None
         self.error: Exception | None = None
@@ -150,6 +152,30 @@ class Request:
         if self.config.wants_logprobs:
             self.logprobs.append(token_logprob(result.wanted_logits[b, row], token_id, self.config.num_top_logprobs))
         return self.emit(token_id)
+
+    @property
+    def is_lockstep(self) -> bool:
+        """Whether it steps with trees of its device alone."""
+        return self.device is not None and self.device.is_lockstep
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it waits, without a KV slot, for its device to come back."""
+        if self.device is None or not self.is_running or not self.num_output_tokens:
+            return False
+        return self.device.is_away(self.token_ids)
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether it waits for nothing of its device."""
+        if self.device is None or not self.is_running or not self.num_output_tokens:
+            return True
+        return not self.device.is_held and self.device.is_ready(self.token_ids)
+
+    @property
+    def prefill_end(self) -> int:
+        """Tokens that have KV rows when decoding begins, or goes on after a while without a slot."""
+        return len(self.token_ids) - 1 if self.num_output_tokens else self.num_prompt_tokens
 
     @property
     def reusable_token_ids(self) -> list[int]:

@@ -1,7 +1,8 @@
 """Who waits, whose prompt is being scored, and who decodes in which KV slot."""
 
-from bisect import insort
+from bisect import insort, insort_left
 from collections import deque
+from collections.abc import Callable
 
 from reader_edge_runtime.decoding.kv_budget import KvBudget
 from reader_edge_runtime.decoding.request import Request
@@ -12,13 +13,14 @@ class Scheduler:
     """running[i] owns slot i and decodes; prefilling, where there is one, owns the slot behind them.
 
     waiting: by priority, then first come, first served; one that does not fit yet is waited for.
-    running: the same list for good.
+    running: the same list for good. parked: requests without slots, whose devices are away.
     """
 
     def __init__(self, slots: Slots, kv_budget: KvBudget) -> None:
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.prefilling: Request | None = None
+        self.parked: list[Request] = []
         self._slots = slots
         self._kv_budget = kv_budget
 
@@ -37,6 +39,25 @@ class Scheduler:
         """Have a request wait behind those of its priority."""
         insort(self.waiting, request, key=lambda each: each.priority)
 
+    def arrange(self) -> list[Request]:
+        """Those that take part in the next step, brought to the first slots; the others wait for drafts of devices.
+
+        Who waits for a device that is away gives up its slot, and stands first in line when that is back.
+        """
+        for request in [each for each in self.parked if not each.is_held]:
+            self.parked.remove(request)
+            if request.is_running:
+                insort_left(self.waiting, request, key=lambda each: each.priority)
+        self.parked += self._take(lambda request: request.is_held)
+        first = 0
+        for slot, request in enumerate(self.running):
+            if request.can_go_on:
+                if slot != first:
+                    self._slots.exchange(first, slot)
+                    self.running[slot], self.running[first] = self.running[first], request
+                first += 1
+        return self.running[:first]
+
     def next_prompt(self) -> Request | None:
         """The request whose prompt is being scored, else the first in line if there is room for it."""
         if self.prefilling is not None or not self.waiting or self._slots.is_full:
@@ -54,7 +75,9 @@ class Scheduler:
         with self._slots.resizing():
             self._kv_budget.make_room([*self.running, request])
         self.prefilling = request
-        request.stats.num_reused_tokens = self._slots.acquire(known, running)
+        num_reused = self._slots.acquire(known, running)
+        if not request.num_output_tokens:
+            request.stats.num_reused_tokens = num_reused
 
     def promote(self) -> None:
         """Let the prefilling request decode."""
@@ -66,15 +89,19 @@ class Scheduler:
         """Take the slots from the requests that have ended, and return those."""
         if self.prefilling is not None and not self.prefilling.is_running:
             self.promote()
-        ended = []
+        return self._take(lambda request: not request.is_running)
+
+    def _take(self, leaves: Callable[[Request], bool]) -> list[Request]:
+        """Take the slots from those of the running requests that leave, and return these."""
+        taken = []
         for slot in reversed(range(len(self.running))):
             request = self.running[slot]
-            if not request.is_running:
+            if leaves(request):
                 self._slots.release(slot, request.token_ids, self.prefilling is not None)
                 self.running[slot] = self.running[-1]
                 self.running.pop()
-                ended.append(request)
-        return ended
+                taken.append(request)
+        return taken
 
     def drop_torn(self) -> None:
         """After an interrupt during a change of slots, trust none of them: their owners end."""

@@ -108,6 +108,12 @@ class Slots:
         if is_last or end == self._parting or end // _PLACE_EVERY > start // _PLACE_EVERY:
             self._cache.note_place(slot)
 
+    def exchange(self, slot: int, other: int) -> None:
+        """Let two running sequences change places."""
+        self.is_torn = True
+        self._cache.swap(slot, other)
+        self.is_torn = False
+
     def release(self, slot: int, token_ids: list[int], is_last_apart: bool = False) -> None:
         """Make a running slot idle; the last running slot takes its place.
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
+from reader_edge_runtime.drafting.device_drafts import DeviceDrafts
 from reader_edge_runtime.errors import ReaderEdgeError
 from reader_edge_runtime.text.calls.call_guide import CallGuide
 
@@ -18,14 +19,16 @@ class Guesses:
     """What is known of an answer.
 
     texts: of tokens, drafted from as if they came before the prompt. guide: follows the answer and tells what calls of
-    the tools that its conversation declares allow next; None without tools.
+    the tools that its conversation declares allow next; None without tools. device: drafts of a device in front of the
+    server; None where there is none.
     """
 
     texts: Sequence[Sequence[int]] = ()
     guide: CallGuide | None = None
+    device: DeviceDrafts | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.texts) or self.guide is not None
+        return bool(self.texts) or self.guide is not None or self.device is not None
 
 
 NO_GUESSES = Guesses()

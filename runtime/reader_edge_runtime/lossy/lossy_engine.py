@@ -11,6 +11,7 @@ from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConf
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.session import load_session, save_session
+from reader_edge_runtime.drafting.device_drafts import DeviceDrafts
 from reader_edge_runtime.drafting.draft_sources import DraftSources
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 from reader_edge_runtime.engine import Engine
@@ -83,7 +84,9 @@ class LossyEngine(Engine):
             drafted_from = asked.drafts_from(drafted_from, package, settings)
         return cls(*assemble(package, settings, limits, drafted_from, None, *callbacks), asked)
 
-    def answer(self, prompt: Encodable, config: GenerationConfig | None = None) -> Answer:
+    def answer(
+        self, prompt: Encodable, config: GenerationConfig | None = None, device: DeviceDrafts | None = None
+    ) -> Answer:
         """As of Engine, by a rule of its own. Raises ConfigError for what is sampled, or chosen by other logits."""
         config = given_config(config, GenerationConfig, "config")
         if config.sampling != SamplingConfig(seed=config.sampling.seed):
@@ -92,7 +95,7 @@ class LossyEngine(Engine):
                 "and biases out."
             )
         ends = {*self.package.manifest.eos_token_ids, *config.stop_token_ids}
-        return super().answer(prompt, replace(config, acceptance=self.strength.rule(ends, self._usual)))
+        return super().answer(prompt, replace(config, acceptance=self.strength.rule(ends, self._usual)), device)
 
     def save_session(self, path: str | os.PathLike[str], messages: Sequence[Message] = ()) -> None:
         """As of Engine, in a file that no exact engine takes. Raises SessionError or ConfigError."""

@@ -7,6 +7,7 @@ from types import TracebackType
 
 from reader_edge_runtime.answer import GenerationResult
 from reader_edge_runtime.config import GenerationConfig, ServingConfig
+from reader_edge_runtime.drafting.device_drafts import DeviceDrafts
 from reader_edge_runtime.engine import Engine
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.given_arguments import given_config
@@ -60,15 +61,22 @@ class AsyncEngine:
         """Requests that wait for a slot, or for the rest of their prompt to be scored."""
         return self._worker.num_waiting
 
-    def stream(self, prompt: Encodable, config: GenerationConfig | None = None, priority: int = 0) -> AnswerStream:
+    def stream(
+        self,
+        prompt: Encodable,
+        config: GenerationConfig | None = None,
+        priority: int = 0,
+        device: DeviceDrafts | None = None,
+    ) -> AnswerStream:
         """Answer one prompt piece by piece; see AnswerStream.
 
         priority: the waiting request with the lowest goes next, among equals the first that came. Raises ConfigError if
         it is not a whole number.
+        device: what a device in front of a server drafts for it, and whether the answer waits for that.
         """
         if not isinstance(priority, int) or isinstance(priority, bool):
             raise ConfigError(f"priority is {shown(priority)}, but must be a whole number.")
-        return AnswerStream(self._worker, partial(self._preparation.answer, prompt, config), priority)
+        return AnswerStream(self._worker, partial(self._preparation.answer, prompt, config, device), priority)
 
     async def generate(
         self, prompt: Encodable, config: GenerationConfig | None = None, priority: int = 0

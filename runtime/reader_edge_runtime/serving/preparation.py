@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from reader_edge_runtime.answer import Answer
 from reader_edge_runtime.config import GenerationConfig
 from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.drafting.device_drafts import DeviceDrafts
 from reader_edge_runtime.engine import Engine
 from reader_edge_runtime.errors import BusyError
 from reader_edge_runtime.text.conversation import Encodable
@@ -27,16 +28,18 @@ class Preparation:
         self._num_pending = 0
         self._held: weakref.WeakSet[Request] = weakref.WeakSet()
 
-    async def answer(self, prompt: Encodable, config: GenerationConfig | None) -> Answer:
+    async def answer(
+        self, prompt: Encodable, config: GenerationConfig | None, device: DeviceDrafts | None = None
+    ) -> Answer:
         """Raises what `Engine.answer` does, and BusyError for more grammars than may be."""
         if not isinstance(config, GenerationConfig) or config.grammar is None:
-            return await asyncio.to_thread(self._engine.answer, prompt, config)
+            return await asyncio.to_thread(self._engine.answer, prompt, config, device)
         with self._lock:
             num = self._num_pending + sum(not request.is_closed for request in self._held)
             if num >= self._max_grammars:
                 raise BusyError(f"{num} answers with grammars run or wait already: try again later.")
             self._num_pending += 1
-        future = self._threads.submit(self._engine.answer, prompt, config)
+        future = self._threads.submit(self._engine.answer, prompt, config, device)
         future.add_done_callback(self._end)
         try:
             return await asyncio.wrap_future(future)

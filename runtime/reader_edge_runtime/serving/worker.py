@@ -9,6 +9,8 @@ from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.engine import Engine
 from reader_edge_runtime.errors import BusyError, ClosedError
 
+_IDLE_S = 0.01  # between steps while all slots wait for devices, and others for slots
+
 # Told each chunk of an answer, in the worker's thread; what it raises gives the answer up.
 Deliver = Callable[[GenerationChunk], object]
 
@@ -22,7 +24,7 @@ class Worker:
         self._changed = threading.Condition()
         self._answers: dict[Answer, Deliver] = {}
         self._arrived: list[Answer] = []
-        self._is_closed = False
+        self._is_closed = self._is_stirred = self._is_idle = False
         self._thread = threading.Thread(target=self._run, name="reader-edge-decoder", daemon=True)
         with engine.working() as decoder:
             decoder.prompt_pace.budget = config.prompt_budget
@@ -51,11 +53,21 @@ class Worker:
                 raise BusyError(f"{len(self._answers)} requests run or wait already: try again later.")
             self._answers[answer] = deliver
             self._arrived.append(answer)
+            if answer.request.device is not None:
+                answer.request.device.on_change = self._stir
             self._changed.notify()
 
     def cancel(self, request: Request) -> None:
         """Give a request up before the next step."""
         self._engine.withdraw(request)
+        if request.device is not None:
+            self._stir()
+
+    def _stir(self) -> None:
+        """Have a step, even if all answers seemed to wait for their devices."""
+        with self._changed:
+            self._is_stirred = True
+            self._changed.notify()
 
     def close(self, cancels: bool, max_wait_s: float | None = None) -> None:
         """Take no more answers, wait until the others have ended, or cancel those, and end the thread.
@@ -66,6 +78,7 @@ class Worker:
             self._is_closed = True
             if cancels:
                 self._engine.withdraw(*[answer.request for answer in self._answers])
+            self._is_stirred = True
             self._changed.notify()
         if threading.current_thread() is not self._thread:  # where the garbage collector may run this
             self._thread.join(max_wait_s)
@@ -85,9 +98,17 @@ class Worker:
     def _wait(self) -> list[Answer] | None:
         """Answers that came since the last step, once there is something to do; None when all is done for good."""
         with self._changed:
-            self._changed.wait_for(lambda: self._answers or self._is_closed)
-            arrived, self._arrived = self._arrived, []
+            self._changed.wait_for(self._has_work)
+            if self._is_idle and not self._is_stirred and not self._arrived:
+                self._changed.wait(_IDLE_S)
+            arrived, self._arrived, self._is_stirred = self._arrived, [], False
             return arrived if self._answers else None
+
+    def _has_work(self) -> bool:
+        """Whether there is a step to take, or nothing will ever come."""
+        if not self._answers:
+            return self._is_closed
+        return self._is_stirred or any(answer.request.can_go_on for answer in self._answers)
 
     def _step(self, arrived: list[Answer]) -> None:
         with self._engine.working() as decoder:  # without those that were given up
@@ -95,7 +116,7 @@ class Worker:
                 with answer.request.catching_errors():
                     if answer.request.is_running:
                         decoder.enqueue(answer.request)
-            decoder.step()
+            self._is_idle = not decoder.step()
 
     def _hand_out_early(self) -> None:
         """So that no text waits for the prompts of others; nothing in steps that other threads take."""

@@ -92,8 +92,13 @@ class Planner:
         first = request.num_prompt_tokens - max(num_wanted if is_wanted else 1, 1) - length
         return range(min(max(first, 0), num_nodes - 1), num_nodes)
 
-    def plan(self, requests: Sequence[Request], past: int, room: int, draft: Draft) -> StepPlan:
-        """Plan a step. room: nodes that the context still holds. draft: makes the drafts that the limits allow."""
+    def plan(
+        self, requests: Sequence[Request], past: int, room: int, draft: Draft, given_room: int | None = None
+    ) -> StepPlan:
+        """Plan a step. room: nodes that the context still holds. draft: makes the drafts that the limits allow.
+
+        given_room: the same of trees that devices give, whose width is their affair, since a link is in it; None: room.
+        """
         most = 0 if self.is_plain_due else min(room, self.max_drafted, max(_MOST_ROWS // len(requests), 1))
         backing_off: list[int] = []
         draft_requests: dict[int, DraftRequest] = {}
@@ -109,16 +114,22 @@ class Planner:
                 self._spare_s = 0.0 if is_wasted_start else self._spare_s
                 token_s = self._step_s(len(requests), past) / len(requests) if self.times.is_measured else 0.0
                 draft_requests[b] = DraftRequest(request.drafter, most, request.num_remaining_tokens - 1, token_s)
-        trees = [DraftTree.root(request.token_ids[-1]) for request in requests]
+        most_given = room if given_room is None else given_room
+        most_given = min(most_given, self.times.max_width, max(_MOST_ROWS // len(requests), 1))
+        trees = [_first_tree(request, most_given) for request in requests]
         forced = {
             b: _forced_chain(request, most)
             for b, request in enumerate(requests)
-            if b not in draft_requests and most > 1 and request.forced and request.num_remaining_tokens > 1
+            if b not in draft_requests
+            and most > 1
+            and not request.is_lockstep
+            and request.forced
+            and request.num_remaining_tokens > 1
         }
         drafts = draft(draft_requests) if draft_requests else {}
         made = forced | drafts
         if not made:
-            return StepPlan(past, backing_off, trees, {}, {}, [], 0, 1)
+            return StepPlan(past, backing_off, trees, {}, {}, [], 0, max(map(len, trees)))
         widths, saved_s = self.choose(requests, [made.get(b) for b in range(len(requests))], past)
         for b, each in made.items():
             trees[b] = each.pruned(widths[b])
@@ -215,6 +226,13 @@ def _gains(request: Request, draft: DraftTree | None) -> list[float]:
     factor, forced = request.trust.factor, request.forced_trust.factor
     below = zip(draft.values[1:], draft.sources[1:], strict=True)
     return sorted((value * (forced if source == FORCED_SOURCE else factor) for value, source in below), reverse=True)
+
+
+def _first_tree(request: Request, most: int) -> DraftTree:
+    """The tree that a device has given, in lock-step with which the request steps; the pending token alone else."""
+    if request.device is not None and request.is_lockstep:
+        return request.device.take_tree(min(most, request.num_remaining_tokens))
+    return DraftTree.root(request.token_ids[-1])
 
 
 def _forced_chain(request: Request, max_nodes: int) -> DraftTree:

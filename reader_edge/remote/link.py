@@ -1,0 +1,184 @@
+"""A connection to a server: where it is, who may use it, and frames there and back."""
+
+import time
+from contextlib import ExitStack
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from reader_edge.remote import frames
+from reader_edge.remote.frames import FrameError, Reader
+from reader_edge_runtime.errors import BusyError, ConfigError, InstallationError, RemoteError
+from reader_edge_runtime.outside.user_input import shown
+
+_PATH = "/v1/draft"
+_SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
+_CONNECT_S = 10.0
+_BUSY = 429
+
+
+class LostError(RemoteError):
+    """The connection ended where it should not."""
+
+
+class Connection(Protocol):
+    """What a link needs of a WebSocket; `websockets.sync.client.ClientConnection` has it."""
+
+    def send(self, message: bytes) -> None:
+        """Raises OSError or EOFError where the connection is lost."""
+
+    def recv(self, timeout: float | None = None) -> str | bytes:
+        """The next message. Raises TimeoutError, and as `send`."""
+
+    def close(self) -> None:
+        """Say goodbye."""
+
+
+class Link:
+    """Sends and receives frames over a connection. round_trip_s: what the handshake took there and back.
+
+    Raises LostError where the connection is lost, RemoteError for a refusal of the server, BusyError among them.
+    """
+
+    def __init__(self, connection: Connection, url: str) -> None:
+        self._connection = connection
+        self._url = url
+        self.round_trip_s = 0.0
+
+    def greet(self, tokenizer_hash: bytes = b"") -> dict[str, object]:
+        """What the server says of its model. tokenizer_hash: of the tokenizer here; b"" where there is none yet."""
+        start = time.perf_counter()
+        self.send(frames.frame(frames.HELLO, tokenizer_hash))
+        facts = self.receive_kind(frames.WELCOME).facts()
+        self.round_trip_s = time.perf_counter() - start
+        return facts
+
+    def fetch(self, num_bytes: int) -> bytes:
+        """The server's tokenizer, which is said to have so many bytes."""
+        self.send(frames.frame(frames.FETCH))
+        data = bytearray()
+        while len(data) < num_bytes:
+            part = self.receive_kind(frames.PART).rest()
+            if not part:
+                raise FrameError("A part of a tokenizer is empty.")
+            data += part
+        return bytes(data)
+
+    def send(self, data: bytes) -> None:
+        try:
+            self._connection.send(data)
+        except (OSError, EOFError) as error:
+            raise self._lost() from error
+
+    def receive(self, timeout_s: float | None = None) -> tuple[int, Reader]:
+        """The next frame's kind, and what reads it. Raises TimeoutError where none comes in time."""
+        try:
+            data = self._connection.recv(timeout_s)
+        except TimeoutError:
+            raise
+        except (OSError, EOFError) as error:
+            raise self._lost() from error
+        kind, reader = frames.opened(data)
+        if kind == frames.REFUSAL:
+            raise _refusal(reader.facts())
+        return kind, reader
+
+    def receive_kind(self, kind: int) -> Reader:
+        """What reads the next frame, which must be of this kind and come in time."""
+        try:
+            found, reader = self.receive(_CONNECT_S)
+        except TimeoutError:
+            raise self._lost() from None
+        if found != kind:
+            raise FrameError(f"The server sent a frame of kind {found} where {kind} was due.")
+        return reader
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _lost(self) -> LostError:
+        return LostError(f"The connection to {self._url} is lost: is the server running, and the network there?")
+
+
+def connected(url: str, key: str | None) -> Link:
+    """A link to a server. Raises RemoteError where none can be had, ConfigError for what is no address of one."""
+    address = socket_address(url)
+    try:
+        from websockets.exceptions import InvalidHandshake, InvalidStatus, WebSocketException
+        from websockets.sync.client import connect
+    except ImportError:
+        raise InstallationError("This needs websockets, which is missing: pip install 'reader-edge[remote]'.") from None
+
+    class Socket:
+        """A connection whose errors are those that a link knows."""
+
+        def send(self, message: bytes) -> None:
+            try:
+                connection.send(message)
+            except WebSocketException as error:
+                raise EOFError from error
+
+        def recv(self, timeout: float | None = None) -> str | bytes:
+            try:
+                message: str | bytes = connection.recv(timeout)
+                return message
+            except WebSocketException as error:
+                raise EOFError from error
+
+        def close(self) -> None:
+            opened.close()
+
+    opened = ExitStack()
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    try:
+        connection = opened.enter_context(
+            connect(
+                address,
+                additional_headers=headers,
+                open_timeout=_CONNECT_S,
+                max_size=frames.MAX_BYTES,
+                compression=None,
+                proxy=None,
+            )
+        )
+    except InvalidStatus as error:
+        raise refused_status(url, error.response.status_code) from None
+    except InvalidHandshake as error:
+        raise RemoteError(f"{url} is no server of reader-edge: {error}.") from None
+    except (OSError, EOFError) as error:
+        raise LostError(
+            f"Nothing answers at {url} ({str(error) or 'no answer'}): is `reader-edge serve` running?"
+        ) from None
+    return Link(Socket(), url)
+
+
+def socket_address(url: str) -> str:
+    """Where a server takes drafts, of the address of the server. Raises ConfigError."""
+    try:
+        parts = urlsplit(url)
+        scheme, is_address = _SCHEMES.get(parts.scheme), bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        scheme, is_address = None, False
+    if scheme is None or not is_address:
+        raise ConfigError(f"{shown(url)} is no address of a server: give one such as http://localhost:8000.")
+    return f"{scheme}://{parts.netloc}{_PATH}"
+
+
+def refused_status(url: str, status: int) -> RemoteError:
+    if status == 401:
+        return RemoteError(f"{url} wants an API key: give the one of its --api-key-file.")
+    if status == 403:
+        return RemoteError(f"{url} lets nobody draft who names it so: address it as localhost, or with a key.")
+    return RemoteError(f"{url} takes no drafts (status {status}): it is no `reader-edge serve` of this release.")
+
+
+def _refusal(facts: dict[str, object]) -> RemoteError | BusyError:
+    message = str(facts.get("message", "The server refuses without saying why."))[:2000]
+    return BusyError(message) if facts.get("status") == _BUSY else RefusedError(message, facts.get("code"))
+
+
+class RefusedError(RemoteError):
+    """What a server refuses. code: for programs."""
+
+    def __init__(self, message: str, code: object) -> None:
+        super().__init__(message)
+        self.code = code

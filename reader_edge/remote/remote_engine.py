@@ -1,0 +1,179 @@
+"""An engine whose model is elsewhere: text in, text out, drafted for from what lies on this device."""
+
+import os
+import threading
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from numbers import Integral
+from pathlib import Path
+from types import TracebackType
+from typing import cast
+
+from reader_edge.remote.device_text import DeviceText, HintedText, VerifiedText
+from reader_edge.remote.frames import MODES
+from reader_edge.remote.link import Link, connected
+from reader_edge.remote.remote_answer import RemoteAnswer
+from reader_edge.remote.remote_model import RemoteModel, tokenizer_hash
+from reader_edge.remote.settings import conversation_facts, facts_of
+from reader_edge_runtime.answer import GenerationChunk, GenerationResult
+from reader_edge_runtime.config import DraftConfig, GenerationConfig
+from reader_edge_runtime.drafting.draft_sources import DraftSources
+from reader_edge_runtime.drafting.drafter import Drafter
+from reader_edge_runtime.drafting.no_drafter import NoDrafter
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
+from reader_edge_runtime.drafting.sources.datastore.datastore import open_datastores
+from reader_edge_runtime.drafting.sources.history_file import HistoryFile
+from reader_edge_runtime.errors import BusyError, ConfigError, PromptError, RemoteError
+from reader_edge_runtime.given_arguments import given_config
+from reader_edge_runtime.outside.config_checks import Range, number, require
+from reader_edge_runtime.outside.user_input import given_path, shown
+from reader_edge_runtime.text.conversation import Conversation, Encodable
+from reader_edge_runtime.text.tokenizer import Tokenizer
+
+_DRAFT = DraftConfig(max_nodes=256, max_depth=255)
+_AHEAD = Range(0, 4)
+_PATIENCE = Range(0, 3600)
+
+Connect = Callable[[str, str | None], Link]
+
+
+class RemoteEngine:
+    """Answers of a model behind `reader-edge serve`; the tokens are those that the server would give alone.
+
+        with RemoteEngine("http://localhost:8000") as engine:
+            print(engine.generate("# tar").text)
+
+    url: the server's address. key: one of its API keys, where it asks for one.
+    drafts: "hints" (the server decodes as ever, and takes what this device knows of the text if it comes in time),
+        "verify" (the server verifies this device's trees and drafts nothing itself) or "none".
+    sources: history and datastores on this device, to draft from besides the text.
+    tokenizer: the model's tokenizer.json; fetched from the server where it is left out.
+    num_ahead: with "verify", trees that are sent below guesses which have not come true yet, from 0 to 4.
+    patience_s: how long a lost connection is looked for again amid an answer. connect: makes links another way.
+    model: what the server says of its model.
+
+    One answer at a time. Raises RemoteError, ConfigError, TokenizerError, DatastoreError, HistoryError or
+    InstallationError.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        key: str | None = None,
+        drafts: str = "hints",
+        sources: DraftSources | None = None,
+        tokenizer: str | os.PathLike[str] | None = None,
+        num_ahead: int = 1,
+        patience_s: float = 30.0,
+        connect: Connect | None = None,
+    ) -> None:
+        require(isinstance(url, str), "url", url, "a text")
+        require(isinstance(drafts, str) and drafts in MODES, "drafts", drafts, f"one of {', '.join(MODES)}")
+        self._num_ahead = number("num_ahead", num_ahead, int, _AHEAD)
+        self._patience_s = number("patience_s", patience_s, float, _PATIENCE)
+        self._url, self._key, self._drafts = url, key, drafts
+        self._connect = connect or connected
+        drafted_from = given_config(sources, DraftSources, "sources")
+        if drafted_from.head or drafted_from.draft_model or drafted_from.extra:
+            raise ConfigError("A device drafts from its history and datastores: leave other sources out.")
+        self._lock = threading.Lock()
+        self._link: Link | None = None
+        local = None if tokenizer is None else Tokenizer.from_file(given_path(tokenizer, "tokenizer"))
+        self._hash = b"" if local is None else tokenizer_hash(local)
+        link = self._connect(url, key)
+        try:
+            self.model = RemoteModel.of(link.greet(self._hash))
+            self.tokenizer = local or self.model.fetched_tokenizer(link)
+            self._hash = tokenizer_hash(self.tokenizer)
+            self._drafter = self._made_drafter(drafted_from)
+        except BaseException:
+            link.close()
+            raise
+        self._link = link
+
+    def generate(self, prompt: Encodable, config: GenerationConfig | None = None) -> GenerationResult:
+        """Answer one prompt. Raises PromptError, ConfigError, BusyError or RemoteError."""
+        return GenerationResult.of_chunks(list(self.stream(prompt, config)))
+
+    def stream(
+        self, prompt: Encodable, config: GenerationConfig | None = None
+    ) -> Generator[GenerationChunk, None, None]:
+        """Answer one prompt piece by piece; closing the iterator early ends the request. Errors: see `generate`."""
+        given = given_config(config, GenerationConfig, "config")
+        asked, settings = _asked(prompt), facts_of(given)
+        token_ids: list[int] = []
+        if isinstance(asked, Conversation):
+            settings["conversation"] = conversation_facts(asked)
+        else:
+            token_ids = self.tokenizer.encode(asked) if isinstance(asked, str) else asked
+        mode = self._drafts if given.is_drafted else "none"
+        local = replace(given, grammar=None)
+        answer = RemoteAnswer(self.model, self.tokenizer, local, settings, MODES[mode], token_ids, self._text)
+        return self._chunks(answer)
+
+    def forget(self) -> None:
+        """Drop the drafting history of past answers on this device."""
+        self._drafter.forget()
+
+    def close(self) -> None:
+        """Say goodbye to the server."""
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+    def __enter__(self) -> "RemoteEngine":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _chunks(self, answer: RemoteAnswer) -> Generator[GenerationChunk, None, None]:
+        if not self._lock.acquire(blocking=False):
+            raise BusyError("This engine gives an answer already: wait for its end, or connect another one.")
+        try:
+            link = self._link or self._linked()
+            self._link = None  # until it is known to be sound again
+            self._link = yield from answer.chunks(link, self._linked, self._patience_s)
+        finally:
+            self._lock.release()
+
+    def _linked(self) -> Link:
+        """A new link to the same model. Raises RemoteError."""
+        link = self._connect(self._url, self._key)
+        try:
+            model = RemoteModel.of(link.greet(self._hash))
+            if (model.vocab_size, model.max_context) != (self.model.vocab_size, self.model.max_context):
+                raise RemoteError(f"{self._url} serves another model than before: connect a new engine.")
+        except BaseException:
+            link.close()
+            raise
+        return link
+
+    def _text(self, token_ids: list[int], mode: int, round_trip_s: float) -> DeviceText:
+        """What is drafted for an answer."""
+        if mode == MODES["hints"]:
+            return HintedText(self._drafter, token_ids)
+        return VerifiedText(self._drafter, token_ids, self.model.pass_s, round_trip_s, self._num_ahead)
+
+    def _made_drafter(self, sources: DraftSources) -> Drafter:
+        if self._drafts == "none":  # which loads nothing
+            return NoDrafter()
+        fingerprint, vocab_size = self.tokenizer.fingerprint(), self.model.vocab_size
+        opened = open_datastores(sources.datastores, fingerprint, vocab_size) if sources.datastores else []
+        file = None
+        if sources.history is not None:
+            file = HistoryFile(Path(sources.history), bytes.fromhex(fingerprint), _DRAFT.max_history_tokens, vocab_size)
+        return RetrievalDrafter(_DRAFT, (), opened, file).wait()
+
+
+def _asked(prompt: Encodable) -> str | list[int] | Conversation:
+    """A prompt as it is sent: a text, token ids, or a conversation. Raises PromptError."""
+    if isinstance(prompt, str | Conversation):
+        return prompt
+    if not isinstance(prompt, list | tuple) or not prompt:
+        raise PromptError(f"A prompt is a text or a list of messages, got {shown(prompt)}.")
+    if isinstance(prompt[0], Integral):
+        return cast(list[int], list(prompt))
+    return Conversation(prompt)

@@ -1,0 +1,127 @@
+"""What is asked of an answer and what is told of it, as facts of frames."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from reader_edge.remote.frames import FrameError
+from reader_edge_runtime.acceptance import EXACT
+from reader_edge_runtime.config import GenerationConfig, Grammar, SamplingConfig
+from reader_edge_runtime.errors import ConfigError, PromptError
+from reader_edge_runtime.outside.user_input import shown
+from reader_edge_runtime.stats import GenerationStats
+from reader_edge_runtime.text.conversation import Conversation, check_conversation
+
+_BEYOND = 2**63  # all counts and seconds
+
+Facts = dict[str, Any]
+
+_PLAIN = ("max_tokens", "stop", "stop_token_ids", "prediction", "ignores_eos", "is_drafted", "is_scored")
+_ABSENT = ("wants_logprobs", "wants_prompt_logprobs", "splits_thinking")  # they take more than tokens back
+_SAMPLING = tuple(field.name for field in fields(SamplingConfig) if field.name != "logit_bias")
+_GRAMMAR = tuple(field.name for field in fields(Grammar))
+_CONVERSATION = ("messages", "template_args", "continues_final_message")
+
+
+def facts_of(config: GenerationConfig) -> Facts:
+    """Raises ConfigError for what no server is asked from afar."""
+    for name in _ABSENT:
+        if getattr(config, name):
+            raise ConfigError(f"{name} is not given by a server from afar: leave it out.")
+    if config.acceptance is not EXACT:
+        raise ConfigError(f"The acceptance rule {config.acceptance.name!r} is not given by a server: leave it out.")
+    facts: Facts = {name: getattr(config, name) for name in _PLAIN}
+    facts["sampling"] = {name: getattr(config.sampling, name) for name in _SAMPLING}
+    facts["sampling"]["logit_bias"] = list(config.sampling.logit_bias.items())
+    if config.grammar is not None:
+        facts["grammar"] = {name: getattr(config.grammar, name) for name in _GRAMMAR}
+    return facts
+
+
+def config_of(facts: Mapping[str, Any]) -> GenerationConfig:
+    """The config that `facts_of` was given. Raises ConfigError for what it could not have given."""
+    plain = {name: value for name, value in facts.items() if name not in ("sampling", "grammar")}
+    _check_names(plain, _PLAIN)
+    sampling = _object(facts.get("sampling", {}), "sampling", (*_SAMPLING, "logit_bias"))
+    pairs = sampling.pop("logit_bias", [])
+    if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        raise ConfigError(f"logit_bias is {shown(pairs)}, but must be a list of pairs.")
+    try:
+        bias = dict(pairs)
+    except TypeError:
+        raise ConfigError(f"logit_bias is {shown(pairs)}, but must name token ids.") from None
+    grammar = None
+    if facts.get("grammar") is not None:
+        grammar = Grammar(**{"kind": "", "text": ""} | _object(facts["grammar"], "grammar", _GRAMMAR))
+    return GenerationConfig(**plain, sampling=SamplingConfig(**sampling, logit_bias=bias), grammar=grammar)
+
+
+def conversation_facts(chat: Conversation) -> Facts:
+    """A conversation, which a server puts into its template.
+
+    Raises PromptError for tools, whose calls are parts of a text that only the server's template knows, and for what no
+    template can be given.
+    """
+    check_conversation(chat)
+    if chat.tools:
+        raise PromptError("Tools are not declared from afar: ask the server's '/v1/chat/completions' for calls.")
+    return {name: getattr(chat, name) for name in _CONVERSATION}
+
+
+def conversation_of(facts: object) -> Conversation:
+    """Raises ConfigError; whether its messages are some is found out by the chat template."""
+    given: Facts = {"messages": []}
+    return Conversation(**given | _object(facts, "conversation", _CONVERSATION))
+
+
+def stats_facts(stats: GenerationStats) -> Facts:
+    values = {field.name: getattr(stats, field.name) for field in fields(stats)}
+    return {name: list(value.items()) if isinstance(value, Counter) else value for name, value in values.items()}
+
+
+def stats_of(facts: object) -> GenerationStats:
+    """Raises FrameError for what `stats_facts` could not have given."""
+    stats = GenerationStats()
+    if not isinstance(facts, dict):
+        raise FrameError("A frame has no statistics where there must be some.")
+    for field in fields(stats):
+        value, own = facts.get(field.name, 0), getattr(stats, field.name)
+        if isinstance(own, Counter):
+            if not isinstance(value, list) or not all(map(_is_count, value)):
+                raise FrameError(f"A frame has {shown(value)} as {field.name}.")
+            own.update({key: number for key, number in value})
+        elif _is_number(value):
+            setattr(stats, field.name, type(own)(value))
+        else:
+            raise FrameError(f"A frame has {shown(value)} as {field.name}.")
+    return stats
+
+
+def hash_of(token_ids: Sequence[int]) -> bytes:
+    """SHA-256 of an answer's tokens."""
+    return hashlib.sha256(np.array(token_ids, "<u4").tobytes()).digest()
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _BEYOND
+
+
+def _is_count(pair: object) -> bool:
+    return isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str | int) and isinstance(pair[1], int)
+
+
+def _object(value: object, name: str, names: Sequence[str]) -> Facts:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{name} is {shown(value)}, but must be an object.")
+    _check_names(value, names)
+    return dict(value)
+
+
+def _check_names(given: Mapping[str, Any], known: Sequence[str]) -> None:
+    unknown = next((name for name in given if name not in known), None)
+    if unknown is not None:
+        raise ConfigError(f"There is no setting {shown(unknown)}: leave it out.")

@@ -1,0 +1,104 @@
+"""`reader-edge run --server`: the server's answer on standard output, and no model here."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from reader_edge.cli import main
+from reader_edge.remote import remote_engine
+from reader_edge.remote.link import Link
+from reader_edge.server.app import make_app
+from reader_edge.server.settings import ServerSettings
+from reader_edge_runtime import AsyncEngine, Conversation, Engine, EngineConfig, GenerationConfig
+from tests.reader_edge.package_copy import CHAT_TEMPLATE, PackageCopy
+from tests.reader_edge.server.draft.app_connection import serving
+
+URL = "http://localhost:8000"
+CONFIG = GenerationConfig(max_tokens=24)
+
+
+@pytest.fixture(scope="module", params=["plain", "chat"])
+def engine(request: pytest.FixtureRequest, demo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    package = PackageCopy(demo_folder, tmp_path_factory.mktemp("remote") / "package")
+    if request.param == "chat":
+        package.write_file("chat_template.jinja", CHAT_TEMPLATE.encode())
+    return Engine.load(package.folder, EngineConfig(is_calibrated=False))
+
+
+@pytest.fixture
+def asked(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str | None]]:
+    """A server behind URL, and the keys that were shown to it."""
+    keys: list[str | None] = []
+    with serving(make_app(AsyncEngine(engine), ServerSettings("demo"))) as server:
+
+        def connect(url: str, key: str | None) -> Link:
+            keys.append(key)
+            return server.connect(url, key)
+
+        monkeypatch.setattr(remote_engine, "connected", connect)
+        yield keys
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["run", "--server", URL, "-n", "24", *arguments])
+
+
+def test_the_answer_is_the_one_of_the_server(asked: list[str | None], engine: Engine, tmp_path: Path) -> None:
+    chat = Conversation([{"role": "system", "content": "b"}, {"role": "user", "content": "# tar"}])
+    is_chat = engine.tokenizer.has_chat_template
+    result = run("-p", "# tar", *(("-s", "b") if is_chat else ()), "--drafts", "verify")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == engine.generate(chat if is_chat else "# tar", CONFIG).text
+    raw = engine.generate("# tar", CONFIG)
+    told = run("-p", "# tar", "--raw", "--stats")
+    assert told.stdout == raw.text
+    for name in ("tokens/s on the server", "the way included", "accepted by source", "acceptance length"):
+        assert name in told.stderr
+    key = tmp_path / "key"
+    key.write_text("secret-key\n")
+    fields = json.loads(run("-p", "# tar", "--raw", "--json", "--no-draft", "--api-key-file", str(key)).stdout)
+    assert (fields["text"], fields["token_ids"]) == (raw.text, list(raw.token_ids))
+    assert fields["stats"]["num_drafted_tokens"] == 0
+    assert asked == [None, None, "secret-key"]
+
+
+def test_what_has_no_place_beside_a_server_is_told(asked: list[str | None], engine: Engine, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.write_text("")
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff")
+    wrong = [
+        (["-p", "a", "--api-key-file", str(empty)], 1, "is empty"),
+        (["-p", "a", "--api-key-file", str(binary)], 1, "No key can be read"),
+        (["-p", ""], 1, "prompt is empty"),
+        (["-p", "a", "--raw", "-s", "b"], 1, "leave them out"),
+        (["some-model", "-p", "a"], 2, "leave some-model out"),
+        (["-p", "a", "--threads", "2"], 2, "runs elsewhere"),
+        (["-p", "a", "--session", str(tmp_path / "s")], 2, "leave --server out"),
+        (["-p", "a", "--head", str(empty)], 1, "history and datastores"),
+    ]
+    for arguments, code, words in wrong:
+        result = run(*arguments)
+        assert result.exit_code == code, arguments
+        assert words in result.stderr
+    result = CliRunner().invoke(main, ["run", "-p", "a", "--tokenizer", str(empty)])
+    assert "are for a model behind --server" in result.stderr
+
+
+def test_without_a_prompt_there_is_no_chat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reader_edge.commands.run.PromptInput.read", lambda self: None)
+    assert "needs a prompt" in run().stderr
+
+
+def test_no_engine_of_execution_is_imported() -> None:
+    code = "import reader_edge.commands.run, reader_edge.remote.remote_run, sys; from reader_edge import RemoteEngine\n"
+    code += "print([name for name in sys.modules if name.partition('.')[0] in ('onnxruntime', 'starlette', 'torch')])"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,187 @@
+"""A link says in one sentence what is wrong with a server, or the way to it."""
+
+import importlib.util
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from reader_edge.remote import frames
+from reader_edge.remote.frames import FrameError
+from reader_edge.remote.link import Link, LostError, RefusedError, connected, refused_status, socket_address
+from reader_edge_runtime.errors import BusyError, ConfigError, InstallationError, RemoteError
+
+
+class Told:
+    """A connection on which this comes, or this is raised."""
+
+    def __init__(self, *told: Any) -> None:
+        self.told = list(told)
+        self.sent: list[bytes] = []
+
+    def send(self, message: bytes) -> None:
+        self.sent.append(message)
+        if isinstance(self.told[0], OSError):
+            raise self.told[0]
+
+    def recv(self, timeout: float | None = None) -> bytes:
+        told = self.told.pop(0)
+        if isinstance(told, Exception):
+            raise told
+        assert isinstance(told, bytes)
+        return told
+
+    def close(self) -> None:
+        self.told.clear()
+
+
+def link(*told: Any) -> Link:
+    return Link(Told(*told), "http://there")
+
+
+def test_a_tokenizer_comes_in_parts() -> None:
+    parts = [frames.frame(frames.PART, part) for part in (b"ab", b"c")]
+    assert link(*parts).fetch(3) == b"abc"
+    with pytest.raises(FrameError, match="is empty"):
+        link(frames.frame(frames.PART)).fetch(3)
+
+
+def test_losses_are_told_by_the_address() -> None:
+    for lost in (
+        lambda: link(OSError()).send(b""),
+        lambda: link(EOFError()).receive(),
+        lambda: link(ConnectionResetError()).receive(),
+        lambda: link(TimeoutError()).greet(),
+    ):
+        with pytest.raises(LostError, match="http://there is lost"):
+            lost()
+    with pytest.raises(TimeoutError):
+        link(TimeoutError()).receive(0)
+
+
+def test_refusals_are_told_as_the_server_says_them() -> None:
+    busy = frames.packed_facts(frames.REFUSAL, {"status": 429, "message": "Try later."})
+    with pytest.raises(BusyError, match="Try later"):
+        link(busy).receive()
+    with pytest.raises(RefusedError, match="without saying why"):
+        link(frames.packed_facts(frames.REFUSAL, {})).receive()
+    with pytest.raises(FrameError, match="kind 67 where 65"):
+        link(frames.frame(frames.STARTED)).greet()
+
+
+@pytest.mark.parametrize(
+    "url", ["", "localhost:8000", "ftp://a", "http://", "http://a:99999", "http://[", "http://a:0"]
+)
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="no address of a server"):
+        socket_address(url)
+
+
+def test_addresses_lead_to_the_drafting_socket() -> None:
+    assert socket_address("http://a:8000/v1") == "ws://a:8000/v1/draft"
+    assert socket_address("https://a") == "wss://a/v1/draft"
+
+
+def test_statuses_are_told_by_their_remedy() -> None:
+    for status, words in ((401, "API key"), (403, "localhost"), (404, "status 404")):
+        assert words in str(refused_status("http://there", status))
+
+
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("websockets", "websockets.exceptions", "websockets.sync.client"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(InstallationError, match="needs websockets"):
+        connected("http://localhost:8000", None)
+
+
+class Library:
+    """In the place of websockets: a connection that raises what the library would."""
+
+    class WebSocketException(Exception):  # noqa: N818
+        """Any error."""
+
+    class InvalidHandshake(WebSocketException):
+        """What is no WebSocket."""
+
+    class InvalidStatus(InvalidHandshake):
+        """Another answer."""
+
+        def __init__(self, status: int) -> None:
+            super().__init__()
+            self.response = SimpleNamespace(status_code=status)
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.fault: Exception | None = None
+        self.asked: dict[str, Any] = {}
+        self.sent: list[bytes] = []
+        exceptions, client = ModuleType("websockets.exceptions"), ModuleType("websockets.sync.client")
+        for name in ("WebSocketException", "InvalidHandshake", "InvalidStatus"):
+            setattr(exceptions, name, getattr(Library, name))
+        client.connect = self.connect  # type: ignore[attr-defined]
+        for name, module in (("", ModuleType("websockets")), (".exceptions", exceptions), (".sync.client", client)):
+            monkeypatch.setitem(sys.modules, f"websockets{name}", module)
+        monkeypatch.setitem(sys.modules, "websockets.sync", ModuleType("websockets.sync"))
+
+    def connect(self, address: str, **options: Any) -> "Library":
+        self.asked = {"address": address} | options
+        self._fail()
+        return self
+
+    def send(self, message: bytes) -> None:
+        self._fail()
+        self.sent.append(message)
+
+    def recv(self, timeout: float | None) -> bytes:
+        self._fail()
+        return frames.frame(frames.PART, b"a")
+
+    def __enter__(self) -> "Library":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.sent.clear()
+
+    def _fail(self) -> None:
+        if self.fault is not None:
+            raise self.fault
+
+
+def test_a_key_goes_along_and_frames_go_there_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = Library(monkeypatch)
+    made = connected("http://there:8000", "secret")
+    assert library.asked["address"] == "ws://there:8000/v1/draft"
+    assert library.asked["additional_headers"] == {"Authorization": "Bearer secret"}
+    assert made.fetch(1) == b"a"
+    assert library.sent == [frames.frame(frames.FETCH)]
+    library.fault = Library.WebSocketException()
+    for use in (lambda: made.send(b""), made.receive):
+        with pytest.raises(LostError):
+            use()
+    made.close()
+    assert library.sent == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (Library.InvalidStatus(401), "wants an API key"),
+        (Library.InvalidHandshake("odd"), "no server of reader-edge: odd"),
+        (ConnectionRefusedError("refused"), "Nothing answers at http://there"),
+        (EOFError(), "no answer"),
+    ],
+)
+def test_what_keeps_from_a_server_is_told(monkeypatch: pytest.MonkeyPatch, fault: Exception, words: str) -> None:
+    library = Library(monkeypatch)
+    library.fault = fault
+    with pytest.raises(RemoteError, match=words):
+        connected("http://there", None)
+    assert library.asked["additional_headers"] == {}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("websockets") is None, reason="needs websockets, of the extra 'remote'")
+def test_nobody_at_an_address_is_told() -> None:
+    with pytest.raises(LostError, match="Nothing answers at http://127"):
+        connected("http://127.0.0.1:9", "key")
+    with pytest.raises(RemoteError):
+        connected("http://no-such-host.invalid", None)

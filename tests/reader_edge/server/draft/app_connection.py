@@ -1,0 +1,127 @@
+"""A WebSocket between a device and the application, both in this process: no socket, and cut whenever a test wants."""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any
+
+from starlette.applications import Starlette
+
+from reader_edge.remote.link import Link, LostError
+from reader_edge.server.draft.draft_endpoint import PATH
+
+LIMIT_S = 60.0
+_LOST = object()
+
+
+class AppConnection:
+    """What a link sends over. status: of an answer that is no WebSocket."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, app: Starlette, headers: dict[str, str]) -> None:
+        self.status: int | None = None
+        self.is_accepted = threading.Event()
+        self.num_sent = 0
+        self._loop = loop
+        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._outbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._is_cut = False
+        sent = [(name.lower().encode(), value.encode()) for name, value in ({"host": "localhost"} | headers).items()]
+        scope = {
+            **{"type": "websocket", "path": PATH, "raw_path": PATH.encode(), "query_string": b"", "headers": sent},
+            **{"subprotocols": [], "scheme": "ws", "extensions": {"websocket.http.response": {}}},
+        }
+        self._put({"type": "websocket.connect"})
+        self.served = asyncio.run_coroutine_threadsafe(self._serve(app, scope), loop)
+
+    def send(self, message: bytes | str) -> None:
+        if self._is_cut:
+            raise EOFError
+        self.num_sent += 1
+        self._put({"type": "websocket.receive", "text" if isinstance(message, str) else "bytes": message})
+
+    def recv(self, timeout: float | None = None) -> str | bytes:
+        try:
+            data = self._inbox.get(timeout=LIMIT_S if timeout is None else timeout)
+        except queue.Empty:
+            raise TimeoutError from None
+        if data is _LOST or self._is_cut:
+            self._inbox.put(_LOST)
+            raise EOFError
+        return bytes(data)
+
+    def close(self) -> None:
+        if not self._is_cut:
+            self.cut(1000)
+
+    def cut(self, code: int = 1006) -> None:
+        """Nothing comes or goes any more, and the server hears of it."""
+        self._is_cut = True
+        self._inbox.put(_LOST)
+        self._put({"type": "websocket.disconnect", "code": code})
+
+    def go_silent(self) -> None:
+        """Nothing comes or goes any more, and the server does not hear of it."""
+        self._is_cut = True
+        self._inbox.put(_LOST)
+
+    def _put(self, message: dict[str, Any]) -> None:
+        self._loop.call_soon_threadsafe(self._outbox.put_nowait, message)
+
+    async def _serve(self, app: Starlette, scope: dict[str, Any]) -> None:
+        await app(scope, self._outbox.get, self._send)
+        self._inbox.put(_LOST)
+
+    async def _send(self, message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "websocket.send":
+            self._inbox.put(message["bytes"])
+        elif message["type"] == "websocket.http.response.start":
+            self.status = message["status"]
+        elif message["type"] == "websocket.close":
+            self._inbox.put(_LOST)
+        self.is_accepted.set()
+
+
+class DraftServer:
+    """Serves an application to devices. connections: those that were made, the newest last."""
+
+    def __init__(self, app: Starlette, loop: asyncio.AbstractEventLoop) -> None:
+        self.app = app
+        self.loop = loop
+        self.is_down = False
+        self.connections: list[AppConnection] = []
+
+    def connection(self, **headers: str) -> AppConnection:
+        made = AppConnection(self.loop, self.app, headers)
+        assert made.is_accepted.wait(LIMIT_S)
+        self.connections.append(made)
+        return made
+
+    def connect(self, url: str, key: str | None) -> Link:
+        """As `connected`, for a RemoteEngine."""
+        if self.is_down:
+            raise LostError(f"Nothing answers at {url}.")
+        return Link(self.connection(), url)
+
+
+@contextmanager
+def serving(app: Starlette) -> Iterator[DraftServer]:
+    """The application in a loop of its own, started and shut down as servers do it."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    lifespan = app.router.lifespan_context(app)
+    asyncio.run_coroutine_threadsafe(lifespan.__aenter__(), loop).result(LIMIT_S)
+    server = DraftServer(app, loop)
+    try:
+        yield server
+    finally:
+        for connection in server.connections:
+            connection.cut()
+        for connection in server.connections:
+            connection.served.result(LIMIT_S)
+        asyncio.run_coroutine_threadsafe(lifespan.__aexit__(None, None, None), loop).result(LIMIT_S)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(LIMIT_S)
+        loop.close()
