@@ -14,7 +14,7 @@ from unittest.mock import MagicMock
 import torch
 
 from tests.export.record_transformers5 import fill, last_logits
-from tests.tiny_models import VOCAB_SIZE, tiny_config
+from tests.tiny_models import MAX_CONTEXT, VOCAB_SIZE, tiny_config
 
 FILE = Path(__file__).parents[2] / "data" / "speculators.json"
 DRAFT_VOCAB_SIZE, NUM_STATES, NUM_NODES, NUM_STEPS = 100, 3, 12, 3
@@ -32,7 +32,29 @@ EAGLE3: dict[str, Case] = {
     "llama, one norm": ("llama", _LAYER | {"num_hidden_layers": 2}, {"norm_before_fc": True}),
     "qwen3, a norm of each": ("qwen3", _LAYER, {"fc_norm": True, "norm_output": True}),
 }
-MTP = ("qwen3", "qwen3_5_text", "qwen3_5_moe_text")  # model types of tiny models
+TRAINED: dict[str, Any] = {  # config.json of a layer that `train-drafter` has trained for the tiny Llama
+    "architectures": ["MTPDraftModel"],
+    "num_nextn_predict_layers": 1,
+    "speculators_model_type": "mtp",
+    "speculators_version": "0.3.0",
+    "torch_dtype": "float32",
+    "transformer_layer_config": {
+        **{"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "hidden_act": "silu"},
+        **{"attention_bias": False, "rope_theta": 10000.0, "tie_word_embeddings": False, "rms_norm_eps": 1e-6},
+        **{"vocab_size": VOCAB_SIZE, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1},
+        **{"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": MAX_CONTEXT},
+    },
+    "speculators_config": {
+        "algorithm": "mtp",
+        "default_proposal_method": "greedy",
+        "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 4}],
+        "verifier": {"architectures": [], "name_or_path": "llama"},
+    },
+}
+MTP: dict[str, dict[str, Any]] = {  # configs of layers
+    **{model_type: tiny_config(model_type) for model_type in ("qwen3", "qwen3_5_text", "qwen3_5_moe_text")},
+    "trained": TRAINED["transformer_layer_config"],
+}
 
 
 def inputs(size: int) -> dict[str, torch.Tensor]:
@@ -77,27 +99,17 @@ def _record_eagle3(case: Case) -> list[dict[str, Any]]:
     )
 
 
-def _record_mtp(model_type: str) -> list[dict[str, Any]]:
-    from transformers import AutoConfig
-
-    from speculators import SpeculatorsConfig, VerifierConfig
+def _record_mtp(name: str) -> list[dict[str, Any]]:
+    """Read as a folder's config.json is, for as many steps as are recorded."""
     from speculators.models.mtp import MTPDraftModel, MTPSpeculatorConfig
-    from speculators.proposals.greedy import GreedyTokenProposalConfig
 
-    own = tiny_config(model_type)
-    config = AutoConfig.for_model(own.pop("model_type"), **own)
-    config._attn_implementation = config._experts_implementation = "eager"
-    greedy = GreedyTokenProposalConfig(speculative_tokens=NUM_STEPS)
-    verifier = VerifierConfig(name_or_path=None, architectures=[])
-    model = MTPDraftModel(
-        MTPSpeculatorConfig(
-            transformer_layer_config=config,
-            speculators_config=SpeculatorsConfig(
-                algorithm="mtp", proposal_methods=[greedy], default_proposal_method="greedy", verifier=verifier
-            ),
-        )
-    )
-    given = inputs(own["hidden_size"])
+    steps = {"proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": NUM_STEPS}]}
+    beside = {"speculators_config": TRAINED["speculators_config"] | steps}
+    config = MTPSpeculatorConfig(**TRAINED | {"transformer_layer_config": dict(MTP[name])} | beside)
+    layer = config.transformer_layer_config
+    layer._attn_implementation = layer._experts_implementation = "eager"
+    model = MTPDraftModel(config)
+    given = inputs(layer.hidden_size)
     run = lambda: model(input_ids=given["input_ids"], hidden_states=given["states"])  # noqa: E731
     return _recorded(model, model.mtp_layers[0], None, run, NUM_NODES)
 
@@ -124,7 +136,7 @@ def main() -> None:
         if name.partition(".")[0] not in sys.modules and find_spec(name.partition(".")[0]) is None:
             sys.modules[name] = MagicMock()
     recorded = {f"eagle3, {name}": _record_eagle3(case) for name, case in EAGLE3.items()}
-    recorded |= {f"mtp, {model_type}": _record_mtp(model_type) for model_type in MTP}
+    recorded |= {f"mtp, {name}": _record_mtp(name) for name in MTP}
     FILE.write_text(json.dumps(recorded, separators=(",", ":")) + "\n", encoding="utf-8")
 
 

@@ -22,7 +22,6 @@ from tests.export.speculators.record_speculators import (
     NUM_STEPS,
     inputs,
 )
-from tests.tiny_models import tiny_config
 
 _RECORDED = json.loads(FILE.read_text(encoding="utf-8"))
 
@@ -48,9 +47,9 @@ def test_eagle3_computes_what_the_speculators_package_does(name: str) -> None:
     _compare(found, _RECORDED[f"eagle3, {name}"])
 
 
-@pytest.mark.parametrize("model_type", MTP)
-def test_mtp_computes_what_the_speculators_package_does(model_type: str) -> None:
-    module = MtpModule(AutoConfig.for_model(**tiny_config(model_type)))
+@pytest.mark.parametrize("name", MTP)
+def test_mtp_computes_what_the_speculators_package_does(name: str) -> None:
+    module = MtpModule(AutoConfig.for_model(**MTP[name]))
     given = inputs(module.config.hidden_size)
     found: list[dict[str, torch.Tensor]] = []
     num_nodes = len(given["input_ids"][0]) - NUM_STEPS - 1
@@ -61,7 +60,7 @@ def test_mtp_computes_what_the_speculators_package_does(model_type: str) -> None
             ids = given["input_ids"][:, step + 1 : step + 1 + num_nodes]
             attention = DenseAttention.causal(num_nodes)
             states = _add_step(module, ids, torch.arange(num_nodes)[None], states, attention, found)
-    _compare(found, _RECORDED[f"mtp, {model_type}"])
+    _compare(found, _RECORDED[f"mtp, {name}"])
 
 
 def _add_step(

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from safetensors.torch import load_file
 
 from reader_edge.cli import main
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.heads import self_written, training
 from reader_edge_export.heads.training_options import TrainingOptions
 from reader_edge_export.speculators.training import lessons, train_speculator
+from reader_edge_export.speculators.training.speculator_folder import write_folder
 from reader_edge_export.speculators.training.speculator_payback import SpeculatorPayback
 from reader_edge_export.speculators.training.train_speculator import (
     TRAINED_FORMATS,
@@ -25,6 +27,8 @@ from reader_edge_export.speculators.training.vocabulary_tables import embedding_
 from reader_edge_export.torch_threads import one_thread_a_call
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.model_package import ModelPackage
+from tests.export.speculators.record_speculators import TRAINED
+from tests.export.speculators.speculator_folders import HIDDEN_SIZE
 from tests.tiny_models import VOCAB_SIZE
 
 CHEAP, DEAR = SpeculatorPayback(1e-4, 1e-2), SpeculatorPayback(5e-3, 1e-2)
@@ -88,6 +92,15 @@ def test_a_trained_folder_is_exported_with_its_target_and_drafts(
     proof = json.loads(verified.stdout)
     assert proof["divergences"] == 0
     assert proof["runs"][0]["nodes_by_source"]["speculator"] > 0
+
+
+def test_a_folder_is_the_one_that_the_speculators_package_was_given(package: Path, tmp_path: Path) -> None:
+    form, manifest = TRAINED_FORMATS["mtp"], ModelPackage.open(package).manifest
+    module, state_ids = form.untrained(manifest), form.state_ids(manifest)
+    write_folder(tmp_path / "out", form, module, torch.ones(HIDDEN_SIZE), state_ids, manifest)
+    assert json.loads((tmp_path / "out" / "config.json").read_text()) == TRAINED
+    names = load_file(tmp_path / "out" / "model.safetensors").keys()
+    assert names == {name for name, _ in module.named_parameters() if name.startswith("mtp_layers.0.")}
 
 
 @pytest.fixture(scope="module")
