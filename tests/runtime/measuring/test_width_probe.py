@@ -88,6 +88,13 @@ def test_drafts_keep_to_passes_with_the_bits_of_one_node(odd: range, max_rows: i
         assert answers(target, plain, report, max_batch) == plain
 
 
+@pytest.mark.parametrize(("max_context", "num_rows"), [(12, 0), (16, 8), (128, 16)])
+def test_a_short_context_is_probed_as_far_as_it_goes(max_context: int, num_rows: int) -> None:
+    target = FakeTarget(make_manifest(max_context=max_context))
+    _, report = settle_width(target)
+    assert (report.num_rows, report.is_invariant) == (num_rows, True)
+
+
 def test_control_wider_drafts_change_answers() -> None:
     target = OddTarget(range(9, 65), SIZES)
     plain = answers(target, None)

@@ -1,14 +1,18 @@
 """Recurrent layers on the CPU: bits of logits and states depend neither on the pass nor on how a text was reached."""
 
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.errors import ConfigError, ProviderError
 from reader_edge_runtime.execution.onnxruntime.device.device_target import DeviceTarget
+from reader_edge_runtime.execution.onnxruntime.host import hybrid_cache, places
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
+from reader_edge_runtime.execution.onnxruntime.host.pass_capsules import CapsuleMemory
+from reader_edge_runtime.execution.onnxruntime.host.state_slab import state_forms
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.measuring.pass_cost import measure_pass_cost
 from reader_edge_runtime.measuring.width_probe import probe_width
@@ -196,6 +200,30 @@ def test_memory_of_states_and_places_is_counted(package: ModelPackage, target: H
     assert cache.num_bytes == before
     cache.resize(1, 16)
     assert cache.num_bytes_of([4], 16) == cache.num_bytes == before // 2
+
+
+def test_where_memory_is_short_a_sentence_says_so_and_a_place_less_is_kept(
+    target: HostTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = target.new_cache(1, 32)
+    score(target, cache, 0, [1, 2, 3], 3)
+    before = kept(target, cache, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(hybrid_cache, "StateSlab", Mock(side_effect=MemoryError))
+        with pytest.raises(ConfigError, match=r"States of 5 texts need 0\.0 GB: lower max_batch"):
+            cache.resize(5, 32)
+    with monkeypatch.context() as patch:
+        patch.setattr(places, "_copies", Mock(side_effect=MemoryError))
+        assert not cache.note_place(0)
+    capsules = CapsuleMemory(state_forms(target.manifest))
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "empty", Mock(side_effect=MemoryError))
+        with pytest.raises(ConfigError, match="lower prefill_chunk, or free some memory"):
+            capsules.of_pass(1, 300)
+    assert (cache.num_slots, kept(target, cache, 0)) == (1, before)
+    assert cache.note_place(0)
+    cache.assume(0, 0)
+    assert cache.usable(0, 3) == 0
 
 
 def test_places_that_are_too_many_go_where_others_are_near(target: HostTarget) -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -82,6 +83,13 @@ def test_libraries_of_python_packages_are_found(machine: pytest.MonkeyPatch, tmp
     machine.setattr("ctypes.CDLL", load)
     assert libraries._load("libnvinfer.so.10") is not None
     assert asked == ["libnvinfer.so.10", str(tmp_path / "libnvinfer.so.10")]
+
+
+def test_what_is_nowhere_is_none(machine: pytest.MonkeyPatch) -> None:
+    machine.setattr("ctypes.CDLL", Mock(side_effect=OSError))
+    assert libraries._load("libnvinfer.so.10") is None
+    assert libraries._version("no-such-wheel") is None
+    assert libraries._version("pytest") == pytest.__version__
 
 
 def test_the_plugin_runs_where_it_is_installed(plugin: list[SimpleNamespace]) -> None:

@@ -1,0 +1,48 @@
+"""Sessions on ONNX Runtime: who runs which node is known, and what fails is one sentence."""
+
+from pathlib import Path
+
+import pytest
+
+from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.execution.onnxruntime.session import (
+    CPU,
+    NOT_CAPTURED,
+    check_placement,
+    cpu_options,
+    load_on_devices,
+    load_placed,
+    run_options,
+)
+from reader_edge_runtime.execution.onnxruntime.wheel import ort
+from reader_edge_runtime.package.manifest import GRAPH_NAME
+
+
+def test_a_graph_is_loaded_on_devices_and_its_nodes_are_theirs(demo_folder: Path) -> None:
+    devices = [each for each in ort.get_ep_devices() if each.ep_name == CPU]
+    session = load_on_devices(demo_folder / GRAPH_NAME, cpu_options(1), devices[:1], CPU)
+    placed = load_placed(demo_folder / GRAPH_NAME, cpu_options(1), CPU)
+    assert check_placement(session, CPU) == check_placement(placed, CPU) != []
+
+
+def test_nodes_that_run_elsewhere_are_named(demo_folder: Path) -> None:
+    session = load_placed(demo_folder / GRAPH_NAME, cpu_options(1), CPU)
+    names = check_placement(session, CPU)
+    sentence = rf"Other does not run {len(names)} nodes of this graph \(.*\): do this\."
+    with pytest.raises(ProviderError, match=sentence) as refused:
+        check_placement(session, "Other", remedy="do this")
+    assert names[0] in str(refused.value)
+    assert check_placement(session, "Other", spared={name.split()[0] for name in names}) == names
+
+
+def test_what_cannot_be_loaded_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "graph").write_bytes(b"no graph")
+    with pytest.raises(ProviderError, match=r"ONNX Runtime cannot load '.*graph' on CPUExecutionProvider: .+"):
+        load_on_devices(tmp_path / "graph", cpu_options(1), [], CPU)
+    with pytest.raises(ProviderError, match=r"ONNX Runtime cannot load '.*graph': .+"):
+        load_placed(tmp_path / "graph", cpu_options(1), CPU)
+
+
+def test_a_run_is_captured_only_under_an_id() -> None:
+    ids = [options.get_run_config_entry("gpu_graph_id") for options in (run_options(), run_options(3))]
+    assert ids == [str(NOT_CAPTURED), "3"]
