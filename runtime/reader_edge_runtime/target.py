@@ -142,8 +142,13 @@ class TravellingTarget(Target, Protocol):
     """A target whose passes take their way over links. While one is awaited, others may begin: see `turns`."""
 
     @property
+    def num_stages(self) -> int:
+        """Boxes that a pass goes through in turn: with so many passes under way, none of them need wait."""
+        ...
+
+    @property
     def num_lanes(self) -> int:
-        """Passes that fill the way, so that more of them together would wait for each other."""
+        """Passes that fill boxes and links, so that more of them together would wait for each other."""
         ...
 
     def take_in(self) -> None:

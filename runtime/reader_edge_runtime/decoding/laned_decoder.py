@@ -18,6 +18,7 @@ from reader_edge_runtime.target import TravellingTarget
 from reader_edge_runtime.turns import Turn, give_way
 
 _TRIP_TOKENS = 128  # of a prompt: known ones save about a pass, for which a lane may have one more request
+_FEW = 3  # requests of a lane, from where on further lanes are worth their passes
 
 
 class Lane(Decoder):
@@ -117,7 +118,9 @@ class LanedDecoder(Lane):
         while self._held and sum(lane.num_requests for lane in self.lanes) < self.config.max_batch:
             request = self._held.pop(0)
             burdens = [_burden(lane, request) for lane in self.lanes]
-            if min(burdens)[0] > 0 and len(self.lanes) < self._travelling.num_lanes:
+            # A pass of several requests takes little longer than one: a link alone is no reason for passes of one.
+            most = _FEW if len(self.lanes) >= self._travelling.num_stages else 0
+            if min(burdens)[0] > most and len(self.lanes) < self._travelling.num_lanes:
                 self._new_lane().scheduler.enqueue(request)
             else:
                 self.lanes[burdens.index(min(burdens))].scheduler.enqueue(request)

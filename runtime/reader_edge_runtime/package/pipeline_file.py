@@ -1,4 +1,7 @@
-"""pipeline.json: where the stages of a model listen, beside the last stage, which the one who asks runs itself."""
+"""pipeline.json: where the stages of a model listen, beside the last stage, which the one who asks runs itself.
+
+A stage has one address, or several, separated by spaces: spare boxes, which serve the same stage.
+"""
 
 import json
 import os
@@ -28,6 +31,11 @@ def is_address(text: object) -> bool:
     return found is not None and int(found[2]) < 1 << 16
 
 
+def are_addresses(text: object) -> bool:
+    """Whether a text is of one address or several, with spaces between them."""
+    return isinstance(text, str) and len(text) <= _MAX_BYTES and bool(text) and all(map(is_address, text.split(" ")))
+
+
 def is_loopback(address: str) -> bool:
     """Whether only this machine reaches an address."""
     return _LOOPBACK.fullmatch(address) is not None
@@ -36,14 +44,14 @@ def is_loopback(address: str) -> bool:
 def write_pipeline(folder: Path, addresses: Sequence[str]) -> None:
     """addresses: of the stages but the last, in turn. Raises PackageError for one that is none."""
     for address in addresses:
-        if not is_address(address):
+        if not are_addresses(address):
             raise PackageError(f"{address!r:.80} is no address of a stage: give tcp://HOST:PORT.")
     fields = {"format": "reader-edge pipeline", "format_version": _VERSION, "stages": list(addresses)}
     write_file(folder / PIPELINE_NAME, (json.dumps(fields, indent=1) + "\n").encode())
 
 
 def read_pipeline(folder: Path) -> tuple[str, ...]:
-    """The addresses of all stages but the last. Raises PackageError."""
+    """The addresses of all stages but the last, each with its spare ones. Raises PackageError."""
     path = folder / PIPELINE_NAME
     check_plain_file(path, PackageError, _REMEDY)
     if path.stat().st_size > _MAX_BYTES:
@@ -57,9 +65,10 @@ def read_pipeline(folder: Path) -> tuple[str, ...]:
     if fields.get("format_version") != _VERSION:
         raise PackageError(f"'{path}' has format version {fields.get('format_version')!r:.20}, not {_VERSION}.")
     addresses = fields.get("stages")
-    if not isinstance(addresses, list) or not 0 < len(addresses) < MAX_STAGES or not all(map(is_address, addresses)):
+    if not isinstance(addresses, list) or not 0 < len(addresses) < MAX_STAGES or not all(map(are_addresses, addresses)):
         raise PackageError(f"'{path}' has unusable stages ({addresses!r:.80}), not tcp://HOST:PORT each: {_REMEDY}.")
-    if len(set(addresses)) < len(addresses):
+    every = " ".join(addresses).split(" ")
+    if len(set(every)) < len(every):
         raise PackageError(f"'{path}' has two stages at one address ({addresses!r:.80}): {_REMEDY}.")
     return tuple(addresses)
 

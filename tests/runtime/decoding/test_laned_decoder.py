@@ -41,6 +41,7 @@ CONFIGS = [
 @pytest.fixture(autouse=True)
 def four_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PipelineTarget, "num_lanes", 4)
+    monkeypatch.setattr(PipelineTarget, "num_stages", 4)
 
 
 def laned(target: PipelineTarget, drafted: bool = True, config: EngineConfig = CONFIG) -> LanedDecoder:
@@ -193,6 +194,19 @@ def test_nothing_is_remembered_of_what_is_forgotten(split_demo: Split, expected:
     decoder.forget()
     assert [request.output_token_ids for request in requests] == expected
     assert all(not any(lane.cache.lengths) for lane in decoder.lanes)
+
+
+def test_more_lanes_than_stages_are_for_many_requests(split_demo: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PipelineTarget, "num_stages", 1)
+    decoder = laned(pipeline_here(split_demo(2)), False)
+    requests = submitted(decoder)[:4]
+    for request in requests:
+        decoder.cancel(request)
+    decoder.step()
+    assert [lane.num_requests for lane in decoder.lanes] == [4]
+    submitted(decoder)
+    decoder.step()
+    assert [lane.num_requests for lane in decoder.lanes] == [4, 4]
 
 
 def test_a_bound_on_the_cache_keeps_to_one(split_demo: Split) -> None:

@@ -27,6 +27,17 @@ def test_addresses_come_back_in_their_order(tmp_path: Path) -> None:
     assert read_pipeline(tmp_path) == tuple(ADDRESSES)
 
 
+def test_a_stage_may_have_spare_boxes_which_no_other_has(tmp_path: Path) -> None:
+    write_pipeline(tmp_path, ["tcp://a:1 tcp://b:1", "tcp://c:1"])
+    assert read_pipeline(tmp_path) == ("tcp://a:1 tcp://b:1", "tcp://c:1")
+    write_pipeline(tmp_path, ["tcp://a:1 tcp://c:1", "tcp://c:1"])
+    with pytest.raises(PackageError, match="two stages at one address"):
+        read_pipeline(tmp_path)
+    for wrong in ("", "tcp://a:1  tcp://b:1", "tcp://a:1,tcp://b:1"):
+        with pytest.raises(PackageError, match="is no address of a stage"):
+            write_pipeline(tmp_path, [wrong])
+
+
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [

@@ -20,7 +20,9 @@ def open_pipeline(package: ModelPackage, config: EngineConfig) -> PipelineTarget
 
     key = None if package.key_path is None else read_key(package.key_path)
     last = HostStage.open(package, config.threads, config.uses_native)
-    return PipelineTarget(last, Ring(last, package.addresses, key))
+    target = PipelineTarget(last, Ring(last, package.addresses, key))
+    target.time_way()
+    return target
 
 
 def serve_stage(

@@ -23,6 +23,7 @@ from reader_edge_runtime.target import ForwardResult, Pass
 
 _CHUNK = 128  # tokens of a prompt in one pass
 _MAX_LOSSES = 4  # in one pass: a box may be lost again while its rows are scored
+_NUM_TIMED = 3
 _MAX_LANES = 8  # as many caches in all boxes
 _MAX_CHUNKS = 8  # under way together, where a text is scored again
 
@@ -57,9 +58,20 @@ class PipelineTarget:
         return cache
 
     @property
+    def num_stages(self) -> int:
+        return self._last.part.num_stages
+
+    @property
     def num_lanes(self) -> int:
         trip_s = self.under_way.trip_s + self._last_s
         return 1 if math.isinf(trip_s) else min(math.ceil(trip_s / self._slowest_s), _MAX_LANES)
+
+    def time_way(self) -> None:
+        """Learn what a pass takes on its way, for which measured times of passes are kept then."""
+        cache = self.new_cache(1, 16)
+        for _ in range(_NUM_TIMED):
+            self.forward(cache, Pass(0, [DraftTree.root(0)], [range(1)]))
+        self.pass_facts += (f"a way of about {2 ** round(math.log2(1000 * self.under_way.trip_s))} ms",)
 
     def take_in(self) -> None:
         self.under_way.take_in()

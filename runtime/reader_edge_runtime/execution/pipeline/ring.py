@@ -3,6 +3,7 @@
 import secrets
 import time
 import warnings
+from collections import deque
 from collections.abc import Sequence
 
 import zmq
@@ -38,11 +39,14 @@ class Ring:
     """A `Following` over links. facts: addresses, versions and instruction sets of all boxes."""
 
     def __init__(self, last: HostStage, addresses: Sequence[str], key: bytes | None) -> None:
-        """Raises StageLostError for a box that does not answer, ProviderError for one with something else."""
+        """addresses: of each stage, with spare ones behind it, by spaces.
+
+        Raises StageLostError for a box that does not answer, ProviderError for one with something else.
+        """
         self.patience_s = PATIENCE_S
         self.pass_s = PASS_S
         self._last = last
-        self._addresses = list(addresses)
+        self._places = [deque(each.split()) for each in addresses]  # of each stage, the one that is tried first
         self._key = key
         self._asker = secrets.token_bytes(16)
         self._number = 0
@@ -52,7 +56,7 @@ class Ring:
         self._told: set[str] = set()
         self.facts: tuple[str, ...] = ()
         self.slowest_s = 0.0
-        self._meet(time.monotonic() + ANSWER_S)
+        self._meet_within(ANSWER_S * (1 + sum(len(places) - 1 for places in self._places)))
 
     def send(self, frame: bytes) -> int:
         self._number += 1
@@ -92,7 +96,10 @@ class Ring:
 
     def come_back(self, lost: StageLostError) -> None:
         self._warn(f"{lost} Answers wait for it {self.patience_s:.0f} s.")
-        rest_s = self.patience_s  # of waiting: a process that was stopped itself meanwhile has not waited
+        self._meet_within(self.patience_s)
+
+    def _meet_within(self, rest_s: float) -> None:
+        """rest_s: seconds of waiting; a process that was stopped itself meanwhile has not waited."""
         while True:
             try_s = min(rest_s, ANSWER_S)
             try:
@@ -125,21 +132,22 @@ class Ring:
 
     def _greeted(self, links: Links, ends_at: float) -> dict[str, dict[str, str]]:
         """What each stage says of itself, by its address."""
-        for index, address in enumerate(self._addresses):
+        addresses = [places[0] for places in self._places]
+        for index, address in enumerate(addresses):
             socket = links.connect(address, max_message_bytes(self._last.part.width))
             self._sockets.append(socket)
             self._monitors.append(links.monitor(socket))
-            following = self._addresses[index + 1 : index + 2]
+            following = addresses[index + 1 : index + 2]
             greeting = packed_greeting({"next": following[0]} if following else {})
             socket.send_multipart([Head(HELLO, self._asker, index).packed(), greeting])
         wanted, found = facts_of(self._last), {}
-        for index, address in enumerate(self._addresses):
+        for index, address in enumerate(addresses):
             rest_ms = max(0, int(1000 * (ends_at - time.monotonic())))
             if not self._sockets[index].poll(rest_ms):
-                key = "with the same key" if self._key is not None else "without a key"
+                key, name = "with the same key" if self._key is not None else "without a key", self._name(index)
+                self._places[index].rotate(-1)
                 raise StageLostError(
-                    f"{self._name(index)} does not answer: start `reader-edge stage` there, {key}, or correct "
-                    "pipeline.json."
+                    f"{name} does not answer: start `reader-edge stage` there, {key}, or correct pipeline.json."
                 )
             facts = _welcome(parts_of(self._sockets[index]))
             number = stage_name(self._last.part, index + 1)
@@ -153,7 +161,7 @@ class Ring:
         return kind(f"{self._name(index)} failed: {told.get('fault', 'it does not say why.')}")
 
     def _name(self, index: int) -> str:
-        return f"Stage {index + 1} at {self._addresses[index]}"
+        return f"Stage {index + 1} at {self._places[index][0]}"
 
     def _warn(self, line: str) -> None:
         """Tell once."""

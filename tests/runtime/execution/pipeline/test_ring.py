@@ -100,6 +100,23 @@ def test_stages_of_another_split_are_named(split_demo: Split) -> None:
             Ring(last, [address], None)
 
 
+def test_a_spare_box_goes_on_where_a_stage_was_lost(split_demo: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ring_module, "ANSWER_S", 1.0)
+    first, last = open_stages(split_demo(2))
+    with served([FollowingStage(first)], None) as [spare]:
+        with served([FollowingStage(first)], None) as [address]:
+            ring = Ring(last, [f"{address} {spare}"], None)
+            target = PipelineTarget(last, ring)
+            expected = top_ids(target, last.manifest, lambda: None)
+            cache = target.new_cache(1, 16)
+            target.forward(cache, WANTED)
+            cache.commit(0, range(3))
+        with pytest.warns(RuntimeWarning, match=f"Stage 1 at {address} is gone"):
+            assert target.forward(cache, WANTED).top_ids[0].tolist() == expected
+        ring.close()
+        Ring(last, [f"{address} {spare}"], None).close()  # which is found where the first one is not there
+
+
 def test_what_is_no_message_of_ours_is_passed_over(split_demo: Split, demo_folder: Path) -> None:
     first, last = open_stages(split_demo(2))
     with served([FollowingStage(first)], None) as [address]:
