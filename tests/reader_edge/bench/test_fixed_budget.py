@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from reader_edge.bench.answer_recorder import record_answers
+from reader_edge.bench.answer_recorder import Listener, record_answers
 from reader_edge.bench.decode.fixed_budget import BudgetRun, answer_at, bench_budgets
 from reader_edge.bench.decode.source_sets import SourceStock
 from reader_edge.bench.recording import RecordedRequest, read_recording
@@ -73,6 +73,49 @@ def test_a_recording_has_ids_of_a_vocabulary_that_is_padded(recording: Path, eng
     for vocab_size in (padded - 1, engine.tokenizer.vocab_size - 1, 1 << 40, "many", None):
         with pytest.raises(ConfigError, match=r"Line 1 of .* is not a recorded request"):
             read(vocab_size=vocab_size)
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {"input_ids": [0.5]},
+        {"input_ids": []},
+        {"output_ids": [-1]},
+        {"positions": [2, 1]},
+        {"positions": [1, 1]},
+        {"top_ids": [[1], [2]]},
+        {"top_logits": [["a", "b"]]},
+    ],
+    ids=str,
+)
+def test_a_recording_whose_ids_cannot_be_is_refused(spoilt: dict[str, object], tmp_path: Path, engine: Engine) -> None:
+    sound = {"input_ids": [5, 6], "output_ids": [7], "positions": [1], "top_ids": [[7, 8]], "top_logits": [[2.0, 1]]}
+    if "positions" in spoilt:
+        sound |= {"top_ids": [[7, 8], [8, 7]], "top_logits": [[2.0, 1], [2.0, 1]]}
+    path = tmp_path / "answers.jsonl"
+
+    def read(turn: dict[str, object]) -> list[RecordedRequest]:
+        line = {"task": "a", "tokenizer": engine.tokenizer.fingerprint(), "turns": [turn]}
+        path.write_text(json.dumps(line), encoding="utf-8")
+        return read_recording(path, engine.tokenizer)
+
+    assert read({**sound, "positions": list(range(len(sound["top_ids"])))})[0].turns[0].output == [7]
+    with pytest.raises(ConfigError, match=r"Line 1 of .* is not a recorded request"):
+        read({**sound, **spoilt})
+
+
+def test_a_recording_of_a_text_that_cannot_be_encoded_tells_its_line(tmp_path: Path, engine: Engine) -> None:
+    path = tmp_path / "answers.jsonl"
+    path.write_text(json.dumps({"turns": [{"input": "a\ud800", "output": "b"}]}), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"Line 1 of .*: "):
+        read_recording(path, engine.tokenizer)
+
+
+def test_a_pass_that_nobody_scored_is_not_recorded() -> None:
+    listener = Listener()
+    request = listener.begin(RequestContext([1, 2]))
+    request.observe(None)
+    assert listener.positions == []
 
 
 @pytest.mark.long
