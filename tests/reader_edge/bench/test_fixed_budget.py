@@ -99,7 +99,7 @@ def test_a_recording_whose_ids_cannot_be_is_refused(spoilt: dict[str, object], t
         path.write_text(json.dumps(line), encoding="utf-8")
         return read_recording(path, engine.tokenizer)
 
-    assert read({**sound, "positions": list(range(len(sound["top_ids"])))})[0].turns[0].output == [7]
+    assert read({**sound, "positions": list(range(1 + ("positions" in spoilt)))})[0].turns[0].output == [7]
     with pytest.raises(ConfigError, match=r"Line 1 of .* is not a recorded request"):
         read({**sound, **spoilt})
 

@@ -208,6 +208,16 @@ def test_with_little_time_a_training_that_has_begun_goes_on_with_what_it_began_w
     assert trained(10_000, 60.0).num_tokens < 2 * first.num_tokens
 
 
+def test_answers_for_another_format_are_refused_in_one_sentence(package: Path, tmp_path: Path) -> None:
+    def train(form: str) -> SpeculatorReport:
+        training = training_of(form, package, tmp_path / "new", TrainingOptions(100))
+        return training.run([], lambda done, total: None)
+
+    train("eagle3")
+    with pytest.raises(ExportError, match=r"belongs to another package or --format, .*: erase its folder, or name"):
+        train("mtp")
+
+
 @pytest.mark.parametrize(("form", "states"), [("eagle3", "states 0, 1, 2"), ("mtp", "state 3")])
 def test_a_package_that_reports_no_states_is_refused(
     form: str, states: str, exported: Callable[..., Path], tmp_path: Path
