@@ -37,7 +37,7 @@ def test_all_answers_of_all_servers_are_counted(
     for cell in record["cells"]:
         assert [seen["num_tokens"] for seen in cell["seen"]] == [7, 7, 7]
         assert all(0 < seen["first_s"] < cell["wall_s"] for seen in cell["seen"])
-        assert 0 < cell["decoding_s"] < cell["wall_s"]
+        assert cell["decoding_s"] > 0  # a last step may end behind the last answer
     page = (tmp_path / "page.md").read_text()
     assert "--requests 3 --tokens 7" in page
     assert str(tmp_path) not in page

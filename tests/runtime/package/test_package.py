@@ -12,13 +12,20 @@ import pytest
 
 from reader_edge_runtime.errors import IntegrityError, ManifestError, PackageError
 from reader_edge_runtime.package.manifest import MANIFEST_NAME, SUCCESSORS_NAME, file_entry
-from reader_edge_runtime.package.manifest_file import write_manifest
+from reader_edge_runtime.package.manifest_file import read_manifest, write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.package.speculator_part import (
+    SPECULATOR_GRAPH_NAME,
+    SPECULATOR_WEIGHTS_NAME,
+    SpeculatorPart,
+)
+from reader_edge_runtime.package.stage_part import StagePart
 from tests.fake_target import make_manifest
 from tests.runtime.package.onnx_bytes import external_tensor, function, message, model, node
 
 Fields = dict[str, Any]
 
+OWN = {name: {"num_bytes": 1, "sha256": "0" * 64} for name in (SPECULATOR_GRAPH_NAME, SPECULATOR_WEIGHTS_NAME)}
 GRAPH = message(7, message(2, b"a graph of no nodes" * 20))
 
 
@@ -129,6 +136,52 @@ def test_unusable_manifest_is_one_sentence(folder: Path, change: Callable[[Field
     sentence = str(caught.value)
     assert sentence.isprintable()
     assert len(sentence) < 300 + len(str(folder))
+
+
+PART = SpeculatorPart("eagle3", 1, 4, 2, 16, 48, 32, 4, (1, 0))
+STAGE = StagePart(1, 2, 0, 2, 16, "0a" * 32)
+
+
+def test_speculators_and_stages_are_read_back_equal(folder: Path) -> None:
+    files = dict(ModelPackage.open(folder).manifest.files)
+    for name in (SPECULATOR_GRAPH_NAME, SPECULATOR_WEIGHTS_NAME):
+        (folder / name).write_bytes(GRAPH)
+        files[name] = file_entry(folder / name)
+    for changes in ({"state_ids": (0, 1), "hidden_size": 16, "speculator": PART}, {"stage": STAGE}):
+        written = replace(make_manifest(), files=files, **changes)
+        write_manifest(folder, written)
+        assert read_manifest(folder) == written
+
+
+@pytest.mark.parametrize(
+    ("manifest", "change", "sentence"),
+    [
+        ({"stage": STAGE}, lambda f: f["stage"].update(number=2), "is a stage with an unusable first_layer: split"),
+        ({"stage": STAGE}, lambda f: f.pop("stage"), "is a stage with an unusable stage: split the model again"),
+        ({"state_ids": (0, 1)}, lambda f: f.update(state_ids=[1, 0]), "state_ids"),
+        ({"state_ids": (0, 1)}, lambda f: f.update(state_ids=[0, 0]), "state_ids"),
+        ({"state_ids": (0, 1)}, lambda f: f.update(state_ids=[3]), "state_ids"),
+        ({"state_ids": (0, 1)}, lambda f: f.update(state_ids=None), "state_ids"),
+        ({"state_ids": (0, 1)}, lambda f: f.update(attention="fast"), "state_ids"),
+        ({"state_ids": (0, 1)}, lambda f: f.update(hidden_size=None), "state_ids"),
+        ({"state_ids": (0, 1), "speculator": PART}, lambda f: None, "lists no speculator.onnx: export the model again"),
+        ({"state_ids": (0, 1)}, lambda f: f.update(speculator="x", files=f["files"] | OWN), r"speculator \('x'\)"),
+        (
+            {"state_ids": (0, 1), "speculator": PART},
+            lambda f: (f["files"].update(OWN), f["speculator"].update(top_k=0)),
+            r"has a speculator with an unusable top_k \(0\): export the model again",
+        ),
+    ],
+)
+def test_unusable_speculators_and_stages_are_one_sentence(
+    folder: Path, manifest: Fields, change: Callable[[Fields], object], sentence: str
+) -> None:
+    files = ModelPackage.open(folder).manifest.files
+    write_manifest(folder, replace(make_manifest(), files=files, hidden_size=16, **manifest))
+    edit(folder, change)
+    with pytest.raises(ManifestError, match=sentence) as caught:
+        read_manifest(folder)
+    assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b'{"format": ' + b"[" * 100_000])

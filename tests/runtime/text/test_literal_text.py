@@ -170,6 +170,20 @@ def test_spaces_before_texts_are_those_of_the_usual_way() -> None:
             assert ids == made[False].encode_chat(chat)
 
 
+def test_what_json_has_no_word_for_is_refused_before_it_is_rendered() -> None:
+    said: Any = {"role": "user", "content": "<s>", "when": {1}}
+    with pytest.raises(PromptError, match="what JSON has no word for"):
+        tokenizer(TEMPLATES["plain"], True).encode_chat(Conversation([said]))
+
+
+def test_control_tokens_of_too_many_characters_are_refused() -> None:
+    many = byte_level_tokenizer()
+    many.add_special_tokens(["<|" + "".join(map(chr, range(0x4E00, 0x4E00 + 1100))) + "|>"])
+    made = Tokenizer(many, template("{{ messages[0].content }}<|x|>"), is_text_literal=True)
+    with pytest.raises(PromptError, match="too many characters to be distinguished"):
+        made.encode_chat(Conversation([{"role": "user", "content": "<|"}]))
+
+
 def test_texts_that_use_every_private_character_are_refused() -> None:
     content = "".join(map(chr, range(0xF0000, 0x110000, 0x400)))
     with pytest.raises(PromptError, match="all private characters"):

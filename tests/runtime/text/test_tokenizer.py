@@ -18,6 +18,7 @@ from reader_edge_runtime.text import tokenizer_file as module
 from reader_edge_runtime.text.conversation import Conversation
 from reader_edge_runtime.text.template.chat_template import ChatTemplate
 from reader_edge_runtime.text.tokenizer import Tokenizer
+from reader_edge_runtime.text.tokenizer_file import library_errors
 from tests.fake_target import make_manifest
 from tests.runtime.text.small_tokenizers import BYTE_LEVEL, byte_level_tokenizer
 
@@ -161,6 +162,12 @@ def test_what_the_library_fails_at_is_one_error(tmp_path: Path, tokenizer_json: 
     tokenizer = Tokenizer.from_file(path)
     with pytest.raises(TokenizerError, match=rf"^The tokenizer cannot encode this text \(.*{reason}.*\): export"):
         tokenizer.encode("b")
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
+def test_who_ends_the_program_is_not_the_library(end: type[BaseException]) -> None:
+    with pytest.raises(end), library_errors("The tokenizer cannot encode this text"):
+        raise end
 
 
 def test_a_panic_of_decoding_is_one_error() -> None:

@@ -94,12 +94,9 @@ class Disguise:
 
 
 def _said(conversation: Conversation) -> str:
-    """All that a conversation holds, as JSON. Raises PromptError for what cannot be."""
-    try:
-        given = [conversation.messages, conversation.tools, conversation.template_args]
-        return json.dumps(given, ensure_ascii=False, default=dict)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise PromptError(f"A message holds what JSON has no word for ({error}): give texts.") from None
+    """All that a conversation holds, as JSON; it was rendered, so that it can be that."""
+    given = [conversation.messages, conversation.tools, conversation.template_args]
+    return json.dumps(given, ensure_ascii=False, default=dict)
 
 
 def _look_alikes(characters: Collection[str], said: str, fold: Callable[[str], str]) -> set[str]:

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -168,6 +170,22 @@ def test_a_conversation_outlives_what_kills_its_renderer() -> None:
     with pytest.raises(PromptError, match="time or memory"):
         template.render(Conversation(MESSAGES[2:3]))
     assert template.render(Conversation(MESSAGES[2:3])) == "Yes."
+
+
+def test_an_interrupt_leaves_no_reply_for_the_next_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = ChatTemplate("{{ messages[0].content }}", {})
+    assert template.render(Conversation(MESSAGES[2:3])) == "Yes."
+    with monkeypatch.context() as patch:
+        patch.setattr("json.loads", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            template.render(Conversation(MESSAGES[2:3]))
+    assert template.render(Conversation([{"role": "user", "content": "No."}])) == "No."
+
+
+def test_messages_may_be_mappings_of_any_kind() -> None:
+    source = "{% for message in messages %}{{ message.content }}{{ message.meta.name }}{% endfor %}"
+    message = MappingProxyType({"role": "user", "content": "Hi", "meta": MappingProxyType({"name": "!"})})
+    assert ChatTemplate(source, {}).render(Conversation([message])) == "Hi!"
 
 
 def test_one_renderer_serves_all_conversations_of_a_template_and_ends_with_it() -> None:
