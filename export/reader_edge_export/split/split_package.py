@@ -4,11 +4,13 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reader_edge_export.package.package_folder import new_package
 from reader_edge_export.pipeline import check_installation
+from reader_edge_export.split.layer_costs import layer_seconds
 from reader_edge_export.split.stage_ranges import ranges, stage_ends
 from reader_edge_export.stages import OnShare, Stages
 from reader_edge_runtime.errors import ExportError
@@ -31,6 +33,8 @@ from reader_edge_runtime.package.stage_part import StagePart
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from reader_edge_export.split.stage_graphs import StageGraphs
+
 _NOT_COPIED = {GRAPH_NAME, WEIGHTS_NAME, SPECULATOR_GRAPH_NAME, SPECULATOR_WEIGHTS_NAME}
 
 
@@ -52,7 +56,8 @@ def split_package(
 ) -> SplitReport:
     """Write OUT/1 to OUT/N, pipeline.json and a new key.
 
-    box_bytes: as `stage_ends` has it. addresses: where the stages but the last will listen; loopback where none are
+    Stages take about as long as each other on this machine, or fill their boxes as far. box_bytes: as `stage_ends` has
+    it. addresses: where the stages but the last will listen; loopback where none are
     given. on_share: gets the bytes that are written, and how many there are in all.
     Raises InstallationError, PackageError or ExportError.
     """
@@ -101,32 +106,40 @@ def _write(
     from reader_edge_export.split.stage_graphs import StageGraphs
 
     graphs = StageGraphs(ir.load(whole.path(GRAPH_NAME)), whole.manifest)
-    ends = stage_ends(graphs.layer_bytes, num_stages, box_bytes, graphs.ends)
+    costs: Sequence[float] = graphs.layer_bytes
+    if not box_bytes and num_stages < len(costs):
+        costs = layer_seconds(graphs.layer_bytes, partial(_write_stage, whole, graphs))
+    ends = stage_ends(costs, num_stages, box_bytes, graphs.ends)
     advance = stages.share(sum(graphs.layer_bytes))
     manifests = []
     for number, layers in enumerate(ranges(ends), 1):
-        place = folder / str(number)
-        place.mkdir()
-        files = _write_graph(graphs.stage(layers), place)
-        if number == num_stages:
-            for name in whole.manifest.files.keys() - _NOT_COPIED:
-                shutil.copyfile(whole.path(name), place / name)
-                files[name] = whole.manifest.files[name]
-        manifest = whole.manifest
-        part = StagePart(number, num_stages, layers.start, manifest.num_layers, graphs.width, whole.fingerprint().hex())
-        manifest = replace(
-            manifest,
-            num_layers=len(layers),
-            layers=manifest.layers[layers.start : layers.stop],
-            state_ids=(),
-            speculator=None,
-            files=files,
-            stage=part,
-        )
-        write_manifest(place, manifest)
-        manifests.append(manifest)
+        manifests.append(_write_stage(whole, graphs, folder / str(number), layers, number, num_stages))
         advance(sum(graphs.layer_bytes[layers.start : layers.stop]))
     return manifests
+
+
+def _write_stage(
+    whole: ModelPackage, graphs: "StageGraphs", place: Path, layers: range, number: int, num_stages: int
+) -> Manifest:
+    place.mkdir()
+    files = _write_graph(graphs.stage(layers), place)
+    if number == num_stages:
+        for name in whole.manifest.files.keys() - _NOT_COPIED:
+            shutil.copyfile(whole.path(name), place / name)
+            files[name] = whole.manifest.files[name]
+    manifest = whole.manifest
+    part = StagePart(number, num_stages, layers.start, manifest.num_layers, graphs.width, whole.fingerprint().hex())
+    manifest = replace(
+        manifest,
+        num_layers=len(layers),
+        layers=manifest.layers[layers.start : layers.stop],
+        state_ids=(),
+        speculator=None,
+        files=files,
+        stage=part,
+    )
+    write_manifest(place, manifest)
+    return manifest
 
 
 def _write_graph(model: "ir.Model", folder: Path) -> dict[str, FileEntry]:

@@ -9,18 +9,19 @@ _PROCESS_BYTES = 256 << 20  # of a stage beside its weights: libraries, cache, p
 
 
 def stage_ends(
-    layer_bytes: Sequence[int], num_stages: int, box_bytes: Sequence[int] = (), cuts: Collection[int] | None = None
+    costs: Sequence[float], num_stages: int, box_bytes: Sequence[int] = (), cuts: Collection[int] | None = None
 ) -> list[int]:
-    """The layer behind each stage's last one, of layers whose weights have so many bytes.
+    """The layer behind each stage's last one, of layers that take so long, or whose weights have so many bytes.
 
-    box_bytes: memory of each stage's box; none where they are alike and large enough. cuts: layers that may be the
-    first of a stage; None for any. Raises ExportError where there are more stages than layers, or a box is too small.
+    box_bytes: memory of each stage's box, costs being bytes; none where boxes are alike and large enough. cuts: layers
+    that may be the first of a stage; None for any. Raises ExportError where there are more stages than layers, or a box
+    is too small.
     """
-    num_layers = len(layer_bytes)
+    num_layers = len(costs)
     if not 2 <= num_stages <= num_layers:
         raise ExportError(f"A model of {num_layers} layers has no {num_stages} stages: give 2 to {num_layers}.")
-    starts = [0, *accumulate(layer_bytes)]
-    rooms = [max(room - _PROCESS_BYTES, 1) for room in box_bytes] or [max(starts[-1], 1)] * num_stages
+    starts = [0, *accumulate(costs)]
+    rooms: list[float] = [max(room - _PROCESS_BYTES, 1) for room in box_bytes] or [starts[-1] or 1] * num_stages
     ends = [end for end in range(1, num_layers) if cuts is None or end in cuts]
     # best[end]: how full the fullest of the stages so far is, and where each of them ends.
     best: dict[int, tuple[float, list[int]]] = {0: (0.0, [])}
