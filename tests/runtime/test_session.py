@@ -124,6 +124,14 @@ def test_the_last_session_saved_is_the_one_found(engine: Engine, kept: Path) -> 
     assert not [path for path in kept.parent.iterdir() if path != kept]
 
 
+def test_a_session_is_taken_up_within_a_bound_on_memory(kept: Path, demo_folder: Path) -> None:
+    config = EngineConfig(max_kv_bytes=1 << 26, is_calibrated=False, is_probed=False)
+    bounded = Engine.load(demo_folder, config)
+    assert bounded.load_session(kept) == MESSAGES
+    assert bounded.generate("# git\n", GREEDY).stats.num_reused_tokens > 0
+    assert bounded.decoder.num_kv_bytes <= 1 << 26
+
+
 @pytest.mark.parametrize("config", [EngineConfig(max_batch=1), EngineConfig(max_kv_bytes=1 << 16)])
 def test_a_session_too_large_for_an_engine_is_refused_with_what_to_raise(
     kept: Path, config: EngineConfig, demo_folder: Path

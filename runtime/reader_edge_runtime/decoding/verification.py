@@ -22,10 +22,6 @@ class Verification(NamedTuple):
     token_ids: list[int]
     is_undecided: bool = False
 
-    @property
-    def num_accepted_tokens(self) -> int:
-        return len(self.path) - 1
-
 
 def walk(
     rule: AcceptanceRule, choices: Choices, take: Callable[[int, int], bool], near_tie_margin: float = 0.0

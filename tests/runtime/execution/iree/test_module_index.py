@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from reader_edge_runtime.errors import PackageError
+from reader_edge_runtime.errors import PackageError, ProviderError
+from reader_edge_runtime.execution.iree import open_iree
 from reader_edge_runtime.execution.iree.module_index import INDEX_NAME, ModuleIndex
+from reader_edge_runtime.execution.iree.target_machine import TARGETS, TargetMachine
 from reader_edge_runtime.execution.onnxruntime.graph_contract import input_tensors, output_tensors
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME, FileEntry, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -35,6 +37,43 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     index = index_of(make())
     (tmp_path / INDEX_NAME).write_bytes(index.encoded())
     assert ModuleIndex.of(ModelPackage(tmp_path, make())) == index
+
+
+def test_an_index_larger_than_any_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    with (tmp_path / INDEX_NAME).open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(PackageError, match=r"is unusable \(too large\): export the model again"):
+        ModuleIndex.of(ModelPackage(tmp_path, make()))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (([], None), "use --provider cpu, or pip install 'reader-edge[iree-export]'"),
+        (([TARGETS["x86-64-v3"]], None), "export it with --target x86-64-v3, or pip install"),
+        (([TARGETS["x86-64-v3"]], "3.13.0"), None),
+    ],
+    ids=["none", "no compiler", "compiled here"],
+)
+def test_a_package_for_another_machine_is_compiled_here_or_refused(
+    arguments: tuple[list[TargetMachine], str | None],
+    remedy: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here, version = arguments
+    away = replace(TARGETS["x86-64-v4"], machine="z80")
+    monkeypatch.setitem(TARGETS, away.name, away)
+    monkeypatch.setattr(open_iree, "targets_here", lambda: here)
+    monkeypatch.setattr(open_iree, "compiler_version", lambda: version)
+    index = replace(index_of(make()), target=away.name)
+    package = ModelPackage(tmp_path, make())
+    if remedy is None:
+        assert open_iree._target_for(package, index) == here[0]
+        return
+    with pytest.raises(ProviderError, match=r"is compiled for x86-64-v4, which this machine") as refused:
+        open_iree._target_for(package, index)
+    assert remedy in str(refused.value)
 
 
 @pytest.mark.parametrize(
