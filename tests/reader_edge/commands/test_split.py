@@ -1,12 +1,15 @@
 """`reader-edge split` and `stage`: a model over several processes answers, and is proved, as any other."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from reader_edge.cli import main
+from reader_edge_runtime import EngineConfig, assembly
+from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.package.pipeline_file import KEY_NAME
 from tests.stages_here import free_address, stage_process
 
@@ -86,3 +89,25 @@ def test_what_is_no_stage_is_not_served(runner: CliRunner, demo_folder: Path) ->
     pytest.importorskip("zmq", reason="the extra 'pipeline' is not installed")
     told = runner.invoke(main, ["stage", str(demo_folder), "--listen", free_address()])
     assert (told.exit_code, "is no stage: serve the others that `reader-edge split` wrote" in told.stderr) == (1, True)
+
+
+def test_a_stage_is_served_as_it_was_asked_for_and_tells_lines_that_steer_no_terminal(
+    runner: CliRunner, demo_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def serve(
+        package: ModelPackage, address: str, key: Path | None, config: EngineConfig, tell: Callable[[str], None]
+    ) -> None:
+        asked.extend([package.folder, address, key, config.threads, config.uses_native])
+        tell("Asked by \x1b[2J.")
+
+    monkeypatch.setattr(assembly, "serve_stage", serve)
+    split(runner, demo_folder, tmp_path / "out", "--stages", "2")
+    key = tmp_path / "out" / KEY_NAME
+    command = ["stage", str(tmp_path / "out" / "1"), "--listen", "tcp://10.0.0.2:5551", "--key", str(key)]
+    served = runner.invoke(main, [*command, "--threads", "1", "--no-native"])
+    assert (served.exit_code, served.stdout) == (0, "")
+    assert asked == [tmp_path / "out" / "1", "tcp://10.0.0.2:5551", key, 1, False]
+    assert "\x1b" not in served.stderr
+    assert "Asked by" in served.stderr
