@@ -16,6 +16,7 @@ from reader_edge_runtime.execution.pipeline.following_stage import MAX_CACHES, F
 from reader_edge_runtime.execution.pipeline.logged_cache import COPY, FILL, FORESEE, MOVE, NEW, RESIZE, SWAP, CacheStep
 from reader_edge_runtime.execution.pipeline.pass_frame import MAX_BYTES as FRAME_BYTES
 from reader_edge_runtime.execution.pipeline.pass_frame import MAX_NODES, FrameError, PassFrame
+from reader_edge_runtime.execution.pipeline.under_way import StageLostError
 from reader_edge_runtime.target import Pass
 from tests.fuzz.memory_limit import memory_limit
 from tests.fuzz.mutation import mutated
@@ -115,22 +116,28 @@ def test_of_too_many_caches_the_oldest_is_forgotten(split_demo: Callable[[int], 
 
 
 def test_spoilt_frames_are_answered_or_refused(split_demo: Callable[[int], Path], fuzz_seconds: float) -> None:
-    target = pipeline_here(split_demo(2))
+    """Each comes behind some that are not spoilt, so that there are rows which it may be about."""
+    target = pipeline_here(split_demo(3))
     following = target.under_way.following
     assert isinstance(following, StagesHere)
     check_random_operations(target, seed=4, num_operations=12)
-    [stage], frames = following.stages, following.frames
-    end = time.monotonic() + fuzz_seconds
+    (first, second), frames = following.stages, following.frames
+    end, num_answered = time.monotonic() + fuzz_seconds, 0
     for number in itertools.count():
         if number >= 10 and time.monotonic() > end:
             break
         random = Random(f"frame {number}")
-        at = random.randrange(len(frames))
-        spoilt = mutated(frames[at], random)
+        at = random.randrange(12)
+        for frame in frames[:at]:
+            second.answer(ASKER, memoryview(frame), first.answer(ASKER, memoryview(frame), None).data.cast("B"))
+        spoilt = memoryview(mutated(frames[at], random))
         try:
             with memory_limit(MAX_BYTES):
-                stage.answer(ASKER, memoryview(spoilt), None)
+                second.answer(ASKER, spoilt, first.answer(ASKER, spoilt, None).data.cast("B"))
+                num_answered += 1
         except ReaderEdgeError:
             pass
         except BaseException as error:
-            pytest.fail(f"frame {number}, {spoilt[:2000]!r}: {error!r}")
+            pytest.fail(f"frame {number}, {bytes(spoilt)[:2000]!r}: {error!r}")
+        following.come_back(StageLostError("Each has stages that know nothing."))
+    assert num_answered < number
