@@ -1,5 +1,6 @@
 """What a device drafts for the text of one answer, and which of it the server is sent."""
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -22,7 +23,7 @@ _TREE_NODES = 16  # of a tree to verify, where the server does not say what pass
 _PUBLIC = ("", "context")  # sources of a draft that the server has as well
 
 
-class DeviceText:
+class DeviceText(ABC):
     """Drafts for one answer. token_ids: its list, the prompt first, which grows as tokens come."""
 
     def __init__(self, drafter: Drafter, token_ids: list[int]) -> None:
@@ -30,10 +31,11 @@ class DeviceText:
         self._drafter = drafter
         self._request = drafter.begin(RequestContext(token_ids))
 
+    @abstractmethod
     def frames(self) -> list[bytes]:
         """What to send now that the text is what it is."""
-        return []
 
+    @abstractmethod
     def lost(self) -> None:
         """Nothing that was sent is on its way any more."""
 

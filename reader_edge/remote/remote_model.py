@@ -8,7 +8,7 @@ from typing import Any
 
 from reader_edge.remote.frames import FrameError
 from reader_edge.remote.link import Link
-from reader_edge_runtime.errors import RemoteError
+from reader_edge_runtime.errors import RemoteError, TokenizerError
 from reader_edge_runtime.outside.user_input import shown
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
@@ -51,12 +51,15 @@ class RemoteModel:
         return cls(**{name: facts[name] for name in names}, eos_token_ids=tuple(ends or ()), pass_s=tuple(times or ()))
 
     def fetched_tokenizer(self, link: Link) -> Tokenizer:
-        """Raises RemoteError where what comes is not what was announced, TokenizerError for a broken one."""
+        """Raises RemoteError where what comes is not what was announced, or broken."""
         data = link.fetch(self.tokenizer_bytes)
         with tempfile.TemporaryDirectory(prefix="reader-edge-") as folder:
             path = Path(folder) / "tokenizer.json"
             path.write_bytes(data)
-            tokenizer = Tokenizer.from_file(path)
+            try:
+                tokenizer = Tokenizer.from_file(path)
+            except TokenizerError:  # which names a file that is gone then
+                raise RemoteError(f"The server sent a tokenizer of {self.model!r} that cannot be read.") from None
         if tokenizer_hash(tokenizer).hex() != self.tokenizer:
             raise RemoteError(f"The tokenizer of {self.model!r} came damaged: connect again.")
         return tokenizer

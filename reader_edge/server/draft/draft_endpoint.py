@@ -25,6 +25,7 @@ PATH = "/v1/draft"
 _MAX_CONNECTIONS = 256
 _GREETING_S = 10.0
 _IDLE_S = 600.0  # between answers
+_LAST_WORD_S = 1.0  # for what a device said before it left
 _PART_BYTES = 1 << 18  # of the tokenizer in a frame
 _LATE = (frames.HINT, frames.TREE, frames.CANCEL)  # what may come behind an answer's end
 _FAULT_CODE, _END_CODE = 1008, 1000  # of WebSockets: a peer that does what it may not, and a plain end
@@ -158,14 +159,18 @@ class DraftEndpoint:
             await asyncio.wait((reader, listener), return_when=asyncio.FIRST_COMPLETED)
             if reader.cancelled():  # taken up over another connection
                 raise WebSocketDisconnect
+            if reader.done() and isinstance(reader.exception(), _GONE):
+                await asyncio.wait((listener,), timeout=_LAST_WORD_S)  # it may have said that it wants no more
+            if listener.done() and listener.exception() is None:
+                is_kept = False
+                await websocket.send_bytes(answer.end("cancelled"))
+                return
             if reader.done():
                 is_kept = reader.exception() is None or isinstance(reader.exception(), _GONE)
                 reader.result()
                 self._metrics.count_request(PATH, 200)
                 return
             listener.result()
-            is_kept = False
-            await websocket.send_bytes(answer.end("cancelled"))
         finally:
             for task in (reader, listener):
                 task.cancel()

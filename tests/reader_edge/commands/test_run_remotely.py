@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from reader_edge.cli import main
 from reader_edge.remote import remote_engine
 from reader_edge.remote.link import Link
+from reader_edge.remote.remote_run import RemotePrompt, run_remotely
 from reader_edge.server.app import make_app
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, Conversation, Engine, EngineConfig, GenerationConfig
@@ -89,6 +90,15 @@ def test_what_has_no_place_beside_a_server_is_told(asked: list[str | None], engi
         assert words in result.stderr
     result = CliRunner().invoke(main, ["run", "-p", "a", "--tokenizer", str(empty)])
     assert "are for a model behind --server" in result.stderr
+
+
+def test_on_a_terminal_the_answer_ends_its_line(
+    asked: list[str | None], engine: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    with remote_engine.RemoteEngine(URL) as remote:
+        run_remotely(remote, RemotePrompt("# tar", None, True, {}), CONFIG, False, False)
+    assert capsys.readouterr().out == engine.generate("# tar", CONFIG).text.rstrip("\n") + "\n"
 
 
 def test_without_a_prompt_there_is_no_chat(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,18 @@ def test_a_text_is_checked_as_it_grows() -> None:
     assert check.extended([]).num_tokens == 2
 
 
+@pytest.mark.parametrize("data", [b"\xff" * 9, b"\x80" * 9, b"\xff\xff\xff\xff\x0f"])
+def test_a_number_has_an_end(data: bytes) -> None:
+    with pytest.raises(FrameError, match="too large"):
+        frames.Reader(data).number()
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"[" * 100_000])
+def test_facts_are_an_object(data: bytes) -> None:
+    with pytest.raises(FrameError, match="no JSON object"):
+        frames.Reader(data).facts()
+
+
 def test_spoilt_frames_are_frames_or_refused() -> None:
     chance = random.Random(1)  # noqa: S311
     whole = [

@@ -106,6 +106,25 @@ def test_an_answer_that_is_held_can_be_given_up(small: Engine) -> None:
     assert run(small, give_up) == [0]
 
 
+def test_an_answer_that_fails_while_it_is_held_is_told(small: Engine) -> None:
+    async def fail(served: AsyncEngine) -> int:
+        device = DeviceDrafts()
+        stream = served.stream("# tar", GenerationConfig(max_tokens=300), device=device)
+        await anext(stream)
+        device.hold()
+        await served.generate("# ls", CONFIG)
+        with small.working() as decoder:
+            decoder.scheduler.parked[0].fail(ValueError("no"))
+        device.go_on()
+        with pytest.raises(ValueError, match="no"):
+            async for _ in stream:
+                pass
+        await served.generate("# ls", CONFIG)
+        return len(small.decoder.scheduler.parked)
+
+    assert run(small, fail) == [0]
+
+
 def test_hints_are_taken_and_weighed(small: Engine) -> None:
     wanted = small.generate("# tar", CONFIG).token_ids
     prompt = small.encode_prompt("# tar")

@@ -26,7 +26,7 @@ class AppConnection:
         self._loop = loop
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._outbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._is_cut = False
+        self._is_cut = self._is_known = False
         sent = [(name.lower().encode(), value.encode()) for name, value in ({"host": "localhost"} | headers).items()]
         scope = {
             **{"type": "websocket", "path": PATH, "raw_path": PATH.encode(), "query_string": b"", "headers": sent},
@@ -57,9 +57,15 @@ class AppConnection:
 
     def cut(self, code: int = 1006) -> None:
         """Nothing comes or goes any more, and the server hears of it."""
-        self._is_cut = True
+        self._is_cut = self._is_known = True
         self._inbox.put(_LOST)
         self._put({"type": "websocket.disconnect", "code": code})
+
+    def send_and_leave(self, message: bytes) -> None:
+        """Send a last message, and hear no answer."""
+        self._is_cut = self._is_known = True
+        self._put({"type": "websocket.receive", "bytes": message})
+        self._put({"type": "websocket.disconnect", "code": 1006})
 
     def go_silent(self) -> None:
         """Nothing comes or goes any more, and the server does not hear of it."""
@@ -74,6 +80,8 @@ class AppConnection:
         self._inbox.put(_LOST)
 
     async def _send(self, message: MutableMapping[str, Any]) -> None:
+        if self._is_known:
+            raise OSError  # as uvicorn does
         if message["type"] == "websocket.send":
             self._inbox.put(message["bytes"])
         elif message["type"] == "websocket.http.response.start":

@@ -12,6 +12,7 @@ from reader_edge.remote.link import Link
 from reader_edge.remote.settings import facts_of, hash_of
 from reader_edge.server.app import make_app
 from reader_edge.server.draft import draft_endpoint
+from reader_edge.server.draft.kept_answers import KeptAnswers
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.draft_tree import DraftTree
@@ -312,9 +313,15 @@ def test_who_may_not_ask_gets_no_socket(draft_server: DraftServer, hinted_engine
 
 def test_a_device_that_leaves_before_it_is_refused_is_no_fault(draft_server: DraftServer) -> None:
     connection: AppConnection = draft_server.connection()
-    connection.send(b"nonsense")
-    connection.cut()
+    connection.send_and_leave(b"nonsense")
     connection.served.result(60)
+
+
+def test_what_is_not_there_can_be_left_and_dropped() -> None:
+    answers = KeptAnswers(1.0)
+    answers.leave(ID)
+    answers.drop(ID)
+    assert len(answers) == 0
 
 
 def test_a_server_that_drafts_nothing_verifies_nothing(demo_folder: Any) -> None:
