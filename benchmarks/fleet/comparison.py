@@ -15,7 +15,7 @@ from benchmarks.fleet.solver import solved_exactly, total_s
 from benchmarks.fleet.ways import Way
 
 SMALL = 10, 3  # users and servers of which the best association is found
-_NUM_ASKED = 2  # answers of each user
+_NUM_ASKED = 1  # answers of each user
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def compare(
     times, emitted = PassTimes.read(scenario.pass_scale), emitted_table(answers)
     outcomes: dict[str, list[Outcome]] = {name: [] for name in policies}
     for seed in range(num_seeds):
-        case = _case(scenario, way, emitted, seed)
+        case = planned_case(scenario, way, emitted, seed)
         least_s = case.bound_s
         asked = Asked.draw(answers, scenario.num_users, _NUM_ASKED, seed)
         for name, policy in policies.items():
@@ -63,14 +63,14 @@ def exact_gaps(
     emitted = emitted_table(answers)
     gaps: dict[tuple[str, str], list[float]] = {(way.name, name): [] for name in policies}
     for seed in range(num_seeds):
-        case = _case(Scenario(*SMALL), way, emitted, seed)
+        case = planned_case(Scenario(*SMALL), way, emitted, seed)
         least_s = solved_exactly(case.costs).seconds
         for name, policy in policies.items():
             gaps[way.name, name].append(total_s(case.costs, policy(case).servers) / least_s - 1)
     return gaps
 
 
-def _case(scenario: Scenario, way: Way, emitted: Emitted, seed: int) -> Case:
+def planned_case(scenario: Scenario, way: Way, emitted: Emitted, seed: int) -> Case:
     """A fleet and what its rounds are expected to cost."""
     fleet = draw_fleet(scenario, seed)
     costs = Costs.of(fleet, way.round(fleet, PassTimes.read(scenario.pass_scale), emitted))

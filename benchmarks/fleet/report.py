@@ -14,6 +14,10 @@ from reader_edge_runtime.atomic_file import write_file
 
 Outcomes = Mapping[Cell, Sequence[Outcome]]
 _BATTERY_J = 15 * 3600  # of a telephone
+_PAPER = (
+    "The paper states that its learner and exchange are up to 28.0 % and in the mean 23.7 % below its three baselines. "
+    "These differ in who talks to which server; what shares they have it does not say."
+)
 
 
 def write_report(
@@ -22,7 +26,18 @@ def write_report(
     """Writes OUT.md and OUT.svg. exact: way and policy -> shares of time above the best association, one a small fleet.
     head: lines that say what was run, where and when."""
     ways = list(dict.fromkeys(way for way, *_ in outcomes))
-    lines = ["# A fleet, simulated", "", *head, "", "## What the best policy saves", "", *_savings(outcomes, ways), ""]
+    lines = [
+        "# A fleet, simulated",
+        "",
+        *head,
+        "",
+        "## What the best policy saves",
+        "",
+        *_savings(outcomes, ways),
+        "",
+        _PAPER,
+        "",
+    ]
     for way in ways:
         lines += [f"## {way[0].upper()}{way[1:]}", "", *_latencies(outcomes, way), ""]
     lines += ["## Above the bound, and of the battery", "", *_gaps(outcomes, ways), ""]

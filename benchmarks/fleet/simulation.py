@@ -3,7 +3,7 @@
 Prompts are left out: a fleet's answers begin at their first step.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,15 +88,14 @@ class Simulation:
         if self._way.is_streamed:
             yield from self._streamed(env, user, device, server, answer)
         elif self._way.is_reserved:
-            for seconds in self._reserved(user, device, answer):
-                yield env.timeout(seconds)
+            yield env.timeout(self._reserved_s(user, device, answer))
         else:
             yield from self._verified(env, user, device, server, answer)
 
-    def _reserved(self, user: int, device: Device, answer: Answer) -> Iterator[float]:
-        """The paper's rounds, with a share of the server's computing: the device sends while it drafts, and drafts on
-        while it waits, in vain unless the whole draft is accepted."""
-        width, position, spare_s = self._way.width, 0, 0.0
+    def _reserved_s(self, user: int, device: Device, answer: Answer) -> float:
+        """Seconds of the paper's rounds, with a share of the server's computing: the device sends while it drafts, and
+        drafts on while it waits, in vain unless the whole draft is accepted."""
+        width, position, spare_s, seconds = self._way.width, 0, 0.0, 0.0
         server_speed = self._fleet.server_speeds[self._plan.servers[user]] * self._plan.work[user]
         while position < len(answer):
             emitted = answer.device[width][position]
@@ -105,8 +104,9 @@ class Simulation:
             waited_s = device.delay_s * 2 + self._times.seconds(width, past) / server_speed
             waited_s += device.receive(self._way.down_bits(emitted))
             spare_s = waited_s if emitted == width else 0.0
-            yield sent_s + waited_s
+            seconds += sent_s + waited_s
             position += emitted
+        return seconds
 
     def _verified(
         self, env: simpy.Environment, user: int, device: Device, server: BatchingServer, answer: Answer

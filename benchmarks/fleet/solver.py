@@ -15,7 +15,7 @@ from scipy.sparse import eye_array as identity
 from benchmarks.fleet.costs import Costs
 from reader_edge_runtime.arrays import Float64Array, Int64Array
 
-_RELAXED_ROUNDS = 6
+_RELAXED_ROUNDS = 4
 _EXACT_ROUNDS = 200
 _TOLERANCE = 1e-6  # of the least time
 

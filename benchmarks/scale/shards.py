@@ -22,6 +22,7 @@ from reader_edge_runtime.text.tokenizer import Tokenizer
 
 _SUFFIXES = {".c", ".h", ".hpp", ".js", ".md", ".pl", ".pm", ".py", ".rst", ".txt", ".vim"}
 _MAX_BYTES = 1 << 18  # of a file that is read
+_LONGEST_LINE = 500  # longer ones are no text that somebody wrote, and slow to encode
 _RUN = 24  # tokens of a copied run, in the mean
 _HELD_OUT = 50  # every so manieth document
 
@@ -32,10 +33,12 @@ def folder_documents(folder: Path, tokenizer: Tokenizer, max_tokens: int) -> Ite
     order = np.random.default_rng(0).permutation(len(paths))
     num_tokens = 0
     for path in (sorted(paths)[i] for i in order):
+        if num_tokens >= max_tokens:
+            return
         text = path.read_bytes()[:_MAX_BYTES].decode("utf-8", "ignore")
-        if num_tokens < max_tokens and (token_ids := tokenizer.encode(text, False)):
-            num_tokens += len(token_ids)
-            yield token_ids
+        if max(map(len, text.splitlines()), default=0) <= _LONGEST_LINE and (ids := tokenizer.encode(text, False)):
+            num_tokens += len(ids)
+            yield ids
 
 
 def longer(text: Int64Array, num_tokens: int, rng: np.random.Generator) -> Int64Array:
