@@ -5,7 +5,7 @@ where nothing is drafted meanwhile: squares of sums that are linear in the assoc
 by tangents, so that every program solved gives a lower bound; tangents are added where solutions lie until it is met.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -43,14 +43,16 @@ def solved(costs: Costs) -> Solution:
 
 def solved_exactly(costs: Costs) -> Solution:
     """The best association of whole users. For small fleets: a mixed-integer program is solved again and again."""
-    program = _Program(costs)
+    scale_s = total_s(costs, costs.link_s.argmin(axis=1)) / len(costs.link_s)  # the solver's tolerances are absolute
+    program = _Program(replace(costs, link_s=costs.link_s / scale_s, work_s=costs.work_s / scale_s))
+    seen = set()
     for _ in range(_EXACT_ROUNDS):
-        association, bound_s = program.solve(is_whole=True)
+        association, bound = program.solve(is_whole=True)
         servers = association.argmax(axis=1)
-        seconds = total_s(costs, servers)
-        if seconds - bound_s <= 2 * _TOLERANCE * seconds:
-            return Solution(servers, seconds, bound_s)
-        program.add_tangents(association)
+        if servers.tobytes() in seen:  # its squares are touched: what is left between it and the bound is rounding
+            return Solution(servers, total_s(costs, servers), bound * scale_s)
+        seen.add(servers.tobytes())
+        program.add_tangents(np.eye(association.shape[1])[servers])
     raise RuntimeError(f"no exact association within {_EXACT_ROUNDS} programs")
 
 

@@ -2,8 +2,8 @@
 
     python -m benchmarks.scale FOLDER [--seconds 10]
 
-FOLDER is what `python -m benchmarks.scale.shards` wrote. Prints the tables of docs/explanation/scale.md. The files'
-pages are dropped from memory, those of other programs are not.
+FOLDER is what `python -m benchmarks.scale.shards` wrote. Prints the tables of
+docs/explanation/measured/scale.md. The files' pages are dropped from memory, those of other programs are not.
 """
 
 import argparse

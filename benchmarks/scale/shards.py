@@ -28,11 +28,11 @@ _HELD_OUT = 50  # every so manieth document
 
 
 def folder_documents(folder: Path, tokenizer: Tokenizer, max_tokens: int) -> Iterator[list[int]]:
-    """Token ids of a folder's text files, until there are enough; in the order of their names' hashes."""
-    paths = [path for path in folder.rglob("*") if path.suffix in _SUFFIXES and path.is_file()]
+    """Token ids of a folder's text files, until there are enough; in an order drawn once."""
+    paths = sorted(path for path in folder.rglob("*") if path.suffix in _SUFFIXES and path.is_file())
     order = np.random.default_rng(0).permutation(len(paths))
     num_tokens = 0
-    for path in (sorted(paths)[i] for i in order):
+    for path in (paths[i] for i in order):
         if num_tokens >= max_tokens:
             return
         text = path.read_bytes()[:_MAX_BYTES].decode("utf-8", "ignore")

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -9,48 +10,61 @@ import pytest
 pytest.importorskip("simpy", reason="fleets need it: pip install 'reader-edge[fleet]'")
 
 from benchmarks.fleet import validate
-from benchmarks.fleet.pass_times import PassTimes
-from benchmarks.fleet.validate import Run, simulated_s
+from benchmarks.fleet.validate import Run, compared, read_runs, simulated_s
 
-TIMES = PassTimes.read()
-FIELDS = {"past": 512, "num_tokens": 100, "num_passes": 40, "num_nodes": 320}
+RUN = Run("lock-step", "known", 0, 40.0, num_tokens=100, num_steps=40, seconds=2.0)
 
 
-def run(way: str, round_trip_s: float, seconds: float = 1.0) -> Run:
-    return Run.of({"way": way, "round_trip_s": round_trip_s, "seconds": seconds, **FIELDS})
+@pytest.mark.parametrize("round_trip_ms", [0.0, 10.0, 200.0])
+def test_a_way_takes_its_steps_and_its_trips(round_trip_ms: float) -> None:
+    trip_s = round_trip_ms / 1000
+    for way in ("server alone", "hints"):
+        seconds = simulated_s(replace(RUN, way=way, round_trip_ms=round_trip_ms), step_s=0.01)
+        assert seconds == pytest.approx(0.4 + trip_s, abs=1e-4)
+    seconds = simulated_s(replace(RUN, round_trip_ms=round_trip_ms), step_s=0.01)
+    assert seconds == pytest.approx(0.4 + 40 * trip_s, abs=1e-3)
 
 
-@pytest.mark.parametrize("round_trip_s", [0.0, 0.01, 0.2])
-def test_a_way_takes_its_passes_and_its_trips(round_trip_s: float) -> None:
-    passes_s = 40 * TIMES.seconds(8, 512)
-    assert simulated_s(run("server alone", round_trip_s), TIMES) == pytest.approx(passes_s + round_trip_s, abs=1e-4)
-    assert simulated_s(run("hints", round_trip_s), TIMES) == pytest.approx(passes_s + round_trip_s, abs=1e-4)
-    lock_step_s = passes_s + 40 * round_trip_s
-    assert simulated_s(run("lock-step", round_trip_s), TIMES) == pytest.approx(lock_step_s, abs=1e-3)
+def written(tmp_path: Path, runs: object) -> Path:
+    file = tmp_path / "runs.json"
+    file.write_text(json.dumps(runs))
+    return file
+
+
+def test_steps_are_those_without_a_link_and_of_the_fastest_answer(tmp_path: Path) -> None:
+    near = replace(RUN, round_trip_ms=0.0, num_steps=20, seconds=0.4)
+    runs = [asdict(run) for run in (near, replace(near, seconds=0.9), RUN, replace(RUN, way="optimistic"))]
+    ((run, seconds),) = compared(read_runs(written(tmp_path, runs)))
+    assert run == RUN
+    assert seconds == pytest.approx(40 * (0.02 + 0.04), abs=1e-3)
 
 
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: object) -> None:
-    file = tmp_path / "runs.json"
-    file.write_text(json.dumps({"runs": runs}))
-    monkeypatch.setattr(sys, "argv", ["validate", str(file)])
+    monkeypatch.setattr(sys, "argv", ["validate", str(written(tmp_path, runs))])
     validate.main()
 
 
 def test_times_within_the_limit_pass_and_others_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seconds = simulated_s(run("lock-step", 0.04), TIMES)
-    fields = {"way": "lock-step", "round_trip_s": 0.04, **FIELDS}
-    told(tmp_path, monkeypatch, [{**fields, "seconds": seconds * 1.1}])
-    assert "| lock-step | 40 |" in capsys.readouterr().out
+    near = replace(RUN, round_trip_ms=0.0, seconds=0.4)
+    told(tmp_path, monkeypatch, [asdict(near), asdict(replace(RUN, seconds=2.2))])
+    assert "| lock-step | known | 40 | 2.200 | 2.0" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="1"):
-        told(tmp_path, monkeypatch, [{**fields, "seconds": seconds * 1.3}])
+        told(tmp_path, monkeypatch, [asdict(near), asdict(replace(RUN, seconds=2.5))])
 
 
-@pytest.mark.parametrize("wrong", [{"way": "paper?"}, {"num_passes": 0}, {"num_passes": 101}, {"seconds": "x"}])
+@pytest.mark.parametrize(
+    ("runs", "words"),
+    [
+        ([{"way": "hints"}], "holds no measured answers"),
+        ([{**asdict(RUN), "num_steps": 101}], "no answer takes so many steps"),
+        ([asdict(RUN)], "has one round trip"),
+    ],
+)
 def test_what_was_not_measured_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, object], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], runs: object, words: str
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
-        told(tmp_path, monkeypatch, [{"way": "hints", "round_trip_s": 0.0, "seconds": 1.0, **FIELDS, **wrong}])
-    assert "holds no measured runs" in capsys.readouterr().err
+        told(tmp_path, monkeypatch, runs)
+    assert words in capsys.readouterr().err
