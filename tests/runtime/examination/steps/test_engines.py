@@ -10,7 +10,9 @@ from unittest.mock import Mock
 import pytest
 
 from reader_edge_runtime.errors import ConfigError, InstallationError, MemoryShortageError
+from reader_edge_runtime.examination import step_process
 from reader_edge_runtime.examination.finding import Finding, Severity
+from reader_edge_runtime.examination.step_process import StepsRun
 from reader_edge_runtime.examination.steps import engines, loading, package, passes
 from reader_edge_runtime.examination.steps.package import check_package
 from reader_edge_runtime.examination.steps.passes import check_passes
@@ -110,3 +112,19 @@ def test_large_files_are_not_read_whole(demo_folder: Path, monkeypatch: pytest.M
     assert first.severity == Severity.NOTE
     assert "right sizes" in first.sentence
     assert versions.sentence == "Its graph is ONNX IR 11, opset 24."
+
+
+@pytest.mark.parametrize("line", ["[1]", "{", "5", '{"step": 1, "more": 2}', '{"step": "cpu"}x', "[" * 50_000], ids=len)
+def test_what_libraries_print_is_no_step(line: str) -> None:
+    run = StepsRun()
+    for told in ('{"step": "cpu"}', line, '{"plan": "cpu, passes"}'):
+        step_process._note(told, run)
+    assert (run.begun, run.planned, run.findings) == (["cpu"], ["cpu", "passes"], [])
+
+
+def test_a_finding_of_an_unknown_kind_is_passed_over() -> None:
+    run = StepsRun()
+    for severity in ("well", "odd"):
+        line = {"check": "cpu", "severity": severity, "found": "It runs.", "remedy": ""}
+        step_process._note(json.dumps(line), run)
+    assert run.findings == [Finding("cpu", Severity.WELL, "It runs.")]
