@@ -53,6 +53,7 @@ class Ring:
         self._links: Links | None = None
         self._sockets: list[Socket] = []
         self._monitors: list[Socket] = []
+        self._poller = zmq.Poller()
         self._told: set[str] = set()
         self.facts: tuple[str, ...] = ()
         self.slowest_s = 0.0
@@ -72,11 +73,8 @@ class Ring:
 
     def receive(self) -> Came:
         ends_at = time.monotonic() + self.pass_s
-        poller = zmq.Poller()
-        for socket in (*self._sockets, *self._monitors):
-            poller.register(socket, zmq.POLLIN)
         while True:
-            ready = dict(poller.poll(max(0, int(1000 * (ends_at - time.monotonic())))))
+            ready = dict(self._poller.poll(max(0, int(1000 * (ends_at - time.monotonic())))))
             if not ready:
                 raise StageLostError(
                     f"No stage handed a pass on within {self.pass_s:.0f} s, though all of them are there: see what "
@@ -110,7 +108,7 @@ class Ring:
                     raise
 
     def close(self) -> None:
-        self._sockets, self._monitors = [], []
+        self._sockets, self._monitors, self._poller = [], [], zmq.Poller()
         if self._links is not None:
             self._links.close()
             self._links = None
@@ -127,6 +125,8 @@ class Ring:
         for monitor in self._monitors:  # of links that were lost before the greeting was answered
             while monitor.poll(0):
                 recv_monitor_message(monitor)
+        for socket in (*self._sockets, *self._monitors):
+            self._poller.register(socket, zmq.POLLIN)
         self.slowest_s = max(_pass_seconds(each.pop(MICROSECONDS, "")) for each in found.values())
         self.facts = tuple(f"{address} {sorted(each.items())}" for address, each in found.items())
 
