@@ -9,8 +9,10 @@ from reader_edge_export.heads.state_recorder import RecordedAnswer
 from reader_edge_export.speculators.dense_attention import DenseAttention
 from reader_edge_export.speculators.eagle3_module import Eagle3Config, Eagle3Module
 from reader_edge_export.speculators.training import lessons as lessons_module
+from reader_edge_export.speculators.training import sampled_head
 from reader_edge_export.speculators.training.chain_loss import ChainLoss, chain_reads
 from reader_edge_export.speculators.training.lessons import DEPTH, ROW, ROWS, Lessons
+from reader_edge_export.speculators.training.sampled_head import SampledHead
 
 _SIZE, _NUM_STATES, _VOCAB = 16, 3, 50
 
@@ -104,3 +106,21 @@ def test_the_loss_falls_as_a_network_learns_and_is_the_same_each_time(monkeypatc
         loss_at(step).backward()
         optimizer.step()
     assert float(loss_at(0).detach()) < 0.8 * float(first.detach())
+
+
+@pytest.mark.parametrize("num_ids", [_VOCAB, 10])
+def test_a_sampled_head_says_what_is_learned_and_stands_for_all_else(
+    num_ids: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampled_head, "_MOST_OTHERS", 20)
+    random = np.random.default_rng(0)
+    rows = 0.1 * random.standard_normal((_VOCAB, _SIZE)).astype(np.float32)
+    ids = np.sort(random.permutation(_VOCAB)[:num_ids]).astype(np.int32)
+    head, states = SampledHead(rows, ids), torch.randn(5, _SIZE)
+    whole = states @ torch.from_numpy(rows).T
+    learned = head(states)
+    assert learned.shape == (5, num_ids + min(20, _VOCAB - num_ids))
+    assert torch.allclose(learned[:, :num_ids], whole[:, torch.from_numpy(ids).long()], atol=1e-6)
+    assert torch.allclose(learned.logsumexp(-1), whole.logsumexp(-1), atol=0.1)
+    assert torch.allclose(head.eval()(states), whole, atol=1e-6)
+    assert not any(parameter.requires_grad for parameter in head.parameters())
