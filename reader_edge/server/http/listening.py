@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import logging
 import os
 import socket
 import time
@@ -133,6 +134,7 @@ class Server(uvicorn.Server):
             timeout_keep_alive=_KEEP_ALIVE_S,
         )
         super().__init__(config)
+        logging.getLogger("uvicorn.error").addFilter(_is_news)
         self._engine = engine
         self._is_hurried = False
 
@@ -156,3 +158,8 @@ class Server(uvicorn.Server):
         await asyncio.sleep(_LEAVING_S)
         for connection in list(self.server_state.connections):
             connection.transport.abort()
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Not what uvicorn says of a socket that was refused with a status, as it should be."""
+    return "without completing handshake" not in record.getMessage()

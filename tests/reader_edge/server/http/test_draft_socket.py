@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.util
+import logging
 import socket
 import threading
 
@@ -15,6 +16,7 @@ from reader_edge.server.http.listening import Connection
 from reader_edge_runtime import GenerationConfig
 from tests.reader_edge.server.conftest import LIMIT_S, Served
 
+_REFUSED = "without completing handshake"
 UPGRADE = b"GET %s HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
 
 
@@ -47,6 +49,13 @@ def test_only_drafts_get_a_socket() -> None:
         thread.join(LIMIT_S)
     assert answers[0] == b"a socket"
     assert all(answer.startswith(b"HTTP/1.1 404") for answer in answers[1:])
+
+
+def test_a_socket_that_is_refused_is_no_fault_in_the_log(served: Served) -> None:
+    listening.Server(served.app, served.engine)
+    log = logging.getLogger("uvicorn.error")
+    told = [log.filter(logging.makeLogRecord({"msg": f"ASGI callable returned {how}."})) for how in ("early", _REFUSED)]
+    assert [bool(each) for each in told] == [True, False]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("websockets") is None, reason="needs websockets, of the extra 'remote'")
