@@ -49,7 +49,10 @@ def main() -> None:
         f"{options.seeds}`, {date.today()}; what it rests on: [README.md](../README.md#a-fleet).",
         "Seconds are simulated. ±: 95 % of means over fleets.",
     ]
-    outcomes = {cell: of for cell, of in store.outcomes.items() if cell[0] in ways and cell[1:3] in sizes}
+    cells = [cell for cell in store.outcomes if cell[0] in ways and cell[1:3] in sizes]
+    outcomes = {
+        cell: store.outcomes[cell] for cell in sorted(cells, key=lambda cell: (ways.index(cell[0]), *cell[1:3]))
+    }
     write_report(outcomes, exact, head, options.out)
 
 
