@@ -26,6 +26,7 @@ from reader_edge.commands.lossy.lossy import lossy
 from reader_edge.commands.pull import pull
 from reader_edge.commands.rm import rm
 from reader_edge.commands.run import run
+from reader_edge.commands.series.series import series
 from reader_edge.commands.serve import serve
 from reader_edge.commands.split import split
 from reader_edge.commands.stage import stage
@@ -81,6 +82,7 @@ COMMANDS = (
     stage,
     datastore,
     forget,
+    series,
     bench,
     lossy,
 )

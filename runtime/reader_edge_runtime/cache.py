@@ -1,17 +1,33 @@
 """What a model keeps of the texts that it decodes: rows of keys and values, states of recurrent layers."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.package.manifest import Manifest
+from reader_edge_runtime.package.layer import Layer
 
 KvRows = npt.NDArray[Any]
+
+
+class KvLayout(Protocol):
+    """What a cache of keys and values asks of a model; a package's manifest tells it.
+
+    cached_layers: by number, those with keys and values of their own. kv_row_bytes: of one row in all of them.
+    """
+
+    @property
+    def max_context(self) -> int: ...
+    @property
+    def kv_dtype(self) -> str: ...
+    @property
+    def cached_layers(self) -> Mapping[int, Layer]: ...
+    @property
+    def kv_row_bytes(self) -> int: ...
 
 
 class TextState(NamedTuple):
@@ -65,7 +81,7 @@ class Cache(ABC):
     is_cut_anywhere = True
     has_all_rows = True
 
-    def __init__(self, manifest: Manifest, num_slots: int, capacity: int) -> None:
+    def __init__(self, manifest: KvLayout, num_slots: int, capacity: int) -> None:
         self.lengths = [0] * num_slots
         self.num_slots = num_slots
         self.capacity = min(capacity, manifest.max_context)

@@ -93,6 +93,10 @@ class BatchError(ReaderEdgeError):
     """A batch's input is not sound, or its output cannot be resumed."""
 
 
+class SeriesError(ReaderEdgeError):
+    """A series has gaps, is constant or too short, or a table does not hold what it should."""
+
+
 class ProofError(ReaderEdgeError):
     """A proof that shows nothing."""
 

@@ -37,14 +37,14 @@ _FREE_SIZES = {"B": (7, 23), "N": (11, 29), "M": (13, 31), "S": (17, 37), "R": (
 _FREE_SIZES |= {"N1": (5, 9), "N2": (6, 20)}  # nodes of a speculator, N together
 _FREE_SIZES["T"] = (7 * 11, 23 * 29)  # rows of all sequences, one behind the other
 _NAMES: dict[tuple[object, object], str] = {numbers: name for name, numbers in _FREE_SIZES.items()}
-_SIZES_OF_INPUT_IDS = ("B", "N")
+_SIZES_OF_NODES = ("B", "N")
 _OUTPUT_AXES = {TREE_CONV: (2,), TREE_DELTA: (1, 3), TREE_MAMBA2: (1, 3)}  # of a state, those that its output has too
 _MAX_CONTENT = 8
 _READ_AT_ONCE = 64  # values: each that is replaced takes as long as its reader has inputs
 
 
 def fold_sizes(editor: GraphEditor) -> None:
-    """Replace sizes that are numbers by constants, read the free ones off `input_ids`, and let reshapes copy them.
+    """Replace sizes that are numbers by constants, read the free ones off the nodes, and let reshapes copy them.
 
     Afterwards every value has its type, and its sizes as far as they are known. Raises ExportError: see `infer_sizes`.
     """
@@ -82,14 +82,14 @@ def infer_sizes(graph: ir.Graph) -> dict[ir.Value, Sizes]:
 
 
 def _replace_content(editor: GraphEditor, node: ir.Node, content: Sizes) -> None:
-    """A constant in the place of known numbers, a size of `input_ids` in the place of a free one."""
+    """A constant in the place of known numbers, a size of the first input, of nodes, in the place of a free one."""
     output = node.outputs[0]
     rank = None if output.shape is None else len(output.shape)
     numbers = [size for size in content if isinstance(size, int)]
     if len(numbers) == len(content) and rank in (0, 1):
         new = editor.constant(np.array(numbers if rank else numbers[0], np.int64), "size")
-    elif rank == 0 and content[0] in _SIZES_OF_INPUT_IDS:
-        size = editor.size_of(editor.input("input_ids"), _SIZES_OF_INPUT_IDS.index(str(content[0])))
+    elif rank == 0 and content[0] in _SIZES_OF_NODES:
+        size = editor.size_of(editor.graph.inputs[0], _SIZES_OF_NODES.index(str(content[0])))
         new = editor.op("Squeeze", [size, editor.int64s(0)], dtype=ir.DataType.INT64)
         editor.insert_before(node)
     else:

@@ -16,20 +16,20 @@ from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.manifest import MANIFEST_NAME, WEIGHTS_NAME
 
 
-def check_target(out: Path, force: bool) -> None:
-    """Raise ExportError unless a package may be written at `out`, an absolute path."""
+def check_target(out: Path, force: bool, manifest_name: str = MANIFEST_NAME) -> None:
+    """Raise ExportError unless a package with this manifest may be written at `out`, an absolute path."""
     if not str(out).isprintable():  # else ONNX's own libraries fail, and a terminal obeys
         raise ExportError(f"'{out}' holds what is no text, or cannot be shown: choose another folder.")
     if not out.exists():
         return
     if not force:
         raise ExportError(f"'{out}' exists already: choose another folder or replace it with --force.")
-    if not out.is_dir() or (any(out.iterdir()) and not (out / MANIFEST_NAME).is_file()):
+    if not out.is_dir() or (any(out.iterdir()) and not (out / manifest_name).is_file()):
         raise ExportError(f"'{out}' is no model package, so --force does not replace it: choose another folder.")
 
 
 @contextmanager
-def new_package(out: Path, force: bool, key: str | None = None) -> Iterator[Path]:
+def new_package(out: Path, force: bool, key: str | None = None, manifest_name: str = MANIFEST_NAME) -> Iterator[Path]:
     """A folder beside `out` that takes its place when the block ends well, and vanishes when it does not.
 
     Its folder WORK_NAME goes when it is in its place, and not before: what a kill leaves can be resumed. At first
@@ -40,10 +40,10 @@ def new_package(out: Path, force: bool, key: str | None = None) -> Iterator[Path
     lock = None
     try:
         _put_back(out, partial)
-        check_target(out, force)
+        check_target(out, force, manifest_name)
         lock = _taken_over(out, key, partial) or _new_folder(partial)
         yield partial
-        check_target(out, force)
+        check_target(out, force, manifest_name)
         _put_in_place(partial, out)
     except Exception as error:
         if is_disk_full(error):

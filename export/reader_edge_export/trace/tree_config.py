@@ -38,6 +38,7 @@ EXPORTER, TASK = "reader-edge", "text-generation"  # by Optimum's names
 
 # Sizes of the traced example; all differ, so that a size fixed by mistake breaks the parity checks.
 _B, _N, _R, _PAST, _S, _P = 2, 3, 2, 5, 16, 4
+EXAMPLE_SIZES = _B, _N
 
 DynamicAxes = dict[str, dict[int, str]]
 
@@ -46,6 +47,7 @@ class TreeConfig(ExporterConfig):  # type: ignore[misc]
     """Inputs and outputs of the graph contract. layers: what the model's layers ask for. state_ids: see `Manifest`."""
 
     NORMALIZED_CONFIG_CLASS = NormalizedTextConfig
+    NODES = "input_ids"  # the input that says what nodes are, as the model's forward has it
 
     def __init__(
         self, config: PretrainedConfig, task: str, layers: Sequence[TracedLayer], state_ids: Sequence[int]
@@ -57,7 +59,7 @@ class TreeConfig(ExporterConfig):  # type: ignore[misc]
     @property
     def inputs(self) -> DynamicAxes:
         axes = {
-            "input_ids": {0: "B", 1: "N"},
+            self.NODES: {0: "B", 1: "N"},
             "position_ids": {0: "B", 1: "N"},
             "tree_mask": {0: "B", 2: "N", 3: "M"},
             "write_pos": {0: "B"},
@@ -78,24 +80,28 @@ class TreeConfig(ExporterConfig):  # type: ignore[misc]
         return {"logits": {0: "B", 1: "R"}, **_kv_axes("present", self._layers), **states}
 
     def generate_dummy_inputs(self, framework: str = "pt") -> dict[str, torch.Tensor]:
-        example = _example_inputs(self._layers)
+        example = {self.NODES: self.example_nodes(), **_example_inputs(self._layers)}
         return {name: example[name] for name in self.inputs}
+
+    def example_nodes(self) -> torch.Tensor:
+        """(B, N), or with more axes."""
+        return torch.ones(EXAMPLE_SIZES, dtype=torch.long)
 
 
 for _model_type in SUPPORTED:
     TasksManager.create_register(EXPORTER)(_model_type, TASK)(TreeConfig)
 
 
-def trace_model(source: SourceModel, max_context: int, graph: Path, state_ids: Sequence[int] = ()) -> list[TracedLayer]:
+def trace_model(
+    source: SourceModel, max_context: int, graph: Path, state_ids: Sequence[int] = (), task: str = TASK
+) -> list[TracedLayer]:
     """Write the model with its markers to `graph`, and return what each layer asks for. state_ids: see `Manifest`.
+    task: by Optimum's name.
 
     Raises UnsupportedArchitectureError where the graph would not be the model.
     """
-    model, layers = source.skeleton, survey(source, max_context)
-    constructor = TasksManager.get_exporter_config_constructor(
-        EXPORTER, model_type=model.config.model_type, task=TASK, library_name="transformers"
-    )
-    config: TreeConfig = constructor(model.config, layers=layers, state_ids=state_ids)
+    model, layers = source.skeleton, survey(source, max_context, task)
+    config = _tree_config(model, task, layers, state_ids)
     with (
         torch.no_grad(),
         _markers(source, max_context),
@@ -115,12 +121,23 @@ def trace_model(source: SourceModel, max_context: int, graph: Path, state_ids: S
     return layers
 
 
-def survey(source: SourceModel, max_context: int) -> list[TracedLayer]:
+def _tree_config(
+    model: PreTrainedModel, task: str, layers: Sequence[TracedLayer], state_ids: Sequence[int]
+) -> TreeConfig:
+    constructor = TasksManager.get_exporter_config_constructor(
+        EXPORTER, model_type=model.config.model_type, task=task, library_name="transformers"
+    )
+    config: TreeConfig = constructor(model.config, layers=layers, state_ids=state_ids)
+    return config
+
+
+def survey(source: SourceModel, max_context: int, task: str = TASK) -> list[TracedLayer]:
     """Run the model once on a few tokens and note what each layer asks for."""
     model = source.skeleton
-    trace = Trace(_example_inputs([]), max_context)
+    config = _tree_config(model, task, [], ())
+    trace = Trace({config.NODES: config.example_nodes(), **_example_inputs([])}, max_context)
     with torch.no_grad(), _markers(source, max_context):
-        _run(model.forward, trace)
+        _run(model.forward, trace, config.NODES)
     num_layers = int(model.config.num_hidden_layers)
     if sorted(trace.layers) != list(range(num_layers)):
         raise UnsupportedArchitectureError(
@@ -184,12 +201,15 @@ def marked_parts(source: SourceModel) -> Iterator[None]:
             rotary.rope_type = rope_type
 
 
-def _run(forward: Callable[..., Any], trace: Trace) -> torch.Tensor:
-    """The source's logits, while its layers leave their markers and what they ask for with `trace`."""
+def _run(forward: Callable[..., Any], trace: Trace, nodes: str) -> torch.Tensor:
+    """The source's logits, while its layers leave their markers and what they ask for with `trace`.
+
+    nodes: the input that says what nodes are.
+    """
     token = current_trace.set(trace)
     try:
         logits: torch.Tensor = forward(
-            input_ids=trace.inputs["input_ids"],
+            **{nodes: trace.inputs[nodes]},
             position_ids=trace.inputs["position_ids"],
             use_cache=False,  # the markers write the cache
             return_dict=True,
@@ -207,7 +227,7 @@ def _tree_forward(model: PreTrainedModel, max_context: int, config: TreeConfig) 
 
     def forward(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         trace = Trace(dict(zip(input_names, inputs, strict=True)), max_context)
-        trace.outputs["logits"] = _run(source_forward, trace)
+        trace.outputs["logits"] = _run(source_forward, trace, config.NODES)
         return tuple(trace.outputs[name] for name in output_names)
 
     model.forward = forward
@@ -236,7 +256,6 @@ def _state_axes(prefix: str, layers: Sequence[TracedLayer]) -> DynamicAxes:
 
 def _example_inputs(layers: Sequence[TracedLayer]) -> dict[str, torch.Tensor]:
     inputs = {
-        "input_ids": torch.ones(_B, _N, dtype=torch.long),
         "position_ids": torch.arange(_PAST, _PAST + _N).expand(_B, -1).contiguous(),
         "tree_mask": torch.zeros(_B, 1, _N, _PAST + _N),
         "tree_mask_sliding": torch.zeros(_B, 1, _N, _PAST + _N),

@@ -1,7 +1,6 @@
 """The file of a manifest: JSON in the package's folder, written whole and believed only field by field."""
 
 import json
-import math
 import re
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -10,7 +9,6 @@ from typing import Any
 
 from reader_edge_runtime.atomic_file import write_file
 from reader_edge_runtime.errors import ManifestError, PackageError
-from reader_edge_runtime.outside.plain_file import check_plain_file
 from reader_edge_runtime.package.layer import Layer, read_layers
 from reader_edge_runtime.package.manifest import (
     ATTENTIONS,
@@ -20,8 +18,17 @@ from reader_edge_runtime.package.manifest import (
     MAX_VOCAB,
     PRECISIONS,
     TOKENIZER_NAME,
-    FileEntry,
     Manifest,
+)
+from reader_edge_runtime.package.manifest_fields import (
+    MAX_TEXT,
+    is_figure,
+    is_text,
+    mapping_of,
+    read_fields,
+    read_files,
+    require,
+    size_within,
 )
 from reader_edge_runtime.package.speculator_part import (
     MOST_STATES,
@@ -37,10 +44,6 @@ STATES_VERSION = 3  # of packages that report states of layers, and may tell of 
 STAGE_VERSION = 4  # of packages that are a stage of a model
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]+[:/][\w.-]+", re.ASCII)  # smollm2:135m, OWNER/NAME
-_MAX_BYTES = 1 << 20
-_MAX_TEXT = 4096
-_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -73,16 +76,7 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST_NAME
     if not path.exists() and not path.is_symlink():
         raise ManifestError(f"'{folder}' holds no {MANIFEST_NAME}: give a folder written by 'reader-edge export'.")
-    check_plain_file(path, ManifestError, "export or copy the package again")
-    num_bytes = path.stat().st_size
-    if num_bytes > _MAX_BYTES:
-        raise ManifestError(f"'{path}' has {num_bytes} bytes, more than a manifest may have: export again.")
-    try:
-        fields = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ManifestError(f"'{path}' is not valid JSON ({error}): export the model again.") from None
-    if not isinstance(fields, dict) or fields.get("format") != "reader-edge":
-        raise ManifestError(f"'{path}' is not a reader-edge manifest: export the model again.")
+    fields = read_fields(path, "reader-edge")
     version = fields.get("format_version")
     if type(version) is not int or not FORMAT_VERSION <= version <= STAGE_VERSION:
         is_newer = isinstance(version, int) and version > STAGE_VERSION
@@ -93,55 +87,37 @@ def read_manifest(folder: Path) -> Manifest:
     return _checked(fields, path)
 
 
-def _size(most: int, least: int = 1) -> Callable[[Any], bool]:
-    return lambda value: type(value) is int and least <= value <= most
-
-
-def _mapping(is_usable: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda values: isinstance(values, dict) and all(_is_text(k) and is_usable(v) for k, v in values.items())
-
-
-def _is_text(value: object) -> bool:
-    """A short text that can be shown: no escape sequences, line breaks or lone surrogates."""
-    return isinstance(value, str) and len(value) <= _MAX_TEXT and value.isprintable()
-
-
 def _is_special(values: object) -> bool:
     """Texts by name; unlike others they may hold what cannot be shown, as a line break."""
     return isinstance(values, dict) and all(
-        _is_text(name) and isinstance(text, str) and len(text) <= _MAX_TEXT for name, text in values.items()
+        is_text(name) and isinstance(text, str) and len(text) <= MAX_TEXT for name, text in values.items()
     )
 
 
-def _is_figure(value: object) -> bool:
-    """A finite number that a float holds."""
-    return (isinstance(value, float) and math.isfinite(value)) or (type(value) is int and abs(value) < 1 << 53)
-
-
 _IS_USABLE: dict[str, Callable[[Any], bool]] = {
-    "architecture": _is_text,
-    "num_heads": _size(1 << 12),
-    "num_kv_heads": _size(1 << 12),
-    "head_dim": _size(1 << 12),
-    "num_layers": _size(1 << 12),
-    "vocab_size": _size(MAX_VOCAB),
-    "top_k": _size(256),
-    "max_context": _size(1 << 28),
-    "sliding_window": lambda value: value is None or _size(1 << 28)(value),
+    "architecture": is_text,
+    "num_heads": size_within(1 << 12),
+    "num_kv_heads": size_within(1 << 12),
+    "head_dim": size_within(1 << 12),
+    "num_layers": size_within(1 << 12),
+    "vocab_size": size_within(MAX_VOCAB),
+    "top_k": size_within(256),
+    "max_context": size_within(1 << 28),
+    "sliding_window": lambda value: value is None or size_within(1 << 28)(value),
     "precision": lambda value: value in PRECISIONS,
     "attention": lambda value: value in ATTENTIONS,
     "kv_dtype": lambda value: value in ("float32", "int8", *HALF_PRECISIONS.values()),
-    "eos_token_ids": lambda values: isinstance(values, list) and all(map(_size(MAX_VOCAB - 1, least=0), values)),
-    "bos_token_id": lambda value: value is None or _size(MAX_VOCAB, least=0)(value),
-    "source_name": _is_text,
-    "source_fingerprint": _is_text,
-    "exported_with": _mapping(_is_text),
-    "checks": _mapping(_is_figure),
-    "files": _mapping(lambda entry: isinstance(entry, dict)),
-    "kept_types": _mapping(_size(1 << 16)),
-    "hidden_size": lambda value: value is None or _size(1 << 20)(value),
-    "num_experts": lambda value: value is None or _size(1 << 16)(value),
-    "num_experts_per_token": lambda value: value is None or _size(1 << 16)(value),
+    "eos_token_ids": lambda values: isinstance(values, list) and all(map(size_within(MAX_VOCAB - 1, least=0), values)),
+    "bos_token_id": lambda value: value is None or size_within(MAX_VOCAB, least=0)(value),
+    "source_name": is_text,
+    "source_fingerprint": is_text,
+    "exported_with": mapping_of(is_text),
+    "checks": mapping_of(is_figure),
+    "files": mapping_of(lambda entry: isinstance(entry, dict)),
+    "kept_types": mapping_of(size_within(1 << 16)),
+    "hidden_size": lambda value: value is None or size_within(1 << 20)(value),
+    "num_experts": lambda value: value is None or size_within(1 << 16)(value),
+    "num_experts_per_token": lambda value: value is None or size_within(1 << 16)(value),
     "special_tokens": lambda value: value is None or _is_special(value),
 }
 
@@ -151,13 +127,8 @@ def _checked(fields: dict[str, Any], path: Path) -> Manifest:
     fields = {"kept_types": {}, **fields}  # which older packages lack, the demo among them
     values: dict[str, Any] = {name: fields.get(name) for name in _IS_USABLE}
     for name, is_usable in _IS_USABLE.items():
-        _require(is_usable(values[name]), path, name, values[name])
-    for name, entry in fields["files"].items():
-        if not _FILE_NAME.fullmatch(name):
-            raise ManifestError(f"'{path}' lists {name!r:.80}, which is not a plain file name in its folder.")
-        num_bytes, sha256 = entry.get("num_bytes"), entry.get("sha256")
-        _require(_size((1 << 63) - 1, least=0)(num_bytes), path, f"size of {name}", num_bytes)
-        _require(isinstance(sha256, str) and _SHA256.fullmatch(sha256), path, f"checksum of {name}", sha256)
+        require(is_usable(values[name]), path, name, values[name])
+    files = read_files(fields["files"], path)
     version = fields["format_version"]
     if version == STAGE_VERSION:
         values |= _stage(fields, values["num_layers"], path)
@@ -171,10 +142,10 @@ def _checked(fields: dict[str, Any], path: Path) -> Manifest:
         values |= _states(fields, values, path)
     num_experts, num_chosen = values["num_experts"], values["num_experts_per_token"]
     is_mixture = num_experts is num_chosen is None or 0 < (num_chosen or 0) <= (num_experts or 0)
-    _require(is_mixture, path, "num_experts_per_token", num_chosen)
+    require(is_mixture, path, "num_experts_per_token", num_chosen)
     _check_ids(values, path)
     values["eos_token_ids"] = tuple(fields["eos_token_ids"])
-    values["files"] = {name: FileEntry(each["num_bytes"], each["sha256"]) for name, each in fields["files"].items()}
+    values["files"] = files
     return Manifest(**values)
 
 
@@ -192,10 +163,10 @@ def _check_ids(values: dict[str, Any], path: Path) -> None:
 def _states(fields: dict[str, Any], values: dict[str, Any], path: Path) -> dict[str, Any]:
     """The states of a package, and its speculator. Raises ManifestError."""
     numbers: Any = fields.get("state_ids")
-    is_usable = isinstance(numbers, list) and all(map(_size(values["num_layers"] + 1, least=0), numbers))
-    _require(is_usable and numbers == sorted(set(numbers)), path, "state_ids", numbers)
+    is_usable = isinstance(numbers, list) and all(map(size_within(values["num_layers"] + 1, least=0), numbers))
+    require(is_usable and numbers == sorted(set(numbers)), path, "state_ids", numbers)
     is_usable = len(numbers) <= MOST_STATES and values["hidden_size"] and values["attention"] == "exact"
-    _require(is_usable, path, "state_ids", numbers)
+    require(is_usable, path, "state_ids", numbers)
     if "speculator" not in fields:
         return {"state_ids": tuple(numbers)}
     for name in (SPECULATOR_GRAPH_NAME, SPECULATOR_WEIGHTS_NAME):
@@ -222,7 +193,7 @@ def _stage(fields: dict[str, Any], num_layers: int, path: Path) -> dict[str, Any
 
 def _layers(values: Any, num_layers: int, path: Path) -> tuple[Layer, ...]:
     """Raises ManifestError, with the first layer that is unusable."""
-    _require(isinstance(values, list), path, "layers", values)
+    require(isinstance(values, list), path, "layers", values)
     if len(values) != num_layers:
         raise ManifestError(
             f"'{path}' lists {len(values)} layers, but has a num_layers of {num_layers}: export the model again."
@@ -234,8 +205,3 @@ def _layers(values: Any, num_layers: int, path: Path) -> tuple[Layer, ...]:
         raise ManifestError(
             f"'{path}' has an unusable layer {number} ({values[number]!r:.80}): export the model again."
         ) from None
-
-
-def _require(is_usable: object, path: Path, name: str, value: object) -> None:
-    if not is_usable:
-        raise ManifestError(f"'{path}' has an unusable {name} ({value!r:.80}): export the model again.")

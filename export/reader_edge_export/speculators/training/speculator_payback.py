@@ -12,14 +12,13 @@ from reader_edge_export.calibration.calibration import Calibration
 from reader_edge_export.calibration.moments import InputMoments
 from reader_edge_export.heads.payback import TOKENS_A_PASS, Payback, timed_in_turn
 from reader_edge_export.options import ExportOptions
+from reader_edge_export.sources.module_weights import ModuleWeights
 from reader_edge_export.sources.source_model import SourceModel
-from reader_edge_export.sources.weights import Weights
 from reader_edge_export.speculators.speculator_graph import TOP_K, speculator_options, write_speculator
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from reader_edge_export.speculators.trace_speculator import trace_speculator
 from reader_edge_export.speculators.training.trained_format import TrainedFormat
 from reader_edge_export.stages import Stages
-from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.sources.speculator.speculator import TreeStep
 from reader_edge_runtime.execution.onnxruntime.host.host_speculator import HostSpeculator
@@ -63,21 +62,10 @@ def measure_payback(target: Target, form: TrainedFormat) -> SpeculatorPayback:
     return SpeculatorPayback(*timed_in_turn(target, Pass(0, [], [], wants_layer_states=True), step_behind))
 
 
-class _ModuleWeights(Weights):
-    """Those that a module has in memory."""
-
-    def __init__(self, module: SpeculatorModule) -> None:
-        self._parameters = dict(module.named_parameters())
-
-    def read(self, name: str) -> Float32Array:
-        values: Float32Array = self._parameters[name].detach().float().numpy().copy()
-        return values
-
-
 def _opened(form: TrainedFormat, target: Manifest, folder: Path) -> HostSpeculator:
     """An untrained one, as a package would have it beside such a target."""
     module, state_ids = form.untrained(target), form.state_ids(target)
-    source = SourceModel(module, _ModuleWeights(module))
+    source = SourceModel(module, ModuleWeights(module))
     traced = folder / "traced.onnx"
     assert target.hidden_size is not None
     (layer,) = trace_speculator(source, len(state_ids) * target.hidden_size, traced)

@@ -99,6 +99,8 @@ class DeviceCache(Cache):
     Another object after a change of its size: bindings and captured passes of the old one are stale.
     """
 
+    _manifest: Manifest
+
     def __init__(
         self, manifest: Manifest, num_slots: int, capacity: int, device: str, commit_graph: CommitGraph
     ) -> None:

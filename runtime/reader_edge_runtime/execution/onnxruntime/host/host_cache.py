@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from reader_edge_runtime.arrays import Float32Array, Int64Array
-from reader_edge_runtime.cache import Cache, SlotContents
+from reader_edge_runtime.cache import Cache, KvLayout, SlotContents
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.execution.onnxruntime.host.kv_slab import KvArray, KvSlab, kv_forms
 from reader_edge_runtime.execution.onnxruntime.host.paged_memory import HAS_PAGES
-from reader_edge_runtime.package.manifest import Manifest
 
 Capsules = Mapping[str, Float32Array]  # (B, N, C), by the graph's names
 NO_CAPSULES: Capsules = {}
@@ -29,7 +28,7 @@ class HostCache(Cache):
     num_moves: how often memory has moved; what was bound to it before is stale.
     """
 
-    def __init__(self, manifest: Manifest, num_slots: int, capacity: int) -> None:
+    def __init__(self, manifest: KvLayout, num_slots: int, capacity: int) -> None:
         super().__init__(manifest, num_slots, capacity)
         self._forms = kv_forms(manifest)
         self._num_written = [0] * num_slots  # rows of each slot, the first ones, that have pages

@@ -31,6 +31,7 @@ class HybridCache(HostCache):
     """num_stated: tokens that each slot's states stand for."""
 
     is_cut_anywhere = False
+    _manifest: Manifest
 
     def __init__(self, manifest: Manifest, num_slots: int, capacity: int) -> None:
         super().__init__(manifest, num_slots, capacity)

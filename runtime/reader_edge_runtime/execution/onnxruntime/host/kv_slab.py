@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from reader_edge_runtime.arrays import Int64Array
-from reader_edge_runtime.cache import KvRows
+from reader_edge_runtime.cache import KvLayout, KvRows
 from reader_edge_runtime.execution.onnxruntime.host.paged_memory import PAGE_BYTES, PagedMemory, whole_pages
-from reader_edge_runtime.package.manifest import Manifest, kv_row_size
+from reader_edge_runtime.package.manifest import kv_row_size
 
 KvArray = npt.NDArray[np.floating] | npt.NDArray[np.int8]
 
@@ -32,7 +32,7 @@ class KvForm(NamedTuple):
         return self.row_size * np.dtype(self.data_type).itemsize
 
 
-def kv_forms(manifest: Manifest) -> list[KvForm]:
+def kv_forms(manifest: KvLayout) -> list[KvForm]:
     """One for all layers with a cache, but where their heads differ."""
     names: dict[tuple[int, int], list[str]] = {}
     for number, layer in manifest.cached_layers.items():

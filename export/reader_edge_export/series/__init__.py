@@ -1,0 +1,1 @@
+"""Forecasting models: a patch transformer, its training, and its package."""

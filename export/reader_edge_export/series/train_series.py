@@ -1,0 +1,41 @@
+"""train_series(): series become a trained folder, or nothing does."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from reader_edge_export.series.checkpoint import write_checkpoint
+from reader_edge_export.series.patch_module import PatchConfig
+from reader_edge_export.series.training import SeriesTrainingOptions, least_values, train_patches
+from reader_edge_export.stages import Stages
+from reader_edge_runtime.arrays import Float64Array
+from reader_edge_runtime.atomic_file import clear_leftovers, temporary_name
+from reader_edge_runtime.errors import ConfigError, ExportError
+from reader_edge_runtime.series.frame import checked_series
+
+__all__ = ["SeriesTrainingOptions", "train_series"]
+
+
+def train_series(series: Mapping[str, Float64Array], out: Path, options: SeriesTrainingOptions, stages: Stages) -> None:
+    """Train on series by their names and write the folder `out`; OUT.training keeps progress meanwhile.
+
+    Raises SeriesError for series with gaps or too short ones, ConfigError, or ExportError.
+    """
+    out = out.absolute()
+    if out.exists():
+        raise ConfigError(f"'{out}' exists already: choose another folder.")
+    if options.hidden_size % 8 or options.draft_hidden_size % 8:
+        raise ConfigError(f"The size is {options.hidden_size}, but must be a multiple of 8.")
+    least = least_values(PatchConfig())
+    checked = [checked_series(name, values, least) for name, values in series.items()]
+    progress, partial = out.with_name(f"{out.name}.training"), temporary_name(out)
+    try:
+        progress.mkdir(parents=True, exist_ok=True)
+        networks = train_patches(checked, options, progress, stages)
+        clear_leftovers(out)
+        write_checkpoint(partial, *networks)
+        partial.rename(out)
+    except OSError as error:
+        raise ExportError(f"'{out}' cannot be written ({error.strerror or error}): choose another folder.") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

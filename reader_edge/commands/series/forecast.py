@@ -1,0 +1,100 @@
+"""`reader-edge series forecast`: how series go on."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from reader_edge.commands import options
+from reader_edge.terminal.command_help import helpful_command
+
+
+def _parse_levels(ctx: click.Context, param: click.Parameter, value: str) -> tuple[float, ...]:
+    try:
+        levels = tuple(float(each) for each in value.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is no list of numbers such as 0.1,0.5,0.9.") from None
+    if not all(0 <= level <= 1 for level in levels) or len(set(levels)) < len(levels):
+        raise click.BadParameter(f"{value!r} has a level twice, or one that is not from 0 to 1.")
+    return levels
+
+
+@helpful_command(
+    "Forecast time series.",
+    "reader-edge series forecast --plot forecast.png",
+    "reader-edge series forecast sales.csv --time day --column north --horizon 28 -o forecast.parquet",
+)
+@click.argument("table", required=False, type=options.FILE)
+@click.option("--model", type=options.FOLDER, help="A package of `series export`. Default: the bundled model.")
+@click.option("--horizon", default=96, show_default=True, type=click.IntRange(1), help="Values to come.")
+@click.option("--paths", "num_paths", default=64, show_default=True, type=click.IntRange(1), help="Sample paths.")
+@click.option(
+    "--quantiles",
+    "levels",
+    default="0.1,0.5,0.9",
+    show_default=True,
+    callback=_parse_levels,
+    help="Levels of quantiles beside the mean.",
+)
+@click.option("--time", "time_column", help="The column of times. Default: the first that has times.")
+@click.option("--column", "columns", multiple=True, help="A column to forecast, repeatable. Default: all of numbers.")
+@click.option(
+    "--drafts",
+    type=click.Choice(["own", "model", "analogs", "none"]),
+    help="Where drafts come from: further patches of the model itself, the package's small model, the series' past. "
+    "The law is the same. Default: the small model, if there is one.",
+)
+@click.option("--seed", type=click.IntRange(0), help="The same seed draws the same numbers.")
+@click.option("--threads", default=0, type=click.IntRange(0), help="Threads. Default: the usable cores.")
+@click.option("-o", "--out", type=options.FILE_PATH, help="A .csv or .parquet file. Default: CSV to standard output.")
+@click.option("--plot", type=options.FILE_PATH, help="Draw the forecast to a .png, .svg or .pdf file.")
+def forecast(
+    table: Path | None,
+    model: Path | None,
+    horizon: int,
+    num_paths: int,
+    levels: tuple[float, ...],
+    time_column: str | None,
+    columns: tuple[str, ...],
+    drafts: str | None,
+    seed: int | None,
+    threads: int,
+    out: Path | None,
+    plot: Path | None,
+) -> None:
+    """Forecast the series of TABLE, CSV or Parquet: a column each, oldest row first. Needs the extra "series".
+
+    A row of the answer is a series at a time to come: mean and quantiles over sample paths. Without TABLE, four weeks
+    of electricity that come along are forecast.
+    """
+    import time
+
+    from reader_edge.bench.plot import check_plot
+    from reader_edge.series.bundled import bundled_forecaster, bundled_table
+    from reader_edge.series.forecast_plot import plot_forecast
+    from reader_edge.series.table import check_output, forecast_columns, read_table, write_table
+    from reader_edge_runtime.series.forecaster import Forecaster
+
+    check_output(out)
+    check_plot(plot)
+    read = read_table(table or bundled_table(), time_column, columns)
+    if read.left_out:
+        click.echo(f"Left out, since they hold no numbers: {', '.join(read.left_out)}.", err=True)
+    forecaster = Forecaster.load(model or bundled_forecaster(), threads)
+    start = time.perf_counter()
+    found = forecaster.forecast(read.series, horizon, num_paths, drafts=drafts, seed=seed)
+    seconds, stats = time.perf_counter() - start, found.stats
+    told = f"{len(found.names)} series, {num_paths} paths each: {seconds:.2f} s, {stats.num_passes} passes"
+    accepted = f", {stats.acceptance_rate:.0%} of {stats.num_drafted} drafts accepted" if stats.num_drafted else ""
+    click.echo(f"{told}{accepted}.", err=True)
+    if plot is not None:
+        plot_forecast(read, found, plot)
+    rows = forecast_columns(read, found, levels)
+    if out is not None:
+        write_table(rows, out)
+        click.echo(out)
+        return
+    click.echo(",".join(rows))
+    for row in zip(*rows.values(), strict=True):
+        click.echo(",".join(f"{each:.6g}" if isinstance(each, float) else str(each) for each in row))
+    sys.stdout.flush()

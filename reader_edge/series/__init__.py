@@ -1,0 +1,1 @@
+"""What `reader-edge series` does: tables in and out, plots, the bundled model."""

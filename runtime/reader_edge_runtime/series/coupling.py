@@ -1,0 +1,59 @@
+"""Exact couplings of Gaussians: a patch drawn from one becomes one drawn from another, and stays itself most often.
+
+A draft x of q counts for the model's p with probability min(1, p(x) / q(x)), as often as any coupling can. Otherwise
+another comes in its place, of the law of what p has beyond q, so that what comes has the law p, whatever q is:
+
+- Where both have the same deviations it is x mirrored between the means (maximal reflection coupling). No loop.
+- Else draws of p are thinned: one is kept with probability max(0, 1 - q / p). No pass of a model.
+"""
+
+import numpy as np
+
+from reader_edge_runtime.arrays import BoolArray, Float64Array
+from reader_edge_runtime.series.outlook import Gaussian
+
+_FIRST_DRAWS, _MOST_DRAWS = 4, 256  # of p at once, for each patch that is looked for
+
+
+def log_ratio(bound: Gaussian, draft: Gaussian, patches: Float64Array) -> Float64Array:
+    """ln p - ln q of patches (..., P), over all of their values: (...)."""
+    own, others = (patches - bound.mean) / bound.scale, (patches - draft.mean) / draft.scale
+    ratio: Float64Array = (0.5 * (others**2 - own**2) + np.log(draft.scale / bound.scale)).sum(-1)
+    return ratio
+
+
+def accepted(bound: Gaussian, draft: Gaussian, patches: Float64Array, random: np.random.Generator) -> BoolArray:
+    """Which of the patches (..., P), drawn from `draft`, count as draws from `bound`."""
+    ratio = log_ratio(bound, draft, patches)
+    return -random.standard_exponential(ratio.shape) < ratio
+
+
+def replaced(bound: Gaussian, draft: Gaussian, patches: Float64Array, random: np.random.Generator) -> Float64Array:
+    """What comes in the place of patches (B, P) that did not count."""
+    mirrored = (bound.scale == draft.scale).all(-1)
+    values = patches.copy()
+    values[mirrored] = _reflected(bound.where(mirrored), draft.where(mirrored), patches[mirrored])
+    values[~mirrored] = _thinned(bound.where(~mirrored), draft.where(~mirrored), random)
+    return values
+
+
+def _reflected(bound: Gaussian, draft: Gaussian, patches: Float64Array) -> Float64Array:
+    apart = (bound.mean - draft.mean) / bound.scale
+    noise = (patches - draft.mean) / draft.scale
+    along = (noise * apart).sum(-1, keepdims=True) / (apart**2).sum(-1, keepdims=True)
+    return bound.drawn(noise - 2 * along * apart)
+
+
+def _thinned(bound: Gaussian, draft: Gaussian, random: np.random.Generator) -> Float64Array:
+    values = np.empty_like(bound.mean)
+    missing, num_draws = np.arange(len(values)), _FIRST_DRAWS
+    while missing.size:
+        p, q = bound.where(missing), draft.where(missing)
+        noise = random.standard_normal((num_draws, *p.mean.shape))
+        drawn = p.drawn(noise)
+        with np.errstate(over="ignore"):  # where q is far above p
+            is_kept = random.random(drawn.shape[:2]) < -np.expm1(-log_ratio(p, q, drawn))
+        found = is_kept.any(0)
+        values[missing[found]] = drawn[is_kept.argmax(0)[found], np.flatnonzero(found)]
+        missing, num_draws = missing[~found], min(4 * num_draws, _MOST_DRAWS)
+    return values

@@ -1,0 +1,128 @@
+"""The face of forecasts: a package is loaded, and says how series go on."""
+
+import os
+from collections.abc import Iterator
+
+import numpy as np
+
+from reader_edge_runtime.arrays import Float64Array
+from reader_edge_runtime.errors import ConfigError, SeriesError
+from reader_edge_runtime.execution.onnxruntime.host.host_patches import HostPatches
+from reader_edge_runtime.outside.user_input import given_path, shown
+from reader_edge_runtime.package.package_files import PackageFiles
+from reader_edge_runtime.series.analogs import Analogs
+from reader_edge_runtime.series.forecast import Forecast
+from reader_edge_runtime.series.frame import Frame, series_of
+from reader_edge_runtime.series.own_patches import OwnPatches
+from reader_edge_runtime.series.patch_target import PatchTarget
+from reader_edge_runtime.series.path_sampler import ForecastStats, PathSampler
+from reader_edge_runtime.series.paths import MOST_DRAFTS, PatchDrafts
+from reader_edge_runtime.series.prompt import Prompt
+from reader_edge_runtime.series.series_manifest import DRAFT_NAME, MODEL_NAME, SeriesManifest, read_series_manifest
+from reader_edge_runtime.series.small_model import SmallModel
+
+DRAFTS = ("own", "model", "analogs", "none")
+
+_MOST_PATHS = 64  # in one pass
+_MOST_SAMPLES = 1 << 16  # of a series
+
+
+class Forecaster:
+    """Forecasts by one model. What it learns of times and of drafts serves the next forecast; the law never changes."""
+
+    def __init__(self, manifest: SeriesManifest, target: PatchTarget, small: PatchTarget | None) -> None:
+        self.manifest = manifest
+        self._target, self._small = target, small
+        self._samplers: dict[str, PathSampler] = {}
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], threads: int = 0) -> "Forecaster":
+        """A package of `reader-edge series export`, its files checked. threads: 0 is the usable cores.
+
+        Raises PackageError, ProviderError or InstallationError.
+        """
+        folder = given_path(path, "The package")
+        manifest = read_series_manifest(folder)
+        package = PackageFiles(folder, manifest.files)
+        package.check_files()
+        target, small = HostPatches.open(package, MODEL_NAME, manifest.model, threads), None
+        if manifest.draft is not None:
+            small = HostPatches.open(package, DRAFT_NAME, manifest.draft, threads, is_aside=True)
+        return cls(manifest, target, small)
+
+    @property
+    def max_horizon(self) -> int:
+        """Values that a forecast has at most."""
+        sizes = self.manifest.model
+        return (sizes.max_context - sizes.max_prompt - MOST_DRAFTS - 1) * sizes.patch_size
+
+    def forecast(
+        self, frame: Frame, horizon: int, num_paths: int = 64, *, drafts: str | None = None, seed: int | None = None
+    ) -> Forecast:
+        """Sample how each series of a frame goes on.
+
+        frame: a dict or data frame, a column a series, oldest value first. horizon: values to come. drafts: one of
+        DRAFTS, where further patches are proposed from; None takes the small model where there is one, else "own".
+        Raises SeriesError for series that cannot be forecast, ConfigError for other arguments.
+        """
+        sizes = self.manifest.model
+        _check_number("horizon", horizon, self.max_horizon)
+        _check_number("num_paths", num_paths, _MOST_SAMPLES)
+        series = series_of(frame, sizes.min_prompt * sizes.patch_size)
+        for name, values in series.items():
+            last = values[-sizes.max_prompt * sizes.patch_size :]
+            if (last == last[0]).all():
+                raise SeriesError(
+                    f"Series {shown(name)} is {last[0]:g} in all of its last {len(last)} values: nothing is to be "
+                    "forecast of it; leave it out."
+                )
+        sampler, stats, random = self._sampler(drafts), ForecastStats(), np.random.default_rng(seed)
+        num_patches = -(-horizon // sizes.patch_size)
+        paths: dict[str, list[Float64Array]] = {name: [] for name in series}
+        for batch in _batches(list(series), num_paths):
+            prompts = [Prompt.of(series[name], sizes, number) for name, number in batch]
+            patches = sampler.sample(prompts, num_patches, random, stats)
+            first = 0
+            for (name, number), prompt in zip(batch, prompts, strict=True):
+                values = patches[first : first + number].reshape(number, -1)[:, :horizon]
+                paths[name].append(prompt.scaling.unscaled(values))
+                first += number
+        return Forecast(list(series), np.stack([np.concatenate(each) for each in paths.values()]), stats)
+
+    def _sampler(self, drafts: str | None) -> PathSampler:
+        name = drafts or ("own" if self._small is None else "model")
+        if name not in DRAFTS:
+            raise ConfigError(f"drafts is {shown(drafts)}, but must be one of {', '.join(DRAFTS)}.")
+        if name not in self._samplers:
+            self._samplers[name] = PathSampler(self._target, self._source(name))
+        return self._samplers[name]
+
+    def _source(self, name: str) -> PatchDrafts | None:
+        sizes = self.manifest.model
+        if name == "model":
+            if self._small is None:
+                raise ConfigError("This package has no small model to draft with: take 'own' or 'analogs'.")
+            return SmallModel(self._small)
+        return {"own": OwnPatches(sizes.num_patches), "analogs": Analogs(sizes.patch_size)}.get(name)
+
+
+def _batches(names: list[str], num_paths: int) -> Iterator[list[tuple[str, int]]]:
+    """Paths of series that pass together: names, and how many of each."""
+    batch: list[tuple[str, int]] = []
+    room = _MOST_PATHS
+    for name in names:
+        left = num_paths
+        while left:
+            number = min(left, room)
+            batch.append((name, number))
+            left, room = left - number, room - number
+            if not room:
+                yield batch
+                batch, room = [], _MOST_PATHS
+    if batch:
+        yield batch
+
+
+def _check_number(name: str, value: int, most: int) -> None:
+    if type(value) is not int or not 0 < value <= most:
+        raise ConfigError(f"{name} is {shown(value)}, but must be a whole number from 1 to {most}.")

@@ -1,0 +1,24 @@
+"""Drafts from the model itself: each node tells of several coming patches, of which the first alone binds."""
+
+from collections.abc import Sequence
+
+from reader_edge_runtime.arrays import Float64Array
+from reader_edge_runtime.series.outlook import Gaussian
+from reader_edge_runtime.series.paths import MOST_DRAFTS, PatchDrafts, Paths
+from reader_edge_runtime.series.prompt import Prompt
+
+
+class OwnPatches(PatchDrafts):
+    """They cost nothing: what they are drawn from came with the pass before."""
+
+    name = "own"
+
+    def __init__(self, num_patches: int) -> None:
+        """num_patches: that a node of the model tells of."""
+        self.most = min(num_patches - 1, MOST_DRAFTS)
+
+    def begin(self, prompts: Sequence[Prompt], num_patches: int) -> None:
+        """All that it needs comes with the paths."""
+
+    def propose(self, paths: Paths, number: int, before: Float64Array) -> Gaussian:
+        return paths.outlook.further(number, before)

@@ -1,0 +1,86 @@
+"""`reader-edge series`: train, export and forecast, from tables to tables."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from reader_edge.cli import main
+from reader_edge.series import bundled
+from reader_edge.series.table import read_table, write_table
+from reader_edge_runtime.errors import PackageError
+from tests.tiny_forecaster import tiny_package
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_package(tmp_path_factory.mktemp("series"))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "waves.csv"
+    write_table({"slow": np.sin(np.arange(2000) / 9).tolist(), "fast": np.cos(np.arange(2000) / 3).tolist()}, path)
+    return path
+
+
+def test_a_trained_model_forecasts_what_a_table_holds(table: Path, tmp_path: Path) -> None:
+    trained, out = str(tmp_path / "trained"), str(tmp_path / "package")
+    sizes = ["--steps", "2", "--layers", "1", "--size", "32"]
+    done = CliRunner().invoke(main, ["series", "train", str(table), "-o", trained, *sizes])
+    assert (done.exit_code, done.stdout) == (0, f"{trained}\n"), done.output
+    done = CliRunner().invoke(main, ["series", "export", trained, out])
+    assert (done.exit_code, done.stdout) == (0, f"{out}\n"), done.output
+    arguments = ["series", "forecast", str(table), "--model", out, "--horizon", "11", "--paths", "5", "--seed", "3"]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    header, *rows = done.stdout.splitlines()
+    assert header == "step,series,mean,q0.1,q0.5,q0.9"
+    assert [row.split(",")[:2] for row in rows] == [[str(n), s] for s in ("slow", "fast") for n in range(1, 12)]
+    assert "2 series, 5 paths each" in done.stderr
+    assert "drafts accepted" in done.stderr
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_forecast_is_written_and_plotted(package: Path, table: Path, tmp_path: Path, suffix: str) -> None:
+    out, plot = tmp_path / f"forecast.{suffix}", tmp_path / "forecast.svg"
+    arguments = ["--model", str(package), "--horizon", "9", "--paths", "3", "--drafts", "none", "--quantiles", "0.25"]
+    done = CliRunner().invoke(
+        main, ["series", "forecast", str(table), *arguments, "-o", str(out), "--plot", str(plot), "--column", "fast"]
+    )
+    assert (done.exit_code, done.stdout) == (0, f"{out}\n"), done.output
+    assert "accepted" not in done.stderr
+    assert b"<svg" in plot.read_bytes()
+    assert len(read_table(out, None, ()).series["q0.25"]) == 9
+
+
+def test_columns_without_numbers_are_told(package: Path, tmp_path: Path) -> None:
+    path = tmp_path / "named.csv"
+    write_table({"name": ["a"] * 400, "x": np.sin(np.arange(400)).tolist()}, path)
+    arguments = ["series", "forecast", str(path), "--model", str(package), "--horizon", "8", "--paths", "2"]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    assert "Left out, since they hold no numbers: name." in done.stderr
+
+
+@pytest.mark.parametrize("levels", ["a", "0.5,0.5", "1.5"])
+def test_wrong_quantiles_are_refused(levels: str) -> None:
+    done = CliRunner().invoke(main, ["series", "forecast", "--quantiles", levels])
+    assert done.exit_code == 2
+    assert "Invalid value for '--quantiles'" in done.output
+
+
+def test_a_wrong_series_gets_a_sentence_and_no_file(package: Path, tmp_path: Path) -> None:
+    path, out = tmp_path / "short.csv", tmp_path / "out.csv"
+    write_table({"x": [1.0, 2.0]}, path)
+    done = CliRunner().invoke(main, ["series", "forecast", str(path), "--model", str(package), "-o", str(out)])
+    assert done.exit_code == 1
+    assert done.stderr.splitlines()[-1].startswith("Error: Series 'x' has 2 values")
+    assert not out.exists()
+
+
+def test_an_installation_without_a_model_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundled, "SERIES_MANIFEST_NAME", "none.json")
+    with pytest.raises(PackageError, match="no forecasting model"):
+        bundled.bundled_forecaster()

@@ -1,0 +1,94 @@
+"""Tables in and out: what is read, and one sentence for each way to be wrong."""
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from reader_edge.series.table import check_output, forecast_columns, read_table, write_table
+from reader_edge_runtime.errors import SeriesError
+from reader_edge_runtime.series.forecast import Forecast
+from reader_edge_runtime.series.path_sampler import ForecastStats
+
+HOURS = [datetime(2026, 1, 1) + number * timedelta(hours=1) for number in range(5)]
+
+
+def _write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_times_and_columns_of_numbers_are_found(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"table{suffix}"
+    columns = {"place": ["x"] * 5, "at": HOURS, "one": [1.0, 2, None, 4, 5], "two": range(5)}
+    write_table({name: list(values) for name, values in columns.items()}, path)
+    table = read_table(path, None, ())
+    assert table.times == HOURS
+    assert table.left_out == ("place",)
+    assert list(table.series) == ["one", "two"]
+    np.testing.assert_array_equal(table.series["one"], [1, 2, np.nan, 4, 5])
+    assert table.coming(2) == [HOURS[-1] + timedelta(hours=1), HOURS[-1] + timedelta(hours=2)]
+    assert list(read_table(path, "at", ("two",)).series) == ["two"]
+
+
+def test_days_are_times_and_rows_without_times_are_numbered(tmp_path: Path) -> None:
+    days = read_table(_write(tmp_path / "a.csv", "day,x\n2026-01-01,1\n2026-01-02,2\n"), None, ())
+    assert days.coming(1) == [datetime(2026, 1, 3)]
+    assert read_table(_write(tmp_path / "b.csv", "x\n1\n2\n"), None, ()).coming(3) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "time", "columns", "told"),
+    [
+        ("x,y\n1,2\n", None, ("z",), "no one column 'z'"),
+        ("x,x\n1,2\n", None, (), "two columns of one name"),
+        ("x,y\n1,2\n", "x", (), "'x' of .* has no times"),
+        ("x,y\na,2\n", None, ("x",), "'x' of .* holds no numbers"),
+        ("x\na\n", None, (), "no column of numbers"),
+        ("t,x\n2026-01-01,1\n,2\n", None, (), "Row 2 of .* has no time"),
+        ("t,x\n2026-01-01,1\n2026-01-02,2\n2026-01-04,3\n", None, (), "Row 3 of .* where others are 1 day"),
+        ("t,x\n2026-01-03,1\n2026-01-02,2\n2026-01-01,3\n", None, (), "sort the rows"),
+        ("x,y\n1\n", None, (), "cannot be read as a table"),
+        ("", None, (), "cannot be read as a table"),
+    ],
+)
+def test_a_wrong_table_gets_a_sentence(
+    tmp_path: Path, text: str, time: str | None, columns: tuple[str, ...], told: str
+) -> None:
+    with pytest.raises(SeriesError, match=told):
+        read_table(_write(tmp_path / "table.csv", text), time, columns)
+
+
+def test_other_kinds_of_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SeriesError, match=r"ends in \.csv or"):
+        read_table(_write(tmp_path / "table.txt", "x\n1\n"), None, ())
+    with pytest.raises(SeriesError, match="cannot be read"):
+        read_table(_write(tmp_path / "table.parquet", "x\n1\n"), None, ())
+    monkeypatch.setattr("reader_edge.series.table._MAX_BYTES", 1)
+    with pytest.raises(SeriesError, match="give the last part"):
+        read_table(_write(tmp_path / "table.csv", "x\n1\n"), None, ())
+
+
+def test_an_output_is_checked_before_the_work(tmp_path: Path) -> None:
+    check_output(None)
+    check_output(tmp_path / "new.csv")
+    with pytest.raises(SeriesError, match="no kind of table"):
+        check_output(tmp_path / "new.txt")
+    with pytest.raises(SeriesError, match="no folder"):
+        check_output(tmp_path / "none" / "new.csv")
+    with pytest.raises(SeriesError, match="cannot be written"):
+        write_table({"x": [1]}, tmp_path)
+
+
+def test_a_forecast_has_a_row_for_each_series_and_time(tmp_path: Path) -> None:
+    path = tmp_path / "table.parquet"
+    parquet.write_table(pa.table({"t": HOURS, "x": range(5), "y": range(5)}), path)
+    found = Forecast(["x", "y"], np.arange(12.0).reshape(2, 2, 3), ForecastStats())
+    rows = forecast_columns(read_table(path, None, ()), found, (0.5,))
+    assert rows["time"] == [HOURS[-1] + timedelta(hours=number) for number in (1, 2, 3)] * 2
+    assert rows["series"] == ["x"] * 3 + ["y"] * 3
+    assert rows["mean"] == rows["q0.5"] == [1.5, 2.5, 3.5, 7.5, 8.5, 9.5]

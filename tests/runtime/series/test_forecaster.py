@@ -1,0 +1,174 @@
+"""Forecasts from a package: shapes, units, seeds, and one sentence for each wrong argument."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reader_edge_runtime.errors import (
+    ConfigError,
+    IntegrityError,
+    ManifestError,
+    PackageError,
+    ProviderError,
+    SeriesError,
+)
+from reader_edge_runtime.series.forecaster import DRAFTS, Forecaster
+from reader_edge_runtime.series.series_manifest import SERIES_MANIFEST_NAME, read_series_manifest
+from tests.tiny_forecaster import tiny_package
+
+WAVES = {"a": 100 + np.sin(np.arange(700) / 4), "b": 5e6 * np.cos(np.arange(300) / 7)}
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_package(tmp_path_factory.mktemp("series"))
+
+
+@pytest.fixture(scope="module")
+def forecaster(package: Path) -> Forecaster:
+    return Forecaster.load(package, threads=1)
+
+
+@pytest.fixture
+def spoilt(package: Path, tmp_path: Path) -> Path:
+    """A copy to change."""
+    for path in package.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    return tmp_path
+
+
+@pytest.mark.parametrize("drafts", [None, *DRAFTS])
+def test_paths_of_all_series_come_in_their_units(forecaster: Forecaster, drafts: str | None) -> None:
+    found = forecaster.forecast(WAVES, 50, 70, drafts=drafts, seed=1)
+    assert found.names == ["a", "b"]
+    assert found.paths.shape == (2, 70, 50)
+    assert np.isfinite(found.paths).all()
+    assert (np.abs(found.mean()[0] - 100) < 50).all()
+    assert np.abs(found.mean()[1]).max() > 1000
+    assert (found.stats.num_drafted == 0) == (drafts == "none")
+    low, high = np.moveaxis(found.quantiles([0.1, 0.9]), 1, 0)
+    assert low.shape == (2, 50)
+    assert (low <= high).all()
+
+
+def test_the_same_seed_draws_the_same_undrafted_paths(forecaster: Forecaster) -> None:
+    one, other, third = (forecaster.forecast(WAVES, 9, 3, drafts="none", seed=seed).paths for seed in (5, 5, 6))
+    np.testing.assert_array_equal(one, other)
+    assert not np.array_equal(one, third)
+
+
+def test_a_model_without_a_small_one_drafts_by_itself(forecaster: Forecaster, package: Path) -> None:
+    alone = Forecaster(forecaster.manifest, forecaster._target, None)
+    assert alone.forecast(WAVES, 40, 2).paths.shape == (2, 2, 40)
+    with pytest.raises(ConfigError, match="no small model"):
+        alone.forecast(WAVES, 40, 2, drafts="model")
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ([1.0] * 400, "'x' is 1 in all of its last 400 values"),
+        ([1.0, np.nan, *range(400)], "gap at value 2 of 402"),
+        ([1.0, None, *range(400)], "gap at value 2 of 402"),
+        ([*range(400), np.inf], "has inf as value 401"),
+        ([*range(400), -1e200], "has -1e.200 as value 401"),
+        (range(100), "has 100 values, but this model needs 192"),
+        (["a"] * 400, "no column of numbers"),
+        (["1", object()], "no column of numbers"),
+        (np.zeros((400, 2)), "no column of numbers"),
+        (np.zeros(400, complex), "no column of numbers"),
+    ],
+)
+def test_a_wrong_series_gets_a_sentence(forecaster: Forecaster, values: Any, told: str) -> None:
+    with pytest.raises(SeriesError, match=told):
+        forecaster.forecast({"x": values}, 8)
+
+
+@pytest.mark.parametrize("frame", [{}, [1, 2], None])
+def test_what_is_no_frame_is_refused(forecaster: Forecaster, frame: Any) -> None:
+    with pytest.raises(SeriesError, match="dict of arrays"):
+        forecaster.forecast(frame, 8)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"horizon": 0}, "horizon is 0"),
+        ({"horizon": 1.5}, "horizon is 1.5"),
+        ({"horizon": 10**6}, "from 1 to 75"),
+        ({"horizon": 8, "num_paths": 0}, "num_paths is 0"),
+        ({"horizon": 8, "drafts": "luck"}, "drafts is 'luck'"),
+    ],
+)
+def test_wrong_arguments_are_refused(forecaster: Forecaster, arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        forecaster.forecast(WAVES, **arguments)
+
+
+def test_wrong_quantiles_are_refused(forecaster: Forecaster) -> None:
+    with pytest.raises(ConfigError, match="quantile is 2"):
+        forecaster.forecast(WAVES, 8, 2).quantiles([2])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("format_version", 7),
+        ("source_name", "\x1b"),
+        ("model", None),
+        ("files", {}),
+        ("files", []),
+        ("checks", {"error": "none"}),
+        ("draft", {}),
+    ],
+)
+def test_a_spoilt_manifest_is_refused(spoilt: Path, name: str, value: Any) -> None:
+    path = spoilt / SERIES_MANIFEST_NAME
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | {name: value}))
+    with pytest.raises(ManifestError, match="unusable"):
+        read_series_manifest(spoilt)
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value"),
+    [
+        ("model", "max_prompt", 1),
+        ("model", "num_layers", 0),
+        ("draft", "patch_size", 4),
+        ("draft", "max_context", 2048),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(spoilt: Path, part: str, name: str, value: int) -> None:
+    path = spoilt / SERIES_MANIFEST_NAME
+    fields = json.loads(path.read_bytes())
+    fields[part][name] = value
+    path.write_text(json.dumps(fields))
+    with pytest.raises(ManifestError, match="unusable"):
+        read_series_manifest(spoilt)
+
+
+@pytest.mark.parametrize(("name", "value"), [("num_layers", 1), ("head_dim", 4), ("num_patches", 1)])
+def test_a_graph_that_is_not_what_its_manifest_says_is_refused(spoilt: Path, name: str, value: int) -> None:
+    path = spoilt / SERIES_MANIFEST_NAME
+    fields = json.loads(path.read_bytes())
+    fields["model"][name] = value
+    path.write_text(json.dumps(fields))
+    with pytest.raises(ProviderError, match="not what its manifest says"):
+        Forecaster.load(spoilt)
+
+
+def test_a_changed_file_is_refused(spoilt: Path) -> None:
+    graph = spoilt / "series.onnx.data"
+    graph.write_bytes(graph.read_bytes()[:-1] + b"x")
+    with pytest.raises(IntegrityError, match="checksum"):
+        Forecaster.load(spoilt)
+
+
+def test_folders_without_a_forecasting_model_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(PackageError, match="No forecasting model"):
+        Forecaster.load(tmp_path / "none")
+    with pytest.raises(ManifestError, match=r"holds no reader_edge_series\.json"):
+        Forecaster.load(tmp_path)
