@@ -15,7 +15,6 @@ from reader_edge_export.options import ExportOptions
 from reader_edge_export.sources.module_weights import ModuleWeights
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.speculators.speculator_graph import TOP_K, speculator_options, write_speculator
-from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from reader_edge_export.speculators.trace_speculator import trace_speculator
 from reader_edge_export.speculators.training.trained_format import TrainedFormat
 from reader_edge_export.stages import Stages
