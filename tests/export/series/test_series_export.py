@@ -15,7 +15,7 @@ from reader_edge_runtime.errors import ExportError, ParityError
 from reader_edge_runtime.execution.onnxruntime.host.host_patches import HostPatches
 from reader_edge_runtime.package.package_files import PackageFiles
 from reader_edge_runtime.series.series_manifest import MODEL_NAME, read_series_manifest
-from tests.tiny_forecaster import tiny_modules, tiny_package
+from tests.export.series.tiny_forecaster import tiny_modules, tiny_package
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from reader_edge.cli import main
 from reader_edge.series import bundled
 from reader_edge.series.table import read_table, write_table
 from reader_edge_runtime.errors import PackageError
-from tests.tiny_forecaster import tiny_package
+from tests.export.series.tiny_forecaster import tiny_package
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +32,12 @@ def test_a_trained_model_forecasts_what_a_table_holds(table: Path, tmp_path: Pat
     assert (done.exit_code, done.stdout) == (0, f"{trained}\n"), done.output
     done = CliRunner().invoke(main, ["series", "export", trained, out])
     assert (done.exit_code, done.stdout) == (0, f"{out}\n"), done.output
-    arguments = ["series", "forecast", str(table), "--model", out, "--horizon", "11", "--paths", "5", "--seed", "3"]
+    arguments = ["series", "forecast", str(table), "--model", out, "--horizon", "35", "--paths", "5", "--seed", "3"]
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 0, done.output
     header, *rows = done.stdout.splitlines()
     assert header == "step,series,mean,q0.1,q0.5,q0.9"
-    assert [row.split(",")[:2] for row in rows] == [[str(n), s] for s in ("slow", "fast") for n in range(1, 12)]
+    assert [row.split(",")[:2] for row in rows] == [[str(n), s] for s in ("slow", "fast") for n in range(1, 36)]
     assert "2 series, 5 paths each" in done.stderr
     assert "drafts accepted" in done.stderr
 

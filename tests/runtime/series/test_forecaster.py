@@ -17,7 +17,7 @@ from reader_edge_runtime.errors import (
 )
 from reader_edge_runtime.series.forecaster import DRAFTS, Forecaster
 from reader_edge_runtime.series.series_manifest import SERIES_MANIFEST_NAME, read_series_manifest
-from tests.tiny_forecaster import tiny_package
+from tests.export.series.tiny_forecaster import tiny_package
 
 WAVES = {"a": 100 + np.sin(np.arange(700) / 4), "b": 5e6 * np.cos(np.arange(300) / 7)}
 

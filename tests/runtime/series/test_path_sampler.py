@@ -14,7 +14,7 @@ from reader_edge_runtime.series.paths import PatchDrafts
 from reader_edge_runtime.series.prompt import Prompt
 from reader_edge_runtime.series.small_model import SmallModel
 from tests.runtime.series.laws import same_law
-from tests.series_target import FakePatches, P
+from tests.runtime.series.series_target import FakePatches, P
 
 NUM, NUM_PATCHES = 20_000, 4
 PAST = np.sin(np.arange(200) / 3.0) + 0.1 * np.cos(np.arange(200))
