@@ -48,7 +48,7 @@ def test_coming_patches_change_nothing_behind_them(package: Path) -> None:
 def test_another_module_is_told_from_it(package: Path) -> None:
     module = tiny_modules()[0]
     with torch.no_grad():
-        module.head.bias += 0.01
+        module.head.bias.add_(0.01)
     with pytest.raises(ParityError, match="strays by"):
         check_patches(_target(package), module)
 
