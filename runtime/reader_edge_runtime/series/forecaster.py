@@ -47,7 +47,7 @@ class Forecaster:
         package.check_files()
         target, small = HostPatches.open(package, MODEL_NAME, manifest.model, threads), None
         if manifest.draft is not None:
-            small = HostPatches.open(package, DRAFT_NAME, manifest.draft, threads, is_aside=True)
+            small = HostPatches.open(package, DRAFT_NAME, manifest.draft, threads)
         return cls(manifest, target, small)
 
     @property

@@ -1,5 +1,6 @@
 """Tables in and out: what is read, and one sentence for each way to be wrong."""
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -24,7 +25,12 @@ def _write(path: Path, text: str) -> Path:
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_times_and_columns_of_numbers_are_found(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"table{suffix}"
-    columns = {"place": ["x"] * 5, "at": HOURS, "one": [1.0, 2, None, 4, 5], "two": range(5)}
+    columns: dict[str, Iterable[object]] = {
+        "place": ["x"] * 5,
+        "at": HOURS,
+        "one": [1.0, 2, None, 4, 5],
+        "two": range(5),
+    }
     write_table({name: list(values) for name, values in columns.items()}, path)
     table = read_table(path, None, ())
     assert table.times == HOURS

@@ -27,12 +27,10 @@ class HostPatches:
         self._bindings = CacheBindings(session)
 
     @classmethod
-    def open(
-        cls, package: PackageFiles, name: str, sizes: PatchSizes, threads: int = 0, is_aside: bool = False
-    ) -> "HostPatches":
-        """One of a package's graphs. is_aside: see `open_session`. Raises ProviderError or InstallationError."""
+    def open(cls, package: PackageFiles, name: str, sizes: PatchSizes, threads: int = 0) -> "HostPatches":
+        """One of a package's graphs. Raises ProviderError or InstallationError."""
         path = package.path(name)
-        session = open_session(path, threads, native_library(), is_aside)
+        session = open_session(path, threads, native_library())
         inputs = {each.name: each.shape for each in session.get_inputs()}
         outputs = {each.name: each.shape for each in session.get_outputs()}
         kept = [f"{kind}.{layer}" for layer in range(sizes.num_layers) for kind in ("key", "value")]
