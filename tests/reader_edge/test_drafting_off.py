@@ -43,6 +43,7 @@ OTHERS = {
     ),
     *("datastore merge", "datastore search", "bench cost", "bench frontier"),
     *("lossy run", "lossy bench"),  # whose answers may differ from plain ones
+    *("series train", "series export", "series forecast"),
 }
 
 Invoke = Callable[..., Result]
