@@ -46,6 +46,11 @@ def test_python_in_the_documentation_runs(
         return load(package, replace(config or EngineConfig(), is_calibrated=False, threads=1))
 
     monkeypatch.setattr(Engine, "load", load_demo)
+    if "LossyEngine" in code:
+        from reader_edge_runtime.lossy.lossy_engine import LossyEngine
+
+        lossy = LossyEngine.load(package, EngineConfig(is_calibrated=False, threads=1))
+        monkeypatch.setattr(LossyEngine, "load", lambda path, strength: lossy)
     monkeypatch.chdir(tmp_path)
     messages = [{"role": "user", "content": "# tar"}]
     names: dict[str, Any] = {"messages": messages, "__name__": "__main__"}
