@@ -129,7 +129,7 @@ def test_run_with_a_session(invoke: Invoke, plain: Plain, tmp_path: Path) -> Non
 
 @pytest.mark.usefixtures("never_drafts")
 def test_a_chat(invoke: Invoke, plain: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reader_edge.commands.run.PromptInput.read", lambda question: None)
+    monkeypatch.setattr("reader_edge.chat.prompt_input.PromptInput.read", lambda question: None)
     result = invoke("run", "-n", "20", "--stats", input=f"{PROMPT}\n")
     assert result.exit_code == 0, result.output
     assert plain(PROMPT, 20).strip() in result.stdout

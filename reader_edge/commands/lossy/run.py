@@ -5,9 +5,9 @@ from pathlib import Path
 import click
 
 import reader_edge
+from reader_edge.chat.prompt_input import PromptInput, dash_alone
 from reader_edge.commands import options
 from reader_edge.commands.lossy.rules import AskedRule, rule
-from reader_edge.commands.run import PromptInput
 from reader_edge.terminal.command_help import helpful_command
 
 
@@ -17,7 +17,7 @@ from reader_edge.terminal.command_help import helpful_command
     'reader-edge lossy run smollm2:135m -p "Explain tar to me." --gap 0.69 --budget 0.02',
 )
 @click.argument("model", required=False)
-@click.argument("dash", required=False, metavar="[-]")
+@click.argument("dash", required=False, metavar="[-]", callback=dash_alone)
 @click.option("-p", "--prompt", help="The prompt; '-' reads it from standard input.")
 @click.option("-s", "--system", help="A system message, for models with a chat template.")
 @click.option("-n", "--max-tokens", default=512, show_default=True, help="The most tokens that an answer may have.")
@@ -64,27 +64,12 @@ def run(
     A drafted token may stand in place of the model's own choice. Behind each answer, standard error tells how often
     that was, how much likelier the model's choices were, and how much the answer repeats itself.
     """
+    model, prompt_input = prompt_input.beside(model)
     text = prompt_input.read()
     if text is None and as_json:
         raise click.UsageError("--json needs a prompt: give one with -p.")
 
-    from reader_edge.chat.answer import accept_any_text, build_prompt, print_json, print_text, with_template_args
-    from reader_edge.chat.chat import Chat
-    from reader_edge.chat.kept_session import KeptSession
+    from reader_edge.chat.answer import accept_any_text
 
     accept_any_text()
-    engine = asked_rule.load(model, engine_config, sources)
-    session = None if session_file is None else KeptSession(engine, session_file, prompt_input.system)
-    if text is None:
-        said = session.messages if session else ()
-        chat = Chat(engine, config, prompt_input.system, prompt_input.raw, stats, said, prompt_input.template_args)
-        chat.run()
-        if session is not None:
-            session.save(chat.messages)
-        return
-    asked = build_prompt(engine, text, prompt_input.system, prompt_input.raw)
-    prompt = asked if session is None else session.prompt(asked)
-    whole_prompt = with_template_args(prompt, prompt_input.template_args)
-    answer = print_json(engine, whole_prompt, config) if as_json else print_text(engine, whole_prompt, config, stats)
-    if session is not None:
-        session.save_answer(prompt, answer)
+    prompt_input.answer(asked_rule.load(model, engine_config, sources), text, config, session_file, stats, as_json)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from reader_edge.chat.prompt_input import PromptInput
 from reader_edge.cli import main
-from reader_edge.commands.run import PromptInput
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.errors import HistoryError

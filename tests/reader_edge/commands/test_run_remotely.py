@@ -102,7 +102,7 @@ def test_on_a_terminal_the_answer_ends_its_line(
 
 
 def test_without_a_prompt_there_is_no_chat(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reader_edge.commands.run.PromptInput.read", lambda self: None)
+    monkeypatch.setattr("reader_edge.chat.prompt_input.PromptInput.read", lambda self: None)
     assert "needs a prompt" in run().stderr
 
 

@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from reader_edge.chat.answer_report import given_up_sentence
+from reader_edge.chat.prompt_input import PromptInput
 from reader_edge.cli import main
-from reader_edge.commands.run import PromptInput
 
 
 def lossy_run(*arguments: str, text: str | None = None) -> Result:

@@ -1,0 +1,81 @@
+"""What a command that answers is asked, and the answer, or the chat, that it prints."""
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import click
+
+import reader_edge
+
+
+def dash_alone(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """The second argument, which can be a dash alone: others run a model with a prompt there."""
+    if value not in (None, "-"):
+        model = context.params.get("model") or "MODEL"
+        raise click.UsageError(f"A prompt is given with -p: {context.command_path} {quote(model)} -p {quote(value)}")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class PromptInput:
+    """What is asked.
+
+    dash: "-" where standard input is to be read. raw: without the chat template, which template_args are for.
+    """
+
+    dash: str | None
+    prompt: str | None
+    system: str | None
+    raw: bool
+    template_args: dict[str, Any]
+
+    def read(self) -> str | None:
+        """The prompt as given or piped in, less one line end; None on a terminal: a chat is wanted."""
+        if self.dash and self.prompt is not None:
+            raise click.UsageError("Give the prompt with -p or on standard input, not both.")
+        prompt = self.dash or self.prompt
+        if prompt is not None and prompt != "-":
+            return prompt
+        if prompt is None and sys.stdin.isatty():
+            return None
+        piped = sys.stdin.buffer.read()
+        try:
+            return piped.decode("utf-8").removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError as error:
+            raise click.UsageError(f"Standard input is not UTF-8 text (byte {error.start}): convert it.") from None
+
+    def beside(self, model: str | None) -> "tuple[str | None, PromptInput]":
+        """The model and what is asked, where a dash alone came in the model's place."""
+        return (None, replace(self, dash="-")) if model == "-" else (model, self)
+
+    def answer(
+        self,
+        engine: "reader_edge.Engine",
+        text: str | None,
+        config: "reader_edge.GenerationConfig",
+        session_file: Path | None,
+        shows_stats: bool,
+        as_json: bool,
+    ) -> None:
+        """Print the answer to a text, or chat where there is none, in a session that goes on where one is named."""
+        from reader_edge.chat.answer import build_prompt, print_json, print_text, with_template_args
+        from reader_edge.chat.chat import Chat
+        from reader_edge.chat.kept_session import KeptSession
+
+        session = None if session_file is None else KeptSession(engine, session_file, self.system)
+        if text is None:
+            said = session.messages if session else ()
+            chat = Chat(engine, config, self.system, self.raw, shows_stats, said, self.template_args)
+            chat.run()
+            if session is not None:
+                session.save(chat.messages)
+            return
+        asked = build_prompt(engine, text, self.system, self.raw)
+        prompt = asked if session is None else session.prompt(asked)
+        whole = with_template_args(prompt, self.template_args)
+        answer = print_json(engine, whole, config) if as_json else print_text(engine, whole, config, shows_stats)
+        if session is not None:
+            session.save_answer(prompt, answer)
