@@ -26,22 +26,17 @@ from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.package.speculator_part import SpeculatorPart
 from reader_edge_runtime.target import Pass, Target
 
-MOST_ADDED = 0.5  # tokens that a step adds, where half of its first guesses are right and nothing else drafts
-
 
 class SpeculatorPayback(Payback):
     """Of a speculator."""
 
     __slots__ = ()
-
-    @property
-    def can_pay(self) -> bool:
-        return self.needed <= MOST_ADDED
+    most_added = 0.5  # where half of its first guesses are right and nothing else drafts
 
     def sentence(self) -> str:
         return (
             f"Asking a speculator takes {self.share:.2f} of a pass of the model. At {TOKENS_A_PASS:g} tokens a pass it "
-            f"pays if it adds more than {self.needed:.2f} tokens to a pass; good speculators add about {MOST_ADDED}."
+            f"pays if it adds more than {self.needed:.2f} tokens to a pass; good speculators add about {self.most_added}."
         )
 
 
