@@ -20,37 +20,46 @@ def num_parameters(num_patches: int) -> int:
 
 
 class Gaussian(NamedTuple):
-    """Of B patches, independent values: means and standard deviations, float64 (B, P)."""
+    """Of patches, independent values: means and standard deviations, float64 (..., P)."""
 
     mean: Float64Array
     scale: Float64Array
 
     def drawn(self, noise: Float64Array) -> Float64Array:
-        """The patches (B, P) of standard normal noise (B, P)."""
+        """The patches of standard normal noise, (..., P)."""
         return self.mean + self.scale * noise
 
     def where(self, rows: Any) -> "Gaussian":
-        """Of these rows alone, by any index of numpy."""
+        """Of these patches alone, by any index of numpy."""
         return Gaussian(self.mean[rows], self.scale[rows])
 
 
-class Outlook:
-    """Of B nodes. parameters: float32 (B, G * P), as a graph gives them. num_patches: F."""
+class Outlook(NamedTuple):
+    """Of nodes, float64. means, scales: (..., F, P). gains: (..., 2F - 2, P)."""
 
-    def __init__(self, parameters: Float32Array, num_patches: int) -> None:
-        groups = parameters.astype(np.float64).reshape(len(parameters), num_parameters(num_patches), -1)
-        self.num_patches = num_patches
-        self._means, scales, self._gains = np.split(groups, (num_patches, 2 * num_patches), axis=1)
-        self._scales = np.exp(np.clip(scales, MIN_LOG_SCALE, MAX_LOG_SCALE))
+    means: Float64Array
+    scales: Float64Array
+    gains: Float64Array
+
+    @classmethod
+    def of(cls, parameters: Float32Array, num_patches: int) -> "Outlook":
+        """parameters: float32 (..., G * P), as a graph gives them. num_patches: F."""
+        groups = parameters.astype(np.float64).reshape(*parameters.shape[:-1], num_parameters(num_patches), -1)
+        means, scales, gains = np.split(groups, (num_patches, 2 * num_patches), axis=-2)
+        return cls(means, np.exp(np.clip(scales, MIN_LOG_SCALE, MAX_LOG_SCALE)), gains)
 
     @property
     def binding(self) -> Gaussian:
         """How the next patch is distributed."""
-        return Gaussian(self._means[:, 0], self._scales[:, 0])
+        return Gaussian(self.means[..., 0, :], self.scales[..., 0, :])
+
+    def where(self, nodes: Any) -> "Outlook":
+        """Of these nodes alone, by any index of numpy."""
+        return Outlook(self.means[nodes], self.scales[nodes], self.gains[nodes])
 
     def further(self, number: int, before: Float64Array) -> Gaussian:
-        """How coming patch `number`, from 1 on, is drafted, given the one before it (B, P)."""
-        strayed = before - self._means[:, number - 1]
-        last, average = self._gains[:, 2 * number - 2], self._gains[:, 2 * number - 1]
-        mean = self._means[:, number] + last * strayed[:, -1:] + average * strayed.mean(1, keepdims=True)
-        return Gaussian(mean, self._scales[:, number])
+        """How coming patch `number`, from 1 on, is drafted, given the one before it (..., P)."""
+        strayed = before - self.means[..., number - 1, :]
+        last, average = self.gains[..., 2 * number - 2, :], self.gains[..., 2 * number - 1, :]
+        mean = self.means[..., number, :] + last * strayed[..., -1:] + average * strayed.mean(-1, keepdims=True)
+        return Gaussian(mean, self.scales[..., number, :])

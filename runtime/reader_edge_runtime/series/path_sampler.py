@@ -69,10 +69,9 @@ class PathSampler:
         rows = np.arange(len(paths.counts))
         chain, drafts = self._drafted(paths, num_drafts, random)
         asked = np.broadcast_to(np.arange(num_drafts + 1), (len(rows), num_drafts + 1))
-        parameters = self._target.forward(cache, 0, chain.astype(np.float32), asked)
-        bound = self._outlook(parameters.reshape(len(rows) * (num_drafts + 1), -1)).binding
-        bound = Gaussian(bound.mean.reshape(chain.shape), bound.scale.reshape(chain.shape))
-        counted = accepted(Gaussian(bound.mean[:, :-1], bound.scale[:, :-1]), drafts, chain[:, 1:], random)
+        outlook = self._outlook(self._target.forward(cache, 0, chain.astype(np.float32), asked))
+        bound = outlook.binding
+        counted = accepted(bound.where(np.s_[:, :-1]), drafts, chain[:, 1:], random)
         numbers: Int64Array = counted.cumprod(1).sum(1)
         new = np.concatenate([chain[:, 1:], np.zeros_like(chain[:, :1])], axis=1)
         behind = bound.where((rows, numbers))
@@ -87,7 +86,7 @@ class PathSampler:
         for slot, size in enumerate(kept.tolist()):
             cache.commit(slot, range(size))
         paths.counts += kept
-        paths.outlook = self._outlook(parameters[rows, np.maximum(kept - 1, 0)])
+        paths.outlook = outlook.where((rows, np.maximum(kept - 1, 0)))
         return numbers[kept > 0]
 
     def _drafted(self, paths: Paths, num_drafts: int, random: np.random.Generator) -> tuple[Float64Array, Gaussian]:
@@ -104,4 +103,4 @@ class PathSampler:
         return np.stack(chain, axis=1), Gaussian(means, scales)
 
     def _outlook(self, parameters: Float32Array) -> Outlook:
-        return Outlook(parameters, self._target.sizes.num_patches)
+        return Outlook.of(parameters, self._target.sizes.num_patches)

@@ -42,4 +42,4 @@ class SmallModel(PatchDrafts):
         parameters = self._target.forward(self._cache, 0, patches.astype(np.float32), sizes[:, None] - 1)
         for slot, size in enumerate(sizes.tolist()):
             self._cache.commit(slot, range(size))
-        return Outlook(parameters[:, 0], self._target.sizes.num_patches).binding
+        return Outlook.of(parameters[:, 0], self._target.sizes.num_patches).binding

@@ -66,7 +66,7 @@ def test_copies_of_what_the_large_model_says_lose_nothing() -> None:
 
 def test_parts_are_read_as_the_runtime_reads_them() -> None:
     logits = torch.randn(4, 1, 10 * 8)
-    parts, outlook = Parts.of(logits, 3), Outlook(logits[:, 0].numpy(), 3)
+    parts, outlook = Parts.of(logits, 3), Outlook.of(logits[:, 0].numpy(), 3)
     np.testing.assert_allclose(outlook.binding.mean, parts.means[:, 0, 0], rtol=1e-6)
     np.testing.assert_allclose(outlook.binding.scale, parts.log_scales[:, 0, 0].exp(), rtol=1e-5)
     before = outlook.binding.mean + 1.0
