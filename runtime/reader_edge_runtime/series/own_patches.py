@@ -11,8 +11,6 @@ from reader_edge_runtime.series.prompt import Prompt
 class OwnPatches(PatchDrafts):
     """They cost nothing: what they are drawn from came with the pass before."""
 
-    name = "own"
-
     def __init__(self, num_patches: int) -> None:
         """num_patches: that a node of the model tells of."""
         self.most = min(num_patches - 1, MOST_DRAFTS)

@@ -33,10 +33,9 @@ class Paths:
 class PatchDrafts(ABC):
     """Proposes patches. Whatever it says, forecasts keep their law; how near it comes to the model decides on speed.
 
-    name: in options and reports. most: patches in a row at most.
+    most: patches in a row at most.
     """
 
-    name: str
     most: int
 
     @abstractmethod

@@ -15,7 +15,6 @@ from reader_edge_runtime.series.prompt import Prompt
 class SmallModel(PatchDrafts):
     """Its cache has, of each path, the patches that were drawn, and drafts of the last step that may have failed."""
 
-    name = "model"
     most = MOST_DRAFTS
 
     def __init__(self, target: PatchTarget) -> None:
