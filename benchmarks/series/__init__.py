@@ -1,1 +1,1 @@
-"""Forecasts measured: skill beside others, what drafting does to time, and that it does nothing to the law."""
+"""The series from which the bundled forecasting model learned."""

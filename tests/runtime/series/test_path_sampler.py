@@ -64,8 +64,8 @@ def test_drafted_paths_have_the_law_of_undrafted_ones(name: str, plain: Float64A
 @pytest.mark.usefixtures("_drafts_most")
 @pytest.mark.parametrize("name", SOURCES)
 def test_the_published_rule_changes_the_law(name: str, plain: Float64Array, monkeypatch: pytest.MonkeyPatch) -> None:
-    anew = lambda bound, draft, patches, random: bound.drawn(random.standard_normal(patches.shape))  # noqa: E731
-    monkeypatch.setattr(path_sampler, "replaced", anew)
+    second = lambda bound, draft, patches, random: bound.drawn(random.standard_normal(patches.shape))  # noqa: E731
+    monkeypatch.setattr(path_sampler, "replaced", second)
     paths, _ = _sample(SOURCES[name](), NUM, seed=2)
     assert not same_law(paths, plain)
 
