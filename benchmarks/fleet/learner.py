@@ -84,7 +84,7 @@ class Fleets:
 
 
 class SharesEnv(EnvBase):
-    """One decision, and its reward. Batches of fleets that are drawn anew at every reset."""
+    """One decision, and its reward. Every reset draws another batch of fleets."""
 
     def __init__(self, fleets: Fleets, num_envs: int, seed: int) -> None:
         super().__init__(batch_size=torch.Size([num_envs]))

@@ -94,7 +94,7 @@ class Simulation:
 
     def _reserved_s(self, user: int, device: Device, answer: Answer) -> float:
         """Seconds of the paper's rounds, with a share of the server's computing: the device sends while it drafts, and
-        drafts on while it waits, in vain unless the whole draft is accepted."""
+        drafts on while it waits, which counts only where the whole draft is accepted."""
         width, position, spare_s, seconds = self._way.width, 0, 0.0, 0.0
         server_speed = self._fleet.server_speeds[self._plan.servers[user]] * self._plan.work[user]
         while position < len(answer):

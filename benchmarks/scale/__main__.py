@@ -86,7 +86,7 @@ def recalls(folder: Path, shards: Shards, drawn: Sequence[Question]) -> list[str
 
 
 class _Chance(Router):
-    """Asks shards in an order drawn anew for every text."""
+    """Asks shards in an order by chance, another for every text."""
 
     def __init__(self, num_shards: int) -> None:
         self._num_shards = num_shards

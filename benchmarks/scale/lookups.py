@@ -29,7 +29,7 @@ class Shards:
         self.open()
 
     def open(self) -> None:
-        """Map the files anew."""
+        """Map the files."""
         datastores = [Datastore.open(path) for path in self.paths]
         if self._is_random:
             for each in datastores:

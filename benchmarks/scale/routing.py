@@ -52,11 +52,11 @@ def recall(shards: Shards, router: Router, drawn: Sequence[Question]) -> Recall:
     num_shards = len(shards.paths)
     longest, right = np.zeros(num_shards), np.zeros(num_shards)
     for question in drawn:
-        matches = [shards.find(shard, question.text) for shard in router.ranked(question.text)]
+        ranked = router.ranked(question.text)
+        matches = [shards.find(shard, question.text) for shard in ranked]
         lengths = np.array([match.length for match in matches])
         best = np.maximum.accumulate(lengths)
         longest += best == best[-1]
         first = [int(np.argmax(lengths[: k + 1])) for k in range(num_shards)]
-        ranked = router.ranked(question.text)
         right += [shards.successor(ranked[i], matches[i]) == question.next_id for i in first]
     return Recall((longest / len(drawn)).tolist(), (right / len(drawn)).tolist())

@@ -24,7 +24,7 @@ _SUFFIXES = {".c", ".h", ".hpp", ".js", ".md", ".pl", ".pm", ".py", ".rst", ".tx
 _MAX_BYTES = 1 << 18  # of a file that is read
 _LONGEST_LINE = 500  # longer ones are no text that somebody wrote, and slow to encode
 _RUN = 24  # tokens of a copied run, in the mean
-_HELD_OUT = 50  # every so manieth document
+_HELD_OUT = 50  # one document in so many
 
 
 def folder_documents(folder: Path, tokenizer: Tokenizer, max_tokens: int) -> Iterator[list[int]]:

@@ -1,7 +1,7 @@
 """What a lossy answer gave up: counted while it is decoded, and told with it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 
@@ -21,7 +21,7 @@ class Meter:
     strength: Mapping[str, object]
     usual: OwnAnswers | None = None
     num_changed: int = 0
-    nats: float = field(default=0.0)
+    nats: float = 0.0
 
     def change(self, nats: float) -> None:
         """Count a token that is not the model's choice."""

@@ -29,7 +29,7 @@ def decoded(strength: Relaxed, num_tokens: int, seed: int = 0, constraint: OnlyO
 
 
 def given_up(request: Request) -> list[float]:
-    """Of each token of an answer, ln p of the model's choice less its own, worked out anew from the text."""
+    """Of each token of an answer, ln p of the model's choice less its own, worked out again from the text."""
     nats, text = [], request.token_ids[: request.num_prompt_tokens]
     for token_id in request.output_token_ids:
         logits = TARGET.logits_after(text).astype(np.float64)
