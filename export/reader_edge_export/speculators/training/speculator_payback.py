@@ -36,7 +36,8 @@ class SpeculatorPayback(Payback):
     def sentence(self) -> str:
         return (
             f"Asking a speculator takes {self.share:.2f} of a pass of the model. At {TOKENS_A_PASS:g} tokens a pass it "
-            f"pays if it adds more than {self.needed:.2f} tokens to a pass; good speculators add about {self.most_added}."
+            f"pays if it adds more than {self.needed:.2f} tokens to a pass; good speculators add about "
+            f"{self.most_added}."
         )
 
 
