@@ -86,9 +86,5 @@ class PatchModule(PreTrainedModel):
         logits: torch.Tensor = self(patches, attention_mask=mask[None, None]).logits
         return logits
 
-    def get_input_embeddings(self) -> torch.nn.Embedding:
-        embedding: torch.nn.Embedding = self.model.embed_tokens
-        return embedding
-
     def get_output_embeddings(self) -> torch.nn.Module:
         return self.head

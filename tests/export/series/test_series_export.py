@@ -1,6 +1,7 @@
 """What is exported is the module: cached patches, windows and all; what is wrong is told in a sentence."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from reader_edge_export.series.checkpoint import read_checkpoint
 from reader_edge_export.series.patch_check import MAX_ERROR, check_patches
 from reader_edge_export.series.series_export import export_series
 from reader_edge_export.stages import Stages
-from reader_edge_runtime.errors import ExportError, ParityError
+from reader_edge_runtime.errors import ConfigError, ExportError, ParityError
 from reader_edge_runtime.execution.onnxruntime.host.host_patches import HostPatches
 from reader_edge_runtime.package.package_files import PackageFiles
 from reader_edge_runtime.series.series_manifest import MODEL_NAME, read_series_manifest
@@ -43,6 +44,13 @@ def test_coming_patches_change_nothing_behind_them(package: Path) -> None:
     rows = [list(range(20))]
     said, again = (target.forward(target.new_cache(1, 30), 0, each, rows) for each in (patches, other))
     assert np.abs(said - again).max() <= MAX_ERROR
+
+
+def test_a_cache_beyond_all_memory_is_refused_with_its_size(package: Path) -> None:
+    target = _target(package)
+    target.sizes = replace(target.sizes, max_context=1 << 40)
+    with pytest.raises(ConfigError, match=r"2 x 1099511627776 tokens needs 562950\.0 GB"):
+        target.new_cache(2, 1 << 40)
 
 
 def test_another_module_is_told_from_it(package: Path) -> None:

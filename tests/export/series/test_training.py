@@ -11,7 +11,7 @@ from reader_edge_export.series.patch_module import PatchConfig, PatchModule
 from reader_edge_export.series.train_series import SeriesTrainingOptions, train_series
 from reader_edge_export.series.training import Windows, least_values
 from reader_edge_export.stages import Stages
-from reader_edge_runtime.errors import ConfigError, SeriesError
+from reader_edge_runtime.errors import ConfigError, ExportError, SeriesError
 from reader_edge_runtime.series.outlook import Outlook
 
 TINY = SeriesTrainingOptions(1, 32, 2, num_steps=12, draft_layers=1, draft_hidden_size=32, draft_steps=4)
@@ -34,6 +34,9 @@ def test_short_and_spoilt_series_and_odd_sizes_are_refused(tmp_path: Path) -> No
         train_series({"short": np.arange(100.0)}, tmp_path / "out", TINY, Stages())
     with pytest.raises(SeriesError, match="gap at value 3"):
         train_series({"gap": np.where(np.arange(2000) == 2, np.nan, 1.0)}, tmp_path / "out", TINY, Stages())
+    (tmp_path / "file").touch()
+    with pytest.raises(ExportError, match=r"cannot be written .*: choose another folder"):
+        train_series(SERIES, tmp_path / "file" / "out", TINY, Stages())
     with pytest.raises(ConfigError, match="multiple of 8"):
         train_series(SERIES, tmp_path / "out", SeriesTrainingOptions(hidden_size=36), Stages())
 

@@ -80,6 +80,14 @@ def test_a_wrong_series_gets_a_sentence_and_no_file(package: Path, tmp_path: Pat
     assert not out.exists()
 
 
+def test_without_a_table_electricity_that_comes_along_is_forecast_by_the_bundled_model() -> None:
+    done = CliRunner().invoke(main, ["series", "forecast", "--horizon", "8", "--paths", "2"])
+    assert done.exit_code == 0, done.output
+    header, *rows = (line.split(",") for line in done.stdout.splitlines())
+    assert header[:3] == ["time", "series", "mean"]
+    assert [row[:2] for row in rows] == [[f"2014-07-23 {hour:02}:00:00", "electricity"] for hour in range(8)]
+
+
 def test_an_installation_without_a_model_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundled, "SERIES_MANIFEST_NAME", "none.json")
     with pytest.raises(PackageError, match="no forecasting model"):

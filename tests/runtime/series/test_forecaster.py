@@ -60,9 +60,12 @@ def test_the_same_seed_draws_the_same_undrafted_paths(forecaster: Forecaster) ->
     assert not np.array_equal(one, third)
 
 
-def test_a_model_without_a_small_one_drafts_by_itself(forecaster: Forecaster, package: Path) -> None:
-    alone = Forecaster(forecaster.manifest, forecaster._target, None)
+def test_a_model_without_a_small_one_drafts_by_itself(spoilt: Path) -> None:
+    path = spoilt / SERIES_MANIFEST_NAME
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | {"draft": None}))
+    alone = Forecaster.load(spoilt, threads=1)
     assert alone.forecast(WAVES, 40, 2).paths.shape == (2, 2, 40)
+    assert alone.forecast(WAVES, 8, 32).paths.shape == (2, 32, 8)  # which fill a pass
     with pytest.raises(ConfigError, match="no small model"):
         alone.forecast(WAVES, 40, 2, drafts="model")
 
