@@ -13,6 +13,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.device_drafts import DEVICE, MOST_NODES, DeviceTree
 from reader_edge_runtime.errors import RemoteError
 
+DRAFT_PATH = "/v1/draft"  # of the server's WebSocket
 VERSION = 1
 MAX_BYTES = 1 << 20  # of a frame
 ANSWER_ID_BYTES = 16
@@ -21,6 +22,8 @@ HASH_BYTES = 32
 # From the device, then from the server.
 HELLO, FETCH, ASK, HINT, TREE, RESUME, CANCEL = range(1, 8)
 WELCOME, PART, STARTED, TOKENS, END, REFUSAL = range(65, 71)
+
+ANSWER_GONE = "answer_gone"  # code of a refusal: ask again, there is nothing to take up
 
 NO_DRAFTS, HINTS, VERIFY = range(3)
 MODES = {"none": NO_DRAFTS, "hints": HINTS, "verify": VERIFY}

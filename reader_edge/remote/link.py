@@ -10,7 +10,6 @@ from reader_edge.remote.frames import FrameError, Reader
 from reader_edge_runtime.errors import BusyError, ConfigError, InstallationError, RemoteError
 from reader_edge_runtime.outside.user_input import shown
 
-_PATH = "/v1/draft"
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 _CONNECT_S = 10.0
 _BUSY = 429
@@ -160,7 +159,7 @@ def socket_address(url: str) -> str:
         scheme, is_address = None, False
     if scheme is None or not is_address:
         raise ConfigError(f"{shown(url)} is no address of a server: give one such as http://localhost:8000.")
-    return f"{scheme}://{parts.netloc}{_PATH}"
+    return f"{scheme}://{parts.netloc}{frames.DRAFT_PATH}"
 
 
 def refused_status(url: str, status: int) -> RemoteError:

@@ -20,7 +20,6 @@ from reader_edge_runtime.outside.user_input import shown
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
-_GONE = "answer_gone"
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0  # between looks for a lost server
 _ENDS = ("stop", "length", "context", "cancelled")
 
@@ -75,7 +74,7 @@ class RemoteAnswer:
                     link = _found_again(linked, patience_s, error)
                     asked = [self._resuming()]
                 except RefusedError as error:
-                    if error.code != _GONE:
+                    if error.code != frames.ANSWER_GONE:
                         raise
                     asked = self._asking_again()
         except GeneratorExit:

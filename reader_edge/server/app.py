@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 
+from reader_edge.remote.frames import DRAFT_PATH
 from reader_edge.server.api_error import error_response
 from reader_edge.server.discovery import discovery_routes
-from reader_edge.server.draft.draft_endpoint import PATH as DRAFT_PATH
 from reader_edge.server.draft.draft_endpoint import DraftEndpoint
 from reader_edge.server.endpoints import make_endpoints
 from reader_edge.server.http.guard import Guard

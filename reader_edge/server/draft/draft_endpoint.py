@@ -21,7 +21,6 @@ from reader_edge_runtime import AsyncEngine
 from reader_edge_runtime.drafting.device_drafts import DeviceDrafts
 from reader_edge_runtime.errors import ReaderEdgeError
 
-PATH = "/v1/draft"
 _MAX_CONNECTIONS = 256
 _GREETING_S = 10.0
 _IDLE_S = 600.0  # between answers
@@ -126,7 +125,7 @@ class DraftEndpoint:
             raise
         except ReaderEdgeError as error:
             await _refuse(websocket, error)
-            self._metrics.count_request(PATH, api_error(error).status)
+            self._metrics.count_request(frames.DRAFT_PATH, api_error(error).status)
 
     async def _send_tokenizer(self, websocket: WebSocket) -> None:
         for start in range(0, len(self._tokenizer), _PART_BYTES):
@@ -168,7 +167,7 @@ class DraftEndpoint:
             if reader.done():
                 is_kept = reader.exception() is None or isinstance(reader.exception(), _GONE)
                 reader.result()
-                self._metrics.count_request(PATH, 200)
+                self._metrics.count_request(frames.DRAFT_PATH, 200)
                 return
             listener.result()
         finally:

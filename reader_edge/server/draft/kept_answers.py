@@ -2,7 +2,7 @@
 
 import asyncio
 
-from reader_edge.remote.frames import Resume
+from reader_edge.remote.frames import ANSWER_GONE, Resume
 from reader_edge.remote.settings import hash_of
 from reader_edge.server.api_error import ApiError
 from reader_edge.server.draft.kept_answer import KeptAnswer
@@ -34,7 +34,7 @@ class KeptAnswers:
         answer = self._answers.get(resume.answer_id)
         if answer is None:
             limit = f"it is kept for {self._keep_s:g} seconds, and not over a restart"
-            raise ApiError(404, f"The answer is not here any more ({limit}): ask again.", code="answer_gone")
+            raise ApiError(404, f"The answer is not here any more ({limit}): ask again.", code=ANSWER_GONE)
         known = answer.token_ids[: resume.num_tokens]
         if len(known) < resume.num_tokens or hash_of(known) != resume.text_hash:
             raise ApiError(409, "The device has another text of this answer than the server: ask again.")

@@ -14,8 +14,8 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from reader_edge.remote.frames import DRAFT_PATH
 from reader_edge.remote.frames import MAX_BYTES as MAX_FRAME_BYTES
-from reader_edge.server.draft.draft_endpoint import PATH as DRAFT_PATH
 from reader_edge.server.http.guard import MAX_HEADER_BYTES
 from reader_edge_runtime import AsyncEngine
 from reader_edge_runtime.errors import ConfigError

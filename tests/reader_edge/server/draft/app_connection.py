@@ -9,8 +9,8 @@ from typing import Any
 
 from starlette.applications import Starlette
 
+from reader_edge.remote.frames import DRAFT_PATH
 from reader_edge.remote.link import Link, LostError
-from reader_edge.server.draft.draft_endpoint import PATH
 
 LIMIT_S = 60.0
 _LOST = object()
@@ -29,7 +29,7 @@ class AppConnection:
         self._is_cut = self._is_known = False
         sent = [(name.lower().encode(), value.encode()) for name, value in ({"host": "localhost"} | headers).items()]
         scope = {
-            **{"type": "websocket", "path": PATH, "raw_path": PATH.encode(), "query_string": b"", "headers": sent},
+            **{"type": "websocket", "path": DRAFT_PATH, "raw_path": DRAFT_PATH.encode(), "query_string": b"", "headers": sent},
             **{"subprotocols": [], "scheme": "ws", "extensions": {"websocket.http.response": {}}},
         }
         self._put({"type": "websocket.connect"})
