@@ -13,6 +13,7 @@ from reader_edge_runtime.decoding.planning.planner import Planner
 from reader_edge_runtime.decoding.recorder import Recorder
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.drafting.drafter import Drafter
+from reader_edge_runtime.drafting.sources.text_slot import num_shared
 from reader_edge_runtime.stats import StepTimes
 from reader_edge_runtime.target import TravellingTarget
 from reader_edge_runtime.turns import Turn, give_way
@@ -34,8 +35,8 @@ class Lane(Decoder):
         return len(self.scheduler.owners) + len(self.waiting)
 
     def num_known(self, request: Request) -> int:
-        """First tokens of a request that this lane has in its cache."""
-        return max((_num_shared(text, request.token_ids) for text in self.scheduler.texts()), default=0)
+        """First tokens of a request, its last left out, that this lane has in its cache."""
+        return max((num_shared(text, request.token_ids) for text in self.scheduler.texts()), default=0)
 
     def _advance(self) -> None:
         super()._advance()
@@ -183,8 +184,3 @@ def _burden(lane: Lane, request: Request) -> tuple[int, int]:
     """How much a request would wait for others in a lane; the least is the best lane."""
     num_known = lane.num_known(request)
     return lane.num_requests - num_known // _TRIP_TOKENS, -num_known
-
-
-def _num_shared(text: list[int], other: list[int]) -> int:
-    limit = min(len(text), len(other))
-    return next((i for i in range(limit) if text[i] != other[i]), limit)
