@@ -3,7 +3,7 @@
     python -m benchmarks.device PACKAGE [--prompts FILE] [--round-trips 0,10,40,100,200] [--out FILE.json]
 
 Two sets: "known", where the device's history has the answers and the server's has not, as with a server that was
-started anew or that others use; and "unknown", where nobody has them. Ways take turns prompt by prompt, and the server
+started again or that others use; and "unknown", where nobody has them. Ways take turns prompt by prompt, and the server
 forgets past answers before each. Answers must be those of the server alone, else it ends.
 """
 

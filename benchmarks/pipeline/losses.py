@@ -1,4 +1,4 @@
-"""Kill and silence stages at random moments amid answers, and tell whether any token changes, and how long one waits.
+"""Kill and silence stages at random moments during answers, and tell whether any token changes, and how long one waits.
 
     python -m benchmarks.pipeline.losses [PACKAGE] [--stages 2,3] [--kills 200] [--silences 50] [--seed 1]
 

@@ -126,7 +126,7 @@ def connected(url: str, key: str | None) -> Link:
         def close(self) -> None:
             opened.close()
 
-    opened = ExitStack()
+    opened = ExitStack()  # newer releases of websockets connect within a `with` alone
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     try:
         connection = opened.enter_context(

@@ -28,10 +28,10 @@ _CONVERSATION = ("messages", "template_args", "continues_final_message")
 
 
 def facts_of(config: GenerationConfig) -> Facts:
-    """Raises ConfigError for what no server is asked from afar."""
+    """Raises ConfigError for what a remote server cannot be asked for."""
     for name in _ABSENT:
         if getattr(config, name):
-            raise ConfigError(f"{name} is not given by a server from afar: leave it out.")
+            raise ConfigError(f"{name} is not given by a remote server: leave it out.")
     if config.acceptance is not EXACT:
         raise ConfigError(f"The acceptance rule {config.acceptance.name!r} is not given by a server: leave it out.")
     facts: Facts = {name: getattr(config, name) for name in _PLAIN}
@@ -68,7 +68,7 @@ def conversation_facts(chat: Conversation) -> Facts:
     """
     check_conversation(chat)
     if chat.tools:
-        raise PromptError("Tools are not declared from afar: ask the server's '/v1/chat/completions' for calls.")
+        raise PromptError("Tools cannot be declared over a link: ask the server's '/v1/chat/completions' for calls.")
     return {name: getattr(chat, name) for name in _CONVERSATION}
 
 

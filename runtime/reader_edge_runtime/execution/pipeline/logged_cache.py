@@ -47,7 +47,7 @@ class LoggedCache(HostCache):
         steps, self._steps = self._steps, []
         return steps
 
-    def steps_anew(self) -> list[CacheStep]:
+    def steps_to_rebuild(self) -> list[CacheStep]:
         """What leads to a cache of this size without a row, for stages that know nothing of it."""
         self._steps = []
         steps = [CacheStep(NEW, (), (self.num_slots, self.capacity))]

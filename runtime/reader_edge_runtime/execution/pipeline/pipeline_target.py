@@ -122,7 +122,7 @@ class PipelineTarget:
 
     def _again(self, cache: LoggedCache) -> tuple[int, list[CacheStep]]:
         """Have the stages score what is committed; the new number of the cache there, and steps that are left to do."""
-        number, steps, lengths = next(self._numbers), cache.steps_anew(), [0] * cache.num_slots
+        number, steps, lengths = next(self._numbers), cache.steps_to_rebuild(), [0] * cache.num_slots
         _drop(self._dropped, cache.numbers)
         cache.numbers.append(number)
         sent: list[int] = []

@@ -99,7 +99,7 @@ class StageServer:
             self._send([head.packed(), parts[0], made], asker.onward)
 
     def _send(self, parts: Sequence[bytes | memoryview], socket: Socket | None = None) -> None:
-        """What a link does not take is dropped: its other end is gone, or hears of it by waiting in vain."""
+        """What a link does not take is dropped: its other end is gone, or notices when its wait runs out."""
         try:
             (socket or self._socket).send_multipart(parts, zmq.DONTWAIT, copy=False)
         except zmq.Again:

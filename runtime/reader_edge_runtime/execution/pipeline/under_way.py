@@ -80,7 +80,7 @@ class UnderWay:
         return came
 
     def give_up(self, numbers: Sequence[int]) -> None:
-        """Let passes come back unheard."""
+        """Ignore passes when they come back."""
         for number in numbers:
             self._sent_at.pop(number, None)
             self._came.pop(number, None)
