@@ -114,7 +114,7 @@ class Ring:
             self._links = None
 
     def _meet(self, ends_at: float) -> None:
-        """Connect to all stages again. They forget the caches of this asker; what they say of themselves is compared."""
+        """Connect to all stages again. They forget the caches of this asker; what they say is compared."""
         self.close()
         self._links = Links(self._key)
         try:

@@ -29,7 +29,13 @@ class AppConnection:
         self._is_cut = self._is_known = False
         sent = [(name.lower().encode(), value.encode()) for name, value in ({"host": "localhost"} | headers).items()]
         scope = {
-            **{"type": "websocket", "path": DRAFT_PATH, "raw_path": DRAFT_PATH.encode(), "query_string": b"", "headers": sent},
+            **{
+                "type": "websocket",
+                "path": DRAFT_PATH,
+                "raw_path": DRAFT_PATH.encode(),
+                "query_string": b"",
+                "headers": sent,
+            },
             **{"subprotocols": [], "scheme": "ws", "extensions": {"websocket.http.response": {}}},
         }
         self._put({"type": "websocket.connect"})
