@@ -53,7 +53,7 @@ def main() -> None:
                         engine = Engine.load(far.folder, config)
                         rows += _rows(engine, number, latency, prompts, options.tokens, expected)
                         if latency == options.at:
-                            several += _several(engine, number, latency, prompts, options)
+                            several += _several(engine, number, latency, prompts, options, expected)
                         print(*rows[-2:], sep="\n", file=sys.stderr, flush=True)
     finally:
         links.close()
@@ -109,17 +109,27 @@ def _rows(
 
 
 def _several(
-    engine: Engine, num_stages: int, latency_ms: float, prompts: list[Any], options: argparse.Namespace
+    engine: Engine,
+    num_stages: int,
+    latency_ms: float,
+    prompts: list[Any],
+    options: argparse.Namespace,
+    expected: list[list[int]],
 ) -> list[Row]:
     """Requests that come together: what they get a second, prompts included, after a round that is not counted."""
-    return asyncio.run(_served(engine, num_stages, latency_ms, prompts, options))
+    return asyncio.run(_served(engine, num_stages, latency_ms, prompts, options, expected))
 
 
 async def _served(
-    engine: Engine, num_stages: int, latency_ms: float, prompts: list[Any], options: argparse.Namespace
+    engine: Engine,
+    num_stages: int,
+    latency_ms: float,
+    prompts: list[Any],
+    options: argparse.Namespace,
+    expected: list[list[int]],
 ) -> list[Row]:
     config = _config(options.tokens, False)
-    rows, texts = [], dict[int, tuple[int, ...]]()
+    rows = []
     async with AsyncEngine(engine) as serving:
         await serving.generate(prompts[0], _config(8, False))
         for num_requests in options.requests:
@@ -130,9 +140,7 @@ async def _served(
             )
             rate = num_requests * options.tokens / (time.perf_counter() - started)
             stats = GenerationStats.total([result.stats for result in results])
-            is_same = all(
-                texts.setdefault(n % len(prompts), each.token_ids) == each.token_ids for n, each in enumerate(results)
-            )
+            is_same = all(list(each.token_ids) == expected[n % len(prompts)] for n, each in enumerate(results))
             step_ms = 1000 * stats.forward_s / stats.num_steps
             rows.append(Row(num_stages, latency_ms, "plain", num_requests, rate, 1.0, 1.0, step_ms, is_same))
     return rows
