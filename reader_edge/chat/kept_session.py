@@ -5,6 +5,7 @@ from pathlib import Path
 from reader_edge.chat.answer import system_messages
 from reader_edge_runtime import Engine, Message
 from reader_edge_runtime.atomic_file import check_writable, write_failure
+from reader_edge_runtime.decoding.session import check_rows
 from reader_edge_runtime.errors import PromptError, SessionError
 from reader_edge_runtime.text.conversation import Prompt
 
@@ -12,13 +13,15 @@ from reader_edge_runtime.text.conversation import Prompt
 class KeptSession:
     """messages: what was said so far, a system message included; none of a model without a chat template.
 
-    Opening it loads the file where there is one. Raises SessionError, and PromptError for another system message than
+    Opening it loads the file where there is one. Raises SessionError, also for a
+    model over several boxes, and PromptError for another system message than
     it began with.
     """
 
     def __init__(self, engine: Engine, path: Path, system: str | None) -> None:
         self._engine = engine
         self._path = path
+        check_rows(engine.decoder)
         try:
             check_writable(path)  # before anything is said that could not be kept
         except OSError as error:

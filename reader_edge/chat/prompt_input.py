@@ -65,6 +65,7 @@ class PromptInput:
         from reader_edge.chat.chat import Chat
         from reader_edge.chat.kept_session import KeptSession
 
+        config = replace(config, is_scored=shows_stats or as_json)
         session = None if session_file is None else KeptSession(engine, session_file, self.system)
         if text is None:
             said = session.messages if session else ()

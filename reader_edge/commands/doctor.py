@@ -72,13 +72,15 @@ def _folder(model: str | None) -> "tuple[Path, list[Finding]]":
     """The package to look at, and what is to be said of a model that is not exported yet."""
     from reader_edge.model_source import bundled_demo, find_stored
     from reader_edge_runtime.examination.finding import Finding, Severity
+    from reader_edge_runtime.examination.machine.stages import check_stages
     from reader_edge_runtime.package.manifest import MANIFEST_NAME
-    from reader_edge_runtime.package.pipeline_file import PIPELINE_NAME
+    from reader_edge_runtime.package.pipeline_file import PIPELINE_NAME, read_pipeline
 
     path = find_stored(model)
     if (path / PIPELINE_NAME).exists():
-        found = f"'{path}' is a model over several boxes; the bundled demo is looked at in its place."
-        return bundled_demo(), [Finding("model", Severity.NOTE, found, "`reader-edge verify` tries all its boxes.")]
+        found = f"'{path}' is a model over several boxes; besides them the bundled demo is looked at."
+        note = Finding("model", Severity.NOTE, found, "`reader-edge verify` tries all its boxes.")
+        return bundled_demo(), [note, *check_stages(read_pipeline(path))]
     if path.is_dir() and ((path / MANIFEST_NAME).exists() or (path / MANIFEST_NAME).is_symlink()):
         return path, []
     found = f"'{path}' is not exported yet; the bundled demo is looked at in its place."

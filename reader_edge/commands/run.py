@@ -122,12 +122,12 @@ def run(
     from reader_edge.model_source import load_engine
 
     accept_any_text()
-    config = replace(config, is_scored=stats or as_json)
     engine = load_engine(model, engine_config, sources)
     if not compare:
         prompt_input.answer(engine, text, config, session_file, stats, as_json)
         return
     assert text is not None
+    config = replace(config, is_scored=stats or as_json)
     prompt = build_prompt(engine, text, prompt_input.system, prompt_input.raw)
     if not print_compared(engine, with_template_args(prompt, prompt_input.template_args), config, as_json, stats):
         raise click.ClickException(options.DIFFERENT_TOKENS)

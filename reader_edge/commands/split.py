@@ -7,24 +7,25 @@ import click
 from reader_edge.terminal.command_help import helpful_command
 
 
-@helpful_command("Cut a package into stages, for several boxes.", "reader-edge split package OUT --stages 2")
-@click.argument("package", type=click.Path(path_type=Path))
+@helpful_command("Cut a package into stages, for several boxes.", "reader-edge split smollm2:135m OUT --stages 2")
+@click.argument("model")
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--stages", type=click.IntRange(2, 64), help="How many boxes run the model.  [default: those of --fit]")
-@click.option("--fit", help="Memory of each box, as 8GB,16GB: each gets as many layers as it has room for.")
+@click.option("--fit", help="Memory of each box, as 8GB,16GB: each gets layers in proportion to it.")
 @click.option(
     "--at",
     "addresses",
     help="Where the stages but the last will listen, as tcp://10.0.0.2:5551,tcp://10.0.0.3:5551; without it, ports of "
     "this machine.",
 )
-def split(package: Path, out: Path, stages: int | None, fit: str | None, addresses: str | None) -> None:
-    """Cut PACKAGE between layers: OUT/1, OUT/2 and so on are packages of their own. Needs the extra "export".
+def split(model: str, out: Path, stages: int | None, fit: str | None, addresses: str | None) -> None:
+    """Cut MODEL, given as for `run`, between layers: OUT/1, OUT/2 and so on are packages. Needs the extra "export".
 
     Beside them are pipeline.json, which says where each stage is reached, and pipeline.key, a key that all boxes share.
     Copy OUT/1 and the key to the first box, and so on, and serve each with `reader-edge stage`. The last stage stays
-    here: OUT is then a MODEL for `run`, `serve`, `verify` and `bench`, whose answers are those of PACKAGE.
+    here: OUT is then a MODEL for `run`, `serve`, `verify` and `bench`, whose answers are those of the whole.
     """
+    from reader_edge.model_source import find_package
     from reader_edge.terminal.console import pairs_table, print_table, share_progress
     from reader_edge.terminal.sizes import readable_size
     from reader_edge_export.split.split_package import split_package
@@ -36,7 +37,7 @@ def split(package: Path, out: Path, stages: int | None, fit: str | None, address
         raise click.UsageError(f"--stages {stages} and --fit with {len(boxes)} boxes differ: give one of them.")
     places = [] if addresses is None else addresses.split(",")
     with share_progress("Splitting") as on_progress:
-        report = split_package(package, out, stages or len(boxes), boxes, places, on_progress)
+        report = split_package(find_package(model), out, stages or len(boxes), boxes, places, on_progress)
     pairs = []
     for manifest in report.manifests:
         part = manifest.stage

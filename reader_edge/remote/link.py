@@ -145,7 +145,8 @@ def connected(url: str, key: str | None) -> Link:
         raise RemoteError(f"{url} is no server of reader-edge: {error}.") from None
     except (OSError, EOFError) as error:
         raise LostError(
-            f"Nothing answers at {url} ({str(error) or 'no answer'}): is `reader-edge serve` running?"
+            f"Nothing answers at {url} ({str(error) or 'no answer'}): is `reader-edge serve` running, with its model "
+            "loaded?"
         ) from None
     return Link(Socket(), url)
 

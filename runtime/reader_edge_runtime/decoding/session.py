@@ -39,7 +39,7 @@ def save_session(
     Requests that run meanwhile are in it as far as they have come. messages: a conversation to keep beside it. form:
     what marks the file, which alone `load_session` takes.
     """
-    _check_rows(decoder)
+    check_rows(decoder)
     texts = [text[: decoder.cache.usable(slot, len(text))] for slot, text in enumerate(decoder.scheduler.texts())]
     said = _said(messages)
     arrays: dict[str, Array] = {
@@ -60,7 +60,7 @@ def load_session(decoder: Decoder, path: Path, fingerprint: bytes, form: ArrayFo
     Raises SessionError where a request runs or waits, and for a file that is foreign, damaged or too large for this
     engine's max_batch and max_kv_bytes; then nothing has changed.
     """
-    _check_rows(decoder)
+    check_rows(decoder)
     if decoder.running or decoder.waiting or decoder.scheduler.prefilling is not None:
         raise SessionError("Requests run: load a session when they have ended.")
     manifest = decoder.target.manifest
@@ -90,7 +90,8 @@ def load_session(decoder: Decoder, path: Path, fingerprint: bytes, form: ArrayFo
     return messages
 
 
-def _check_rows(decoder: Decoder) -> None:
+def check_rows(decoder: Decoder) -> None:
+    """Raise SessionError for a model whose rows are not all here."""
     if not decoder.cache.has_all_rows:
         raise SessionError("Sessions of a model over several boxes are not kept: leave the session's file out.")
 

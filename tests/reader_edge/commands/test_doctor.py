@@ -14,7 +14,9 @@ from reader_edge.terminal.findings import without_folders
 from reader_edge_runtime.examination import examine
 from reader_edge_runtime.examination.finding import Finding, Severity
 from reader_edge_runtime.examination.surroundings import Surroundings
+from reader_edge_runtime.package.pipeline_file import write_pipeline
 from tests.reader_edge.package_copy import PackageCopy
+from tests.stages_here import free_address
 
 
 @pytest.fixture
@@ -139,3 +141,13 @@ def test_folders_are_left_out_of_what_is_shown_to_others(
 def test_a_home_with_spaces_in_its_name_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "home", lambda: Path("/home/My Name"))
     assert without_folders("no /home/My Name/models/m.onnx") == "no m.onnx"
+
+
+def test_the_boxes_of_a_model_are_looked_at(
+    runner: CliRunner, sound: list[Finding], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examine, "examine_package", lambda *_: [])
+    address = free_address()
+    write_pipeline(tmp_path, [address])
+    result = runner.invoke(main, ["doctor", str(tmp_path)])
+    assert (result.exit_code, f"Stage 1 cannot be reached at {address}" in result.stdout) == (2, True), result.output

@@ -35,7 +35,7 @@ def test_a_model_over_two_processes_keeps_its_promise(runner: CliRunner, demo_fo
         report = json.loads(proof.stdout)
         assert report["divergences"] == 0 < report["tokens_compared"]
         kept = runner.invoke(main, ["run", str(out), *ask, "--session", str(tmp_path / "talk.res")])
-        assert (kept.exit_code, "several boxes are not kept" in kept.stderr) == (1, True)
+        assert (kept.exit_code, kept.stdout, "several boxes are not kept" in kept.stderr) == (1, "", True)
 
 
 def test_a_stage_that_nobody_serves_is_named(

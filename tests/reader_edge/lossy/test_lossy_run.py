@@ -25,7 +25,9 @@ def test_an_answer_ends_with_what_it_gave_up() -> None:
 
 def test_json_has_the_meter() -> None:
     result = lossy_run("-p", "# tar", "-n", "10", "--json", "--stats")
-    given_up = json.loads(result.stdout)["given_up"]
+    printed = json.loads(result.stdout)
+    given_up = printed["given_up"]
+    assert printed["stats"]["perplexity"] > 1
     assert given_up["strength"] == {"gap": 0.69, "budget": 0.02}
     assert given_up["num_tokens"] == 10
 

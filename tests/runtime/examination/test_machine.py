@@ -1,5 +1,6 @@
 """Faults of a machine and of an installation, each in a set-up that has it and nothing else."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -8,11 +9,13 @@ from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.examination.finding import Finding, Severity, verdict
 from reader_edge_runtime.examination.machine.cores import check_cores, cpu_quota
 from reader_edge_runtime.examination.machine.graphics import check_graphics
+from reader_edge_runtime.examination.machine.stages import check_stages
 from reader_edge_runtime.examination.machine.storage import check_cache, check_huge_pages
 from reader_edge_runtime.examination.machine.wheels import check_wheels
 from reader_edge_runtime.examination.surroundings import Surroundings
 from reader_edge_runtime.machine import cache_folder
 from tests.runtime.examination.described import described, install, write
+from tests.stages_here import free_address
 
 
 def test_a_sound_machine_is_well(tmp_path: Path) -> None:
@@ -165,3 +168,13 @@ def test_an_error_s_sentence_is_parted_from_its_remedy() -> None:
         "cuda", Severity.NOTE, "The driver finds no GPU (status 3).", "Make one visible."
     )
     assert Finding.of_error("cuda", Severity.NOTE, "It fails.").sentence == "It fails."
+
+
+def test_a_stage_is_found_where_one_of_its_boxes_listens() -> None:
+    nobody, unknown = free_address(), "tcp://a..b:5551"
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        somebody = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
+        findings = list(check_stages([f"{nobody} {somebody}", nobody, unknown]))
+    assert [finding.severity for finding in findings] == [Severity.WELL, Severity.BROKEN, Severity.BROKEN]
+    assert findings[1].sentence.startswith(f"Stage 2 cannot be reached at {nobody} (")
+    assert "reader-edge stage" in findings[1].remedy

@@ -20,9 +20,10 @@ _EPSILON = 1e-6
 def check_reported(manifest: Manifest, state_ids: Sequence[int]) -> None:
     """Raise ExportError where a package does not report these states."""
     if manifest.hidden_size is None or not set(state_ids) <= set(manifest.state_ids):
+        states = f"state{'s' if len(state_ids) > 1 else ''} {', '.join(map(str, state_ids))}"
         raise ExportError(
-            f"The package of '{manifest.source_name}' does not report the state{'s' if len(state_ids) > 1 else ''} "
-            f"{', '.join(map(str, state_ids))}, which a speculator reads: export the model again, for the CPU."
+            f"The package, made of '{manifest.source_name}', does not report the {states}, which a speculator reads: "
+            "export the model again, for the CPU."
         )
 
 
