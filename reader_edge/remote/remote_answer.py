@@ -1,7 +1,6 @@
 """One answer from afar: tokens come, drafts go, and a lost connection is taken up where it was."""
 
 import secrets
-import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import Any, cast
@@ -10,6 +9,7 @@ from reader_edge.remote import frames
 from reader_edge.remote.device_text import DeviceText
 from reader_edge.remote.frames import Ask, FrameError, Reader, Resume, Tokens
 from reader_edge.remote.link import Link, LostError, RefusedError
+from reader_edge.remote.patience import Patience
 from reader_edge.remote.remote_model import RemoteModel
 from reader_edge.remote.settings import hash_of, stats_of
 from reader_edge_runtime.answer import Answer, GenerationChunk
@@ -20,7 +20,6 @@ from reader_edge_runtime.outside.user_input import shown
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0  # between looks for a lost server
 _ENDS = ("stop", "length", "context", "cancelled")
 
 MakeText = Callable[[list[int], int, float], DeviceText]
@@ -50,12 +49,15 @@ class RemoteAnswer:
         ids = self._answer.request.token_ids if self._answer else []
         self._ask = Ask(secrets.token_bytes(frames.ANSWER_ID_BYTES), mode, settings, list(ids))
         self._text: DeviceText | None = None
+        self._is_started = False  # over this link
+        self._num_told = 0  # tokens, over this link or known before it
 
     def chunks(
         self, link: Link, linked: Callable[[], Link], patience_s: float
     ) -> Generator[GenerationChunk, None, Link]:
         """The answer as it comes; returns the link that it ended over. linked: makes another one where that is lost."""
-        is_over = is_sound = False
+        is_over = is_sound = is_taken_up = False
+        patience = Patience(patience_s)
         try:
             asked = [self._ask.packed()]
             while True:
@@ -64,6 +66,7 @@ class RemoteAnswer:
                         link.send(data)
                     self._draft(link)
                     while not is_over:
+                        # Without a limit: a long prompt, or others' answers, may take minutes before the next token.
                         is_over = self._take(link, *link.receive())
                         self._draft(link)
                         yield from self._told(is_over)
@@ -71,11 +74,12 @@ class RemoteAnswer:
                     return link
                 except LostError as error:
                     link.close()
-                    link = _found_again(linked, patience_s, error)
+                    link, is_taken_up = patience.find(linked, error, len(self._came)), True
                     asked = [self._resuming()]
                 except RefusedError as error:
-                    if error.code != frames.ANSWER_GONE:
+                    if error.code != frames.ANSWER_GONE or not is_taken_up:
                         raise
+                    is_taken_up = False
                     asked = self._asking_again()
         except GeneratorExit:
             self._cancel(link)
@@ -86,10 +90,16 @@ class RemoteAnswer:
             if self._text is not None:
                 self._text.finish()
 
+    @property
+    def _came(self) -> list[int]:
+        """The answer's tokens so far."""
+        return [] if self._answer is None else self._answer.request.output_token_ids
+
     def _take(self, link: Link, kind: int, reader: Reader) -> bool:
         """Take a frame, and all others that are there; returns whether the answer is over."""
         while True:
-            if kind == frames.STARTED:
+            if kind == frames.STARTED and not self._is_started:
+                self._is_started = True
                 token_ids = reader.token_ids()
                 self._answer = self._answer or self._made(token_ids)
                 self._begin_text(link)  # while it is the prompt alone
@@ -121,6 +131,11 @@ class RemoteAnswer:
         known = request.output_token_ids[tokens.num_before :][: len(tokens.token_ids)]
         if tokens.num_before > request.num_output_tokens or tokens.token_ids[: len(known)] != known:
             raise FrameError("The server's text is another one than before: ask again.")
+        num_told = tokens.num_before + len(tokens.token_ids)
+        wanted = num_told if request.is_running else min(num_told, request.num_output_tokens)
+        if wanted <= self._num_told:
+            raise FrameError("The server sent a frame that brings no token: ask again, or another server.")
+        self._num_told = num_told
         for token_id in tokens.token_ids[len(known) :]:
             if token_id >= self._model.vocab_size:
                 raise FrameError(f"The server sent token id {token_id}, of {self._model.vocab_size}.")
@@ -149,7 +164,8 @@ class RemoteAnswer:
         """The frame that takes the answer up."""
         if self._text is not None:
             self._text.lost()
-        came = [] if self._answer is None else self._answer.request.output_token_ids
+        came = self._came
+        self._is_started, self._num_told = False, len(came)
         return Resume(self._ask.answer_id, len(came), hash_of(came)).packed()
 
     def _asking_again(self) -> list[bytes]:
@@ -158,6 +174,7 @@ class RemoteAnswer:
         What came already goes along as a hint, and so does whatever is drafted from then on.
         """
         self._ask = self._ask._replace(mode=min(self._ask.mode, frames.HINTS))
+        self._is_started, self._num_told = False, 0
         asked = [self._ask.packed()]
         if self._answer is not None and self._text is not None:
             request = self._answer.request
@@ -174,16 +191,3 @@ class RemoteAnswer:
 
     def _made(self, token_ids: list[int]) -> Answer:
         return Answer(token_ids, self._config, cast(Manifest, self._model), self._tokenizer)
-
-
-def _found_again(linked: Callable[[], Link], patience_s: float, error: LostError) -> Link:
-    """Another link, looked for as long as patience lasts. Raises LostError."""
-    end, wait_s = time.monotonic() + patience_s, _FIRST_WAIT_S
-    while True:
-        try:
-            return linked()
-        except LostError:
-            if time.monotonic() + wait_s > end:
-                raise LostError(f"{str(error).removesuffix('.')} It was looked for {patience_s:g} seconds.") from None
-        time.sleep(wait_s)
-        wait_s = min(2 * wait_s, _LONGEST_WAIT_S)

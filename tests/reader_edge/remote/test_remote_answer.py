@@ -8,7 +8,7 @@ import pytest
 
 from reader_edge.remote import frames
 from reader_edge.remote.frames import FrameError, Tokens, frame, packed_facts, packed_numbers
-from reader_edge.remote.link import Link
+from reader_edge.remote.link import Link, LostError, RefusedError
 from reader_edge.remote.remote_engine import RemoteEngine
 from reader_edge.remote.remote_model import tokenizer_hash
 from reader_edge.remote.settings import stats_facts
@@ -19,6 +19,7 @@ from tests.reader_edge.remote.test_remote_model import FACTS
 CHAT = Conversation([{"role": "user", "content": "a"}])
 STARTED = frame(frames.STARTED, packed_numbers([0]))
 END = packed_facts(frames.END, {"finish_reason": "length", "stats": stats_facts(GenerationStats(num_tokens=3))})
+GONE = packed_facts(frames.REFUSAL, {"status": 404, "message": "gone", "code": "answer_gone"})
 
 
 class Scripted:
@@ -65,6 +66,10 @@ def remote(engine: Engine, server: Scripted, drafts: str = "none") -> RemoteEngi
         ([STARTED, packed_facts(frames.END, {"finish_reason": "joy"})], "by 'joy'"),
         ([STARTED, packed_facts(frames.END, {"finish_reason": "stop"})], "no statistics"),
         ([STARTED, Tokens(0, [5]).packed() + b"\0"], "behind its end"),
+        ([STARTED, STARTED], "kind 67 amid an answer"),
+        ([STARTED, Tokens(0, []).packed()], "brings no token"),
+        ([STARTED, Tokens(0, [5, 6]).packed(), Tokens(0, [5, 6]).packed()], "brings no token"),
+        ([packed_facts(frames.END, {"finish_reason": "stop"})], "no statistics"),
     ],
 )
 def test_what_no_server_says_ends_an_answer(shared_engine: Engine, script: list[bytes], words: str) -> None:
@@ -87,18 +92,20 @@ def test_an_answer_comes_in_as_many_pieces_as_it_is_sent(shared_engine: Engine) 
 
 
 def test_tokens_beyond_the_end_and_again_are_left_out(shared_engine: Engine) -> None:
-    tokens = [Tokens(0, [5, 6]).packed(), Tokens(1, [6, 7]).packed(), Tokens(3, [8, 9]).packed()]
+    tokens = [Tokens(0, [5, 6]).packed(), Tokens(1, [6, 7, 8, 9]).packed()]
     server = Scripted(shared_engine, [STARTED, *tokens, END])
     result = remote(shared_engine, server).generate("# tar", GenerationConfig(max_tokens=3))
     assert result.token_ids == (5, 6, 7)
     assert (result.finish_reason, result.stats.num_tokens) == ("length", 3)
+    server = Scripted(shared_engine, [STARTED, *tokens, Tokens(3, [8, 9, 10]).packed(), END])
+    with pytest.raises(FrameError, match="brings no token"):
+        remote(shared_engine, server).generate("# tar", GenerationConfig(max_tokens=3))
 
 
 @pytest.mark.parametrize("drafts", ["none", "verify"])
 def test_a_connection_lost_before_anything_came_is_taken_up_and_asked_again(shared_engine: Engine, drafts: str) -> None:
-    gone = packed_facts(frames.REFUSAL, {"status": 404, "message": "gone", "code": "answer_gone"})
     rest = [frame(frames.STARTED, packed_numbers([2, 5, 6])), Tokens(0, [5, 6, 7]).packed(), END]
-    server = Scripted(shared_engine, [], [gone, *rest])
+    server = Scripted(shared_engine, [], [GONE, *rest])
     result = remote(shared_engine, server, drafts).generate(CHAT, GenerationConfig(max_tokens=3))
     assert result.token_ids == (5, 6, 7)
     kinds = [frames.opened(data)[0] for data in server.sent]
@@ -106,6 +113,26 @@ def test_a_connection_lost_before_anything_came_is_taken_up_and_asked_again(shar
         *(frames.HELLO, frames.ASK),
         *(frames.HELLO, frames.RESUME, frames.ASK),
     ]
+
+
+def test_a_server_that_forgets_what_it_was_just_asked_is_not_asked_again(shared_engine: Engine) -> None:
+    server = Scripted(shared_engine, [GONE] * 3)
+    with pytest.raises(RefusedError, match="gone"):
+        remote(shared_engine, server).generate("# tar")
+    assert [frames.opened(data)[0] for data in server.sent] == [frames.HELLO, frames.ASK]
+    server = Scripted(shared_engine, [], [GONE, GONE])
+    with pytest.raises(RefusedError, match="gone"):
+        remote(shared_engine, server).generate("# tar")
+
+
+def test_a_server_that_only_hangs_up_is_left(shared_engine: Engine) -> None:
+    server = Scripted(shared_engine, *[[STARTED]] * 9)
+    with pytest.raises(LostError, match=r"is lost.*looked for 0 seconds"):
+        remote(shared_engine, server).generate("# tar")
+    assert len(server.scripts) == 7
+    script: list[list[bytes]] = [[STARTED, Tokens(num, [5]).packed()] for num in range(8)]
+    server = Scripted(shared_engine, *script, [STARTED, END])  # which tells a token each time
+    assert remote(shared_engine, server).generate("# tar").token_ids == (5,) * 8
 
 
 def test_another_model_behind_the_address_is_not_gone_on_with(shared_engine: Engine) -> None:
