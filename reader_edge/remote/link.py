@@ -12,6 +12,7 @@ from reader_edge_runtime.outside.user_input import shown
 
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 _CONNECT_S = 10.0
+_FETCH_S = 120.0  # for a whole tokenizer
 _BUSY = 429
 
 
@@ -54,8 +55,13 @@ class Link:
     def fetch(self, num_bytes: int) -> bytes:
         """The server's tokenizer, which is said to have so many bytes."""
         self.send(frames.frame(frames.FETCH))
-        data = bytearray()
+        data, ends_at = bytearray(), time.monotonic() + _FETCH_S
         while len(data) < num_bytes:
+            if time.monotonic() > ends_at:
+                raise RemoteError(
+                    f"{len(data)} of {num_bytes} bytes of the tokenizer came within {_FETCH_S:g} seconds: give the "
+                    "model's tokenizer.json (--tokenizer)."
+                )
             part = self.receive_kind(frames.PART).rest()
             if not part:
                 raise FrameError("A part of a tokenizer is empty.")
@@ -156,7 +162,9 @@ def socket_address(url: str) -> str:
     try:
         parts = urlsplit(url)
         scheme, is_address = _SCHEMES.get(parts.scheme), bool(parts.hostname) and parts.port != 0
-    except ValueError:
+        (parts.hostname or "").encode("idna")  # as the look-up of a name does
+        is_address = is_address and (parts.username is None or parts.password is not None)
+    except ValueError:  # UnicodeError too
         scheme, is_address = None, False
     if scheme is None or not is_address:
         raise ConfigError(f"{shown(url)} is no address of a server: give one such as http://localhost:8000.")
@@ -172,7 +180,7 @@ def refused_status(url: str, status: int) -> RemoteError:
 
 
 def _refusal(facts: dict[str, object]) -> RemoteError | BusyError:
-    message = str(facts.get("message", "The server refuses without saying why."))[:2000]
+    message = " ".join(str(facts.get("message", "The server refuses without saying why."))[:2000].split())
     return BusyError(message) if facts.get("status") == _BUSY else RefusedError(message, facts.get("code"))
 
 

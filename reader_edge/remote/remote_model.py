@@ -59,9 +59,9 @@ class RemoteModel:
             try:
                 tokenizer = Tokenizer.from_file(path)
             except TokenizerError:  # which names a file that is gone then
-                raise RemoteError(f"The server sent a tokenizer of {self.model!r} that cannot be read.") from None
+                raise RemoteError(f"The server sent a tokenizer of {shown(self.model)} that cannot be read.") from None
         if tokenizer_hash(tokenizer).hex() != self.tokenizer:
-            raise RemoteError(f"The tokenizer of {self.model!r} came damaged: connect again.")
+            raise RemoteError(f"The tokenizer of {shown(self.model)} came damaged: connect again.")
         return tokenizer
 
 

@@ -47,6 +47,12 @@ def test_a_tokenizer_comes_in_parts() -> None:
         link(frames.frame(frames.PART)).fetch(3)
 
 
+def test_a_tokenizer_that_trickles_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reader_edge.remote.link._FETCH_S", -1.0)
+    with pytest.raises(RemoteError, match=r"0 of 3 bytes of the tokenizer came within .* \(--tokenizer\)"):
+        link(*[frames.frame(frames.PART, b"a")] * 3).fetch(3)
+
+
 def test_losses_are_told_by_the_address() -> None:
     for lost in (
         lambda: link(OSError()).send(b""),
@@ -64,6 +70,9 @@ def test_refusals_are_told_as_the_server_says_them() -> None:
     busy = frames.packed_facts(frames.REFUSAL, {"status": 429, "message": "Try later."})
     with pytest.raises(BusyError, match="Try later"):
         link(busy).receive()
+    forged = frames.packed_facts(frames.REFUSAL, {"message": "No.\r\nError: x\u2028\ty" + "z" * 9999})
+    with pytest.raises(RefusedError, match=r"^No\. Error: x yz{1000,2000}$"):
+        link(forged).receive()
     with pytest.raises(RefusedError, match="without saying why"):
         link(frames.packed_facts(frames.REFUSAL, {})).receive()
     with pytest.raises(FrameError, match="kind 67 where 65"):
@@ -71,7 +80,11 @@ def test_refusals_are_told_as_the_server_says_them() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "localhost:8000", "ftp://a", "http://", "http://a:99999", "http://[", "http://a:0"]
+    "url",
+    [
+        *("", "localhost:8000", "ftp://a", "http://", "http://a:99999", "http://[", "http://a:0"),
+        *("http://a..b:80", "http://.:80", f"http://{'a' * 70}", "http://user@a:80"),
+    ],
 )
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="no address of a server"):
@@ -80,6 +93,7 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 
 def test_addresses_lead_to_the_drafting_socket() -> None:
     assert socket_address("http://a:8000/v1") == "ws://a:8000/v1/draft"
+    assert socket_address("http://user:word@ä") == "ws://user:word@ä/v1/draft"
     assert socket_address("https://a") == "wss://a/v1/draft"
 
 
