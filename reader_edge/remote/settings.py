@@ -12,6 +12,7 @@ from reader_edge.remote.frames import FrameError
 from reader_edge_runtime.acceptance import EXACT
 from reader_edge_runtime.config import GenerationConfig, Grammar, SamplingConfig
 from reader_edge_runtime.errors import ConfigError, PromptError
+from reader_edge_runtime.generation_config import MAX_BIASES, MAX_STOP_CHARACTERS, MAX_STOPS
 from reader_edge_runtime.outside.user_input import shown
 from reader_edge_runtime.stats import GenerationStats
 from reader_edge_runtime.text.conversation import Conversation, check_conversation
@@ -24,6 +25,7 @@ _PLAIN = ("max_tokens", "stop", "stop_token_ids", "prediction", "ignores_eos", "
 _ABSENT = ("wants_logprobs", "wants_prompt_logprobs", "splits_thinking")  # they take more than tokens back
 _SAMPLING = tuple(field.name for field in fields(SamplingConfig) if field.name != "logit_bias")
 _GRAMMAR = tuple(field.name for field in fields(Grammar))
+_BY_NAME = ("drafted_by_source", "accepted_by_source", "asked_by_source")  # counts; others are by numbers
 _CONVERSATION = ("messages", "template_args", "continues_final_message")
 
 
@@ -46,10 +48,15 @@ def config_of(facts: Mapping[str, Any]) -> GenerationConfig:
     """The config that `facts_of` was given. Raises ConfigError for what it could not have given."""
     plain = {name: value for name, value in facts.items() if name not in ("sampling", "grammar")}
     _check_names(plain, _PLAIN)
+    _check_size("stop", plain.get("stop"), list, MAX_STOPS)
+    _check_size("stop_token_ids", plain.get("stop_token_ids"), list, MAX_BIASES)
+    for text in plain["stop"] if isinstance(plain.get("stop"), list) else ():
+        _check_size("A text of stop", text, str, MAX_STOP_CHARACTERS)
     sampling = _object(facts.get("sampling", {}), "sampling", (*_SAMPLING, "logit_bias"))
     pairs = sampling.pop("logit_bias", [])
     if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         raise ConfigError(f"logit_bias is {shown(pairs)}, but must be a list of pairs.")
+    _check_size("logit_bias", pairs, list, MAX_BIASES)
     try:
         bias = dict(pairs)
     except TypeError:
@@ -91,7 +98,8 @@ def stats_of(facts: object) -> GenerationStats:
     for field in fields(stats):
         value, own = facts.get(field.name, 0), getattr(stats, field.name)
         if isinstance(own, Counter):
-            if not isinstance(value, list) or not all(map(_is_count, value)):
+            kind = str if field.name in _BY_NAME else int
+            if not isinstance(value, list) or not all(_is_count(pair, kind) for pair in value):
                 raise FrameError(f"A frame has {shown(value)} as {field.name}.")
             own.update({key: number for key, number in value})
         elif _is_number(value):
@@ -110,8 +118,18 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _BEYOND
 
 
-def _is_count(pair: object) -> bool:
-    return isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str | int) and isinstance(pair[1], int)
+def _is_count(pair: Any, kind: type) -> bool:
+    if not isinstance(pair, list) or len(pair) != 2:
+        return False
+    key, number = pair
+    return isinstance(key, kind) and isinstance(number, int) and 0 <= number < _BEYOND
+
+
+def _check_size(name: str, value: object, kind: type[list[Any]] | type[str], most: int) -> None:
+    """Hold a list or a text to the size that it may have on the server's other paths."""
+    if isinstance(value, kind) and len(value) > most:
+        unit = "characters" if kind is str else "members"
+        raise ConfigError(f"{name} has {len(value)} {unit}, but may have {most} at most: leave some out.")
 
 
 def _object(value: object, name: str, names: Sequence[str]) -> Facts:

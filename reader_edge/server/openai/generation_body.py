@@ -25,23 +25,22 @@ from reader_edge.server.forms.tools import ToolUse
 from reader_edge.server.openai.messages import Content, text_of
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import GenerationConfig, SamplingConfig
-from reader_edge_runtime.generation_config import LOGIT_BIASES
+from reader_edge_runtime.generation_config import LOGIT_BIASES, MAX_BIASES, MAX_STOP_CHARACTERS, MAX_STOPS
 from reader_edge_runtime.outside.user_input import shown
 from reader_edge_runtime.text.calls.call_form import CallForm
 from reader_edge_runtime.text.conversation import Encodable
 
-_MAX_STOPS, _MAX_STOP_CHARACTERS, _MAX_BIASES = 16, 1000, 1024
 _TOKEN_ID = re.compile("[0-9]{1,10}")
 _MAX_CHOICES = 1024  # of any server; the settings of each allow fewer
 
-_Stop = Annotated[str, Meta(min_length=1, max_length=_MAX_STOP_CHARACTERS)]
-_STOPS = f"a text or a list of at most {_MAX_STOPS} texts, each of 1 to {_MAX_STOP_CHARACTERS} characters"
-Stop = Annotated[_Stop | Annotated[tuple[_Stop, ...], Meta(max_length=_MAX_STOPS)], Meta(description=_STOPS)]
+_Stop = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+_STOPS = f"a text or a list of at most {MAX_STOPS} texts, each of 1 to {MAX_STOP_CHARACTERS} characters"
+Stop = Annotated[_Stop | Annotated[tuple[_Stop, ...], Meta(max_length=MAX_STOPS)], Meta(description=_STOPS)]
 Bias = Annotated[
     dict[str, Annotated[float, bounds(LOGIT_BIASES)]],
     Meta(
-        max_length=_MAX_BIASES,
-        description=f"an object of at most {_MAX_BIASES} token ids, each with a number {LOGIT_BIASES}",
+        max_length=MAX_BIASES,
+        description=f"an object of at most {MAX_BIASES} token ids, each with a number {LOGIT_BIASES}",
     ),
 ]
 # Clients that do not know the server's limit ask for more, or for -1: the limit is used, and a header names it.
@@ -95,7 +94,7 @@ class GenerationBody(JsonObject, ignored=_IGNORED):
     seed: Annotated[int, Meta(description="a whole number; -1 for a new one each time")] = -1
     logit_bias: Bias | None = None
     stop: Stop = ()
-    stop_token_ids: Annotated[tuple[int, ...], Meta(max_length=_MAX_BIASES, description="a list of token ids")] = ()
+    stop_token_ids: Annotated[tuple[int, ...], Meta(max_length=MAX_BIASES, description="a list of token ids")] = ()
     ignore_eos: bool = False
 
     prediction: Prediction | None = None

@@ -70,11 +70,43 @@ def test_statistics_come_out_as_they_went_in() -> None:
         {"steps_by_width": 5},
         {"steps_by_width": [[1]]},
         {"steps_by_width": [[[], 1]]},
+        {"steps_by_width": [["a", 1]]},
+        {"steps_by_width": [[1, -1]]},
+        {"steps_by_width": [[1, 10**4000]]},
+        {"accepted_by_source": [["a", 1], [2, 1]]},
     ],
 )
 def test_what_is_no_statistics_is_refused(facts: object) -> None:
     with pytest.raises(FrameError):
         stats_of(facts)
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"stop": ["a"] * 17}, "stop has 17 members, but may have 16 at most"),
+        ({"stop": ["a" * 1001]}, "1001 characters, but may have 1000 at most"),
+        ({"stop_token_ids": [1] * 1025}, "stop_token_ids has 1025 members"),
+        ({"sampling": {"logit_bias": [[1, 1]] * 1025}}, "logit_bias has 1025 members"),
+    ],
+)
+def test_no_more_is_asked_than_of_the_servers_other_paths(facts: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        config_of(facts)
+
+
+@pytest.mark.parametrize("stop", [5, None, [5], [""]])
+def test_what_no_stop_string_can_be_is_refused(stop: object) -> None:
+    with pytest.raises(ConfigError, match="stop is"):
+        config_of({"stop": stop})
+
+
+def test_counts_are_by_names_or_by_numbers() -> None:
+    counts = {name: value for name, value in stats_facts(GenerationStats()).items() if isinstance(value, list)}
+    named = {name for name in counts if name.endswith("_by_source")}
+    for name in counts:
+        key = "a" if name in named else 1
+        assert getattr(stats_of(counts | {name: [[key, 1]]}), name) == {key: 1}
 
 
 def test_every_field_of_statistics_travels() -> None:
