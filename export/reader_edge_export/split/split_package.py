@@ -75,8 +75,8 @@ def split_package(
             f"got {len(addresses)}."
         )
     with new_package(folder, force=False) as partial:
-        manifests = _write(whole, partial, num_stages, box_bytes, Stages(None, on_share))
         write_pipeline(partial, addresses)
+        manifests = _write(whole, partial, num_stages, box_bytes, Stages(None, on_share))
         new_key(partial)
     return SplitReport(manifests, whole.manifest.speculator is not None)
 

@@ -19,8 +19,9 @@ PIPELINE_NAME, KEY_NAME = "pipeline.json", "pipeline.key"
 FIRST_PORT = 5551
 
 _VERSION = 1
+_MAX_SPARES = 8  # of all stages together: each that is not there is waited for
 _MAX_BYTES = 1 << 16
-_ADDRESS = re.compile(r"tcp://(\[[0-9a-fA-F:.]{2,45}\]|[A-Za-z0-9][A-Za-z0-9.-]{0,252}|\*):([1-9][0-9]{0,4})")
+_ADDRESS = re.compile(r"tcp://(\[[0-9a-fA-F:.]{2,45}\]|[A-Za-z0-9][A-Za-z0-9.-]{0,252}):([1-9][0-9]{0,4})")
 _LOOPBACK = re.compile(r"tcp://(127\.\d+\.\d+\.\d+|localhost|\[::1\]):\d+")
 _REMEDY = "split the model again, or correct the file"
 
@@ -29,6 +30,11 @@ def is_address(text: object) -> bool:
     """Whether a text is tcp://HOST:PORT."""
     found = _ADDRESS.fullmatch(text) if isinstance(text, str) else None
     return found is not None and int(found[2]) < 1 << 16
+
+
+def is_to_listen_at(text: object) -> bool:
+    """Whether a text is tcp://HOST:PORT, or tcp://*:PORT for all of this machine's addresses."""
+    return is_address(text.replace("//*:", "//0.0.0.0:", 1) if isinstance(text, str) else text)
 
 
 def are_addresses(text: object) -> bool:
@@ -42,10 +48,11 @@ def is_loopback(address: str) -> bool:
 
 
 def write_pipeline(folder: Path, addresses: Sequence[str]) -> None:
-    """addresses: of the stages but the last, in turn. Raises PackageError for one that is none."""
+    """addresses: of the stages but the last, in turn. Raises PackageError for what `read_pipeline` would not take."""
     for address in addresses:
         if not are_addresses(address):
             raise PackageError(f"{address!r:.80} is no address of a stage: give tcp://HOST:PORT.")
+    _check_together(addresses, "The pipeline")
     fields = {"format": "reader-edge pipeline", "format_version": _VERSION, "stages": list(addresses)}
     write_file(folder / PIPELINE_NAME, (json.dumps(fields, indent=1) + "\n").encode())
 
@@ -67,10 +74,18 @@ def read_pipeline(folder: Path) -> tuple[str, ...]:
     addresses = fields.get("stages")
     if not isinstance(addresses, list) or not 0 < len(addresses) < MAX_STAGES or not all(map(are_addresses, addresses)):
         raise PackageError(f"'{path}' has unusable stages ({addresses!r:.80}), not tcp://HOST:PORT each: {_REMEDY}.")
-    every = " ".join(addresses).split(" ")
-    if len(set(every)) < len(every):
-        raise PackageError(f"'{path}' has two stages at one address ({addresses!r:.80}): {_REMEDY}.")
+    _check_together(addresses, f"'{path}'")
     return tuple(addresses)
+
+
+def _check_together(addresses: Sequence[str], name: str) -> None:
+    """Raise PackageError for addresses that are some, but not of one pipeline."""
+    every = " ".join(addresses).split(" ")
+    num_spares = len(every) - len(addresses)
+    if num_spares > _MAX_SPARES:
+        raise PackageError(f"{name} has {num_spares} spare addresses, but may have {_MAX_SPARES}: leave some out.")
+    if len(set(every)) < len(every):
+        raise PackageError(f"{name} has two stages at one address ({addresses!r:.80}): {_REMEDY}.")
 
 
 def new_key(folder: Path) -> None:

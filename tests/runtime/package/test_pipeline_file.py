@@ -11,6 +11,7 @@ from reader_edge_runtime.package.pipeline_file import (
     PIPELINE_NAME,
     is_address,
     is_loopback,
+    is_to_listen_at,
     new_key,
     read_key,
     read_pipeline,
@@ -30,9 +31,10 @@ def test_addresses_come_back_in_their_order(tmp_path: Path) -> None:
 def test_a_stage_may_have_spare_boxes_which_no_other_has(tmp_path: Path) -> None:
     write_pipeline(tmp_path, ["tcp://a:1 tcp://b:1", "tcp://c:1"])
     assert read_pipeline(tmp_path) == ("tcp://a:1 tcp://b:1", "tcp://c:1")
-    write_pipeline(tmp_path, ["tcp://a:1 tcp://c:1", "tcp://c:1"])
     with pytest.raises(PackageError, match="two stages at one address"):
-        read_pipeline(tmp_path)
+        write_pipeline(tmp_path, ["tcp://a:1 tcp://c:1", "tcp://c:1"])
+    with pytest.raises(PackageError, match="has 9 spare addresses, but may have 8"):
+        write_pipeline(tmp_path, [" ".join(f"tcp://a:{port}" for port in range(1, 11))])
     for wrong in ("", "tcp://a:1  tcp://b:1", "tcp://a:1,tcp://b:1"):
         with pytest.raises(PackageError, match="is no address of a stage"):
             write_pipeline(tmp_path, [wrong])
@@ -53,7 +55,9 @@ def test_a_stage_may_have_spare_boxes_which_no_other_has(tmp_path: Path) -> None
         ({"stages": [f"tcp://a:{1 + n}" for n in range(MAX_STAGES)]}, "has unusable stages"),
         ({"stages": ["ipc:///tmp/socket"]}, "has unusable stages"),
         ({"stages": ["tcp://a:65536"]}, "has unusable stages"),
+        ({"stages": ["tcp://*:5551"]}, "has unusable stages"),
         ({"stages": [5551]}, "has unusable stages"),
+        ({"stages": [" ".join(f"tcp://a:{port}" for port in range(1, 2002))]}, "has 2000 spare addresses"),
         ({"stages": ["tcp://a:1", "tcp://b:1", "tcp://a:1"]}, "has two stages at one address"),
     ],
 )
@@ -71,6 +75,8 @@ def test_nothing_is_written_for_what_is_no_address(tmp_path: Path) -> None:
 
 
 def test_what_only_this_machine_reaches_is_told_from_the_rest() -> None:
+    assert all(map(is_to_listen_at, ["tcp://*:5551", "tcp://10.0.0.2:5551"]))
+    assert not any(map(is_to_listen_at, ["tcp://*", "tcp://**:1", "*", 5]))
     alone = ["tcp://127.0.0.1:1", "tcp://localhost:5551", "tcp://[::1]:1"]
     assert all(is_address(each) and is_loopback(each) for each in alone)
     assert not any(map(is_loopback, ["tcp://*:1", "tcp://0.0.0.0:1", "tcp://127.0.0.1.example.org:1", *ADDRESSES]))

@@ -10,7 +10,7 @@ from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage
 from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarget
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.package.pipeline_file import is_address, read_key
+from reader_edge_runtime.package.pipeline_file import is_to_listen_at, read_key
 
 
 def open_pipeline(package: ModelPackage, config: EngineConfig) -> PipelineTarget:
@@ -44,7 +44,7 @@ def serve_stage(
             f"'{package.folder}' is {'no stage' if part is None else 'the last stage, which the one who asks runs'}: "
             "serve the others that `reader-edge split` wrote."
         )
-    if not is_address(address):
+    if not is_to_listen_at(address):
         raise ConfigError(f"{address!r:.80} is no address to listen at: give tcp://HOST:PORT.")
     links = Links(None if key_path is None else read_key(key_path))
     try:

@@ -69,6 +69,8 @@ def test_a_stage_hands_on_to_addresses_alone() -> None:
     assert next_of({"next": ""}) is next_of({}) is None
     with pytest.raises(FrameError, match="names 'ipc:///etc/passwd' as the next stage"):
         next_of({"next": "ipc:///etc/passwd"})
+    with pytest.raises(FrameError, match=r"names 'tcp://\*:5551' as"):
+        next_of({"next": "tcp://*:5551"})
 
 
 @pytest.mark.parametrize("name", ["protocol", "model", "stage", "reader-edge", "ONNX Runtime"])
