@@ -164,7 +164,6 @@ _draft_model = click.option(
 )
 _draft_context = click.option(
     "--draft-context",
-    type=click.IntRange(0),
     default=0,
     show_default=True,
     metavar="N",

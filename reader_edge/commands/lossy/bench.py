@@ -49,10 +49,12 @@ def _strengths(ctx: click.Context, parameter: click.Parameter, values: tuple[str
     help="A rule and its strength, relaxed:GAP:BUDGET or big-little:DISTANCE:CONFIDENCE, as of `lossy run`; may be "
     f"repeated. Default: {', '.join(_DEFAULT)}.",
 )
-@click.option("--tasks", "num_tasks", type=click.IntRange(5), default=300, show_default=True, help="Tasks to answer.")
+@click.option(
+    "--tasks", "num_tasks", type=click.IntRange(5, 10_000), default=300, show_default=True, help="Tasks to answer."
+)
 @click.option("--seed", default=0, show_default=True, help="The same seed gives the same tasks.")
 @click.option(
-    "--rounds", type=click.IntRange(1), default=3, show_default=True, help="Rounds, all ways in turn in each."
+    "--rounds", type=click.IntRange(1, 1000), default=3, show_default=True, help="Rounds, all ways in turn in each."
 )
 @click.option("--plain", is_flag=True, help="Answer without drafts, too.")
 @options.draft_model

@@ -32,7 +32,7 @@ class DraftSources:
     datastores: Sequence[FilePath] = ()
     head: FilePath | None = None
     draft_model: FilePath | None = None
-    draft_context: Annotated[int, Range(0)] = 0
+    draft_context: Annotated[int, Range(0, 1 << 28)] = 0
     has_speculator: bool = True
     extra: Sequence[DraftSource] = ()
 

@@ -41,6 +41,21 @@ def test_what_is_no_rule_is_refused(wrong: str) -> None:
     assert "must be relaxed:GAP:BUDGET or big-little:DISTANCE:CONFIDENCE." in refused.stderr
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "code", "words"),
+    [
+        ("--tasks", "10001", 2, "5<=x<=10000"),
+        ("--rounds", "1001", 2, "1<=x<=1000"),
+        ("--draft-context", "268435457", 1, "draft_context is 268435457, but must be from 0 to 268435456"),
+        ("--draft-context", "-1", 1, "draft_context is -1"),
+    ],
+)
+def test_numbers_beyond_their_range_are_refused(option: str, value: str, code: int, words: str) -> None:
+    result = CliRunner().invoke(main, ["lossy", "bench", option, value])
+    assert result.exit_code == code
+    assert words in result.stderr
+
+
 def test_a_strength_beyond_its_range_is_refused() -> None:
     refused = CliRunner().invoke(main, ["lossy", "bench", "--try", "relaxed:-1:0"])
     assert refused.exit_code == 1
