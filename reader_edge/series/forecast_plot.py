@@ -4,11 +4,13 @@ from pathlib import Path
 
 from reader_edge.bench.plot import new_figure, save_plot
 from reader_edge.series.table import SeriesTable
+from reader_edge.terminal.control_characters import visible
 from reader_edge_runtime.series.forecast import Forecast
 
 _BANDS = ((0.05, 0.95), (0.25, 0.75))
 _PAST = 2  # horizons of the past that are shown
 _MOST = 12  # series
+_MOST_SHOWN = 80  # characters of a name
 
 
 def plot_forecast(table: SeriesTable, forecast: Forecast, path: Path) -> None:
@@ -24,7 +26,7 @@ def plot_forecast(table: SeriesTable, forecast: Forecast, path: Path) -> None:
             label = f"{high - low:.0%} of the paths"
             axes.fill_between(coming, band[number, 0], band[number, 1], color="tab:blue", alpha=0.25, label=label)
         axes.plot(coming, mean[number], color="tab:blue", linewidth=1.5, label="mean")
-        axes.set_title(name)
+        axes.set_title(visible(name[:_MOST_SHOWN]), parse_math=False)
         axes.set_xlabel("step")
     figure.axes[0].legend(loc="upper left")
     save_plot(figure, path)

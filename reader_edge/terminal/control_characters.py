@@ -2,8 +2,9 @@
 
 import re
 
-# All of Unicode's (C0, delete, C1) but tab and line feed. Their range holds whatever begins an escape sequence.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# All of Unicode's (C0, delete, C1) but tab and line feed, whose range holds whatever begins an escape sequence, and
+# those that turn the order of what stands behind them.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def visible(text: str) -> str:

@@ -1,12 +1,16 @@
 """`reader-edge series forecast`: how series go on."""
 
+import csv
+import io
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from reader_edge.commands import options
 from reader_edge.terminal.command_help import helpful_command
+from reader_edge.terminal.control_characters import visible
 
 
 def _parse_levels(ctx: click.Context, param: click.Parameter, value: str) -> tuple[float, ...]:
@@ -45,7 +49,7 @@ def _parse_levels(ctx: click.Context, param: click.Parameter, value: str) -> tup
     "The law is the same. Default: the small model, if there is one.",
 )
 @click.option("--seed", type=click.IntRange(0), help="The same seed draws the same numbers.")
-@click.option("--threads", default=0, type=click.IntRange(0), help="Threads. Default: the usable cores.")
+@options.threads
 @click.option("-o", "--out", type=options.FILE_PATH, help="A .csv or .parquet file. Default: CSV to standard output.")
 @click.option("--plot", type=options.FILE_PATH, help="Draw the forecast to a .png, .svg or .pdf file.")
 def forecast(
@@ -70,16 +74,21 @@ def forecast(
     import time
 
     from reader_edge.bench.plot import check_plot
+    from reader_edge.chat.answer import write
     from reader_edge.series.bundled import bundled_forecaster, bundled_table
     from reader_edge.series.forecast_plot import plot_forecast
-    from reader_edge.series.table import check_output, forecast_columns, read_table, write_table
+    from reader_edge.series.table import check_apart, check_output, forecast_columns, read_table, write_table
     from reader_edge_runtime.series.forecaster import Forecaster
 
-    check_output(out)
+    source = table or bundled_table()
+    check_output(out, source)
     check_plot(plot)
-    read = read_table(table or bundled_table(), time_column, columns)
+    if plot is not None:
+        check_apart(plot, source)
+    read = read_table(source, time_column, columns)
+    read.check_horizon(horizon)
     if read.left_out:
-        click.echo(f"Left out, since they hold no numbers: {', '.join(read.left_out)}.", err=True)
+        click.echo(visible(f"Left out, since they hold no numbers: {', '.join(read.left_out)}."), err=True)
     forecaster = Forecaster.load(model or bundled_forecaster(), threads)
     start = time.perf_counter()
     found = forecaster.forecast(read.series, horizon, num_paths, drafts=drafts, seed=seed)
@@ -94,7 +103,14 @@ def forecast(
         write_table(rows, out)
         click.echo(out)
         return
-    click.echo(",".join(rows))
-    for row in zip(*rows.values(), strict=True):
-        click.echo(",".join(f"{each:.6g}" if isinstance(each, float) else str(each) for each in row))
+    write(_csv_text(rows))
     sys.stdout.flush()
+
+
+def _csv_text(columns: dict[str, list[Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for row in zip(*columns.values(), strict=True):
+        writer.writerow([f"{each:.6g}" if isinstance(each, float) else each for each in row])
+    return text.getvalue()

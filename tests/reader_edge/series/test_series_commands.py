@@ -1,5 +1,7 @@
 """`reader-edge series`: train, export and forecast, from tables to tables."""
 
+import csv
+import io
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +55,29 @@ def test_a_forecast_is_written_and_plotted(package: Path, table: Path, tmp_path:
     assert "accepted" not in done.stderr
     assert b"<svg" in plot.read_bytes()
     assert len(read_table(out, None, ()).series["q0.25"]) == 9
+
+
+def test_names_reach_pipes_whole_and_plots_as_plain_text(package: Path, tmp_path: Path) -> None:
+    path, plot, name = tmp_path / "named.csv", tmp_path / "plot.svg", '\x1b[2J\u202e"q",$\\frac{$'
+    write_table({name: np.sin(np.arange(400)).tolist(), "\x1b[1mz": ["a"] * 400}, path)
+    arguments = ["series", "forecast", str(path), "--model", str(package), "--horizon", "2", "--paths", "2"]
+    done = CliRunner().invoke(main, [*arguments, "--plot", str(plot)])
+    assert done.exit_code == 0, done.output
+    assert [row["series"] for row in csv.DictReader(io.StringIO(done.stdout))] == [name] * 2
+    assert r"no numbers: \x1b[1mz." in done.stderr
+    assert b"\x1b" not in plot.read_bytes()
+
+
+@pytest.mark.parametrize(("option", "name"), [("-o", "table.csv"), ("--plot", "link.svg")])
+def test_the_table_itself_is_not_replaced(package: Path, table: Path, option: str, name: str) -> None:
+    path = table.rename(table.with_name("table.csv"))
+    path.with_name("link.svg").symlink_to(path)
+    before = path.read_bytes()
+    arguments = ["--model", str(package), "--horizon", "2", "--paths", "2", option, str(path.with_name(name))]
+    done = CliRunner().invoke(main, ["series", "forecast", str(path), *arguments])
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "is the table that is forecast" in done.stderr
+    assert path.read_bytes() == before
 
 
 def test_columns_without_numbers_are_told(package: Path, tmp_path: Path) -> None:

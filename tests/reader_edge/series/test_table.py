@@ -1,7 +1,9 @@
 """Tables in and out: what is read, and one sentence for each way to be wrong."""
 
+import os
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -79,13 +81,100 @@ def test_other_kinds_of_files_are_refused(tmp_path: Path, monkeypatch: pytest.Mo
         read_table(_write(tmp_path / "table.csv", "x\n1\n"), None, ())
 
 
+def test_a_file_of_more_values_than_a_table_may_have_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "table.parquet"
+    parquet.write_table(pa.table({"x": range(5), "y": range(5)}), path)
+    monkeypatch.setattr("reader_edge.series.table._MOST_VALUES", 9)
+    monkeypatch.setattr(parquet.ParquetFile, "read", pytest.fail)
+    with pytest.raises(SeriesError, match="declares 10 values, more than the 9"):
+        read_table(path, None, ())
+
+
+def test_memory_that_cannot_be_had_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def out_of_memory(*_: object, **__: object) -> None:
+        raise pa.ArrowMemoryError("malloc of size 9 failed")
+
+    path = tmp_path / "table.parquet"
+    parquet.write_table(pa.table({"x": range(5)}), path)
+    monkeypatch.setattr(parquet.ParquetFile, "read", out_of_memory)
+    with pytest.raises(SeriesError, match="malloc of size 9 failed"):
+        read_table(path, None, ())
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        ("caf\u00e9\n1\n".encode("latin1"), "utf-8"),
+        ("a\n1\n".encode("utf-16"), "utf-8"),
+        (b"t,x\n0000-01-01,1\n0000-01-02,2\n", "out of range"),
+    ],
+)
+def test_a_table_in_another_encoding_or_before_all_years_is_refused(tmp_path: Path, data: bytes, told: str) -> None:
+    (tmp_path / "table.csv").write_bytes(data)
+    with pytest.raises(SeriesError, match=f"cannot be read as a table .*{told}"):
+        read_table(tmp_path / "table.csv", None, ())
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "told"),
+    [
+        (1, pa.timestamp("ns"), "would lose data"),
+        (1 << 62, pa.timestamp("us"), "out of range"),
+        (1 << 50, pa.timestamp("s"), "out of bounds"),
+        (1 << 30, pa.date32(), "out of bounds"),
+        (1, pa.timestamp("us", "Mars/Phobos"), "of zone 'Mars/Phobos', unknown here: write them in UTC"),
+    ],
+)
+def test_times_that_are_none_are_refused(tmp_path: Path, number: int, kind: pa.DataType, told: str) -> None:
+    path = tmp_path / "table.parquet"
+    width = pa.int32() if kind == pa.date32() else pa.int64()
+    parquet.write_table(pa.table({"t": pa.array([number, number + 1], width).cast(kind), "x": [1.0, 2.0]}), path)
+    with pytest.raises(SeriesError, match=told):
+        read_table(path, None, ())
+
+
+def test_times_of_a_zone_and_numbers_of_all_kinds_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "table.parquet"
+    hours = pa.array(HOURS, pa.timestamp("ns", "Europe/Berlin"))
+    numbers = {
+        "decimal": pa.array([Decimal("0.25")] * 5),
+        "half": np.full(5, 0.5, np.float16),
+        "large": np.full(5, 2**64 - 1, np.uint64),
+        "none": pa.nulls(5),
+    }
+    parquet.write_table(pa.table({"t": hours, **numbers}), path)
+    table = read_table(path, None, ())
+    assert table.step == timedelta(hours=1)
+    assert [values[0] for values in table.series.values()] == pytest.approx([0.25, 0.5, 2.0**64, np.nan], nan_ok=True)
+
+
+def test_a_horizon_beyond_all_years_is_refused(tmp_path: Path) -> None:
+    last = read_table(_write(tmp_path / "a.csv", "t,x\n9999-12-30,1\n9999-12-31,2\n"), None, ())
+    with pytest.raises(SeriesError, match="lead beyond the year 9999: give a shorter horizon"):
+        last.check_horizon(1)
+    read_table(_write(tmp_path / "b.csv", "x\n1\n2\n"), None, ()).check_horizon(10**9)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes in folders")
+def test_a_pipe_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "table.csv")
+    with pytest.raises(SeriesError, match="is a pipe, not a file"):
+        read_table(tmp_path / "table.csv", None, ())
+
+
 def test_an_output_is_checked_before_the_work(tmp_path: Path) -> None:
-    check_output(None)
-    check_output(tmp_path / "new.csv")
+    table = _write(tmp_path / "table.csv", "x\n1\n")
+    (tmp_path / "link.csv").symlink_to(table)
+    check_output(None, table)
+    check_output(tmp_path / "new.csv", table)
     with pytest.raises(SeriesError, match="no kind of table"):
-        check_output(tmp_path / "new.txt")
+        check_output(tmp_path / "new.txt", table)
     with pytest.raises(SeriesError, match="no folder"):
-        check_output(tmp_path / "none" / "new.csv")
+        check_output(tmp_path / "none" / "new.csv", table)
+    with pytest.raises(SeriesError, match="is the table that is forecast: name another file"):
+        check_output(tmp_path / "link.csv", table)
     with pytest.raises(SeriesError, match="cannot be written"):
         write_table({"x": [1]}, tmp_path)
 
@@ -94,7 +183,8 @@ def test_a_forecast_has_a_row_for_each_series_and_time(tmp_path: Path) -> None:
     path = tmp_path / "table.parquet"
     parquet.write_table(pa.table({"t": HOURS, "x": range(5), "y": range(5)}), path)
     found = Forecast(["x", "y"], np.arange(12.0).reshape(2, 2, 3), ForecastStats())
-    rows = forecast_columns(read_table(path, None, ()), found, (0.5,))
+    rows = forecast_columns(read_table(path, None, ()), found, (0.5, 0.10000001, 0.1, 1.0))
+    assert list(rows)[3:] == ["q0.5", "q0.10000001", "q0.1", "q1"]
     assert rows["time"] == [HOURS[-1] + timedelta(hours=number) for number in (1, 2, 3)] * 2
     assert rows["series"] == ["x"] * 3 + ["y"] * 3
     assert rows["mean"] == rows["q0.5"] == [1.5, 2.5, 3.5, 7.5, 8.5, 9.5]

@@ -22,6 +22,7 @@ SHOWN = r"\x1b[2J\x9b1m\x07\r[/red]:smile:"
 
 def test_control_characters_but_tab_and_line_feed_are_spelt_out() -> None:
     assert visible(f"a\tb\n{HOSTILE}ü\x7f\x00") == r"a	b" + f"\n{SHOWN}ü" + r"\x7f\x00"
+    assert visible("a\u202eb\u2066c\u2069\u200f") == "a\\u202eb\\u2066c\\u2069\u200f"
 
 
 def test_tables_reports_and_stages_show_texts_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
