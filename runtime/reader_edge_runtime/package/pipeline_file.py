@@ -69,8 +69,9 @@ def read_pipeline(folder: Path) -> tuple[str, ...]:
         raise PackageError(f"'{path}' is not valid JSON ({error}): {_REMEDY}.") from None
     if not isinstance(fields, dict) or fields.get("format") != "reader-edge pipeline":
         raise PackageError(f"'{path}' does not describe a pipeline: {_REMEDY}.")
-    if fields.get("format_version") != _VERSION:
-        raise PackageError(f"'{path}' has format version {fields.get('format_version')!r:.20}, not {_VERSION}.")
+    version = fields.get("format_version")
+    if type(version) is not int or version != _VERSION:
+        raise PackageError(f"'{path}' has format version {version!r:.20}, not {_VERSION}: {_REMEDY}.")
     addresses = fields.get("stages")
     if not isinstance(addresses, list) or not 0 < len(addresses) < MAX_STAGES or not all(map(are_addresses, addresses)):
         raise PackageError(f"'{path}' has unusable stages ({addresses!r:.80}), not tcp://HOST:PORT each: {_REMEDY}.")

@@ -64,8 +64,9 @@ def module_name(width: int, num_visible: int | None = None) -> str:
 
 def _checked(fields: Any, manifest: Manifest) -> ModuleIndex:
     """Raises ValueError, KeyError or TypeError for anything that an export does not write."""
-    if fields["format_version"] != 1 or fields["target"] not in TARGETS:
-        raise ValueError(f"format {fields['format_version']!r:.20}, target {fields['target']!r:.20}")
+    version = fields["format_version"]
+    if type(version) is not int or version != 1 or fields["target"] not in TARGETS:
+        raise ValueError(f"format {version!r:.20}, target {fields['target']!r:.20}")
     is_fp32 = manifest.precision == "fp32" and manifest.kv_dtype == "float32"
     if manifest.attention != TARGETS[fields["target"]].attention or not is_fp32 or manifest.has_states:
         raise ValueError(f"{manifest.attention} attention, {manifest.kv_dtype} cache")

@@ -80,6 +80,7 @@ def test_a_package_for_another_machine_is_compiled_here_or_refused(
     ("field", "value"),
     [
         ("format_version", 2),
+        ("format_version", True),
         ("target", "z80"),
         ("compiler", "3\x1b[2J"),
         ("inputs", ["input_ids"]),
