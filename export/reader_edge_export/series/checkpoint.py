@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -12,10 +13,12 @@ from reader_edge_export.series.patch_module import MODEL_TYPE, PatchConfig, Patc
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.outside.plain_file import check_plain_file
 from reader_edge_runtime.outside.user_input import read_bounded
+from reader_edge_runtime.package.manifest_fields import size_within
 
 _DRAFT = "draft"
 _FILES = ("config.json", "model.safetensors")
 _MAX_CONFIG_BYTES = 1 << 20
+_MOST = {"num_hidden_layers": 1 << 10, "hidden_size": 1 << 14, "num_patches": 64}  # what trainings choose
 _REMEDY = "give a folder written by 'reader-edge series train'"
 
 
@@ -37,15 +40,28 @@ def _read(folder: Path) -> PatchModule:
     for name in _FILES:
         check_plain_file(folder / name, ExportError, _REMEDY)
     try:
-        fields = json.loads(read_bounded(folder / _FILES[0], _MAX_CONFIG_BYTES))
-        if fields["model_type"] != MODEL_TYPE:
-            raise ValueError("another model_type")
+        config = _config(json.loads(read_bounded(folder / _FILES[0], _MAX_CONFIG_BYTES)))
         tensors = load_file(folder / _FILES[1])
         with torch.device("meta"):  # sizes of hostile configs take no memory
-            module = PatchModule(PatchConfig(**fields))
+            module = PatchModule(config)
         module.load_state_dict(tensors, assign=True)
         module.model.rotary_emb = LlamaRotaryEmbedding(module.config)
-    except (ValueError, TypeError, KeyError, AttributeError, OSError, RuntimeError, SafetensorError) as error:
+    except (ValueError, TypeError, KeyError, OSError, RuntimeError, SafetensorError) as error:
         raise ExportError(f"'{folder}' holds no forecasting model ({error!s:.120}): {_REMEDY}.") from None
     module.train(False)
     return module
+
+
+def _config(fields: Any) -> PatchConfig:
+    """Of a file's fields, all of which say what a training of these sizes writes. Raises ValueError or KeyError."""
+    if not isinstance(fields, dict) or fields.get("model_type") != MODEL_TYPE:
+        raise ValueError("another model_type")
+    for name, most in _MOST.items():
+        if not size_within(most)(fields[name]):
+            raise ValueError(f"{name} is {fields[name]!r:.40}")
+    config = PatchConfig.of_sizes(*(fields[name] for name in _MOST))
+    written = {name: value for name, value in config.to_dict().items() if name != "transformers_version"}
+    for name in fields.keys() & written.keys():
+        if fields[name] != written[name]:
+            raise ValueError(f"{name} is {fields[name]!r:.40}, not {written[name]!r:.40}")
+    return config

@@ -1,19 +1,25 @@
 """train_series(): series become a trained folder, or nothing does."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import torch
+
 from reader_edge_export.series.checkpoint import write_checkpoint
-from reader_edge_export.series.patch_module import PatchConfig
+from reader_edge_export.series.patch_module import PatchConfig, PatchModule
 from reader_edge_export.series.training import SeriesTrainingOptions, least_values, train_patches
 from reader_edge_export.stages import Stages
 from reader_edge_runtime.arrays import Float64Array
 from reader_edge_runtime.atomic_file import clear_leftovers, temporary_name
 from reader_edge_runtime.errors import ConfigError, ExportError
+from reader_edge_runtime.machine.free_memory import free_bytes
 from reader_edge_runtime.series.frame import checked_series
 
 __all__ = ["SeriesTrainingOptions", "train_series"]
+
+_PARAMETER_BYTES = 16  # itself, its gradient and two moments
 
 
 def train_series(series: Mapping[str, Float64Array], out: Path, options: SeriesTrainingOptions, stages: Stages) -> None:
@@ -31,7 +37,8 @@ def train_series(series: Mapping[str, Float64Array], out: Path, options: SeriesT
     progress, partial = out.with_name(f"{out.name}.training"), temporary_name(out)
     try:
         progress.mkdir(parents=True, exist_ok=True)
-        networks = train_patches(checked, options, progress, stages)
+        with _memory_had(options):
+            networks = train_patches(checked, options, progress, stages)
         clear_leftovers(out)
         write_checkpoint(partial, *networks)
         partial.rename(out)
@@ -39,3 +46,27 @@ def train_series(series: Mapping[str, Float64Array], out: Path, options: SeriesT
         raise ExportError(f"'{out}' cannot be written ({error.strerror or error}): choose another folder.") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+        with suppress(OSError):  # unless progress is kept
+            progress.rmdir()
+
+
+@contextmanager
+def _memory_had(options: SeriesTrainingOptions) -> Iterator[None]:
+    """Raise ExportError where there is less memory than a training takes, as far as that is known beforehand."""
+    failure = ExportError(
+        f"To train {options.num_layers} layers of size {options.hidden_size} takes more memory than there is: give "
+        "fewer --layers or a smaller --size."
+    )
+    with torch.device("meta"):
+        module = PatchModule(PatchConfig.of_sizes(options.num_layers, options.hidden_size, options.num_patches))
+    free = free_bytes()
+    if free is not None and sum(each.numel() for each in module.parameters()) * _PARAMETER_BYTES > free:
+        raise failure
+    try:
+        yield
+    except MemoryError:
+        raise failure from None
+    except RuntimeError as error:
+        if "allocate memory" not in str(error):  # as torch says it
+            raise
+        raise failure from None

@@ -86,11 +86,22 @@ def test_an_existing_package_is_replaced_only_when_asked(package: Path, tmp_path
         ("config.json", b'{"model_type": "llama"}'),
         ("config.json", b"[]"),
         ("model.safetensors", b"not tensors"),
+        ("config.json", {"num_attention_heads": 0}),
+        ("config.json", {"hidden_size": "abc"}),
+        ("config.json", {"hidden_size": 40}),
+        ("config.json", {"num_hidden_layers": 200_000}),
+        ("config.json", {"num_hidden_layers": -1}),
+        ("config.json", {"patch_size": 0}),
+        ("config.json", {"hidden_act": "nope"}),
     ],
 )
-def test_a_spoilt_folder_is_refused(package: Path, tmp_path: Path, name: str, content: bytes) -> None:
+def test_a_spoilt_folder_is_refused(
+    package: Path, tmp_path: Path, name: str, content: bytes | dict[str, object]
+) -> None:
     for each in ("config.json", "model.safetensors"):
         (tmp_path / each).write_bytes((package.parent / "trained" / each).read_bytes())
+    if isinstance(content, dict):
+        content = json.dumps(json.loads((tmp_path / name).read_bytes()) | content).encode()
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ExportError, match="no forecasting model"):
         read_checkpoint(tmp_path)

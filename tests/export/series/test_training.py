@@ -1,5 +1,6 @@
 """Training learns from series what comes next, resumes, and refuses what it cannot learn from."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,37 @@ def test_short_and_spoilt_series_and_odd_sizes_are_refused(tmp_path: Path) -> No
         train_series(SERIES, tmp_path / "file" / "out", TINY, Stages())
     with pytest.raises(ConfigError, match="multiple of 8"):
         train_series(SERIES, tmp_path / "out", SeriesTrainingOptions(hidden_size=36), Stages())
+
+
+def _out_of_memory(*_: object) -> None:
+    raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")
+
+
+def _no_memory(*_: object) -> None:
+    raise MemoryError
+
+
+def _other_fault(*_: object) -> None:
+    raise RuntimeError("another fault")
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [("free_bytes", lambda: 1), ("train_patches", _out_of_memory), ("train_patches", _no_memory)],
+)
+def test_a_training_beyond_memory_is_refused_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, fault: Callable[..., object]
+) -> None:
+    monkeypatch.setattr(f"reader_edge_export.series.train_series.{name}", fault)
+    with pytest.raises(ExportError, match=r"1 layers of size 32 takes more memory .*: give fewer --layers"):
+        train_series(SERIES, tmp_path / "out", TINY, Stages())
+    assert not list(tmp_path.iterdir())
+
+
+def test_faults_that_no_memory_mends_are_not_taken_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reader_edge_export.series.train_series.train_patches", _other_fault)
+    with pytest.raises(RuntimeError, match="another fault"):
+        train_series(SERIES, tmp_path / "out", TINY, Stages())
 
 
 def test_windows_are_scaled_by_their_first_patches_alone() -> None:
