@@ -25,6 +25,7 @@ from reader_edge_runtime.series.series_manifest import (
     DRAFT_NAME,
     MODEL_NAME,
     SERIES_MANIFEST_NAME,
+    SIZES_PROPERTY,
     PatchSizes,
     SeriesManifest,
     write_series_manifest,
@@ -78,6 +79,7 @@ def sizes_of(module: PatchModule) -> PatchSizes:
 
 def _write(module: PatchModule, name: str, folder: Path, work: Path) -> dict[str, FileEntry]:
     def report(editor: GraphEditor, _: ExportOptions) -> None:
+        editor.model.metadata_props[SIZES_PROPERTY] = sizes_of(module).told
         output = next(value for value in editor.graph.outputs if value.name == "logits")
         output.name, output.shape = "parameters", ir.Shape(["B", "R", sizes_of(module).num_outputs])
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from reader_edge_runtime.arrays import Float64Array
+from reader_edge_runtime.config import EngineConfig
 from reader_edge_runtime.errors import ConfigError, SeriesError
 from reader_edge_runtime.execution.onnxruntime.host.host_patches import HostPatches
 from reader_edge_runtime.outside.user_input import given_path, shown
@@ -16,7 +17,7 @@ from reader_edge_runtime.series.frame import Frame, series_of
 from reader_edge_runtime.series.own_patches import OwnPatches
 from reader_edge_runtime.series.patch_target import PatchTarget
 from reader_edge_runtime.series.path_sampler import ForecastStats, PathSampler
-from reader_edge_runtime.series.paths import MOST_DRAFTS, PatchDrafts
+from reader_edge_runtime.series.paths import PatchDrafts
 from reader_edge_runtime.series.prompt import Prompt
 from reader_edge_runtime.series.series_manifest import DRAFT_NAME, MODEL_NAME, SeriesManifest, read_series_manifest
 from reader_edge_runtime.series.small_model import SmallModel
@@ -25,6 +26,8 @@ DRAFTS = ("own", "model", "analogs", "none")
 
 _MOST_PATHS = 64  # in one pass
 _MOST_SAMPLES = 1 << 16  # of a series
+_MAX_BYTES = 1 << 30  # of a forecast's paths
+_TOLD_BYTES = 512  # of what is told of a series at a time
 
 
 class Forecaster:
@@ -37,10 +40,11 @@ class Forecaster:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], threads: int = 0) -> "Forecaster":
-        """A package of `reader-edge series export`, its files checked. threads: 0 is the usable cores.
+        """A package of `reader-edge series export`, its files checked. threads: those of `EngineConfig`.
 
-        Raises PackageError, ProviderError or InstallationError.
+        Raises ConfigError, PackageError, ProviderError or InstallationError.
         """
+        threads = EngineConfig(threads=threads).threads
         folder = given_path(path, "The package")
         manifest = read_series_manifest(folder)
         package = PackageFiles(folder, manifest.files)
@@ -53,8 +57,7 @@ class Forecaster:
     @property
     def max_horizon(self) -> int:
         """Values that a forecast has at most."""
-        sizes = self.manifest.model
-        return (sizes.max_context - sizes.max_prompt - MOST_DRAFTS - 1) * sizes.patch_size
+        return self.manifest.model.max_horizon
 
     def forecast(
         self, frame: Frame, horizon: int, num_paths: int = 64, *, drafts: str | None = None, seed: int | None = None
@@ -69,6 +72,7 @@ class Forecaster:
         _check_number("horizon", horizon, self.max_horizon)
         _check_number("num_paths", num_paths, _MOST_SAMPLES)
         series = series_of(frame, sizes.min_prompt * sizes.patch_size)
+        _check_size(len(series), num_paths, horizon)
         for name, values in series.items():
             last = values[-sizes.max_prompt * sizes.patch_size :]
             if (last == last[0]).all():
@@ -121,6 +125,16 @@ def _batches(names: list[str], num_paths: int) -> Iterator[list[tuple[str, int]]
                 batch, room = [], _MOST_PATHS
     if batch:
         yield batch
+
+
+def _check_size(num_series: int, num_paths: int, horizon: int) -> None:
+    num_bytes = num_series * horizon * (8 * num_paths + _TOLD_BYTES)
+    if num_bytes > _MAX_BYTES:
+        raise ConfigError(
+            f"{num_series} series, {num_paths} paths each and {horizon} values a path take {num_bytes / 1e9:.1f} GB, "
+            f"more than the {_MAX_BYTES / 1e9:.1f} GB of a forecast: give fewer series or paths at once, or a shorter "
+            "horizon."
+        )
 
 
 def _check_number(name: str, value: int, most: int) -> None:

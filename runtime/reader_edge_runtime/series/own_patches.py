@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from reader_edge_runtime.arrays import Float64Array
 from reader_edge_runtime.series.outlook import Gaussian
-from reader_edge_runtime.series.paths import MOST_DRAFTS, PatchDrafts, Paths
+from reader_edge_runtime.series.paths import PatchDrafts, Paths
 from reader_edge_runtime.series.prompt import Prompt
+from reader_edge_runtime.series.series_manifest import MOST_DRAFTS
 
 
 class OwnPatches(PatchDrafts):

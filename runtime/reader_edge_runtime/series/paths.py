@@ -12,8 +12,6 @@ from reader_edge_runtime.series.outlook import Gaussian, Outlook
 from reader_edge_runtime.series.patch_target import PatchTarget
 from reader_edge_runtime.series.prompt import Prompt
 
-MOST_DRAFTS = 6  # in a row
-
 
 @dataclass(slots=True)
 class Paths:

@@ -32,6 +32,9 @@ from reader_edge_runtime.series.outlook import num_parameters
 SERIES_MANIFEST_NAME = "reader_edge_series.json"
 MODEL_NAME, DRAFT_NAME = "series.onnx", "series_draft.onnx"  # weights lie beside them, in NAME.data
 
+SIZES_PROPERTY = "reader_edge.patch_sizes"  # of a graph's metadata: what `PatchSizes.told` gives
+MOST_DRAFTS = 6  # patches in a row
+
 _FORMAT, _VERSION = "reader-edge-series", 1
 _SIZES = {
     "num_layers": 1 << 10,
@@ -79,6 +82,16 @@ class PatchSizes:
         return 2 * 4 * self.num_layers * self.num_kv_heads * self.head_dim
 
     @property
+    def max_horizon(self) -> int:
+        """Values that a forecast has at most."""
+        return (self.max_context - self.max_prompt - MOST_DRAFTS - 1) * self.patch_size
+
+    @property
+    def told(self) -> str:
+        """All sizes, as a graph's metadata have them."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @property
     def num_outputs(self) -> int:
         """Numbers that a node gives, G * P."""
         return num_parameters(self.num_patches) * self.patch_size
@@ -111,7 +124,7 @@ def read_series_manifest(folder: Path) -> SeriesManifest:
         raise ManifestError(f"'{folder}' holds no {SERIES_MANIFEST_NAME}: {_REMEDY}.")
     fields = read_fields(path, _FORMAT)
     version = fields.get("format_version")
-    require(version == _VERSION, path, "format_version", version)
+    require(size_within(_VERSION, _VERSION)(version), path, "format_version", version)
     for name, is_usable in (
         ("source_name", is_text),
         ("checks", mapping_of(is_figure)),
@@ -119,9 +132,9 @@ def read_series_manifest(folder: Path) -> SeriesManifest:
         ("files", mapping_of(lambda entry: isinstance(entry, dict))),
     ):
         require(is_usable(fields.get(name)), path, name, fields.get(name))
-    model, draft = _sizes(fields.get("model"), path), None
+    model, draft = _sizes(fields, "model", path), None
     if fields.get("draft") is not None:
-        draft = _sizes(fields["draft"], path)
+        draft = _sizes(fields, "draft", path)
         is_alike = all(getattr(draft, name) == getattr(model, name) for name in ("patch_size", *_PROMPT_SIZES))
         require(is_alike, path, "draft", fields["draft"])
     files = read_files(fields["files"], path)
@@ -130,10 +143,14 @@ def read_series_manifest(folder: Path) -> SeriesManifest:
     return SeriesManifest(model, draft, fields["source_name"], fields["checks"], fields["exported_with"], files)
 
 
-def _sizes(fields: Any, path: Path) -> PatchSizes:
-    require(isinstance(fields, dict), path, "model", fields)
+def _sizes(manifest: dict[str, Any], part: str, path: Path) -> PatchSizes:
+    fields = manifest.get(part)
+    require(isinstance(fields, dict), path, part, fields)
+    assert isinstance(fields, dict)
     for name, most in _SIZES.items():
-        require(size_within(most)(fields.get(name)), path, name, fields.get(name))
+        require(size_within(most)(fields.get(name)), path, f"{name} of {part}", fields.get(name))
     limits = [fields[name] for name in _PROMPT_SIZES]
-    require(limits == sorted(limits), path, "max_prompt", fields["max_prompt"])
-    return PatchSizes(**{name: fields[name] for name in _SIZES})
+    require(limits == sorted(limits), path, f"max_prompt of {part}", fields["max_prompt"])
+    sizes = PatchSizes(**{name: fields[name] for name in _SIZES})
+    require(sizes.max_horizon > 0, path, f"max_context of {part}", sizes.max_context)
+    return sizes

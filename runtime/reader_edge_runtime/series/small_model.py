@@ -8,8 +8,9 @@ from reader_edge_runtime.arrays import Float64Array, Int64Array
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.series.outlook import Gaussian, Outlook
 from reader_edge_runtime.series.patch_target import PatchTarget
-from reader_edge_runtime.series.paths import MOST_DRAFTS, PatchDrafts, Paths, prefilled
+from reader_edge_runtime.series.paths import PatchDrafts, Paths, prefilled
 from reader_edge_runtime.series.prompt import Prompt
+from reader_edge_runtime.series.series_manifest import MOST_DRAFTS
 
 
 class SmallModel(PatchDrafts):

@@ -16,6 +16,7 @@ from reader_edge_runtime.errors import (
     SeriesError,
 )
 from reader_edge_runtime.series.forecaster import DRAFTS, Forecaster
+from reader_edge_runtime.series.scaling import Scaling
 from reader_edge_runtime.series.series_manifest import SERIES_MANIFEST_NAME, read_series_manifest
 from tests.export.series.tiny_forecaster import tiny_package
 
@@ -103,12 +104,31 @@ def test_what_is_no_frame_is_refused(forecaster: Forecaster, frame: Any) -> None
         ({"horizon": 1.5}, "horizon is 1.5"),
         ({"horizon": 10**6}, "from 1 to 75"),
         ({"horizon": 8, "num_paths": 0}, "num_paths is 0"),
+        ({"horizon": 2000, "num_paths": 1 << 16}, "2 series, 65536 paths each and 2000 values a path take 2.1 GB"),
         ({"horizon": 8, "drafts": "luck"}, "drafts is 'luck'"),
     ],
 )
 def test_wrong_arguments_are_refused(forecaster: Forecaster, arguments: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         forecaster.forecast(WAVES, **arguments)
+
+
+@pytest.mark.parametrize("threads", [-1, 3_000_000_000])
+def test_threads_are_those_of_engines(package: Path, threads: int) -> None:
+    with pytest.raises(ConfigError, match=f"threads is {threads}, but must be from 0 to 1024"):
+        Forecaster.load(package, threads)
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e-310])
+def test_very_small_numbers_are_forecast_as_others_are(forecaster: Forecaster, size: float) -> None:
+    small = forecaster.forecast({"a": size * np.sin(np.arange(400) / 4)}, 9, 4, drafts="none", seed=1)
+    usual = forecaster.forecast({"a": np.sin(np.arange(400) / 4)}, 9, 4, drafts="none", seed=1)
+    np.testing.assert_allclose(small.paths / size, usual.paths, rtol=1e-3, atol=1e-3)
+
+
+def test_a_past_far_from_its_end_stays_finite() -> None:
+    known = np.array([0.0] * 9 + [5e-324])
+    assert np.isfinite(Scaling.of(known).scaled(np.array([1e100, -1e100]))).all()
 
 
 def test_wrong_quantiles_are_refused(forecaster: Forecaster) -> None:
@@ -120,18 +140,20 @@ def test_wrong_quantiles_are_refused(forecaster: Forecaster) -> None:
     ("name", "value"),
     [
         ("format_version", 7),
+        ("format_version", True),
         ("source_name", "\x1b"),
         ("model", None),
         ("files", {}),
         ("files", []),
         ("checks", {"error": "none"}),
         ("draft", {}),
+        ("draft", "a"),
     ],
 )
 def test_a_spoilt_manifest_is_refused(spoilt: Path, name: str, value: Any) -> None:
     path = spoilt / SERIES_MANIFEST_NAME
     path.write_text(json.dumps(json.loads(path.read_bytes()) | {name: value}))
-    with pytest.raises(ManifestError, match="unusable"):
+    with pytest.raises(ManifestError, match=f"unusable .*{name}"):
         read_series_manifest(spoilt)
 
 
@@ -139,6 +161,7 @@ def test_a_spoilt_manifest_is_refused(spoilt: Path, name: str, value: Any) -> No
     ("part", "name", "value"),
     [
         ("model", "max_prompt", 1),
+        ("model", "max_context", 72),  # of which prompts take all
         ("model", "num_layers", 0),
         ("draft", "patch_size", 4),
         ("draft", "max_context", 2048),
@@ -149,11 +172,11 @@ def test_sizes_that_cannot_be_are_refused(spoilt: Path, part: str, name: str, va
     fields = json.loads(path.read_bytes())
     fields[part][name] = value
     path.write_text(json.dumps(fields))
-    with pytest.raises(ManifestError, match="unusable"):
+    with pytest.raises(ManifestError, match=f"unusable ({name} of {part}|draft)"):
         read_series_manifest(spoilt)
 
 
-@pytest.mark.parametrize(("name", "value"), [("num_layers", 1), ("head_dim", 4), ("num_patches", 1)])
+@pytest.mark.parametrize(("name", "value"), [("num_layers", 1), ("head_dim", 4), ("num_patches", 1), ("window", 95)])
 def test_a_graph_that_is_not_what_its_manifest_says_is_refused(spoilt: Path, name: str, value: int) -> None:
     path = spoilt / SERIES_MANIFEST_NAME
     fields = json.loads(path.read_bytes())

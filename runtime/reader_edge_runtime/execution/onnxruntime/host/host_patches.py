@@ -15,7 +15,7 @@ from reader_edge_runtime.execution.onnxruntime.session import open_session, run_
 from reader_edge_runtime.execution.onnxruntime.wheel import ort
 from reader_edge_runtime.package.manifest import MASKED
 from reader_edge_runtime.package.package_files import PackageFiles
-from reader_edge_runtime.series.series_manifest import PatchSizes
+from reader_edge_runtime.series.series_manifest import SIZES_PROPERTY, PatchSizes
 
 
 class HostPatches:
@@ -41,6 +41,8 @@ class HostPatches:
             is_fit = all((inputs[f"past_{each}"][1], inputs[f"past_{each}"][3]) == row for each in kept)
             is_fit = is_fit and inputs["patches"][2:] == [sizes.patch_size]
             is_fit = is_fit and outputs["parameters"][2:] == [sizes.num_outputs]
+            told = session.get_modelmeta().custom_metadata_map.get(SIZES_PROPERTY)
+            is_fit = is_fit and told == sizes.told
         if not is_fit:
             raise ProviderError(f"The graph '{path}' is not what its manifest says: export the model again.")
         return cls(session, sizes)
