@@ -126,6 +126,10 @@ def test_very_small_numbers_are_forecast_as_others_are(forecaster: Forecaster, s
     np.testing.assert_allclose(small.paths / size, usual.paths, rtol=1e-3, atol=1e-3)
 
 
+def test_values_that_are_all_alike_have_a_deviation_of_one() -> None:
+    assert Scaling.of(np.full(24, 0.1)) == Scaling(0.1, 1.0)
+
+
 def test_a_past_far_from_its_end_stays_finite() -> None:
     known = np.array([0.0] * 9 + [5e-324])
     assert np.isfinite(Scaling.of(known).scaled(np.array([1e100, -1e100]))).all()
