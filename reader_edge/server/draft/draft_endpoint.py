@@ -26,6 +26,8 @@ _GREETING_S = 10.0
 _IDLE_S = 600.0  # between answers
 _LAST_WORD_S = 1.0  # for what a device said before it left
 _PART_BYTES = 1 << 18  # of the tokenizer in a frame
+_DRAFTS_A_TOKEN = 8  # that a device may send; one that keeps to its turn sends 5 at most
+_SPARE_DRAFTS = 64  # besides, over one connection
 _LATE = (frames.HINT, frames.TREE, frames.CANCEL)  # what may come behind an answer's end
 _FAULT_CODE, _END_CODE = 1008, 1000  # of WebSockets: a peer that does what it may not, and a plain end
 _TYPICAL_PAST = 256  # rows at which a device is told what passes take
@@ -184,12 +186,16 @@ class DraftEndpoint:
     async def _listen(self, websocket: WebSocket, answer: KeptAnswer) -> None:
         """Take what a device drafts, until it wants no more. Raises FrameError and WebSocketDisconnect."""
         vocab_size = self._engine.engine.package.manifest.vocab_size
+        num_before, num_drafts = len(answer.token_ids), 0
         while True:
             kind, reader = await _received(websocket)
             if kind == frames.CANCEL:
                 return
             if kind not in (frames.HINT, frames.TREE):
                 raise FrameError(f"A frame of kind {kind} has no place amid an answer.")
+            num_drafts += 1
+            if num_drafts > _SPARE_DRAFTS + _DRAFTS_A_TOKEN * (len(answer.token_ids) - num_before):
+                raise FrameError(f"A device sent {num_drafts} drafts, more than a text takes that is not longer.")
             drafted = frames.unpacked_tree(kind, reader)
             reader.end()
             try:

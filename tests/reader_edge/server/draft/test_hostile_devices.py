@@ -202,6 +202,22 @@ def test_what_is_no_draft_ends_the_connection(
     draft_server.connections[-1].served.result(60)
 
 
+@pytest.mark.parametrize(("mode", "kind"), [(frames.HINTS, frames.HINT), (frames.VERIFY, frames.TREE)])
+def test_a_flood_of_drafts_ends_the_connection_and_nothing_else(
+    draft_server: DraftServer, hinted_engine: Engine, mode: int, kind: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draft_endpoint, "_SPARE_DRAFTS", 2)
+    monkeypatch.setattr(draft_endpoint, "_DRAFTS_A_TOKEN", 0)
+    link = greeted(draft_server)
+    link.send(ask(hinted_engine, mode, max_tokens=200))
+    for _ in range(3):
+        link.send(packed_tree(kind, DeviceTree(1, TREE)))
+    assert "A device sent 3 drafts, more than a text takes" in refused(link)
+    other = greeted(draft_server)
+    other.send(ask(hinted_engine, frames.NO_DRAFTS, b"o" * 16, max_tokens=3))
+    assert len(answer_of(other)) == 3
+
+
 def test_only_who_knows_id_and_text_takes_an_answer_up(draft_server: DraftServer, hinted_engine: Engine) -> None:
     link = greeted(draft_server)
     link.send(ask(hinted_engine, max_tokens=30))
