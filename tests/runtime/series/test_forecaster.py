@@ -165,7 +165,6 @@ def test_a_spoilt_manifest_is_refused(spoilt: Path, name: str, value: Any) -> No
     ("part", "name", "value"),
     [
         ("model", "max_prompt", 1),
-        ("model", "max_context", 72),  # of which prompts take all
         ("model", "num_layers", 0),
         ("draft", "patch_size", 4),
         ("draft", "max_context", 2048),
@@ -177,6 +176,15 @@ def test_sizes_that_cannot_be_are_refused(spoilt: Path, part: str, name: str, va
     fields[part][name] = value
     path.write_text(json.dumps(fields))
     with pytest.raises(ManifestError, match=f"unusable ({name} of {part}|draft)"):
+        read_series_manifest(spoilt)
+
+
+def test_a_context_without_room_for_a_forecast_is_refused(spoilt: Path) -> None:
+    path = spoilt / SERIES_MANIFEST_NAME
+    fields = json.loads(path.read_bytes())
+    fields["model"]["max_context"] = fields["draft"]["max_context"] = fields["model"]["max_prompt"]
+    path.write_text(json.dumps(fields))
+    with pytest.raises(ManifestError, match=r"unusable max_context of model \(72\)"):
         read_series_manifest(spoilt)
 
 
