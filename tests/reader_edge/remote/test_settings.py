@@ -77,8 +77,9 @@ def test_statistics_come_out_as_they_went_in() -> None:
     ],
 )
 def test_what_is_no_statistics_is_refused(facts: object) -> None:
-    with pytest.raises(FrameError):
-        stats_of(facts)
+    told = facts if not isinstance(facts, dict) else stats_facts(GenerationStats()) | facts
+    with pytest.raises(FrameError, match=f"as {next(iter(facts))}" if isinstance(facts, dict) else "no statistics"):
+        stats_of(told)
 
 
 @pytest.mark.parametrize(
