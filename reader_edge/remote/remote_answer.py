@@ -109,7 +109,7 @@ class RemoteAnswer:
                 self._end(self._answer, reader.facts())
                 return True
             else:
-                raise FrameError(f"The server sent a frame of kind {kind} amid an answer.")
+                raise FrameError(f"The server sent a frame of kind {kind} within an answer.")
             reader.end()
             try:
                 kind, reader = link.receive(0)

@@ -49,7 +49,7 @@ class RemoteEngine:
     sources: history and datastores on this device, to draft from besides the text.
     tokenizer: the model's tokenizer.json; fetched from the server where it is left out.
     num_ahead: with "verify", trees that are sent below guesses which have not come true yet, from 0 to 4.
-    patience_s: how long a lost connection is looked for again amid an answer. connect: makes links another way.
+    patience_s: how long a lost connection is looked for again within an answer. connect: makes links another way.
     model: what the server says of its model.
 
     One answer at a time. Raises RemoteError, ConfigError, TokenizerError, DatastoreError, HistoryError or

@@ -68,8 +68,8 @@ def forecast(
 ) -> None:
     """Forecast the series of TABLE, CSV or Parquet: a column each, oldest row first. Needs the extra "series".
 
-    A row of the answer is a series at a time to come: mean and quantiles over sample paths. Without TABLE, four weeks
-    of electricity that come along are forecast.
+    A row of the answer is a series at a time to come: mean and quantiles over sample paths. Without TABLE, electricity
+    is forecast, of which four weeks come along.
     """
     import time
 

@@ -192,7 +192,7 @@ class DraftEndpoint:
             if kind == frames.CANCEL:
                 return
             if kind not in (frames.HINT, frames.TREE):
-                raise FrameError(f"A frame of kind {kind} has no place amid an answer.")
+                raise FrameError(f"A frame of kind {kind} has no place within an answer.")
             num_drafts += 1
             if num_drafts > _SPARE_DRAFTS + _DRAFTS_A_TOKEN * (len(answer.token_ids) - num_before):
                 raise FrameError(f"A device sent {num_drafts} drafts, more than a text takes that is not longer.")

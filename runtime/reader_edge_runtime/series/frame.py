@@ -52,8 +52,5 @@ def checked_series(name: str, values: Any, least: int) -> Float64Array:
             "1e100: correct it first."
         )
     if len(array) < least:
-        raise SeriesError(
-            f"Series {shown(name)} has {len(array)} values, but this model needs {least} to go on from: give a longer "
-            "past."
-        )
+        raise SeriesError(f"Series {shown(name)} has {len(array)} values, but {least} are needed: give a longer one.")
     return array

@@ -59,14 +59,14 @@ def remote(engine: Engine, server: Scripted, drafts: str = "none") -> RemoteEngi
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ([frame(frames.WELCOME)], "kind 65 amid an answer"),
+        ([frame(frames.WELCOME)], "kind 65 within an answer"),
         ([STARTED, Tokens(1, [5]).packed()], "another one than before"),
         ([STARTED, Tokens(0, [5, 6]).packed(), Tokens(1, [7]).packed()], "another one than before"),
         ([STARTED, Tokens(0, [9_999_999]).packed()], "token id 9999999"),
         ([STARTED, packed_facts(frames.END, {"finish_reason": "joy"})], "by 'joy'"),
         ([STARTED, packed_facts(frames.END, {"finish_reason": "stop"})], "no statistics"),
         ([STARTED, Tokens(0, [5]).packed() + b"\0"], "behind its end"),
-        ([STARTED, STARTED], "kind 67 amid an answer"),
+        ([STARTED, STARTED], "kind 67 within an answer"),
         ([STARTED, Tokens(0, []).packed()], "brings no token"),
         ([STARTED, Tokens(0, [5, 6]).packed(), Tokens(0, [5, 6]).packed()], "brings no token"),
         ([packed_facts(frames.END, {"finish_reason": "stop"})], "no statistics"),
@@ -78,7 +78,7 @@ def test_what_no_server_says_ends_an_answer(shared_engine: Engine, script: list[
 
 
 def test_tokens_before_a_prompt_is_known_make_no_sense(shared_engine: Engine) -> None:
-    with pytest.raises(FrameError, match="amid an answer"):
+    with pytest.raises(FrameError, match="within an answer"):
         remote(shared_engine, Scripted(shared_engine, [Tokens(0, [5]).packed()])).generate(CHAT)
 
 

@@ -189,7 +189,7 @@ def test_nothing_is_remembered_of_what_is_forgotten(split_demo: Split, expected:
     requests = submitted(decoder)
     for _ in range(4):
         decoder.step()
-    decoder.forget()  # amid passes
+    decoder.forget()  # between passes
     decoder.finish(*requests)
     decoder.forget()
     assert [request.output_token_ids for request in requests] == expected

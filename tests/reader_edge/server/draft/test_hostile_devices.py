@@ -189,7 +189,7 @@ def test_a_lockstep_of_absurd_trees_goes_on_by_the_first_that_fits(
         (frame(frames.HINT, packed_numbers([3, 3, 1, 2, 2, 0, 0]), b"\x01\x01"), "repeats its sibling"),
         (frame(frames.HINT, packed_numbers([3, 2, 1, 2, 0]), b"\x01\x01"), "behind its end"),
         (frame(frames.TREE, packed_numbers([3]), b"\x01"), "ends before"),
-        (frame(frames.FETCH), "no place amid an answer"),
+        (frame(frames.FETCH), "no place within an answer"),
     ],
 )
 def test_what_is_no_draft_ends_the_connection(
