@@ -52,5 +52,7 @@ def checked_series(name: str, values: Any, least: int) -> Float64Array:
             "1e100: correct it first."
         )
     if len(array) < least:
-        raise SeriesError(f"Series {shown(name)} has {len(array)} values, but {least} are needed: give a longer one.")
+        raise SeriesError(
+            f"Series {shown(name)} has {len(array)} values, but this model needs {least}: give a longer one."
+        )
     return array
