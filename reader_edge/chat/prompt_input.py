@@ -14,8 +14,8 @@ import reader_edge
 def dash_alone(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     """The second argument, which can be a dash alone: others run a model with a prompt there."""
     if value not in (None, "-"):
-        model = context.params.get("model") or "MODEL"
-        raise click.UsageError(f"A prompt is given with -p: {context.command_path} {quote(model)} -p {quote(value)}")
+        model, command = context.params.get("model") or "MODEL", context.command_path.partition(" ")[2]
+        raise click.UsageError(f"A prompt is given with -p: reader-edge {command} {quote(model)} -p {quote(value)}")
     return value
 
 
