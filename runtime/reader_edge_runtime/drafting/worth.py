@@ -140,6 +140,7 @@ _FIRST_GAINS = (0.2, 0.2, 0.15, 0.05)  # tokens a step, about what trained heads
 _FIRST_STEPS = 20.0  # that each of these counts for: a single step tells little
 _STEPS_MEMORY = 100.0  # steps of a kind that are remembered
 _ASKED_MEMORY = 0.05  # weight of the newest time in the mean
+_SHARES_MEMORY = 0.02  # weight of the newest step in the shares of the kinds
 _TRIED_SHARE = 0.005  # of decoding time, for trying a source that does not pay
 
 
@@ -154,6 +155,7 @@ class SourceGain:
         self.seconds = 0.0
         self._gained = [gain * _FIRST_STEPS for gain in first_gains]
         self._steps = [_FIRST_STEPS] * len(first_gains)
+        self._shares = [1 / len(first_gains)] * len(first_gains)
         self._spare_s = 0.0
 
     def gain(self, top_probability: float) -> float:
@@ -161,12 +163,21 @@ class SourceGain:
         kind = bisect(_EDGES, top_probability)
         return self._gained[kind] / self._steps[kind]
 
+    def saved_s(self, token_s: float) -> float:
+        """Seconds that it saves a step on average, if it is asked only where that pays. token_s: as in `pays`."""
+        gains = (gained / steps for gained, steps in zip(self._gained, self._steps, strict=True))
+        return sum(
+            share * max(gain * token_s - self.seconds, 0.0) for share, gain in zip(self._shares, gains, strict=True)
+        )
+
     def pays(self, top_probability: float, token_s: float) -> bool:
-        """Whether asking pays in this step, or shall be tried.
+        """Whether asking pays in this step, or shall be tried; called once a step.
 
         top_probability: how sure the others are. token_s: seconds that a further token saves; 0 where nothing was
         measured, and then it is asked.
         """
+        kind = bisect(_EDGES, top_probability)
+        self._shares = [share + _SHARES_MEMORY * ((k == kind) - share) for k, share in enumerate(self._shares)]
         if is_paid(self.gain(top_probability), token_s, self.seconds):
             return True
         self._spare_s += _TRIED_SHARE * token_s

@@ -107,6 +107,18 @@ def test_steps_in_which_nobody_knows_more_do_not_silence_it_in_others() -> None:
     assert not gain.pays(0.05, TOKEN_S)
 
 
+def test_what_it_saves_a_step_goes_by_how_often_the_others_are_unsure() -> None:
+    gain = SourceGain([1.0, 1.0, 1.0, 0.0])
+    gain.seconds = 0.25 * TOKEN_S
+    for _ in range(500):
+        gain.pays(0.9, TOKEN_S)
+    assert gain.saved_s(TOKEN_S) < 0.001 * TOKEN_S
+    for number in range(500):
+        gain.pays(0.05 if number % 2 else 0.9, TOKEN_S)
+    assert gain.saved_s(TOKEN_S) == pytest.approx(0.375 * TOKEN_S, rel=0.05)
+    assert gain.saved_s(0.2 * TOKEN_S) == 0.0  # where it does not pay, it is not asked
+
+
 def test_a_head_is_asked_where_the_text_is_new_and_not_where_it_repeats() -> None:
     part = fresh_text(600)
     head = PlantedHead([*part, *part * 3, 0, 0, 0])

@@ -91,7 +91,7 @@ class SpeculatorSource(DraftSource):
         if not self.gain.pays(top_probability, token_s):
             return False
         catch_up_s = self.times.seconds(request.num_missing(self.slots)) - self.times.seconds(1)
-        coming_s = self.gain.gain(top_probability) * token_s * draft_request.max_depth
+        coming_s = self.gain.saved_s(token_s) * draft_request.max_depth / request.tokens_a_step
         return not token_s or catch_up_s <= self.times.seconds(_NARROW) + _INVESTED * coming_s
 
     def learn_gain(self, request: RequestDrafter, num_gained: int, seconds: float) -> None:

@@ -116,6 +116,19 @@ def test_states_that_were_missed_cost_the_rows_before_them_and_nothing_else() ->
     assert speculator.num_caught_up == [[3], [2]]
 
 
+def test_a_long_text_is_not_caught_up_with_for_one_uncertain_step_among_sure_ones() -> None:
+    token_s = 0.02
+    asked_for = []
+    for others in (0.05, 0.9):
+        source = source_of(speculator_of())
+        source.times._seconds, source.gain.seconds = [1e-3, 1e-3, 1e-3, 1e-3, 2e-3, 8e-3], 2e-3
+        request = begun(source, [1, 2, 3, 4] * 40)
+        for _ in range(300):
+            source.gain.pays(others, token_s)
+        asked_for.append(source.is_worth_asking(asked(request, 64, token_s), 0.05))
+    assert asked_for == [True, False]
+
+
 def test_of_a_long_silence_the_newest_states_are_kept() -> None:
     speculator = speculator_of(max_context=2048)
     source, text = source_of(speculator), [1, 2]
