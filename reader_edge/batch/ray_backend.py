@@ -1,7 +1,6 @@
 """A batch's requests on a Ray cluster: one engine on each of its nodes. Needs the extra "ray"."""
 
 import asyncio
-import socket
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
@@ -11,11 +10,11 @@ from ray.exceptions import RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from reader_edge.batch.local_backend import LocalBackend
+from reader_edge.cluster.connection import connect, words_of
 from reader_edge.model_source import draft_notice
 from reader_edge_runtime import Engine
 from reader_edge_runtime.errors import BatchError
 
-_CONNECT_S = 5.0
 _MAX_CONCURRENCY = 1000  # requests of a worker, which has a line of its own
 _MAX_TRIES = 3  # of a request whose worker was lost: one that kills each worker must end
 
@@ -48,24 +47,20 @@ class RayBackend:
     """
 
     def __init__(self, address: str, load: Callable[[], Engine], name: str, max_tokens: int) -> None:
-        """Connect, and have an engine on every node. address: HOST:PORT. Raises BatchError."""
+        """Connect, and have an engine on every node. address: HOST:PORT. Raises ClusterError, or BatchError."""
+        connect(address)
         try:
-            host, _, port = address.rpartition(":")
-            socket.create_connection((host, int(port)), _CONNECT_S).close()  # else Ray would try for minutes
-            ray.init(address=address, log_to_driver=False, logging_level="error")
             nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
             places = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes]
             actor = ray.remote(num_cpus=0, max_concurrency=_MAX_CONCURRENCY)(RayWorker)
             made = [actor.options(scheduling_strategy=place).remote(load, name, max_tokens) for place in places]
             self.max_pending = sum(ray.get([worker.num_pending.remote() for worker in made]))
             self.notices = sorted({notice for notice in ray.get([worker.notice.remote() for worker in made]) if notice})
-        except (OSError, ValueError, RuntimeError) as error:
-            ray.shutdown()
-            sentence = f"The Ray cluster at {address!r:.100} cannot be used ({_words(error)}): give its HOST:PORT"
-            raise BatchError(f"{sentence}.") from error
         except RayError as error:
             ray.shutdown()
-            raise BatchError(f"A node of the Ray cluster has no engine ({_words(error)}): install it there.") from error
+            raise BatchError(
+                f"A node of the Ray cluster has no engine ({words_of(error)}): install it there."
+            ) from error
         self._num_asked: dict[Any, int] = dict.fromkeys(made, 0)
 
     async def ask(self, url: str, body: dict[str, object]) -> tuple[int, Mapping[str, object]]:
@@ -81,7 +76,7 @@ class RayBackend:
             except RayActorError:
                 self._num_asked.pop(worker, None)
             except RayError as error:
-                raise BatchError(f"A worker failed ({_words(error)}): the same command resumes.") from error
+                raise BatchError(f"A worker failed ({words_of(error)}): the same command resumes.") from error
             finally:
                 if worker in self._num_asked:
                     self._num_asked[worker] -= 1
@@ -94,8 +89,3 @@ class RayBackend:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await asyncio.to_thread(ray.shutdown)
-
-
-def _words(error: Exception) -> str:
-    """The last line of an error, which is what Ray's say."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1].rstrip(".")

@@ -93,6 +93,10 @@ class BatchError(ReaderEdgeError):
     """A batch's input is not sound, or its output cannot be resumed."""
 
 
+class ClusterError(ReaderEdgeError):
+    """A Ray cluster cannot be reached, has no room, or has a node that cannot do its part."""
+
+
 class SeriesError(ReaderEdgeError):
     """A series has gaps, is constant or too short, or a table does not hold what it should."""
 

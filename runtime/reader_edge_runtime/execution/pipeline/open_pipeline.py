@@ -1,6 +1,7 @@
 """Opens a model over several boxes, and serves a stage of one; both need pyzmq (the extra "pipeline")."""
 
 from collections.abc import Callable
+from functools import partial
 from importlib import util
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage
 from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarget
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.package.pipeline_file import is_to_listen_at, read_key
+from reader_edge_runtime.package.pipeline_file import is_to_listen_at, read_key, read_pipeline
 
 
 def open_pipeline(package: ModelPackage, config: EngineConfig) -> PipelineTarget:
@@ -20,7 +21,8 @@ def open_pipeline(package: ModelPackage, config: EngineConfig) -> PipelineTarget
 
     key = None if package.key_path is None else read_key(package.key_path)
     last = HostStage.open(package, config.threads, config.uses_native)
-    target = PipelineTarget(last, Ring(last, package.addresses, key))
+    find = partial(read_pipeline, package.folder.parent)
+    target = PipelineTarget(last, Ring(last, package.addresses, key, find))
     target.time_way()
     return target
 

@@ -4,12 +4,12 @@ import secrets
 import time
 import warnings
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.errors import PackageError, ProviderError
 from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.pipeline.greeting import (
     FAULT,
@@ -38,14 +38,22 @@ PATIENCE_S = 30.0  # for a lost stage to come back
 class Ring:
     """A `Following` over links. facts: addresses, versions and instruction sets of all boxes."""
 
-    def __init__(self, last: HostStage, addresses: Sequence[str], key: bytes | None) -> None:
-        """addresses: of each stage, with spare ones behind it, by spaces.
+    def __init__(
+        self,
+        last: HostStage,
+        addresses: Sequence[str],
+        key: bytes | None,
+        find_addresses: Callable[[], Sequence[str]] | None = None,
+    ) -> None:
+        """addresses: of each stage, with spare ones behind it, by spaces. find_addresses: those of now, if they change.
 
         Raises StageLostError for a box that does not answer, ProviderError for one with something else.
         """
         self.patience_s = PATIENCE_S
         self.pass_s = PASS_S
         self._last = last
+        self._addresses = tuple(addresses)
+        self._find_addresses = find_addresses or (lambda: self._addresses)
         self._places = [deque(each.split()) for each in addresses]  # of each stage, the one that is tried first
         self._key = key
         self._asker = secrets.token_bytes(16)
@@ -116,6 +124,7 @@ class Ring:
     def _meet(self, ends_at: float) -> None:
         """Connect to all stages again. They forget the caches of this asker; what they say is compared."""
         self.close()
+        self._find_places()
         self._links = Links(self._key)
         try:
             found = self._greeted(self._links, ends_at)
@@ -129,6 +138,15 @@ class Ring:
             self._poller.register(socket, zmq.POLLIN)
         self.slowest_s = max(_pass_seconds(each.pop(MICROSECONDS, "")) for each in found.values())
         self.facts = tuple(f"{address} {sorted(each.items())}" for address, each in found.items())
+
+    def _find_places(self) -> None:
+        """Learn where stages are now that were moved."""
+        try:
+            addresses = tuple(self._find_addresses())
+        except PackageError as error:
+            raise StageLostError(str(error)) from None
+        if addresses != self._addresses and len(addresses) == len(self._addresses):
+            self._addresses, self._places = addresses, [deque(each.split()) for each in addresses]
 
     def _greeted(self, links: Links, ends_at: float) -> dict[str, dict[str, str]]:
         """What each stage says of itself, by its address."""

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.errors import ConfigError, ProviderError
+from reader_edge_runtime.errors import ConfigError, PackageError, ProviderError
 from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.execution.pipeline import ring as ring_module
@@ -115,6 +115,27 @@ def test_a_spare_box_goes_on_where_a_stage_was_lost(split_demo: Split, monkeypat
             assert target.forward(cache, WANTED).top_ids[0].tolist() == expected
         ring.close()
         Ring(last, [f"{address} {spare}"], None).close()  # which is found where the first one is not there
+
+
+def test_a_stage_that_was_moved_is_found_at_its_new_address(split_demo: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ring_module, "ANSWER_S", 1.0)
+    first, last = open_stages(split_demo(2))
+    found: list[list[str] | None] = []
+
+    def find() -> list[str]:
+        addresses = found.pop(0) if len(found) > 1 else found[0]
+        if addresses is None:
+            raise PackageError("'pipeline.json' is not valid JSON")
+        return addresses
+
+    with served([FollowingStage(first)], None) as [new]:
+        with served([FollowingStage(first)], None) as [old]:
+            found[:] = [[old]]
+            target = PipelineTarget(last, Ring(last, [old], None, find))
+            expected = top_ids(target, last.manifest, lambda: None)
+        found[:] = [None, [new, new], [new]]  # while it is being written, of another pipeline, and at last
+        with pytest.warns(RuntimeWarning, match=f"Stage 1 at {old} is gone"):
+            assert top_ids(target, last.manifest, lambda: None) == expected
 
 
 def test_what_is_no_message_of_ours_is_passed_over(split_demo: Split, demo_folder: Path) -> None:
