@@ -43,17 +43,30 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True)
+class Speculated:
+    """Our trees with a package's speculator that is asked in every step, and without it; each answer drafted afresh."""
+
+    asked: Reach
+    without: Reach
+
+    @property
+    def needed(self) -> float:
+        """Tokens a pass at which asking would be as fast as not asking."""
+        return self.without.stats.acceptance_length * self.asked.step_s / self.without.step_s
+
+
+@dataclass(frozen=True, slots=True)
 class Point:
     """Up to num_nodes drafted nodes a step: our trees, the best trees of our candidates, and the answer itself.
 
-    speculated: our trees with the package's speculator, each answer drafted afresh; None where that is not asked for.
+    speculated: what the package's speculator adds; None where that is not asked for.
     """
 
     num_nodes: int
     ours: Reach
     best: Reach
     oracle: Reach
-    speculated: Reach | None = None
+    speculated: Speculated | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,27 +1,19 @@
-"""What `bench frontier` tells and draws."""
-
-from pathlib import Path
-from typing import TYPE_CHECKING
+"""What `bench frontier` tells: fields and tables."""
 
 from rich.table import Table
 
 from reader_edge.bench.frontier.draft_stores import UNITS
-from reader_edge.bench.frontier.frontier import Frontier, Reach
+from reader_edge.bench.frontier.frontier import Frontier, Reach, Speculated
 from reader_edge.bench.frontier.head import ACCURACIES
 from reader_edge.bench.frontier.lossy_line import LossyLine
 from reader_edge.bench.frontier.next_gain import next_gain_sentence, next_gains
-from reader_edge.bench.plot import new_figure, save_plot
 from reader_edge.terminal.console import figures_table, print_report
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 NOTE = (
     "Modelled: tokens are those of recorded answers, and a step takes what its pass took when it was measured, and its "
     "drafting here. Ours are our trees; best, the right ones of their 255 likeliest candidates; oracle, the answer."
 )
-_WAYS = ("ours", "best", "oracle")
-_SPECULATED = "with the speculator"  # each answer drafted afresh
+WAYS = ("ours", "best", "oracle")
 
 
 def frontier_fields(frontier: Frontier, lossy: LossyLine | None = None) -> dict[str, object]:
@@ -35,8 +27,8 @@ def frontier_fields(frontier: Frontier, lossy: LossyLine | None = None) -> dict[
             {
                 "nodes": point.num_nodes,
                 "pass_s": float(frontier.curve.seconds[point.num_nodes + 1]),
-                **{way: _reach_fields(getattr(point, way)) for way in _WAYS},
-                **({} if point.speculated is None else {"speculated": _reach_fields(point.speculated)}),
+                **{way: _reach_fields(getattr(point, way)) for way in WAYS},
+                **({} if point.speculated is None else {"speculated": _speculated_fields(point.speculated)}),
             }
             for point in frontier.points
         ],
@@ -82,10 +74,18 @@ def _reach_fields(reach: Reach) -> dict[str, object]:
     }
 
 
+def _speculated_fields(speculated: Speculated) -> dict[str, object]:
+    return {
+        "asked": _reach_fields(speculated.asked),
+        "without": _reach_fields(speculated.without),
+        "needed_acceptance_length": speculated.needed,
+    }
+
+
 def print_frontier(frontier: Frontier, lossy: LossyLine | None = None) -> None:
     """Print the frontier as tables, and where the next gain lies, on standard output."""
     tables = [_nodes_table(frontier), _tasks_table(frontier), _stores_table(frontier), _heads_table(frontier)]
-    tables += [] if lossy is None else [lossy.table()]
+    tables += [_speculated_table(frontier)] + ([] if lossy is None else [lossy.table()])
     print_report(*(table for table in tables if table.rows), NOTE, next_gain_sentence(frontier))
 
 
@@ -94,14 +94,12 @@ def _nodes_table(frontier: Frontier) -> Table:
         f"Tokens a pass and modelled tokens/s by drafted nodes a step, behind {frontier.curve.past} tokens on the mean"
     )
     figures = ["pass ms", "ours", "tokens/s", "rejected %", "expected %", "best", "tokens/s", "oracle", "tokens/s"]
-    figures += [_SPECULATED, "tokens/s"] if frontier.is_speculated else []
     table = figures_table(title, "nodes", *figures)
     seconds = frontier.curve.seconds
     table.add_row("0 (plain)", f"{1e3 * seconds[1]:.2f}", "1.00", f"{frontier.plain_tokens_per_s:.1f}")
     for point in frontier.points:
         pass_ms = f"{1e3 * seconds[point.num_nodes + 1]:.2f}"
         others = [*_speed_cells(point.best), *_speed_cells(point.oracle)]
-        others += [] if point.speculated is None else _speed_cells(point.speculated)
         table.add_row(str(point.num_nodes), pass_ms, *_speed_cells(point.ours), *_rejected_cells(point.ours), *others)
     table.add_section()
     paying = frontier.paying
@@ -125,7 +123,7 @@ def _rejected_cells(reach: Reach) -> tuple[str, str]:
 def _tasks_table(frontier: Frontier) -> Table:
     """Of each task at the fastest number of nodes; empty where there is one task alone."""
     point = frontier.fastest
-    table = figures_table(f"Tokens a pass at {point.num_nodes} nodes", "task", *_WAYS)
+    table = figures_table(f"Tokens a pass at {point.num_nodes} nodes", "task", *WAYS)
     tasks = sorted(point.ours.stats_by_task)
     for task in tasks if len(tasks) > 1 else []:
         reaches = (point.ours, point.best, point.oracle)
@@ -155,53 +153,12 @@ def _heads_table(frontier: Frontier) -> Table:
     return table
 
 
-def draw_frontier(frontier: Frontier, path: Path, lossy: LossyLine | None = None) -> None:
-    """Draw tokens a second over nodes and over draft memory, with a head of each cost, and what lossy ways come to."""
-    num_parts = 3 if lossy is None else 4
-    figure = new_figure(5 * num_parts, 4.5)
-    nodes, stores, heads, *others = figure.subplots(1, num_parts)
-    if lossy is not None:
-        lossy.draw(others[0])
-    _draw_nodes(frontier, nodes)
-    _draw_stores(frontier, stores)
-    _draw_heads(frontier, heads)
-    save_plot(figure, path)
-
-
-def _draw_nodes(frontier: Frontier, axes: "Axes") -> None:
-    budgets = [point.num_nodes for point in frontier.points]
-    for way in _WAYS:
-        axes.plot(budgets, [getattr(point, way).tokens_per_s for point in frontier.points], "o-", label=way)
-    if frontier.is_speculated:
-        speeds = [point.speculated.tokens_per_s for point in frontier.points if point.speculated is not None]
-        axes.plot(budgets, speeds, "s-", label=_SPECULATED)
-    axes.axhline(frontier.paying.tokens_per_s, linestyle="--", color="tab:blue", label="ours, as many as pay")
-    axes.axhline(frontier.plain_tokens_per_s, linestyle=":", color="gray", label="plain")
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xlabel("drafted nodes a step")
-    axes.set_ylabel("modelled tokens/s")
-    axes.legend()
-
-
-def _draw_stores(frontier: Frontier, axes: "Axes") -> None:
-    for store in dict.fromkeys(each.size.store for each in frontier.stores):
-        points = [each for each in frontier.stores if each.size.store == store]
-        speeds = [each.reach.tokens_per_s for each in points]
-        axes.plot([each.num_bytes / 1e6 for each in points], speeds, "o-", label=store)
-    axes.set_xlabel("MB of one store")
-    axes.set_ylabel("modelled tokens/s")
-    axes.set_title("draft memory")
-    if frontier.stores:
-        axes.legend()
-
-
-def _draw_heads(frontier: Frontier, axes: "Axes") -> None:
-    shares = [each.share for each in frontier.heads]
-    for number, right in enumerate(ACCURACIES):
-        axes.plot(shares, [each.tokens_per_s[number] for each in frontier.heads], "o-", label=f"right in {right:.0%}")
-    axes.axhline(frontier.fastest.ours.tokens_per_s, linestyle="--", color="gray", label="without a head")
-    axes.set_xlabel("a head's share of a one-node pass")
-    axes.set_ylabel("modelled tokens/s")
-    axes.set_title("a head, by how often it knows what ours miss")
-    axes.legend()
+def _speculated_table(frontier: Frontier) -> Table:
+    """Empty where the speculator was not asked."""
+    title = "The package's speculator, asked in every step, each answer drafted afresh: tokens a pass, and tokens/s"
+    table = figures_table(title, "nodes", "without", "tokens/s", "with", "tokens/s", "needed to be as fast")
+    for point in frontier.points:
+        if (both := point.speculated) is not None:
+            cells = *_speed_cells(both.without), *_speed_cells(both.asked)
+            table.add_row(str(point.num_nodes), *cells, f"{both.needed:.2f}")
+    return table

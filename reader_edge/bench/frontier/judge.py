@@ -84,7 +84,7 @@ class Judge:
         as_ours = partial(replace, beside_s=ours.beside_s)  # who knows the answer is not asked how long that took
         speculated = None
         if self.speculated is not None:
-            speculated = self.speculated.reach(self.requests, num_nodes, self.curve)
+            speculated = self.speculated.speculated(self.requests, num_nodes, self.curve)
         return Point(num_nodes, ours, as_ours(best), as_ours(oracle), speculated)
 
     def _ours(self, num_nodes: int) -> Reach:

@@ -1,11 +1,12 @@
 """What a package's trained speculator adds to our trees, over recorded answers and the states that it would read."""
 
 from collections.abc import Sequence
+from math import inf
 from statistics import median
 
 from reader_edge.bench.decode.fixed_budget import budget_config
 from reader_edge.bench.decode.source_sets import SourceStock
-from reader_edge.bench.frontier.frontier import Reach
+from reader_edge.bench.frontier.frontier import Reach, Speculated
 from reader_edge.bench.frontier.pass_curve import PassCurve
 from reader_edge.bench.frontier.rejections import Rejections
 from reader_edge.bench.recording import RecordedRequest, RecordedTurn
@@ -14,10 +15,20 @@ from reader_edge.bench.replay.simulator import Simulator
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.assembly import open_speculator_source, settled_target
 from reader_edge_runtime.config import EngineConfig
-from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
+from reader_edge_runtime.drafting.worth import SourceGain
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.package.model_package import ModelPackage
+
+
+class AlwaysAsked(SourceGain):
+    """Asks in every step, whatever that takes; how far a tree then grows is still what pays."""
+
+    def gain(self, top_probability: float) -> float:
+        return inf
+
+    def pays(self, top_probability: float, token_s: float) -> bool:
+        return True
 
 
 class SpeculatedReplay:
@@ -31,29 +42,38 @@ class SpeculatedReplay:
         if package.manifest.speculator is None:
             raise ConfigError(f"'{package.folder}' has no speculator: leave --speculator out, or export it with one.")
         self._target, _ = settled_target(package, config)
-        self._stock = SourceStock((), table, None, [open_speculator_source(package, self._target, config)])
+        source = open_speculator_source(package, self._target, config)
+        source.gain = AlwaysAsked()
+        self._stock = SourceStock((), table, None, [source])
         self._states: dict[int, Float32Array] = {}  # of each turn, by its `id`
 
-    def reach(self, requests: Sequence[RecordedRequest], num_nodes: int, curve: PassCurve) -> Reach:
-        """Of so many drafted nodes, as many passes of the speculator as pay where plain passes take what they do."""
-        drafter = self._stock.drafter(self._stock.sets(is_warm=False)[-1], budget_config(num_nodes))
+    def speculated(self, requests: Sequence[RecordedRequest], num_nodes: int, curve: PassCurve) -> Speculated:
+        """Of so many drafted nodes, where plain passes take what they do."""
+        if any(len(request.turns) != 1 or request.turns[0].successors is None for request in requests):
+            raise ConfigError(
+                "With --speculator a recording has one turn a request, with successors: `bench record` makes one."
+            )
+        *_, without, with_it = self._stock.sets(is_warm=False)
+        asked, others = (self._reach(requests, names, num_nodes, curve) for names in (with_it, without))
+        return Speculated(asked, others)
+
+    def _reach(
+        self, requests: Sequence[RecordedRequest], names: Sequence[str], num_nodes: int, curve: PassCurve
+    ) -> Reach:
+        drafter = self._stock.drafter(names, budget_config(num_nodes))
 
         def begin(turn: RecordedTurn) -> ReplayedAnswer:
             drafter.forget()
-            return self._answer(drafter, turn, curve.plain_s)
+            return ReplayedAnswer(drafter, turn, layer_states=self._heard(turn), token_s=curve.plain_s)
 
         simulator = Simulator(begin, lambda answer, num_left: answer.draft(num_nodes + 1))
         for request in requests:
-            if len(request.turns) != 1 or request.turns[0].successors is None:
-                raise ConfigError(
-                    "With --speculator a recording has one turn a request, with successors: `bench record` makes one."
-                )
             simulator.decode(request)
         stats = simulator.stats
         beside_s = (median(simulator.draft_us) + stats.acceptance_length * median(simulator.learn_us)) / 1e6
         return Reach(dict(simulator.stats_by_task), Rejections(), curve.passes_s(stats), beside_s, {})
 
-    def _answer(self, drafter: RetrievalDrafter, turn: RecordedTurn, token_s: float) -> ReplayedAnswer:
+    def _heard(self, turn: RecordedTurn) -> Float32Array:
         if id(turn) not in self._states:
             self._states[id(turn)] = layer_states(self._target, turn)
-        return ReplayedAnswer(drafter, turn, layer_states=self._states[id(turn)], token_s=token_s)
+        return self._states[id(turn)]

@@ -55,7 +55,7 @@ def _shares(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple
     "--speculator",
     "is_speculated",
     is_flag=True,
-    help="Also with the package's trained speculator, whose passes are made here; each answer is drafted afresh.",
+    help="Also what the package's trained speculator reaches and would have to reach to pay; its passes are made here.",
 )
 @click.option(
     "--lossy",
@@ -95,7 +95,8 @@ def frontier(
     FILE is a recording of `bench record`; one drafter replays it from the first request to the last. Tokens per second
     are not timed but calculated, from counted steps and the pass times of MODEL, which is given as for `run`.
     """
-    from reader_edge.bench.frontier.frontier_report import draw_frontier, frontier_fields, print_frontier
+    from reader_edge.bench.frontier.frontier_plot import draw_frontier
+    from reader_edge.bench.frontier.frontier_report import frontier_fields, print_frontier
     from reader_edge.bench.frontier.judge import open_judge
     from reader_edge.bench.frontier.lossy_line import LossyLine
     from reader_edge.bench.plot import check_plot

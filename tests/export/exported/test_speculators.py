@@ -1,7 +1,7 @@
 """Packages with trained speculators, as engines run them: a tree's nodes are a chain's, and answers stay the same."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from reader_edge_runtime import DraftSources, Engine, EngineConfig, GenerationCo
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.decoding import session
 from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.drafter import DraftRequest
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.speculator.speculator import TreeStep
 from reader_edge_runtime.drafting.sources.speculator.speculator_slots import SpeculatorSlots
@@ -230,7 +231,17 @@ def test_speculators_can_be_left_out(speculating: Callable[[str, str], Path]) ->
     assert engine.decoder.drafter.sources.names == ("tools",)
 
 
-def test_the_frontier_has_the_curve_of_the_packages_speculator(speculating: Callable[[str, str], Path]) -> None:
+def test_the_frontier_asks_the_packages_speculator_in_every_step(
+    speculating: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_asked, propose = 0, SpeculatorSource.propose
+
+    def counted(source: SpeculatorSource, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | None]:
+        nonlocal num_asked
+        num_asked += 1
+        return propose(source, draft_requests)
+
+    monkeypatch.setattr(SpeculatorSource, "propose", counted)
     package = ModelPackage.open(speculating("eagle3", "int8"))
     prompt, output = [3, 1, 4, 1, 5], [9, 2, 6, 5, 3, 5, 9, 2, 6, 5, 3, 5]
     said = np.array([*output, 0], np.int64)[:, None]
@@ -240,6 +251,10 @@ def test_the_frontier_has_the_curve_of_the_packages_speculator(speculating: Call
     replay = SpeculatedReplay(package, EngineConfig(is_calibrated=False), None)
     [point] = Judge(requests, DraftStores(0, 100), curve, 0.0, replay).frontier([4], []).points
     assert point.speculated is not None
-    assert 1 < point.speculated.stats.acceptance_length <= point.oracle.stats.acceptance_length
+    asked, without = point.speculated.asked.stats, point.speculated.without.stats
+    assert num_asked == asked.num_steps
+    assert 1 <= without.acceptance_length <= point.oracle.stats.acceptance_length
+    assert 1 < asked.acceptance_length <= point.oracle.stats.acceptance_length
+    assert point.speculated.needed > without.acceptance_length, "its passes take time"
     with pytest.raises(ConfigError, match="one turn a request"):
-        replay.reach([RecordedRequest("copy", [RecordedTurn(prompt, output)])], 4, curve)
+        replay.speculated([RecordedRequest("copy", [RecordedTurn(prompt, output)])], 4, curve)

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from reader_edge.bench.frontier.draft_stores import DraftStores
-from reader_edge.bench.frontier.frontier import Frontier
+from reader_edge.bench.frontier.frontier import Frontier, Speculated
+from reader_edge.bench.frontier.frontier_plot import draw_frontier
+from reader_edge.bench.frontier.frontier_report import frontier_fields, print_frontier
 from reader_edge.bench.frontier.head import ACCURACIES, HeadNeed
 from reader_edge.bench.frontier.judge import Judge
 from reader_edge.bench.frontier.next_gain import next_gain_sentence
@@ -161,6 +164,27 @@ def test_a_package_without_a_speculator_has_no_curve_of_it(recording: Path, demo
     result = run(recording, demo_folder, cost, "--nodes", "1", "--sources", "context", "--speculator")
     assert result.exit_code == 1
     assert "has no speculator" in result.output
+
+
+def test_what_a_speculator_reaches_and_needs_is_told_and_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib", reason="plots are an extra")
+    found = judged([list(range(40))], [0.01] * 8)
+    assert "speculated" not in frontier_fields(found)["points"][0]  # type: ignore[index]
+    without = replace(found.points[0].ours, beside_s=0.0)  # in 0.01 s a step, which is what its pass takes
+    both = Speculated(replace(found.points[0].best, beside_s=0.005), without)
+    assert both.needed == pytest.approx(1.5 * without.stats.acceptance_length)
+    asked = replace(found, points=tuple(replace(point, speculated=both) for point in found.points))
+    for point in frontier_fields(asked)["points"]:  # type: ignore[attr-defined]
+        assert point["speculated"]["needed_acceptance_length"] == both.needed
+        assert point["speculated"]["asked"]["beside_s"] == 0.005
+        assert point["speculated"]["without"]["beside_s"] == 0.0
+    draw_frontier(found, tmp_path / "without.svg")
+    draw_frontier(asked, tmp_path / "with.svg")
+    assert (tmp_path / "with.svg").stat().st_size > (tmp_path / "without.svg").stat().st_size
+    print_frontier(asked)
+    assert "needed to be as" in capsys.readouterr().out
 
 
 def test_lossy_ways_are_told_and_drawn_beside_the_line(

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,31 +31,52 @@ _State = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class StoredTensor:
-    """A tensor in a file, which is as large as its shape and type say. dtype: as safetensors calls it, e.g. "F16".
-
-    offset: of its first byte in the file. state: of the file when its header was read.
-    """
+class StoredTensor(ABC):
+    """A tensor in a file. dtype: what its values are when they are read, as safetensors calls it, e.g. "F16"."""
 
     name: str
     file: Path
     shape: tuple[int, ...]
     dtype: str
-    offset: int
-    state: _State
 
+    @abstractmethod
     def read(self) -> "torch.Tensor":
-        """Its values, as stored. Raises ExportError where the file has changed."""
-        return self._read([slice(0, math.prod(self.shape))], 1).reshape(self.shape)
+        """Its values. Raises ExportError where the file has changed."""
 
+    @abstractmethod
     def read_rows(self, parts: Sequence[slice]) -> "torch.Tensor":
         """Some of its rows, in runs, likewise."""
-        rows = [slice(*part.indices(self.shape[0])) for part in parts]
-        return self._read(rows, math.prod(self.shape[1:])).reshape(-1, *self.shape[1:])
 
     def read_part(self, index: int) -> "torch.Tensor":
         """One of its parts along the first axis, likewise."""
         return self.read_rows([slice(index, index + 1)])[0]
+
+    def equals(self, other: "StoredTensor") -> bool:
+        """Whether another tensor has the same values, of whatever type; a few rows of both are read at a time."""
+        if self.shape != other.shape:
+            return False
+        num_at_once = max(1, _COMPARED_AT_ONCE // max(1, math.prod(self.shape[1:])))
+        num_rows = self.shape[0] if self.shape else 0
+        parts = (slice(start, start + num_at_once) for start in range(0, num_rows, num_at_once))
+        return all(bool((self.read_rows([part]).float() == other.read_rows([part]).float()).all()) for part in parts)
+
+
+@dataclass(frozen=True, slots=True)
+class SafetensorsTensor(StoredTensor):
+    """One that is as large as its shape and type say. offset: of its first byte in the file.
+
+    state: of the file when its header was read.
+    """
+
+    offset: int
+    state: _State
+
+    def read(self) -> "torch.Tensor":
+        return self._read([slice(0, math.prod(self.shape))], 1).reshape(self.shape)
+
+    def read_rows(self, parts: Sequence[slice]) -> "torch.Tensor":
+        rows = [slice(*part.indices(self.shape[0])) for part in parts]
+        return self._read(rows, math.prod(self.shape[1:])).reshape(-1, *self.shape[1:])
 
     def _read(self, parts: Sequence[slice], width: int) -> "torch.Tensor":
         """The values of runs of rows, one after another. width: numbers in a row.
@@ -80,15 +102,6 @@ class StoredTensor:
             if _state(file.fileno()) != self.state:
                 raise _changed(self.file)
         return torch.from_numpy(data).view(dtype)
-
-    def equals(self, other: "StoredTensor") -> bool:
-        """Whether another tensor has the same values, of whatever type; a few rows of both are read at a time."""
-        if self.shape != other.shape:
-            return False
-        num_at_once = max(1, _COMPARED_AT_ONCE // max(1, math.prod(self.shape[1:])))
-        num_rows = self.shape[0] if self.shape else 0
-        parts = (slice(start, start + num_at_once) for start in range(0, num_rows, num_at_once))
-        return all(bool((self.read_rows([part]).float() == other.read_rows([part]).float()).all()) for part in parts)
 
 
 def _state(file: int) -> _State:
@@ -127,7 +140,7 @@ def _tensors_of(path: Path) -> list[StoredTensor]:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
             offsets, state = _offsets(path, opened), _state(opened.fileno())
             return [
-                StoredTensor(name, path, tuple(each.get_shape()), str(each.get_dtype()), offsets[name], state)
+                SafetensorsTensor(name, path, tuple(each.get_shape()), str(each.get_dtype()), offsets[name], state)
                 for name, each in slices.items()
             ]
     except SafetensorError as error:

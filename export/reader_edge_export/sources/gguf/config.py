@@ -41,6 +41,7 @@ _INERT = {  # values of keys that change nothing where they are written
     "pooling_type": 0,
     "rope.mrope_section": [],
 }
+_WITHOUT = {"qwen3_5_moe_text": ("intermediate_size",)}  # what a model type has no use for
 _IMAGE_KEYS = ("vision.", "mm.")
 _MAX_LEARNED_POSITIONS = 1 << 13  # transformers keeps a square mask of them for every layer
 
@@ -61,7 +62,7 @@ def config_of(file: GgufFile) -> Config:
     model_type, build = _MODELS[architecture]
     config = {"model_type": model_type, **_shared(file, values), **build(file, values)}
     values.check_all_asked(_IGNORED, _INERT)
-    return config
+    return {key: value for key, value in config.items() if key not in _WITHOUT.get(model_type, ())}
 
 
 def _check_is_model(file: GgufFile) -> None:

@@ -14,13 +14,13 @@ _OWN_TYPES = ("qwen3_5_text", "qwen3_5_moe_text")  # of targets that bring such 
 _MODEL_TYPES = ("qwen3", *_OWN_TYPES)
 _OWN_KEYS = ("num_nextn_predict_layers",)
 _PREFIX = "mtp."
-_LAYER = "mtp_layers.0."
+MTP_LAYER = "mtp_layers.0."  # of the module
 _NAMES = {  # of checkpoints -> of the module; the first that fits
-    "fc.": f"{_LAYER}input_proj.",
-    "norm.": f"{_LAYER}final_layernorm.",
-    "pre_fc_norm_hidden.": f"{_LAYER}hidden_layernorm.",
-    "pre_fc_norm_embedding.": f"{_LAYER}token_layernorm.",
-    "layers.0.": _LAYER,
+    "fc.": f"{MTP_LAYER}input_proj.",
+    "norm.": f"{MTP_LAYER}final_layernorm.",
+    "pre_fc_norm_hidden.": f"{MTP_LAYER}hidden_layernorm.",
+    "pre_fc_norm_embedding.": f"{MTP_LAYER}token_layernorm.",
+    "layers.0.": MTP_LAYER,
     "embed_tokens.": "embed_tokens.",
 }
 
@@ -29,7 +29,7 @@ def mtp_source(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, St
     """Of a folder in the format of the `speculators` package."""
     layer = layer_config(folder, config, _MODEL_TYPES)
     check_package_keys(config, _OWN_KEYS)
-    _check_num_layers(str(folder), config.get("num_nextn_predict_layers", 1))
+    check_num_layers(str(folder), config.get("num_nextn_predict_layers", 1))
     return SpeculatorSource(MTP, folder, layer, tensors)
 
 
@@ -39,7 +39,7 @@ def own_mtp_source(target: HuggingFaceSource, tensors: Mapping[str, StoredTensor
     named = {_named(name): tensor for name, tensor in own.items() if name.startswith(_PREFIX)}
     if target.architecture not in _OWN_TYPES or not named:
         return None
-    _check_num_layers(target.short_name, target.config.get("mtp_num_hidden_layers", 1))
+    check_num_layers(target.short_name, target.config.get("mtp_num_hidden_layers", 1))
     return SpeculatorSource(MTP, target.folder, target.config, named)
 
 
@@ -50,7 +50,8 @@ def _named(name: str) -> str:
     return name if before is None else _NAMES[before] + part.removeprefix(before)
 
 
-def _check_num_layers(source: str, number: object) -> None:
+def check_num_layers(source: str, number: object) -> None:
+    """Raise UnsupportedArchitectureError for several layers for later tokens."""
     if number != 1:
         raise UnsupportedArchitectureError(
             f"'{source}' has {number!r:.20} layers for later tokens; a speculator of one is read."

@@ -12,7 +12,8 @@ EAGLE3, MTP = "eagle3", "mtp"  # formats
 
 @dataclass(frozen=True, slots=True)
 class SpeculatorSource:
-    """format: EAGLE3 or MTP. folder: where its weights are. layer: of its decoder layers, as config.json has configs.
+    """format: EAGLE3 or MTP. folder: where its weights are, or its GGUF file. layer: of its decoder layers, as
+    config.json has configs.
 
     tensors: by the names that its module has for them. state_ids: which states of the target it reads, in the order in
     which they are joined; None where it does not say. switches: what else `Eagle3Config` has, by name.
@@ -30,4 +31,5 @@ class SpeculatorSource:
     @property
     def files(self) -> list[Path]:
         """All that is read of it."""
-        return sorted({self.folder / "config.json", *(tensor.file for tensor in self.tensors.values())})
+        config = [self.folder / "config.json"] if self.folder.is_dir() else []
+        return sorted({*config, *(tensor.file for tensor in self.tensors.values())})
