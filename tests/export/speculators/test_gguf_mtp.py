@@ -48,10 +48,9 @@ def later(module: MtpModule, architecture: str, lends: bool = True) -> dict[str,
             tensors[f"blk.{NUM_LAYERS}.ffn_down_exps.weight"] = values
             continue
         module_name = own.removesuffix(".weight")
+        stored = names.get_name(f"model.layers.{NUM_LAYERS}.{module_name}")
         if module_name in LATER:
             stored = gguf.TENSOR_NAMES[LATER[module_name]].format(bid=NUM_LAYERS)
-        else:
-            stored = names.get_name(f"model.layers.{NUM_LAYERS}.{module_name}")
         if lends and name in ("embed_tokens.weight", "lm_head.weight"):
             continue
         values = values[0] if "shared_expert_gate" in own else values

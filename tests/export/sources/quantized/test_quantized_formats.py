@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from reader_edge_export.architectures import check_architecture
-from reader_edge_export.sources.folder.stored_tensors import StoredTensor
+from reader_edge_export.sources.folder.stored_tensors import SafetensorsTensor
 from reader_edge_export.sources.quantized.folder import packing_of
 from reader_edge_export.sources.quantized.formats import Quantization, quantization_of
 from reader_edge_export.sources.quantized.packing import Packing
@@ -29,7 +29,7 @@ DTYPES = {torch.int32: "I32", torch.int64: "I64", torch.int8: "I8", torch.float1
 Tensors = dict[str, torch.Tensor]
 
 
-class HeldTensor(StoredTensor):
+class HeldTensor(SafetensorsTensor):
     """A tensor in memory in place of a file."""
 
     values: ClassVar[dict[str, torch.Tensor]] = {}
