@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.peers.tables import machine, table
-from benchmarks.scale.lookups import LookUps, Question, Shards, cold, questions, timed, warming
+from benchmarks.scale.lookups import LookUps, Question, Shards, cold, first, questions, timed, warming
 from benchmarks.scale.routing import Router, recall
 
 _COLD_ROUNDS = 12
 _WARM_QUESTIONS = 2000
+_FIRST = 1, 3, 10, 30, 100, 300
 
 
 def main() -> None:
@@ -35,6 +36,7 @@ def main() -> None:
     drawn = questions(options.folder, shards, _WARM_QUESTIONS, seed=0)
     shards.find(0, drawn[0].text)  # compiled code is loaded
     print("\n".join(latencies(options.folder, shards, drawn)), end="\n\n")
+    print("\n".join(firsts(options.folder, drawn)), end="\n\n")
     print("\n".join(warming_up(shards, drawn, options.seconds)), end="\n\n")
     print("\n".join(recalls(options.folder, shards, drawn)))
 
@@ -48,6 +50,15 @@ def latencies(folder: Path, shards: Shards, drawn: Sequence[Question]) -> list[s
     timed(shards, iter(everywhere))
     rows.append(_row("in memory", timed(shards, iter(everywhere))))
     return table(["a look-up in one shard", "median", "p95", "p99", "a second", "page reads, mean"], rows)
+
+
+def firsts(folder: Path, drawn: Sequence[Question]) -> list[str]:
+    """A row a way of reading: what the first look-ups in a shard take together."""
+    rows = []
+    for name, is_random in (("read ahead", False), ("single pages", True)):
+        seconds = first(Shards(folder, is_random), drawn, _FIRST)
+        rows.append([name, *(f"{1e3 * each:.0f} ms" for each in seconds)])
+    return table(["the first so many look-ups in one shard", *map(str, _FIRST)], rows)
 
 
 def warming_up(shards: Shards, drawn: Sequence[Question], seconds: float) -> list[str]:

@@ -1,7 +1,6 @@
 """Look-ups in shards of a datastore: in memory, and from a disk whose pages have been dropped from memory."""
 
 import gc
-import mmap
 import os
 import resource
 import time
@@ -33,9 +32,7 @@ class Shards:
         datastores = [Datastore.open(path) for path in self.paths]
         if self._is_random:
             for each in datastores:
-                mapped = memoryview(each.words.base).obj  # type: ignore[arg-type] # the buffer it was made from
-                assert isinstance(mapped, mmap.mmap)
-                mapped.madvise(mmap.MADV_RANDOM)
+                each.read_single_pages()
         self._sets = [DatastoreSet([each]) for each in datastores]
 
     def drop(self) -> None:
@@ -116,6 +113,19 @@ def cold(shards: Shards, drawn: Sequence[Question]) -> LookUps:
         all_seconds += found.seconds
         all_faults += found.faults
     return LookUps(all_seconds, all_faults)
+
+
+def first(shards: Shards, drawn: Sequence[Question], counts: Sequence[int]) -> list[float]:
+    """Seconds until so many look-ups in the first shard are done, of its own questions, from dropped pages on."""
+    shards.drop()
+    shards.open()
+    own = [question.text for question in drawn if question.shard == 0]
+    begun, seconds = time.perf_counter(), []
+    for number in range(1, counts[-1] + 1):
+        shards.find(0, own[number % len(own)])
+        if number in counts:
+            seconds.append(time.perf_counter() - begun)
+    return seconds
 
 
 def warming(shards: Shards, drawn: Sequence[Question], most_s: float) -> list[tuple[float, int]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.scale.__main__ import latencies, recalls, warming_up
+from benchmarks.scale.__main__ import firsts, latencies, recalls, warming_up
 from benchmarks.scale.lookups import Question, Shards, cold, questions
 from benchmarks.scale.routing import Router, recall
 from benchmarks.scale.shards import build_shard, folder_documents, longer, save_arrays
@@ -100,6 +100,7 @@ def test_the_page_has_a_row_for_every_state_and_number_of_shards(folder: Path) -
         "| from disk, nothing read ahead",
         "| in memory",
     ]
+    assert [row.split(" | ")[0] for row in firsts(folder, drawn)[2:]] == ["| read ahead", "| single pages"]
     assert len(warming_up(shards, drawn, 0.05)) > 2
     assert recalls(folder, shards, drawn)[2].startswith("| 1 | ")
 

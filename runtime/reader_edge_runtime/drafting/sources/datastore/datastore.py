@@ -20,17 +20,21 @@ from reader_edge_runtime.drafting.sources.datastore.header import (
     parse_header,
 )
 from reader_edge_runtime.errors import DatastoreError
+from reader_edge_runtime.machine.free_memory import free_bytes
 
 _CHUNK_BYTES = 1 << 24
+_KEPT_SHARE = 0.5  # of free memory that pages of datastores may fill; a model wants the rest
+_RANDOM: int | None = getattr(mmap, "MADV_RANDOM", None)  # Windows has none
 
 
 class Datastore:
     """An opened datastore file. Its header is checked, its body is not: look-ups are safe whatever that holds."""
 
-    def __init__(self, path: Path, header: DatastoreHeader, words: npt.NDArray[np.uint32]) -> None:
+    def __init__(self, path: Path, header: DatastoreHeader, mapped: mmap.mmap) -> None:
         self.path = path
         self.header = header
-        self.words = words
+        self.words: npt.NDArray[np.uint32] = np.frombuffer(mapped, np.uint32)
+        self._mapped = mapped
 
     @classmethod
     def open(
@@ -60,7 +64,12 @@ class Datastore:
                 f"'{path}' has token ids up to {header.vocab_size - 1}, the model up to {vocab_size - 1}: "
                 "build it again with --tokenizer and this model."
             )
-        return cls(path, header, np.frombuffer(mapped, np.uint32))
+        return cls(path, header, mapped)
+
+    def read_single_pages(self) -> None:
+        """Have the system read what a look-up touches, and no pages beside it, where it takes such advice."""
+        if _RANDOM is not None:
+            self._mapped.madvise(_RANDOM)
 
     @property
     def facts(self) -> DatastoreFacts:
@@ -109,9 +118,16 @@ def is_datastore(path: Path) -> bool:
 def open_datastores(
     paths: Sequence[str | os.PathLike[str]], tokenizer_fingerprint: str, vocab_size: int
 ) -> list[Datastore]:
-    """Map the files that one model drafts from. Raises DatastoreError."""
+    """Map the files that one model drafts from. Raises DatastoreError.
+
+    Files that fit into memory are read ahead, and are there after some look-ups; others would be read ahead in vain.
+    """
     datastores = [Datastore.open(path, tokenizer_fingerprint, vocab_size) for path in paths]
     check_together(datastores)
+    free = free_bytes(has_swap=False)
+    if free is not None and sum(each.header.file_bytes for each in datastores) > _KEPT_SHARE * free:
+        for each in datastores:
+            each.read_single_pages()
     return datastores
 
 

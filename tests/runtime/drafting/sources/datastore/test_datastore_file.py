@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from reader_edge_runtime.drafting.sources.datastore import datastore as datastore_module
 from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuilder
-from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
+from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore, open_datastores
 from reader_edge_runtime.drafting.sources.datastore.datastore_set import DatastoreSet
 from reader_edge_runtime.drafting.sources.datastore.header import HEADER_BYTES, MAX_POSITIONS, DatastoreHeader
 from reader_edge_runtime.errors import DatastoreError
@@ -204,6 +205,32 @@ def test_files_of_different_tokenizers_are_not_used_together(tmp_path: Path) -> 
         DatastoreSet([ours, theirs])
     with pytest.raises(DatastoreError, match="4 can be used at once"):
         DatastoreSet([ours] * 5)
+
+
+def is_read_singly(datastore: Datastore) -> bool:
+    """Whether the system was told to read nothing ahead ("rr") of the mapped file."""
+    maps = Path("/proc/self/smaps").read_text().split(f"{datastore.path}\n")[1:]
+    return any("rr" in next(line for line in lines.splitlines() if line.startswith("VmFlags")) for lines in maps)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").is_file(), reason="only Linux tells what a mapping was advised")
+def test_files_that_memory_cannot_keep_are_read_page_by_page_and_others_ahead(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header = datastore.header
+    assert not is_read_singly(datastore)
+    free: int | None
+    for free, is_singly in ((2 * header.file_bytes, False), (None, False), (2 * header.file_bytes - 2, True)):
+        monkeypatch.setattr(datastore_module, "free_bytes", lambda has_swap, free=free: free)
+        (opened,) = open_datastores([datastore.path], header.tokenizer_fingerprint, header.vocab_size)
+        assert is_read_singly(opened) == is_singly
+        assert DatastoreSet([opened]).find([2, 3], 8).num_occurrences == 2
+
+
+def test_where_no_advice_is_taken_files_are_read_as_ever(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datastore_module, "_RANDOM", None)
+    datastore.read_single_pages()
+    assert DatastoreSet([datastore]).find([2, 3], 8).num_occurrences == 2
 
 
 def test_a_file_replaced_while_open_stays_as_it_was(datastore: Datastore) -> None:
