@@ -12,6 +12,7 @@ from reader_edge_runtime.outside.user_input import shown
 
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 _CONNECT_S = 10.0
+_GOODBYE_S = 1.0  # for the other side's, which does not come where frames wait that nobody reads
 _FETCH_S = 120.0  # for a whole tokenizer
 _BUSY = 429
 
@@ -140,6 +141,7 @@ def connected(url: str, key: str | None) -> Link:
                 address,
                 additional_headers=headers,
                 open_timeout=_CONNECT_S,
+                close_timeout=_GOODBYE_S,
                 max_size=frames.MAX_BYTES,
                 compression=None,
                 proxy=None,

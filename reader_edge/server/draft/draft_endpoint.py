@@ -158,8 +158,12 @@ class DraftEndpoint:
         is_kept = True
         try:
             await asyncio.wait((reader, listener), return_when=asyncio.FIRST_COMPLETED)
-            if reader.cancelled():  # taken up over another connection
-                raise WebSocketDisconnect
+            if reader.cancelled():
+                raise ApiError(
+                    409,
+                    "The rest of this answer goes to another connection, which took it up later: ask again here.",
+                    code=frames.ANSWER_TAKEN,
+                )
             if reader.done() and isinstance(reader.exception(), _GONE):
                 await asyncio.wait((listener,), timeout=_LAST_WORD_S)  # it may have said that it wants no more
             if listener.done() and listener.exception() is None:

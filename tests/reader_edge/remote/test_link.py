@@ -174,6 +174,7 @@ def test_a_key_goes_along_and_frames_go_there_and_back(monkeypatch: pytest.Monke
             use()
     made.close()
     assert library.sent == []
+    assert library.asked["close_timeout"] <= 1  # the library waits ten seconds where frames were left unread
 
 
 @pytest.mark.parametrize(

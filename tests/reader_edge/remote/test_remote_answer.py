@@ -125,6 +125,17 @@ def test_a_server_that_forgets_what_it_was_just_asked_is_not_asked_again(shared_
         remote(shared_engine, server).generate("# tar")
 
 
+def test_who_lost_an_answer_to_another_device_does_not_take_it_back(shared_engine: Engine) -> None:
+    facts: dict[str, object] = {"status": 409, "message": "goes elsewhere", "code": frames.ANSWER_TAKEN}
+    taken = packed_facts(frames.REFUSAL, facts)
+    server = Scripted(shared_engine, [STARTED, Tokens(0, [5]).packed()], [STARTED, taken], [])
+    with pytest.raises(RefusedError, match="goes elsewhere"):
+        remote(shared_engine, server).generate("# tar")
+    kinds = [frames.opened(data)[0] for data in server.sent]
+    assert kinds == [frames.HELLO, frames.ASK, frames.HELLO, frames.RESUME]
+    assert len(server.scripts) == 1
+
+
 def test_a_server_that_only_hangs_up_is_left(shared_engine: Engine) -> None:
     server = Scripted(shared_engine, *[[STARTED]] * 9)
     with pytest.raises(LostError, match=r"is lost.*looked for 0 seconds"):
