@@ -54,7 +54,8 @@ class Simulation:
     def __init__(self, fleet: Fleet, plan: Plan, way: Way, times: PassTimes, emitted: Emitted) -> None:
         """times: of the target's passes. emitted: by which servers choose how wide trees are."""
         self._fleet, self._plan, self._way, self._times = fleet, plan, way, times
-        self._widths = TreeWidths(way.widths(), times, float(np.mean(fleet.pasts)), emitted)
+        beside_s = 0.0 if way.is_streamed else 2 * fleet.scenario.delay_s
+        self._widths = TreeWidths(way.widths(), times, float(np.mean(fleet.pasts)), emitted, beside_s)
 
     def run(self, asked: Asked) -> list[Answered]:
         """All answers, in the order in which they ended."""
@@ -111,8 +112,12 @@ class Simulation:
     def _verified(
         self, env: simpy.Environment, user: int, device: Device, server: BatchingServer, answer: Answer
     ) -> Events:
-        """Rounds in lock-step: a tree is sent, the server's next pass verifies it."""
-        position = 0
+        """Rounds in lock-step: a tree is sent, the server's next pass verifies it.
+
+        The first token is the prompt's, and takes no tree: it comes after a trip of its own.
+        """
+        position = 1
+        yield env.timeout(device.delay_s * 2 + device.receive(self._way.down_bits(1)))
         while position < len(answer):
             yield env.timeout(device.draft_and_send(self._way.up_bits) + device.delay_s)
             step = Verification(env.event(), self._fleet.pasts[user], answer.device, position)

@@ -4,9 +4,10 @@
     python -m benchmarks.fleet.validate FILE.json [--within 0.15]
 
 What a step takes without a link, of each way and prompt, is taken from the answers at the shortest round trip, their
-prompts included; with it, and with as many steps as were measured, the other round trips are simulated. Exits with 1
-where the median of a way's answers at a round trip is further off. Trees that are sent before the answer to the last
-one ("optimistic") are not simulated.
+prompts included; with it, and with as many steps as were measured, the other round trips are simulated. Devices in
+lock-step send wider trees the longer their way is: fewer steps compute as much, so their time without a link is
+divided by the steps of the longer trip. Exits with 1 where the median of a way's answers at a round trip is further
+off. Trees that are sent before the answer to the last one ("optimistic") are not simulated.
 """
 
 import argparse
@@ -71,9 +72,11 @@ def simulated_s(run: Run, step_s: float) -> float:
 
     Hints are in the measured number of steps; what remains of them is the way of the answer.
     """
-    ends = [run.num_tokens * number // run.num_steps for number in range(run.num_steps + 1)]
-    left = {1: [end - token for begin, end in pairwise(ends) for token in range(begin, end)]}  # to a step's end
     is_streamed = WAYS[run.way].is_streamed
+    first = 0 if is_streamed else 1  # in lock-step the first token takes a trip, and no step
+    ends = [first + (run.num_tokens - first) * number // run.num_steps for number in range(run.num_steps + 1)]
+    ends = [0] * first + ends
+    left = {1: [end - token for begin, end in pairwise(ends) for token in range(begin, end)]}  # to a step's end
     way = _Single(run.way, 1, is_streamed=is_streamed, is_drafted=not is_streamed)
     scenario = Scenario(1, 1, server_speeds=(1.0, 1.0), delay_s=run.round_trip_ms / 2000)
     fleet = replace(draw_fleet(scenario, 0), up_bit_s=_FAST_BIT_S, down_bit_s=_FAST_BIT_S)
@@ -92,7 +95,8 @@ def compared(runs: Sequence[Run]) -> list[tuple[Run, float]]:
         same = [each for each in runs if (each.way, each.kind, each.prompt) == (run.way, run.kind, run.prompt)]
         shortest = min(same, key=lambda each: each.round_trip_ms)
         if shortest is not run:
-            step_s = shortest.seconds / shortest.num_steps
+            num_steps = shortest.num_steps if WAYS[run.way].is_streamed else run.num_steps
+            step_s = shortest.seconds / num_steps
             found.append((run, simulated_s(run, step_s)))
     return found
 

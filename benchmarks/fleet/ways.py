@@ -64,7 +64,7 @@ WAYS = {
     for way in (
         Way("paper", 8, is_reserved=True, is_modelled=True),
         Way("paper, rows", 8, is_reserved=True, is_modelled=True, row_bits=16 * 49152),  # of its model's probabilities
-        Way("lock-step", 16),
+        Way("lock-step", 32),
         Way("hints", 16, is_streamed=True),
         Way("server alone", 16, is_streamed=True, is_drafted=False),
     )

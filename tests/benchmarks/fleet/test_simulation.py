@@ -15,6 +15,7 @@ from benchmarks.fleet.pass_times import PassTimes
 from benchmarks.fleet.policies import BEST, POLICIES
 from benchmarks.fleet.scenario import Fleet, Scenario, draw_fleet
 from benchmarks.fleet.simulation import Answered, Asked, Simulation
+from benchmarks.fleet.tree_widths import TreeWidths
 from benchmarks.fleet.ways import WAYS
 
 TIMES = PassTimes.read(scale=11)
@@ -47,16 +48,24 @@ def test_a_server_alone_takes_its_passes_and_a_message_each_way() -> None:
     assert only.seconds == pytest.approx(passes_s + 2 * 0.005 + ways.down_bits(1) / fleet.down_bit_s[0, 0])
 
 
-def test_lock_step_pays_the_way_there_and_back_in_every_round() -> None:
+def test_lock_step_pays_the_way_there_and_back_in_every_round_and_for_the_first_token() -> None:
     fleet, plan = one_user()
     way = WAYS["lock-step"]
-    (only,) = answered("lock-step", fleet, plan, [[answer(8)]])
-    width = max(way.widths(), key=lambda width: SAYS[width] / TIMES.seconds(width, 512))
+    (only,) = answered("lock-step", fleet, plan, [[answer(9)]])
+    width = max(way.widths(), key=lambda width: SAYS[width] / (0.01 + TIMES.seconds(width, 512)))
     rounds = 8 // SAYS[width]
+    first_s = 0.01 + way.down_bits(1) / fleet.down_bit_s[0, 0]
     link_s = way.up_bits / fleet.up_bit_s[0, 0] + way.down_bits(SAYS[width]) / fleet.down_bit_s[0, 0]
     round_s = 0.01 + link_s + TIMES.seconds(width, 512) / fleet.server_speeds[0]
-    assert only.seconds == pytest.approx(rounds * round_s)
-    assert only.num_tokens == 8
+    assert only.seconds == pytest.approx(first_s + rounds * round_s)
+    assert only.num_tokens == 9
+
+
+def test_trees_are_wider_where_their_way_is_longer() -> None:
+    emitted = {True: {1: 1.0, 8: 2.0, 32: 2.5}, False: {}}
+    widths = [TreeWidths([1, 8, 32], TIMES, 512, emitted, beside_s).best(1, True) for beside_s in (0.0, 0.05, 5.0)]
+    assert widths == sorted(widths)
+    assert (widths[0], widths[-1]) == (8, 32)
 
 
 def test_the_papers_device_sends_while_it_drafts_and_drafts_on_in_vain_unless_all_is_accepted() -> None:

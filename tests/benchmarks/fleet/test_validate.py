@@ -22,7 +22,7 @@ def test_a_way_takes_its_steps_and_its_trips(round_trip_ms: float) -> None:
         seconds = simulated_s(replace(RUN, way=way, round_trip_ms=round_trip_ms), step_s=0.01)
         assert seconds == pytest.approx(0.4 + trip_s, abs=1e-4)
     seconds = simulated_s(replace(RUN, round_trip_ms=round_trip_ms), step_s=0.01)
-    assert seconds == pytest.approx(0.4 + 40 * trip_s, abs=1e-3)
+    assert seconds == pytest.approx(0.4 + 41 * trip_s, abs=1e-3)  # the first token takes a trip and no step
 
 
 def written(tmp_path: Path, runs: object) -> Path:
@@ -36,7 +36,10 @@ def test_steps_are_those_without_a_link_and_of_the_fastest_answer(tmp_path: Path
     runs = [asdict(run) for run in (near, replace(near, seconds=0.9), RUN, replace(RUN, way="optimistic"))]
     ((run, seconds),) = compared(read_runs(written(tmp_path, runs)))
     assert run == RUN
-    assert seconds == pytest.approx(40 * (0.02 + 0.04), abs=1e-3)
+    assert seconds == pytest.approx(0.4 + 41 * 0.04, abs=1e-3)  # in wider or narrower trees
+    hints = [replace(each, way="hints") for each in (near, RUN)]
+    ((run, seconds),) = compared(hints)
+    assert seconds == pytest.approx(40 * 0.02 + 0.04, abs=1e-3)
 
 
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: object) -> None:
