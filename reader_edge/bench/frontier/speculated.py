@@ -24,7 +24,7 @@ from reader_edge_runtime.package.model_package import ModelPackage
 class AlwaysAsked(SourceGain):
     """Asks in every step, whatever that takes; how far a tree then grows is still what pays."""
 
-    def gain(self, top_probability: float) -> float:
+    def saved_s(self, token_s: float) -> float:
         return inf
 
     def pays(self, top_probability: float, token_s: float) -> bool:
