@@ -11,6 +11,8 @@ from reader_edge_runtime.series.outlook import num_parameters
 MODEL_TYPE = "patch_decoder"
 
 _MAX_CONTEXT = 1024  # patches: what a node sees ends at the window
+_FIRST_LAGS = (2, 20)  # behind a node lies what came a day, a week before its next patch, if values are hours
+_FIRST_SHARPNESS = 2.5  # of looking there
 
 
 class PatchConfig(LlamaConfig):
@@ -33,6 +35,7 @@ class PatchConfig(LlamaConfig):
             num_attention_heads=4,
             num_key_value_heads=2,
             head_dim=hidden_size // 4,
+            attention_bias=True,
             max_position_embeddings=_MAX_CONTEXT,
             rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
             tie_word_embeddings=False,
@@ -60,6 +63,7 @@ class PatchModule(PreTrainedModel):
         self.model.embed_tokens.requires_grad_(False)  # which nothing reads
         self.head = torch.nn.Linear(size, num_parameters(config.num_patches) * config.patch_size)
         self.post_init()  # type: ignore[no-untyped-call]
+        self._look_back()
 
     def forward(
         self,
@@ -85,6 +89,19 @@ class PatchModule(PreTrainedModel):
         mask = torch.zeros(behind.shape).masked_fill_((behind < 0) | (behind >= self.config.window), float("-inf"))
         logits: torch.Tensor = self(patches, attention_mask=mask[None, None]).logits
         return logits
+
+    @torch.no_grad()
+    def _look_back(self) -> None:
+        """Some heads begin as ones that look at lags of `_FIRST_LAGS`, which took most of a training to find.
+
+        Keys are alike wherever they are, and queries turned back by the lag, so that rotary embeddings do the rest.
+        """
+        attention, size = self.model.layers[0].self_attn, self.config.head_dim
+        turned = self.model.rotary_emb.inv_freq * torch.tensor(_FIRST_LAGS)[:, None]
+        length = _FIRST_SHARPNESS
+        attention.k_proj.bias[: size // 2] = length
+        queries = length * torch.cat([turned.cos(), -turned.sin()], dim=1)
+        attention.q_proj.bias[: queries.numel()] = queries.flatten()
 
     def get_output_embeddings(self) -> torch.nn.Module:
         return self.head

@@ -18,7 +18,7 @@ from reader_edge_runtime.series.scaling import Scaling
 
 _COMING = 32  # patches of a window behind those that scale it, at least
 _MIXED = 0.3  # share of windows that are two, added up
-_BATCH = 32
+_BATCH = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class SeriesTrainingOptions:
     num_layers: int = 4
     hidden_size: int = 128
     num_patches: int = 4
-    num_steps: int = 1500
+    num_steps: int = 4000
     draft_layers: int = 1
     draft_hidden_size: int = 64
-    draft_steps: int = 500
+    draft_steps: int = 1334
     minutes: float = 60.0
 
 

@@ -3,16 +3,17 @@
 import click
 
 from reader_edge.commands.lossy.bench import bench
+from reader_edge.commands.lossy.forecast import forecast
 from reader_edge.commands.lossy.run import run
 
 
 @click.group(short_help="Answer faster, and tell what that gave up.")
 def lossy() -> None:
-    """Answers that may differ from the model's own; each tells by how much.
+    """Answers and forecasts that may differ from the model's own; each tells by how much.
 
     Every other command keeps to the model's own answers, whatever is drafted.
     """
 
 
-for _command in (run, bench):
+for _command in (run, bench, forecast):
     lossy.add_command(_command)

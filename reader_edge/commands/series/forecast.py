@@ -1,10 +1,6 @@
 """`reader-edge series forecast`: how series go on."""
 
-import csv
-import io
-import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -74,10 +70,10 @@ def forecast(
     import time
 
     from reader_edge.bench.plot import check_plot
-    from reader_edge.chat.answer import write
     from reader_edge.series.bundled import bundled_forecaster, bundled_table
+    from reader_edge.series.forecast_output import give_columns
     from reader_edge.series.forecast_plot import plot_forecast
-    from reader_edge.series.table import check_apart, check_output, forecast_columns, read_table, write_table
+    from reader_edge.series.table import check_apart, check_output, forecast_columns, read_table
     from reader_edge_runtime.series.forecaster import Forecaster
 
     source = table or bundled_table()
@@ -98,19 +94,4 @@ def forecast(
     click.echo(f"{told}{accepted}.", err=True)
     if plot is not None:
         plot_forecast(read, found, plot)
-    rows = forecast_columns(read, found, levels)
-    if out is not None:
-        write_table(rows, out)
-        click.echo(out)
-        return
-    write(_csv_text(rows))
-    sys.stdout.flush()
-
-
-def _csv_text(columns: dict[str, list[Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    for row in zip(*columns.values(), strict=True):
-        writer.writerow([f"{each:.6g}" if isinstance(each, float) else each for each in row])
-    return text.getvalue()
+    give_columns(forecast_columns(read, found, levels), out)

@@ -23,7 +23,7 @@ _LESS = 3  # steps of the model for one of the small model
     help="Share of each series, its last part, that is not learnt from.",
 )
 @click.option(
-    "--steps", "num_steps", default=1500, show_default=True, type=click.IntRange(1), help="Steps of training."
+    "--steps", "num_steps", default=4000, show_default=True, type=click.IntRange(1), help="Steps of training."
 )
 @click.option("--layers", "num_layers", default=4, show_default=True, type=click.IntRange(1, 64), help="Layers.")
 @click.option(

@@ -7,12 +7,51 @@ another comes in its place, of the law of what p has beyond q, so that what come
 - Else draws of p are thinned: one is kept with probability max(0, 1 - q / p). No pass of a model.
 """
 
+from typing import Protocol
+
 import numpy as np
 
 from reader_edge_runtime.arrays import BoolArray, Float64Array
 from reader_edge_runtime.series.outlook import Gaussian
 
 _FIRST_DRAWS, _MOST_DRAWS = 4, 256  # of p at once, for each patch that is looked for
+
+
+class Coupling(Protocol):
+    """What is drawn, which drafts count, and what comes in the place of the others."""
+
+    def drawn(self, gaussian: Gaussian, random: np.random.Generator) -> Float64Array:
+        """Patches of Gaussians (..., P), drafts or the model's own: (..., P)."""
+        ...
+
+    def accepted(
+        self, bound: Gaussian, draft: Gaussian, patches: Float64Array, random: np.random.Generator
+    ) -> BoolArray:
+        """Which of the drafted patches (B, K, P) count, if those before them do: (B, K)."""
+        ...
+
+    def replaced(
+        self, bound: Gaussian, draft: Gaussian, patches: Float64Array, random: np.random.Generator
+    ) -> Float64Array:
+        """What comes in the place of patches (B, P) that did not count."""
+        ...
+
+
+class ExactCoupling:
+    """Patches have the model's law."""
+
+    def drawn(self, gaussian: Gaussian, random: np.random.Generator) -> Float64Array:
+        return gaussian.drawn(random.standard_normal(gaussian.mean.shape))
+
+    def accepted(
+        self, bound: Gaussian, draft: Gaussian, patches: Float64Array, random: np.random.Generator
+    ) -> BoolArray:
+        return accepted(bound, draft, patches, random)
+
+    def replaced(
+        self, bound: Gaussian, draft: Gaussian, patches: Float64Array, random: np.random.Generator
+    ) -> Float64Array:
+        return replaced(bound, draft, patches, random)
 
 
 def log_ratio(bound: Gaussian, draft: Gaussian, patches: Float64Array) -> Float64Array:

@@ -12,6 +12,7 @@ from reader_edge_runtime.execution.onnxruntime.host.host_patches import HostPatc
 from reader_edge_runtime.outside.user_input import given_path, shown
 from reader_edge_runtime.package.package_files import PackageFiles
 from reader_edge_runtime.series.analogs import Analogs
+from reader_edge_runtime.series.coupling import Coupling, ExactCoupling
 from reader_edge_runtime.series.forecast import Forecast
 from reader_edge_runtime.series.frame import Frame, series_of
 from reader_edge_runtime.series.own_patches import OwnPatches
@@ -32,6 +33,8 @@ _TOLD_BYTES = 512  # of what is told of a series at a time
 
 class Forecaster:
     """Forecasts by one model. What it learns of times and of drafts serves the next forecast; the law never changes."""
+
+    _coupling: Coupling = ExactCoupling()
 
     def __init__(self, manifest: SeriesManifest, target: PatchTarget, small: PatchTarget | None) -> None:
         self.manifest = manifest
@@ -98,7 +101,7 @@ class Forecaster:
         if name not in DRAFTS:
             raise ConfigError(f"drafts is {shown(drafts)}, but must be one of {', '.join(DRAFTS)}.")
         if name not in self._samplers:
-            self._samplers[name] = PathSampler(self._target, self._source(name))
+            self._samplers[name] = PathSampler(self._target, self._source(name), self._coupling)
         return self._samplers[name]
 
     def _source(self, name: str) -> PatchDrafts | None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from reader_edge_runtime.arrays import Float32Array, Float64Array, Int64Array
 from reader_edge_runtime.cache import Cache
-from reader_edge_runtime.series.coupling import accepted, replaced
+from reader_edge_runtime.series.coupling import Coupling, ExactCoupling
 from reader_edge_runtime.series.draft_length import DraftLength
 from reader_edge_runtime.series.outlook import Gaussian, Outlook
 from reader_edge_runtime.series.patch_target import PatchTarget
@@ -32,11 +32,14 @@ class ForecastStats:
 class PathSampler:
     """Samples paths of a model. drafts: None for none. Undrafted steps are those of no drafts: there is no other code.
 
+    coupling: None for the exact one, by which paths have the model's law.
+
     lengths: how many patches to draft, by the number of paths in a pass; learned as it goes.
     """
 
-    def __init__(self, target: PatchTarget, drafts: PatchDrafts | None) -> None:
+    def __init__(self, target: PatchTarget, drafts: PatchDrafts | None, coupling: Coupling | None = None) -> None:
         self._target, self._drafts = target, drafts
+        self._coupling = coupling or ExactCoupling()
         self._lengths: dict[int, DraftLength] = {}
 
     def sample(
@@ -51,7 +54,7 @@ class PathSampler:
         patch_size = self._target.sizes.patch_size
         patches = np.zeros((len(parameters), num_patches + most + 1, patch_size))
         paths = Paths(prompts, patches, np.ones(len(patches), np.int64), self._outlook(parameters))
-        patches[:, 0] = paths.outlook.binding.drawn(random.standard_normal(patches[:, 0].shape))
+        patches[:, 0] = self._coupling.drawn(paths.outlook.binding, random)
         while paths.counts.min() < num_patches:
             start = time.perf_counter()
             num_drafts = length.choose(min(most, num_patches - int(paths.counts.min()) - 1))
@@ -71,16 +74,15 @@ class PathSampler:
         asked = np.broadcast_to(np.arange(num_drafts + 1), (len(rows), num_drafts + 1))
         outlook = self._outlook(self._target.forward(cache, 0, chain.astype(np.float32), asked))
         bound = outlook.binding
-        counted = accepted(bound.where(np.s_[:, :-1]), drafts, chain[:, 1:], random)
+        counted = self._coupling.accepted(bound.where(np.s_[:, :-1]), drafts, chain[:, 1:], random)
         numbers: Int64Array = counted.cumprod(1).sum(1)
         new = np.concatenate([chain[:, 1:], np.zeros_like(chain[:, :1])], axis=1)
-        behind = bound.where((rows, numbers))
-        new[rows, numbers] = behind.drawn(random.standard_normal(behind.mean.shape))
+        new[rows, numbers] = self._coupling.drawn(bound.where((rows, numbers)), random)
         failed = np.flatnonzero(numbers < num_drafts)
         if failed.size:
             places = failed, numbers[failed]
             drawn = chain[:, 1:][places]
-            new[places] = replaced(bound.where(places), drafts.where(places), drawn, random)
+            new[places] = self._coupling.replaced(bound.where(places), drafts.where(places), drawn, random)
         paths.patches[rows[:, None], paths.counts[:, None] + asked] = new
         kept = np.minimum(numbers + 1, num_patches - paths.counts)
         for slot, size in enumerate(kept.tolist()):
@@ -95,7 +97,7 @@ class PathSampler:
         for number in range(1, num_drafts + 1):
             assert self._drafts is not None
             drafts.append(self._drafts.propose(paths, number, chain[-1]))
-            chain.append(drafts[-1].drawn(random.standard_normal(chain[-1].shape)))
+            chain.append(self._coupling.drawn(drafts[-1], random))
         if not drafts:
             none = np.zeros((len(chain[0]), 0, chain[0].shape[1]))
             return chain[0][:, None], Gaussian(none, none)

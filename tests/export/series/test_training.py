@@ -109,6 +109,17 @@ def test_parts_are_read_as_the_runtime_reads_them() -> None:
     np.testing.assert_allclose(outlook.further(1, before).mean, parts.means[:, 0, 1] + gains, rtol=1e-5, atol=1e-5)
 
 
+def test_untrained_heads_look_a_day_and_a_week_back_in_hours() -> None:
+    module = PatchModule(PatchConfig.of_sizes(1, 64, 1))
+    attention, seen = module.model.layers[0].self_attn, []
+    attention.q_proj.weight.data.zero_()
+    attention.k_proj.weight.data.zero_()
+    module.config._attn_implementation = "eager"
+    attention.register_forward_hook(lambda _, __, outputs: seen.append(outputs[1]))
+    module.said(torch.randn(1, 60, 8))
+    assert seen[0][0, :2, 50].argmax(-1).tolist() == [50 - 2, 50 - 20]
+
+
 def test_modules_see_a_window() -> None:
     module = PatchModule(PatchConfig.of_sizes(1, 32, 1))
     patches = torch.randn(1, 110, 8)

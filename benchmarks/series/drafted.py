@@ -1,0 +1,72 @@
+"""Whether drafts leave forecasts as good as they were: scores and squared errors with and without them.
+
+    python -m benchmarks.series.drafted DATA [--model PACKAGE] [--horizon 96] [--windows 40] [--paths 64] [--seed 1]
+
+Every window of every series is forecast by each source of drafts, and twice without drafts: the second time is the
+control. Errors are told by their share of those without drafts, beside two standard errors of that over the windows.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.series.held_out import Window, ranked_score, series_of, windows
+from reader_edge.series.bundled import bundled_forecaster
+from reader_edge_runtime.arrays import Float64Array
+from reader_edge_runtime.series.forecaster import Forecaster
+
+SOURCES = ("none", "own", "analogs", "model")
+
+
+def figures(paths: Float64Array, parts: list[Window]) -> Float64Array:
+    """Score and squared error of the mean of each window's paths (W, K, n): (W, 2)."""
+    pairs = zip(paths, parts, strict=True)
+    return np.array(
+        [
+            (ranked_score(each, part.coming).mean(), ((each.mean(0) - part.coming) ** 2).mean())
+            for each, part in pairs
+        ]
+    )
+
+
+def compared(plain: Float64Array, other: Float64Array) -> tuple[Float64Array, Float64Array]:
+    """How much larger figures (W, 2) are, a share of the plain ones' mean, and two standard errors of it."""
+    apart = (other - plain) / plain.mean(0)
+    return apart.mean(0), 2 * apart.std(0, ddof=1) / len(apart) ** 0.5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Whether drafts leave forecasts as good as they were.")
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--horizon", type=int, default=96)
+    parser.add_argument("--windows", type=int, default=40)
+    parser.add_argument("--paths", type=int, default=64)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    forecaster = Forecaster.load(given.model or bundled_forecaster())
+    sources = SOURCES if forecaster.manifest.draft else SOURCES[:-1]
+    print("| series | drafts | accepted | score | squared error |\n|---|---|---|---|---|")
+    num_within = num_told = 0
+    for name, values in series_of(given.data).items():
+        parts = windows(values, given.horizon, given.windows)
+        frame = {str(number): part.known for number, part in enumerate(parts)}
+        plain: Float64Array | None = None
+        for number, source in enumerate(("none", *sources)):
+            found = forecaster.forecast(frame, given.horizon, given.paths, drafts=source, seed=given.seed + number)
+            own = figures(found.paths, parts)
+            if plain is None:
+                plain = own
+                continue
+            more, spread = compared(plain, own)
+            cells = [f"{100 * each:+.1f} ± {100 * most:.1f} %" for each, most in zip(more, spread, strict=True)]
+            share = f"{found.stats.acceptance_rate:.0%}" if found.stats.num_drafted else "-"
+            print(f"| {name} | {source} | {share} | {' | '.join(cells)} |", flush=True)
+            if source != "none":
+                num_within, num_told = num_within + int((np.abs(more) <= spread).sum()), num_told + len(more)
+    print(f"\nWithin two standard errors: {num_within} of {num_told} (by chance alone, 19 of 20)")
+
+
+if __name__ == "__main__":
+    main()
