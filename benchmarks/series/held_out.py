@@ -48,8 +48,8 @@ def quantile_loss(quantiles: Float64Array, coming: Float64Array) -> Float64Array
 
     Of a forecast whose quantiles are all the same it is the absolute error.
     """
-    over = quantiles - coming
-    loss: Float64Array = 2 * np.maximum(over * (1 - np.array(LEVELS)[:, None]), -over * np.array(LEVELS)[:, None]).mean(0)
+    over, levels = quantiles - coming, np.array(LEVELS)[:, None]
+    loss: Float64Array = 2 * np.maximum(over * (1 - levels), -over * levels).mean(0)
     return loss
 
 

@@ -43,7 +43,7 @@ def test_errors_are_of_the_first_steps() -> None:
 
 def test_errors_with_drafts_are_a_share_of_those_without() -> None:
     plain = np.array([[1.0, 4.0], [3.0, 4.0]])
-    more, spread = compared(plain, plain + [[1.0, 2.0], [1.0, 2.0]])
+    more, spread = compared(plain, plain + np.array([1.0, 2.0]))
     assert more == pytest.approx([0.5, 0.5])
     assert spread == pytest.approx([0, 0])
 
