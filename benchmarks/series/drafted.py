@@ -23,10 +23,7 @@ def figures(paths: Float64Array, parts: list[Window]) -> Float64Array:
     """Score and squared error of the mean of each window's paths (W, K, n): (W, 2)."""
     pairs = zip(paths, parts, strict=True)
     return np.array(
-        [
-            (ranked_score(each, part.coming).mean(), ((each.mean(0) - part.coming) ** 2).mean())
-            for each, part in pairs
-        ]
+        [(ranked_score(each, part.coming).mean(), ((each.mean(0) - part.coming) ** 2).mean()) for each, part in pairs]
     )
 
 
