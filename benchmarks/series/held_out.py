@@ -40,7 +40,8 @@ def windows(values: Float64Array, horizon: int, number: int) -> list[Window]:
 def seasonal(known: Float64Array, period: int, horizon: int, num_periods: int = 1) -> Float64Array:
     """The last period again and again, or the mean of the last ones, (horizon,)."""
     season = known[len(known) - num_periods * period :].reshape(num_periods, period).mean(0)
-    return season[np.arange(horizon) % period]
+    going_on: Float64Array = season[np.arange(horizon) % period]
+    return going_on
 
 
 def quantile_loss(quantiles: Float64Array, coming: Float64Array) -> Float64Array:

@@ -12,6 +12,7 @@ Scores are ranked probability scores by nine quantiles; of a forecast without an
 
 import argparse
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -91,10 +92,10 @@ def main() -> None:
 
 def _fracast() -> Any:
     try:
-        from fracast.inference import FracastModel
+        inference = import_module("fracast.inference")
     except ImportError:
         return None
-    return FracastModel.from_pretrained(weights="fp32")
+    return inference.FracastModel.from_pretrained(weights="fp32")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import argparse
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -110,13 +111,8 @@ def main() -> None:
     for num_paths in given.paths:
         for horizon in given.horizons:
             forecaster = Forecaster.load(folder, given.threads)
-            found = interleaved(
-                lambda source, number, forecaster=forecaster, horizon=horizon, num_paths=num_paths: timed(
-                    forecaster, known[number], horizon, num_paths, source, number
-                ),
-                sources,
-                given.rounds,
-            )
+            forecast = partial(timed, forecaster, known, horizon, num_paths)
+            found = interleaved(forecast, sources, given.rounds)
             plain = found["none"]
             cells = [
                 f"{plain.median / each.median:.2f} ({each.share:.0%} of {each.drafted}, passes {each.passes})"
@@ -126,11 +122,11 @@ def main() -> None:
 
 
 def timed(
-    forecaster: Forecaster, known: Float64Array, horizon: int, num_paths: int, source: str, seed: int
+    forecaster: Forecaster, known: Sequence[Float64Array], horizon: int, num_paths: int, source: str, number: int
 ) -> tuple[float, int, int, int]:
-    """Seconds of a forecast, and what was drafted, accepted and passed in it."""
+    """Seconds of a forecast of series `number`, and what was drafted, accepted and passed in it."""
     start = time.perf_counter()
-    stats = forecaster.forecast({"series": known}, horizon, num_paths, drafts=source, seed=seed).stats
+    stats = forecaster.forecast({"series": known[number]}, horizon, num_paths, drafts=source, seed=number).stats
     return time.perf_counter() - start, stats.num_drafted, stats.num_accepted, stats.num_passes
 
 
