@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from reader_edge_runtime.text.conversation import Encodable
+
 _NAMES, _CITIES, _JOBS, _THINGS = (
     tuple(words.split())
     for words in (
@@ -19,21 +21,28 @@ _NAMES, _CITIES, _JOBS, _THINGS = (
     )
 )
 
-IsRight = Callable[[str], bool]
-
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is asked, of a kind, and whether an answer to it is right; `stop` ends the answer.
+    """What is asked, of a kind; `stop` ends the answer.
 
+    final: what an answer comes to, whatever its words. right: what it should come to.
     is_question: whether the prompt is to be put through a chat template, where there is one.
     """
 
     kind: str
     prompt: str
-    is_right: IsRight
+    final: Callable[[str], object]
+    right: object
     stop: tuple[str, ...] = ("\n\n",)
     is_question: bool = False
+
+    def is_right(self, answer: str) -> bool:
+        return self.final(answer) == self.right
+
+    def asked(self, has_chat_template: bool) -> Encodable:
+        """The prompt, as a model with or without a template is asked."""
+        return [{"role": "user", "content": self.prompt}] if self.is_question and has_chat_template else self.prompt
 
 
 def tasks(num_tasks: int, seed: int = 0) -> list[Task]:
@@ -48,24 +57,24 @@ def _lookup(source: random.Random) -> Task:
     chosen = source.randrange(2)
     asked = f"{said}\nIn which city does {names[chosen]} live? Answer in one sentence."
 
-    def is_right(answer: str) -> bool:
-        return cities[chosen] in answer and cities[1 - chosen] not in answer
+    def named(answer: str) -> set[str]:
+        return {city for city in cities if city in answer}
 
-    return Task("lookup", asked, is_right, ("\n",), is_question=True)
+    return Task("lookup", asked, named, {cities[chosen]}, ("\n",), is_question=True)
 
 
 def _copy(source: random.Random) -> Task:
     things = source.sample(_THINGS, 4)
     whole = ", ".join(things[1:])
     prompt = f"Original: {things[0]}, {whole}.\nCopy: {things[0]},"
-    return Task("copy", prompt, lambda answer: answer.strip() == f"{whole}.", ("\n",))
+    return Task("copy", prompt, str.strip, f"{whole}.", ("\n",))
 
 
 def _edit(source: random.Random) -> Task:
     things = source.sample(_THINGS, 5)
-    right = [things[1], *(f"{number}. {thing}" for number, thing in enumerate(things[2:], start=3))]
+    right = "\n".join([things[1], *(f"{number}. {thing}" for number, thing in enumerate(things[2:], start=3))])
     prompt = f"Original: {', '.join(things)}.\nNumbered:\n1. {things[0]}\n2."
-    return Task("edit", prompt, lambda answer: answer.strip().split("\n") == right)
+    return Task("edit", prompt, str.strip, right)
 
 
 def _json(source: random.Random) -> Task:
@@ -77,7 +86,7 @@ def _json(source: random.Random) -> Task:
 
     examples, (asked, right) = [example() for _ in range(2)], example()
     shown = "".join(f"{text} {json.dumps(fields)}\n\n" for text, fields in examples)
-    return Task("json", shown + asked, lambda answer: _json_of(answer) == right)
+    return Task("json", shown + asked, _json_of, right)
 
 
 def _arithmetic(source: random.Random) -> Task:
@@ -89,15 +98,18 @@ def _arithmetic(source: random.Random) -> Task:
 
     examples, (asked, right) = [example() for _ in range(6)], example()
     shown = "".join(f"{question} {answer}\n\n" for question, answer in examples)
-    numbers = re.findall(r"\d+", right)
-    return Task("arithmetic", shown + asked, lambda answer: re.findall(r"\d+", answer) == numbers)
+    return Task("arithmetic", shown + asked, _numbers_of, _numbers_of(right))
 
 
 def _json_of(answer: str) -> object:
     try:
         return json.loads(answer)
     except (ValueError, RecursionError):
-        return None
+        return answer
+
+
+def _numbers_of(answer: str) -> list[str]:
+    return re.findall(r"\d+", answer)
 
 
 _MAKERS = (_lookup, _copy, _edit, _json, _arithmetic)

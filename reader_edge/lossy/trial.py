@@ -9,7 +9,7 @@ from reader_edge.lossy.tasks import Task
 from reader_edge_runtime import Engine, GenerationConfig
 from reader_edge_runtime.lossy.meter import repeated_share
 
-_MAX_TOKENS = 64  # of an answer: all right ones are shorter
+MAX_TOKENS = 64  # of an answer: all right ones are shorter
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,8 @@ class Way:
     def answer(self, task: Task) -> Answered:
         """Answer a task as if nothing had been asked before."""
         self.engine.forget()
-        is_chat = task.is_question and self.engine.tokenizer.has_chat_template
-        prompt = [{"role": "user", "content": task.prompt}] if is_chat else task.prompt
-        config = GenerationConfig(_MAX_TOKENS, stop=task.stop, is_drafted=self.is_drafted)
+        prompt = task.asked(self.engine.tokenizer.has_chat_template)
+        config = GenerationConfig(MAX_TOKENS, stop=task.stop, is_drafted=self.is_drafted)
         began = time.perf_counter()
         result = self.engine.generate(prompt, config)
         seconds = time.perf_counter() - began

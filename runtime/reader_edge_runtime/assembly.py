@@ -40,6 +40,7 @@ from reader_edge_runtime.text.tokenizer import Tokenizer
 _TYPICAL_NODES = 8  # of a pass with drafts
 
 Progress = Callable[[int, int], None]  # gets what is done, and how much there is in all
+SourceOpener = Callable[[DraftSources, ModelPackage, Tokenizer, Target, EngineConfig], list[DraftSource]]
 
 
 def assemble(
@@ -50,8 +51,12 @@ def assemble(
     drafter: Drafter | None,
     on_progress: Progress | None,
     on_calibration: Progress | None,
+    opener: SourceOpener | None = None,
 ) -> tuple[ModelPackage, Tokenizer, Decoder, WidthReport | None]:
-    """What an engine is made of, and what the width probe found, if it ran. Arguments and errors: see `Engine.load`."""
+    """What an engine is made of, and what the width probe found, if it ran. Arguments and errors: see `Engine.load`.
+
+    opener: of the sources that are given; by default `open_sources`.
+    """
     package = open_package(path, on_progress)
     tokenizer = Tokenizer.open(package, config.is_text_literal)
     target, report = settled_target(package, config)
@@ -61,7 +66,7 @@ def assemble(
     opened = open_datastores(sources.datastores, fingerprint, vocab_size) if sources.datastores else []
     if drafter is not None:  # which draws on none of these
         sources = replace(sources, has_speculator=False)
-    further = open_sources(sources, package, tokenizer, target, config)
+    further = (opener or open_sources)(sources, package, tokenizer, target, config)
     costs = [load_or_measure(target, config.threads, 1, on_progress=on_calibration)] if config.is_calibrated else []
     further = [each for each in further if not isinstance(each, SpeculatorSource) or _can_pay(each, costs)]
     if drafter is None:  # not before the measuring: its kernels take time and memory while they load

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MOST_BYTES = 1 << 22
+_MARKERS = "os^v"
 _COUNTS = ("tasks", "right", "tokens", "decoded_tokens", "steps", "changed")
 
 
@@ -91,12 +92,14 @@ class LossyLine:
         axes.plot(
             [100 * end for end in ends], [100 * (ends[0] - end) for end in ends], "--", color="gray", label="line"
         )
-        for each in self.points:
-            axes.plot(100 * each.rejected, 100 * each.changed, "o", label=f"{each.way}: {each.right:.0%} right")
+        for number, each in enumerate(self.points):
+            marker = _MARKERS[number // 10 % len(_MARKERS)]  # there are ten colours
+            label = f"{each.way}: {each.right:.0%} right"
+            axes.plot(100 * each.rejected, 100 * each.changed, marker, label=label)
         axes.set_xlabel("rejections of a hundred tokens")
         axes.set_ylabel("tokens of a hundred that are not the model's choice")
         axes.set_title("quality against rejections")
-        axes.legend()
+        axes.legend(fontsize="x-small")
 
 
 def _point(way: dict[str, Any]) -> LossyPoint:

@@ -2,13 +2,14 @@
 
 import json
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING
 
 import click
 
 import reader_edge
 from reader_edge.commands import options
-from reader_edge.commands.lossy.rules import RULES
+from reader_edge.commands.lossy.rules import RULES, strength_of
 from reader_edge.terminal.command_help import helpful_command
 
 if TYPE_CHECKING:
@@ -17,21 +18,24 @@ if TYPE_CHECKING:
 _DEFAULT = ("relaxed:0.69:0.02", "relaxed:2.3:0.1", "big-little:2:0.6")
 
 
-def _strengths(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, "Strength"]:
-    """By the names that they were given by."""
-    from reader_edge_runtime.lossy.big_little import BigLittle
-    from reader_edge_runtime.lossy.relaxed import Relaxed
+_FORMS = "relaxed:GAP:BUDGET, big-little:DISTANCE:CONFIDENCE or judge:FILE:THRESHOLD"
 
+
+def _strengths(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, "Strength"]:
+    """By name; lists of figures come to every pair of them."""
     strengths: dict[str, Strength] = {}
     for value in values or _DEFAULT:
-        name, *figures = value.split(":")
+        name, _, figures = value.partition(":")
+        first, _, second = figures.rpartition(":")
         try:
-            first, second = map(float, figures)
+            firsts = [first] if name == "judge" and first else [f"{float(each):g}" for each in first.split(",")]
+            seconds = [float(each) for each in second.split(",")]
         except ValueError:
-            first, second, name = 0.0, 0.0, ""
+            name, firsts, seconds = "", [], []
         if name not in RULES:
-            raise click.BadParameter(f"{value!r} must be relaxed:GAP:BUDGET or big-little:DISTANCE:CONFIDENCE.")
-        strengths[value] = Relaxed(first, second) if name == "relaxed" else BigLittle(first, second)
+            raise click.BadParameter(f"{value!r} must be {_FORMS}.")
+        for each, other in product(firsts, seconds):
+            strengths[f"{name}:{each}:{other:g}"] = strength_of(name, each, other)
     return strengths
 
 
@@ -46,8 +50,8 @@ def _strengths(ctx: click.Context, parameter: click.Parameter, values: tuple[str
     multiple=True,
     metavar="RULE:...",
     callback=_strengths,
-    help="A rule and its strength, relaxed:GAP:BUDGET or big-little:DISTANCE:CONFIDENCE, as of `lossy run`; may be "
-    f"repeated. Default: {', '.join(_DEFAULT)}.",
+    help=f"A rule and its strength, {_FORMS}, as of `lossy run`; may be repeated. Lists, as big-little:2,5:0.3,0.6, "
+    f"try every pair. Default: {', '.join(_DEFAULT)}.",
 )
 @click.option(
     "--tasks", "num_tasks", type=click.IntRange(5, 10_000), default=300, show_default=True, help="Tasks to answer."

@@ -5,6 +5,7 @@ import click
 from reader_edge.commands.lossy.bench import bench
 from reader_edge.commands.lossy.forecast import forecast
 from reader_edge.commands.lossy.run import run
+from reader_edge.commands.lossy.train_judge import train_judge
 
 
 @click.group(short_help="Answer faster, and tell what that gave up.")
@@ -15,5 +16,5 @@ def lossy() -> None:
     """
 
 
-for _command in (run, bench, forecast):
+for _command in (run, bench, forecast, train_judge):
     lossy.add_command(_command)

@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 import reader_edge
+from reader_edge.commands import options
 
 if TYPE_CHECKING:
     from reader_edge_runtime.lossy.lossy_engine import LossyEngine
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-RULES = ("relaxed", "big-little")
+RULES = ("relaxed", "big-little", "judge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +29,19 @@ class AskedRule:
     budget: float
     distance: float
     confidence: float
+    judge: Path | None
+    threshold: float
 
     def strength(self) -> "Strength":
         """Raises ConfigError for what no rule takes."""
-        from reader_edge_runtime.lossy.big_little import BigLittle
-        from reader_edge_runtime.lossy.relaxed import Relaxed
+        if self.rule == "judge" and self.judge is None:
+            raise click.UsageError("--rule judge needs --judge FILE: `reader-edge lossy train-judge` writes one.")
+        return strength_of(self.rule, *self._figures())
 
-        return Relaxed(self.gap, self.budget) if self.rule == "relaxed" else BigLittle(self.distance, self.confidence)
+    def _figures(self) -> tuple[str | float, float]:
+        if self.rule == "judge":
+            return str(self.judge), self.threshold
+        return (self.gap, self.budget) if self.rule == "relaxed" else (self.distance, self.confidence)
 
     def load(
         self, model: str | None, config: "reader_edge.EngineConfig", sources: "reader_edge.DraftSources"
@@ -43,6 +51,17 @@ class AskedRule:
         from reader_edge_runtime.lossy.lossy_engine import LossyEngine
 
         return load_with(partial(LossyEngine.load, strength=self.strength()), model, config, sources)
+
+
+def strength_of(rule: str, first: str | float, second: float) -> "Strength":
+    """Of a rule of RULES and its two figures, the first of the judge's a file. Raises ConfigError."""
+    from reader_edge_runtime.lossy.big_little import BigLittle
+    from reader_edge_runtime.lossy.judge import Judged
+    from reader_edge_runtime.lossy.relaxed import Relaxed
+
+    if rule == "judge":
+        return Judged(str(first), second)
+    return (Relaxed if rule == "relaxed" else BigLittle)(float(first), second)
 
 
 def rule(command: Callable[..., T]) -> Callable[..., T]:
@@ -58,8 +77,8 @@ _OPTIONS = (
         type=click.Choice(RULES),
         default="relaxed",
         show_default=True,
-        help="Which drafted tokens may stand in place of the model's choice: those nearly as likely as it, or all that "
-        "the model gives enough.",
+        help="Which drafted tokens may stand in place of the model's choice: those nearly as likely as it, all that "
+        "the model gives enough, or those that hardly change the final answer by a trained judge.",
     ),
     click.option(
         "--gap",
@@ -84,6 +103,16 @@ _OPTIONS = (
         "--confidence",
         default=0.6,
         show_default=True,
-        help="big-little: a draft model writes on while its likeliest token has so much probability.",
+        help="big-little: the draft model, or the package's speculator, writes on while its likeliest token has "
+        "so much probability.",
+    ),
+    click.option(
+        "--judge", type=options.FILE, help="judge: a file of `reader-edge lossy train-judge`, for this model."
+    ),
+    click.option(
+        "--threshold",
+        default=0.1,
+        show_default=True,
+        help="judge: a token stays where it changes the final answer with less than this chance; 0 is exact.",
     ),
 )

@@ -12,19 +12,19 @@ from typing import Annotated
 import numpy as np
 
 from reader_edge_runtime.acceptance import Choices
-from reader_edge_runtime.assembly import open_draft_model
+from reader_edge_runtime.assembly import open_draft_model, open_sources
 from reader_edge_runtime.config import EngineConfig
-from reader_edge_runtime.drafting.draft_sources import DraftSources, FilePath
-from reader_edge_runtime.drafting.drafter import DraftRequest
-from reader_edge_runtime.drafting.sources.draft_chain import DraftChain
-from reader_edge_runtime.drafting.sources.draft_model import DraftModel
-from reader_edge_runtime.drafting.sources.draft_model_source import DraftModelSource
+from reader_edge_runtime.drafting.draft_sources import DraftSources
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
+from reader_edge_runtime.drafting.sources.source import DraftSource
+from reader_edge_runtime.execution.providers import open_speculator
 from reader_edge_runtime.lossy.lossy_rule import LossyRule
 from reader_edge_runtime.lossy.meter import Meter
 from reader_edge_runtime.lossy.strength import Strength
+from reader_edge_runtime.lossy.sure_chains import SureModelSource, SureSpeculatorSource
 from reader_edge_runtime.outside.config_checks import Range, check
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.target import Target
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 
@@ -32,8 +32,9 @@ from reader_edge_runtime.text.tokenizer import Tokenizer
 class BigLittle(Strength):
     """A drafted token stays where the model itself gives it enough.
 
-    distance: most nats of -ln p of a token that stays: 2 is 13 % and more, 5 is 0.7 %; 0 is exact. confidence: of a
-    draft model, what its likeliest token must have for its chain to go on.
+    distance: most nats of -ln p of a token that stays: 2 is 13 % and more, 5 is 0.7 %; 0 is exact. confidence: of the
+    small model, what its likeliest token must have for its chain to go on. The small model is the draft model that is
+    given, else the package's speculator.
     """
 
     distance: Annotated[float, Range(0, 100)] = 2.0
@@ -49,13 +50,21 @@ class BigLittle(Strength):
     def rule(self, ends: Collection[int], usual: OwnAnswers | None) -> "BigLittleRule":
         return BigLittleRule(self.distance, self.meter(usual), ends)
 
-    def drafts_from(self, sources: DraftSources, path: FilePath, config: EngineConfig) -> DraftSources:
-        if sources.draft_model is None:
-            return sources
-        package = ModelPackage.open(path)
-        model = open_draft_model(sources.draft_model, package, Tokenizer.open(package), config)
-        source = SureChainSource(model, package.manifest.vocab_size, self.confidence, sources.draft_context)
-        return replace(sources, draft_model=None, extra=[*sources.extra, source])
+    def open_sources(
+        self, given: DraftSources, package: ModelPackage, tokenizer: Tokenizer, target: Target, config: EngineConfig
+    ) -> list[DraftSource]:
+        manifest, others = package.manifest, given
+        small: list[DraftSource] = []
+        if given.draft_model is not None:
+            model = open_draft_model(given.draft_model, package, tokenizer, config)
+            small.append(SureModelSource(self.confidence, model, manifest.vocab_size, given.draft_context))
+            others = replace(given, draft_model=None)
+        elif given.has_speculator and manifest.speculator is not None:
+            speculator = open_speculator(package, target, config)
+            ids, vocab_size = manifest.state_ids, manifest.vocab_size
+            small.append(SureSpeculatorSource(self.confidence, speculator, ids, vocab_size, config.max_batch))
+            others = replace(given, has_speculator=False)
+        return [*small, *open_sources(others, package, tokenizer, target, config)]
 
 
 class BigLittleRule(LossyRule):
@@ -69,16 +78,3 @@ class BigLittleRule(LossyRule):
         """So that a token's own -ln p is the distance at most; that of the model's choice is part of it."""
         own = float(choices.probabilities(node)[rank])
         return self._distance + float(np.log(own)) if own > 0 else 0.0
-
-
-class SureChainSource(DraftModelSource):
-    """A draft model that writes on while its likeliest token has so much; asked in every step, whatever that takes."""
-
-    is_costly = False
-
-    def __init__(self, model: DraftModel, vocab_size: int, confidence: float, context: int = 0) -> None:
-        super().__init__(model, vocab_size, context)
-        self._confidence = confidence
-
-    def _goes_on(self, chain: DraftChain, draft_request: DraftRequest) -> bool:
-        return chain.last_probability >= self._confidence and self._is_within(chain, draft_request)

@@ -57,7 +57,7 @@ class LossyEngine(Engine):
         strength: Strength | None = None,
     ) -> None:
         super().__init__(package, tokenizer, decoder, width_report)
-        self.strength = given_strength(strength)
+        self.strength = given_strength(strength).opened(package, tokenizer)
         self._usual = OwnAnswers.of_package(package)
 
     @classmethod
@@ -80,9 +80,7 @@ class LossyEngine(Engine):
                 "A history file serves exact answers: leave it out, a lossy session keeps what was learned."
             )
         callbacks = given_callback(on_progress, "on_progress"), given_callback(on_calibration, "on_calibration")
-        if settings.is_drafted:
-            drafted_from = asked.drafts_from(drafted_from, package, settings)
-        return cls(*assemble(package, settings, limits, drafted_from, None, *callbacks), asked)
+        return cls(*assemble(package, settings, limits, drafted_from, None, *callbacks, asked.open_sources), asked)
 
     def answer(
         self, prompt: Encodable, config: GenerationConfig | None = None, device: DeviceDrafts | None = None

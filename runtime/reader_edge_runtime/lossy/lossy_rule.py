@@ -1,12 +1,26 @@
 """What all lossy rules share: when one may take another token, what it never takes, and the meter that hears of it."""
 
 from abc import abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from reader_edge_runtime.acceptance import AcceptanceRule, Choices
 from reader_edge_runtime.lossy.meter import Meter
+
+
+class Mismatch(NamedTuple):
+    """A token, and the model's own choice. rank, own_rank: of both among the reported tokens. nats: by which the token
+    is less likely. child: its node; -1 for one that was not drafted.
+    """
+
+    token_id: int
+    own: int
+    rank: int
+    own_rank: int
+    nats: float
+    child: int
 
 
 class LossyRule(AcceptanceRule):
@@ -26,9 +40,13 @@ class LossyRule(AcceptanceRule):
     def next_token(self, choices: Choices, node: int) -> int:
         own = choices.peek(node)
         self.num_taken += 1
-        if own in self._ends or choices.tree.child(node, own) >= 0:
+        if choices.tree.child(node, own) >= 0:
             return own
-        return self._instead(choices, node, own)
+        found = mismatch(choices, node, own, self._ends, self.most_nats)
+        if found is None or not self.takes(choices, node, found):
+            return own
+        self.meter.change(found.nats)
+        return found.token_id
 
     def report(self, token_ids: Sequence[int]) -> dict[str, object]:
         return self.meter.report(token_ids).fields()
@@ -37,24 +55,36 @@ class LossyRule(AcceptanceRule):
     def most_nats(self, choices: Choices, node: int, rank: int) -> float:
         """How far ln p may fall here; 0 or less takes the model's choice, the `rank`-th of the reported tokens."""
 
-    def _instead(self, choices: Choices, node: int, own: int) -> int:
-        children = _children(choices, node)
-        token_ids, logits = choices.successors(node)
-        ranks = np.flatnonzero(token_ids == own)
-        if not children or not len(ranks):  # a grammar's choice may be none of the likeliest
-            return own
-        rank = int(ranks[0])
-        most = self.most_nats(choices, node, rank)
-        for token_id, logit in zip(token_ids.tolist(), logits.tolist(), strict=True):
-            nats = float(logits[rank]) - logit
-            if most <= 0 or not nats <= most:
-                return own
-            if token_id in children and token_id not in self._ends and choices.allows(token_id):
-                self.meter.change(nats)
-                return int(token_id)
-        return own
+    def takes(self, choices: Choices, node: int, found: Mismatch) -> bool:
+        """Whether a token that lies within these nats stands in place of the model's choice."""
+        return True
 
 
-def _children(choices: Choices, node: int) -> set[int]:
+def mismatch(
+    choices: Choices,
+    node: int,
+    own: int,
+    ends: Collection[int],
+    most_nats: Callable[[Choices, int, int], float],
+    is_drafted: bool = True,
+) -> Mismatch | None:
+    """The likeliest token but the model's `own` that may stand in its place, where that ends no answer; None for none.
+
+    most_nats: of the node, and the rank of `own`, how far below it the token may lie. is_drafted: whether it has to be.
+    """
     tree = choices.tree
-    return {tree.token_ids[i] for i in range(node + 1, len(tree)) if tree.parents[i] == node}
+    children = {tree.token_ids[i]: i for i in range(node + 1, len(tree)) if tree.parents[i] == node}
+    token_ids, logits = choices.successors(node)
+    ranks = np.flatnonzero(token_ids == own)
+    if own in ends or not len(ranks) or not (children or not is_drafted):  # a grammar's choice may be unlikely
+        return None
+    own_rank = int(ranks[0])
+    most = most_nats(choices, node, own_rank)
+    for rank, (token_id, logit) in enumerate(zip(token_ids.tolist(), logits.tolist(), strict=True)):
+        nats = float(logits[own_rank]) - logit
+        if most <= 0 or not nats <= most:
+            return None
+        is_open = token_id in children or not is_drafted
+        if is_open and token_id != own and token_id not in ends and choices.allows(token_id):
+            return Mismatch(int(token_id), own, rank, own_rank, nats, children.get(token_id, -1))
+    return None

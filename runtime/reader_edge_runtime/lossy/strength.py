@@ -4,11 +4,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 
+from reader_edge_runtime.assembly import open_sources
 from reader_edge_runtime.config import EngineConfig
-from reader_edge_runtime.drafting.draft_sources import DraftSources, FilePath
+from reader_edge_runtime.drafting.draft_sources import DraftSources
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
+from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.lossy.lossy_rule import LossyRule
 from reader_edge_runtime.lossy.meter import Meter
+from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.target import Target
+from reader_edge_runtime.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +28,15 @@ class Strength(ABC):
     def rule(self, ends: Collection[int], usual: OwnAnswers | None) -> LossyRule:
         """The rule of one answer. ends: tokens that end it. usual: what the model itself says elsewhere."""
 
-    def drafts_from(self, sources: DraftSources, path: FilePath, config: EngineConfig) -> DraftSources:
-        """What the engine of a package drafts from: what it was given, unless the rule drafts its own way."""
-        return sources
+    def open_sources(
+        self, given: DraftSources, package: ModelPackage, tokenizer: Tokenizer, target: Target, config: EngineConfig
+    ) -> list[DraftSource]:
+        """What the engine of a package drafts from: as everywhere, unless the rule drafts its own way."""
+        return open_sources(given, package, tokenizer, target, config)
+
+    def opened(self, package: ModelPackage, tokenizer: Tokenizer) -> "Strength":
+        """The same for one model, with all that the rule reads from files."""
+        return self
 
     def meter(self, usual: OwnAnswers | None) -> Meter:
         """Of one answer."""

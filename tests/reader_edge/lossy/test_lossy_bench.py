@@ -27,6 +27,13 @@ def test_a_bench_tells_of_exact_plain_and_lossy_answers() -> None:
     assert set(relaxed["kinds"]) == {"lookup", "copy", "edit", "json", "arithmetic"}
 
 
+def test_lists_of_figures_are_a_grid() -> None:
+    arguments = ["lossy", "bench", "--tasks", "5", "--rounds", "1", "--no-calibrate", "--json"]
+    told = CliRunner().invoke(main, [*arguments, "--try", "big-little:2,5:0.3,0.60"], catch_exceptions=False)
+    ways = [each["way"] for each in json.loads(told.stdout)["ways"]]
+    assert ways == ["exact", *(f"big-little:{pair}" for pair in ("2:0.3", "2:0.6", "5:0.3", "5:0.6"))]
+
+
 def test_the_default_rules_are_told_of_in_tables() -> None:
     told = CliRunner().invoke(main, ["lossy", "bench", "--tasks", "5", "--rounds", "2", "--no-calibrate"])
     assert told.exit_code == 0
@@ -34,11 +41,13 @@ def test_the_default_rules_are_told_of_in_tables() -> None:
         assert part in told.stdout
 
 
-@pytest.mark.parametrize("wrong", ["relaxed", "relaxed:1", "relaxed:a:b", "judge:1:1", "big-little:1:2:3"])
+@pytest.mark.parametrize(
+    "wrong", ["relaxed", "relaxed:1", "relaxed:a:b", "judge::1", "judge:1", "big-little:1:2:3", "other:1:2"]
+)
 def test_what_is_no_rule_is_refused(wrong: str) -> None:
     refused = CliRunner().invoke(main, ["lossy", "bench", "--try", wrong])
     assert refused.exit_code == 2
-    assert "must be relaxed:GAP:BUDGET or big-little:DISTANCE:CONFIDENCE." in refused.stderr
+    assert "must be relaxed:GAP:BUDGET, big-little:DISTANCE:CONFIDENCE or judge:FILE:THRESHOLD." in refused.stderr
 
 
 @pytest.mark.parametrize(
