@@ -42,7 +42,7 @@ OTHERS = {
         "datastore info",
     ),
     *("datastore merge", "datastore search", "bench cost", "bench frontier"),
-    *("lossy run", "lossy bench", "lossy train-judge"),  # whose answers may differ from plain ones
+    *("lossy run", "lossy bench", "lossy train-judge", "lossy forecast"),  # whose answers may differ from plain ones
     *("series train", "series export", "series forecast"),
 }
 
