@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from reader_edge_runtime.text.conversation import Encodable
 
-_NAMES, _CITIES, _JOBS, _THINGS = (
+NAMES, CITIES, JOBS, THINGS = (
     tuple(words.split())
     for words in (
         "Anna Boris Clara David Elena Farid Greta Hugo Irene Jonas Karin Lukas Maria Nadia Oscar Paula Rosa Simon Tara",
@@ -52,7 +52,7 @@ def tasks(num_tasks: int, seed: int = 0) -> list[Task]:
 
 
 def _lookup(source: random.Random) -> Task:
-    names, cities = source.sample(_NAMES, 2), source.sample(_CITIES, 2)
+    names, cities = source.sample(NAMES, 2), source.sample(CITIES, 2)
     said = " ".join(f"{name} lives in {city}." for name, city in zip(names, cities, strict=True))
     chosen = source.randrange(2)
     asked = f"{said}\nIn which city does {names[chosen]} live? Answer in one sentence."
@@ -64,14 +64,14 @@ def _lookup(source: random.Random) -> Task:
 
 
 def _copy(source: random.Random) -> Task:
-    things = source.sample(_THINGS, 4)
+    things = source.sample(THINGS, 4)
     whole = ", ".join(things[1:])
     prompt = f"Original: {things[0]}, {whole}.\nCopy: {things[0]},"
     return Task("copy", prompt, str.strip, f"{whole}.", ("\n",))
 
 
 def _edit(source: random.Random) -> Task:
-    things = source.sample(_THINGS, 5)
+    things = source.sample(THINGS, 5)
     right = "\n".join([things[1], *(f"{number}. {thing}" for number, thing in enumerate(things[2:], start=3))])
     prompt = f"Original: {', '.join(things)}.\nNumbered:\n1. {things[0]}\n2."
     return Task("edit", prompt, str.strip, right)
@@ -79,7 +79,7 @@ def _edit(source: random.Random) -> Task:
 
 def _json(source: random.Random) -> Task:
     def example() -> tuple[str, dict[str, object]]:
-        name, job, city = source.choice(_NAMES), source.choice(_JOBS), source.choice(_CITIES)
+        name, job, city = source.choice(NAMES), source.choice(JOBS), source.choice(CITIES)
         age = source.randint(20, 79)
         text = f"{name}, {age}, is a {job} and lives in {city}."
         return f"Text: {text}\nJSON:", {"name": name, "age": age, "job": job, "city": city}
@@ -93,7 +93,7 @@ def _arithmetic(source: random.Random) -> Task:
     def example() -> tuple[str, str]:
         first, second = source.randint(11, 29), source.randint(2, 9)
         total = first + second
-        asked = f"{source.choice(_NAMES)} has {first} apples and gets {second} more. How many are there?"
+        asked = f"{source.choice(NAMES)} has {first} apples and gets {second} more. How many are there?"
         return f"Question: {asked}\nAnswer:", f"{first} + {second} = {total}. There are {total} apples."
 
     examples, (asked, right) = [example() for _ in range(6)], example()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from reader_edge_runtime.answer import Answer
 from reader_edge_runtime.array_file import ArrayFormat
 from reader_edge_runtime.assembly import assemble
-from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
+from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.session import load_session, save_session
@@ -42,7 +42,7 @@ class LossyEngine(Engine):
         result = engine.generate("# tar")
         print(result.text, result.given_up)
 
-    strength: the rule and what is asked of it. Answers are greedy. What it learns stays with it: no exact engine takes
+    strength: the rule and what is asked of it. What it learns stays with it: no exact engine takes
     its sessions, which are marked, nor it theirs, and it keeps no history file.
     """
 
@@ -80,18 +80,17 @@ class LossyEngine(Engine):
                 "A history file serves exact answers: leave it out, a lossy session keeps what was learned."
             )
         callbacks = given_callback(on_progress, "on_progress"), given_callback(on_calibration, "on_calibration")
-        return cls(*assemble(package, settings, limits, drafted_from, None, *callbacks, asked.open_sources), asked)
+        opened, tokenizer, decoder, report = assemble(
+            package, settings, limits, drafted_from, None, *callbacks, asked.open_sources
+        )
+        return cls(opened, tokenizer, asked.decoder(decoder, callbacks[1]), report, asked)
 
     def answer(
         self, prompt: Encodable, config: GenerationConfig | None = None, device: DeviceDrafts | None = None
     ) -> Answer:
-        """As of Engine, by a rule of its own. Raises ConfigError for what is sampled, or chosen by other logits."""
+        """As of Engine, by a rule of its own. Raises ConfigError for what its strength refuses."""
         config = given_config(config, GenerationConfig, "config")
-        if config.sampling != SamplingConfig(seed=config.sampling.seed):
-            raise ConfigError(
-                "Lossy answers are greedy, and compare tokens by the model's own logits: leave temperature, penalties "
-                "and biases out."
-            )
+        self.strength.refuse(config)
         ends = {*self.package.manifest.eos_token_ids, *config.stop_token_ids}
         return super().answer(prompt, replace(config, acceptance=self.strength.rule(ends, self._usual)), device)
 

@@ -4,12 +4,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 
-from reader_edge_runtime.assembly import open_sources
-from reader_edge_runtime.config import EngineConfig
+from reader_edge_runtime.acceptance import AcceptanceRule
+from reader_edge_runtime.assembly import Progress, open_sources
+from reader_edge_runtime.config import EngineConfig, GenerationConfig, SamplingConfig
+from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.drafting.draft_sources import DraftSources
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 from reader_edge_runtime.drafting.sources.source import DraftSource
-from reader_edge_runtime.lossy.lossy_rule import LossyRule
+from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.lossy.meter import Meter
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Target
@@ -25,7 +27,7 @@ class Strength(ABC):
     def name(self) -> str: ...
 
     @abstractmethod
-    def rule(self, ends: Collection[int], usual: OwnAnswers | None) -> LossyRule:
+    def rule(self, ends: Collection[int], usual: OwnAnswers | None) -> AcceptanceRule:
         """The rule of one answer. ends: tokens that end it. usual: what the model itself says elsewhere."""
 
     def open_sources(
@@ -37,6 +39,18 @@ class Strength(ABC):
     def opened(self, package: ModelPackage, tokenizer: Tokenizer) -> "Strength":
         """The same for one model, with all that the rule reads from files."""
         return self
+
+    def decoder(self, made: Decoder, on_calibration: Progress | None) -> Decoder:
+        """What decodes by it: the exact engine's decoder, unless the rule takes one of its own."""
+        return made
+
+    def refuse(self, config: GenerationConfig) -> None:
+        """Raise ConfigError for an answer that the rule cannot give."""
+        if config.sampling != SamplingConfig(seed=config.sampling.seed):
+            raise ConfigError(
+                "Lossy answers are greedy, and compare tokens by the model's own logits: leave temperature, penalties "
+                "and biases out."
+            )
 
     def meter(self, usual: OwnAnswers | None) -> Meter:
         """Of one answer."""

@@ -1,6 +1,6 @@
-"""What a draft model reads of a prompt too long for it: its end, and the passages that bear on that, chosen by BM25.
+"""Part of a long prompt: its end, and the passages that bear on that, chosen by BM25. Tokens are the terms.
 
-Tokens are the terms. What is left out costs guesses and no token of an answer: the target reads all of the prompt.
+For a draft model what is left out costs guesses and no token of an answer: the target reads all of the prompt.
 """
 
 import math
@@ -12,14 +12,19 @@ _END_SHARE = 0.5  # of what is read, the prompt's end
 _K1, _B = 1.2, 0.75  # as Robertson and Zaragoza have them (The Probabilistic Relevance Framework, 2009)
 
 
-def read_passages(token_ids: Sequence[int], num_tokens: int) -> list[int]:
-    """At most so many tokens of a prompt, in its order: its end, and before that the passages most like it."""
+def read_passages(
+    token_ids: Sequence[int], num_tokens: int, passage: int = _PASSAGE, num_asked: int = _PASSAGE
+) -> list[int]:
+    """At most so many tokens of a prompt, in its order: its end, and before that the passages most like it.
+
+    passage: tokens of each. num_asked: last tokens of the prompt that passages are compared with.
+    """
     if len(token_ids) <= num_tokens:
         return list(token_ids)
     start = len(token_ids) - max(1, int(_END_SHARE * num_tokens))
     end = list(token_ids[start:])
-    passages = [token_ids[place : min(place + _PASSAGE, start)] for place in range(0, start, _PASSAGE)]
-    scores = _scores(passages, end[-_PASSAGE:])
+    passages = [token_ids[place : min(place + passage, start)] for place in range(0, start, passage)]
+    scores = _scores(passages, end[-num_asked:])
     chosen: list[int] = []
     room = num_tokens - len(end)
     for number in sorted(range(len(passages)), key=scores.__getitem__, reverse=True):
