@@ -8,6 +8,7 @@ from typing import Any
 from reader_edge.lossy.tasks import Task
 from reader_edge_runtime import Engine, GenerationConfig
 from reader_edge_runtime.lossy.meter import repeated_share
+from reader_edge_runtime.lossy.views.views_decoder import retrieved
 
 MAX_TOKENS = 64  # of an answer: all right ones are shorter
 
@@ -29,11 +30,15 @@ class Answered:
 
 @dataclass(slots=True)
 class Way:
-    """How tasks are answered. answers: of the first round, one a task. seconds: of each round, one a task."""
+    """How tasks are answered. answers: of the first round, one a task. seconds: of each round, one a task.
+
+    context: tokens that are retrieved of each prompt, and asked alone; 0 asks all of it.
+    """
 
     name: str
     engine: Engine
     is_drafted: bool = True
+    context: int = 0
     answers: list[Answered] = field(default_factory=list)
     seconds: list[list[float]] = field(default_factory=list)
 
@@ -43,7 +48,8 @@ class Way:
         prompt = task.asked(self.engine.tokenizer.has_chat_template)
         config = GenerationConfig(MAX_TOKENS, stop=task.stop, is_drafted=self.is_drafted)
         began = time.perf_counter()
-        result = self.engine.generate(prompt, config)
+        asked = retrieved(self.engine.encode_prompt(prompt), self.context) if self.context else prompt
+        result = self.engine.generate(asked, config)
         seconds = time.perf_counter() - began
         given_up: Mapping[str, Any] = result.given_up
         num_changed = given_up.get("num_changed", 0)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _DEFAULT = ("relaxed:0.69:0.02", "relaxed:2.3:0.1", "big-little:2:0.6")
 
 
-_FORMS = "relaxed:GAP:BUDGET, big-little:DISTANCE:CONFIDENCE or judge:FILE:THRESHOLD"
+_FORMS = "relaxed:GAP:BUDGET, big-little:DISTANCE:CONFIDENCE, judge:FILE:THRESHOLD or views:CONTEXT:WEIGHT"
 
 
 def _strengths(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, "Strength"]:
@@ -60,6 +60,14 @@ def _strengths(ctx: click.Context, parameter: click.Parameter, values: tuple[str
 @click.option(
     "--rounds", type=click.IntRange(1, 1000), default=3, show_default=True, help="Rounds, all ways in turn in each."
 )
+@click.option("--long", "is_long", is_flag=True, help="Ask for facts hidden in 600 to 1,400 tokens of filler instead.")
+@click.option(
+    "--retrieved",
+    "retrieved_tokens",
+    type=click.IntRange(64),
+    metavar="N",
+    help="Answer exactly, but from the N tokens alone that `views` would retrieve, too.",
+)
 @click.option("--plain", is_flag=True, help="Answer without drafts, too.")
 @options.draft_model
 @options.head
@@ -74,6 +82,8 @@ def bench(
     num_tasks: int,
     seed: int,
     rounds: int,
+    is_long: bool,
+    retrieved_tokens: int | None,
     plain: bool,
     engine_config: "reader_edge.EngineConfig",
     sources: "reader_edge.DraftSources",
@@ -82,10 +92,12 @@ def bench(
     """Answer generated tasks exactly and by lossy rules: quality beside speed, paired task by task.
 
     The tasks are lookups, copying, editing, JSON fields and short arithmetic, which a model of 135 million parameters
-    gets right in about three cases of four. Each answer begins with nothing remembered of the others.
+    gets right in about three cases of four; those of --long are lookups in long prompts, of which it gets three of five.
+    Each answer begins with nothing remembered of the others.
 
     MODEL is given as for `run`. --no-calibrate makes answers repeatable: measured pass times decide what is drafted.
     """
+    from reader_edge.lossy.long_tasks import long_tasks
     from reader_edge.lossy.lossy_report import bench_fields, print_bench
     from reader_edge.lossy.tasks import tasks
     from reader_edge.lossy.trial import Way, try_ways
@@ -96,11 +108,13 @@ def bench(
 
     exact = load_engine(model, engine_config, sources)
     ways = [Way("exact", exact), *([Way("plain", exact, is_drafted=False)] if plain else [])]
+    if retrieved_tokens is not None:
+        ways.append(Way(f"retrieved:{retrieved_tokens}", exact, context=retrieved_tokens))
     for name, strength in strengths.items():
         load = partial(LossyEngine.load, strength=strength)
         ways.append(Way(name, load_with(load, model, engine_config, sources)))
     with count_progress("Answers") as on_progress:
-        try_ways(ways, tasks(num_tasks, seed), rounds, on_progress)
+        try_ways(ways, (long_tasks if is_long else tasks)(num_tasks, seed), rounds, on_progress)
     figures = [way_figures(way, ways[0]) for way in ways]
     if as_json:
         click.echo(json.dumps(bench_fields(figures)))

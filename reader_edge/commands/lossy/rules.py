@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-RULES = ("relaxed", "big-little", "judge")
+RULES = ("relaxed", "big-little", "judge", "views")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,8 @@ class AskedRule:
     confidence: float
     judge: Path | None
     threshold: float
+    context: int
+    weight: float
 
     def strength(self) -> "Strength":
         """Raises ConfigError for what no rule takes."""
@@ -39,9 +41,13 @@ class AskedRule:
         return strength_of(self.rule, *self._figures())
 
     def _figures(self) -> tuple[str | float, float]:
-        if self.rule == "judge":
-            return str(self.judge), self.threshold
-        return (self.gap, self.budget) if self.rule == "relaxed" else (self.distance, self.confidence)
+        figures: dict[str, tuple[str | float, float]] = {
+            "relaxed": (self.gap, self.budget),
+            "big-little": (self.distance, self.confidence),
+            "judge": (str(self.judge), self.threshold),
+            "views": (self.context, self.weight),
+        }
+        return figures[self.rule]
 
     def load(
         self, model: str | None, config: "reader_edge.EngineConfig", sources: "reader_edge.DraftSources"
@@ -58,9 +64,13 @@ def strength_of(rule: str, first: str | float, second: float) -> "Strength":
     from reader_edge_runtime.lossy.big_little import BigLittle
     from reader_edge_runtime.lossy.judge import Judged
     from reader_edge_runtime.lossy.relaxed import Relaxed
+    from reader_edge_runtime.lossy.views.views import Views
 
     if rule == "judge":
         return Judged(str(first), second)
+    if rule == "views":
+        context = float(first)
+        return Views(int(context) if context.is_integer() else context, second)  # type: ignore[arg-type]  # is refused
     return (Relaxed if rule == "relaxed" else BigLittle)(float(first), second)
 
 
@@ -78,7 +88,8 @@ _OPTIONS = (
         default="relaxed",
         show_default=True,
         help="Which drafted tokens may stand in place of the model's choice: those nearly as likely as it, all that "
-        "the model gives enough, or those that hardly change the final answer by a trained judge.",
+        "the model gives enough, or those that hardly change the final answer by a trained judge. views: none, but all of a long "
+        "prompt and what bears on its end choose together.",
     ),
     click.option(
         "--gap",
@@ -114,5 +125,17 @@ _OPTIONS = (
         default=0.1,
         show_default=True,
         help="judge: a token stays where it changes the final answer with less than this chance; 0 is exact.",
+    ),
+    click.option(
+        "--context",
+        default=256,
+        show_default=True,
+        help="views: tokens of the prompt that are retrieved, at most: its end, and the passages most like that.",
+    ),
+    click.option(
+        "--weight",
+        default=0.5,
+        show_default=True,
+        help="views: how much the retrieved tokens have to say beside the whole prompt; 0 is exact, 1 leaves it out.",
     ),
 )

@@ -34,6 +34,21 @@ def test_lists_of_figures_are_a_grid() -> None:
     assert ways == ["exact", *(f"big-little:{pair}" for pair in ("2:0.3", "2:0.6", "5:0.3", "5:0.6"))]
 
 
+def test_views_are_tried_beside_what_was_retrieved_alone() -> None:
+    arguments = ["lossy", "bench", "--long", "--seed", "4", "--tasks", "6", "--rounds", "1", "--no-calibrate"]
+    arguments += ["--retrieved", "64", "--json"]
+    views = ("views:64:0", "views:64:0.5", "views:64:1")
+    tried = [part for each in views for part in ("--try", each)]
+    told = CliRunner().invoke(main, [*arguments, *tried], catch_exceptions=False)
+    exact, retrieved, without, mixed, alone = json.loads(told.stdout)["ways"]
+    assert set(exact["kinds"]) == {"city", "number", "job"}
+    assert retrieved["way"] == "retrieved:64"
+    assert [each["way"] for each in (without, mixed, alone)] == list(views)
+    assert without["same"] == exact["tasks"] == 6
+    assert without["changed"] == without["lost"] == without["won"] == 0
+    assert (alone["tokens"], alone["right"]) == (retrieved["tokens"], retrieved["right"])
+
+
 def test_the_default_rules_are_told_of_in_tables() -> None:
     told = CliRunner().invoke(main, ["lossy", "bench", "--tasks", "5", "--rounds", "2", "--no-calibrate"])
     assert told.exit_code == 0
@@ -47,7 +62,7 @@ def test_the_default_rules_are_told_of_in_tables() -> None:
 def test_what_is_no_rule_is_refused(wrong: str) -> None:
     refused = CliRunner().invoke(main, ["lossy", "bench", "--try", wrong])
     assert refused.exit_code == 2
-    assert "must be relaxed:GAP:BUDGET, big-little:DISTANCE:CONFIDENCE or judge:FILE:THRESHOLD." in refused.stderr
+    assert "judge:FILE:THRESHOLD or views:CONTEXT:WEIGHT." in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -63,6 +78,13 @@ def test_numbers_beyond_their_range_are_refused(option: str, value: str, code: i
     result = CliRunner().invoke(main, ["lossy", "bench", option, value])
     assert result.exit_code == code
     assert words in result.stderr
+
+
+@pytest.mark.parametrize("context", ["64.5", "inf", "63"])
+def test_a_context_of_views_is_a_number_of_tokens(context: str) -> None:
+    refused = CliRunner().invoke(main, ["lossy", "bench", "--try", f"views:{context}:0.5"])
+    assert refused.exit_code == 1
+    assert f"context is {context}, but must be" in refused.stderr
 
 
 def test_a_strength_beyond_its_range_is_refused() -> None:

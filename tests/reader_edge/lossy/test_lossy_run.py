@@ -49,6 +49,15 @@ def test_lines_of_standard_input_are_prompts_to_answer(tmp_path: Path) -> None:
     assert "The prompt is empty" in refused.stderr
 
 
+def test_views_tell_how_far_they_are_from_the_whole_prompt(tmp_path: Path) -> None:
+    asked = ("-p", "tar and zip, " * 40 + "# tar", "-n", "12", "--json", "--rule", "views", "--context", "64")
+    mixed = json.loads(lossy_run(*asked, "--weight", "0.7").stdout)
+    assert mixed["given_up"]["rule"] == "views"
+    assert mixed["given_up"]["strength"] == {"context": 64, "weight": 0.7}
+    exact = CliRunner().invoke(main, ["run", *asked[:5], "--no-calibrate"], catch_exceptions=False)
+    assert json.loads(lossy_run(*asked, "--weight", "0").stdout)["text"] == json.loads(exact.stdout)["text"]
+
+
 def test_wrong_strengths_are_refused_in_a_sentence() -> None:
     refused = lossy_run("-p", "# tar", "--gap", "-1")
     assert refused.exit_code == 1

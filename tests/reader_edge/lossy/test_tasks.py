@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from reader_edge.lossy.tasks import Task, tasks
+from reader_edge.lossy.long_tasks import long_tasks
+from reader_edge.lossy.tasks import NAMES, Task, tasks
 
 
 def of_kind(kind: str) -> Task:
@@ -60,3 +61,17 @@ def test_arithmetic_is_right_where_all_numbers_are() -> None:
     total = first + second
     assert task.is_right(f" {first} + {second} = {total}. There are {total} apples.")
     assert not task.is_right(f" {first} + {second} = {total}. There are {total + 1} apples.")
+
+
+@pytest.mark.parametrize("number", range(3), ids=["city", "number", "job"])
+def test_a_long_task_hides_two_facts_of_which_one_is_asked_for(number: int) -> None:
+    task = long_tasks(3, 1)[number]
+    said, asked = task.prompt.split("\n\n")
+    facts = [each for each in said.split(". ") if "lives in" in each or "the number" in each or "works as" in each]
+    right, wrong = sorted(facts, key=lambda fact: not any(name in asked for name in NAMES if name in fact))
+    assert task.is_right(f"{right}.")
+    assert not task.is_right(f"{wrong}.")
+    assert not task.is_right(f"{right}. {wrong}.")
+    assert len(task.prompt.split()) > 400
+    assert task.is_question
+    assert long_tasks(3, 1)[number].prompt == task.prompt != long_tasks(3, 2)[number].prompt

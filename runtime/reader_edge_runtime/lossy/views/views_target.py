@@ -3,8 +3,6 @@
 So drafts, which are checked against the mixed distribution, change nothing that is emitted.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from reader_edge_runtime.arrays import Float32Array, Int64Array
@@ -46,13 +44,15 @@ class ViewsTarget(Target):
     def release_memory(self) -> None:
         self._target.release_memory()
 
-    def read_view(self, cache: ViewsCache, slot: int, token_ids: Sequence[int]) -> None:
+    def read_view(self, cache: ViewsCache, slot: int, token_ids: list[int]) -> None:
         """Have these tokens, and no others, as the retrieved view of a slot."""
         cache.drop_view(slot)
         view, start = 2 * slot + 1, 0
         while start < len(token_ids):
             chunk = DraftTree.chain(token_ids[start : start + self.prefill_chunk(start)])
-            self._target.forward(cache.both, Pass(view, [chunk], [range(len(chunk) - 1, len(chunk))], num_kept=len(chunk)))
+            self._target.forward(
+                cache.both, Pass(view, [chunk], [range(len(chunk) - 1, len(chunk))], num_kept=len(chunk))
+            )
             cache.both.commit(view, range(len(chunk)))
             start += len(chunk)
         cache.has_view[slot] = True
