@@ -62,37 +62,4 @@ def _task(kind: str, source: random.Random, said: list[str], asked: str, values:
     return Task(kind, prompt, named, {values[0]}, ("\n",), is_question=True)
 
 
-_MAKERS[number % len(_MAKERS)](source) for number in range(num_tasks)]
-
-
-def _city(source: random.Random) -> Task:
-    names, cities = source.sample(NAMES, _NUM_FACTS), source.sample(CITIES, _NUM_FACTS)
-    said = [f"{name} lives in {city}." for name, city in zip(names, cities, strict=True)]
-    return _task("city", source, said, f"In which city does {names[0]} live?", cities)
-
-
-def _code(source: random.Random) -> Task:
-    names, codes = source.sample(NAMES, _NUM_FACTS), [str(code) for code in source.sample(range(100, 1000), _NUM_FACTS)]
-    said = [f"The locker of {name} has the number {code}." for name, code in zip(names, codes, strict=True)]
-    return _task("number", source, said, f"What number does the locker of {names[0]} have?", codes)
-
-
-def _job(source: random.Random) -> Task:
-    names, jobs = source.sample(NAMES, _NUM_FACTS), source.sample(JOBS, _NUM_FACTS)
-    said = [f"{name} works as a {job}." for name, job in zip(names, jobs, strict=True)]
-    return _task("job", source, said, f"What does {names[0]} work as?", jobs)
-
-
-def _task(kind: str, source: random.Random, said: list[str], asked: str, values: list[str]) -> Task:
-    sentences = [source.choice(_FILLERS)(source) for _ in range(source.randint(48, 110))]
-    for each in said:
-        sentences.insert(source.randrange(len(sentences) + 1), each)
-    prompt = f"{' '.join(sentences)}\n\n{asked} Answer in one sentence."
-
-    def is_right(answer: str) -> bool:
-        return values[0] in answer and not any(value in answer for value in values[1:])
-
-    return Task(kind, prompt, is_right, ("\n",), is_question=True)
-
-
 _MAKERS = (_city, _code, _job)

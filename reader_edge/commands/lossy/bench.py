@@ -92,7 +92,7 @@ def bench(
     """Answer generated tasks exactly and by lossy rules: quality beside speed, paired task by task.
 
     The tasks are lookups, copying, editing, JSON fields and short arithmetic, which a model of 135 million parameters
-    gets right in about three cases of four; those of --long are lookups in long prompts, of which it gets three of five.
+    gets right in about three cases of four; those of --long are lookups in long prompts, where it gets three of five.
     Each answer begins with nothing remembered of the others.
 
     MODEL is given as for `run`. --no-calibrate makes answers repeatable: measured pass times decide what is drafted.

@@ -88,8 +88,8 @@ _OPTIONS = (
         default="relaxed",
         show_default=True,
         help="Which drafted tokens may stand in place of the model's choice: those nearly as likely as it, all that "
-        "the model gives enough, or those that hardly change the final answer by a trained judge. views: none, but all of a long "
-        "prompt and what bears on its end choose together.",
+        "the model gives enough, or those that hardly change the final answer by a trained judge. views: none, but all "
+        "of a long prompt and what bears on its end choose together.",
     ),
     click.option(
         "--gap",
