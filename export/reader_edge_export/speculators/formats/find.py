@@ -6,10 +6,8 @@ from reader_edge_export.sources.folder.folder_entries import check_entries
 from reader_edge_export.sources.folder.hugging_face import HuggingFaceSource
 from reader_edge_export.sources.folder.json_file import read_json
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor, stored_tensors
-from reader_edge_export.sources.gguf.gguf_source import GgufSource
 from reader_edge_export.sources.source import Source
 from reader_edge_export.speculators.formats.eagle3_folder import eagle3_source, plain_eagle3_source
-from reader_edge_export.speculators.formats.gguf_mtp import gguf_mtp_source
 from reader_edge_export.speculators.formats.mtp_tensors import mtp_source, own_mtp_source
 from reader_edge_export.speculators.formats.speculator_source import SpeculatorSource
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
@@ -52,11 +50,13 @@ def find_speculator(name: str | Path, target: Source) -> SpeculatorSource:
 
 
 def _own(target: Source) -> SpeculatorSource:
-    own = None
     if isinstance(target, HuggingFaceSource):
         own = own_mtp_source(target, stored_tensors(target.folder))
-    elif isinstance(target, GgufSource):
-        own = gguf_mtp_source(target)
+    else:  # imported here: what is checked before an export needs no package that reads GGUF files
+        from reader_edge_export.sources.gguf.gguf_source import GgufSource
+        from reader_edge_export.speculators.formats.gguf_mtp import gguf_mtp_source
+
+        own = gguf_mtp_source(target) if isinstance(target, GgufSource) else None
     if own is None:
         raise ExportError(
             f"'{target.short_name}' has no layers for later tokens that could be read (mtp.* of Qwen 3.5, nextn.* in "
