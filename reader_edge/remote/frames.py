@@ -24,7 +24,7 @@ HELLO, FETCH, ASK, HINT, TREE, RESUME, CANCEL = range(1, 8)
 WELCOME, PART, STARTED, TOKENS, END, REFUSAL = range(65, 71)
 
 ANSWER_GONE = "answer_gone"  # code of a refusal: ask again, there is nothing to take up
-ANSWER_TAKEN = "answer_taken"  # code of another: whoever asked for the same answer later has it
+ANSWER_TAKEN = "answer_taken"  # error code: a device that asked for the same answer later has it
 
 NO_DRAFTS, HINTS, VERIFY = range(3)
 MODES = {"none": NO_DRAFTS, "hints": HINTS, "verify": VERIFY}

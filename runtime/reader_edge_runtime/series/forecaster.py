@@ -28,7 +28,7 @@ DRAFTS = ("own", "model", "analogs", "none")
 _MOST_PATHS = 64  # in one pass
 _MOST_SAMPLES = 1 << 16  # of a series
 _MAX_BYTES = 1 << 30  # of a forecast's paths
-_TOLD_BYTES = 512  # of what is told of a series at a time
+_VALUE_BYTES = 512  # of a value to come, beside its paths: mean, quantiles, time
 
 
 class Forecaster:
@@ -131,7 +131,7 @@ def _batches(names: list[str], num_paths: int) -> Iterator[list[tuple[str, int]]
 
 
 def _check_size(num_series: int, num_paths: int, horizon: int) -> None:
-    num_bytes = num_series * horizon * (8 * num_paths + _TOLD_BYTES)
+    num_bytes = num_series * horizon * (8 * num_paths + _VALUE_BYTES)
     if num_bytes > _MAX_BYTES:
         raise ConfigError(
             f"{num_series} series, {num_paths} paths each and {horizon} values a path take {num_bytes / 1e9:.1f} GB, "

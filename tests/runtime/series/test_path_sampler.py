@@ -39,7 +39,7 @@ class FixedLength:
 
 
 class PublishedRule(ExactCoupling):
-    """After a rejection it draws from the model anew."""
+    """After a rejection it draws from the model again, not from the residual."""
 
     def replaced(
         self, bound: Gaussian, draft: Gaussian, patches: Float64Array, random: np.random.Generator

@@ -9,7 +9,7 @@ from reader_edge_runtime.cache import Cache, KvLayout, SlotContents
 class ViewsCache(Cache):
     """Slot s has the whole text in slot 2s of `both`, and the retrieved view in the one behind it.
 
-    Lengths, cuts and copies are of whole texts; the retrieved view is dropped where one is cut, and read anew.
+    Lengths, cuts and copies are of whole texts; the retrieved view is dropped where one is cut, and read again.
     has_view: of each slot, whether its retrieved view is there. For models of attention alone.
     """
 
