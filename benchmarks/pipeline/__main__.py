@@ -19,6 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks.pipeline.number_list import number_list
 from benchmarks.pipeline.pass_parts import PassParts, pass_parts
 from benchmarks.pipeline.report import Row, write_report
 from benchmarks.pipeline.served_stages import ServedStages
@@ -64,18 +65,15 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    def numbers(text: str) -> list[int]:
-        return list(map(int, text.split(",")))
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("package", type=Path)
     parser.add_argument("--prompts", type=Path, default=VERIFY_PROMPTS)
     parser.add_argument("--num-prompts", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--stages", type=numbers, default=[2, 3])
-    parser.add_argument("--latencies", type=numbers, default=[0, 5, 20, 50, 100], help="of a link one way, in ms")
+    parser.add_argument("--stages", type=number_list, default=[2, 3])
+    parser.add_argument("--latencies", type=number_list, default=[0, 5, 20, 50, 100], help="of a link one way, in ms")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--requests", type=numbers, default=[1, 2, 4, 8], help="together, at one latency")
+    parser.add_argument("--requests", type=number_list, default=[1, 2, 4, 8], help="together, at one latency")
     parser.add_argument("--at", type=int, default=20, help="that latency")
     parser.add_argument("--out", type=Path, required=True)
     return parser.parse_args()

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.pipeline.number_list import number_list
 from benchmarks.pipeline.served_stages import ServedStages
 from benchmarks.pipeline.slow_link import SlowLinks
 from reader_edge_runtime import EngineConfig
@@ -221,13 +222,10 @@ def _alone(folder: Path, num_stages: int, threads: int, num_passes: int, wanted:
 
 
 def _options() -> argparse.Namespace:
-    def numbers(text: str) -> list[int]:
-        return list(map(int, text.split(",")))
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("package", type=Path)
-    parser.add_argument("--stages", type=numbers, default=[2, 3])
-    parser.add_argument("--latencies", type=numbers, default=[0], help="of a link one way, in ms")
+    parser.add_argument("--stages", type=number_list, default=[2, 3])
+    parser.add_argument("--latencies", type=number_list, default=[0], help="of a link one way, in ms")
     parser.add_argument("--passes", type=int, default=300)
     parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)

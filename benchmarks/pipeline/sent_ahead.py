@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from benchmarks.pipeline.number_list import number_list
 from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
 from reader_edge_runtime import DraftConfig, Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.assembly import make_trial_decoder
@@ -141,15 +142,12 @@ def _row(engine: Engine, planner: LinkedPlanner, prompts: list[list[int]], token
 
 
 def _options() -> argparse.Namespace:
-    def numbers(text: str) -> list[int]:
-        return list(map(int, text.split(",")))
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("package", type=Path)
     parser.add_argument("--prompts", type=Path, default=VERIFY_PROMPTS)
     parser.add_argument("--num-prompts", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--latencies", type=numbers, default=[20, 50, 100], help="of a link one way, in ms")
+    parser.add_argument("--latencies", type=number_list, default=[20, 50, 100], help="of a link one way, in ms")
     parser.add_argument("--stages", type=int, default=2)
     parser.add_argument("--ahead", type=int, default=16, help="nodes of a pass that is sent ahead")
     parser.add_argument("--threads", type=int, default=1)

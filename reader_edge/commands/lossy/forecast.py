@@ -5,8 +5,8 @@ from pathlib import Path
 import click
 
 from reader_edge.commands import options
+from reader_edge.commands.series.table_options import asked_table, table_options
 from reader_edge.terminal.command_help import helpful_command
-from reader_edge.terminal.control_characters import visible
 
 
 @helpful_command(
@@ -14,9 +14,7 @@ from reader_edge.terminal.control_characters import visible
     "reader-edge lossy forecast --horizon 168",
     "reader-edge lossy forecast sales.csv --column north --horizon 28 --tolerance 0.2",
 )
-@click.argument("table", required=False, type=options.FILE)
-@click.option("--model", type=options.FOLDER, help="A package of `series export`. Default: the bundled model.")
-@click.option("--horizon", default=96, show_default=True, type=click.IntRange(1), help="Values to come.")
+@table_options
 @click.option(
     "--tolerance",
     default=0.1,
@@ -24,15 +22,12 @@ from reader_edge.terminal.control_characters import visible
     type=options.FiniteRange(min=0),
     help="How far a draft may lie from the model's mean, in the model's deviations; 0 is the rollout of means itself.",
 )
-@click.option("--time", "time_column", help="The column of times. Default: the first that has times.")
-@click.option("--column", "columns", multiple=True, help="A column to forecast, repeatable. Default: all of numbers.")
 @click.option(
     "--drafts",
     type=click.Choice(["own", "model", "analogs", "none"]),
     help="Where drafts come from, as of `series forecast`.",
 )
 @options.threads
-@click.option("-o", "--out", type=options.FILE_PATH, help="A .csv or .parquet file. Default: CSV to standard output.")
 def forecast(
     table: Path | None,
     model: Path | None,
@@ -49,17 +44,12 @@ def forecast(
     A draft near the model's mean may stand in its place. Standard error tells how many do, and how far off they are.
     The path tells nothing of how sure it is: `reader-edge series forecast` does.
     """
-    from reader_edge.series.bundled import bundled_forecaster, bundled_table
+    from reader_edge.series.bundled import bundled_forecaster
     from reader_edge.series.forecast_output import give_columns
-    from reader_edge.series.table import check_output, forecast_columns, read_table
+    from reader_edge.series.table import forecast_columns
     from reader_edge_runtime.lossy.mean_forecaster import MeanForecaster
 
-    source = table or bundled_table()
-    check_output(out, source)
-    read = read_table(source, time_column, columns)
-    read.check_horizon(horizon)
-    if read.left_out:
-        click.echo(visible(f"Left out, since they hold no numbers: {', '.join(read.left_out)}."), err=True)
+    read = asked_table(table, time_column, columns, horizon, out)
     forecaster = MeanForecaster.load(model or bundled_forecaster(), threads, tolerance)
     found = forecaster.rolled_out(read.series, horizon, drafts=drafts)
     num_patches = len(read.series) * -(-horizon // forecaster.manifest.model.patch_size)

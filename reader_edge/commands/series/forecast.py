@@ -5,8 +5,8 @@ from pathlib import Path
 import click
 
 from reader_edge.commands import options
+from reader_edge.commands.series.table_options import asked_table, table_options
 from reader_edge.terminal.command_help import helpful_command
-from reader_edge.terminal.control_characters import visible
 
 
 def _parse_levels(ctx: click.Context, param: click.Parameter, value: str) -> tuple[float, ...]:
@@ -24,9 +24,7 @@ def _parse_levels(ctx: click.Context, param: click.Parameter, value: str) -> tup
     "reader-edge series forecast --plot forecast.png",
     "reader-edge series forecast sales.csv --time day --column north --horizon 28 -o forecast.parquet",
 )
-@click.argument("table", required=False, type=options.FILE)
-@click.option("--model", type=options.FOLDER, help="A package of `series export`. Default: the bundled model.")
-@click.option("--horizon", default=96, show_default=True, type=click.IntRange(1), help="Values to come.")
+@table_options
 @click.option("--paths", "num_paths", default=64, show_default=True, type=click.IntRange(1), help="Sample paths.")
 @click.option(
     "--quantiles",
@@ -36,8 +34,6 @@ def _parse_levels(ctx: click.Context, param: click.Parameter, value: str) -> tup
     callback=_parse_levels,
     help="Levels of quantiles beside the mean.",
 )
-@click.option("--time", "time_column", help="The column of times. Default: the first that has times.")
-@click.option("--column", "columns", multiple=True, help="A column to forecast, repeatable. Default: all of numbers.")
 @click.option(
     "--drafts",
     type=click.Choice(["own", "model", "analogs", "none"]),
@@ -46,7 +42,6 @@ def _parse_levels(ctx: click.Context, param: click.Parameter, value: str) -> tup
 )
 @click.option("--seed", type=click.IntRange(0), help="The same seed draws the same numbers.")
 @options.threads
-@click.option("-o", "--out", type=options.FILE_PATH, help="A .csv or .parquet file. Default: CSV to standard output.")
 @click.option("--plot", type=options.FILE_PATH, help="Draw the forecast to a .png, .svg or .pdf file.")
 def forecast(
     table: Path | None,
@@ -73,18 +68,13 @@ def forecast(
     from reader_edge.series.bundled import bundled_forecaster, bundled_table
     from reader_edge.series.forecast_output import give_columns
     from reader_edge.series.forecast_plot import plot_forecast
-    from reader_edge.series.table import check_apart, check_output, forecast_columns, read_table
+    from reader_edge.series.table import check_apart, forecast_columns
     from reader_edge_runtime.series.forecaster import Forecaster
 
-    source = table or bundled_table()
-    check_output(out, source)
     check_plot(plot)
     if plot is not None:
-        check_apart(plot, source)
-    read = read_table(source, time_column, columns)
-    read.check_horizon(horizon)
-    if read.left_out:
-        click.echo(visible(f"Left out, since they hold no numbers: {', '.join(read.left_out)}."), err=True)
+        check_apart(plot, table or bundled_table())
+    read = asked_table(table, time_column, columns, horizon, out)
     forecaster = Forecaster.load(model or bundled_forecaster(), threads)
     start = time.perf_counter()
     found = forecaster.forecast(read.series, horizon, num_paths, drafts=drafts, seed=seed)

@@ -40,5 +40,5 @@ class JudgeFile:
 
 
 def _fingerprint(manifest: Manifest) -> bytes:
-    """Of the source model, as a trained head has it: precisions share a judge, since rounding hardly moves its figures."""
+    """Of the source model, as a trained head has it: precisions share a judge, as rounding hardly moves its figures."""
     return hashlib.sha256(f"judge {manifest.source_fingerprint} {num_figures(manifest)}".encode()).digest()

@@ -120,7 +120,8 @@ def open_datastores(
 ) -> list[Datastore]:
     """Map the files that one model drafts from. Raises DatastoreError.
 
-    Files that fit into memory are read ahead, and are there after some look-ups; pages of others would be dropped before they are used.
+    Files that fit into memory are read ahead, and are there after some look-ups; others would lose pages before they
+    are used.
     """
     datastores = [Datastore.open(path, tokenizer_fingerprint, vocab_size) for path in paths]
     check_together(datastores)

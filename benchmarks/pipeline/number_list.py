@@ -1,0 +1,5 @@
+"""Numbers of a command line, separated by commas."""
+
+
+def number_list(text: str) -> list[int]:
+    return list(map(int, text.split(",")))
