@@ -62,6 +62,8 @@ def main(ctx: click.Context) -> None:
     """
     ctx.with_resource(warnings.catch_warnings())
     warnings.showwarning = _tell_warning
+    # Each loss of a box or a server is told, not the first alone; -W and PYTHONWARNINGS come before.
+    warnings.filterwarnings("always", category=RuntimeWarning, module="reader_edge", append=True)
 
 
 COMMANDS = (

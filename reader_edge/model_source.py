@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -18,8 +18,7 @@ from reader_edge_export.options import AUTO, ExportOptions
 from reader_edge_export.pipeline import check_installation
 from reader_edge_export.sources.gguf.magic import is_gguf
 from reader_edge_export.sources.source_name import source_name
-from reader_edge_runtime import DraftSources, Engine, EngineConfig
-from reader_edge_runtime.assembly import open_sources
+from reader_edge_runtime import DraftSources, EngineConfig
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.source import DraftSource
@@ -30,7 +29,10 @@ from reader_edge_runtime.package.manifest_file import FORMAT_VERSION
 from reader_edge_runtime.package.pipeline_file import PIPELINE_NAME
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
-E = TypeVar("E", bound=Engine)
+if TYPE_CHECKING:  # a device that only asks a server has no ONNX Runtime, and reads tokenizers here
+    from reader_edge_runtime import Engine
+
+E = TypeVar("E", bound="Engine")
 
 MODEL_VARIABLE = "READER_EDGE_MODEL"
 NO_SOURCES = DraftSources()
@@ -45,11 +47,13 @@ class ModelSource:
     name: str | None = None
 
 
-def load_engine(model: str | None, config: EngineConfig, sources: DraftSources = NO_SOURCES) -> Engine:
+def load_engine(model: str | None, config: EngineConfig, sources: DraftSources = NO_SOURCES) -> "Engine":
     """Find a model and load it, with progress on a terminal.
 
     sources: their draft model may be whatever `model` may be.
     """
+    from reader_edge_runtime import Engine
+
     return load_with(Engine.load, model, config, sources)
 
 
@@ -64,7 +68,7 @@ def load_with(load: Callable[..., E], model: str | None, config: EngineConfig, s
     return engine
 
 
-def draft_notice(engine: Engine, sources: DraftSources = NO_SOURCES) -> str:
+def draft_notice(engine: "Engine", sources: DraftSources = NO_SOURCES) -> str:
     """What to tell a user whose engine drafts less than was asked for; "" where it drafts everything."""
     permission = engine.draft_permission
     if permission.scope == "all":
@@ -85,11 +89,13 @@ def draft_notice(engine: Engine, sources: DraftSources = NO_SOURCES) -> str:
     )
 
 
-def further_sources(engine: Engine, sources: DraftSources) -> list[DraftSource]:
+def further_sources(engine: "Engine", sources: DraftSources) -> list[DraftSource]:
     """Sources beside those compiled in, opened for other drafters of an engine's model; given as for `load_engine`.
 
     A speculator that the engine leaves alone, since it cannot pay here, is none of them.
     """
+    from reader_edge_runtime.assembly import open_sources
+
     drafter = engine.decoder.drafter
     is_left_alone = isinstance(drafter, RetrievalDrafter) and SPECULATOR not in drafter.sources.names
     given = replace(_found(sources), has_speculator=sources.has_speculator and not is_left_alone)
@@ -190,8 +196,11 @@ def find_stored(model: str | None) -> Path:
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """Load a model's tokenizer, or one from its own file. Raises TokenizerError, and what `find_source` does."""
-    path = find_source(name).path
+    """Load a model's tokenizer, or one from its own file; a model that is named is fetched, though it may not run here.
+
+    Raises TokenizerError, PackageError or CatalogueError.
+    """
+    path = pulled(name) if _is_name(name) else Path(name)
     if is_gguf(path):
         return _gguf_tokenizer(path)
     if path.is_dir():

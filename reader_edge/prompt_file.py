@@ -10,7 +10,7 @@ from reader_edge_runtime.errors import PromptError
 from reader_edge_runtime.outside.user_input import read_bounded
 from reader_edge_runtime.text.conversation import Prompt
 
-_MAX_BYTES = 1 << 26
+_MAX_BYTES, _MAX_LINES = 1 << 26, 1 << 20
 VERIFY_PROMPTS = Path(__file__).with_name("verify_prompts.jsonl")
 
 _KINDS = 'a text "prompt", a list of chat "messages" or a list of texts "turns"'
@@ -36,9 +36,12 @@ def read_prompts(path: Path) -> list[FilePrompt]:
     "turns", what the user says in each of several. It may hold a "category".
     """
     try:
-        text = read_bounded(path, _MAX_BYTES).decode("utf-8-sig")
+        data = read_bounded(path, _MAX_BYTES)
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise PromptError(f"'{path}' is not UTF-8 text (byte {error.start}): save it as UTF-8.") from None
+    if data.count(b"\n") > _MAX_LINES:
+        raise PromptError(f"'{path}' has more than {_MAX_LINES} lines: split it.")
     lines = text.replace("\r\n", "\n").split("\n")  # not splitlines: a prompt may hold what Unicode calls a line end
     prompts = []
     for number, line in enumerate(lines, start=1):

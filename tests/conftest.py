@@ -8,10 +8,11 @@ import shutil
 import signal
 import tempfile
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 
 import hypothesis
@@ -101,13 +102,24 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     every = "Try what a run of all tests samples: every combination of parameters, instruction sets, and long tests."
     parser.addoption("--every-combination", action="store_true", help=every)
-    parser.addoption("--fuzz-seconds", type=float, default=0.3, help="How long tests/fuzz tries each kind of file.")
+    parser.addoption("--fuzz-seconds", type=float, default=0.3, help="How long tests/fuzz tries each kind of input.")
+    parser.addoption(
+        "--fuzz-inputs", type=int, default=10, help="How many inputs of each kind tests/fuzz tries at least."
+    )
 
 
 @pytest.fixture
-def fuzz_seconds(pytestconfig: pytest.Config) -> float:
-    seconds: float = pytestconfig.getoption("--fuzz-seconds")
-    return seconds
+def fuzz_numbers(pytestconfig: pytest.Config) -> Iterator[int]:
+    """Numbers of the inputs that a test tries: as many as are asked for, and more until its time is over."""
+    return _numbers(pytestconfig.getoption("--fuzz-inputs"), pytestconfig.getoption("--fuzz-seconds"))
+
+
+def _numbers(at_least: int, seconds: float) -> Iterator[int]:
+    end = time.monotonic() + seconds
+    for number in count():
+        if number >= at_least and time.monotonic() > end:
+            return
+        yield number
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.errors import ProviderError, StageLostError
 from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage, UnknownCacheError
 from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarget
-from reader_edge_runtime.execution.pipeline.under_way import Came, RowsLostError, StageLostError
+from reader_edge_runtime.execution.pipeline.under_way import Came, RowsLostError
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass, Target
 from tests.hybrid_states import path_to, random_tree

@@ -1,6 +1,6 @@
 """What a device brings a server that is so far away: tokens a second of whole answers, by round trip and way.
 
-    python -m benchmarks.device PACKAGE [--prompts FILE] [--round-trips 0,10,40,100,200] [--out FILE.json]
+    python -m benchmarks.device PACKAGE [--prompts FILE] [--skip N] [--round-trips 0,10,40,100,200] [--out FILE.json]
 
 Two sets: "known", where the device's history has the answers and the server's has not, as with a server that was
 started again or that others use; and "unknown", where nobody has them. Ways take turns prompt by prompt, and the server
@@ -87,11 +87,19 @@ class Measurement:
         seconds, stats = time.perf_counter() - start, result.stats
         num_from_device = stats.accepted_by_source["device"]
         counts = stats.num_tokens, stats.num_steps, num_from_device
-        return Seen(name, kind, self._round_trip_ms, number, *counts, seconds), result.token_ids
+        seen = Seen(name, kind, self._round_trip_ms, number, *counts, seconds)
+        check_steps(seen)
+        return seen, result.token_ids
+
+
+def check_steps(seen: Seen) -> None:
+    """End where steps in lock-step, each of which waits for the device, were too many for their time."""
+    if seen.way == "lock-step" and seen.seconds < (seen.num_steps - 1) * seen.round_trip_ms / 1000:
+        sys.exit(f"{seen.num_steps} steps took {seen.seconds:.2f} s over {seen.round_trip_ms:g} ms: not in lock-step.")
 
 
 def table(found: Sequence[Seen]) -> str:
-    """Tokens a second of all answers of a cell together, and the median over prompts of how they compare."""
+    """Tokens a second of a cell's fastest answers together; over prompts, median and range of how they compare."""
     lines = ["| round trip, ms | set | " + " | ".join(WAYS) + " | hints to alone |", "|---" * (len(WAYS) + 3) + "|"]
     for round_trip_ms in sorted({seen.round_trip_ms for seen in found}):
         for kind in SETS:
@@ -102,9 +110,10 @@ def table(found: Sequence[Seen]) -> str:
                 for each in best.values()
             ]
             alone, hints = best["server alone"], best["hints"]
-            ratio = statistics.median(alone[number].seconds / hints[number].seconds for number in alone)
+            ratios = [alone[number].seconds / hints[number].seconds for number in alone]
+            spread = f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
             figures = " | ".join(f"{rate:.1f}" for rate in rates)
-            lines.append(f"| {round_trip_ms:g} | {kind} | {figures} | {ratio:.3f} |")
+            lines.append(f"| {round_trip_ms:g} | {kind} | {figures} | {spread} |")
     return "\n".join(lines)
 
 
@@ -118,13 +127,17 @@ def main() -> None:
     parser.add_argument("package", type=Path)
     parser.add_argument("--prompts", type=Path, help="as of `reader-edge bench`; a bundled set by default")
     parser.add_argument("--round-trips", default="0,10,40,100,200", help="milliseconds")
+    parser.add_argument("--skip", type=int, default=0, help="leave so many prompts out, from the first")
     parser.add_argument("--num-prompts", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1, help="of the server; leave a core to the device")
     parser.add_argument("--out", type=Path, help="every answer, as JSON")
     asked = parser.parse_args()
-    prompts = [prompt.turns[0] for prompt in read_prompts(asked.prompts or VERIFY_PROMPTS)][: asked.num_prompts]
+    given = [prompt.turns[0] for prompt in read_prompts(asked.prompts or VERIFY_PROMPTS)]
+    prompts = given[asked.skip : asked.skip + asked.num_prompts]
+    if asked.skip < 0 or not prompts:
+        parser.error(f"--skip {asked.skip}: of {len(given)} prompts none is left")
     command = [sys.executable, "-m", "benchmarks.device.forgetting_server", str(asked.package), str(asked.threads)]
     found: list[Seen] = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:

@@ -6,21 +6,21 @@ from dataclasses import astuple
 from pathlib import Path
 
 from benchmarks.fleet.comparison import Cell, Outcome
+from benchmarks.fleet.scenario import CHANNELS
 from reader_edge_runtime.atomic_file import write_file
 
 
 class OutcomeStore:
     """path: a JSON file of this class, or none yet; None keeps nothing. A changed simulation needs another file."""
 
-    def __init__(self, path: Path | None, num_seeds: int) -> None:
-        self._path, self._num_seeds = path, num_seeds
+    def __init__(self, path: Path | None, num_seeds: int, channel: str = CHANNELS[0]) -> None:
+        self._path, self._asked = path, {"seeds": num_seeds, "channel": channel}
         self.outcomes: dict[Cell, Sequence[Outcome]] = {}
         if path is not None and path.exists():
             kept = json.loads(path.read_text())
-            if kept["seeds"] != num_seeds:
-                raise ValueError(
-                    f"'{path}' has outcomes of {kept['seeds']} seeds, not of {num_seeds}: name another file."
-                )
+            for name, value in self._asked.items():
+                if kept[name] != value:
+                    raise ValueError(f"'{path}' has outcomes of {name} {kept[name]}, not {value}: name another file.")
             for way, users, servers, policy, rows in kept["cells"]:
                 self.outcomes[way, users, servers, policy] = [Outcome(*row) for row in rows]
 
@@ -33,4 +33,4 @@ class OutcomeStore:
         self.outcomes.update(outcomes)
         if self._path is not None:
             cells = [[*cell, [astuple(outcome) for outcome in of_cell]] for cell, of_cell in self.outcomes.items()]
-            write_file(self._path, json.dumps({"seeds": self._num_seeds, "cells": cells}).encode())
+            write_file(self._path, json.dumps(self._asked | {"cells": cells}).encode())

@@ -10,11 +10,13 @@ from reader_edge_runtime.text.tokenizer import Tokenizer
 
 
 class RecordedPackage:
-    """requests: all that the recording has. table: the model's own, None where the package has none."""
+    """requests: all that the recording has. fingerprint: of the package's tokenizer. table: the model's own, None where
+    the package has none."""
 
     def __init__(self, recording: Path, package: ModelPackage) -> None:
         """Raises ConfigError for what is no recording with successors, made with the package's tokenizer."""
         tokenizer = Tokenizer.open(package)
         self.requests = read_recording(recording, tokenizer)
         check_successors([recording], [self.requests])
-        self.table = SuccessorTable.of_package(package, tokenizer.fingerprint())
+        self.fingerprint = tokenizer.fingerprint()
+        self.table = SuccessorTable.of_package(package, self.fingerprint)

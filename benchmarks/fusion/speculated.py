@@ -1,6 +1,7 @@
 """Tokens a pass of a trained speculator, alone and beside retrieval, by three ways of putting trees together.
 
     python -m benchmarks.fusion.speculated RECORDING PACKAGE [--head HEAD] [--nodes 4,8,16]
+        [--all [DATASTORE ...] [--beside HEAD]]
 
 RECORDING: answers with their successors (`reader-edge bench record PACKAGE`), one turn each. What proposes is
 PACKAGE's own speculator, or a head of `train-drafter`. Every request meets drafters that know nothing but what ships:
@@ -9,10 +10,12 @@ PACKAGE's own speculator, or a head of `train-drafter`. Every request meets draf
 - alone: the proposer's tree by EAGLE-2's rule (arXiv 2406.16858);
 - RASD's rule (arXiv 2503.03434): both trees joined, by the best of nine settings over these very answers at each number
   of nodes: more than anybody could know before;
-- mixture: the proposer as one more source of ours; a speculator then goes on behind what was retrieved, too.
+- mixture: the proposer as one more source of ours; a speculator then goes on behind what was retrieved, too;
+- with --all: all that an engine can have (`all_sources.py`), without the proposer and with it: also past answers to the
+  recording's other prompts, PACKAGE's own answers (`reader-edge warm`), DATASTOREs, and a HEAD beside a speculator.
 
-Behind the table: our mixture over the proposer alone, and over retrieval, with standard errors by the jackknife over
-answers.
+Behind the table: what is drafted with the proposer over the proposer alone, and over the same without it, with standard
+errors by the jackknife over answers.
 """
 
 import argparse
@@ -24,6 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.fusion.__main__ import RULES, Begin
+from benchmarks.fusion.all_sources import AllSources
 from benchmarks.fusion.proposed_requests import EagleRequest, RasdRequest, Record
 from benchmarks.fusion.proposer import Proposer, proposed
 from benchmarks.fusion.recorded_package import RecordedPackage
@@ -37,7 +41,8 @@ from reader_edge.bench.recording import RecordedRequest, RecordedTurn
 from reader_edge.bench.replay.heard_answer import ReplayedAnswer
 from reader_edge.bench.replay.simulator import Simulator
 from reader_edge_runtime.arrays import BoolArray, Float64Array
-from reader_edge_runtime.assembly import open_package
+from reader_edge_runtime.assembly import open_head_source, open_package
+from reader_edge_runtime.drafting.sources.datastore.datastore import open_datastores
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 
 SHARE_OF_READER = 1.4  # all over the speculator alone, by READER's abstract (arXiv 2508.09072)
@@ -66,14 +71,25 @@ def main() -> None:
     parser.add_argument("package", type=Path)
     parser.add_argument("--head", type=Path, help="what proposes in the speculator's place")
     parser.add_argument("--nodes", default="4,8,16")
+    parser.add_argument("--all", type=Path, nargs="*", metavar="DATASTORE", help="two more columns, of all sources")
+    parser.add_argument("--beside", type=Path, metavar="HEAD", help="with --all: one beside the package's speculator")
     arguments = parser.parse_args()
+    if arguments.beside is not None and (arguments.all is None or arguments.head is not None):
+        parser.error("--beside needs --all, and stands beside a speculator: leave --head out")
     package = open_package(arguments.package)
     recorded = RecordedPackage(arguments.recording, package)
-    trained = TrainedProposer.open(package, arguments.head)
+    trained = TrainedProposer.open(package, arguments.head, arguments.beside is not None)
     records = propose_all(trained.proposer, recorded.requests)
-    stock = SourceStock((), recorded.table, OwnAnswers.of_package(package), [trained.source])
+    stock = SourceStock((), recorded.table, None, [trained.source])
     budgets = [int(each) for each in arguments.nodes.split(",")]
-    print("\n".join(report(recorded.requests, Ways(stock, trained.begin, records, max(budgets)), budgets)))
+    every = None
+    if arguments.all is not None:
+        opened = open_datastores(arguments.all, recorded.fingerprint, package.manifest.vocab_size)
+        beside = [] if arguments.beside is None else [open_head_source(arguments.beside, package)]
+        whole = SourceStock(opened, recorded.table, OwnAnswers.of_package(package), [*beside, trained.source])
+        every = AllSources(whole, trained.begin, recorded.requests, max(budgets))
+    ways = Ways(stock, trained.begin, records, max(budgets))
+    print("\n".join(report(recorded.requests, ways, budgets, every)))
 
 
 def propose_all(proposer: Proposer, requests: Sequence[RecordedRequest]) -> dict[int, Record]:
@@ -106,26 +122,30 @@ class Ways:
         return self._begin(self._mixture, turn)
 
 
-def report(requests: Sequence[RecordedRequest], ways: Ways, budgets: Sequence[int]) -> list[str]:
-    """A table by category, one of all with standard errors, and what retrieval adds to the proposer."""
+def report(
+    requests: Sequence[RecordedRequest], ways: Ways, budgets: Sequence[int], every: AllSources | None = None
+) -> list[str]:
+    """A table by category, one of all with standard errors, and what retrieval and the proposer add to each other."""
     begins: dict[str, Begin] = {"retrieval": ways.retrieval, "alone": ways.alone, "mixture": ways.mixture}
     found = {name: [replayed(requests, begin, n) for n in budgets] for name, begin in begins.items()}
     found["RASD's rule"] = [
         max((replayed(requests, partial(ways.rasd, rule), n) for rule in RULES), key=lambda each: each.mean())
         for n in budgets
     ]
+    if every is not None:
+        found |= {name: [replayed(requests, begin, n) for n in budgets] for name, begin in every.begins.items()}
     tasks = np.array([request.task for request in requests])
     rows = []
     for task in [*sorted(set(tasks)), "all"]:
         chosen = tasks == task if task != "all" else np.ones(len(tasks), np.bool_)
         rows.append([task, *(_cell(by_budget, chosen, task == "all") for by_budget in found.values())])
-    told = {name: _ratio(found["mixture"], found[name]) for name in ("alone", "retrieval")}
-    return [
-        *table(["tokens a pass", *found], rows),
-        "",
-        f"Mixture over the proposer alone: {told['alone']}; READER's abstract says {SHARE_OF_READER}.",
-        f"Mixture over retrieval: {told['retrieval']}.",
+    told = [
+        f"{name} over {below}: {_ratio(found[name], found[below])}{said}."
+        for name, without in (("mixture", "retrieval"), ("all, with it", "all, without"))
+        if name in found
+        for below, said in (("alone", f"; READER's abstract says {SHARE_OF_READER}"), (without, ""))
     ]
+    return [*table(["tokens a pass", *found], rows), "", *told]
 
 
 def _ratio(upper: Sequence[Lengths], lower: Sequence[Lengths]) -> str:

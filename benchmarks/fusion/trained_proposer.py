@@ -26,7 +26,7 @@ Begin = Callable[[RetrievalDrafter, RecordedTurn], ReplayedAnswer]
 class TrainedProposer(NamedTuple):
     """target: of the package. proposer: grows trees of its own. source: the same network beside others.
 
-    begin: an answer of a drafter with that source, which hears the states that it reads.
+    begin: an answer of a drafter with that source, which hears the states that it and a head beside it read.
     """
 
     target: Target
@@ -35,28 +35,26 @@ class TrainedProposer(NamedTuple):
     begin: Begin
 
     @classmethod
-    def open(cls, package: ModelPackage, head: Path | None) -> "TrainedProposer":
-        """The head, where one is given, else the package's speculator. Raises what opening raises."""
+    def open(cls, package: ModelPackage, head: Path | None, is_head_beside: bool = False) -> "TrainedProposer":
+        """The head, where one is given, else the package's speculator. Raises what opening raises.
+
+        is_head_beside: whether what begins hears what a head reads, too.
+        """
         config = EngineConfig(is_probed=False)
         target, _ = settled_target(package, config)
-        told: dict[int, Float32Array] = {}  # of each turn, by its `id`
+        told: dict[int, tuple[Float32Array | None, Float32Array | None]] = {}  # of each turn, by its `id`
 
-        def states(turn: RecordedTurn) -> Float32Array:
+        def begin(drafter: RetrievalDrafter, turn: RecordedTurn) -> ReplayedAnswer:
             if id(turn) not in told:
-                told[id(turn)] = (layer_states if head is None else hidden_states)(target, turn)
-            return told[id(turn)]
+                hidden = hidden_states(target, turn) if is_head_beside or head is not None else None
+                told[id(turn)] = hidden, layer_states(target, turn) if head is None else None
+            return ReplayedAnswer(drafter, turn, *told[id(turn)])
 
         if head is not None:
             file = HeadFile.read(head, package.manifest)
             proposer = HeadProposer(file, open_head(file, package.manifest), target)
-            source = open_head_source(head, package)
-            return cls(target, proposer, source, lambda drafter, turn: ReplayedAnswer(drafter, turn, states(turn)))
+            return cls(target, proposer, open_head_source(head, package), begin)
         if package.manifest.speculator is None:
             raise ConfigError(f"'{package.folder}' has no speculator: name a head of it with --head.")
         speculator = SpeculatorProposer(open_speculator(package, target, config), target)
-        return cls(
-            target,
-            speculator,
-            open_speculator_source(package, target, config),
-            lambda drafter, turn: ReplayedAnswer(drafter, turn, layer_states=states(turn)),
-        )
+        return cls(target, speculator, open_speculator_source(package, target, config), begin)

@@ -5,7 +5,7 @@
 
 Every box is a network namespace of this machine, whose packets a relay delays (`slow_link.py`; root, Linux): the
 latency is one way, and a pass crosses as many links as there are stages. Tokens are compared with those of one box.
-Without the relay, over loopback, a stage's overhead is measured. Writes NAME.json and NAME.md.
+Without the relay, over loopback, a stage's overhead is measured. Writes NAME.json, NAME.md and NAME.svg.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from benchmarks.pipeline.pass_parts import PassParts, pass_parts
 from benchmarks.pipeline.report import Row, write_report
 from benchmarks.pipeline.served_stages import ServedStages
 from benchmarks.pipeline.slow_link import SlowLinks
+from reader_edge.bench.plot import check_plot
 from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
 from reader_edge_runtime import AsyncEngine, Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.atomic_file import write_file
@@ -32,6 +33,7 @@ from reader_edge_runtime.stats import GenerationStats
 
 def main() -> None:
     options = _options()
+    check_plot(options.out.with_suffix(".svg"))
     warnings.simplefilter("ignore", RuntimeWarning)
     config = EngineConfig(threads=options.threads, max_batch=max(8, *options.requests))
     prompts = [each.turns[0] for each in read_prompts(options.prompts)[: options.num_prompts]]
@@ -61,7 +63,7 @@ def main() -> None:
     record = {"rows": [asdict(each) for each in rows], "parts": [asdict(each) for each in parts]}
     record |= {"several": [asdict(each) for each in several]}
     write_file(options.out.with_suffix(".json"), json.dumps(record).encode())
-    write_report(rows, parts, several, options.out.with_suffix(".md"))
+    write_report(rows, parts, several, options.out)
 
 
 def _options() -> argparse.Namespace:

@@ -1,10 +1,11 @@
 """Kill and silence stages at random moments during answers, and tell whether any token changes, and how long one waits.
 
-    python -m benchmarks.pipeline.losses [PACKAGE] [--stages 2,3] [--kills 200] [--silences 50] [--seed 1]
+    python -m benchmarks.pipeline.losses [PACKAGE] [--stages 2,3] [--kills 200] [--silences 50] [--seed 1] [--spares]
 
 Each round answers four prompts together, greedy and sampled, drafted and plain, while a random stage is killed and
-started again, or stopped for some seconds and then let go on, or killed. Answers must be those of one box, or end with
-one sentence that names a stage. What one waits is the longest time between two tokens of a round's answers.
+started again, or stopped for some seconds and then let go on, or killed. With spares, each stage has a spare box, and
+what is killed or stopped comes back when the round is over. Answers must be those of one box, or end with one sentence
+that names a stage. What one waits is the longest time between two tokens of a round's answers.
 """
 
 import argparse
@@ -26,6 +27,8 @@ from reader_edge_runtime import AsyncEngine, Engine, EngineConfig, GenerationCon
 
 _DEMO = Path(__file__).resolve().parents[2] / "models" / "demo" / "package"
 _SILENT_S = 4.0
+_KINDS = "kill", "silence, then on", "silence, then kill"
+_KINDS_WITH_SPARES = "kill, spare goes on", "silence, spare goes on"
 _PROMPTS = ("# tar\n", "# git commit\n", "# ls\n", "# find\n")
 _CONFIGS = [
     GenerationConfig(
@@ -40,7 +43,7 @@ _CONFIGS = [
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """kind: "kill", "silence, then on" or "silence, then kill". wait_s: the longest between two tokens."""
+    """kind: what happens, see _KINDS. wait_s: the longest between two tokens."""
 
     num_stages: int
     kind: str
@@ -75,16 +78,27 @@ def main() -> None:
     expected = [list(text) for text, _ in asyncio.run(_answers(Engine.load(options.package, config)))]
     with tempfile.TemporaryDirectory() as place:
         for num_stages in options.stages:
-            kinds = ["kill"] * options.kills + ["silence, then on", "silence, then kill"] * (options.silences // 2)
-            kinds = kinds[options.stages.index(num_stages) :: len(options.stages)]
+            kinds = _kinds(options)[options.stages.index(num_stages) :: len(options.stages)]
             rng.shuffle(kinds)
-            with ServedStages(options.package, Path(place) / str(num_stages), num_stages) as stages:
+            folder = Path(place) / str(num_stages)
+            with ServedStages(options.package, folder, num_stages, has_spares=options.spares) as stages:
                 engine = Engine.load(stages.folder, config)
                 for kind in kinds:
+                    if options.spares:  # which takes first boxes again, not those of the last round
+                        engine = Engine.load(stages.folder, config)
                     rounds.append(_round(engine, stages, kind, num_stages, expected, rng))
                     print(f"{len(rounds)}: {rounds[-1]}", file=sys.stderr, flush=True)
     _report(rounds)
     sys.exit(not all(each.is_same or each.told for each in rounds))
+
+
+def _kinds(options: argparse.Namespace) -> list[str]:
+    if options.spares:
+        killed, silent = _KINDS_WITH_SPARES
+        return [killed] * options.kills + [silent] * options.silences
+    killed, silent, silent_then_killed = _KINDS
+    each = options.silences // 2
+    return [killed] * options.kills + [silent] * each + [silent_then_killed] * each
 
 
 def _options() -> argparse.Namespace:
@@ -94,6 +108,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--silences", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--spares", action="store_true", help="let a spare box go on")
     return parser.parse_args()
 
 
@@ -116,18 +131,22 @@ def _round(
     except ReaderEdgeError as error:
         told = str(error)
     harming.join()
+    if kind in _KINDS_WITH_SPARES:
+        stages.kill(victim)
     return Round(num_stages, kind, is_same, told, wait_s)
 
 
 def _harm(stages: ServedStages, victim: int, kind: str, moment_s: float) -> None:
     time.sleep(moment_s)
-    if kind != "kill":
-        stages.stop(victim)
-        time.sleep(_SILENT_S)
-    if kind == "silence, then on":
-        stages.go_on(victim)
-    else:
+    if kind == "kill, spare goes on":
+        stages.end(victim)
+    elif kind == "kill":
         stages.kill(victim)
+    else:
+        stages.stop(victim)
+    if kind.startswith("silence, then"):
+        time.sleep(_SILENT_S)
+        (stages.go_on if kind == "silence, then on" else stages.kill)(victim)
 
 
 async def _answers(engine: Engine) -> list[tuple[list[int], float]]:

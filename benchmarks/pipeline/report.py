@@ -1,10 +1,11 @@
-"""The tables of `benchmarks.pipeline`."""
+"""The tables of `benchmarks.pipeline`, and the plot of the first."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.pipeline.pass_parts import PassParts
+from reader_edge.bench.plot import new_figure, save_plot
 from reader_edge_runtime.atomic_file import write_file
 
 
@@ -23,27 +24,39 @@ class Row:
     is_same: bool
 
 
-def write_report(rows: Sequence[Row], parts: Sequence[PassParts], several: Sequence[Row], path: Path) -> None:
-    lines = [*_latencies(rows, parts), "", *_several(several), "", *_parts(parts)]
-    write_file(path, ("\n".join(lines) + "\n").encode())
+def write_report(rows: Sequence[Row], parts: Sequence[PassParts], several: Sequence[Row], out: Path) -> None:
+    """Writes OUT.md and OUT.svg."""
+    lines = [*_latencies(rows, parts), "", *_several(several), "", *_parts(parts), ""]
+    lines.append(f"![tokens a second over the latency of a link]({out.name}.svg)")
+    write_file(out.with_suffix(".md"), ("\n".join(lines) + "\n").encode())
+    draw(rows, out.with_suffix(".svg"))
 
 
 def _latencies(rows: Sequence[Row], parts: Sequence[PassParts]) -> Iterator[str]:
-    """Step times beside stages and links; speed-ups beside those of DSD's formula.
+    """Step times beside stages and links, without and with the fixed costs of a pass, and by how much these are off;
+    speed-ups beside those of DSD's formula.
 
     T = k·t0 + (N-1)·t1 for k tokens instead of k·(t0 + (N-1)·t1), t0 being a plain pass of the stages and t1 a link.
     """
-    yield "| stages | link ms | | tokens/s | a step | nodes | step ms | stages + links | drafted/plain | DSD | same |"
-    yield "|---|---|---|---|---|---|---|---|---|---|---|"
-    stages_ms = {each.num_stages: each.stages_ms for each in parts}
+    yield (
+        "| stages | link ms | | tokens/s | a step | nodes | step ms | stages + links | and fixed costs, off by "
+        "| drafted/plain | DSD | same |"
+    )
+    yield "|---" * 12 + "|"
+    parts_of = {each.num_stages: each for each in parts}
     plain = {(row.num_stages, row.latency_ms): row for row in rows if row.kind == "plain"}
     for row in rows:
         before = plain[row.num_stages, row.latency_ms]
-        t0, t1, k = stages_ms.get(row.num_stages, before.step_ms), row.latency_ms, row.length
+        known = parts_of.get(row.num_stages)
+        t0 = before.step_ms if known is None else known.stages_ms
+        t1, k = row.latency_ms, row.length
         ways = row.num_stages * t1 if row.num_stages > 1 else 0.0
         hops = (row.num_stages - 1) * t1
         told = [f"{row.num_stages} | {row.latency_ms:g} | {row.kind} | {row.tokens_per_s:.1f} | {k:.2f}"]
-        told.append(f"{row.nodes:.1f} | {row.step_ms:.1f} | {f'{t0 + ways:.1f}' if row.kind == 'plain' else ''}")
+        told.append(f"{row.nodes:.1f} | {row.step_ms:.1f}")
+        expected_ms = row.step_ms if known is None else known.expected_ms(t1)
+        off = "" if known is None else f"{expected_ms:.1f}, {expected_ms / row.step_ms - 1:+.1%}"
+        told.append(f"{t0 + ways:.1f} | {off}" if row.kind == "plain" else " | ")
         gain, formula = row.tokens_per_s / before.tokens_per_s, k * (t0 + hops) / (k * t0 + hops)
         told.append(f"{gain:.2f} | {formula:.2f}" if row.kind == "drafted" else " | ")
         yield f"| {' | '.join(told)} | {'yes' if row.is_same else 'NO'} |"
@@ -60,9 +73,36 @@ def _several(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _parts(parts: Sequence[PassParts]) -> Iterator[str]:
-    yield "| stages | one box ms | sum of stages | ring on loopback | a stage more | frame bytes | bytes a node |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "| number | one box ms | stages | ring on loopback | rested | a stage more | frame bytes | bytes a node |"
+    yield "|---" * 8 + "|"
     for each in parts:
         overhead = (each.ring_ms - each.one_box_ms) / (each.num_stages - 1)
-        told = f"{each.one_box_ms:.2f} | {each.stages_ms:.2f} | {each.ring_ms:.2f} | {overhead:.2f}"
+        told = (
+            f"{each.one_box_ms:.2f} | {each.stages_ms:.2f} | {each.ring_ms:.2f} | {each.rested_ms:.2f} | {overhead:.2f}"
+        )
         yield f"| {each.num_stages} | {told} | {each.frame_bytes} | {each.stream_bytes} |"
+
+
+def draw(rows: Sequence[Row], path: Path) -> None:
+    """Tokens a second over the latency of a link, and what drafting brings; a colour for each number of stages."""
+    figure = new_figure(9, 3.8)
+    speeds, gains = figure.subplots(1, 2)
+    for index, number in enumerate(dict.fromkeys(row.num_stages for row in rows)):
+        of_kind = {
+            kind: {row.latency_ms: row.tokens_per_s for row in rows if (row.num_stages, row.kind) == (number, kind)}
+            for kind in ("plain", "drafted")
+        }
+        name = f"{number} stage{'s' if number > 1 else ''}"
+        for (kind, points), style in zip(of_kind.items(), ("--", "-"), strict=True):
+            line = {"color": f"C{index}", "linestyle": style, "marker": "o", "markersize": 4}
+            speeds.plot(list(points), list(points.values()), label=f"{name}, {kind}", **line)
+        ratios = {latency: of_kind["drafted"][latency] / speed for latency, speed in of_kind["plain"].items()}
+        gains.plot(list(ratios), list(ratios.values()), color=f"C{index}", marker="o", markersize=4, label=name)
+    speeds.set_yscale("log")
+    speeds.set_ylabel("tokens a second")
+    gains.set_ylabel("drafted over plain")
+    gains.set_ylim(bottom=0)
+    for axes in (speeds, gains):
+        axes.set_xlabel("link one way, ms")
+        axes.legend(fontsize="small")
+    save_plot(figure, path)

@@ -17,6 +17,7 @@ class ServedStages:
     """folder: of the pipeline, to be loaded as a model.
 
     before: what stands before each stage's command, as `ip netns exec`. hosts: where each listens, in turn.
+    has_spares: whether each has a spare box, which is numbered behind all stages.
     """
 
     def __init__(
@@ -27,14 +28,19 @@ class ServedStages:
         hosts: Sequence[str] = (),
         before: Sequence[Sequence[str]] = (),
         threads: int = 1,
+        has_spares: bool = False,
     ) -> None:
         self.folder = folder
         hosts = hosts or ["127.0.0.1"] * (num_stages - 1)
-        self.addresses = [f"tcp://{host}:{FIRST_PORT + 10 * num_stages + n}" for n, host in enumerate(hosts)]
+        port = FIRST_PORT + 10 * num_stages
+        self.addresses = [f"tcp://{host}:{port + n}" for n, host in enumerate(hosts)]
+        spares = [f"tcp://{host}:{port + 5 + n}" for n, host in enumerate(hosts)] if has_spares else [""] * len(hosts)
         self._before = before or [()] * (num_stages - 1)
         self._threads = threads
         self.processes: list[subprocess.Popen[str]] = []
-        split_package(package, folder, num_stages, addresses=self.addresses)
+        places = [f"{address} {spare}".strip() for address, spare in zip(self.addresses, spares, strict=True)]
+        split_package(package, folder, num_stages, addresses=places)
+        self.addresses += filter(None, spares)
 
     def __enter__(self) -> "ServedStages":
         self.processes = [self._started(number) for number in range(len(self.addresses))]
@@ -47,9 +53,13 @@ class ServedStages:
 
     def kill(self, number: int) -> None:
         """Kill a stage, and start it again."""
+        self.end(number)
+        self.processes[number] = self._started(number)
+
+    def end(self, number: int) -> None:
+        """Kill a stage, whose box does not come back."""
         self.processes[number].kill()
         self.processes[number].wait()
-        self.processes[number] = self._started(number)
 
     def stop(self, number: int) -> None:
         """Have a stage say nothing, as one whose box hangs."""
@@ -59,10 +69,11 @@ class ServedStages:
         self.processes[number].send_signal(signal.SIGCONT)
 
     def _started(self, number: int) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", "reader_edge", "stage", str(self.folder / str(number + 1))]
+        stage = number % len(self._before)
+        command = [sys.executable, "-m", "reader_edge", "stage", str(self.folder / str(stage + 1))]
         command += ["--listen", self.addresses[number], "--key", str(self.folder / KEY_NAME)]
         command += ["--threads", str(self._threads)]
-        process = subprocess.Popen([*self._before[number], *command], stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen([*self._before[stage], *command], stderr=subprocess.PIPE, text=True)
         assert process.stderr is not None
         told = process.stderr.readline()
         if "listens at" not in told:

@@ -31,7 +31,8 @@ def main() -> None:
         folder, befores = Path(place) / "stages", [bound] * (options.stages - 1)
         with ServedStages(options.package, folder, options.stages, before=befores) as stages:
             together = _run(bound, stages.folder)
-    print(f"{options.stages} processes of {options.mb} MB: exit {together.returncode}, {together.stdout.strip()!r}")
+    told = together.stdout.strip() or together.stderr.strip()
+    print(f"{options.stages} processes of {options.mb} MB: exit {together.returncode}, {told!r}")
     is_shown = alone.returncode == 1 and alone.stderr.startswith("Error: ") and together.stdout == expected.stdout
     sys.exit(not (is_shown and expected.returncode == together.returncode == 0))
 

@@ -1,22 +1,38 @@
 """Whether drafts leave forecasts as good as they were: scores and squared errors with and without them.
 
     python -m benchmarks.series.drafted DATA [--model PACKAGE] [--horizon 96] [--windows 40] [--paths 64] [--seed 1]
+        [--drafted 2]
 
-Every window of every series is forecast by each source of drafts, and twice without drafts: the second time is the
-control. Errors are told by their share of those without drafts, beside two standard errors of that over the windows.
+Every window of every series is forecast by each source of drafts, as many patches in every step whether that pays or
+not, and twice without drafts: the second time is the control. Errors are told by their share of those without drafts,
+beside two standard errors of that over the windows. The threshold for all of them together is Bonferroni's.
 """
 
 import argparse
 from pathlib import Path
+from statistics import NormalDist
+from unittest.mock import patch
 
 import numpy as np
 
 from benchmarks.series.held_out import Window, ranked_score, series_of, windows
 from reader_edge.series.bundled import bundled_forecaster
 from reader_edge_runtime.arrays import Float64Array
+from reader_edge_runtime.series import path_sampler
+from reader_edge_runtime.series.draft_length import DraftLength
 from reader_edge_runtime.series.forecaster import Forecaster
 
 SOURCES = ("none", "own", "analogs", "model")
+_LEVEL = 0.05  # at which any of the differences would be beyond chance
+
+
+class AlwaysDrafted(DraftLength):
+    """Drafts so many patches in every step that leaves them to draft."""
+
+    number = 2
+
+    def choose(self, num_left: int, is_begun: bool = True) -> int:
+        return min(self.number, self.most, num_left - 1)
 
 
 def figures(paths: Float64Array, parts: list[Window]) -> Float64Array:
@@ -41,17 +57,21 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=40)
     parser.add_argument("--paths", type=int, default=64)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--drafted", type=int, default=AlwaysDrafted.number)
     given = parser.parse_args()
+    AlwaysDrafted.number = given.drafted
     forecaster = Forecaster.load(given.model or bundled_forecaster())
     sources = SOURCES if forecaster.manifest.draft else SOURCES[:-1]
     print("| series | drafts | accepted | score | squared error |\n|---|---|---|---|---|")
-    num_within = num_told = 0
+    errors: list[float] = []
     for name, values in series_of(given.data).items():
         parts = windows(values, given.horizon, given.windows)
         frame = {str(number): part.known for number, part in enumerate(parts)}
         plain: Float64Array | None = None
         for number, source in enumerate(("none", *sources)):
-            found = forecaster.forecast(frame, given.horizon, given.paths, drafts=source, seed=given.seed + number)
+            seed = given.seed + number
+            with patch.object(path_sampler, "DraftLength", AlwaysDrafted):
+                found = forecaster.forecast(frame, given.horizon, given.paths, drafts=source, seed=seed)
             own = figures(found.paths, parts)
             if plain is None:
                 plain = own
@@ -61,8 +81,10 @@ def main() -> None:
             share = f"{found.stats.acceptance_rate:.0%}" if found.stats.num_drafted else "-"
             print(f"| {name} | {source} | {share} | {' | '.join(cells)} |", flush=True)
             if source != "none":
-                num_within, num_told = num_within + int((np.abs(more) <= spread).sum()), num_told + len(more)
-    print(f"\nWithin two standard errors: {num_within} of {num_told} (by chance alone, 19 of 20)")
+                errors += (2 * np.abs(more) / spread).tolist()
+    num_within, bound = sum(each <= 2 for each in errors), NormalDist().inv_cdf(1 - _LEVEL / 2 / len(errors))
+    print(f"\nWithin two standard errors: {num_within} of {len(errors)} (by chance alone, 19 of 20)")
+    print(f"The farthest: {max(errors):.1f} standard errors, where {bound:.1f} are beyond chance for so many")
 
 
 if __name__ == "__main__":

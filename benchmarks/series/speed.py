@@ -1,10 +1,13 @@
 """What drafted patches gain by the clock, by where drafts come from; and what a pass over several patches takes.
 
     python -m benchmarks.series.speed DATA [--model PACKAGE] [--horizons 96,336,720] [--paths 1,8,64] [--rounds 9]
+        [--series air,household] [--drafted 2] [--seeded]
 
 Each round has every source in turn, in changing order, on a series of its own; times are those of whole forecasts,
-medians over the rounds. The first two rounds are left out: there the numbers of drafts are learned. A cell is how much
-faster than undrafted, the share of drafts that were accepted, and passes over all rounds.
+medians over the rounds. The first three rounds are left out: there the numbers of drafts are learned. A cell is how
+much faster than undrafted; how many times fewer passes; how long a pass and all around it took, in undrafted ones; and
+the share of drafts that were accepted. --drafted: so many patches in every step, whether that pays or not. --seeded:
+each round has a seed, and a rule says how many.
 """
 
 import argparse
@@ -13,18 +16,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 
-from benchmarks.series.held_out import Window, series_of, windows
+from benchmarks.series.drafted import AlwaysDrafted
+from benchmarks.series.held_out import SERIES, Window, series_of, windows
 from reader_edge.series.bundled import bundled_forecaster
 from reader_edge_runtime.arrays import Float32Array, Float64Array
 from reader_edge_runtime.execution.onnxruntime.host.host_patches import HostPatches
 from reader_edge_runtime.package.package_files import PackageFiles
+from reader_edge_runtime.series import path_sampler
 from reader_edge_runtime.series.forecaster import Forecaster
 from reader_edge_runtime.series.series_manifest import MODEL_NAME, read_series_manifest
 
-LEARNING_ROUNDS = 2
+LEARNING_ROUNDS = 3
 PROMPT = 72  # patches behind which passes are timed
 WIDTHS = (1, 2, 3, 4, 7)
 
@@ -42,6 +48,11 @@ class Timed:
     def share(self) -> float:
         """Of drafts that were accepted."""
         return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def pass_s(self) -> float:
+        """Of a pass and all around it."""
+        return sum(self.seconds) / max(self.passes, 1)
 
     @property
     def median(self) -> float:
@@ -95,13 +106,19 @@ def main() -> None:
     parser.add_argument("--paths", type=_numbers, default=(1, 8, 64))
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--series", type=lambda text: text.split(","), default=SERIES)
+    parser.add_argument("--drafted", type=int, default=0)
+    parser.add_argument("--seeded", action="store_true")
     given = parser.parse_args()
+    if given.drafted:
+        AlwaysDrafted.number = given.drafted
+        patch.object(path_sampler, "DraftLength", AlwaysDrafted).start()
     folder = given.model or bundled_forecaster()
     manifest = read_series_manifest(folder)
     files = PackageFiles(folder, manifest.files)
     target = HostPatches.open(files, MODEL_NAME, manifest.model, given.threads)
     sources = ["none", "own", "analogs", *(["model"] if manifest.draft else [])]
-    known = [each.known for each in _parts(given.data, LEARNING_ROUNDS + given.rounds)]
+    known = [each.known for each in _parts(given.data, given.series, LEARNING_ROUNDS + given.rounds)]
     print(f"| paths | pass of {', '.join(map(str, WIDTHS))} patches, ms | T(4)/T(1) |\n|---|---|---|")
     for num_paths in given.paths:
         times = pass_times(target, num_paths)
@@ -111,28 +128,35 @@ def main() -> None:
     for num_paths in given.paths:
         for horizon in given.horizons:
             forecaster = Forecaster.load(folder, given.threads)
-            forecast = partial(timed, forecaster, known, horizon, num_paths)
+            forecast = partial(timed, forecaster, known, horizon, num_paths, given.seeded)
             found = interleaved(forecast, sources, given.rounds)
             plain = found["none"]
             cells = [
-                f"{plain.median / each.median:.2f} ({each.share:.0%} of {each.drafted}, passes {each.passes})"
+                f"{plain.median / each.median:.2f} ({plain.passes / max(each.passes, 1):.2f}, step "
+                f"{each.pass_s / plain.pass_s:.2f}, {each.share:.0%} of {each.drafted})"
                 for each in (found[source] for source in sources[1:])
             ]
             print(f"| {num_paths} | {horizon} | {1e3 * plain.median:.1f} | {' | '.join(cells)} |", flush=True)
 
 
 def timed(
-    forecaster: Forecaster, known: Sequence[Float64Array], horizon: int, num_paths: int, source: str, number: int
+    forecaster: Forecaster,
+    known: Sequence[Float64Array],
+    horizon: int,
+    num_paths: int,
+    is_seeded: bool,
+    source: str,
+    number: int,
 ) -> tuple[float, int, int, int]:
     """Seconds of a forecast of series `number`, and what was drafted, accepted and passed in it."""
-    start = time.perf_counter()
-    stats = forecaster.forecast({"series": known[number]}, horizon, num_paths, drafts=source, seed=number).stats
+    start, seed = time.perf_counter(), number if is_seeded else None
+    stats = forecaster.forecast({"series": known[number]}, horizon, num_paths, drafts=source, seed=seed).stats
     return time.perf_counter() - start, stats.num_drafted, stats.num_accepted, stats.num_passes
 
 
-def _parts(data: Path, number: int) -> list[Window]:
-    """Windows of all series in turn."""
-    parts = [windows(values, 1, number) for values in series_of(data).values()]
+def _parts(data: Path, names: Sequence[str], number: int) -> list[Window]:
+    """Windows of the series in turn."""
+    parts = [windows(values, 1, number) for values in series_of(data, names).values()]
     return [parts[each % len(parts)][each] for each in range(number)]
 
 

@@ -1,17 +1,15 @@
 """One answer on standard output, as it comes or as JSON."""
 
-import io
 import json
-import sys
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from reader_edge.chat.answer_report import given_up_sentence, stats_fields, stats_table
+from reader_edge.chat.answer_report import stats_fields, stats_table
 from reader_edge.terminal.console import print_table
-from reader_edge.terminal.control_characters import visible
+from reader_edge.terminal.given_up import given_up_sentence
+from reader_edge.terminal.model_text import ModelText
 from reader_edge_runtime import Conversation, Engine, GenerationConfig, GenerationStats, Message
 from reader_edge_runtime.errors import PromptError
 from reader_edge_runtime.text.conversation import Encodable, Prompt
@@ -57,12 +55,12 @@ def system_messages(system: str | None) -> list[Message]:
 
 def print_text(engine: Engine, prompt: Encodable, config: GenerationConfig, shows_stats: bool) -> str:
     """Write the answer as it comes, and return it."""
-    pieces: list[str] = []
-    stats = print_answer(engine, prompt, config, pieces, ends_line=sys.stdout.isatty())
+    text = ModelText()
+    stats = print_answer(engine, prompt, config, text)
     if shows_stats:
-        start_line("".join(pieces))
+        text.start_line()
         print_table(stats_table(engine, stats))
-    return "".join(pieces)
+    return "".join(text.pieces)
 
 
 def print_json(engine: Engine, prompt: Encodable, config: GenerationConfig) -> str:
@@ -79,37 +77,26 @@ def print_json(engine: Engine, prompt: Encodable, config: GenerationConfig) -> s
     return result.text
 
 
-def print_answer(
-    engine: Engine, prompt: Encodable, config: GenerationConfig, pieces: list[str], ends_line: bool
-) -> GenerationStats:
-    """Write an answer as it comes, then warnings, what a lossy engine gave up, and whether the context cut it.
+def print_answer(engine: Engine, prompt: Encodable, config: GenerationConfig, text: ModelText) -> GenerationStats:
+    """Write an answer as it comes, then what a lossy engine gave up, and whether the context cut it.
 
-    pieces: takes its text, which so outlives an interruption.
+    text: takes it, and so has what came before an interruption.
     """
-    chunks = engine.stream(prompt, config)
     stats = GenerationStats()
     given_up: Mapping[str, object] = {}
     is_cut = False
-    try:
-        with warnings.catch_warnings(record=True) as held:
-            for chunk in chunks:
-                pieces.append(chunk.text)
-                write(chunk.text)
-                stats = chunk.stats or stats
-                given_up = chunk.given_up
-                is_cut = chunk.finish_reason == "context"
-    finally:
-        text = "".join(pieces)
-        if ends_line and not text.endswith("\n"):
-            click.echo()
-        if (held or is_cut or given_up) and not ends_line:
-            start_line(text)
-        for warning in held:
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-        if is_cut:
-            tell_context_end(engine)
-        if given_up:
-            click.echo(given_up_sentence(given_up), err=True)
+    with text.coming():
+        for chunk in engine.stream(prompt, config):
+            text.write(chunk.text)
+            stats = chunk.stats or stats
+            given_up = chunk.given_up
+            is_cut = chunk.finish_reason == "context"
+    if is_cut or given_up:
+        text.start_line()
+    if is_cut:
+        tell_context_end(engine)
+    if given_up:
+        click.echo(given_up_sentence(given_up), err=True)
     return stats
 
 
@@ -119,20 +106,3 @@ def tell_context_end(engine: Engine) -> None:
         f"The answer ended at the model's context of {engine.package.manifest.max_context} tokens.",
         err=True,
     )
-
-
-def start_line(text: str) -> None:
-    """Keep what follows off the last word of `text`, all that standard output gets where it is no terminal."""
-    if not sys.stdout.isatty() and not text.endswith("\n"):
-        click.echo(err=True)
-
-
-def write(text: str) -> None:
-    """Write text of a model to standard output: as it is, but on a terminal without control over it."""
-    click.echo(visible(text) if sys.stdout.isatty() else text, nl=False, color=True)  # else click strips colours
-
-
-def accept_any_text() -> None:
-    """Let standard output replace characters that its encoding lacks: models write what they like."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")

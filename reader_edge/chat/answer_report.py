@@ -1,6 +1,5 @@
 """What `--stats` and `--json` tell about an answer."""
 
-from collections.abc import Mapping
 from dataclasses import fields
 
 from rich.table import Table
@@ -26,6 +25,7 @@ def stats_fields(engine: Engine, stats: GenerationStats) -> dict[str, object]:
         "is_width_invariant": None if engine.width_report is None else engine.width_report.is_invariant,
         "drafts": engine.draft_permission.scope,
         "drafts_reason": engine.draft_permission.reason,
+        "speculator": _speculator_use(engine),
     }
 
 
@@ -53,20 +53,6 @@ def stats_table(engine: Engine, stats: GenerationStats) -> Table:
         ("near-tie guard", _near_tie_guard(engine, stats)),
     ]
     return pairs_table("Answer", pairs)
-
-
-def given_up_sentence(given_up: Mapping[str, object]) -> str:
-    """What a lossy answer gave up, in a line. given_up: as the answer has it."""
-    strength = given_up["strength"]
-    assert isinstance(strength, Mapping)
-    asked = ", ".join(f"{name} {value}" for name, value in strength.items())
-    usual = given_up["usual_repeated_4grams"]
-    usually = "not known: `reader-edge warm` finds out" if usual is None else f"{usual:.1%}"
-    return (
-        f"Lossy ({given_up['rule']}: {asked}): {given_up['num_changed']} of {given_up['num_tokens']} tokens are not the"
-        f" model's choice, {given_up['nats_per_token']:.4f} nats a token given up; {given_up['repeated_4grams']:.1%} of"
-        f" 4-grams repeated (usually {usually})."
-    )
 
 
 def num_threads(engine: Engine) -> int:
@@ -132,12 +118,25 @@ def _by_source(stats: GenerationStats) -> str:
 
 def _asked(engine: Engine, stats: GenerationStats) -> list[tuple[str, str]]:
     """How often the package's speculator seemed worth its time."""
+    use = _speculator_use(engine)
+    if use is None:
+        return []
+    told = {
+        "asked": f"asked in {stats.asked_by_source[SPECULATOR]} of {stats.num_steps} steps",
+        "left alone": "left alone: its passes take too long to pay here",
+        "left out": "left out (--no-speculator)",
+    }
+    return [(SPECULATOR, told[use])]
+
+
+def _speculator_use(engine: Engine) -> str | None:
+    """What becomes of the package's speculator: asked where that pays, left alone or left out; None without one."""
     drafter = engine.decoder.drafter
     if not isinstance(drafter, RetrievalDrafter) or engine.package.manifest.speculator is None:
-        return []
-    if SPECULATOR not in drafter.sources.names:
-        return [(SPECULATOR, "not used: left out (--no-speculator), or its passes take too long to pay here")]
-    return [(SPECULATOR, f"asked in {stats.asked_by_source[SPECULATOR]} of {stats.num_steps} steps")]
+        return None
+    if SPECULATOR in drafter.sources.names:
+        return "asked"
+    return "left alone" if SPECULATOR in drafter.left_alone else "left out"
 
 
 def _calibration(stats: GenerationStats) -> str:

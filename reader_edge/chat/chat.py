@@ -13,6 +13,7 @@ from reader_edge.chat.answer import check_messages_options, print_answer, system
 from reader_edge.chat.answer_report import stats_table
 from reader_edge.terminal.console import print_table
 from reader_edge.terminal.control_characters import visible
+from reader_edge.terminal.model_text import ModelText
 from reader_edge_runtime import Engine, GenerationConfig, Message, ReaderEdgeError
 from reader_edge_runtime.text.conversation import Prompt
 
@@ -86,18 +87,18 @@ class Chat:
         """Answer one line; errors are shown, and the conversation goes on without it."""
         question: Message = {"role": "user", "content": text}
         prompt: Prompt = [*self.messages, question] if self._is_conversation else text
-        pieces: list[str] = []
+        answer = ModelText(ends_line=True)
         try:
             told = with_template_args(prompt, self._template_args)
-            stats = print_answer(self._engine, told, self._config, pieces, ends_line=True)
+            stats = print_answer(self._engine, told, self._config, answer)
             if self._shows_stats:
                 print_table(stats_table(self._engine, stats))
         except KeyboardInterrupt:
             click.echo("Stopped.", err=True)
         except ReaderEdgeError as error:
             click.echo(f"Error: {visible(str(error))}", err=True)
-        if pieces:
-            self.messages += [question, {"role": "assistant", "content": "".join(pieces)}]
+        if answer.pieces:
+            self.messages += [question, {"role": "assistant", "content": "".join(answer.pieces)}]
 
 
 def _read_line() -> str:

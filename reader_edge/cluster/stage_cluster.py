@@ -1,13 +1,15 @@
 """The stages of a pipeline but the last, on nodes of a Ray cluster that have the memory, served until interrupted."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import ray
+from filelock import FileLock, Timeout
 from ray.exceptions import GetTimeoutError, RayError
-from ray.util.placement_group import placement_group
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from reader_edge.cluster.connection import connect, words_of
@@ -16,10 +18,11 @@ from reader_edge.terminal.sizes import readable_size
 from reader_edge_runtime import EngineConfig
 from reader_edge_runtime.errors import ClusterError, PackageError
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.package.pipeline_file import write_pipeline
+from reader_edge_runtime.package.pipeline_file import PIPELINE_NAME, write_pipeline
 
 _PROCESS_BYTES = 256 << 20  # of a stage beside its files: libraries, cache, passes
 _PLACED_S = 30.0
+_MOVED_S = 5.0  # in which stages of a lost node are placed again, where there is room
 _POLL_S = 0.5
 _NUM_CALLS = 3  # of an actor at once: serve, next_line, address
 
@@ -37,20 +40,31 @@ class StageCluster:
         num_stages = len(ModelPackage.open(folder).addresses) + 1
         if num_stages == 1:
             raise PackageError(f"'{folder}' is no pipeline: give the folder that `reader-edge split` wrote.")
-        sizes = [_needed_bytes(self._folder / str(number)) for number in range(1, num_stages)]
+        self._sizes = [_needed_bytes(self._folder / str(number)) for number in range(1, num_stages)]
+        self._lock = _locked(self._folder)
+        try:
+            self._place(address, config)
+        except BaseException:
+            self._end()
+            raise
+        self._lost_at_s: float | None = None
+        self._is_told = False
+
+    def _place(self, address: str, config: EngineConfig) -> None:
         connect(address)
         try:
-            self.stages = _placed(self._folder, sizes, config)
+            self._group = _group(self._sizes)
+            self.stages = _placed(self._group, self._folder, self._sizes, config)
             self.addresses: list[str] = ray.get([stage.address.remote() for stage in self.stages])
         except RayError as error:
-            ray.shutdown()
             raise ClusterError(
                 f"A node of the Ray cluster serves no stage ({words_of(error)}): install 'reader-edge[pipeline,ray]'."
             ) from error
-        except ClusterError:
-            ray.shutdown()
-            raise
         write_pipeline(self._folder, self.addresses)
+
+    def _end(self) -> None:
+        ray.shutdown()
+        self._lock.release()
 
     def __enter__(self) -> "StageCluster":
         return self
@@ -58,10 +72,18 @@ class StageCluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        ray.shutdown()
+        self._end()
 
     def serve(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Have all of them served, and hand on what they tell. Raises ClusterError for one that cannot be."""
+        try:
+            self._serve(is_stopped)
+        except RayError as error:
+            raise ClusterError(
+                f"The Ray cluster serves the stages no more ({words_of(error)}): see to it, and start this again."
+            ) from error
+
+    def _serve(self, is_stopped: Callable[[], bool]) -> None:
         serving = {self._served(index): index for index in range(len(self.stages))}
         telling = {stage.next_line.remote(): stage for stage in self.stages}
         while not is_stopped():
@@ -74,6 +96,7 @@ class StageCluster:
                     index = serving.pop(done)
                     self._settle(index, done)
                     serving[self._served(index)] = index
+            self._tell_without_room()
 
     def _served(self, index: int) -> Any:
         return self.stages[index].serve.remote(self.addresses[index])
@@ -91,18 +114,49 @@ class StageCluster:
             self.addresses[index] = place
             write_pipeline(self._folder, self.addresses)
 
+    def _tell_without_room(self) -> None:
+        """Once for each loss of nodes, where none that is left has the memory: Ray waits for one that has."""
+        if placement_group_table(self._group)["state"] == "CREATED":
+            self._lost_at_s, self._is_told = None, False
+        elif self._lost_at_s is None:
+            self._lost_at_s = time.monotonic()
+        elif not self._is_told and time.monotonic() - self._lost_at_s > _MOVED_S:
+            self._is_told = True
+            self._tell(f"A node is lost. {_no_room(self._sizes)} Add a node: lost stages go there.")
 
-def _placed(folder: Path, sizes: list[int], config: EngineConfig) -> list[Any]:
-    """An actor for each stage, on nodes that have the memory; of their own as far as there are as many."""
+
+def _locked(folder: Path) -> FileLock:
+    """Keep a pipeline for this process, whose addresses its pipeline.json has. Raises ClusterError."""
+    lock = FileLock(folder / f"{PIPELINE_NAME}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise ClusterError(
+            f"Another `reader-edge stage --ray` serves '{folder}': end it first, or give a copy of the folder."
+        ) from None
+    return lock
+
+
+def _group(sizes: list[int]) -> PlacementGroup:
+    """Room for each stage, on nodes of their own as far as there are as many. Raises ClusterError."""
     group = placement_group([{"memory": size} for size in sizes], strategy="SPREAD")
     try:
         ray.get(group.ready(), timeout=_PLACED_S)
     except GetTimeoutError:
-        rooms = [node["Resources"].get("memory", 0) for node in ray.nodes() if node["Alive"]]
-        raise ClusterError(
-            f"The Ray cluster has no room for stages of {_sizes(sizes)}: its nodes have {_sizes(rooms)}, of which some "
-            "may be in use. Add nodes, or split the model into more stages."
-        ) from None
+        raise ClusterError(f"{_no_room(sizes)} Add nodes, or split the model into more stages.") from None
+    return group
+
+
+def _no_room(sizes: list[int]) -> str:
+    rooms = [node["Resources"].get("memory", 0) for node in ray.nodes() if node["Alive"]]
+    return (
+        f"The Ray cluster has no room for stages of {_sizes(sizes)}: its nodes have {_sizes(rooms)}, of which some may "
+        "be in use."
+    )
+
+
+def _placed(group: PlacementGroup, folder: Path, sizes: list[int], config: EngineConfig) -> list[Any]:
+    """An actor for each stage, where there is room for it."""
     made = ray.remote(PlacedStage)
     return [
         made.options(

@@ -132,10 +132,10 @@ def search(file: Path, text: str, tokenizer: str, num: int) -> None:
     If TEXT does not occur, the longest end of it that does is used. Tokens are compared, not letters. For most models,
     a word after a space is a different token, so also try TEXT with a leading space.
     """
-    from reader_edge.chat.answer import accept_any_text
     from reader_edge.datastore.search import search_datastore
     from reader_edge.model_source import load_tokenizer
     from reader_edge.terminal.console import stderr_console
+    from reader_edge.terminal.model_text import accept_any_text
 
     found = search_datastore(file, text, load_tokenizer(tokenizer), num)
     accept_any_text()

@@ -84,6 +84,29 @@ presence_penalty = click.option(
     help="Subtract this from the logit of every token already in the answer, from -2 to 2; 0 is off.",
 )
 seed = click.option("--seed", default=0, show_default=True, help="The same seed gives the same text, drafted or not.")
+_top_k = click.option(
+    "--top-k", default=0, show_default=True, help="Sample from this many of the likeliest tokens; 0 is off."
+)
+_min_p = click.option(
+    "--min-p",
+    default=0.0,
+    show_default=True,
+    help="Drop tokens less likely than this fraction of the likeliest one's probability; 0 is off.",
+)
+_repetition_penalty = click.option(
+    "--repetition-penalty",
+    default=1.0,
+    show_default=True,
+    help="Above 1, make tokens that are already in prompt or answer less likely; 1 is off.",
+)
+
+
+def sampling(command: Callable[..., T]) -> Callable[..., T]:
+    """What a user can say of SamplingConfig."""
+    penalties = _repetition_penalty(frequency_penalty(presence_penalty(seed(command))))
+    return temperature(_top_k(top_p(_min_p(penalties))))
+
+
 threads = click.option(
     "--threads", default=0, show_default=True, help="Threads to compute with; 0 takes all usable cores."
 )

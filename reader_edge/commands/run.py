@@ -22,24 +22,7 @@ from reader_edge.terminal.command_help import helpful_command
 @click.option("-p", "--prompt", help="The prompt; '-' reads it from standard input.")
 @click.option("-s", "--system", help="A system message, for models with a chat template.")
 @click.option("-n", "--max-tokens", default=512, show_default=True, help="The most tokens that an answer may have.")
-@options.temperature
-@click.option("--top-k", default=0, show_default=True, help="Sample from this many of the likeliest tokens; 0 is off.")
-@options.top_p
-@click.option(
-    "--min-p",
-    default=0.0,
-    show_default=True,
-    help="Drop tokens less likely than this fraction of the likeliest one's probability; 0 is off.",
-)
-@click.option(
-    "--repetition-penalty",
-    default=1.0,
-    show_default=True,
-    help="Above 1, make tokens that are already in prompt or answer less likely; 1 is off.",
-)
-@options.frequency_penalty
-@options.presence_penalty
-@options.seed
+@options.sampling
 @options.stop
 @options.engine
 @options.guard
@@ -72,7 +55,11 @@ from reader_edge.terminal.command_help import helpful_command
     help="With --server: hint at what this device knows of the text, have drafts verified in lock-step, or neither.",
 )
 @click.option("--api-key-file", type=options.FILE, help="With --server: a file with the server's key.")
-@click.option("--tokenizer", type=options.FILE, help="With --server: the model's tokenizer.json, not to fetch it.")
+@click.option(
+    "--tokenizer",
+    type=click.Path(exists=True, path_type=Path),
+    help="With --server: the model's tokenizer.json or the folder that has it, not to fetch it.",
+)
 @click.option("--raw", is_flag=True, help="Continue the prompt as plain text, without the chat template.")
 @click.option("--stats", is_flag=True, help="Show speed and acceptance after the answer, on standard error.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the text.")
@@ -118,8 +105,9 @@ def run(
         return
 
     from reader_edge.bench.decode.comparison_report import print_compared
-    from reader_edge.chat.answer import accept_any_text, build_prompt, with_template_args
+    from reader_edge.chat.answer import build_prompt, with_template_args
     from reader_edge.model_source import load_engine
+    from reader_edge.terminal.model_text import accept_any_text
 
     accept_any_text()
     engine = load_engine(model, engine_config, sources)

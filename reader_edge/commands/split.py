@@ -11,7 +11,10 @@ from reader_edge.terminal.command_help import helpful_command
 @click.argument("model")
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--stages", type=click.IntRange(2, 64), help="How many boxes run the model.  [default: those of --fit]")
-@click.option("--fit", help="Memory of each box, as 8GB,16GB: each gets layers in proportion to it.")
+@click.option(
+    "--fit",
+    help="Memory of each box, as 8GB,16GB: none gets layers that it has no room for, beside its process.",
+)
 @click.option(
     "--at",
     "addresses",
@@ -29,6 +32,7 @@ def split(model: str, out: Path, stages: int | None, fit: str | None, addresses:
     from reader_edge.terminal.console import pairs_table, print_table, share_progress
     from reader_edge.terminal.sizes import readable_size
     from reader_edge_export.split.split_package import split_package
+    from reader_edge_export.split.stage_ranges import PROCESS_BYTES
 
     boxes = [] if fit is None else [_bytes(each) for each in fit.split(",")]
     if stages is None and not boxes:
@@ -44,6 +48,8 @@ def split(model: str, out: Path, stages: int | None, fit: str | None, addresses:
         assert part is not None
         layers = f"layers {part.first_layer} to {part.first_layer + manifest.num_layers - 1}"
         pairs.append((f"stage {part.number}", f"{layers}, {readable_size(manifest.num_bytes)}"))
+    if boxes:
+        pairs.append(("beside weights", f"{readable_size(PROCESS_BYTES)} of each box are left for the process"))
     print_table(pairs_table("Split", pairs))
     if report.has_left_speculator:
         click.echo("The package's trained speculator is left out: it reads layers of several stages.", err=True)

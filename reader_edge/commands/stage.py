@@ -1,5 +1,6 @@
 """`reader-edge stage`: one of the boxes that run a model together, or all of them on a cluster."""
 
+import signal
 from collections.abc import Callable
 from importlib import util
 from pathlib import Path
@@ -17,7 +18,7 @@ from reader_edge.terminal.command_help import helpful_command
 @click.argument("package", type=click.Path(path_type=Path))
 @click.option("--listen", help="Where the other boxes reach this one, as tcp://10.0.0.2:5551.")
 @click.option(
-    "--key", type=options.FILE, help="The pipeline.key of `split`; needed where other machines reach this one."
+    "--key", type=options.FILE, help="The key that `split` wrote. Default: the file pipeline.key beside PACKAGE."
 )
 @click.option(
     "--ray",
@@ -49,7 +50,7 @@ def stage(
 
     if (listen is None) == (ray_address is None) or (key is not None and listen is None):
         raise click.UsageError(
-            "Give --listen and, beyond this machine, --key; or --ray, which takes PACKAGE's own key."
+            "Give --listen, and --key if it lies elsewhere; or --ray, which takes PACKAGE's own key."
         )
     if listen is not None:
         serve_package_stage(package, listen, key, engine_config, tell)
@@ -68,4 +69,5 @@ def _serve_on_cluster(
     from reader_edge.cluster.stage_cluster import StageCluster
 
     with StageCluster(folder, address, config, tell) as stages:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: Ray's own prints its stack
         stages.serve()

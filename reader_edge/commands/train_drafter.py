@@ -21,7 +21,7 @@ _FORMATS = ("mlp", "eagle3", "mtp")
 @helpful_command(
     "Train a head or a speculator that drafts for a model.",
     "reader-edge train-drafter smollm2:135m -o my.head",
-    "reader-edge train-drafter smollm2:135m -o my.eagle3 --format eagle3",
+    "reader-edge train-drafter qwen2.5:3b -o my.eagle3 --format eagle3",
 )
 @click.argument("package")
 @click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="The file or folder to write.")
@@ -39,7 +39,7 @@ _FORMATS = ("mlp", "eagle3", "mtp")
     type=click.IntRange(1000),
     default=200_000,
     show_default=True,
-    help="How many tokens the model writes itself, as training data.",
+    help="How many tokens the model writes itself, as training data: those of 16 answers at least.",
 )
 @click.option(
     "--text", type=options.FILE, help="Prompts of your own, answered first; a file as `warm --prompts` takes."
@@ -66,35 +66,37 @@ def train_drafter(
     from reader_edge.terminal.control_characters import visible
     from reader_edge.terminal.sizes import readable_size
     from reader_edge_export.pipeline import check_installation
+    from reader_edge_runtime.assembly import open_package
     from reader_edge_runtime.errors import ConfigError
 
     check_installation(("torch", "onnx"), "Training")
-    from reader_edge_export.heads.train_drafter import HeadReport, HeadTraining
+    from reader_edge_export.heads.answering import check_prompts
+    from reader_edge_export.heads.train_drafter import HeadReport, HeadTraining, check_place
     from reader_edge_export.heads.training_options import TrainingOptions
-    from reader_edge_export.speculators.training.speculator_folder import FILE_NAMES
+    from reader_edge_export.speculators.training.speculator_folder import check_folder
     from reader_edge_export.speculators.training.train_speculator import TRAINED_FORMATS, SpeculatorTraining
 
-    if out.exists() and not force:
-        raise ConfigError(f"'{out}' exists already: choose another name or replace it with --force.")
-    if out.exists() and out.is_dir() != (form in TRAINED_FORMATS):
+    if force and out.exists() and out.is_dir() != (form in TRAINED_FORMATS):
         raise ConfigError(f"'{out}' is {'a folder' if out.is_dir() else 'a file'}: choose another name.")
-    if out.is_dir() and (others := {file.name for file in out.iterdir()} - FILE_NAMES):
-        raise ConfigError(f"'{out}' holds more than a speculator ({min(others)!r:.80}): choose another name.")
-    prompts = [] if text is None else [prompt.turns[0] for prompt in read_prompts(text)]
+    (check_folder if form in TRAINED_FORMATS else check_place)(out.absolute(), force)  # before the work
+    prompts = {} if text is None else {prompt.place: prompt.turns[0] for prompt in read_prompts(text)}
     folder, wanted = find_package(package), TrainingOptions(num_tokens, minutes, force)
+    if prompts:
+        check_prompts(open_package(folder), prompts)  # before the work
     noun = "head" if form == "mlp" else "speculator"
     with _kept_told(out), work_progress(f"Training a {noun} for {package}") as work:
         training: HeadTraining | SpeculatorTraining
         if form == "mlp":
-            training = HeadTraining(folder, out.absolute(), wanted, work.on_stage)
+            training = HeadTraining(folder, out.absolute(), wanted, work.on_stage, work.tell)
         else:
-            training = SpeculatorTraining(folder, out.absolute(), TRAINED_FORMATS[form], wanted, work.on_stage)
+            kind = TRAINED_FORMATS[form]
+            training = SpeculatorTraining(folder, out.absolute(), kind, wanted, work.on_stage, work.tell)
         work.tell(training.payback().sentence())
-        report = training.run(prompts, work.on_progress)
+        report = training.run(list(prompts.values()), work.on_progress)
     num_steps = report.curve[-1][0] if report.curve else report.num_planned
     told = f"the time ended after {num_steps} of {report.num_planned} steps: more --minutes bring more"
     pairs = [
-        ("learned from", f"{report.num_tokens} tokens"),
+        ("learned from", f"{report.num_tokens} tokens of answers{'' if form == 'mlp' else ' and their prompts'}"),
         ("can guess", f"{report.num_ids} tokens of the vocabulary"),
         ("size", readable_size(report.num_bytes)),
         *(_acceptance_pairs(report.acceptance) if isinstance(report, HeadReport) else _depth_pairs(report.depths)),

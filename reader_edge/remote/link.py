@@ -1,7 +1,8 @@
 """A connection to a server: where it is, who may use it, and frames there and back."""
 
+import logging
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -15,6 +16,10 @@ _CONNECT_S = 10.0
 _GOODBYE_S = 1.0  # for the other side's, which does not come where frames wait that nobody reads
 _FETCH_S = 120.0  # for a whole tokenizer
 _BUSY = 429
+
+# For what websockets logs. A link tells of a lost connection itself: the library's traceback says no more to a user.
+_LOG = logging.getLogger(__name__)
+_LOG.setLevel(logging.CRITICAL)
 
 
 class LostError(RemoteError):
@@ -48,7 +53,8 @@ class Link:
     def greet(self, tokenizer_hash: bytes = b"") -> dict[str, object]:
         """What the server says of its model. tokenizer_hash: of the tokenizer here; b"" where there is none yet."""
         start = time.perf_counter()
-        self.send(frames.frame(frames.HELLO, tokenizer_hash))
+        with suppress(LostError):  # a server that is full says so before it hangs up, maybe before this
+            self.send(frames.frame(frames.HELLO, tokenizer_hash))
         facts = self.receive_kind(frames.WELCOME).facts()
         self.round_trip_s = time.perf_counter() - start
         return facts
@@ -145,10 +151,11 @@ def connected(url: str, key: str | None) -> Link:
                 max_size=frames.MAX_BYTES,
                 compression=None,
                 proxy=None,
+                logger=_LOG,
             )
         )
     except InvalidStatus as error:
-        raise refused_status(url, error.response.status_code) from None
+        raise refused_status(url, error.response.status_code, key is not None) from None
     except InvalidHandshake as error:
         raise RemoteError(f"{url} is no server of reader-edge: {error}.") from None
     except (OSError, EOFError) as error:
@@ -173,7 +180,9 @@ def socket_address(url: str) -> str:
     return f"{scheme}://{parts.netloc}{frames.DRAFT_PATH}"
 
 
-def refused_status(url: str, status: int) -> RemoteError:
+def refused_status(url: str, status: int, is_key_shown: bool) -> RemoteError:
+    if status == 401 and is_key_shown:
+        return RemoteError(f"{url} does not know this API key: give one of its --api-key-file.")
     if status == 401:
         return RemoteError(f"{url} wants an API key: give the one of its --api-key-file.")
     if status == 403:

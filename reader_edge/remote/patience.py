@@ -1,6 +1,7 @@
 """How long a lost server is looked for."""
 
 import time
+import warnings
 from collections.abc import Callable
 
 from reader_edge.remote.link import Link, LostError
@@ -20,11 +21,18 @@ class Patience:
         self._num_tokens = 0
 
     def find(self, linked: Callable[[], Link], error: LostError, num_tokens: int) -> Link:
-        """Another link. num_tokens: that came so far. Raises LostError where patience ends, and what `linked` does."""
+        """Another link. num_tokens: that came so far. Raises LostError where patience ends, and what `linked` does.
+
+        Warns where it is not there at once.
+        """
         if num_tokens > self._num_tokens:
             self._spent_s = self._wait_s = 0.0
             self._num_tokens = num_tokens
+        is_told = False
         while self._spent_s + self._wait_s <= self._seconds:
+            if self._wait_s and not is_told:  # one that is there at once is not spoken of
+                is_told = True
+                warnings.warn(f"{error} It is looked for up to {self._seconds:g} s.", RuntimeWarning, stacklevel=2)
             start = time.monotonic()
             time.sleep(self._wait_s)
             self._wait_s = min(2 * self._wait_s or _FIRST_WAIT_S, _LONGEST_WAIT_S)

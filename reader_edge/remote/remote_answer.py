@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Callable, Generator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, cast
 
 from reader_edge.remote import frames
@@ -11,7 +12,7 @@ from reader_edge.remote.frames import Ask, FrameError, Reader, Resume, Tokens
 from reader_edge.remote.link import Link, LostError, RefusedError
 from reader_edge.remote.patience import Patience
 from reader_edge.remote.remote_model import RemoteModel
-from reader_edge.remote.settings import hash_of, stats_of
+from reader_edge.remote.settings import given_up_of, hash_of, stats_of
 from reader_edge_runtime.answer import Answer, GenerationChunk
 from reader_edge_runtime.config import GenerationConfig
 from reader_edge_runtime.draft_tree import DraftTree
@@ -51,6 +52,7 @@ class RemoteAnswer:
         self._text: DeviceText | None = None
         self._is_started = False  # over this link
         self._num_told = 0  # tokens, over this link or known before it
+        self._given_up: dict[str, Any] = {}
 
     def chunks(
         self, link: Link, linked: Callable[[], Link], patience_s: float
@@ -123,7 +125,7 @@ class RemoteAnswer:
             return
         chunk = answer.take()
         if chunk is not None:
-            yield chunk
+            yield replace(chunk, given_up=self._given_up)
 
     def _emit(self, answer: Answer, tokens: Tokens) -> None:
         """Take tokens in, but for those that came before a connection was lost."""
@@ -148,6 +150,7 @@ class RemoteAnswer:
             raise FrameError(f"The server ended an answer by {shown(reason)}.")
         answer.request.finish_reason = reason
         answer.request.stats = stats_of(facts.get("stats"))
+        self._given_up = given_up_of(facts.get("given_up", {}))
 
     def _draft(self, link: Link) -> None:
         """Send what this device drafts now."""
@@ -173,13 +176,17 @@ class RemoteAnswer:
 
         What came already goes along as a hint, and so does whatever is drafted from then on.
         """
-        self._ask = self._ask._replace(mode=min(self._ask.mode, frames.HINTS))
+        came = self._came
+        if came:
+            self._ask = self._ask._replace(mode=min(self._ask.mode, frames.HINTS))
         self._is_started, self._num_told = False, 0
         asked = [self._ask.packed()]
         if self._answer is not None and self._text is not None:
             request = self._answer.request
-            known = request.token_ids[request.num_prompt_tokens - 1 :][:MOST_NODES]
-            asked.append(frames.packed_tree(frames.HINT, DeviceTree(request.num_prompt_tokens, DraftTree.chain(known))))
+            if came:
+                known = request.token_ids[request.num_prompt_tokens - 1 :][:MOST_NODES]
+                tree = DeviceTree(request.num_prompt_tokens, DraftTree.chain(known))
+                asked.append(frames.packed_tree(frames.HINT, tree))
             self._text.finish()
             self._text = None
         return asked

@@ -23,10 +23,11 @@ from reader_edge_runtime.drafting.no_drafter import NoDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.datastore.datastore import open_datastores
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
-from reader_edge_runtime.errors import BusyError, ConfigError, PromptError, RemoteError
+from reader_edge_runtime.errors import BusyError, ConfigError, PromptError, RemoteError, TokenizerError
 from reader_edge_runtime.given_arguments import given_config
 from reader_edge_runtime.outside.config_checks import Range, number, require
 from reader_edge_runtime.outside.user_input import given_path, shown
+from reader_edge_runtime.package.manifest import TOKENIZER_NAME
 from reader_edge_runtime.text.conversation import Conversation, Encodable
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
@@ -47,7 +48,7 @@ class RemoteEngine:
     drafts: "hints" (the server decodes as ever, and takes what this device knows of the text if it comes in time),
         "verify" (the server verifies this device's trees and drafts nothing itself) or "none".
     sources: history and datastores on this device, to draft from besides the text.
-    tokenizer: the model's tokenizer.json; fetched from the server where it is left out.
+    tokenizer: the model's tokenizer.json, or the folder that has it; fetched from the server where it is left out.
     num_ahead: with "verify", trees that are sent below guesses which have not come true yet, from 0 to 4.
     patience_s: how long a lost connection is looked for again within an answer. connect: makes links another way.
     model: what the server says of its model.
@@ -78,7 +79,7 @@ class RemoteEngine:
             raise ConfigError("A device drafts from its history and datastores: leave other sources out.")
         self._lock = threading.Lock()
         self._link: Link | None = None
-        local = None if tokenizer is None else Tokenizer.from_file(given_path(tokenizer, "tokenizer"))
+        local = None if tokenizer is None else _local_tokenizer(given_path(tokenizer, "tokenizer"))
         self._hash = b"" if local is None else tokenizer_hash(local)
         link = self._connect(url, key)
         try:
@@ -166,6 +167,14 @@ class RemoteEngine:
         if sources.history is not None:
             file = HistoryFile(Path(sources.history), bytes.fromhex(fingerprint), _DRAFT.max_history_tokens, vocab_size)
         return RetrievalDrafter(_DRAFT, (), opened, file).wait()
+
+
+def _local_tokenizer(path: Path) -> Tokenizer:
+    """Of a file, or of a package or another folder that has one. Raises TokenizerError."""
+    file = path / TOKENIZER_NAME if path.is_dir() else path
+    if not file.exists():
+        raise TokenizerError(f"No tokenizer at '{file}': give a tokenizer.json, or a folder that has it.")
+    return Tokenizer.from_file(file)
 
 
 def _asked(prompt: Encodable) -> str | list[int] | Conversation:

@@ -1,8 +1,8 @@
 """`reader-edge run --server`: one answer from afar on standard output, as it comes or as JSON."""
 
 import json
-import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,8 @@ import click
 
 from reader_edge.remote.remote_engine import RemoteEngine
 from reader_edge.terminal.console import pairs_table, print_table
-from reader_edge.terminal.control_characters import visible
+from reader_edge.terminal.given_up import given_up_sentence
+from reader_edge.terminal.model_text import ModelText
 from reader_edge_runtime.config import GenerationConfig
 from reader_edge_runtime.errors import ConfigError, PromptError
 from reader_edge_runtime.outside.user_input import read_bounded
@@ -65,16 +66,20 @@ def run_remotely(
         result = engine.generate(asked, config)
         stats = {field.name: getattr(result.stats, field.name) for field in fields(result.stats)}
         answer = {"text": result.text, "token_ids": result.token_ids, "finish_reason": result.finish_reason}
-        click.echo(json.dumps(answer | {"stats": stats, "seconds": time.perf_counter() - start}))
+        lossy = {"given_up": result.given_up} if result.given_up else {}
+        click.echo(json.dumps(answer | {"stats": stats, "seconds": time.perf_counter() - start} | lossy))
         return
-    text, told = "", GenerationStats()
-    for chunk in engine.stream(asked, config):
-        text += chunk.text
-        click.echo(visible(chunk.text) if sys.stdout.isatty() else chunk.text, nl=False, color=True)
-        told = chunk.stats or told
-    if sys.stdout.isatty() and not text.endswith("\n"):
-        click.echo()
+    text, told = ModelText(), GenerationStats()
+    given_up: Mapping[str, object] = {}
+    with text.coming():
+        for chunk in engine.stream(asked, config):
+            text.write(chunk.text)
+            told, given_up = chunk.stats or told, chunk.given_up
+    if given_up:
+        text.start_line()
+        click.echo(given_up_sentence(given_up), err=True)
     if shows_stats:
+        text.start_line()
         print_table(pairs_table("Answer", _pairs(told, time.perf_counter() - start)))
 
 

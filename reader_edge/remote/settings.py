@@ -26,6 +26,7 @@ _ABSENT = ("wants_logprobs", "wants_prompt_logprobs", "splits_thinking")  # they
 _SAMPLING = tuple(field.name for field in fields(SamplingConfig) if field.name != "logit_bias")
 _GRAMMAR = tuple(field.name for field in fields(Grammar))
 _BY_NAME = ("drafted_by_source", "accepted_by_source", "asked_by_source")  # counts; others are by numbers
+_METER = ("num_tokens", "num_changed", "nats_per_token", "repeated_4grams")  # numbers of a lossy answer
 _CONVERSATION = ("messages", "template_args", "continues_final_message")
 
 
@@ -109,9 +110,23 @@ def stats_of(facts: object) -> GenerationStats:
     return stats
 
 
+def given_up_of(facts: object) -> Facts:
+    """What a lossy server's answer gave up; {} of an exact one. Raises FrameError for what no meter tells."""
+    if not isinstance(facts, dict) or (facts and not _is_meter(facts)):
+        raise FrameError(f"A frame has {shown(facts)} as given_up.")
+    return facts
+
+
 def hash_of(token_ids: Sequence[int]) -> bytes:
     """SHA-256 of an answer's tokens."""
     return hashlib.sha256(np.array(token_ids, "<u4").tobytes()).digest()
+
+
+def _is_meter(facts: Facts) -> bool:
+    """Whether it has what the sentence about a lossy answer tells."""
+    usual = facts.get("usual_repeated_4grams")
+    is_told = isinstance(facts.get("rule"), str) and isinstance(facts.get("strength"), dict)
+    return is_told and all(_is_number(facts.get(name)) for name in _METER) and (usual is None or _is_number(usual))
 
 
 def _is_number(value: object) -> bool:

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from reader_edge.chat.answer import write
 from reader_edge.series.table import write_table
+from reader_edge.terminal.model_text import write
 
 
 def give_columns(columns: dict[str, list[Any]], out: Path | None) -> None:

@@ -18,6 +18,7 @@ from reader_edge_runtime.errors import (
     InstallationError,
     PromptError,
     ReaderEdgeError,
+    StageLostError,
 )
 from reader_edge_runtime.outside.user_input import shown
 
@@ -104,6 +105,14 @@ def api_error(error: Exception) -> ApiError:
             return ApiError(400, "The body is nested too deeply: make it flatter.")
         case HTTPException():
             return ApiError(error.status_code, f"{error.detail}.")
+    return _failure(error)
+
+
+def _failure(error: Exception) -> ApiError:
+    """Where boxes are, and what a bug looks like, is nothing to strangers."""
+    if isinstance(error, StageLostError):
+        _LOG.error("%s", error)
+        return ApiError(503, "A box that has a part of the model is lost; the log says which.", code="stage_lost")
     _LOG.error("A request failed.", exc_info=error)
     return ApiError(500, "The server failed to answer; its log says why.", code="internal_error")
 

@@ -18,7 +18,7 @@ class CompletionRequest:
     """prompts, configs: of each choice. num_choices: to each prompt, one after the other. use: of tools.
 
     form: of all answers. is_answer_hidden: whether the prompt alone is returned, since no token is asked for. priority:
-    as of a request. headers: what the answer's say besides the usual.
+    as of a request. names_temperature: whether it says one itself. headers: what the answer's say besides the usual.
     """
 
     prompts: Sequence[Encodable]
@@ -29,7 +29,14 @@ class CompletionRequest:
     is_streamed: bool = False
     is_answer_hidden: bool = False
     priority: int = 0
+    names_temperature: bool = True
     headers: Mapping[str, str] = field(default_factory=dict)
+
+    def greedy(self) -> "CompletionRequest":
+        """The same at temperature 0."""
+        samplings = [replace(config.sampling, temperature=0.0) for config in self.configs]
+        configs = [replace(config, sampling=each) for config, each in zip(self.configs, samplings, strict=True)]
+        return replace(self, configs=configs)
 
 
 def check_model(name: str, settings: ServerSettings) -> None:

@@ -86,6 +86,8 @@ class Endpoint(ABC, Generic[Body]):
         if num_held > most:
             asked = f"'n' and prompts ask for {num_held} answers in a form, or with tools, together"
             raise ApiError(400, f"{asked}: 1 to {most} are given here.", "n")
+        if self._engine.engine.is_greedy and not completion.names_temperature:
+            return completion.greedy()
         return completion
 
     async def _values(self, request: Request) -> object:

@@ -16,7 +16,7 @@ import json
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path
 
@@ -39,7 +39,8 @@ class ArrayFormat:
     """A kind of such files. magic: 8 bytes. error: what is raised of them. Words of its sentences:
 
     name: what a file holds. owner: what its fingerprint is of. remedy: what to do with a damaged one. other: what to do
-    with one of another kind or owner. again, elsewhere: see `write_failure`.
+    with one of another kind or owner. again, elsewhere: see `write_failure`. akin: magics of other kinds that a
+    user may give by mistake, each with the words that say what such a file is.
     """
 
     magic: bytes
@@ -50,6 +51,7 @@ class ArrayFormat:
     other: str = "name another file"
     again: str = "try again"
     elsewhere: str = "name a file in a folder that can be written"
+    akin: Mapping[bytes, str] = field(default_factory=dict)
 
     def write(
         self,
@@ -105,6 +107,8 @@ class ArrayFormat:
         self, path: Path, file: BufferedReader, fingerprint: bytes, num_bytes: int, is_mapped: bool
     ) -> dict[str, Array]:
         magic, version, owner, checksum, table_bytes = _HEADER.unpack(file.read(_HEADER.size).ljust(_HEADER.size))
+        if magic in self.akin:
+            raise self.error(f"'{path}' {self.akin[magic]}: {self.other}.")
         if magic != self.magic or version != FORMAT_VERSION:
             raise self.error(f"'{path}' is not a file of {self.name} of this version: {self.other}.")
         if owner != fingerprint:

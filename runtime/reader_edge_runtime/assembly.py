@@ -22,6 +22,7 @@ from reader_edge_runtime.drafting.sources.head_source import HeadSource
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 from reader_edge_runtime.drafting.sources.source import DraftSource
+from reader_edge_runtime.drafting.sources.speculator.payoff import PASS_NODES
 from reader_edge_runtime.drafting.sources.speculator.speculator_source import SpeculatorSource
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.errors import DraftModelError
@@ -36,8 +37,6 @@ from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.package.speculator_part import SPECULATOR_AGREEMENT
 from reader_edge_runtime.target import Target
 from reader_edge_runtime.text.tokenizer import Tokenizer
-
-_TYPICAL_NODES = 8  # of a pass with drafts
 
 Progress = Callable[[int, int], None]  # gets what is done, and how much there is in all
 SourceOpener = Callable[[DraftSources, ModelPackage, Tokenizer, Target, EngineConfig], list[DraftSource]]
@@ -68,13 +67,14 @@ def assemble(
         sources = replace(sources, has_speculator=False)
     further = (opener or open_sources)(sources, package, tokenizer, target, config)
     costs = [load_or_measure(target, config.threads, 1, on_progress=on_calibration)] if config.is_calibrated else []
-    further = [each for each in further if not isinstance(each, SpeculatorSource) or _can_pay(each, costs)]
+    alone = [each for each in further if isinstance(each, SpeculatorSource) and not _can_pay(each, costs)]
+    further = [each for each in further if each not in alone]
     if drafter is None:  # not before the measuring: its kernels take time and memory while they load
         file = None
         if sources.history is not None:
             file = HistoryFile(Path(sources.history), bytes.fromhex(fingerprint), draft.max_history_tokens, vocab_size)
         table, own_answers = SuccessorTable.of_package(package, fingerprint), OwnAnswers.of_package(package)
-        drafter = RetrievalDrafter(draft, further, opened, file, table, own_answers)
+        drafter = RetrievalDrafter(draft, further, opened, file, table, own_answers, [each.name for each in alone])
     return package, tokenizer, make_decoder(target, drafter, config, costs, report), report
 
 
@@ -94,7 +94,7 @@ def open_sources(
 
 def _can_pay(source: SpeculatorSource, costs: Sequence[PassCost]) -> bool:
     """Whether a speculator is worth its states here; where nothing was measured, it is tried."""
-    return all(source.can_pay(float(cost.pass_seconds(cost.pasts[0])[_TYPICAL_NODES])) for cost in costs)
+    return all(source.can_pay(float(cost.pass_seconds(cost.pasts[0])[PASS_NODES])) for cost in costs)
 
 
 def open_speculator_source(package: ModelPackage, target: Target, config: EngineConfig) -> SpeculatorSource:
@@ -152,8 +152,9 @@ def serve_package_stage(
 ) -> None:
     """Serve a stage of a model to whoever runs its last one, until interrupted.
 
-    key: the file that all boxes of the pipeline have; None on loopback alone. tell: gets lines of what happens.
-    Raises PackageError, ConfigError, ProviderError or InstallationError.
+    key: the file that all boxes of the pipeline have; None takes the pipeline.key beside the stage, or without one
+    serves loopback alone. tell: gets lines of what happens. Raises PackageError, ConfigError, ProviderError or
+    InstallationError.
     """
     serve_stage(open_package(path), address, key, config, tell)
 

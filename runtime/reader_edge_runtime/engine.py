@@ -47,12 +47,13 @@ class Engine:
     width_report: what the width probe found at load; None if it did not run.
     draft_permission: whether requests are drafted, and why.
 
-    is_lossy: whether answers may differ from the model's own.
+    is_lossy: whether answers may differ from the model's own. is_greedy: whether it gives greedy ones alone.
 
     Several threads may use one engine: their requests share its steps.
     """
 
     is_lossy = False
+    is_greedy = False
 
     def __init__(
         self,

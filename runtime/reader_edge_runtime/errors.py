@@ -65,6 +65,10 @@ class ProviderError(ReaderEdgeError):
     """ONNX Runtime cannot run the graph here."""
 
 
+class StageLostError(ProviderError):
+    """A stage of a pipeline does not answer, or has forgotten its rows: they can be scored again."""
+
+
 class MemoryShortageError(ProviderError):
     """A package's weights need more memory than is free."""
 

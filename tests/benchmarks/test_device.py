@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import benchmarks.device.__main__ as device
-from benchmarks.device.__main__ import SETS, WAYS, Seen, table
+from benchmarks.device.__main__ import SETS, WAYS, Seen, check_steps, table
 from benchmarks.device.relay import Relay
 
 
@@ -48,8 +48,14 @@ def test_the_table_compares_the_fastest_answers() -> None:
         for slower in (5.0, 0.0)
     ]
     lines = table(found).splitlines()
-    assert lines[2] == "| 40 | known | 50.0 | 100.0 | 25.0 | 33.3 | 2.000 |"
+    assert lines[2] == "| 40 | known | 50.0 | 100.0 | 25.0 | 33.3 | 2.000 (2.000 to 2.000) |"
     assert len(lines) == 4
+
+
+def test_an_answer_that_did_not_wait_for_its_device_ends_the_benchmark() -> None:
+    check_steps(Seen("lock-step", "unknown", 100, 0, 64, 11, 0, 1.01))
+    with pytest.raises(SystemExit, match=r"11 steps .* over 100 ms"):
+        check_steps(Seen("lock-step", "unknown", 100, 0, 64, 11, 0, 0.66))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("websockets") is None, reason="needs websockets, of the extra 'remote'")

@@ -8,16 +8,21 @@ import numpy as np
 import pytest
 
 from benchmarks.fusion import clocked
+from benchmarks.fusion.all_sources import AllSources, past_answers
 from benchmarks.fusion.clocked import Clock, SlowerSpeculator
 from benchmarks.fusion.proposer import Guesses, Path, Proposed, proposed
 from benchmarks.fusion.sampled import Place, known_draw, residual, shared_noise, tree_of
 from benchmarks.fusion.speculated import Ways, jackknifed, propose_all, replayed, report
 from benchmarks.fusion.speculator_proposer import SpeculatorProposer
+from reader_edge.bench.decode.fixed_budget import budget_config
 from reader_edge.bench.decode.source_sets import SourceStock
 from reader_edge.bench.recording import RecordedRequest, RecordedTurn, Successors
 from reader_edge.bench.replay.heard_answer import ReplayedAnswer, layer_states
 from reader_edge_runtime.cache import Cache
+from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
+from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
+from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.drafting.sources.speculator.speculator import SpeculatorResult, TreeStep
 from reader_edge_runtime.drafting.sources.speculator.speculator_source import SpeculatorSource
 from reader_edge_runtime.package.manifest import Manifest
@@ -95,9 +100,57 @@ def test_every_way_drafts_from_a_speculator() -> None:
             assert node > 0, length
     assert (alone.steps < 9).all()  # of 24 tokens
     assert (mixture.steps < retrieval.steps).all()
-    lines = report(requests, ways, [2, 3])
-    assert lines[0] == "| tokens a pass | retrieval | alone | mixture | RASD's rule |"
+    every = AllSources(SourceStock((), None, None, [source]), begin, requests, 3)
+    without, everything = (replayed(requests, way, 3) for way in every.begins.values())
+    assert (everything.steps < without.steps).all()
+    lines = report(requests, ways, [2, 3], every)
+    assert lines[0] == "| tokens a pass | retrieval | alone | mixture | RASD's rule | all, without | all, with it |"
     assert [line.split(" | ")[0] for line in lines[2:5]] == ["| a", "| b", "| all"]
+    assert [line.split(":")[0] for line in lines[6:]] == [
+        "mixture over alone",
+        "mixture over retrieval",
+        "all, with it over alone",
+        "all, with it over all, without",
+    ]
+
+
+def test_past_answers_are_those_of_other_conversations() -> None:
+    first, second = RecordedTurn([1, 2, 3, 4, 5], [6, 7]), RecordedTurn([9, 8], [7])
+    after = RecordedTurn([*first.prompt, *first.output, 10], [11])
+    assert past_answers([first, second, after], first) == past_answers([first, second, after], after) == [[9, 8, 7]]
+    assert past_answers([first, second, after], second) == [
+        [2, 3, 4, 5, 6, 7],
+        [5, 6, 7, 10, 11],
+    ]
+
+
+class Silent(DraftSource):
+    """A proposer that proposes nothing."""
+
+    name = "silent"
+
+    def begin(self, context: RequestContext) -> None:
+        """It has nothing to say."""
+
+    def propose(self, draft_requests: Sequence[DraftRequest]) -> list[None]:
+        return [None] * len(draft_requests)
+
+
+def test_all_sources_know_what_others_asked_and_what_the_package_said_before() -> None:
+    """Neither is drafted from in a conversation's own answer: that is what it is measured by."""
+    asked = RecordedRequest("a", [turn()])
+    alike = RecordedRequest("b", [replace(turn(), prompt=[60, 61, 62])])
+
+    def steps(requests: list[RecordedRequest], own: OwnAnswers | None = None) -> float:
+        every = AllSources(SourceStock((), None, own, [Silent()]), ReplayedAnswer, requests, 3)
+        without, everything = (replayed(requests[:1], way, 3).steps[0] for way in every.begins.values())
+        assert without == everything
+        return float(without)
+
+    fresh = steps([asked])
+    assert steps([asked, asked]) == fresh
+    assert steps([asked, alike]) < fresh
+    assert steps([asked], OwnAnswers([np.array(ANSWER, np.int32)])) < fresh
 
 
 class Passing(TellingTarget):
@@ -128,9 +181,11 @@ def test_recorded_answers_are_drafted_on_the_passes_of_a_larger_model() -> None:
     manifest = replace(make_manifest(16, max_context=256), state_ids=(0,))
     target, larger = TellingTarget(manifest, sharpness=9.0), Passing(manifest)
     saying, slower = FakeSpeculator(target, manifest), Stepping(larger, manifest)
-    source = SpeculatorSource(SlowerSpeculator(saying, slower, past=8), manifest.state_ids, manifest.vocab_size, 1)
+    source = SpeculatorSource(
+        SlowerSpeculator(saying, slower, past=8, waits=False), manifest.state_ids, manifest.vocab_size, 1
+    )
     source.gain.seconds = 0.0  # asked whatever it takes
-    clock = Clock(target, larger, source, np.full(17, 1.0), past=8)
+    clock = Clock(target, larger, source, np.full(17, 1.0), past=8, waits=False)
     requests = [RecordedRequest("a", [answered(target, [1, 2, 3])])]
     lines = clocked.report(clock, SourceStock((), None, None, [source]), requests, 1)
     assert (slower.num_stepped, slower.num_caught_up) == (saying.num_stepped, saying.num_caught_up)
@@ -195,3 +250,21 @@ def test_what_was_proposed_is_cut_to_the_nodes_of_a_pass() -> None:
     record = proposed(Knowing(), turn())
     assert isinstance(record[4], Proposed)
     assert [len(record[4].best(n)) for n in (0, 1, 16)] == [1, 2, 17]
+
+
+def test_passes_that_are_waited_for_are_not_made() -> None:
+    manifest = replace(make_manifest(16, max_context=256), state_ids=(0,))
+    target, larger = TellingTarget(manifest, sharpness=9.0), Passing(manifest)
+    saying, slower = FakeSpeculator(target, manifest), Stepping(larger, manifest)
+    waiting = SlowerSpeculator(saying, slower, past=8, waits=True)
+    source = SpeculatorSource(waiting, manifest.state_ids, manifest.vocab_size, 1)
+    source.gain.seconds = 0.0
+    drafter = SourceStock((), None, None, [source]).drafter([source.name], budget_config(16))
+    num_measured = len(slower.num_stepped)
+    clock = Clock(target, larger, source, np.full(17, 0.002), past=8, waits=True)
+    request = RecordedRequest("a", [answered(target, [1, 2, 3])])
+    seconds, stats = clock.decode(drafter, request, is_asking=True)
+    assert seconds >= 0.002 * stats.num_steps
+    assert saying.num_stepped
+    assert not larger.widths
+    assert len(slower.num_stepped) == num_measured

@@ -10,7 +10,10 @@ from tests.docs.markdown import DOCS, PAGES, page_name, sections
 
 MEASURED = DOCS / "explanation" / "measured"
 _FIGURE = re.compile(r"\b20\d\d-\d\d-\d\d\b|\d tokens/s|\d ms\b")
-_TOOL = re.compile(r"\bscripts/\w+|\bbenchmarks\.\w+")
+_TOOL = re.compile(r"(?<![\w:/])scripts/\w+|(?<=python -m )[\w.]*\w|\bbenchmarks\.[\w.]*\w")
+_COMMIT = re.compile(r"as of commit [0-9a-f]{7}|git worktree add \S+ [0-9a-f]{7}")
+HOUSE_PAGES = [ROOT / "CONTRIBUTING.md"]
+HOUSE_PAGES += sorted(page for folder in ("benchmarks", "models", "native") for page in (ROOT / folder).rglob("*.md"))
 
 
 def test_the_readme_has_less_than_a_hundred_lines() -> None:
@@ -45,8 +48,10 @@ def test_how_tos_have_no_figures(page: Path) -> None:
     assert not _FIGURE.findall(page.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("page", sorted((DOCS / "how-to").glob("*.md")), ids=page_name)
-def test_scripts_that_how_tos_name_are_there(page: Path) -> None:
-    for name in _TOOL.findall(page.read_text(encoding="utf-8")):
-        path = ROOT / name.replace(".", "/")
-        assert path.exists() or path.with_suffix(".py").exists(), name
+@pytest.mark.parametrize("page", [*PAGES, *HOUSE_PAGES], ids=page_name)
+def test_scripts_and_modules_that_pages_name_are_there_or_of_a_commit(page: Path) -> None:
+    parts = page.read_text(encoding="utf-8").split("\n## ")
+    names = [name for part in parts if not _COMMIT.search(part) for name in _TOOL.findall(part)]
+    for path in (ROOT / name.replace(".", "/") for name in names):
+        is_ours = (ROOT / path.relative_to(ROOT).parts[0]).is_dir()
+        assert not is_ours or path.exists() or path.with_suffix(".py").exists(), path

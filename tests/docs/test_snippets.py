@@ -51,6 +51,8 @@ def test_python_in_the_documentation_runs(
 
         lossy = LossyEngine.load(package, EngineConfig(is_calibrated=False, threads=1))
         monkeypatch.setattr(LossyEngine, "load", lambda path, strength: lossy)
+        for name in ("listen", "open_socket"):  # of its server
+            monkeypatch.setattr(f"reader_edge.server.http.listening.{name}", lambda *_: None)
     monkeypatch.chdir(tmp_path)
     messages = [{"role": "user", "content": "# tar"}]
     names: dict[str, Any] = {"messages": messages, "__name__": "__main__"}

@@ -95,6 +95,10 @@ CORPUS: dict[str, dict[str, bytes]] = {
         "a first width that is not 1": json.dumps({**_COST, "widths": [2, 3]}).encode(),
         "endless nesting": b"[" * 100_000,
     },
+    "lossy.json": {
+        "endless nesting": b"[" * 100_000,
+        "400 digits": json.dumps({"ways": [{"way": "exact", "changed": 0, "tasks": 10**400}]}).encode(),
+    },
     "gguf": {
         "nothing": b"",
         "more tensors than atoms": raw_gguf(counts=(1 << 63, 0)),
@@ -144,4 +148,10 @@ CORPUS: dict[str, dict[str, bytes]] = {
     },
     "speculator's weights": {"nothing": b"", "a header of exabytes": b"\xff" * 7 + b"\x7f"},
 }
+
+if "judge" in SUBJECTS:
+    from tests.fuzz.lossy_subjects import LOSSY_CORPUS
+
+    CORPUS |= LOSSY_CORPUS
+
 assert CORPUS.keys() == SUBJECTS.keys()

@@ -108,8 +108,8 @@ def _head_manifest() -> Manifest:
     return replace(make_manifest(vocab_size=32), hidden_size=HEAD_SIZES.hidden)
 
 
-def _spoil_head(content: bytes, random: Random) -> bytes:
-    """With a checksum that fits."""
+def spoil_arrays(content: bytes, random: Random) -> bytes:
+    """A file of arrays, with a checksum that fits."""
     (table_bytes,) = struct.unpack_from("<I", content, 76)
     changed = mutated(content[80:], random, random.choice((0, table_bytes)))
     return content[:44] + hashlib.sha256(changed).digest() + content[76:80] + changed
@@ -122,7 +122,7 @@ def _read_head(path: Path) -> None:
 
 DRAFTING_SUBJECTS = {
     "successors": Subject(_successors_samples, _spoil_successors, _read_successors),
-    "head": Subject(_head_samples, _spoil_head, _read_head),
+    "head": Subject(_head_samples, spoil_arrays, _read_head),
     "history": Subject(_history_samples, mutated, _read_history),
     "datastore": Subject(
         lambda folder: [build(folder / "sample", DOCUMENTS).path.read_bytes()], _spoil_datastore, _read_datastore

@@ -91,8 +91,7 @@ def test_it_runs_as_a_module() -> None:
     assert stdout.startswith("Usage: reader-edge ")
 
 
-@pytest.mark.parametrize("command", ["run", "verify", "info"])
-def test_missing_onnxruntime_is_told_in_one_sentence(command: str) -> None:
+def _without_onnxruntime(command: str) -> tuple[int, str, str]:
     code = (
         "from importlib import metadata\n"
         "def version(name):\n"
@@ -101,8 +100,19 @@ def test_missing_onnxruntime_is_told_in_one_sentence(command: str) -> None:
         "from reader_edge.cli import main\n"
         f"main([{command!r}])\n"
     )
+    return _output("-c", code)
+
+
+@pytest.mark.parametrize("command", ["run", "verify", "serve"])
+def test_missing_onnxruntime_is_told_in_one_sentence(command: str) -> None:
     sentence = "Error: ONNX Runtime is missing: pip install 'reader-edge[cpu]' (or 'reader-edge[gpu]').\n"
-    assert _output("-c", code) == (1, "", sentence)
+    assert _without_onnxruntime(command) == (1, "", sentence)
+
+
+def test_info_tells_what_a_package_is_without_onnxruntime() -> None:
+    code, stdout, stderr = _without_onnxruntime("info")
+    assert (code, stderr) == (0, "")
+    assert "precision                 int8\n" in stdout
 
 
 @pytest.mark.parametrize("arguments", [["sing"], ["run", "--sing"], ["run", "-n", "many"], ["export", "only-one"]])
@@ -146,7 +156,7 @@ def test_ctrl_c_stops_an_answer_on_its_way() -> None:
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=MAX_SECONDS)
     assert process.returncode == 130
-    assert stderr == "Interrupted.\n"
+    assert stderr.lstrip("\n") == "Interrupted.\n"  # below the answer's line, if that was not ended
 
 
 def test_a_closed_pipe_is_no_traceback() -> None:

@@ -30,6 +30,7 @@ def test_lines_end_at_line_feeds_only(tmp_path: Path, line_end: str, mark: str) 
     [
         ("a.txt", b"a\n\xff", r"not UTF-8 text \(byte 2\): save it as UTF-8"),
         ("a.txt", b"\xef\xbb\xbf\n \n", "holds no prompt"),
+        ("a.txt", b"a\n" * ((1 << 20) + 1), "has more than 1048576 lines: split it"),
         ("a.jsonl", b'{"prompt": "a"}\n{"prompt": 5}', "Line 2 .* is no JSON object"),
         ("a.jsonl", b"[" * 100_000, "Line 1 .* is no JSON object"),
         ("a.jsonl", b'{"prompt": "a", "turns": ["a"]}', "Line 1 .* holds more than one of these"),

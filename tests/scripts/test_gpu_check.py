@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.conftest import ROOT
 
@@ -23,6 +24,7 @@ SECTIONS = (
     "Replays, tiny",
     "Replays, tiny, repeated",
     "TensorRT",
+    "Training a speculator",
     "Memory",
 )
 
@@ -37,6 +39,7 @@ def test_the_tiny_check_goes_all_the_way_on_the_cpu(tmp_path: Path) -> None:
     assert len(re.findall(r"[1-9]\d* tokens compared, 0 divergences", report)) == 5
     assert len(re.findall(r"^\| (64|128) \| ([\d.]+ \([\d.]+\) \| ?){7}$", report, re.MULTILINE)) == 4
     assert "Left out: The installed wheel, onnxruntime" in report
+    assert torch.cuda.is_available() or re.search(r"Left out: PyTorch \S+ sees no GPU\.", report)
     assert len(re.findall(r"tokens/s plainly, [\d.]+ drafted", report)) == 4
 
 

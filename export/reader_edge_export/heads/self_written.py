@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import count, pairwise
 from pathlib import Path
 
 import numpy as np
 
+from reader_edge_export.heads.answer_arrays import ANSWER_ARRAYS, AnswerSizes
 from reader_edge_export.heads.state_recorder import RecordedAnswer, StateRecorder
 from reader_edge_runtime.array_file import ArrayFormat
 from reader_edge_runtime.arrays import Array
@@ -18,10 +19,10 @@ from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.text.conversation import Encodable
 
 BATCH = 64  # sequences of a pass
+_MAX_PART_BYTES = 1 << 34  # whose arrays stay in the file
 _OLD_PROMPTS_A_PART = 128  # of those that do not tell
 _TEMPERATURE = 0.7  # of answers to prompts that were answered before
 
-_ARRAYS = tuple(field.name for field in fields(RecordedAnswer))
 _PART = ArrayFormat(
     magic=b"\x89redghq\n",
     error=ExportError,
@@ -48,16 +49,17 @@ class Manner:
 class SelfWritten:
     """Parts of answers in a folder, to one batch of prompts after the other. Raises ExportError for a damaged part."""
 
-    def __init__(self, folder: Path, fingerprint: bytes, manner: Manner) -> None:
+    def __init__(self, folder: Path, fingerprint: bytes, manner: Manner, sizes: AnswerSizes) -> None:
         self._folder = folder
         self._fingerprint = fingerprint
         self._manner = manner
+        self._sizes = sizes
 
     def parts(self) -> Iterator[list[RecordedAnswer]]:
         """What is written so far, part by part; its arrays are read from the files as they are used."""
         for arrays in self._arrays():
             ends = np.cumsum(arrays["lengths"], 0)
-            parts = [np.split(arrays[name], ends[:-1, column]) for column, name in enumerate(_ARRAYS)]
+            parts = [np.split(arrays[name], ends[:-1, column]) for column, name in enumerate(ANSWER_ARRAYS)]
             yield [RecordedAnswer(*each) for each in zip(*parts, strict=True)]
 
     def write(
@@ -73,11 +75,23 @@ class SelfWritten:
         They are asked again, and answers sampled, where one round of greedy ones is not enough; it ends early where a
         whole round brings nothing. on_progress: gets tokens written, of earlier times too, and tokens wanted.
         """
+        while self._fill_gap(package, prompts, num_tokens, until, on_progress):
+            pass
+
+    def _fill_gap(
+        self,
+        package: Path,
+        prompts: Sequence[Encodable],
+        num_tokens: int,
+        until: float,
+        on_progress: Callable[[int, int], None],
+    ) -> bool:
+        """Write as `write` has it; true where that came to parts that are there, behind one that had been erased."""
         written = [(len(arrays["top_ids"]), _num_asked(arrays)) for arrays in self._arrays()]
         total, num_asked = (sum(each) for each in zip((0, 0), *written, strict=True))
         on_progress(min(total, num_tokens), num_tokens)
         if total >= num_tokens or not prompts or (total and time.monotonic() > until):
-            return
+            return False
         recorder = self._manner.recorder()
         config = EngineConfig(max_batch=BATCH, is_calibrated=False, is_probed=False)
         engine = Engine.load(package, config, drafter=recorder)
@@ -91,7 +105,10 @@ class SelfWritten:
             total += sum(len(answer.top_ids) for answer in answers)
             on_progress(min(total, num_tokens), num_tokens)
             if total >= num_tokens or time.monotonic() > until or num_untold >= len(prompts):
-                return
+                break
+            if answers and self._path(num_parts).is_file():
+                return True
+        return False
 
     def _path(self, number: int) -> Path:
         return self._folder / f"answers-{number:04}.bin"
@@ -99,12 +116,17 @@ class SelfWritten:
     def _arrays(self) -> Iterator[dict[str, Array]]:
         number = 0
         while (path := self._path(number)).is_file():
-            yield _PART.read(path, self._fingerprint, is_mapped=True)
+            arrays = _PART.read(path, self._fingerprint, _MAX_PART_BYTES, is_mapped=True)
+            if (fault := self._sizes.fault(arrays)) is not None:
+                raise ExportError(f"'{path}' has no sound {fault} of answers to learn from: {_PART.remedy}.")
+            yield arrays
             number += 1
 
     def _write(self, path: Path, answers: Sequence[RecordedAnswer], num_asked: int) -> None:
-        arrays = {name: np.concatenate([getattr(answer, name) for answer in answers]) for name in _ARRAYS}
-        arrays["lengths"] = np.array([[len(getattr(answer, name)) for name in _ARRAYS] for answer in answers], np.int32)
+        arrays = {name: np.concatenate([getattr(answer, name) for answer in answers]) for name in ANSWER_ARRAYS}
+        arrays["lengths"] = np.array(
+            [[len(getattr(answer, name)) for name in ANSWER_ARRAYS] for answer in answers], np.int32
+        )
         arrays["num_asked"] = np.array([num_asked], np.int32)
         _PART.write(path, self._fingerprint, arrays)
 

@@ -23,10 +23,12 @@ from reader_edge_export.heads.payback import HeadPayback, measure_payback
 from reader_edge_export.heads.rounded_head import rounded_head
 from reader_edge_export.heads.self_written import Manner
 from reader_edge_export.heads.state_recorder import RecordedAnswer
-from reader_edge_export.heads.training import TrainingPlan, trained
+from reader_edge_export.heads.training import Tell, TrainingPlan, no_tell, trained
 from reader_edge_export.heads.training_options import TrainingOptions
 from reader_edge_export.heads.vocabulary_rows import logit_head_rows
+from reader_edge_export.package.training_folder import CHECKPOINT_NAME, training_folder
 from reader_edge_runtime.assembly import open_package, settled_target
+from reader_edge_runtime.atomic_file import check_writable, write_failure
 from reader_edge_runtime.config import EngineConfig
 from reader_edge_runtime.drafting.sources.head_file import NUM_FIRST
 from reader_edge_runtime.drafting.sources.head_sizes import HeadSizes
@@ -34,7 +36,7 @@ from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.execution.providers import open_head
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Target
-from reader_edge_runtime.text.conversation import Encodable
+from reader_edge_runtime.text.conversation import Prompt
 
 _MAX_IDS = 4096
 _EPOCHS, _ENOUGH_STEPS = 8, 20_000  # more epochs than make so many steps gain nothing (docs/how-to/trained-head.md)
@@ -72,9 +74,16 @@ class _Lesson:
 
 
 class HeadTraining:
-    """One training of a head for a package; on_stage gets each stage as it begins."""
+    """One training of a head for a package; on_stage gets each stage as it begins, tell lines that should stay."""
 
-    def __init__(self, package: Path, out: Path, options: TrainingOptions, on_stage: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        package: Path,
+        out: Path,
+        options: TrainingOptions,
+        on_stage: Callable[[str], None],
+        tell: Tell = no_tell,
+    ) -> None:
         self._began = time.monotonic()
         self._package: ModelPackage = open_package(package)
         if self._package.manifest.hidden_size is None:
@@ -82,6 +91,7 @@ class HeadTraining:
         self._out = out
         self._options = options
         self._on_stage = on_stage
+        self._tell = tell
         self._folder = out.with_name(f"{out.name}.training")
         self._answering = Answering(self._package, self._folder)
         self._target: Target = settled_target(self._package, EngineConfig(is_probed=False))[0]
@@ -96,8 +106,12 @@ class HeadTraining:
             raise ExportError(f"{payback.sentence()} Take a larger model, or train all the same with --force.")
         return payback
 
-    def run(self, prompts: Sequence[Encodable], on_progress: Progress) -> HeadReport:
+    def run(self, prompts: Sequence[Prompt], on_progress: Progress) -> HeadReport:
         """prompts: further ones than the bundled, asked first. on_progress: gets what is done of each stage."""
+        with training_folder(self._out):
+            return self._run(prompts, on_progress)
+
+    def _run(self, prompts: Sequence[Prompt], on_progress: Progress) -> HeadReport:
         self._on_stage("having the model answer")
         until = self._began + self._options.seconds_of_writing
         answers = self._answering.written(prompts, _MANNER, self._options.num_tokens, until, on_progress)
@@ -108,6 +122,7 @@ class HeadTraining:
         self._on_stage("measuring acceptance")
         head = rounded_head(module, lesson.ids)
         acceptance = measure_acceptance(open_head(head, self._package.manifest), lesson.held_out)
+        check_place(self._out, self._options.force)  # again: a training takes long
         head.write(self._out, self._package.manifest)
         return HeadReport(
             out=self._out,
@@ -142,8 +157,20 @@ class HeadTraining:
         fingerprint = hashlib.sha256(self._package.fingerprint() + facts.encode()).digest()
         seconds = max(1.0, self._options.seconds - (time.monotonic() - self._began))
         loss_at = HeadLoss(module, examples)
-        plan = TrainingPlan(epochs * loss_at.steps_an_epoch, seconds, fingerprint, self._folder / "checkpoint.bin")
-        return trained(module, loss_at, plan, on_progress), plan.num_steps
+        num_planned = epochs * loss_at.steps_an_epoch
+        plan = TrainingPlan(num_planned, seconds, fingerprint, self._folder / CHECKPOINT_NAME, self._tell)
+        return trained(module, loss_at, plan, on_progress), num_planned
+
+
+def check_place(out: Path, is_forced: bool) -> None:
+    """Raise ExportError unless a head may be written at `out`; folders above it are made."""
+    if out.exists() and not is_forced:
+        raise ExportError(f"'{out}' exists already: choose another name or replace it with --force.")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        check_writable(out)
+    except OSError as error:
+        raise ExportError(write_failure(out, error, "the same command resumes")) from error
 
 
 def new_module(states: torch.Tensor, rows: torch.Tensor) -> HeadModule:

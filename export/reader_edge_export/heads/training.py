@@ -16,34 +16,44 @@ from reader_edge_runtime.errors import ExportError
 
 Tensor = torch.Tensor
 OnLoss = Callable[[int, int, float], None]  # gets steps done, steps in all, and the loss of late
+Tell = Callable[[str], None]  # gets lines that should stay
 
 RATE, DECAY = 1.5e-3, 0.05
 _WARM_UP = 0.03  # share of the steps in which the rate grows
 _EVERY_S = 30.0  # seconds between checkpoints
 _SMOOTHING = 0.98
 _FEWEST_STEPS = 100  # that a network is made of
+_MAX_OTHER_BYTES = 1 << 21  # of a checkpoint: its table and progress
 
 _CHECKPOINT = ArrayFormat(
     magic=b"\x89redght\n",
     error=ExportError,
     name="a network in training",
     owner="plan of training",
-    remedy="erase it, training starts over",
+    remedy="training starts over",
+    other="training starts over",
     again="the same command resumes",
 )
 
 
+def no_tell(line: str) -> None:
+    """Where nobody listens."""
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """num_steps: to make. seconds: after which training ends, its rate fallen all the same.
+    """num_steps: to make. seconds: after which training ends, those of earlier runs included; where it has made enough
+    steps by then, its rate has fallen all the same.
 
-    fingerprint: 32 bytes of all that a checkpoint must have in common to be gone on from. checkpoint: its file.
+    fingerprint: 32 bytes of all that a checkpoint must have in common to be gone on from. checkpoint: its file. tell:
+    gets a sentence where there is one that is not gone on from.
     """
 
     num_steps: int
     seconds: float
     fingerprint: bytes
     checkpoint: Path
+    tell: Tell = no_tell
 
 
 def trained(
@@ -62,19 +72,24 @@ def trained(
         on_progress(step, total)
         curve[(step - 1) * 10 // total] = step, loss
 
-    num_steps = train(module, loss_at, plan, on_loss)
-    if num_steps < min(plan.num_steps, _FEWEST_STEPS):
+    num_steps, seconds = train(module, loss_at, plan, on_loss)
+    fewest = min(plan.num_steps, _FEWEST_STEPS)
+    if num_steps < fewest:
+        tenths = math.ceil((seconds * fewest / num_steps - plan.seconds) / 6) if num_steps else 0
+        more = f"about {max(tenths, 1) / 10} more" if num_steps else "more"
         raise ExportError(
-            f"Stopped at step {num_steps} of {plan.num_steps}, before anything useful was learned: give the same "
-            "command more --minutes; what was written and learned is kept."
+            f"Stopped at step {num_steps} of {plan.num_steps}, before step {fewest}, from which there is a result: "
+            f"give the same command {more} --minutes; what was written and learned is kept."
         )
     return list(curve.values())
 
 
-def train(module: torch.nn.Module, loss_at: Callable[[int], Tensor], plan: TrainingPlan, on_loss: OnLoss) -> int:
-    """Train a module in place, from the checkpoint where there is one of this plan; returns the steps that were made.
+def train(
+    module: torch.nn.Module, loss_at: Callable[[int], Tensor], plan: TrainingPlan, on_loss: OnLoss
+) -> tuple[int, float]:
+    """Train a module in place, from the checkpoint where there is one of this plan.
 
-    loss_at: of a step, by its number. Raises ExportError.
+    Returns steps made and seconds taken, in all runs. loss_at: of a step, by its number. Raises ExportError.
     """
     parameters = {name: each for name, each in module.named_parameters() if each.requires_grad}
     optimizer = torch.optim.AdamW(parameters.values(), lr=RATE, weight_decay=DECAY)
@@ -84,7 +99,8 @@ def train(module: torch.nn.Module, loss_at: Callable[[int], Tensor], plan: Train
     began = saved = time.monotonic()
     while step < total and spent + time.monotonic() - began < plan.seconds:
         elapsed = spent + time.monotonic() - began
-        rate = learning_rate(step / total, max(step / total, elapsed / plan.seconds))
+        # The first steps know nothing of time: where it ends too soon, more goes on as if there had been no break.
+        rate = learning_rate(step / total, max(step / total, elapsed / plan.seconds if step >= _FEWEST_STEPS else 0.0))
         for group in optimizer.param_groups:
             group["lr"] = rate
         loss = loss_at(step)
@@ -94,14 +110,20 @@ def train(module: torch.nn.Module, loss_at: Callable[[int], Tensor], plan: Train
         optimizer.step()
         step += 1
         value = float(loss.detach())
+        if not math.isfinite(value):
+            raise ExportError(
+                f"The loss is no number at step {step}: erase '{plan.checkpoint}' or, where that does not help, the "
+                "answers beside it, and train again."
+            )
         loss_of_late = value if step == 1 else _SMOOTHING * loss_of_late + (1 - _SMOOTHING) * value
         on_loss(step, total, loss_of_late)
         if time.monotonic() - saved > _EVERY_S:
             saved = time.monotonic()
             _save(parameters, optimizer, plan, (step, spent + saved - began, loss_of_late))
+    spent += time.monotonic() - began
     if first < step < total:
-        _save(parameters, optimizer, plan, (step, spent + time.monotonic() - began, loss_of_late))
-    return step
+        _save(parameters, optimizer, plan, (step, spent, loss_of_late))
+    return step, spent
 
 
 def learning_rate(begun: float, done: float) -> float:
@@ -131,22 +153,39 @@ def _save(
 def _resumed(
     parameters: Mapping[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer, plan: TrainingPlan
 ) -> tuple[int, float, float]:
-    """Steps done, seconds spent and the loss of late, all 0 without a checkpoint of this plan."""
-    try:
-        arrays = _CHECKPOINT.read(plan.checkpoint, plan.fingerprint)
-        step, spent, loss = arrays["progress"].tolist()
-        with torch.no_grad():
-            for name, parameter in parameters.items():
-                parameter.copy_(_tensor(arrays, name))
-                moments = {
-                    moment: _tensor(arrays, f"{name}/{moment}").to(parameter.device)
-                    for moment in ("exp_avg", "exp_avg_sq")
-                }
-                optimizer.state[parameter] = {"step": torch.tensor(float(step)), **moments}
-    except (ExportError, KeyError, RuntimeError, ValueError):
+    """Steps done, seconds spent and the loss of late, all 0 without a sound checkpoint of this plan, which is told."""
+    if not plan.checkpoint.exists():
         return 0, 0.0, 0.0
+    num_bytes = sum(3 * each.numel() * each.element_size() for each in parameters.values())
+    try:
+        arrays = _CHECKPOINT.read(plan.checkpoint, plan.fingerprint, num_bytes + _MAX_OTHER_BYTES)
+        kept = {
+            name: [_tensor(arrays, part, parameter) for part in (name, f"{name}/exp_avg", f"{name}/exp_avg_sq")]
+            for name, parameter in parameters.items()
+        }
+        step, spent, loss = _tensor(arrays, "progress", torch.empty(3, dtype=torch.float64)).tolist()
+        if not (step.is_integer() and 0 <= step <= plan.num_steps and spent >= 0):
+            raise ValueError("no progress")
+        if any((squares < 0).any() for _, _, squares in kept.values()):
+            raise ValueError("squares")
+    except ExportError as error:
+        plan.tell(str(error))
+        return 0, 0.0, 0.0
+    except (KeyError, ValueError):
+        plan.tell(f"'{plan.checkpoint}' holds no sound state of this network: {_CHECKPOINT.remedy}.")
+        return 0, 0.0, 0.0
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            value, average, squares = kept[name]
+            parameter.copy_(value)
+            moments = {"exp_avg": average.to(parameter.device), "exp_avg_sq": squares.to(parameter.device)}
+            optimizer.state[parameter] = {"step": torch.tensor(step), **moments}
     return int(step), spent, loss
 
 
-def _tensor(arrays: Mapping[str, npt.NDArray[Any]], name: str) -> Tensor:
-    return torch.from_numpy(np.array(arrays[name]))
+def _tensor(arrays: Mapping[str, npt.NDArray[Any]], name: str, like: Tensor) -> Tensor:
+    """Raises KeyError without one, ValueError for one of another shape or with numbers that are none."""
+    array = arrays[name]
+    if array.shape != like.shape or not np.isfinite(array).all():
+        raise ValueError(name)
+    return torch.from_numpy(np.array(array)).to(like.dtype)

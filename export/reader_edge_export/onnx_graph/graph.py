@@ -49,13 +49,14 @@ class GraphPart:
     """Which graph of a package is written.
 
     report: adds its outputs beside those of the trace. is_beside_target: whether the target was written before, to
-    whose weights it refers.
+    whose weights it refers. borrow: has it read matrices of the target's graph, before its own are stored.
     """
 
     graph_name: str
     weights_name: str
     report: Callable[[GraphEditor, ExportOptions], None]
     is_beside_target: bool = False
+    borrow: Callable[[GraphEditor], None] = lambda editor: None
 
 
 def write_graph(
@@ -136,6 +137,7 @@ def _lower(
         NORMS.apply_to_model(model)
     lower_attention(editor, options.attention, options.precision in QUANTIZED_PRECISIONS, options.kv_dtype, is_half)
     common.CommonSubexpressionEliminationPass()(model)  # sizes, masks and angles are the same in all layers
+    part.borrow(editor)
     store_weights(editor, options.precision, is_portable, calibration, journal, advance, on_choice)
     if options.attention == "exact" and not is_half:  # products that share their rows are one by now
         fuse_swiglu(editor)

@@ -1,4 +1,4 @@
-"""The folder that an export writes: it appears whole, or everything stays as it was."""
+"""The folder that an export or a training writes: it appears whole, or everything stays as it was."""
 
 import errno
 import os
@@ -16,27 +16,39 @@ from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.manifest import MANIFEST_NAME, WEIGHTS_NAME
 
 
-def check_target(out: Path, force: bool, manifest_name: str = MANIFEST_NAME) -> None:
-    """Raise ExportError unless a package with this manifest may be written at `out`, an absolute path."""
+def check_target(out: Path, force: bool | None, manifest_name: str = MANIFEST_NAME) -> None:
+    """Raise ExportError unless a folder with this manifest may be written at `out`, an absolute path.
+
+    force: None where what is there is never replaced.
+    """
     if not str(out).isprintable():  # else ONNX's own libraries fail, and a terminal obeys
         raise ExportError(f"'{out}' holds what is no text, or cannot be shown: choose another folder.")
+    try:
+        _check_place(out)
+    except OSError as error:
+        raise _unwritten(out, error) from error
     if not out.exists():
+        if out.is_symlink():
+            raise ExportError(f"'{out}' is a link to '{os.readlink(out)}', which is not there: choose another folder.")
         return
     if not force:
-        raise ExportError(f"'{out}' exists already: choose another folder or replace it with --force.")
+        remedy = "choose another folder" if force is None else "choose another folder or replace it with --force"
+        raise ExportError(f"'{out}' exists already: {remedy}.")
     if not out.is_dir() or (any(out.iterdir()) and not (out / manifest_name).is_file()):
         raise ExportError(f"'{out}' is no model package, so --force does not replace it: choose another folder.")
 
 
 @contextmanager
-def new_package(out: Path, force: bool, key: str | None = None, manifest_name: str = MANIFEST_NAME) -> Iterator[Path]:
+def new_package(
+    out: Path, force: bool | None, key: str | None = None, manifest_name: str = MANIFEST_NAME
+) -> Iterator[Path]:
     """A folder beside `out` that takes its place when the block ends well, and vanishes when it does not.
 
     Its folder WORK_NAME goes when it is in its place, and not before: what a kill leaves can be resumed. At first
     it is empty, or has the work that an export of the same key left there when it was killed (see `Journal`).
     Raises ExportError for a target in the way, a full disk and other failures of the file system.
     """
-    partial = out.with_name(f".{out.name}.partial-{os.getpid()}-{secrets.randbits(32)}")
+    partial = _partial_name(out)
     lock = None
     try:
         _put_back(out, partial)
@@ -47,16 +59,33 @@ def new_package(out: Path, force: bool, key: str | None = None, manifest_name: s
         _put_in_place(partial, out)
     except Exception as error:
         if is_disk_full(error):
-            raise ExportError(f"The disk of '{out.parent}' is full: free some space and export again.") from error
-        if isinstance(error, OSError):
             raise ExportError(
-                f"The package at '{out}' cannot be written ({error.strerror or error}): choose another folder."
+                f"The disk of '{out.parent}' is full: free some space, then give the same command."
             ) from error
+        if isinstance(error, OSError):
+            raise _unwritten(out, error) from error
         raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         if lock is not None:
             lock.release()
+
+
+def _partial_name(out: Path) -> Path:
+    return out.with_name(f".{out.name}.partial-{os.getpid()}-{secrets.randbits(32):010}")
+
+
+def _check_place(out: Path) -> None:
+    """Raise the OSError that a folder beside `out` would: for work that makes one only at its end."""
+    parent = next(each for each in out.parents if each.exists())
+    probe = parent / _partial_name(out).name
+    probe.mkdir()
+    with suppress(FileNotFoundError):  # another export cleared it
+        probe.rmdir()
+
+
+def _unwritten(out: Path, error: OSError) -> ExportError:
+    return ExportError(f"'{out}' cannot be written ({error.strerror or error}): choose another folder.")
 
 
 def _put_back(out: Path, partial: Path) -> None:

@@ -26,8 +26,8 @@ HIDDEN_STATES = "hidden_states"  # what the logit head reads; an output of packa
 
 def vocabulary_head(graph: ir.Graph) -> tuple[Matrix, bool]:
     """The logit head (E, V) of a graph that has its marker, and whether embeddings are its columns."""
-    weight = logit_head_marker(graph).weight
-    return _matrix(weight).turned, _embedding_lookup(graph).inputs[0] is weight
+    weight, embedding = logit_head_marker(graph).weight, embedding_lookup(graph)
+    return _matrix(weight).turned, embedding is not None and embedding.inputs[0] is weight
 
 
 def store_vocabulary_fp32(editor: GraphEditor) -> None:
@@ -43,13 +43,13 @@ def store_vocabulary_fp32(editor: GraphEditor) -> None:
 def store_vocabulary(
     editor: GraphEditor, products: KeptProducts | Int4Products, kept: KeptProducts, calibration: Calibration
 ) -> None:
-    """Store embedding and logit head, one matrix where they are tied.
+    """Store embedding and logit head, one matrix where they are tied; the head alone where no embedding is left.
 
     The head is stored as `products` stores it. An embedding of its own is among `kept`, or int8, and so are further
     tables that are looked up by token.
     """
     marker = logit_head_marker(editor.graph)
-    embedding = _embedding_lookup(editor.graph)
+    embedding = embedding_lookup(editor.graph)
     for lookup in token_lookups(editor.graph):
         if lookup is not embedding:
             store_table(editor, lookup, kept, "table")
@@ -57,28 +57,38 @@ def store_vocabulary(
     product = MergedProduct(_wanted_rows(editor, marker), [weight], marker.bias, calibration, "vocabulary")
     logits, head = products.multiply_stored(product)
     editor.replace(marker.node, [logits])
-    if is_tied:
-        editor.replace(embedding, [_rows_of(editor, head, embedding)])
+    if embedding is None:
         return
-    store_table(editor, embedding, kept, "embedding")
+    if is_tied:
+        look_up_stored(editor, head, embedding)
+    else:
+        store_table(editor, embedding, kept, "embedding")
 
 
-def _rows_of(editor: GraphEditor, head: Stored, embedding: ir.Node) -> ir.Value:
-    """Rows (B, N, E) of a stored matrix."""
+def embedding_lookup(graph: ir.Graph) -> ir.Node | None:
+    """That of the vocabulary, whose rows are as long as the head's, among others by token; None where none is left."""
+    width = constant_shape(logit_head_marker(graph).weight)[1]
+    return next((node for node in token_lookups(graph) if _matrix(node.inputs[0]).shape[1] == width), None)
+
+
+def look_up_stored(editor: GraphEditor, stored: Stored, embedding: ir.Node) -> None:
+    """Put rows (B, N, E) of a stored matrix (V, E) in the place of an embedding's lookup."""
     indices = embedding.inputs[1]
     assert indices is not None
-    if isinstance(head, StoredBlocks):
-        return looked_up(editor, head, indices)
-    if isinstance(head, BlockMatrix):
-        integers = block_rows(editor, head, indices)
+    if isinstance(stored, StoredBlocks):
+        rows = looked_up(editor, stored, indices)
     else:
-        integers = _look_up(editor, head.values, embedding)
-    return _scaled(editor, _spread_back(editor, integers, head), head.scales, embedding)
+        if isinstance(stored, BlockMatrix):
+            integers = block_rows(editor, stored, indices)
+        else:
+            integers = _look_up(editor, stored.values, indices)
+        rows = _scaled(editor, _spread_back(editor, integers, stored), stored.scales, indices)
+    editor.replace(embedding, [rows])
 
 
-def _scaled(editor: GraphEditor, rows: ir.Value, scales: ir.Value, embedding: ir.Node) -> ir.Value:
-    """Rows (B, N, E) times the scales (V,) of their tokens."""
-    row_scales = editor.op("Unsqueeze", [editor.op("Gather", [scales, embedding.inputs[1]]), editor.int64s(-1)])
+def _scaled(editor: GraphEditor, rows: ir.Value, scales: ir.Value, indices: ir.Value) -> ir.Value:
+    """Rows (B, N, E) times the scales (V,) of their tokens (B, N)."""
+    row_scales = editor.op("Unsqueeze", [editor.op("Gather", [scales, indices]), editor.int64s(-1)])
     return editor.op("Mul", [rows, row_scales])
 
 
@@ -88,9 +98,9 @@ def _matrix(value: ir.Value | None) -> Matrix:
     return matrix
 
 
-def _look_up(editor: GraphEditor, stored: ir.Value, embedding: ir.Node) -> ir.Value:
+def _look_up(editor: GraphEditor, stored: ir.Value, indices: ir.Value) -> ir.Value:
     """Rows of int8 (V, E) as fp32 (B, N, E)."""
-    rows = editor.op("Gather", [stored, embedding.inputs[1]], dtype=stored.dtype or ir.DataType.INT8)
+    rows = editor.op("Gather", [stored, indices], dtype=stored.dtype or ir.DataType.INT8)
     return editor.cast(rows, ir.DataType.FLOAT)
 
 
@@ -108,9 +118,3 @@ def _wanted_rows(editor: GraphEditor, marker: LogitHeadMarker) -> ir.Value:
     hidden = editor.op("GatherND", [marker.hidden, indices], {"batch_dims": 1})
     hidden.name, hidden.shape = HIDDEN_STATES, ir.Shape(["B", "R", constant_shape(marker.weight)[1]])
     return hidden
-
-
-def _embedding_lookup(graph: ir.Graph) -> ir.Node:
-    """That of the vocabulary, whose rows are as long as the head's, among others by token."""
-    width = constant_shape(logit_head_marker(graph).weight)[1]
-    return next(node for node in token_lookups(graph) if _matrix(node.inputs[0]).shape[1] == width)

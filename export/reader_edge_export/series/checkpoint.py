@@ -1,12 +1,13 @@
 """A trained forecasting model in a folder: config.json and model.safetensors, and in `draft` those of the small one."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from reader_edge_export.series.patch_module import MODEL_TYPE, PatchConfig, PatchModule
@@ -27,13 +28,13 @@ def write_checkpoint(folder: Path, module: PatchModule, small: PatchModule) -> N
     for place, each in ((folder, module), (folder / _DRAFT, small)):
         place.mkdir(exist_ok=True)
         each.config.to_json_file(place / _FILES[0])
-        save_file(each.state_dict(), place / _FILES[1])
+        (place / _FILES[1]).write_bytes(save(each.state_dict()))
 
 
 def read_checkpoint(folder: Path) -> tuple[PatchModule, PatchModule | None]:
     """The model, and the small one if there is one. Raises ExportError."""
     small = folder / _DRAFT
-    return _read(folder), _read(small) if small.is_dir() else None
+    return _read(folder), _read(small) if os.path.lexists(small) else None
 
 
 def _read(folder: Path) -> PatchModule:
@@ -42,12 +43,16 @@ def _read(folder: Path) -> PatchModule:
     try:
         config = _config(json.loads(read_bounded(folder / _FILES[0], _MAX_CONFIG_BYTES)))
         tensors = load_file(folder / _FILES[1])
+        for name, tensor in tensors.items():
+            if tensor.dtype != torch.float32 or not tensor.isfinite().all():
+                raise ValueError(f"{name} holds other weights than finite ones of float32")
         with torch.device("meta"):  # sizes of hostile configs take no memory
             module = PatchModule(config)
         module.load_state_dict(tensors, assign=True)
         module.model.rotary_emb = LlamaRotaryEmbedding(module.config)
     except (ValueError, TypeError, KeyError, OSError, RuntimeError, SafetensorError) as error:
-        raise ExportError(f"'{folder}' holds no forecasting model ({error!s:.120}): {_REMEDY}.") from None
+        reason = " ".join(str(error).split())
+        raise ExportError(f"'{folder}' holds no forecasting model ({reason:.120}): {_REMEDY}.") from None
     module.train(False)
     return module
 

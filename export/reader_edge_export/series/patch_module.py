@@ -6,6 +6,7 @@ import torch
 from transformers import LlamaConfig, LlamaModel, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
 
+from reader_edge_export.series.learned_parts import MAX_PROMPT, PATCH_SIZE
 from reader_edge_runtime.series.outlook import num_parameters
 
 MODEL_TYPE = "patch_decoder"
@@ -19,11 +20,11 @@ class PatchConfig(LlamaConfig):
     """Llama's layers over patches; the other sizes are those of `PatchSizes`."""
 
     model_type = MODEL_TYPE
-    patch_size: int = 8
+    patch_size: int = PATCH_SIZE
     num_patches: int = 1
     window: int = 96
     min_prompt: int = 24
-    max_prompt: int = 72
+    max_prompt: int = MAX_PROMPT
 
     @classmethod
     def of_sizes(cls, num_layers: int, hidden_size: int, num_patches: int) -> "PatchConfig":

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import torch
 
+from reader_edge_export.package.package_folder import check_target
+from reader_edge_export.package.training_folder import training_folder
 from reader_edge_export.series.checkpoint import write_checkpoint
+from reader_edge_export.series.learned_parts import LEAST_VALUES
 from reader_edge_export.series.patch_module import PatchConfig, PatchModule
-from reader_edge_export.series.training import SeriesTrainingOptions, least_values, train_patches
+from reader_edge_export.series.training import SeriesTrainingOptions, train_patches
 from reader_edge_export.stages import Stages
 from reader_edge_runtime.arrays import Float64Array
 from reader_edge_runtime.atomic_file import clear_leftovers, temporary_name
@@ -28,26 +31,27 @@ def train_series(series: Mapping[str, Float64Array], out: Path, options: SeriesT
     Raises SeriesError for series with gaps or too short ones, ConfigError, or ExportError.
     """
     out = out.absolute()
-    if out.exists():
-        raise ConfigError(f"'{out}' exists already: choose another folder.")
+    check_target(out, force=None)
     if options.hidden_size % 8 or options.draft_hidden_size % 8:
         raise ConfigError(f"The size is {options.hidden_size}, but must be a multiple of 8.")
-    least = least_values(PatchConfig())
-    checked = [checked_series(name, values, least) for name, values in series.items()]
-    progress, partial = out.with_name(f"{out.name}.training"), temporary_name(out)
-    try:
-        progress.mkdir(parents=True, exist_ok=True)
-        with _memory_had(options):
-            networks = train_patches(checked, options, progress, stages)
-        clear_leftovers(out)
-        write_checkpoint(partial, *networks)
-        partial.rename(out)
-    except OSError as error:
-        raise ExportError(f"'{out}' cannot be written ({error.strerror or error}): choose another folder.") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-        with suppress(OSError):  # unless progress is kept
-            progress.rmdir()
+    checked = [checked_series(name, values, LEAST_VALUES) for name, values in series.items()]
+    partial = temporary_name(out)
+    with training_folder(out) as progress:
+        try:
+            with _memory_had(options):
+                networks = train_patches(checked, options, progress, stages)
+            clear_leftovers(out)
+            write_checkpoint(partial, *networks)
+            check_target(out, force=None)  # again: a training takes long
+            partial.rename(out)
+        except OSError as error:
+            raise ExportError(
+                f"'{out}' cannot be written ({error.strerror or error}): choose another folder."
+            ) from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+            with suppress(OSError):  # unless progress is kept
+                progress.rmdir()
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Training of a patch decoder, and of a small one that learns to say what it says."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 from reader_edge_export.heads.training import TrainingPlan, trained
+from reader_edge_export.series.learned_parts import COMING
 from reader_edge_export.series.patch_loss import distilled, likelihood
 from reader_edge_export.series.patch_module import PatchConfig, PatchModule
 from reader_edge_export.stages import Stages
 from reader_edge_runtime.arrays import Float32Array, Float64Array
 from reader_edge_runtime.series.scaling import Scaling
 
-_COMING = 32  # patches of a window behind those that scale it, at least
 _MIXED = 0.3  # share of windows that are two, added up
 _BATCH = 16
 
@@ -25,7 +25,7 @@ _BATCH = 16
 class SeriesTrainingOptions:
     """Sizes and steps of the model and, of the draft, those of the small model.
 
-    num_patches: coming patches that the model tells of. minutes: after which each of the two has learnt enough.
+    num_patches: coming patches that the model tells of. minutes: after which each of the two has learned enough.
     """
 
     num_layers: int = 4
@@ -44,7 +44,7 @@ class Windows:
     def __init__(self, series: Sequence[Float64Array], config: Any) -> None:
         self._series, self._patch_size = series, config.patch_size
         self._prompts = config.min_prompt, config.max_prompt + 1
-        self._size = config.max_prompt + _COMING
+        self._size = config.max_prompt + COMING
 
     def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Patches (B, N, P), and of each window how many first ones scaled it (B,)."""
@@ -68,17 +68,12 @@ class Windows:
         return Scaling.of(values[: prompt * self._patch_size]).scaled(values)
 
 
-def least_values(config: Any) -> int:
-    """That a series needs to be learnt from."""
-    return int((config.max_prompt + _COMING) * config.patch_size)
-
-
 def train_patches(
     series: Sequence[Float64Array], options: SeriesTrainingOptions, folder: Path, stages: Stages
 ) -> tuple[PatchModule, PatchModule]:
-    """The model and the small one that drafts for it, learnt from series of `least_values` or more.
+    """The model and the small one that drafts for it, learned from series of LEAST_VALUES or more.
 
-    folder: keeps progress, from which the same training resumes. Raises ExportError.
+    folder: keeps progress, from which the same training resumes, also with other minutes. Raises ExportError.
     """
     torch.manual_seed(0)
     module = PatchModule(PatchConfig.of_sizes(options.num_layers, options.hidden_size, options.num_patches))
@@ -95,7 +90,7 @@ def train_patches(
             said = module.said(patches)
         return distilled(small.said(patches), said, prompts, options.num_patches)
 
-    digest = sha256(repr(options).encode())
+    digest = sha256(repr(replace(options, minutes=0.0)).encode())
     for values in series:
         digest.update(values.tobytes())
     for name, network, loss, num_steps in (
@@ -107,4 +102,6 @@ def train_patches(
         with stages.enter(name):
             trained(network, loss, plan, stages.progress)
         network.train(False)
+        for weights in network.state_dict().values():  # which the small model learns from
+            digest.update(weights.numpy().tobytes())
     return module, small

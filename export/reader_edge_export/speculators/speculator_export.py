@@ -70,7 +70,8 @@ class SpeculatorExport:
         own = Calibration()
         if self._own_options.precision != "fp32":
             own = calibrate_speculator(source, self._states(model, text, texts, NUM_CALIBRATION_TOKENS), calibration)
-        files = write_speculator(traced, folder, self._own_options, own, source, stages)
+        lends = self.opened.lends_embedding
+        files = write_speculator(traced, folder, self._own_options, own, source, stages, lends_embedding=lends)
         return files, self._part(layers)
 
     def check(self, model: SourceModel, text: Tokenizer, folder: Path, part: SpeculatorPart) -> dict[str, float]:

@@ -9,9 +9,10 @@ from reader_edge_export.onnx_graph.graph import GraphPart, add_log_sum_exp, add_
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.speculators.lent_embedding import look_up_in_target
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from reader_edge_export.stages import Stages
-from reader_edge_runtime.package.manifest import FileEntry
+from reader_edge_runtime.package.manifest import GRAPH_NAME, FileEntry
 from reader_edge_runtime.package.speculator_part import SPECULATOR_GRAPH_NAME, SPECULATOR_WEIGHTS_NAME
 
 TOP_K = 16
@@ -30,10 +31,12 @@ def write_speculator(
     source: SourceModel,
     stages: Stages,
     is_beside_target: bool = True,
+    lends_embedding: bool = False,
 ) -> dict[str, FileEntry]:
     """Write the graph at `traced` into a folder, and return what was written, by file name.
 
-    is_beside_target: whether the folder has the target's, with which it shares what is alike.
+    is_beside_target: whether the folder has the target's, with which it shares what is alike. lends_embedding: whether
+    the embedding is the target's, which is then looked up there as it is stored.
     """
     module = source.skeleton
     assert isinstance(module, SpeculatorModule)
@@ -47,5 +50,9 @@ def write_speculator(
         outputs["next_states"].shape = ir.Shape(["B", "N", module.config.hidden_size])
         editor.graph.outputs.remove(outputs["logits"])
 
-    part = GraphPart(SPECULATOR_GRAPH_NAME, SPECULATOR_WEIGHTS_NAME, report, is_beside_target)
+    def borrow(editor: GraphEditor) -> None:
+        if lends_embedding:
+            look_up_in_target(editor, folder / GRAPH_NAME)
+
+    part = GraphPart(SPECULATOR_GRAPH_NAME, SPECULATOR_WEIGHTS_NAME, report, is_beside_target, borrow)
     return write_graph(traced, folder, options, calibration, source, None, stages, part=part)

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reader_edge_export.package.package_folder import new_package
+from reader_edge_export.package.package_folder import check_target, new_package
 from reader_edge_export.pipeline import check_installation
 from reader_edge_export.split.layer_costs import layer_seconds
 from reader_edge_export.split.stage_ranges import ranges, stage_ends
@@ -56,9 +56,9 @@ def split_package(
 ) -> SplitReport:
     """Write OUT/1 to OUT/N, pipeline.json and a new key.
 
-    Stages take about as long as each other on this machine, or fill their boxes as far. box_bytes: as `stage_ends` has
-    it. addresses: where the stages but the last will listen; loopback where none are
-    given. on_share: gets the bytes that are written, and how many there are in all.
+    The longest stage is as short as memory allows, by passes of layers on this machine. box_bytes: as `stage_ends` has
+    it. addresses: where the stages but the last will listen; loopback where none are given. on_share: gets the bytes
+    that are written, and how many there are in all.
     Raises InstallationError, PackageError or ExportError.
     """
     check_installation(["onnx", "onnx_ir"], "Splitting")
@@ -66,15 +66,14 @@ def split_package(
     _check(whole)
     whole.check_files()
     folder = Path(os.path.abspath(out))
-    if folder.exists():
-        raise ExportError(f"'{out}' exists already: choose another folder.")
+    check_target(folder, force=None)
     addresses = addresses or [f"tcp://127.0.0.1:{FIRST_PORT + number}" for number in range(num_stages - 1)]
     if len(addresses) != num_stages - 1:
         raise ExportError(
             f"{num_stages} stages have {num_stages - 1} addresses, since the last one is where the answers are made; "
             f"got {len(addresses)}."
         )
-    with new_package(folder, force=False) as partial:
+    with new_package(folder, force=None) as partial:
         write_pipeline(partial, addresses)
         manifests = _write(whole, partial, num_stages, box_bytes, Stages(None, on_share))
         new_key(partial)
@@ -106,15 +105,16 @@ def _write(
     from reader_edge_export.split.stage_graphs import StageGraphs
 
     graphs = StageGraphs(ir.load(whole.path(GRAPH_NAME)), whole.manifest)
-    costs: Sequence[float] = graphs.layer_bytes
-    if not box_bytes and num_stages < len(costs):
-        costs = layer_seconds(graphs.layer_bytes, partial(_write_stage, whole, graphs))
-    ends = stage_ends(costs, num_stages, box_bytes, graphs.ends)
-    advance = stages.share(sum(graphs.layer_bytes))
+    sizes = graphs.layer_bytes
+    ends = stage_ends(sizes, num_stages, sizes, box_bytes, graphs.ends)  # refused before layers are timed
+    if num_stages < len(sizes):
+        seconds = layer_seconds(sizes, partial(_write_stage, whole, graphs))
+        ends = stage_ends(seconds, num_stages, sizes, box_bytes, graphs.ends)
+    advance = stages.share(sum(sizes))
     manifests = []
     for number, layers in enumerate(ranges(ends), 1):
         manifests.append(_write_stage(whole, graphs, folder / str(number), layers, number, num_stages))
-        advance(sum(graphs.layer_bytes[layers.start : layers.stop]))
+        advance(sum(sizes[layers.start : layers.stop]))
     return manifests
 
 

@@ -68,6 +68,8 @@ class StageGraphs:
         for value in list(cut.inputs):
             if not value.uses():
                 cut.inputs.remove(value)
+        for name in filter(cut.initializers.__contains__, list(graph.initializers)):
+            cut.initializers[name] = cut.initializers.pop(name)  # in the graph's order: the library has none
         self._name(cut, layers, None if is_first else cut.inputs[0], None if is_last else cut.outputs[0])
         functions = [function.clone() for function in self._model.functions.values()]
         stage = ir.Model(cut, ir_version=self._model.ir_version, functions=functions)

@@ -1,36 +1,44 @@
-"""Which layers each stage has: contiguous ranges, so that the fullest box is as empty as can be."""
+"""Which layers each stage has: contiguous ranges that boxes have room for, the longest stage as short as can be."""
 
 from collections.abc import Collection, Sequence
 from itertools import accumulate, pairwise
 
 from reader_edge_runtime.errors import ExportError
 
-_PROCESS_BYTES = 256 << 20  # of a stage beside its weights: libraries, cache, passes
+PROCESS_BYTES = 256 << 20  # of a stage beside its weights: libraries, cache, passes
 
 
 def stage_ends(
-    costs: Sequence[float], num_stages: int, box_bytes: Sequence[int] = (), cuts: Collection[int] | None = None
+    costs: Sequence[float],
+    num_stages: int,
+    layer_bytes: Sequence[int] = (),
+    box_bytes: Sequence[int] = (),
+    cuts: Collection[int] | None = None,
 ) -> list[int]:
-    """The layer behind each stage's last one, of layers that take so long, or whose weights have so many bytes.
+    """The layer behind each stage's last one: the longest stage is as short as memory allows, by what each layer takes.
 
-    box_bytes: memory of each stage's box, costs being bytes; none where boxes are alike and large enough. cuts: layers
-    that may be the first of a stage; None for any. Raises ExportError where there are more stages than layers, or a box
-    is too small.
+    layer_bytes: of each layer's weights. box_bytes: memory of each stage's box; none where all are large enough. cuts:
+    layers that may be the first of a stage; None for any. Raises ExportError where there are more stages than layers,
+    or a box is too small.
     """
     num_layers = len(costs)
-    if not 2 <= num_stages <= num_layers:
-        raise ExportError(f"A model of {num_layers} layers has no {num_stages} stages: give 2 to {num_layers}.")
-    starts = [0, *accumulate(costs)]
-    rooms: list[float] = [max(room - _PROCESS_BYTES, 1) for room in box_bytes] or [starts[-1] or 1] * num_stages
+    _check_number(num_stages, num_layers, sum(layer_bytes) + PROCESS_BYTES, box_bytes)
+    taken, sizes = [0.0, *accumulate(costs)], [0, *accumulate(layer_bytes or [0] * num_layers)]
+    rooms = [max(room - PROCESS_BYTES, 1) for room in box_bytes] or [max(sizes[-1], 1)] * num_stages
     ends = [end for end in range(1, num_layers) if cuts is None or end in cuts]
-    # best[end]: how full the fullest of the stages so far is, and where each of them ends.
-    best: dict[int, tuple[float, list[int]]] = {0: (0.0, [])}
+    # best[end]: how far the stages so far are beyond their rooms, 1 where none is, how long the longest takes, and
+    # where each of them ends.
+    best: dict[int, tuple[float, float, list[int]]] = {0: (1.0, 0.0, [])}
     for number, room in enumerate(rooms, 1):
-        reached: dict[int, tuple[float, list[int]]] = {}
+        reached: dict[int, tuple[float, float, list[int]]] = {}
         for end in ends if number < num_stages else [num_layers]:
             found = [
-                (max(fullest, (starts[end] - starts[start]) / room), [*before, end])
-                for start, (fullest, before) in best.items()
+                (
+                    max(fullest, (sizes[end] - sizes[start]) / room),
+                    max(longest, taken[end] - taken[start]),
+                    [*before, end],
+                )
+                for start, (fullest, longest, before) in best.items()
                 if start < end
             ]
             if found:
@@ -39,15 +47,30 @@ def stage_ends(
     if not best:
         places = ", ".join(map(str, ends)) or "none"
         raise ExportError(f"This model can be cut in front of these layers alone: {places}. Give fewer stages.")
-    fullest, chosen = best[num_layers]
+    fullest, _, chosen = best[num_layers]
     if box_bytes and fullest > 1:
-        sizes = [starts[end] - starts[start] for start, end in pairwise([0, *chosen])]
-        worst = max(range(num_stages), key=lambda index: sizes[index] / rooms[index])
+        needs = [sizes[end] - sizes[start] for start, end in pairwise([0, *chosen])]
+        worst = max(range(num_stages), key=lambda index: needs[index] / rooms[index])
+        unit, scale = ("GB", 1e9) if box_bytes[worst] >= 1e9 else ("MB", 1e6)
+        needed, there = (needs[worst] + PROCESS_BYTES) / scale, box_bytes[worst] / scale
         raise ExportError(
-            f"The model does not fit: stage {worst + 1} needs {(sizes[worst] + _PROCESS_BYTES) / 1e9:.2f} GB where its "
-            f"box has {box_bytes[worst] / 1e9:.2f} GB: give more or larger boxes, or export with fewer bits."
+            f"The model does not fit: stage {worst + 1} needs {needed:.2f} {unit}, of which "
+            f"{PROCESS_BYTES / scale:.2f} {unit} are for its process beside weights, where its box has {there:.2f} "
+            f"{unit}: give more or larger boxes, or export with fewer bits."
         )
     return chosen
+
+
+def _check_number(num_stages: int, num_layers: int, num_bytes: int, box_bytes: Sequence[int]) -> None:
+    """Raise ExportError for what is no split. num_bytes: that the whole model takes on one box."""
+    if num_stages == len(box_bytes) == 1:
+        if num_bytes <= box_bytes[0]:
+            raise ExportError(
+                f"One box holds it: the model needs {num_bytes / 1e9:.2f} GB where the box has "
+                f"{box_bytes[0] / 1e9:.2f} GB, so no split is needed."
+            )
+    elif not 2 <= num_stages <= num_layers:
+        raise ExportError(f"A model of {num_layers} layers has no {num_stages} stages: give 2 to {num_layers}.")
 
 
 def ranges(ends: Sequence[int]) -> list[range]:

@@ -2,7 +2,7 @@
 //
 // One kernel, because a step is short: as nodes of a graph, what surrounds its products takes longer than they do. The
 // vocabulary's matrix is in memory once. Its second product waits for the first, so it is read again, but by then from the
-// core's own cache.
+// processor's caches.
 #pragma once
 
 #include <array>

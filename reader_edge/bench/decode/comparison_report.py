@@ -1,7 +1,6 @@
 """What `run --compare` and `bench decode` tell and draw: plain and drafted speeds side by side."""
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,9 +11,10 @@ from reader_edge.bench.decode.comparison import ROUNDS, Comparison, DecodeBench,
 from reader_edge.bench.decode.fixed_budget import BudgetRun
 from reader_edge.bench.decode.fixed_budget_report import budget_fields, budget_table
 from reader_edge.bench.plot import new_figure, save_plot
-from reader_edge.chat.answer import start_line, tell_context_end, write
+from reader_edge.chat.answer import tell_context_end
 from reader_edge.chat.answer_report import num_threads, stats_fields, stats_table, width_sentence
 from reader_edge.terminal.console import count_progress, figures_table, print_report, print_table
+from reader_edge.terminal.model_text import ModelText
 from reader_edge.terminal.sizes import readable_size
 from reader_edge_runtime import Engine, GenerationConfig
 from reader_edge_runtime.text.conversation import Encodable
@@ -62,9 +62,9 @@ def print_compared(
         }
         click.echo(json.dumps(fields))
         return comparison.is_identical
-    text = plain.text
-    write(text if text.endswith("\n") or not sys.stdout.isatty() else text + "\n")
-    start_line(text)
+    text = ModelText()
+    text.write(plain.text)
+    text.start_line()
     if plain.finish_reason == "context":
         tell_context_end(engine)
     print_table(_table(comparison))

@@ -1,5 +1,7 @@
 """The plots of `bench frontier`."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,23 +14,27 @@ from reader_edge.bench.plot import new_figure, save_plot
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_MOST_IN_A_ROW = 3  # more would be too small to read on a page
+
 
 def draw_frontier(frontier: Frontier, path: Path, lossy: LossyLine | None = None) -> None:
     """Draw tokens a second over nodes and over draft memory, with a head of each cost, and what lossy ways come to."""
-    num_parts = 3 + frontier.is_speculated + (lossy is not None)
-    figure = new_figure(5 * num_parts, 4.5)
-    nodes, stores, heads, *others = figure.subplots(1, num_parts)
+    parts: list[Callable[[Axes], None]] = [partial(part, frontier) for part in (_draw_nodes, _draw_stores, _draw_heads)]
     if frontier.is_speculated:
-        _draw_speculated(frontier, others.pop(0))
+        parts.append(partial(_draw_speculated, frontier))
     if lossy is not None:
-        lossy.draw(others[0])
-    _draw_nodes(frontier, nodes)
-    _draw_stores(frontier, stores)
-    _draw_heads(frontier, heads)
+        parts.append(lossy.draw)
+    num_rows = -(-len(parts) // _MOST_IN_A_ROW)
+    num_columns = -(-len(parts) // num_rows)
+    figure = new_figure(5.5 * num_columns, 4.5 * num_rows)
+    for number, part in enumerate(parts):
+        part(figure.add_subplot(num_rows, num_columns, number + 1))
     save_plot(figure, path)
 
 
 def _draw_nodes(frontier: Frontier, axes: "Axes") -> None:
+    from matplotlib.ticker import LogLocator, NullLocator
+
     budgets = [point.num_nodes for point in frontier.points]
     for way in WAYS:
         axes.plot(budgets, [getattr(point, way).tokens_per_s for point in frontier.points], "o-", label=way)
@@ -36,9 +42,14 @@ def _draw_nodes(frontier: Frontier, axes: "Axes") -> None:
     axes.axhline(frontier.plain_tokens_per_s, linestyle=":", color="gray", label="plain")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_locator(NullLocator())
     axes.set_xlabel("drafted nodes a step")
     axes.set_ylabel("modelled tokens/s")
-    axes.legend()
+    axes.set_title("ours, the best of our candidates, the answer itself")
+    axes.legend(fontsize="small")
 
 
 def _draw_stores(frontier: Frontier, axes: "Axes") -> None:
@@ -58,6 +69,7 @@ def _draw_heads(frontier: Frontier, axes: "Axes") -> None:
     for number, right in enumerate(ACCURACIES):
         axes.plot(shares, [each.tokens_per_s[number] for each in frontier.heads], "o-", label=f"right in {right:.0%}")
     axes.axhline(frontier.fastest.ours.tokens_per_s, linestyle="--", color="gray", label="without a head")
+    axes.locator_params(axis="x", nbins=5)
     axes.set_xlabel("a head's share of a one-node pass")
     axes.set_ylabel("modelled tokens/s")
     axes.set_title("a head, by how often it knows what ours miss")

@@ -138,7 +138,7 @@ def open_judge(
     else:
         target, _ = settled_target(package, config)
         cost = load_or_measure(target, config.threads, 1, on_progress=on_progress)
-    speculated = SpeculatedReplay(package, config, stores.table) if is_speculated else None
+    speculated = SpeculatedReplay(package, config, stores.table, temperature) if is_speculated else None
     return Judge(requests, stores, PassCurve.of_cost(cost, _mean_past(requests)), temperature, speculated)
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 1 << 22
 _MARKERS = "os^v"
+_TICKS = (-20, -10, -5, -2, -1, -0.5, 0, 0.5, 1, 2, 5, 10, 20, 50)
 _COUNTS = ("tasks", "right", "tokens", "decoded_tokens", "steps", "changed")
 
 
@@ -86,20 +87,28 @@ class LossyLine:
         return table
 
     def draw(self, axes: "Axes") -> None:
-        """The line, and each way with its share of right answers."""
-        least = min(each.rejected for each in self.points)
-        ends = (self.points[0].rejected, least)
-        axes.plot(
-            [100 * end for end in ends], [100 * (ends[0] - end) for end in ends], "--", color="gray", label="line"
-        )
-        for number, each in enumerate(self.points):
-            marker = _MARKERS[number // 10 % len(_MARKERS)]  # there are ten colours
+        """The line, and each way with its share of right answers: linear up to one of a hundred, logarithmic beyond."""
+        from matplotlib.ticker import FixedLocator
+
+        saved = [100 * (self.points[0].rejected - each.rejected) for each in self.points]
+        axes.plot([0, max(saved)], [0, max(saved)], "--", color="gray", label="line")
+        rules = [each.way.rpartition(":")[0] for each in self.points]
+        colours = {rule: f"C{number}" for number, rule in enumerate(dict.fromkeys(rules))}
+        for number, (each, x, rule) in enumerate(zip(self.points, saved, rules, strict=True)):
+            marker = _MARKERS[rules[:number].count(rule) % len(_MARKERS)]
             label = f"{each.way}: {each.right:.0%} right"
-            axes.plot(100 * each.rejected, 100 * each.changed, marker, label=label)
-        axes.set_xlabel("rejections of a hundred tokens")
+            axes.plot(x, 100 * each.changed, marker, color=colours[rule], label=label)
+        axes.set_xscale("symlog", linthresh=1)
+        axes.set_yscale("symlog", linthresh=1)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(FixedLocator(_TICKS))
+            axis.set_major_formatter("{x:g}")
+        axes.set_xlabel("rejections saved of a hundred tokens")
         axes.set_ylabel("tokens of a hundred that are not the model's choice")
         axes.set_title("quality against rejections")
-        axes.legend(fontsize="x-small")
+        legend = axes.legend(fontsize="x-small", loc="center left", bbox_to_anchor=(1, 0.5))
+        for text in legend.get_texts():
+            text.set_parse_math(False)  # a judge's path may hold dollars
 
 
 def _point(way: dict[str, Any]) -> LossyPoint:

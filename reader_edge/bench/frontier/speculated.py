@@ -1,5 +1,6 @@
 """What a package's trained speculator adds to our trees, over recorded answers and the states that it would read."""
 
+import time
 from collections.abc import Sequence
 from math import inf
 from statistics import median
@@ -15,10 +16,14 @@ from reader_edge.bench.replay.simulator import Simulator
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.assembly import open_speculator_source, settled_target
 from reader_edge_runtime.config import EngineConfig
+from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.drafting.worth import SourceGain
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.target import Pass, Target
+
+_TIMED = 3  # of so many drafts one is timed; odd, as every second may be compared with one of other sources
 
 
 class AlwaysAsked(SourceGain):
@@ -31,20 +36,47 @@ class AlwaysAsked(SourceGain):
         return True
 
 
+class TimedDrafts:
+    """Trees of so many nodes, some of them timed behind a pass of the target, as drafts come while decoding: that
+    takes the speculator's matrices out of the caches of the processor.
+    """
+
+    def __init__(self, target: Target, num_nodes: int, past: int) -> None:
+        self.seconds: list[float] = []
+        self._target, self._num_nodes = target, num_nodes
+        self._cache = target.new_cache(1, past + num_nodes + 1)
+        self._cache.fill(0, past)
+        self._num_drafts = 0
+
+    def draft(self, answer: ReplayedAnswer, num_left: int) -> DraftTree:
+        is_timed = self._num_drafts % _TIMED == 0
+        self._num_drafts += 1
+        if is_timed:
+            chain = DraftTree.chain([0] * (self._num_nodes + 1))
+            self._target.forward(self._cache, Pass(0, [chain], [range(len(chain))]))
+        began = time.perf_counter()
+        tree = answer.draft(self._num_nodes + 1)
+        if is_timed:
+            self.seconds.append(time.perf_counter() - began)
+        return tree
+
+
 class SpeculatedReplay:
     """Every answer is drafted afresh from its own text, from what the target says, and by the speculator.
 
-    Its passes are made on this machine, so that its time is measured. Raises ConfigError for a package without a
-    speculator, and for a recording of several turns or without successors.
+    Its passes are made on this machine, so that its time is measured. temperature: that of the recording. Raises
+    ConfigError for a package without a speculator, and for a recording of several turns or without successors.
     """
 
-    def __init__(self, package: ModelPackage, config: EngineConfig, table: SuccessorTable | None) -> None:
+    def __init__(
+        self, package: ModelPackage, config: EngineConfig, table: SuccessorTable | None, temperature: float = 0.0
+    ) -> None:
         if package.manifest.speculator is None:
             raise ConfigError(f"'{package.folder}' has no speculator: leave --speculator out, or export it with one.")
         self._target, _ = settled_target(package, config)
         source = open_speculator_source(package, self._target, config)
         source.gain = AlwaysAsked()
-        self._stock = SourceStock((), table, None, [source])
+        self._stock, self._temperature = SourceStock((), table, None, [source]), temperature
         self._states: dict[int, Float32Array] = {}  # of each turn, by its `id`
 
     def speculated(self, requests: Sequence[RecordedRequest], num_nodes: int, curve: PassCurve) -> Speculated:
@@ -64,13 +96,14 @@ class SpeculatedReplay:
 
         def begin(turn: RecordedTurn) -> ReplayedAnswer:
             drafter.forget()
-            return ReplayedAnswer(drafter, turn, layer_states=self._heard(turn), token_s=curve.plain_s)
+            return ReplayedAnswer(drafter, turn, None, self._heard(turn), curve.plain_s, self._temperature)
 
-        simulator = Simulator(begin, lambda answer, num_left: answer.draft(num_nodes + 1))
+        drafts = TimedDrafts(self._target, num_nodes, curve.past)
+        simulator = Simulator(begin, drafts.draft)
         for request in requests:
             simulator.decode(request)
         stats = simulator.stats
-        beside_s = (median(simulator.draft_us) + stats.acceptance_length * median(simulator.learn_us)) / 1e6
+        beside_s = median(drafts.seconds) + stats.acceptance_length * median(simulator.learn_us) / 1e6
         return Reach(dict(simulator.stats_by_task), Rejections(), curve.passes_s(stats), beside_s, {})
 
     def _heard(self, turn: RecordedTurn) -> Float32Array:

@@ -54,7 +54,8 @@ class HeardText:
 class ReplayedAnswer:
     """A request of a drafter that follows a recording. states, layer_states: what its sources read of the target.
 
-    token_s: seconds of a token without a draft; 0 where sources may take as long as they like.
+    token_s: seconds of a token without a draft; 0 where sources may take as long as they like. temperature: that of
+    the recording.
     """
 
     def __init__(
@@ -64,11 +65,12 @@ class ReplayedAnswer:
         states: Float32Array | None = None,
         layer_states: Float32Array | None = None,
         token_s: float = 0.0,
+        temperature: float = 0.0,
     ) -> None:
         self._drafter = drafter
         self._token_s = token_s
         self._text = HeardText(turn, states, layer_states)
-        self._request = drafter.begin(RequestContext(self._text.token_ids))
+        self._request = drafter.begin(RequestContext(self._text.token_ids, temperature=temperature))
 
     def draft(self, max_nodes: int) -> DraftTree:
         [tree] = self._drafter.draft([DraftRequest(self._request, max_nodes, MAX_DEPTH, self._token_s)])

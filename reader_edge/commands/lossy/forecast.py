@@ -12,18 +12,20 @@ from reader_edge.terminal.command_help import helpful_command
 @helpful_command(
     "Forecast means of time series.",
     "reader-edge lossy forecast --horizon 168",
-    "reader-edge lossy forecast sales.csv --column north --horizon 28 --tolerance 0.2",
+    "reader-edge lossy forecast sales.csv --column north --horizon 28 --tolerance 0.3",
 )
 @table_options
 @click.option(
     "--tolerance",
-    default=0.1,
+    default=0.5,
     show_default=True,
     type=options.FiniteRange(min=0),
     help="How far a draft may lie from the model's mean, in the model's deviations; 0 is the rollout of means itself.",
 )
 @click.option(
     "--drafts",
+    default="own",
+    show_default=True,
     type=click.Choice(["own", "model", "analogs", "none"]),
     help="Where drafts come from, as of `series forecast`.",
 )
@@ -35,7 +37,7 @@ def forecast(
     tolerance: float,
     time_column: str | None,
     columns: tuple[str, ...],
-    drafts: str | None,
+    drafts: str,
     threads: int,
     out: Path | None,
 ) -> None:
@@ -55,5 +57,7 @@ def forecast(
     num_patches = len(read.series) * -(-horizon // forecaster.manifest.model.patch_size)
     told = f"Lossy (tolerance {tolerance:g}): {found.num_strayed} of {num_patches} patches are not the model's mean"
     off = f", {found.mean_strayed:.2f} deviations off on average, {found.most_strayed:.2f} at most"
-    click.echo(f"{told}{off if found.num_strayed else ''}; passes: {found.forecast.stats.num_passes}.", err=True)
+    num_passes = found.forecast.stats.num_passes
+    passes = f"passes: {num_passes} behind those that read the series, which tell the first patch"
+    click.echo(f"{told}{off if found.num_strayed else ''}; {passes}.", err=True)
     give_columns(forecast_columns(read, found.forecast, ()), out)

@@ -1,5 +1,6 @@
 """`reader-edge lossy train-judge`: a judge of tokens, from what they change of a model's answers."""
 
+from itertools import chain, count
 from pathlib import Path
 
 import click
@@ -7,6 +8,8 @@ import click
 import reader_edge
 from reader_edge.commands import options
 from reader_edge.terminal.command_help import helpful_command
+
+_JUDGE_BYTES = 1 << 17  # of a judge of 16,000 numbers of a hidden state: found out before the work
 
 
 @helpful_command(
@@ -53,12 +56,18 @@ def train_judge(
     from reader_edge.lossy.tasks import tasks
     from reader_edge.model_source import load_engine
     from reader_edge.terminal.console import count_progress
+    from reader_edge.terminal.control_characters import visible
+    from reader_edge_runtime.atomic_file import check_writable, write_failure
     from reader_edge_runtime.errors import ConfigError, JudgeError
     from reader_edge_runtime.lossy.judge_figures import JudgeFigures
     from reader_edge_runtime.lossy.judge_file import JudgeFile
 
     if out.exists() and not force:
         raise ConfigError(f"'{out}' exists already: choose another name or replace it with --force.")
+    try:
+        check_writable(out, _JUDGE_BYTES)
+    except OSError as error:
+        raise JudgeError(write_failure(out, error, "train it again")) from error
     engine = load_engine(model, engine_config, sources)
     manifest = engine.package.manifest
     with count_progress("Tasks") as on_progress:
@@ -67,5 +76,14 @@ def train_judge(
     if not trial.beats_the_gap and not force:
         raise JudgeError(f"{verdict(trial)} Nothing is written: use `--rule relaxed`, or --force.")
     click.echo(verdict(trial), err=True)
-    JudgeFile(trial.weights).write(out, manifest)
-    click.echo(out)
+    place = out if force else _free_name(out)
+    if place != out:
+        click.echo(visible(f"'{out}' appeared meanwhile, so the judge is in a file beside it."), err=True)
+    JudgeFile(trial.weights).write(place, manifest)
+    click.echo(place)
+
+
+def _free_name(out: Path) -> Path:
+    """`out`, or NAME-2 and so on where something is there: what took hours to learn is kept."""
+    names = (out.with_name(f"{out.stem}-{number}{out.suffix}") for number in count(2))
+    return next(each for each in chain([out], names) if not each.exists())

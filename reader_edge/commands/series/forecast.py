@@ -36,11 +36,18 @@ def _parse_levels(ctx: click.Context, param: click.Parameter, value: str) -> tup
 )
 @click.option(
     "--drafts",
+    default="own",
+    show_default=True,
     type=click.Choice(["own", "model", "analogs", "none"]),
     help="Where drafts come from: further patches of the model itself, the package's small model, the series' past. "
-    "The law is the same. Default: the small model, if there is one.",
+    "The law is the same.",
 )
-@click.option("--seed", type=click.IntRange(0), help="The same seed draws the same numbers.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    help="The same seed draws the same numbers, with the same options on the same machine: a rule, not the clock, then "
+    "says how much is drafted.",
+)
 @options.threads
 @click.option("--plot", type=options.FILE_PATH, help="Draw the forecast to a .png, .svg or .pdf file.")
 def forecast(
@@ -51,7 +58,7 @@ def forecast(
     levels: tuple[float, ...],
     time_column: str | None,
     columns: tuple[str, ...],
-    drafts: str | None,
+    drafts: str,
     seed: int | None,
     threads: int,
     out: Path | None,
@@ -79,7 +86,8 @@ def forecast(
     start = time.perf_counter()
     found = forecaster.forecast(read.series, horizon, num_paths, drafts=drafts, seed=seed)
     seconds, stats = time.perf_counter() - start, found.stats
-    told = f"{len(found.names)} series, {num_paths} paths each: {seconds:.2f} s, {stats.num_passes} passes"
+    told = f"{len(found.names)} series, {num_paths} paths each: {seconds:.2f} s"
+    told += f", {stats.num_passes} passes" if stats.num_passes else ""  # what the prompt's own pass tells needs none
     accepted = f", {stats.acceptance_rate:.0%} of {stats.num_drafted} drafts accepted" if stats.num_drafted else ""
     click.echo(f"{told}{accepted}.", err=True)
     if plot is not None:

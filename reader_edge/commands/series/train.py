@@ -20,7 +20,7 @@ _LESS = 3  # steps of the model for one of the small model
     default=0.2,
     show_default=True,
     type=options.FiniteRange(0, 0.9),
-    help="Share of each series, its last part, that is not learnt from.",
+    help="Share of each series, its last part, that is not learned from.",
 )
 @click.option(
     "--steps", "num_steps", default=4000, show_default=True, type=click.IntRange(1), help="Steps of training."
@@ -39,7 +39,7 @@ _LESS = 3  # steps of the model for one of the small model
     default=60.0,
     show_default=True,
     type=options.FiniteRange(min=0, min_open=True),
-    help="The most minutes for each of the two models.",
+    help="The most minutes for each of the two models, earlier runs included.",
 )
 def train(
     tables: tuple[Path, ...],
@@ -54,20 +54,22 @@ def train(
 
     Needs the extra "export". The model reads patches of eight values and says how the next ones are distributed. A
     small one learns to say the same, to draft for it. The folder OUT.training keeps progress, from which the same
-    command resumes; erase it once OUT is there.
+    command resumes, also with other --minutes; erase it once OUT is there.
     """
     from reader_edge.series.table import read_table
     from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, work_progress
     from reader_edge_export.pipeline import check_installation
 
     check_installation(("torch", "transformers", "safetensors"), "Training")
-    from reader_edge_export.series.train_series import SeriesTrainingOptions, train_series
-    from reader_edge_export.stages import Stages
+    from reader_edge_export.series.learned_parts import learned_parts
 
     series = {
         f"{path}: {name}": values for path in tables for name, values in read_table(path, None, ()).series.items()
     }
-    parts = {name: values[: round(len(values) * (1 - held_out))] for name, values in series.items()}
+    parts = learned_parts(series, held_out)  # before the imports of torch, which take seconds
+    from reader_edge_export.series.train_series import SeriesTrainingOptions, train_series
+    from reader_edge_export.stages import Stages
+
     wanted = SeriesTrainingOptions(
         num_layers, hidden_size, num_steps=num_steps, draft_steps=-(-num_steps // _LESS), minutes=minutes
     )

@@ -38,6 +38,11 @@ class KeptAnswer:
         self._news = asyncio.Event()
         self._collector = asyncio.ensure_future(self._collect())
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is something of it to come back for."""
+        return bool(self.token_ids) or self._last is not None
+
     def give_up(self) -> None:
         """Nobody will ask for the rest."""
         self._stream.give_up()
@@ -66,7 +71,9 @@ class KeptAnswer:
     def end(self, finish_reason: str | None) -> bytes:
         """The frame that ends it."""
         stats = self._stream.stats or GenerationStats()
-        return packed_facts(END, {"finish_reason": finish_reason, "stats": stats_facts(stats)})
+        facts = {"finish_reason": finish_reason, "stats": stats_facts(stats)}
+        given_up = self._last.given_up if self._last is not None else {}
+        return packed_facts(END, facts | ({"given_up": given_up} if given_up else {}))
 
     async def _collect(self) -> None:
         try:

@@ -46,11 +46,14 @@ class KeptAnswers:
         return answer
 
     def leave(self, answer_id: bytes) -> None:
-        """Its device is away: the answer waits for it, or its end does."""
+        """Its device is away: the answer waits for it, or its end does; one that has not begun is dropped."""
         answer = self._answers.get(answer_id)
         if answer is None:
             return
         answer.device.hold()
+        if not answer.is_begun:
+            self.drop(answer_id)
+            return
         self._away[answer_id] = asyncio.get_running_loop().call_later(self._keep_s, self.drop, answer_id)
         if len(self._away) > MAX_KEPT:
             self.drop(next(iter(self._away)))

@@ -96,13 +96,9 @@ class Connection(H11Protocol):
         """WebSockets are for drafts of devices alone: on other paths the wish for one is passed over."""
         return super()._should_upgrade_to_ws() and self.scope["path"] == DRAFT_PATH
 
-    def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        self._stop_timer()
-        super().handle_websocket_upgrade(event)
-
     def _watch(self) -> None:
-        """Have the timer run while a request is coming."""
-        if self.conn.their_state not in _UNFINISHED:
+        """Have the timer run while a request is coming; a WebSocket has a protocol of its own, which watches it."""
+        if self.conn.their_state not in _UNFINISHED or self.transport.get_protocol() is not self:
             self._stop_timer()
         elif self._timer is None:
             self._timer = self.loop.call_later(_REQUEST_S, self.transport.abort)
@@ -134,7 +130,8 @@ class Server(uvicorn.Server):
             timeout_keep_alive=_KEEP_ALIVE_S,
         )
         super().__init__(config)
-        logging.getLogger("uvicorn.error").addFilter(_is_news)
+        for name in ("uvicorn.error", "asyncio"):
+            logging.getLogger(name).addFilter(_is_news)
         self._engine = engine
         self._is_hurried = False
 
@@ -161,5 +158,6 @@ class Server(uvicorn.Server):
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Not what uvicorn says of a socket that was refused with a status, as it should be."""
-    return "without completing handshake" not in record.getMessage()
+    """Neither that a socket was refused with a status, as it should be, nor each thing sent to one that has left."""
+    message = record.getMessage()
+    return "without completing handshake" not in message and message != "socket.send() raised exception."

@@ -2,7 +2,7 @@
 
 import time
 from abc import abstractmethod
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import NamedTuple, TypeVar
@@ -101,6 +101,7 @@ class OllamaEndpoint(Endpoint[AnyBody]):
             use=use,
             form=form,
             is_streamed=body.stream,
+            names_temperature=body.options.temperature is not None,
             headers=headers,
         )
 
@@ -109,7 +110,7 @@ class OllamaEndpoint(Endpoint[AnyBody]):
     ) -> Json:
         result = results[0]
         said = self._said(OllamaParser(self._parser(completion)).push(result), self._logprobs(result))
-        return self._head(body) | said | _end(result.finish_reason, result.stats, answers)
+        return self._head(body) | said | _end(result.finish_reason, result.stats, answers, result.given_up)
 
     async def _events(
         self, body: AnyBody, completion: CompletionRequest, answers: CompletionRun
@@ -120,7 +121,7 @@ class OllamaEndpoint(Endpoint[AnyBody]):
             if any(piece) or logprobs:
                 yield self._head(body) | self._said(piece, logprobs) | {"done": False}
             if chunk.finish_reason is not None and chunk.stats is not None:
-                end = _end(chunk.finish_reason, chunk.stats, answers)
+                end = _end(chunk.finish_reason, chunk.stats, answers, chunk.given_up)
                 yield self._head(body) | self._said(AnswerPiece(), []) | end
 
     def _stream(self, first: Json, events: AsyncGenerator[Json, None], completion: CompletionRequest) -> Response:
@@ -185,8 +186,11 @@ def now() -> str:
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
-def _end(reason: str, stats: GenerationStats, answers: CompletionRun) -> Json:
-    """How an answer ended, what it took in nanoseconds, and the tokens counted. The model was there already."""
+def _end(reason: str, stats: GenerationStats, answers: CompletionRun, given_up: Mapping[str, object]) -> Json:
+    """How an answer ended, what it took in nanoseconds, the tokens counted, and what a lossy engine gave up.
+
+    The model was there already.
+    """
     return {
         "done": True,
         "done_reason": _DONE_REASONS[reason],
@@ -196,4 +200,5 @@ def _end(reason: str, stats: GenerationStats, answers: CompletionRun) -> Json:
         "prompt_eval_duration": int(stats.prefill_s * _NS),
         "eval_count": stats.num_tokens,
         "eval_duration": int(stats.decode_s * _NS),
+        **({"given_up": given_up} if given_up else {}),
     }

@@ -18,6 +18,7 @@ from reader_edge_runtime import Conversation, GenerationConfig, Message, Samplin
 from reader_edge_runtime.text.conversation import Encodable
 
 _MAX_TOP_LOGPROBS = 20
+_TEMPERATURE = 0.8  # of a request that names none
 _JSON_SCHEMA = {"type": "object"}
 _FORMAT = Meta(description="'json' or a JSON schema, an object")
 _MESSAGES = Meta(max_length=MAX_ITEMS, description=f"a list of messages, at most {MAX_ITEMS}")
@@ -41,7 +42,7 @@ class Options(JsonObject, ignored=_IGNORED_OPTIONS):
     """
 
     num_predict: Annotated[int, Meta(ge=-2)] = -1
-    temperature: Annotated[float, within(SamplingConfig, "temperature")] = 0.8
+    temperature: Annotated[float, within(SamplingConfig, "temperature")] | None = None
     top_k: Annotated[int, Meta(ge=-1, description="a whole number of 0 or more, or -1 for all tokens")] = 40
     top_p: Annotated[float, within(SamplingConfig, "top_p")] = 0.9
     min_p: Annotated[float, within(SamplingConfig, "min_p")] = 0.0
@@ -61,7 +62,7 @@ class Options(JsonObject, ignored=_IGNORED_OPTIONS):
         """Raises ConfigError."""
         has_penalties = self.repeat_last_n != 0
         return SamplingConfig(
-            temperature=self.temperature,
+            temperature=_TEMPERATURE if self.temperature is None else self.temperature,
             top_k=max(self.top_k, 0),
             top_p=self.top_p,
             min_p=self.min_p,

@@ -31,6 +31,7 @@ from reader_edge_runtime.text.calls.call_form import CallForm
 from reader_edge_runtime.text.conversation import Encodable
 
 _TOKEN_ID = re.compile("[0-9]{1,10}")
+_TEMPERATURE = 1.0  # of a request that names none
 _MAX_CHOICES = 1024  # of any server; the settings of each allow fewer
 
 _Stop = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
@@ -83,7 +84,7 @@ class GenerationBody(JsonObject, ignored=_IGNORED):
     stream: bool = False
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31)] = 0
 
-    temperature: Annotated[float, within(SamplingConfig, "temperature")] = 1.0
+    temperature: Annotated[float, within(SamplingConfig, "temperature")] | None = None
     top_p: Annotated[float, within(SamplingConfig, "top_p")] = 1.0
     top_k: Annotated[int, Meta(ge=-1, description="a whole number of 0 or more, or -1 for all tokens")] = 0
     min_p: Annotated[float, within(SamplingConfig, "min_p")] = 0.0
@@ -154,6 +155,7 @@ class GenerationBody(JsonObject, ignored=_IGNORED):
             form=form,
             is_streamed=self.stream,
             priority=self.priority,
+            names_temperature=self.temperature is not None,
             headers=headers,
         )
 
@@ -176,7 +178,7 @@ class GenerationBody(JsonObject, ignored=_IGNORED):
             frequency_penalty=self.frequency_penalty,
             presence_penalty=self.presence_penalty,
             logit_bias=self._biases(),
-            temperature=self.temperature,
+            temperature=_TEMPERATURE if self.temperature is None else self.temperature,
             top_k=max(self.top_k, 0),
             top_p=self.top_p,
             min_p=self.min_p,

@@ -32,7 +32,8 @@ class Lane(Decoder):
 
     @property
     def num_requests(self) -> int:
-        return len(self.scheduler.owners) + len(self.waiting)
+        num_back = sum(not request.is_held for request in self.scheduler.parked)
+        return len(self.scheduler.owners) + len(self.waiting) + num_back
 
     def num_known(self, request: Request) -> int:
         """First tokens of a request, its last left out, that this lane has in its cache."""

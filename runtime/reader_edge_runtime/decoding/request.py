@@ -161,16 +161,16 @@ class Request:
     @property
     def is_held(self) -> bool:
         """Whether it waits, without a KV slot, for its device to come back."""
-        if self.device is None or not self.is_running or not self.num_output_tokens:
+        if self.device is None or not self.is_running:
             return False
-        return self.device.is_away(self.token_ids)
+        return self.device.is_away(self.token_ids) if self.num_output_tokens else self.device.is_held
 
     @property
     def can_go_on(self) -> bool:
         """Whether it waits for nothing of its device."""
-        if self.device is None or not self.is_running or not self.num_output_tokens:
+        if self.device is None or not self.is_running:
             return True
-        return not self.device.is_held and self.device.is_ready(self.token_ids)
+        return not self.device.is_held and (not self.num_output_tokens or self.device.is_ready(self.token_ids))
 
     @property
     def prefill_end(self) -> int:
@@ -229,7 +229,7 @@ class Request:
         """Have a drafter draft for this request, of whose guesses other requests say nothing."""
         if self._guesses:
             self.trust = Trust()
-        self.drafter = drafter.begin(RequestContext(self.token_ids, self._guesses))
+        self.drafter = drafter.begin(RequestContext(self.token_ids, self._guesses, self.config.sampling.temperature))
 
     def prepare(self) -> None:
         """Have made meanwhile what the choice after a pass takes."""

@@ -42,13 +42,17 @@ class Scheduler:
     def arrange(self) -> list[Request]:
         """Those that take part in the next step, brought to the first slots; the others wait for drafts of devices.
 
-        Who waits for a device that is away gives up its slot, and stands first in line when that is back.
+        A request whose device is away gives up its slot, or its place in line. When the device is back, the request is
+        the first in line of its priority.
         """
         for request in [each for each in self.parked if not each.is_held]:
             self.parked.remove(request)
             if request.is_running:
                 insort_left(self.waiting, request, key=lambda each: each.priority)
         self.parked += self._take(lambda request: request.is_held)
+        for request in [each for each in self.waiting if each.is_held]:
+            self.waiting.remove(request)
+            self.parked.append(request)
         first = 0
         for slot, request in enumerate(self.running):
             if request.can_go_on:

@@ -19,12 +19,14 @@ from reader_edge_runtime.errors import CapacityError, DraftError, SessionError
 from reader_edge_runtime.outside.user_input import shown
 from reader_edge_runtime.text.conversation import Message, is_message
 
+LOSSY_MAGIC = b"\x89redgsl\n"
 FORMAT = ArrayFormat(
     magic=b"\x89redgss\n",
     error=SessionError,
     name="a session",
     owner="package",
     remedy="erase it and begin a new session",
+    akin={LOSSY_MAGIC: "is a lossy session, which `lossy run` goes on with, and no exact engine does"},
 )
 _DRAFTER = "drafter/"
 _MAX_MESSAGE_BYTES = 1 << 26

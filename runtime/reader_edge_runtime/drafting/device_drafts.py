@@ -104,10 +104,14 @@ class DeviceDrafts:
         return is_there
 
     def is_away(self, text: Sequence[int]) -> bool:
-        """Whether the request gives up its KV slot, since no tree came for long, or the device cannot send any."""
-        if self.is_held or self.is_ready(text):
-            return self.is_held
-        return self._waits_since is not None and time.monotonic() - self._waits_since > AWAY_S
+        """Whether the request gives up its KV slot: no tree of this text is there, and the device is silent or held."""
+        return self.is_held or (not self.is_ready(text) and self.is_silent)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the device is held, or its request has waited longer than AWAY_S for a tree."""
+        since = self._waits_since
+        return self.is_held or (since is not None and time.monotonic() - since > AWAY_S)
 
     def take_tree(self, max_nodes: int) -> DraftTree:
         """The tree to verify, once it is ready: its most valuable nodes."""

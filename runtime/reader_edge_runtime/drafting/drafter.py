@@ -37,11 +37,13 @@ NO_GUESSES = Guesses()
 class RequestContext(NamedTuple):
     """What is known of a request when its drafting begins.
 
-    token_ids: the request's own list, the prompt, which grows by the answer; drafting only reads it.
+    token_ids: the request's own list, the prompt, which grows by the answer; drafting only reads it. temperature: at
+    which the answer's tokens are drawn; 0 where each is the best.
     """
 
     token_ids: Sequence[int]
     guesses: Guesses = NO_GUESSES
+    temperature: float = 0.0
 
 
 class RequestDrafter:

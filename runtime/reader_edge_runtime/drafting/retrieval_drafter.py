@@ -36,7 +36,8 @@ class RetrievalDrafter(Drafter):
     """Drafts from the request's own text (context), past answers (history) and further sources.
 
     table: the target's likely successors of single tokens, where its package has them. own_answers: what the target
-    said before anybody asked, as a history that all others come behind.
+    said before anybody asked, as a history that all others come behind. left_alone: names of sources that are none of
+    its own, since they cannot pay here.
 
     Until the compiled core is loaded, or compiled on a machine that never ran it, nothing is drafted; requests that
     began before catch up. Raises ConfigError for more sources than can be mixed, HistoryError.
@@ -50,8 +51,10 @@ class RetrievalDrafter(Drafter):
         history_file: HistoryFile | None = None,
         table: SuccessorTable | None = None,
         own_answers: OwnAnswers | None = None,
+        left_alone: Sequence[str] = (),
     ) -> None:
         self.config = config
+        self.left_alone = tuple(left_alone)
         self.sources = SourceSet([ToolSource(config.is_history_used), *sources])
         self.num_harvested_rows = config.max_harvested_tokens if config.is_logits_used else 0
         self.wants_hidden_states = self.sources.wants_hidden_states

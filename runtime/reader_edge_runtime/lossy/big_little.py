@@ -17,6 +17,7 @@ from reader_edge_runtime.config import EngineConfig
 from reader_edge_runtime.drafting.draft_sources import DraftSources
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 from reader_edge_runtime.drafting.sources.source import DraftSource
+from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.execution.providers import open_speculator
 from reader_edge_runtime.lossy.lossy_rule import LossyRule
 from reader_edge_runtime.lossy.meter import Meter
@@ -24,6 +25,7 @@ from reader_edge_runtime.lossy.strength import Strength
 from reader_edge_runtime.lossy.sure_chains import SureModelSource, SureSpeculatorSource
 from reader_edge_runtime.outside.config_checks import Range, check
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.package.speculator_part import SPECULATOR_AGREEMENT
 from reader_edge_runtime.target import Target
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
@@ -34,7 +36,8 @@ class BigLittle(Strength):
 
     distance: most nats of -ln p of a token that stays: 2 is 13 % and more, 5 is 0.7 %; 0 is exact. confidence: of the
     small model, what its likeliest token must have for its chain to go on. The small model is the draft model that is
-    given, else the package's speculator.
+    given, else the package's speculator; a head alone is refused. Where pass times were measured either is
+    asked only where that pays.
     """
 
     distance: Annotated[float, Range(0, 100)] = 2.0
@@ -61,9 +64,15 @@ class BigLittle(Strength):
             others = replace(given, draft_model=None)
         elif given.has_speculator and manifest.speculator is not None:
             speculator = open_speculator(package, target, config)
-            ids, vocab_size = manifest.state_ids, manifest.vocab_size
-            small.append(SureSpeculatorSource(self.confidence, speculator, ids, vocab_size, config.max_batch))
+            sizes = manifest.state_ids, manifest.vocab_size, config.max_batch
+            agreement = manifest.checks.get(SPECULATOR_AGREEMENT)
+            small.append(SureSpeculatorSource(self.confidence, speculator, *sizes, agreement))
             others = replace(given, has_speculator=False)
+        elif given.head is not None:
+            raise ConfigError(
+                "A head writes no chains that end where it is unsure, as a small model of big-little does: leave the "
+                "head out, give a draft model, or take another rule."
+            )
         return [*small, *open_sources(others, package, tokenizer, target, config)]
 
 

@@ -10,7 +10,7 @@ from reader_edge_runtime.assembly import assemble
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
-from reader_edge_runtime.decoding.session import load_session, save_session
+from reader_edge_runtime.decoding.session import FORMAT, LOSSY_MAGIC, load_session, save_session
 from reader_edge_runtime.drafting.device_drafts import DeviceDrafts
 from reader_edge_runtime.drafting.draft_sources import DraftSources
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
@@ -27,11 +27,12 @@ from reader_edge_runtime.text.conversation import Encodable, Message
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 _SESSION = ArrayFormat(
-    magic=b"\x89redgsl\n",
+    magic=LOSSY_MAGIC,
     error=SessionError,
     name="a lossy session",
     owner="package",
     remedy="erase it and begin a new session",
+    akin={FORMAT.magic: "is a session of exact answers, which `run` goes on with, and no lossy engine does"},
 )
 
 
@@ -58,6 +59,7 @@ class LossyEngine(Engine):
     ) -> None:
         super().__init__(package, tokenizer, decoder, width_report)
         self.strength = given_strength(strength).opened(package, tokenizer)
+        self.is_greedy = self.strength.is_greedy
         self._usual = OwnAnswers.of_package(package)
 
     @classmethod

@@ -32,6 +32,8 @@ class StrayedForecast:
 class MeanTolerance:
     """A `Coupling` of means: a draft counts that is within so many of the model's deviations. No law is kept."""
 
+    work = 0.35  # nothing is drawn
+
     def __init__(self, tolerance: float) -> None:
         self._tolerance = tolerance
         self.strayed: list[float] = []  # of drafts that counted
@@ -60,7 +62,7 @@ class MeanForecaster(Forecaster):
     """
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], threads: int = 0, tolerance: float = 0.1) -> "MeanForecaster":
+    def load(cls, path: str | os.PathLike[str], threads: int = 0, tolerance: float = 0.5) -> "MeanForecaster":
         """tolerance: in deviations of the model, 0 for none. Raises as `Forecaster.load`."""
         if not (math.isfinite(tolerance) and tolerance >= 0):
             raise ConfigError(f"The tolerance is {tolerance!r:.80}, but must be 0 or more, in the model's deviations.")
@@ -69,7 +71,7 @@ class MeanForecaster(Forecaster):
         forecaster._coupling = MeanTolerance(tolerance)
         return forecaster
 
-    def rolled_out(self, frame: Frame, horizon: int, *, drafts: str | None = None) -> StrayedForecast:
+    def rolled_out(self, frame: Frame, horizon: int, *, drafts: str = "own") -> StrayedForecast:
         """As `Forecaster.forecast`, one path of means for each series, one series after another."""
         assert isinstance(self._coupling, MeanTolerance)
         strayed = self._coupling.strayed

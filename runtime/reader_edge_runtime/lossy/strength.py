@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
+from typing import ClassVar
 
 from reader_edge_runtime.acceptance import AcceptanceRule
 from reader_edge_runtime.assembly import Progress, open_sources
@@ -20,7 +21,9 @@ from reader_edge_runtime.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Strength(ABC):
-    """What a user asks of a lossy rule. name: of the rule, as answers tell it."""
+    """What a user asks of a lossy rule. name: of the rule, as answers tell it. is_greedy: whether it draws no token."""
+
+    is_greedy: ClassVar[bool] = True
 
     @property
     @abstractmethod
@@ -46,10 +49,11 @@ class Strength(ABC):
 
     def refuse(self, config: GenerationConfig) -> None:
         """Raise ConfigError for an answer that the rule cannot give."""
-        if config.sampling != SamplingConfig(seed=config.sampling.seed):
+        asked = config.sampling
+        if asked != SamplingConfig(top_k=asked.top_k, top_p=asked.top_p, min_p=asked.min_p, seed=asked.seed):
             raise ConfigError(
-                "Lossy answers are greedy, and compare tokens by the model's own logits: leave temperature, penalties "
-                "and biases out."
+                "Lossy answers are greedy, and compare tokens by the model's own logits: send temperature 0, without "
+                "penalties and biases. Of the rules `views` alone takes them."
             )
 
     def meter(self, usual: OwnAnswers | None) -> Meter:

@@ -37,6 +37,11 @@ def check_plain_file(path: Path, error: type[ReaderEdgeError], remedy: str) -> N
     raise error(f"'{path}' {found}: {remedy}.")
 
 
+def unblocked(name: str, flags: int) -> int:
+    """An opener of files that were plain when they were checked: a pipe that took a file's place is not waited for."""
+    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
+
+
 def check_fetched(path: Path, error: type[ReaderEdgeError]) -> None:
     """Raise `error` where a file is what git leaves in its place: the short text by which git-lfs finds it."""
     if path.stat().st_size > _MAX_LFS_BYTES:

@@ -2,16 +2,20 @@
 
 import errno
 import os
+import sys
 from pathlib import Path
 
 from reader_edge_runtime.errors import ConfigError
 
+_LONG = 10**20
+
 
 def shown(value: object) -> str:
-    """The beginning of a value's `repr`."""
+    """The beginning of a value's `repr`; of a whole number of many digits, how large it is."""
     try:
-        return f"{value!r:.80}"
-    except (ValueError, RecursionError):  # Python shows no number of more than 4300 digits
+        is_long = isinstance(value, int) and _LONG <= abs(value) <= sys.float_info.max
+        return f"{value:g}" if is_long else f"{value!r:.80}"
+    except (ValueError, OverflowError, RecursionError):  # Python shows no number of more than 4300 digits
         return "too long to show"
     except Exception:  # an object of somebody else's
         return f"a {type(value).__name__} that cannot be shown"

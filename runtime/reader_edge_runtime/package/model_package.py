@@ -40,9 +40,9 @@ class ModelPackage(PackageFiles):
 
     @property
     def key_path(self) -> Path | None:
-        """Of a pipeline, the file with the key that its boxes share; None without one."""
+        """Beside a stage, the file with the key that the boxes of its pipeline share; None without one."""
         path = self.folder.parent / KEY_NAME
-        return path if self.addresses and path.exists() else None
+        return path if self.manifest.stage is not None and path.exists() else None
 
     def fingerprint(self) -> bytes:
         """SHA-256 over the checksums of all files that its answers depend on."""

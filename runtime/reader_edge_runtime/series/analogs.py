@@ -19,7 +19,7 @@ _KEPT = 0.7  # of the difference in level between now and then, a patch later
 class Analogs(PatchDrafts):
     """The mean is that of the nearest places, moved to the path's level; deviations are those of its last patch."""
 
-    most = _MOST
+    most, cost = _MOST, 0.1
 
     def __init__(self, patch_size: int) -> None:
         self._patch_size = patch_size

@@ -18,7 +18,12 @@ _FIRST_DRAWS, _MOST_DRAWS = 4, 256  # of p at once, for each patch that is looke
 
 
 class Coupling(Protocol):
-    """What is drawn, which drafts count, and what comes in the place of the others."""
+    """What is drawn, which drafts count, and what comes in the place of the others.
+
+    work: about what drafting and coupling take beside passes, in what they take where they are exact.
+    """
+
+    work: float
 
     def drawn(self, gaussian: Gaussian, random: np.random.Generator) -> Float64Array:
         """Patches of Gaussians (..., P), drafts or the model's own: (..., P)."""
@@ -40,6 +45,8 @@ class Coupling(Protocol):
 class ExactCoupling:
     """Patches have the model's law."""
 
+    work = 1.0
+
     def drawn(self, gaussian: Gaussian, random: np.random.Generator) -> Float64Array:
         return gaussian.drawn(random.standard_normal(gaussian.mean.shape))
 
@@ -57,7 +64,8 @@ class ExactCoupling:
 def log_ratio(bound: Gaussian, draft: Gaussian, patches: Float64Array) -> Float64Array:
     """ln p - ln q of patches (..., P), over all of their values: (...)."""
     own, others = (patches - bound.mean) / bound.scale, (patches - draft.mean) / draft.scale
-    ratio: Float64Array = (0.5 * (others**2 - own**2) + np.log(draft.scale / bound.scale)).sum(-1)
+    values = 0.5 * (others * others - own * own) + np.log(draft.scale / bound.scale)
+    ratio: Float64Array = np.add.reduce(values, -1)
     return ratio
 
 
@@ -69,7 +77,9 @@ def accepted(bound: Gaussian, draft: Gaussian, patches: Float64Array, random: np
 
 def replaced(bound: Gaussian, draft: Gaussian, patches: Float64Array, random: np.random.Generator) -> Float64Array:
     """What comes in the place of patches (B, P) that did not count."""
-    mirrored = (bound.scale == draft.scale).all(-1)
+    mirrored = np.logical_and.reduce(bound.scale == draft.scale, -1)
+    if not mirrored.any():
+        return _thinned(bound, draft, random)
     values = patches.copy()
     values[mirrored] = _reflected(bound.where(mirrored), draft.where(mirrored), patches[mirrored])
     values[~mirrored] = _thinned(bound.where(~mirrored), draft.where(~mirrored), random)
@@ -84,15 +94,14 @@ def _reflected(bound: Gaussian, draft: Gaussian, patches: Float64Array) -> Float
 
 
 def _thinned(bound: Gaussian, draft: Gaussian, random: np.random.Generator) -> Float64Array:
-    values = np.empty_like(bound.mean)
-    missing, num_draws = np.arange(len(values)), _FIRST_DRAWS
-    while missing.size:
-        p, q = bound.where(missing), draft.where(missing)
-        noise = random.standard_normal((num_draws, *p.mean.shape))
-        drawn = p.drawn(noise)
-        with np.errstate(over="ignore"):  # where q is far above p
-            is_kept = random.random(drawn.shape[:2]) < -np.expm1(-log_ratio(p, q, drawn))
-        found = is_kept.any(0)
-        values[missing[found]] = drawn[is_kept.argmax(0)[found], np.flatnonzero(found)]
-        missing, num_draws = missing[~found], min(4 * num_draws, _MOST_DRAWS)
-    return values
+    values, missing, num_draws = np.empty_like(bound.mean), np.arange(len(bound.mean)), _FIRST_DRAWS
+    while True:
+        drawn = bound.drawn(random.standard_normal((num_draws, *bound.mean.shape)))
+        is_kept = random.standard_exponential(drawn.shape[:2]) < log_ratio(bound, draft, drawn)
+        firsts = is_kept.argmax(0), np.arange(len(missing))
+        values[missing] = drawn[firsts]
+        is_missing = ~is_kept[firsts]
+        if not is_missing.any():
+            return values
+        missing, num_draws = missing[is_missing], min(4 * num_draws, _MOST_DRAWS)
+        bound, draft = bound.where(is_missing), draft.where(is_missing)

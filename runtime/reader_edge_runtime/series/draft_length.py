@@ -1,51 +1,127 @@
-"""How many patches are drafted: as many as bring most patches a second, by what steps took and brought so far."""
+"""How many patches are drafted: as many as end a forecast soonest, by what steps took and brought so far."""
 
-from collections.abc import Sequence
+import math
+from collections import deque
+from statistics import NormalDist, median
 
-_DECAY = 0.9  # of what is known, at each step
-_PRIOR = 0.7  # of drafted patches that are taken to be accepted, before any were
-_PRIOR_WEIGHT = 2.0
-_TRIALS = 2  # of a length until its time counts: the first has to make room
-_NO_TIME = 1e-9
-_MOST_LONGER = 3.0  # a step that takes so many times what such steps take was interrupted
+import numpy as np
+
+from reader_edge_runtime.arrays import Int64Array
+from reader_edge_runtime.series.fixed_costs import FixedCosts
+
+_FIRST, _LATER, _WEIGHT = 0.35, 0.5, 8.0  # of drafts, first and later ones, that are accepted, before any were made
+_MEMORY = 150.0  # drafts at a depth that are remembered
+_NUM_TIMES = 5  # that are kept of a length: their median tells through interruptions, and soon of another load
+_FEWEST_TIMES = 3  # until a length is known, beside its very first, which has to make room
+_STRETCH, _PLAIN_STRETCH = 4, 16  # steps of one length, with drafts and without: choosing takes time, too
+_EVERY = 16  # steps with drafts until one without is timed again
+_TRIED_SHARE = 0.01  # of the time of steps, for lengths that did not pay when they were last tried
+_WORTH = 1.05  # how much sooner drafts have to end a forecast; counting and asking take time, too
 
 
 class DraftLength:
-    """Of passes over a number of paths at once. most: patches drafted at most.
+    """Of passes over `num_paths` paths at once. most: patches drafted at most. costs: what counts instead of times.
 
-    A length that was not tried yet is taken to last no longer than the next shorter one, so that each has its chance.
+    First the time of undrafted steps is learned. A draft is tried where it would pay if it cost nothing, and a longer
+    one where it would pay if it took no longer than the next shorter one. What does not pay is tried again now and
+    then, for a small share of the time.
     """
 
-    def __init__(self, most: int) -> None:
-        self._seconds: dict[int, float] = {}
-        self._times_tried: dict[int, int] = {}
-        self._asked = [_PRIOR_WEIGHT] * most  # drafts at each depth whose forerunners were all accepted
-        self._accepted = [_PRIOR * _PRIOR_WEIGHT] * most
+    def __init__(self, most: int, num_paths: int, costs: FixedCosts | None = None) -> None:
+        self.most, self._costs = most, costs
+        self._begin_s = costs.begin if costs else 0.0
+        self._times = [deque[float](maxlen=_NUM_TIMES) for _ in range(most + 1)]
+        self._is_new = [True] * (most + 1)
+        self._asked = [_WEIGHT] * most  # drafts at each depth whose forerunners were all accepted
+        self._accepted = [_WEIGHT * (_LATER if depth else _FIRST) for depth in range(most)]
+        self._length = self._num_more = 0  # of this stretch, and its steps to come
+        self._num_since = 0  # steps with drafts since the last without
+        self._num_steps = 0
+        self._last_steps = [0] * (most + 1)  # with drafts of each length
+        self._spare_s = 0.0
+        # The slowest of the paths decides when a forecast ends: so many deviations behind the others.
+        self._behind = NormalDist().inv_cdf((num_paths - 0.375) / (num_paths + 0.25))
 
-    def choose(self, most: int) -> int:
-        """How many to draft now, `most` at most; 0 for none."""
-        rates, seconds, brought = [], _NO_TIME, 1.0
-        for length, chance in enumerate([0.0, *self._chances(min(most, len(self._asked)))]):
-            seconds = self._seconds[length] if self._times_tried.get(length, 0) >= _TRIALS else seconds
-            brought += chance
-            rates.append(brought / seconds)
-        return max(range(len(rates)), key=rates.__getitem__)
+    def begin(self) -> None:
+        """A forecast begins, whose drafts have not."""
+        self._num_more = 0
 
-    def settle(self, length: int, accepted: Sequence[int], seconds: float) -> None:
-        """Learn from a step. accepted: of each path, how many of the drafts, `length` of each."""
-        self._times_tried[length] = self._times_tried.get(length, 0) + 1
-        known = seconds if self._times_tried[length] <= _TRIALS else self._seconds[length]
-        self._seconds[length] = _DECAY * known + (1 - _DECAY) * min(seconds, _MOST_LONGER * known)
-        for depth in range(length):
-            num_asked = sum(number >= depth for number in accepted) / len(accepted)
-            num_accepted = sum(number > depth for number in accepted) / len(accepted)
-            self._asked[depth] = _DECAY * self._asked[depth] + num_asked
-            self._accepted[depth] = _DECAY * self._accepted[depth] + num_accepted
+    def begun(self, seconds: float) -> None:
+        """Drafts have begun, which took so long."""
+        if self._costs is None:
+            self._begin_s = seconds
 
-    def _chances(self, length: int) -> list[float]:
-        """That the drafts at each depth are reached and accepted."""
-        chances, chance = [], 1.0
-        for depth in range(length):
-            chance *= self._accepted[depth] / self._asked[depth]
-            chances.append(chance)
-        return chances
+    def choose(self, num_left: int, is_begun: bool = True) -> int:
+        """How many to draft now, 0 for none. num_left: patches to come. is_begun: whether drafts have begun."""
+        if not self._num_more:
+            self._begin_stretch(num_left, 0.0 if is_begun else self._begin_s)
+        self._num_more -= 1
+        return min(self._length, num_left - 1)
+
+    def settle(self, length: int, accepted: Int64Array, seconds: float) -> None:
+        """Learn from a step. accepted: of each path, how many of its drafts, `length` of each."""
+        if self._costs:
+            seconds = self._costs.of(length)
+        elif self._is_new[length]:
+            self._is_new[length] = False
+        else:
+            self._times[length].append(seconds)
+        self._spare_s += _TRIED_SHARE * seconds
+        self._num_steps += 1
+        self._last_steps[length] = self._num_steps
+        if not length:
+            self._num_since = 0
+            return
+        self._num_since += 1
+        num_reached = len(accepted)
+        for depth, num_ended in enumerate(np.bincount(accepted, minlength=length)[:length].tolist()):
+            asked, num_reached = self._asked[depth] + num_reached, num_reached - num_ended
+            kept = min(_MEMORY / asked, 1.0)
+            self._asked[depth] = kept * asked
+            self._accepted[depth] = kept * (self._accepted[depth] + num_reached)
+
+    def _begin_stretch(self, num_left: int, begin_s: float) -> None:
+        self._num_more = _STRETCH
+        if not self._is_known(0):
+            self._length = 0
+        elif self._num_since >= _EVERY and self._costs is None:
+            self._length, self._num_more = 0, 1
+        else:
+            self._length = self._tried(self._best(num_left, begin_s), num_left, begin_s)
+            self._num_more = _STRETCH if self._length else _PLAIN_STRETCH
+
+    def _best(self, num_left: int, begin_s: float) -> int:
+        best, seconds = 0, self._seconds(0)
+        least = seconds * num_left / _WORTH
+        chance, brought, squares = 1.0, 1.0, 0.0
+        for length in range(1, min(self.most, num_left - 1) + 1):
+            chance *= self._accepted[length - 1] / self._asked[length - 1]
+            brought, squares = brought + chance, squares + (2 * length - 1) * chance
+            is_known = self._is_known(length)
+            seconds = self._seconds(length) if is_known else seconds
+            variance = max(squares - (brought - 1) ** 2, 0.0)
+            num_steps = num_left / brought + self._behind * math.sqrt(num_left * variance / brought**3)
+            if begin_s + seconds * num_steps < least:
+                best, least = length, begin_s + seconds * num_steps
+            if not is_known:
+                break
+        return best
+
+    def _tried(self, best: int, num_left: int, begin_s: float) -> int:
+        """The best, or in its place what was left out for longest, once enough time is spared for it."""
+        others = (length for length in range(1, min(self.most, num_left - 1) + 1) if length != best)
+        other = min(others, key=self._last_steps.__getitem__, default=best)
+        plain_s = self._seconds(0)
+        seconds = max(self._seconds(other) if self._is_known(other) else 2 * plain_s, 1.1 * plain_s)
+        lost_s = begin_s + _STRETCH * (seconds - plain_s)
+        if self._spare_s < lost_s:
+            return best
+        self._spare_s = 0.0
+        return other
+
+    def _is_known(self, length: int) -> bool:
+        return self._costs is not None or len(self._times[length]) >= _FEWEST_TIMES
+
+    def _seconds(self, length: int) -> float:
+        """Of a step with so many drafts."""
+        return self._costs.of(length) if self._costs else median(self._times[length])

@@ -63,12 +63,14 @@ class Forecaster:
         return self.manifest.model.max_horizon
 
     def forecast(
-        self, frame: Frame, horizon: int, num_paths: int = 64, *, drafts: str | None = None, seed: int | None = None
+        self, frame: Frame, horizon: int, num_paths: int = 64, *, drafts: str = "own", seed: int | None = None
     ) -> Forecast:
         """Sample how each series of a frame goes on.
 
         frame: a dict or data frame, a column a series, oldest value first. horizon: values to come. drafts: one of
-        DRAFTS, where further patches are proposed from; None takes the small model where there is one, else "own".
+        DRAFTS, where further patches are proposed from; "own" is the model itself. seed: the same one gives the same
+        paths, by the same arguments on the same machine: what earlier forecasts and the clock taught then counts for
+        nothing, and a rule says how much is drafted.
         Raises SeriesError for series that cannot be forecast, ConfigError for other arguments.
         """
         sizes = self.manifest.model
@@ -83,7 +85,8 @@ class Forecaster:
                     f"Series {shown(name)} is {last[0]:g} in all of its last {len(last)} values: nothing is to be "
                     "forecast of it; leave it out."
                 )
-        sampler, stats, random = self._sampler(drafts), ForecastStats(), np.random.default_rng(seed)
+        sampler = self._sampler(drafts, is_timed=seed is None)
+        stats, random = ForecastStats(), np.random.default_rng(seed)
         num_patches = -(-horizon // sizes.patch_size)
         paths: dict[str, list[Float64Array]] = {name: [] for name in series}
         for batch in _batches(list(series), num_paths):
@@ -96,13 +99,15 @@ class Forecaster:
                 first += number
         return Forecast(list(series), np.stack([np.concatenate(each) for each in paths.values()]), stats)
 
-    def _sampler(self, drafts: str | None) -> PathSampler:
-        name = drafts or ("own" if self._small is None else "model")
-        if name not in DRAFTS:
+    def _sampler(self, drafts: str, is_timed: bool) -> PathSampler:
+        """One that goes on from earlier forecasts, or one that knows of none and asks no clock."""
+        if drafts not in DRAFTS:
             raise ConfigError(f"drafts is {shown(drafts)}, but must be one of {', '.join(DRAFTS)}.")
-        if name not in self._samplers:
-            self._samplers[name] = PathSampler(self._target, self._source(name), self._coupling)
-        return self._samplers[name]
+        if not is_timed:
+            return PathSampler(self._target, self._source(drafts), self._coupling, is_timed=False)
+        if drafts not in self._samplers:
+            self._samplers[drafts] = PathSampler(self._target, self._source(drafts), self._coupling)
+        return self._samplers[drafts]
 
     def _source(self, name: str) -> PatchDrafts | None:
         sizes = self.manifest.model

@@ -1,6 +1,7 @@
 """Series as callers have them: a mapping or a data frame, each column a series, oldest value first."""
 
 from collections.abc import Iterable
+from datetime import date
 from typing import Any, Protocol
 
 import numpy as np
@@ -9,7 +10,7 @@ from reader_edge_runtime.arrays import Float64Array
 from reader_edge_runtime.errors import SeriesError
 from reader_edge_runtime.outside.user_input import shown
 
-_MOST_VALUES = 1 << 24  # of a series
+MOST_VALUES = 1 << 24  # of a series
 
 
 class Frame(Protocol):
@@ -20,13 +21,15 @@ class Frame(Protocol):
 
 
 def series_of(frame: Frame, least: int) -> dict[str, Float64Array]:
-    """The series of a frame by their names. least: values that each needs.
+    """The series of a frame by their names. least: values that each needs. Columns of times are left out.
 
     Raises SeriesError for a frame of none, and for a series that cannot be forecast, with the place at fault.
     """
     if not hasattr(frame, "items"):
         raise SeriesError(f"The series are {shown(frame)}: give a dict of arrays or a data frame, a column a series.")
-    series = {str(name): checked_series(str(name), values, least) for name, values in frame.items()}
+    series = {
+        str(name): checked_series(str(name), values, least) for name, values in frame.items() if not _is_times(values)
+    }
     if not series:
         raise SeriesError("There is no series: give a dict of arrays or a data frame with a column of numbers.")
     return series
@@ -39,7 +42,7 @@ def checked_series(name: str, values: Any, least: int) -> Float64Array:
         array = array.astype(np.float64) if array.dtype.kind in "biufO" else np.zeros((0, 0))
     except (TypeError, ValueError):
         array = np.zeros((0, 0))
-    if array.ndim != 1 or len(array) > _MOST_VALUES:
+    if array.ndim != 1 or len(array) > MOST_VALUES:
         raise SeriesError(f"Series {shown(name)} is no column of numbers: leave it out, or give one value a time.")
     if (places := np.flatnonzero(np.isnan(array))).size:
         raise SeriesError(
@@ -56,3 +59,12 @@ def checked_series(name: str, values: Any, least: int) -> Float64Array:
             f"Series {shown(name)} has {len(array)} values, but this model needs {least}: give a longer one."
         )
     return array
+
+
+def _is_times(values: Any) -> bool:
+    """Whether they are dates or times, in a zone or not."""
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError):
+        return False
+    return array.dtype.kind == "M" or (array.dtype.kind == "O" and array.size > 0 and isinstance(array.flat[0], date))

@@ -35,31 +35,36 @@ class Gaussian(NamedTuple):
 
 
 class Outlook(NamedTuple):
-    """Of nodes, float64. means, scales: (..., F, P). gains: (..., 2F - 2, P)."""
+    """Of nodes. groups: float32 (..., G, P). num_patches: F."""
 
-    means: Float64Array
-    scales: Float64Array
-    gains: Float64Array
+    groups: Float32Array
+    num_patches: int
 
     @classmethod
     def of(cls, parameters: Float32Array, num_patches: int) -> "Outlook":
         """parameters: float32 (..., G * P), as a graph gives them. num_patches: F."""
-        groups = parameters.astype(np.float64).reshape(*parameters.shape[:-1], num_parameters(num_patches), -1)
-        means, scales, gains = np.split(groups, (num_patches, 2 * num_patches), axis=-2)
-        return cls(means, np.exp(np.clip(scales, MIN_LOG_SCALE, MAX_LOG_SCALE)), gains)
+        return cls(parameters.reshape(*parameters.shape[:-1], num_parameters(num_patches), -1), num_patches)
 
     @property
     def binding(self) -> Gaussian:
         """How the next patch is distributed."""
-        return Gaussian(self.means[..., 0, :], self.scales[..., 0, :])
+        return Gaussian(self.groups[..., 0, :].astype(np.float64), self.scales(0, 1)[..., 0, :])
 
     def where(self, nodes: Any) -> "Outlook":
         """Of these nodes alone, by any index of numpy."""
-        return Outlook(self.means[nodes], self.scales[nodes], self.gains[nodes])
+        return Outlook(self.groups[nodes], self.num_patches)
 
-    def further(self, number: int, before: Float64Array) -> Gaussian:
-        """How coming patch `number`, from 1 on, is drafted, given the one before it (..., P)."""
-        strayed = before - self.means[..., number - 1, :]
-        last, average = self.gains[..., 2 * number - 2, :], self.gains[..., 2 * number - 1, :]
-        mean = self.means[..., number, :] + last * strayed[..., -1:] + average * strayed.mean(-1, keepdims=True)
-        return Gaussian(mean, self.scales[..., number, :])
+    def scales(self, first: int, stop: int) -> Float64Array:
+        """Of coming patches from `first`, 0 the next, to before `stop`: standard deviations (..., stop - first, P)."""
+        logs = self.groups[..., self.num_patches + first : self.num_patches + stop, :]
+        scales: Float64Array = np.exp(np.minimum(np.maximum(logs, MIN_LOG_SCALE), MAX_LOG_SCALE), dtype=np.float64)
+        return scales
+
+    def further(self, number: int, before: Float64Array) -> Float64Array:
+        """The mean of coming patch `number`, from 1 on, as it is drafted, given the one before it (..., P)."""
+        groups, first_gain = self.groups, 2 * self.num_patches + 2 * number - 2
+        strayed = before - groups[..., number - 1, :]
+        average = np.add.reduce(strayed, -1, keepdims=True) / strayed.shape[-1]
+        mean = groups[..., number, :] + groups[..., first_gain, :] * strayed[..., -1:]
+        drafted: Float64Array = mean + groups[..., first_gain + 1, :] * average
+        return drafted

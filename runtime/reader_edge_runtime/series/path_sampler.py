@@ -1,8 +1,13 @@
-"""Sample paths, patch by patch: one pass scores what was drafted, a coupling keeps the law of undrafted ones."""
+"""Sample paths, patch by patch: one pass scores what was drafted, a coupling keeps the law of undrafted ones.
+
+Patches are drawn and coupled as the model's Gaussians have them. Taken and read they are within their paths' limits,
+drafted or not: far from all that a model has learned from, one wide law leads to the next, without an end.
+"""
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -10,10 +15,13 @@ from reader_edge_runtime.arrays import Float32Array, Float64Array, Int64Array
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.series.coupling import Coupling, ExactCoupling
 from reader_edge_runtime.series.draft_length import DraftLength
+from reader_edge_runtime.series.fixed_costs import FixedCosts
 from reader_edge_runtime.series.outlook import Gaussian, Outlook
 from reader_edge_runtime.series.patch_target import PatchTarget
 from reader_edge_runtime.series.paths import PatchDrafts, Paths, prefilled
 from reader_edge_runtime.series.prompt import Prompt
+
+_FIRST: Any = np.s_[:, 0]  # of all paths, their first node
 
 
 @dataclass(slots=True)
@@ -32,14 +40,18 @@ class ForecastStats:
 class PathSampler:
     """Samples paths of a model. drafts: None for none. Undrafted steps are those of no drafts: there is no other code.
 
-    coupling: None for the exact one, by which paths have the model's law.
+    coupling: None for the exact one, by which paths have the model's law. is_timed: whether what steps take decides on
+    how much is drafted; else a rule does, so that the same random numbers give the same paths.
 
     lengths: how many patches to draft, by the number of paths in a pass; learned as it goes.
     """
 
-    def __init__(self, target: PatchTarget, drafts: PatchDrafts | None, coupling: Coupling | None = None) -> None:
+    def __init__(
+        self, target: PatchTarget, drafts: PatchDrafts | None, coupling: Coupling | None = None, is_timed: bool = True
+    ) -> None:
         self._target, self._drafts = target, drafts
         self._coupling = coupling or ExactCoupling()
+        self._is_timed = is_timed
         self._lengths: dict[int, DraftLength] = {}
 
     def sample(
@@ -48,61 +60,96 @@ class PathSampler:
         """Patches (B, num_patches, P), scaled, of each prompt's paths in turn. stats: are added to."""
         most = 0 if self._drafts is None else self._drafts.most
         cache, parameters = prefilled(self._target, prompts, num_patches + most + 1)
-        if self._drafts is not None:
-            self._drafts.begin(prompts, num_patches)
-        length = self._lengths.setdefault(len(parameters), DraftLength(most))
-        patch_size = self._target.sizes.patch_size
-        patches = np.zeros((len(parameters), num_patches + most + 1, patch_size))
-        paths = Paths(prompts, patches, np.ones(len(patches), np.int64), self._outlook(parameters))
-        patches[:, 0] = self._coupling.drawn(paths.outlook.binding, random)
-        while paths.counts.min() < num_patches:
+        num_paths = len(parameters)
+        outlook, is_begun = self._outlook(parameters[:, None]), False
+        paths, length = Paths.begun(prompts, num_patches + most + 1, outlook), self._length(num_paths)
+        paths.take(self._coupling.drawn(outlook.binding, random), np.ones(num_paths, np.int64), _FIRST, outlook)
+        while (num_left := num_patches - int(paths.counts.min())) > 0:
+            num_drafts = length.choose(num_left, is_begun) if length else 0
+            if num_drafts and length and not is_begun:
+                length.begun(self._begin(prompts, num_patches))
+                is_begun = True
             start = time.perf_counter()
-            num_drafts = length.choose(min(most, num_patches - int(paths.counts.min()) - 1))
             numbers = self._step(paths, cache, num_drafts, num_patches, random)
-            length.settle(num_drafts, numbers.tolist(), time.perf_counter() - start)
             stats.num_passes += 1
-            stats.num_drafted += num_drafts * len(numbers)
-            stats.num_accepted += int(numbers.sum())
-        return patches[:, :num_patches]
+            if num_drafts:
+                stats.num_drafted += num_drafts * len(numbers)
+                stats.num_accepted += int(numbers.sum())
+            if length:
+                length.settle(num_drafts, numbers, time.perf_counter() - start)
+        return paths.patches[:, :num_patches]
+
+    def _length(self, num_paths: int) -> DraftLength | None:
+        """What chooses for so many paths at the beginning of a forecast; None where nothing drafts."""
+        if self._drafts is None:
+            return None
+        if num_paths not in self._lengths:
+            costs = None
+            if not self._is_timed:
+                row_bytes = self._target.sizes.kv_row_bytes
+                costs = FixedCosts(num_paths, row_bytes, self._drafts.cost, self._coupling.work)
+            self._lengths[num_paths] = DraftLength(self._drafts.most, num_paths, costs)
+        self._lengths[num_paths].begin()
+        return self._lengths[num_paths]
+
+    def _begin(self, prompts: Sequence[Prompt], num_patches: int) -> float:
+        """Have drafts begin; returns the seconds that it took."""
+        assert self._drafts is not None
+        start = time.perf_counter()
+        self._drafts.begin(prompts, num_patches)
+        return time.perf_counter() - start
 
     def _step(
         self, paths: Paths, cache: Cache, num_drafts: int, num_patches: int, random: np.random.Generator
     ) -> Int64Array:
         """One pass; returns how many drafts were accepted, of each path that was not whole yet."""
-        rows = np.arange(len(paths.counts))
-        chain, drafts = self._drafted(paths, num_drafts, random)
-        asked = np.broadcast_to(np.arange(num_drafts + 1), (len(rows), num_drafts + 1))
-        outlook = self._outlook(self._target.forward(cache, 0, chain.astype(np.float32), asked))
+        chain, drawn, drafts = self._drafted(paths, num_drafts, random)
+        outlook = self._outlook(self._target.forward(cache, 0, chain, paths.nodes[:, : num_drafts + 1]))
         bound = outlook.binding
-        counted = self._coupling.accepted(bound.where(np.s_[:, :-1]), drafts, chain[:, 1:], random)
-        numbers: Int64Array = counted.cumprod(1).sum(1)
-        new = np.concatenate([chain[:, 1:], np.zeros_like(chain[:, :1])], axis=1)
-        new[rows, numbers] = self._coupling.drawn(bound.where((rows, numbers)), random)
-        failed = np.flatnonzero(numbers < num_drafts)
-        if failed.size:
-            places = failed, numbers[failed]
-            drawn = chain[:, 1:][places]
-            new[places] = self._coupling.replaced(bound.where(places), drafts.where(places), drawn, random)
-        paths.patches[rows[:, None], paths.counts[:, None] + asked] = new
+        drawn[:, num_drafts] = self._coupling.drawn(bound.where(np.s_[:, num_drafts]), random)
+        numbers, last = np.zeros(len(drawn), np.int64), _FIRST
+        if num_drafts:
+            numbers = self._coupled(bound, drafts, drawn, random)
+            last = np.arange(len(drawn)), numbers
         kept = np.minimum(numbers + 1, num_patches - paths.counts)
         for slot, size in enumerate(kept.tolist()):
             cache.commit(slot, range(size))
-        paths.counts += kept
-        paths.outlook = outlook.where((rows, np.maximum(kept - 1, 0)))
+        paths.take(drawn, kept, last, outlook)
         return numbers[kept > 0]
 
-    def _drafted(self, paths: Paths, num_drafts: int, random: np.random.Generator) -> tuple[Float64Array, Gaussian]:
-        """Each path's last patch and its drafts (B, 1 + K, P), and what those were drawn from."""
-        chain, drafts = [paths.last], []
-        for number in range(1, num_drafts + 1):
+    def _drafted(
+        self, paths: Paths, num_drafts: int, random: np.random.Generator
+    ) -> tuple[Float32Array, Float64Array, Gaussian]:
+        """What a pass reads, the last patch of each path and its drafts, (B, K + 1, P).
+
+        And drafts as they were drawn, (B, K + 1, P) with room for what comes behind them, from what Gaussian (B, K, P).
+        """
+        before = paths.last
+        num_paths, size = before.shape
+        chain = np.empty((num_paths, num_drafts + 1, size), np.float32)
+        drawn, means, scales = np.empty((3, num_paths, num_drafts + 1, size))
+        chain[:, 0] = before
+        for number in range(num_drafts):
             assert self._drafts is not None
-            drafts.append(self._drafts.propose(paths, number, chain[-1]))
-            chain.append(self._coupling.drawn(drafts[-1], random))
-        if not drafts:
-            none = np.zeros((len(chain[0]), 0, chain[0].shape[1]))
-            return chain[0][:, None], Gaussian(none, none)
-        means, scales = (np.stack(parts, axis=1) for parts in zip(*drafts, strict=True))
-        return np.stack(chain, axis=1), Gaussian(means, scales)
+            draft = self._drafts.propose(paths, number + 1, before)
+            means[:, number], scales[:, number] = draft
+            drawn[:, number] = patches = self._coupling.drawn(draft, random)
+            chain[:, number + 1] = before = paths.within(patches[:, None])[:, 0]
+        return chain, drawn, Gaussian(means[:, :num_drafts], scales[:, :num_drafts])
+
+    def _coupled(
+        self, bound: Gaussian, drafts: Gaussian, drawn: Float64Array, random: np.random.Generator
+    ) -> Int64Array:
+        """How many drafts of each path count; the first that does not is replaced in `drawn`."""
+        num_paths, num_drafts, _ = drafts.mean.shape
+        counted, among = np.zeros((num_paths, num_drafts + 1), np.bool_), np.s_[:, :num_drafts]
+        counted[among] = self._coupling.accepted(bound.where(among), drafts, drawn[among], random)
+        numbers: Int64Array = counted.argmin(1)
+        failed = np.flatnonzero(numbers < num_drafts)
+        if failed.size:
+            places = failed, numbers[failed]
+            drawn[places] = self._coupling.replaced(bound.where(places), drafts.where(places), drawn[places], random)
+        return numbers
 
     def _outlook(self, parameters: Float32Array) -> Outlook:
         return Outlook.of(parameters, self._target.sizes.num_patches)

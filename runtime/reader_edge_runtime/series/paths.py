@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,26 +16,51 @@ from reader_edge_runtime.series.prompt import Prompt
 
 @dataclass(slots=True)
 class Paths:
-    """B paths. patches: float64 (B, T, P), of which the first counts[b] are drawn. outlook: from which the last was."""
+    """B paths. patches: float64 (B, T, P), of which the first counts[b] are taken. last: the last of each, (B, P).
+
+    outlook: from which that was drawn. limits: of the values of each, (2, B, 1, 1), least and largest. nodes: int64
+    (B, T), of chains behind each.
+    """
 
     prompts: Sequence[Prompt]
     patches: Float64Array
     counts: Int64Array
+    last: Float64Array
     outlook: Outlook
+    limits: Float64Array
+    nodes: Int64Array
 
-    @property
-    def last(self) -> Float64Array:
-        """The last patch of each, (B, P)."""
-        return self.patches[np.arange(len(self.counts)), self.counts - 1]
+    @classmethod
+    def begun(cls, prompts: Sequence[Prompt], capacity: int, outlook: Outlook) -> "Paths":
+        """Without a patch yet, with room for so many. outlook: behind the prompts."""
+        num_paths = [prompt.num_paths for prompt in prompts]
+        patches = np.zeros((sum(num_paths), capacity, outlook.groups.shape[-1]))
+        limits = np.repeat([prompt.limits for prompt in prompts], num_paths, axis=0).T[:, :, None, None]
+        nodes = np.tile(np.arange(capacity), (len(patches), 1))
+        return cls(prompts, patches, np.zeros(len(patches), np.int64), patches[:, 0], outlook, limits, nodes)
+
+    def within(self, drawn: Float64Array) -> Float64Array:
+        """Patches (B, N, P) that were drawn, as they are taken and read: within the limits."""
+        taken: Float64Array = np.minimum(np.maximum(drawn, self.limits[0]), self.limits[1])
+        return taken
+
+    def take(self, drawn: Float64Array, kept: Int64Array, last: Any, outlook: Outlook) -> None:
+        """The first kept[b] of patches (B, N, P) that were drawn, from `outlook` (B, N). last: their ends' index."""
+        taken, num_nodes = self.within(drawn), drawn.shape[1]
+        rows = np.arange(len(taken))[:, None]
+        self.patches[rows, self.counts[:, None] + self.nodes[:, :num_nodes]] = taken
+        self.counts += kept
+        self.last, self.outlook = taken[last], outlook.where(last)
 
 
 class PatchDrafts(ABC):
     """Proposes patches. Whatever it says, forecasts keep their law; how near it comes to the model decides on speed.
 
-    most: patches in a row at most.
+    most: patches in a row at most. cost: of a draft beside its verification, about, in undrafted steps.
     """
 
     most: int
+    cost: float
 
     @abstractmethod
     def begin(self, prompts: Sequence[Prompt], num_patches: int) -> None:

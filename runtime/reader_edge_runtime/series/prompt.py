@@ -6,6 +6,8 @@ from reader_edge_runtime.arrays import Float32Array, Float64Array
 from reader_edge_runtime.series.scaling import Scaling
 from reader_edge_runtime.series.series_manifest import PatchSizes
 
+_BEYOND = 2.0  # on the scaled axis, beyond what the prompt holds: in values, at most nine times as far
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
@@ -15,6 +17,11 @@ class Prompt:
     past: Float64Array
     patches: Float32Array
     num_paths: int
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The least and the largest value of its paths, scaled."""
+        return float(self.patches.min()) - _BEYOND, float(self.patches.max()) + _BEYOND
 
     @classmethod
     def of(cls, values: Float64Array, sizes: PatchSizes, num_paths: int) -> "Prompt":

@@ -16,7 +16,7 @@ from reader_edge_runtime.series.series_manifest import MOST_DRAFTS
 class SmallModel(PatchDrafts):
     """Its cache has, of each path, the patches that were drawn, and drafts of the last step that may have failed."""
 
-    most = MOST_DRAFTS
+    most, cost = MOST_DRAFTS, 0.6
 
     def __init__(self, target: PatchTarget) -> None:
         self._target = target

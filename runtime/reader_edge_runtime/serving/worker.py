@@ -49,8 +49,9 @@ class Worker:
         with self._changed:
             if self._is_closed:
                 raise ClosedError("The engine is closed: load it again.")
-            if len(self._answers) >= self._max_answers:
-                raise BusyError(f"{len(self._answers)} requests run or wait already: try again later.")
+            num_asked = sum(not _is_silent(each.request) for each in self._answers)
+            if num_asked >= self._max_answers:
+                raise BusyError(f"{num_asked} requests run or wait already: try again later.")
             self._answers[answer] = deliver
             self._arrived.append(answer)
             if answer.request.device is not None:
@@ -138,6 +139,11 @@ class Worker:
                 deliver(chunk)
             except Exception:  # nobody listens any more, as where an event loop was closed
                 self.cancel(answer.request)
+
+
+def _is_silent(request: Request) -> bool:
+    """Whether nothing is to be done for a request as long as its device is away."""
+    return request.device is not None and request.device.is_silent
 
 
 def _taken(answer: Answer) -> GenerationChunk | None:

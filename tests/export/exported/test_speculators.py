@@ -36,8 +36,8 @@ from reader_edge_runtime.package.manifest import file_entry
 from reader_edge_runtime.package.manifest_file import write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import ForwardResult, Pass
-from tests.export.speculators.speculator_folders import add_mtp, write_eagle3
-from tests.tiny_models import build_tiny_model
+from tests.export.speculators.speculator_folders import DRAFT_VOCAB_SIZE, add_mtp, write_eagle3
+from tests.tiny_models import VOCAB_SIZE, build_tiny_model
 
 FORMS = [("eagle3", "fp32"), ("eagle3", "int8"), ("mtp", "fp32"), ("mtp", "int8")]
 PROMPTS = ["one two three", "four", "five six seven eight nine ten " * 3]
@@ -129,21 +129,47 @@ def test_answers_are_the_plain_ones_with_a_speculator_and_with_hostile_weights(
     assert isinstance(source.slots.cache, HostCache)
     assert not (HAS_PAGES and source.slots.cache.memory.any()), "what was said is forgotten"
     for number in (np.nan, 1e30):
-        spoilt = spoil(folder, tmp_path / str(number), number)
+        part = engine.package.manifest.speculator
+        assert part is not None
+        spoilt = spoil(folder, tmp_path / str(number), np.full(part.hidden_size, number, np.float32))  # in a norm
         with np.errstate(all="raise"):
             hostile = Engine.load(spoilt, config=config)
             ask_always(hostile)
-            assert answers(hostile, 0.8) == answers(plain, 0.8)
+            for temperature in (0.0, 0.8):
+                assert answers(hostile, temperature) == answers(plain, temperature)
 
 
-def spoil(folder: Path, out: Path, number: float) -> Path:
-    """A package whose speculator has this in the place of one of its norms' weights."""
+@pytest.mark.parametrize("token_id", [-1, VOCAB_SIZE, 1 << 62])
+def test_a_vocabulary_map_that_leads_to_no_token_changes_no_answer(
+    speculating: Callable[[str, str], Path], token_id: int, tmp_path: Path
+) -> None:
+    folder = speculating("eagle3", "int8")
+    spoilt = spoil(folder, tmp_path / "spoilt", np.full(DRAFT_VOCAB_SIZE, token_id, np.int64))
+    speculator = HostSpeculator.open(ModelPackage.open(spoilt))
+    said = speculator.catch_up(speculator.new_cache(1, 8), 0, [[3]], [states(1, speculator.state_size)])
+    assert (said.top_ids == token_id).all()
+    plain = Engine.load(folder, config=EngineConfig(is_drafted=False, max_batch=3))
+    hostile = Engine.load(spoilt, config=EngineConfig(is_calibrated=False, max_batch=3))
+    ask_always(hostile)
+    for temperature in (0.0, 0.8):
+        assert answers(hostile, temperature) == answers(plain, temperature)
+
+
+def spoil(folder: Path, out: Path, values: np.ndarray) -> Path:
+    """A package whose speculator has this in the place of what it has of the same shape and type."""
     shutil.copytree(folder, out)
     model = ir.load(out / "speculator.onnx")
+    num_spoilt = 0
     for value in model.graph.initializers.values():
         tensor = value.const_value
-        if tensor is not None and tensor.dtype == ir.DataType.FLOAT and list(tensor.shape.numpy()) == [64]:
-            value.const_value = ir.Tensor(np.full(64, number, np.float32), name=value.name)
+        if (
+            tensor is not None
+            and tensor.dtype.numpy() == values.dtype
+            and list(tensor.shape.numpy()) == [*values.shape]
+        ):
+            value.const_value = ir.Tensor(values, name=value.name)
+            num_spoilt += 1
+    assert num_spoilt
     ir.save(model, out / "speculator.onnx")
     package = ModelPackage.open(out)
     files = {**package.manifest.files, "speculator.onnx": file_entry(out / "speculator.onnx")}
@@ -151,21 +177,28 @@ def spoil(folder: Path, out: Path, number: float) -> Path:
     return out
 
 
-def test_a_session_goes_on_with_the_speculators_rows(speculating: Callable[[str, str], Path], tmp_path: Path) -> None:
-    folder, config = speculating("eagle3", "int8"), EngineConfig(is_calibrated=False)
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("form", ["eagle3", "mtp"])
+def test_a_session_goes_on_with_the_speculators_rows_and_the_plain_answer(
+    speculating: Callable[[str, str], Path], form: str, temperature: float, tmp_path: Path
+) -> None:
+    folder, config = speculating(form, "int8"), EngineConfig(is_calibrated=False)
+    plain = Engine.load(folder, config=EngineConfig(is_drafted=False))
     engine, other = (Engine.load(folder, config=config) for _ in range(2))
     source, taken = map(ask_always, (engine, other))
-    first = engine.generate(PROMPTS[0], GenerationConfig(max_tokens=12))
+    wanted = GenerationConfig(max_tokens=12, sampling=SamplingConfig(temperature=temperature, seed=5))
+    first = engine.generate(PROMPTS[0], wanted)
+    assert first.token_ids == plain.generate(PROMPTS[0], wanted).token_ids
     assert 0 < first.stats.asked_by_source["speculator"] <= first.stats.num_steps
     engine.save_session(tmp_path / "session")
     other.load_session(tmp_path / "session")
     assert [slot.token_ids for slot in taken.slots.slots] == [slot.token_ids for slot in source.slots.slots]
     assert max(len(slot.token_ids) for slot in taken.slots.slots) > 12
     text = PROMPTS[0] + first.text + " eleven"
-    assert (
-        other.generate(text, GenerationConfig(max_tokens=12)).text
-        == engine.generate(text, GenerationConfig(max_tokens=12)).text
-    )
+    resumed = other.generate(text, wanted)
+    assert resumed.stats.num_reused_tokens > 0
+    assert resumed.stats.asked_by_source["speculator"] > 0
+    assert resumed.token_ids == engine.generate(text, wanted).token_ids == plain.generate(text, wanted).token_ids
 
 
 def test_a_sessions_limit_leaves_room_for_the_speculators_rows(

@@ -185,6 +185,23 @@ def test_a_folder_that_another_cleared_before_it_was_locked_is_made_again(
         assert partial.is_dir()
 
 
+@pytest.mark.skipif(os.name == "nt", reason="links and names of other lengths")
+def test_a_place_where_no_folder_can_be_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    refused = {
+        "link": r"is a link to '.*nowhere', which is not there",
+        "x" * 246: r"cannot be written \(File name too long\)",
+        "new/" + "x" * 300: r"cannot be written \(File name too long\)",
+        "file/out": r"cannot be written \(Not a directory\)",
+    }
+    for name, words in refused.items():
+        with pytest.raises(ExportError, match=f"{words}: choose another folder"):
+            check_target(tmp_path / name, force=False)
+    check_target(tmp_path / "new" / "out", force=False)
+    assert sorted(os.listdir(tmp_path)) == ["file", "link"]
+
+
 @pytest.mark.parametrize("name", ["out\udcff", "\x1b[2J"], ids=["no text", "an escape sequence"])
 def test_a_name_that_cannot_be_shown_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="choose another folder"):

@@ -1,12 +1,16 @@
 """What is exported is the module: cached patches, windows and all; what is wrong is told in a sentence."""
 
 import json
+import os
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save
 
 from reader_edge_export.series.checkpoint import read_checkpoint
 from reader_edge_export.series.patch_check import MAX_ERROR, check_patches
@@ -114,6 +118,45 @@ def test_sizes_that_are_not_those_of_the_tensors_are_refused(package: Path, tmp_
     (tmp_path / "config.json").write_text(json.dumps(fields))
     with pytest.raises(ExportError, match="no forecasting model"):
         read_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("part", ["", "draft"])
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        torch.Tensor.half,
+        torch.Tensor.bfloat16,
+        torch.Tensor.double,
+        torch.Tensor.int,
+        lambda weight: weight * float("nan"),
+        lambda weight: weight + float("inf"),
+    ],
+    ids=["float16", "bfloat16", "float64", "int32", "NaN", "infinite"],
+)
+def test_weights_that_no_training_writes_are_refused(
+    package: Path, tmp_path: Path, part: str, spoilt: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    trained = shutil.copytree(package.parent / "trained", tmp_path / "trained")
+    weights = load_file(trained / part / "model.safetensors")
+    (trained / part / "model.safetensors").write_bytes(save({name: spoilt(each) for name, each in weights.items()}))
+    with pytest.raises(ExportError, match=r"holds no forecasting model \(.* other weights than finite ones of float32"):
+        export_series(trained, tmp_path / "out", Stages())
+    assert os.listdir(tmp_path) == ["trained"]
+
+
+def test_a_link_to_no_small_model_is_refused(package: Path, tmp_path: Path) -> None:
+    trained = shutil.copytree(package.parent / "trained", tmp_path / "trained")
+    shutil.rmtree(trained / "draft")
+    (trained / "draft").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(
+        ExportError, match=r"draft/config\.json' .*: give a folder written by 'reader-edge series train'"
+    ):
+        read_checkpoint(trained)
+
+
+def test_who_may_read_the_config_may_read_the_weights(package: Path) -> None:
+    modes = {file.stat().st_mode for file in (package.parent / "trained").rglob("*.*") if file.is_file()}
+    assert len(modes) == 1
 
 
 def test_a_folder_that_lacks_a_file_is_refused(tmp_path: Path) -> None:

@@ -26,34 +26,50 @@ _LAYER = {
 }
 
 Case = tuple[str, dict[str, Any], dict[str, bool]]  # model type and config of the layers, switches
+_TRAINED_LAYER = {
+    **{"hidden_act": "silu", "attention_bias": False, "rope_theta": 10000.0, "tie_word_embeddings": False},
+    **{"rms_norm_eps": 1e-6, "vocab_size": VOCAB_SIZE, "hidden_size": 64, "intermediate_size": 128},
+    **{"num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16},
+    "max_position_embeddings": MAX_CONTEXT,
+}
+
+
+def _trained(form: str, model_type: str, architecture: str, own: dict[str, Any]) -> dict[str, Any]:
+    """config.json of what `train-drafter` has trained for the tiny Llama."""
+    return {
+        **own,
+        "speculators_model_type": form,
+        "speculators_version": "0.3.0",
+        "torch_dtype": "float32",
+        "transformer_layer_config": {"model_type": model_type, "architectures": [architecture], **_TRAINED_LAYER},
+        "speculators_config": {
+            "algorithm": form,
+            "default_proposal_method": "greedy",
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 4}],
+            "verifier": {"architectures": ["LlamaForCausalLM"], "name_or_path": "llama"},
+        },
+    }
+
+
+_EAGLE3_KEYS = {
+    **{"architectures": ["Eagle3Speculator"], "draft_vocab_size": DRAFT_VOCAB_SIZE, "target_hidden_size": 64},
+    **{"eagle_aux_hidden_state_layer_ids": [0, 1, 2], "norm_before_residual": False},
+}
+_MTP_KEYS = {"architectures": ["MTPDraftModel"], "num_nextn_predict_layers": 1}
+TRAINED: dict[str, dict[str, Any]] = {
+    "eagle3": _trained("eagle3", "llama", "LlamaForCausalLM", _EAGLE3_KEYS),
+    "mtp": _trained("mtp", "qwen3", "Qwen3ForCausalLM", _MTP_KEYS),
+}
 EAGLE3: dict[str, Case] = {
+    "trained": ("llama", _TRAINED_LAYER, {}),
     "llama": ("llama", _LAYER, {}),
     "llama, normed residual": ("llama", _LAYER | {"attention_bias": True}, {"norm_before_residual": True}),
     "llama, one norm": ("llama", _LAYER | {"num_hidden_layers": 2}, {"norm_before_fc": True}),
     "qwen3, a norm of each": ("qwen3", _LAYER, {"fc_norm": True, "norm_output": True}),
 }
-TRAINED: dict[str, Any] = {  # config.json of a layer that `train-drafter` has trained for the tiny Llama
-    "architectures": ["MTPDraftModel"],
-    "num_nextn_predict_layers": 1,
-    "speculators_model_type": "mtp",
-    "speculators_version": "0.3.0",
-    "torch_dtype": "float32",
-    "transformer_layer_config": {
-        **{"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "hidden_act": "silu"},
-        **{"attention_bias": False, "rope_theta": 10000.0, "tie_word_embeddings": False, "rms_norm_eps": 1e-6},
-        **{"vocab_size": VOCAB_SIZE, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1},
-        **{"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": MAX_CONTEXT},
-    },
-    "speculators_config": {
-        "algorithm": "mtp",
-        "default_proposal_method": "greedy",
-        "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 4}],
-        "verifier": {"architectures": [], "name_or_path": "llama"},
-    },
-}
 MTP: dict[str, dict[str, Any]] = {  # configs of layers
     **{model_type: tiny_config(model_type) for model_type in ("qwen3", "qwen3_5_text", "qwen3_5_moe_text")},
-    "trained": TRAINED["transformer_layer_config"],
+    "trained": TRAINED["mtp"]["transformer_layer_config"],
 }
 
 
@@ -66,23 +82,18 @@ def inputs(size: int) -> dict[str, torch.Tensor]:
     return {"input_ids": torch.tensor([token_ids]), "states": states["inputs.states"]}
 
 
-def _record_eagle3(case: Case) -> list[dict[str, Any]]:
-    from transformers import AutoConfig
-
+def _record_eagle3(name: str) -> list[dict[str, Any]]:
+    """Read as a folder's config.json is."""
     from speculators.models.eagle3 import Eagle3SpeculatorConfig
     from speculators.models.eagle3.core import Eagle3DraftModel
 
-    model_type, layer, switches = case
-    config = AutoConfig.for_model(model_type, **layer)
-    config._attn_implementation = "eager"
-    model = Eagle3DraftModel(
-        Eagle3SpeculatorConfig(
-            transformer_layer_config=config,
-            draft_vocab_size=DRAFT_VOCAB_SIZE,
-            eagle_aux_hidden_state_layer_ids=list(range(NUM_STATES)),
-            **switches,
-        )
-    )
+    model_type, layer, switches = EAGLE3[name]
+    told = {"transformer_layer_config": {"model_type": model_type, **layer}, **switches}
+    if name != "trained":
+        told["target_hidden_size"] = None
+    config = Eagle3SpeculatorConfig(**TRAINED["eagle3"] | told)
+    config.transformer_layer_config._attn_implementation = "eager"
+    model = Eagle3DraftModel(config)
     # Only the last NUM_STEPS nodes run out of tokens at later steps, and those are not compared.
     given = inputs(NUM_STATES * layer["hidden_size"])
     return _recorded(
@@ -104,8 +115,8 @@ def _record_mtp(name: str) -> list[dict[str, Any]]:
     from speculators.models.mtp import MTPDraftModel, MTPSpeculatorConfig
 
     steps = {"proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": NUM_STEPS}]}
-    beside = {"speculators_config": TRAINED["speculators_config"] | steps}
-    config = MTPSpeculatorConfig(**TRAINED | {"transformer_layer_config": dict(MTP[name])} | beside)
+    beside = {"speculators_config": TRAINED["mtp"]["speculators_config"] | steps}
+    config = MTPSpeculatorConfig(**TRAINED["mtp"] | {"transformer_layer_config": dict(MTP[name])} | beside)
     layer = config.transformer_layer_config
     layer._attn_implementation = layer._experts_implementation = "eager"
     model = MTPDraftModel(config)
@@ -135,7 +146,7 @@ def main() -> None:
     for name in _NOT_NEEDED:
         if name.partition(".")[0] not in sys.modules and find_spec(name.partition(".")[0]) is None:
             sys.modules[name] = MagicMock()
-    recorded = {f"eagle3, {name}": _record_eagle3(case) for name, case in EAGLE3.items()}
+    recorded = {f"eagle3, {name}": _record_eagle3(name) for name in EAGLE3}
     recorded |= {f"mtp, {name}": _record_mtp(name) for name in MTP}
     FILE.write_text(json.dumps(recorded, separators=(",", ":")) + "\n", encoding="utf-8")
 

@@ -14,7 +14,7 @@ from reader_edge_export.speculators.formats.find import find_speculator
 from reader_edge_export.speculators.formats.open_speculator import OpenSpeculator, TargetSizes
 from reader_edge_export.speculators.mtp_module import MtpModule
 from reader_edge_runtime.arrays import Array
-from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
+from reader_edge_runtime.errors import ExportError, ReaderEdgeError, UnsupportedArchitectureError
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.export.gguf_models import GGUF_MODELS, build_source, write_model
 from tests.export.speculators.speculator_folders import mtp_module
@@ -128,6 +128,27 @@ def test_a_layer_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     for number, (words, each) in enumerate(wrong.items()):
         with pytest.raises(ExportError, match=words):
             opened(file_of("qwen3_5_text", tmp_path / str(number), each))
+
+
+def test_tensors_that_contradict_themselves_are_refused(tmp_path: Path) -> None:
+    plain, mixed = (later(mtp_module(kind), GGUF_MODELS[kind][0]) for kind in MODEL_TYPES)
+    gate, up = (mixed[f"blk.{NUM_LAYERS}.ffn_{part}_exps.weight"] for part in ("gate", "up"))
+    both, query = f"blk.{NUM_LAYERS}.ffn_gate_up_exps.weight", f"blk.{NUM_LAYERS}.attn_q"
+    joined = np.concatenate([gate, up], axis=1)
+    odd = {name: each for name, each in mixed.items() if each is not gate and each is not up}
+    bent = {**plain, f"blk.{NUM_LAYERS}.nextn.eh_proj.weight": np.ones((128, 64), "f4")}
+    wrong = [
+        (MODEL_TYPES[1], odd | {both: np.concatenate([joined, gate[:, :1]], axis=1)}, "an odd number"),
+        (MODEL_TYPES[1], mixed | {both: joined}, "ffn_gate_exps.weight and blk.2.ffn_gate_up_exps.weight, which stand"),
+        (MODEL_TYPES[0], plain | {query: plain[f"{query}.weight"]}, "attn_q and blk.2.attn_q.weight, which stand"),
+        (MODEL_TYPES[0], bent, "which its metadata says: correct metadata"),
+    ]
+    for number, (model_type, tensors, words) in enumerate(wrong):
+        with pytest.raises(ReaderEdgeError, match=words):
+            opened(file_of(model_type, tmp_path / str(number), tensors))
+    path = file_of(MODEL_TYPES[0], tmp_path / "more", plain, num_later=2)
+    with pytest.raises(UnsupportedArchitectureError, match="has 2 layers for later tokens"):
+        opened(path)  # of which one has tensors
 
 
 def test_several_layers_for_later_tokens_are_refused(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Packages with trained speculators: the graph is the module, in every format that is read."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -8,15 +9,22 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
+import torch
 from click.testing import CliRunner
 from gguf import GGMLQuantizationType
+from safetensors.torch import load_file
 
 from reader_edge.cli import main
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.checks.quality_limits import speculator_warning
+from reader_edge_export.sources.find import find_source
+from reader_edge_export.speculators.formats.find import find_speculator
 from reader_edge_export.speculators.speculator_runners import GraphRunner, Nodes
+from reader_edge_runtime.drafting.sources.speculator.speculator_source import SpeculatorSource
+from reader_edge_runtime.errors import UnsupportedArchitectureError
 from reader_edge_runtime.execution.onnxruntime.host.host_speculator import HostSpeculator
 from reader_edge_runtime.package.model_package import ModelPackage
+from tests.docs.markdown import DOCS, code_blocks
 from tests.export.gguf_models import build_source, write_model
 from tests.export.speculators.speculator_folders import (
     DRAFT_VOCAB_SIZE,
@@ -97,6 +105,42 @@ def test_a_folder_as_safeailab_publishes_them_is_read(tiny_model: Callable[[str]
     assert package.manifest.checks["speculator_error"] < 1e-5
 
 
+def test_a_pickle_is_read_once_it_is_converted_as_the_page_shows(
+    tiny_model: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "FOLDER"
+    write_plain_eagle3(folder)
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    monkeypatch.chdir(tmp_path)
+    page = DOCS / "how-to" / "speculators.md"
+    [block] = [block for block in code_blocks(page, "sh") if "torch.load" in block]
+    exec(block.strip().removeprefix('python -c "').removesuffix('"'), {})  # noqa: S102  # our own text
+    package = _checks(tiny_model("llama"), folder, tmp_path / "out")
+    assert package.manifest.checks["speculator_error"] < 1e-5
+
+
+_MODEL_OPT = {  # what NVIDIA's ModelOpt writes into eagle_config
+    **{"eagle_aux_hidden_state_layer_ids": STATE_IDS, "use_aux_hidden_state": True, "use_mtp_layernorm": False},
+    **{"use_input_layernorm_in_first_layer": True, "use_last_layernorm": True, "next_layer_regular": True},
+    **{"parallel_draft_step": 1, "parallel_draft_heads_num_layers": 1},
+}
+
+
+def test_what_modelopt_says_of_an_eagle_is_what_is_built(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
+    folder, target = tmp_path / "speculator", find_source(tiny_model("llama"), None)
+    write_plain_eagle3(folder)
+    plain = find_speculator(folder, target)
+    config = json.loads((folder / "config.json").read_text())
+    del config["eagle_aux_hidden_state_layer_ids"]
+    (folder / "config.json").write_text(json.dumps(config | {"eagle_config": _MODEL_OPT}))
+    assert find_speculator(folder, target) == plain
+    for name, value in (("parallel_draft_step", 2), ("parallel_draft_heads_num_layers", 2), ("next_layer_regular", 2)):
+        (folder / "config.json").write_text(json.dumps(config | {"eagle_config": _MODEL_OPT | {name: value}}))
+        with pytest.raises(UnsupportedArchitectureError, match=f"eagle_config .* sets '{name}' to 2"):
+            find_speculator(folder, target)
+
+
 @pytest.mark.parametrize("precision", ["int8", "int8-a16", "int4"])
 def test_beside_integers_a_speculator_has_eight_bits_and_guesses_alike(
     precision: str, tiny_model: Callable[[str], Path], tmp_path: Path
@@ -135,7 +179,7 @@ def test_a_killed_export_resumes_with_its_speculator(
         assert whole.path(name).read_bytes() == (tmp_path / "out" / name).read_bytes()
 
 
-def _killed(*_: object) -> None:
+def _killed(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
@@ -167,7 +211,9 @@ def test_a_gguf_file_gets_a_speculator_too(tmp_path: Path) -> None:
     assert package.manifest.checks["speculator_error"] < 0.1
 
 
-def test_info_tells_which_speculator_a_package_has(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
+def test_what_becomes_of_a_packages_speculator_is_told(
+    tiny_model: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_eagle3(tmp_path / "speculator")
     command = ["export", str(tiny_model("llama")), str(tmp_path / "out"), "--precision", "fp32", "--check", "quick"]
     exported = CliRunner().invoke(main, [*command, "--speculator", str(tmp_path / "speculator")])
@@ -180,7 +226,18 @@ def test_info_tells_which_speculator_a_package_has(tiny_model: Callable[[str], P
     answer = ["run", str(tmp_path / "out"), "-p", "the cat", "-n", "8", "--stats"]
     ran = CliRunner().invoke(main, [*answer, "--no-calibrate"])  # where nothing was measured, it is tried
     assert re.search(r"speculator +│? *asked in \d of \d steps", ran.stderr)
-    assert "not used: left out" in CliRunner().invoke(main, [*answer, "--no-speculator"]).stderr
+    assert "left out (--no-speculator)" in CliRunner().invoke(main, [*answer, "--no-speculator"]).stderr
+    assert _use(answer, "--no-calibrate") == "asked"
+    assert _use(answer, "--no-speculator") == "left out"
+    monkeypatch.setattr(SpeculatorSource, "can_pay", lambda source, pass_s: False)
+    assert "left alone: its passes take too long to pay here" in CliRunner().invoke(main, answer).stderr
+    assert _use(answer) == "left alone"
+
+
+def _use(command: list[str], *options: str) -> str:
+    """What `--json` tells of a speculator."""
+    told = CliRunner().invoke(main, [*(each for each in command if each != "--stats"), "--json", *options])
+    return str(json.loads(told.stdout)["stats"]["speculator"])
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])

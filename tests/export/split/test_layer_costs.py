@@ -11,6 +11,9 @@ from reader_edge_export.split import layer_costs
 from reader_edge_export.split.layer_costs import layer_seconds
 from reader_edge_export.split.split_package import split_package
 
+GB = 10**9
+SMALL_FIRST = (273_500_000, 8 * GB)  # four layers of the demo, and what a process takes
+
 
 class Timed:
     """Stages that take a second for themselves, and so many for each of their layers. written: what was asked for."""
@@ -53,15 +56,16 @@ def test_where_no_two_are_alike_sessions_count_with_their_layers(monkeypatch: py
         assert layer_seconds([900, 400, 800, 1000], stages.write) == [4, 3, 5, 10]
 
 
-def test_stages_are_as_long_as_each_other_and_not_as_large(
+def test_stages_are_as_long_as_each_other_as_far_as_boxes_have_room(
     demo_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def slow_end(layer_bytes: list[int], write_stage: Callable[..., object]) -> list[float]:
         return [1.0] * (len(layer_bytes) - 1) + [5.0]
 
     monkeypatch.setattr("reader_edge_export.split.split_package.layer_seconds", slow_end)
-    report = split_package(demo_folder, tmp_path / "out", 2)
-    assert [manifest.num_layers for manifest in report.manifests] == [6, 2]
+    for name, boxes, layers in (("out", (), [6, 2]), ("fit", (8 * GB, 8 * GB), [6, 2]), ("less", SMALL_FIRST, [4, 4])):
+        report = split_package(demo_folder, tmp_path / name, 2, boxes)
+        assert [manifest.num_layers for manifest in report.manifests] == layers
 
 
 def test_a_split_measures_the_layers_of_a_model(demo_folder: Path, tmp_path: Path) -> None:

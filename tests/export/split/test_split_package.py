@@ -93,8 +93,11 @@ def test_each_stage_is_a_package_and_the_last_one_has_the_texts(exported: Export
         read_key(out / KEY_NAME)
     with pytest.raises(ExportError, match="is a stage itself"):
         split_package(out / "1", tmp_path / "again", 2)
-    with pytest.raises(ExportError, match="exists already"):
+    with pytest.raises(ExportError, match=r"exists already: choose another folder\.$"):
         split_package(package, out, 2)
+    split_package(package, tmp_path / "again", 2)
+    again = [ModelPackage.open(tmp_path / "again" / name) for name in ("1", "2")]
+    assert [stage.manifest for stage in again] == [stage.manifest for stage in stages]  # checksums too
 
 
 @pytest.mark.parametrize(
@@ -119,17 +122,28 @@ def test_a_manifest_with_an_unusable_stage_is_refused(
         ModelPackage.open(path.parent)
 
 
-def test_the_fullest_box_is_as_empty_as_can_be() -> None:
+def test_the_longest_stage_is_as_short_as_can_be() -> None:
     assert ranges(stage_ends([1, 1, 1, 1, 4], 2)) == [range(4), range(4, 5)]
     assert stage_ends([2, 1, 1, 1, 1, 2], 3) == [1, 4, 6]
     assert stage_ends([1] * 6, 2, cuts=[1, 2]) == [2, 6]
-    assert stage_ends([GB] * 9, 2, [3 * GB, 8 * GB]) == [2, 9]
-    assert stage_ends([GB] * 9, 2, [8 * GB, 3 * GB]) == [7, 9]
+    assert stage_ends([1, 1, 1, 3], 2, [GB] * 4) == [3, 4]  # no boxes are named
+
+
+def test_no_box_gets_what_it_has_no_room_for_and_time_decides_among_the_rest() -> None:
+    sizes = [GB] * 9
+    assert stage_ends([1] * 9, 2, sizes, [3 * GB, 8 * GB]) == [2, 9]
+    assert stage_ends([1] * 9, 2, sizes, [8 * GB, 3 * GB]) == [7, 9]
+    for costs, end in (([1] * 8 + [4], 6), ([5] + [1] * 8, 2)):
+        assert stage_ends(costs, 2, sizes, [8 * GB, 16 * GB]) == stage_ends(costs, 2) == [end, 9]
+        assert stage_ends(costs, 2, sizes, [8 * GB, 5 * GB]) == [max(end, 5), 9]
+    assert stage_ends([1, 1, 1, 9, 1, 1], 3, [GB] * 6, [2 * GB, 3 * GB, 6 * GB], cuts=[1, 3, 4]) == [1, 3, 6]
 
 
 def test_a_model_that_fits_nowhere_is_told_what_it_needs(tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match=r"stage 1 needs 4\.27 GB where its box has 4\.00 GB"):
-        stage_ends([GB] * 8, 2, [4 * GB, 4 * GB])
+    with pytest.raises(ExportError, match=r"stage 1 needs 4\.27 GB, of which 0\.27 GB .* where its box has 4\.00 GB"):
+        stage_ends([1] * 8, 2, [GB] * 8, [4 * GB, 4 * GB])
+    with pytest.raises(ExportError, match=r"276\.44 MB, of which 268\.44 MB .* where its box has 1\.00 MB"):
+        stage_ends([1] * 2, 2, [8_000_000] * 2, [1_000_000] * 2)
     with pytest.raises(ExportError, match=r"in front of these layers alone: 2\. Give fewer"):
         stage_ends([GB] * 4, 3, cuts=[2])
     with pytest.raises(ExportError, match="A model of 3 layers has no 4 stages: give 2 to 3"):

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from reader_edge.bench.frontier.lossy_line import LossyLine
@@ -33,7 +34,22 @@ def test_the_line_and_its_ways_are_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="plots are an extra")
     axes = new_figure(5, 4).subplots()
     line_of(tmp_path, json.dumps({"ways": [EXACT, RELAXED]})).draw(axes)
-    assert [each.get_label() for each in axes.get_lines()] == ["line", "exact: 80% right", "relaxed: 70% right"]
+    line, exact, relaxed = axes.get_lines()
+    assert [each.get_label() for each in (line, exact, relaxed)] == ["line", "exact: 80% right", "relaxed: 70% right"]
+    ends = [np.asarray(each.get_xydata())[-1].tolist() for each in (line, exact, relaxed)]
+    assert ends == [pytest.approx([at, at]) for at in (10, 0, 10)]
+
+
+def test_ways_of_one_rule_share_a_colour_and_names_are_no_formulas(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="plots are an extra")
+    figure = new_figure(5, 4)
+    axes = figure.subplots()
+    names = ("judge:$\\x$:0.1", "judge:$\\x$:0.4", "big-little:2:0.3")
+    line_of(tmp_path, json.dumps({"ways": [EXACT, *(RELAXED | {"way": name} for name in names)]})).draw(axes)
+    _, _, first, second, other = axes.get_lines()
+    assert first.get_color() == second.get_color() != other.get_color()
+    assert first.get_marker() != second.get_marker()
+    figure.draw_without_rendering()
 
 
 @pytest.mark.parametrize(

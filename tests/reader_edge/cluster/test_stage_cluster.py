@@ -4,9 +4,7 @@ import os
 import shutil
 import signal
 import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,68 +18,24 @@ from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarge
 from reader_edge_runtime.execution.pipeline.open_pipeline import open_pipeline
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.package.pipeline_file import read_pipeline
+from tests.reader_edge.cluster.told import Told, node_of, serving
 from tests.stages_here import assert_same_rows
 
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'reader-edge[ray]'")
 pytest.importorskip("zmq", reason="the extra 'pipeline' is not installed")
 
-from reader_edge.cluster import placed_stage, stage_cluster  # noqa: E402 (needs the extra)
+from reader_edge.cluster import connection, placed_stage, stage_cluster  # noqa: E402 (needs the extra)
 from reader_edge.cluster.placed_stage import PlacedStage  # noqa: E402
 from reader_edge.cluster.stage_cluster import StageCluster  # noqa: E402
 
 CONFIG = EngineConfig(threads=1)
 
 
-@pytest.fixture(scope="module")
-def split_once(demo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("onnx_ir", reason="the extra 'export' is not installed")
-    from reader_edge_export.split.split_package import split_package
-
-    folder = tmp_path_factory.mktemp("split") / "3"
-    split_package(demo_folder, folder, 3)
-    return folder
-
-
-@pytest.fixture
-def pipeline(split_once: Path, tmp_path: Path) -> Path:
-    """Of three stages, with a key."""
-    return shutil.copytree(split_once, tmp_path / "out")
-
-
-class Told:
-    """Lines that come from other threads."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self._has_more = threading.Condition()
-
-    def __call__(self, line: str) -> None:
-        with self._has_more:
-            self.lines.append(line)
-            self._has_more.notify_all()
-
-    def wait_for(self, words: str, count: int) -> None:
-        with self._has_more:
-            assert self._has_more.wait_for(lambda: sum(words in line for line in self.lines) >= count, 60), self.lines
-
-
-@contextmanager
-def serving(stages: StageCluster) -> Iterator[None]:
-    is_over = threading.Event()
-    thread = threading.Thread(target=stages.serve, args=(is_over.is_set,))
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
-
-
 def test_a_cluster_serves_the_stages_and_again_after_a_kill(cluster: Any, pipeline: Path, demo_folder: Path) -> None:
     told, whole = Told(), HostTarget.open(ModelPackage.open(demo_folder), 1)
     with StageCluster(pipeline, cluster.address, CONFIG, told) as stages:
         assert list(read_pipeline(pipeline)) == stages.addresses
-        nodes = ray.get([each.__ray_call__.remote(_node) for each in stages.stages])
+        nodes = ray.get([each.__ray_call__.remote(node_of) for each in stages.stages])
         assert len(set(nodes)) == 2
         with serving(stages):
             told.wait_for(" of 3 listens at tcp://", 2)
@@ -91,7 +45,7 @@ def test_a_cluster_serves_the_stages_and_again_after_a_kill(cluster: Any, pipeli
             with pytest.warns(RuntimeWarning, match="Stage 1 at .* is gone"):
                 assert_same_rows(whole, piped, 3, seed=1)
             told.wait_for("Stage 1 of 3 listens at tcp://", 2)
-        assert ray.get([each.__ray_call__.remote(_node) for each in stages.stages]) == nodes
+        assert ray.get([each.__ray_call__.remote(node_of) for each in stages.stages]) == nodes
 
 
 def test_a_stage_that_was_moved_is_found_where_pipeline_json_says(
@@ -115,11 +69,28 @@ def test_a_cluster_without_room_is_one_sentence(cluster: Any, pipeline: Path, mo
     assert not ray.is_initialized()
 
 
+def test_a_lost_node_without_another_that_has_room_is_told_once(
+    cluster: Any, pipeline: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = ["CREATED", *["RESCHEDULING"] * 4, "CREATED", "RESCHEDULING", "RESCHEDULING"]
+    rounds = iter(states)
+    monkeypatch.setattr(stage_cluster, "placement_group_table", lambda group: {"state": next(rounds)})
+    monkeypatch.setattr(stage_cluster, "_MOVED_S", 0.0)
+    told, turns = Told(), iter([*[False] * len(states), True])
+    with StageCluster(pipeline, cluster.address, CONFIG, told) as stages:
+        stages.serve(lambda: next(turns))
+    lost = [
+        line for line in told.lines if line.startswith("A node is lost. The Ray cluster has no room for stages of 2")
+    ]
+    assert len(lost) == 2
+
+
 def test_a_node_that_has_not_the_stage_is_one_sentence(cluster: Any, pipeline: Path) -> None:
     with StageCluster(pipeline, cluster.address, CONFIG, print) as stages:
         shutil.rmtree(pipeline / "2")
         with pytest.raises(
-            ClusterError, match=rf"^Stage 2 cannot be served at {stages.addresses[1]}: .*'{pipeline}/2'"
+            ClusterError,
+            match=rf"^Stage 2 cannot be served at {stages.addresses[1]}: No model package at '{pipeline}/2'",
         ):
             stages.serve()
 
@@ -134,6 +105,32 @@ def test_a_node_that_cannot_serve_is_one_sentence(
     monkeypatch.setattr(stage_cluster, "PlacedStage", Odd)
     with pytest.raises(ClusterError, match=r"^A node .* serves no stage \(.*No module named 'zmq'\): install"):
         StageCluster(pipeline, cluster.address, CONFIG, print)
+
+
+def test_a_cluster_that_ends_meanwhile_is_one_sentence(
+    cluster: Any, pipeline: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*given: object, **options: object) -> object:
+        raise ray.exceptions.RaySystemError("The head is gone.")
+
+    with StageCluster(pipeline, cluster.address, CONFIG, print) as stages:
+        monkeypatch.setattr(ray, "wait", lost)
+        with pytest.raises(
+            ClusterError, match=r"^The Ray cluster serves the stages no more \(.*The head is gone\): see"
+        ):
+            stages.serve()
+
+
+def test_a_pipeline_is_served_by_one_command_at_a_time(cluster: Any, pipeline: Path) -> None:
+    with StageCluster(pipeline, cluster.address, CONFIG, print):
+        written = (pipeline / "pipeline.json").read_bytes()
+        with pytest.raises(
+            ClusterError, match=rf"^Another `reader-edge stage --ray` serves '{pipeline}': end it first"
+        ):
+            StageCluster(pipeline, cluster.address, CONFIG, print)
+        assert (ray.is_initialized(), (pipeline / "pipeline.json").read_bytes()) == (True, written)
+    with StageCluster(pipeline, cluster.address, CONFIG, print):
+        assert sorted(path.name for path in pipeline.glob("pipeline.json*")) == ["pipeline.json", "pipeline.json.lock"]
 
 
 def test_a_folder_that_is_no_pipeline_is_refused(demo_folder: Path) -> None:
@@ -166,20 +163,41 @@ def test_the_command_serves_on_a_cluster(pipeline: Path, runner: CliRunner, monk
 
         def serve(self, is_stopped: Callable[[], bool] = bool) -> None:
             served.append("served")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        def _end(self) -> None:
+            served.append("ended")
 
     monkeypatch.setattr(stage_cluster, "StageCluster", Cluster)
-    done = runner.invoke(main, ["stage", str(pipeline), "--ray", "10.0.0.1:6379"])
-    assert (done.exit_code, served) == (0, [pipeline, "10.0.0.1:6379", "served"]), done.stderr
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        done = runner.invoke(main, ["stage", str(pipeline), "--ray", "10.0.0.1:6379"])
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert (done.exit_code, done.stderr) == (130, "Interrupted.\n")
+    assert served == [pipeline, "10.0.0.1:6379", "served", "ended"]
+
+
+def test_what_is_no_cluster_is_one_sentence_soon(
+    pipeline: Path, runner: CliRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_ANSWER_S", 1.0)
+    written = (pipeline / "pipeline.json").read_bytes()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        told = runner.invoke(main, ["stage", str(pipeline), "--ray", address])
+    assert told.exit_code == 1
+    assert told.stderr == (
+        f"Error: The Ray cluster at '{address}' cannot be used (no cluster of Ray {ray.__version__} answers within 1 "
+        "seconds): give its HOST:PORT.\n"
+    )
+    assert (pipeline / "pipeline.json").read_bytes() == written
 
 
 def test_a_cluster_that_is_not_there_is_one_sentence(pipeline: Path, runner: CliRunner) -> None:
     told = runner.invoke(main, ["stage", str(pipeline), "--ray", "127.0.0.1:1"])
     assert (told.exit_code, told.stderr.count("\n")) == (1, 1)
     assert told.stderr.startswith("Error: The Ray cluster at '127.0.0.1:1' cannot be used (")
-
-
-def _node(stage: object) -> str:
-    return str(ray.get_runtime_context().get_node_id())
 
 
 def _process(stage: object) -> int:

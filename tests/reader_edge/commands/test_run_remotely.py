@@ -17,6 +17,7 @@ from reader_edge.remote.remote_run import RemotePrompt, run_remotely
 from reader_edge.server.app import make_app
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, Conversation, Engine, EngineConfig, GenerationConfig
+from reader_edge_runtime.package.manifest import TOKENIZER_NAME
 from tests.reader_edge.package_copy import CHAT_TEMPLATE, PackageCopy
 from tests.reader_edge.server.draft.app_connection import serving
 
@@ -67,6 +68,19 @@ def test_the_answer_is_the_one_of_the_server(asked: list[str | None], engine: En
     assert (fields["text"], fields["token_ids"]) == (raw.text, list(raw.token_ids))
     assert fields["stats"]["num_drafted_tokens"] == 0
     assert asked == [None, None, "secret-key"]
+
+
+def test_a_tokenizer_is_taken_from_a_file_or_its_folder(
+    asked: list[str | None], engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Link, "fetch", lambda link, num_bytes: pytest.fail("fetched all the same"))
+    folder = engine.package.folder
+    wanted = engine.generate("# tar", CONFIG).text
+    for place in (folder, folder / TOKENIZER_NAME):
+        assert run("-p", "# tar", "--raw", "--tokenizer", str(place)).stdout.rstrip() == wanted.rstrip()
+    empty = run("-p", "# tar", "--tokenizer", str(tmp_path))
+    assert empty.exit_code == 1
+    assert f"No tokenizer at '{tmp_path / TOKENIZER_NAME}'" in empty.stderr
 
 
 def test_what_has_no_place_beside_a_server_is_told(asked: list[str | None], engine: Engine, tmp_path: Path) -> None:

@@ -16,10 +16,12 @@ from tests.stages_here import free_address, stage_process
 pytest.importorskip("onnx_ir", reason="the extra 'export' is not installed")
 
 
-def split(runner: CliRunner, demo_folder: Path, out: Path, *arguments: str) -> None:
+def split(runner: CliRunner, demo_folder: Path, out: Path, *arguments: str) -> str:
+    """What the command told."""
     done = runner.invoke(main, ["split", str(demo_folder), str(out), *arguments])
     assert done.exit_code == 0, done.stderr
     assert done.stdout.splitlines()[-1] == str(out)
+    return done.stderr
 
 
 def test_a_model_over_two_processes_keeps_its_promise(runner: CliRunner, demo_folder: Path, tmp_path: Path) -> None:
@@ -44,7 +46,8 @@ def test_a_stage_that_nobody_serves_is_named(
     pytest.importorskip("zmq", reason="the extra 'pipeline' is not installed")
     monkeypatch.setattr("reader_edge_runtime.execution.pipeline.ring.ANSWER_S", 0.2)
     address = free_address()
-    split(runner, demo_folder, tmp_path / "out", "--fit", "8GB,300MB", "--at", address)
+    report = split(runner, demo_folder, tmp_path / "out", "--fit", "8GB,271MB", "--at", address)
+    assert "268.4 MB of each box are left for the process" in report
     for name, layers in (("1", "0 to 6 of 8: stage 1 of 2"), ("2", "7 to 7 of 8: stage 2 of 2")):
         shown = runner.invoke(main, ["info", str(tmp_path / "out" / name)])
         assert (shown.exit_code, layers in shown.stdout) == (0, True), shown.output
@@ -72,7 +75,15 @@ def test_wrong_usage_is_told(
     ("arguments", "sentence"),
     [
         (["--stages", "9"], "A model of 8 layers has no 9 stages: give 2 to 8"),
-        (["--fit", "260MB,1GB"], "The model does not fit: stage"),
+        (
+            ["--fit", "260MB,1GB"],
+            "MB, of which 268.44 MB are for its process beside weights, where its box has 260.00 MB",
+        ),
+        (
+            ["--fit", "1GB"],
+            "One box holds it: the model needs 0.28 GB where the box has 1.00 GB, so no split is needed",
+        ),
+        (["--fit", "260MB"], "The model does not fit: stage 1 needs"),
         (["--stages", "2", "--at", "10.0.0.2"], "'10.0.0.2' is no address of a stage: give tcp://HOST:PORT"),
         (["--stages", "3", "--at", "tcp://a:1"], "3 stages have 2 addresses"),
     ],

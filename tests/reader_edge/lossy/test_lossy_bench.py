@@ -80,7 +80,7 @@ def test_numbers_beyond_their_range_are_refused(option: str, value: str, code: i
     assert words in result.stderr
 
 
-@pytest.mark.parametrize("context", ["64.5", "inf", "63"])
+@pytest.mark.parametrize("context", ["64.5", "inf", "63", "1e+300"])
 def test_a_context_of_views_is_a_number_of_tokens(context: str) -> None:
     refused = CliRunner().invoke(main, ["lossy", "bench", "--try", f"views:{context}:0.5"])
     assert refused.exit_code == 1

@@ -30,8 +30,14 @@ def test_without_tolerance_no_patch_is_off(tmp_path: Path) -> None:
     done = _forecast(str(table), "--horizon", "9", "--tolerance", "0", "-o", str(out))
     assert (done.exit_code, done.stdout) == (0, f"{out}\n")
     assert "Left out, since they hold no numbers: names." in done.stderr
-    assert "Lossy (tolerance 0): 0 of 2 patches are not the model's mean; passes: 1." in done.stderr
+    assert "Lossy (tolerance 0): 0 of 2 patches are not the model's mean; passes: 1 behind" in done.stderr
     assert len(read_table(out, None, ()).series["mean"]) == 9
+
+
+def test_a_horizon_of_one_patch_needs_no_pass_but_the_first() -> None:
+    done = _forecast("--horizon", "4", "--column", "electricity")
+    told = "passes: 0 behind those that read the series, which tell the first patch."
+    assert (done.exit_code, told in done.stderr, len(done.stdout.splitlines())) == (0, True, 5), done.stderr
 
 
 def test_a_tolerance_below_nothing_is_refused() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from reader_edge.chat.answer_report import given_up_sentence
 from reader_edge.chat.prompt_input import PromptInput
 from reader_edge.cli import main
+from reader_edge.terminal.given_up import given_up_sentence
 
 
 def lossy_run(*arguments: str, text: str | None = None) -> Result:
@@ -38,7 +38,7 @@ def test_a_chat_goes_on_in_its_session(tmp_path: Path) -> None:
     assert first.exit_code == 0
     refused = CliRunner().invoke(main, ["run", "-p", "# tar", "--session", session, "--no-calibrate"])
     assert refused.exit_code == 1
-    assert "is not a file of a session" in refused.stderr
+    assert "is a lossy session, which `lossy run` goes on with" in refused.stderr
     assert lossy_run("-p", "# tar", "-n", "4", "--session", session).exit_code == 0
 
 
@@ -56,6 +56,26 @@ def test_views_tell_how_far_they_are_from_the_whole_prompt(tmp_path: Path) -> No
     assert mixed["given_up"]["strength"] == {"context": 64, "weight": 0.7}
     exact = CliRunner().invoke(main, ["run", *asked[:5], "--no-calibrate"], catch_exceptions=False)
     assert json.loads(lossy_run(*asked, "--weight", "0").stdout)["text"] == json.loads(exact.stdout)["text"]
+
+
+def test_views_are_sampled_and_relaxed_answers_are_not() -> None:
+    asked = ("-p", "# tar", "-n", "12", "-t", "0.9", "--seed", "4")
+    exact = CliRunner().invoke(main, ["run", *asked, "--no-calibrate"], catch_exceptions=False)
+    assert lossy_run(*asked, "--rule", "views", "--weight", "0").stdout == exact.stdout
+    assert exact.stdout != CliRunner().invoke(main, ["run", *asked[:4], "--no-calibrate"]).stdout
+    refused = lossy_run(*asked)
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "Lossy answers are greedy" in refused.stderr
+
+
+def test_an_option_of_another_rule_is_wrong_usage() -> None:
+    for arguments, sentence in (
+        (("--rule", "views", "--gap", "0.5"), "--gap is of --rule relaxed, not of views: leave it out."),
+        (("--weight", "0.5"), "--weight is of --rule views, not of relaxed: leave it out."),
+    ):
+        refused = lossy_run("-p", "# tar", *arguments)
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert sentence in refused.stderr
 
 
 def test_wrong_strengths_are_refused_in_a_sentence() -> None:

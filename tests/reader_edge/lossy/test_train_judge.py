@@ -1,5 +1,7 @@
 """`reader-edge lossy train-judge`: it writes a judge where that knows more than the gap, and says so where not."""
 
+import errno
+import os
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +50,22 @@ def test_a_judge_that_knows_more_is_written_and_taken(demo_folder: Path, tmp_pat
     assert f'"judge:{out}:0.3"' in benched.stdout
 
 
+def test_a_file_that_appeared_meanwhile_stays_and_so_does_the_judge(
+    demo_folder: Path, tmp_path: Path, found: list[Mined], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "my.judge"
+
+    def mined(*_: object) -> list[Mined]:
+        out.write_text("mine")
+        return found
+
+    monkeypatch.setattr("reader_edge.lossy.mining.mined", mined)
+    result = trained(out, model=str(demo_folder))
+    assert (result.exit_code, result.stdout) == (0, f"{tmp_path / 'my-2.judge'}\n")
+    assert f"'{out}' appeared meanwhile" in result.stderr
+    assert (out.read_text(), (tmp_path / "my-2.judge").is_file()) == ("mine", True)
+
+
 def test_one_that_does_not_is_written_only_by_force(demo_folder: Path, tmp_path: Path, found: list[Mined]) -> None:
     for each in found:
         each.figures[0] = each.matters  # of the gap nothing is left to learn
@@ -65,6 +83,35 @@ def test_a_model_that_can_do_none_of_the_tasks_teaches_nothing(demo_folder: Path
     result = trained(tmp_path / "my.judge", model=str(demo_folder))
     assert result.exit_code == 1
     assert "tokens change the final answer, which tells nothing" in result.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes in folders")
+@pytest.mark.parametrize("name", ["nowhere/my.judge", "pipe", "/dev/full"])
+def test_a_place_where_no_judge_can_be_is_told_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setattr("reader_edge.model_source.load_engine", pytest.fail)
+    refused = trained(tmp_path / name, "--force")
+    assert refused.exit_code == 1
+    assert f"Error: '{tmp_path / name}' cannot be written" in refused.stderr
+    assert refused.stderr.endswith("name a file in a folder that can be written.\n")
+    assert os.listdir(tmp_path) == ["pipe"]
+
+
+def test_a_disk_without_room_for_a_judge_is_told_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reader_edge.model_source.load_engine", pytest.fail)
+
+    def full(path: Path, num_bytes: int = 0) -> None:
+        if num_bytes > 8 * 1024:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("reader_edge_runtime.atomic_file.check_writable", full)
+    refused = trained(tmp_path / "my.judge")
+    assert refused.exit_code == 1
+    assert refused.stderr.endswith("(No space left on device): free some space, then train it again.\n")
 
 
 def test_the_rule_needs_a_judge(demo_folder: Path, tmp_path: Path) -> None:

@@ -1,7 +1,12 @@
 """A link says in one sentence what is wrong with a server, or the way to it."""
 
+import base64
+import hashlib
 import importlib.util
+import socket
 import sys
+import threading
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -79,6 +84,13 @@ def test_refusals_are_told_as_the_server_says_them() -> None:
         link(frames.frame(frames.STARTED)).greet()
 
 
+def test_a_refusal_is_heard_of_a_server_that_hung_up_before_it_was_greeted(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told(frames.packed_facts(frames.REFUSAL, {"status": 503, "message": "256 devices are connected already."}))
+    monkeypatch.setattr(told, "send", lambda message: (_ for _ in ()).throw(EOFError()))
+    with pytest.raises(RefusedError, match=r"^256 devices are connected already\.$"):
+        Link(told, "http://there").greet()
+
+
 @pytest.mark.parametrize(
     "url",
     [
@@ -98,8 +110,9 @@ def test_addresses_lead_to_the_drafting_socket() -> None:
 
 
 def test_statuses_are_told_by_their_remedy() -> None:
-    for status, words in ((401, "API key"), (403, "localhost"), (404, "status 404")):
-        assert words in str(refused_status("http://there", status))
+    for status, words in ((401, "wants an API key"), (403, "localhost"), (404, "status 404")):
+        assert words in str(refused_status("http://there", status, False))
+    assert "does not know this API key: give one of its" in str(refused_status("http://there", 401, True))
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,9 +207,48 @@ def test_what_keeps_from_a_server_is_told(monkeypatch: pytest.MonkeyPatch, fault
     assert library.asked["additional_headers"] == {}
 
 
-@pytest.mark.skipif(importlib.util.find_spec("websockets") is None, reason="needs websockets, of the extra 'remote'")
+needs_websockets = pytest.mark.skipif(
+    importlib.util.find_spec("websockets") is None, reason="needs websockets, of the extra 'remote'"
+)
+
+
+@needs_websockets
 def test_nobody_at_an_address_is_told() -> None:
     with pytest.raises(LostError, match="Nothing answers at http://127"):
         connected("http://127.0.0.1:9", "key")
     with pytest.raises(RemoteError):
         connected("http://no-such-host.invalid", None)
+
+
+def shake_hands(place: socket.socket, held: list[socket.socket]) -> None:
+    """A server that greets, and answers no ping after that."""
+    peer = place.accept()[0]
+    held.append(peer)
+    asked = b""
+    while b"\r\n\r\n" not in asked:
+        asked += peer.recv(1 << 16)
+    key = next(line.split(b": ")[1] for line in asked.split(b"\r\n") if line.lower().startswith(b"sec-websocket-key"))
+    accepted = base64.b64encode(hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())  # noqa: S324
+    told = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
+    peer.sendall(told + accepted + b"\r\n\r\n")
+
+
+@needs_websockets
+def test_a_server_that_falls_silent_is_a_lost_connection_and_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from websockets.sync import client
+
+    monkeypatch.setattr(client, "connect", partial(client.connect, ping_interval=0.1, ping_timeout=0.1))
+    held: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as place:
+        before = set(threading.enumerate())
+        threading.Thread(target=shake_hands, args=(place, held)).start()
+        made = connected(f"http://127.0.0.1:{place.getsockname()[1]}", None)
+        with pytest.raises(LostError):
+            made.receive()
+        for thread in set(threading.enumerate()) - before:  # among them what tells of the ping
+            thread.join(10)
+        made.close()
+    held[0].close()
+    assert [record.message for record in caplog.records] == []

@@ -19,7 +19,16 @@ from tests.reader_edge.remote.test_remote_model import FACTS
 CHAT = Conversation([{"role": "user", "content": "a"}])
 STARTED = frame(frames.STARTED, packed_numbers([0]))
 END = packed_facts(frames.END, {"finish_reason": "length", "stats": stats_facts(GenerationStats(num_tokens=3))})
+GIVEN_UP = {
+    **{"rule": "relaxed", "strength": {"gap": 1.0}, "num_tokens": 3, "num_changed": 1, "nats_per_token": 0.1},
+    **{"repeated_4grams": 0.0, "usual_repeated_4grams": None},
+}
 GONE = packed_facts(frames.REFUSAL, {"status": 404, "message": "gone", "code": "answer_gone"})
+
+
+def lossy_end(given_up: object) -> bytes:
+    facts = {"finish_reason": "stop", "stats": stats_facts(GenerationStats()), "given_up": given_up}
+    return packed_facts(frames.END, facts)
 
 
 class Scripted:
@@ -70,6 +79,10 @@ def remote(engine: Engine, server: Scripted, drafts: str = "none") -> RemoteEngi
         ([STARTED, Tokens(0, []).packed()], "brings no token"),
         ([STARTED, Tokens(0, [5, 6]).packed(), Tokens(0, [5, 6]).packed()], "brings no token"),
         ([packed_facts(frames.END, {"finish_reason": "stop"})], "no statistics"),
+        ([STARTED, lossy_end([])], r"has \[\] as given_up"),
+        ([STARTED, lossy_end({"rule": "relaxed"})], "as given_up"),
+        ([STARTED, lossy_end(GIVEN_UP | {"num_tokens": "3"})], "as given_up"),
+        ([STARTED, lossy_end(GIVEN_UP | {"usual_repeated_4grams": []})], "as given_up"),
     ],
 )
 def test_what_no_server_says_ends_an_answer(shared_engine: Engine, script: list[bytes], words: str) -> None:
@@ -91,6 +104,12 @@ def test_an_answer_comes_in_as_many_pieces_as_it_is_sent(shared_engine: Engine) 
     assert [chunk.finish_reason for chunk in chunks] == [None, "length"]
 
 
+def test_what_a_server_tells_of_a_lossy_answer_is_told(shared_engine: Engine) -> None:
+    for given_up in ({}, GIVEN_UP, GIVEN_UP | {"usual_repeated_4grams": 0.5}):
+        server = Scripted(shared_engine, [STARTED, Tokens(0, [5]).packed(), lossy_end(given_up)])
+        assert remote(shared_engine, server).generate("# tar").given_up == given_up
+
+
 def test_tokens_beyond_the_end_and_again_are_left_out(shared_engine: Engine) -> None:
     tokens = [Tokens(0, [5, 6]).packed(), Tokens(1, [6, 7, 8, 9]).packed()]
     server = Scripted(shared_engine, [STARTED, *tokens, END])
@@ -102,10 +121,13 @@ def test_tokens_beyond_the_end_and_again_are_left_out(shared_engine: Engine) -> 
         remote(shared_engine, server).generate("# tar", GenerationConfig(max_tokens=3))
 
 
+@pytest.mark.parametrize("is_started", [False, True])
 @pytest.mark.parametrize("drafts", ["none", "verify"])
-def test_a_connection_lost_before_anything_came_is_taken_up_and_asked_again(shared_engine: Engine, drafts: str) -> None:
-    rest = [frame(frames.STARTED, packed_numbers([2, 5, 6])), Tokens(0, [5, 6, 7]).packed(), END]
-    server = Scripted(shared_engine, [], [GONE, *rest])
+def test_a_connection_lost_before_anything_came_is_taken_up_and_asked_again(
+    shared_engine: Engine, drafts: str, is_started: bool
+) -> None:
+    started = frame(frames.STARTED, packed_numbers([2, 5, 6]))
+    server = Scripted(shared_engine, [started] * is_started, [GONE, started, Tokens(0, [5, 6, 7]).packed(), END])
     result = remote(shared_engine, server, drafts).generate(CHAT, GenerationConfig(max_tokens=3))
     assert result.token_ids == (5, 6, 7)
     kinds = [frames.opened(data)[0] for data in server.sent]
@@ -113,6 +135,8 @@ def test_a_connection_lost_before_anything_came_is_taken_up_and_asked_again(shar
         *(frames.HELLO, frames.ASK),
         *(frames.HELLO, frames.RESUME, frames.ASK),
     ]
+    assert len({data for data in server.sent if frames.opened(data)[0] == frames.ASK}) == 1  # in the same way
+    assert frames.HINT not in kinds
 
 
 def test_a_server_that_forgets_what_it_was_just_asked_is_not_asked_again(shared_engine: Engine) -> None:

@@ -17,6 +17,7 @@ from reader_edge_runtime.errors import (
     InstallationError,
     PackageError,
     PromptError,
+    StageLostError,
 )
 from tests.reader_edge.server.conftest import Served
 
@@ -44,6 +45,15 @@ def test_what_is_nobodys_mistake_stays_in_the_log(caplog: pytest.LogCaptureFixtu
     assert told.status == 500
     assert "secret" not in str(told)
     assert "/secret/place" in caplog.text
+
+
+def test_a_lost_box_is_named_in_the_log_alone(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
+        told = api_error(StageLostError("Stage 1 at tcp://10.0.0.1:8001 is lost."))
+    assert (told.status, told.code) == (503, "stage_lost")
+    assert "10.0.0.1" not in str(told)
+    assert [record.getMessage() for record in caplog.records] == ["Stage 1 at tcp://10.0.0.1:8001 is lost."]
+    assert caplog.records[0].exc_info is None
 
 
 def test_what_is_told_already_is_told_as_it_is() -> None:

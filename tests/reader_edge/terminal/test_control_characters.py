@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner
 from rich.table import Table
 
-from reader_edge.chat.answer import write
 from reader_edge.cli import main
 from reader_edge.terminal.console import byte_progress, print_pairs, print_report, print_table, stage_progress
 from reader_edge.terminal.control_characters import visible
+from reader_edge.terminal.model_text import write
 from tests.reader_edge.package_copy import PackageCopy
 
 HOSTILE = "\x1b[2J\x9b1m\x07\r[/red]:smile:"
@@ -55,6 +55,16 @@ def test_an_answer_is_spelt_out_on_a_terminal_only(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(sys, "stdout", output)
         write("\x1b[31mred\n")
         assert output.getvalue() == wanted
+
+
+def test_what_a_binary_table_holds_is_spelt_out(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="the extra 'series' reads tables")
+    table = tmp_path / "table.csv"
+    for data in (b"\x1b[2Ja\n\x1b[2J,1\n", b"\x1b[2Ja,b\n1,x\n", b"\x1b[2Ja,b\nx,\x07\n"):
+        table.write_bytes(data)
+        result = CliRunner().invoke(main, ["series", "forecast", str(table), "--horizon", "3"], color=True)
+        assert result.exit_code == 1
+        assert not {"\x1b", "\x07"} & set(result.output)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which Linux has")

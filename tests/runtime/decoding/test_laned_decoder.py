@@ -19,6 +19,8 @@ from reader_edge_runtime.assembly import make_decoder
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.laned_decoder import LanedDecoder
 from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.drafting.device_drafts import DeviceDrafts
+from reader_edge_runtime.drafting.drafter import Guesses
 from reader_edge_runtime.drafting.no_drafter import NoDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
@@ -141,6 +143,23 @@ def test_one_that_waits_for_a_lane_is_given_up(split_demo: Split) -> None:
     for request in requests:
         decoder.cancel(request)
     assert (decoder.step(), {request.finish_reason for request in requests}) == ([], {"cancelled"})
+
+
+def test_one_whose_device_comes_back_goes_on_though_its_lane_has_no_other(
+    split_demo: Split, expected: list[list[int]]
+) -> None:
+    decoder, device = laned(pipeline_here(split_demo(2)), False), DeviceDrafts()
+    request = Request(PROMPTS[0], CONFIGS[0], decoder.target.manifest, guesses=Guesses(device=device))
+    decoder.enqueue(request)
+    while not request.num_output_tokens:
+        decoder.step()
+    device.hold()
+    decoder.step()
+    assert decoder.step() == []
+    device.go_on()
+    for _ in range(200):
+        decoder.step()
+    assert request.output_token_ids == expected[0]
 
 
 def test_those_of_lowest_priority_number_come_first(split_demo: Split) -> None:

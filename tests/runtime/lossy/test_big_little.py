@@ -16,11 +16,13 @@ from reader_edge_runtime.drafting.drafter import RequestContext
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.draft_model import DraftModel
 from reader_edge_runtime.drafting.sources.source import DraftSource
+from reader_edge_runtime.drafting.sources.speculator.step_times import WIDTHS, StepTimes
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.lossy.big_little import BigLittle
 from reader_edge_runtime.lossy.lossy_engine import LossyEngine
 from reader_edge_runtime.lossy.sure_chains import SureModelSource, SureSpeculatorSource
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.package.speculator_part import SPECULATOR_AGREEMENT
 from tests.fake_speculator import FakeSpeculator
 from tests.fake_target import FakeTarget, make_manifest
 from tests.random_drafter import RandomDrafter, make_decoder, reference
@@ -73,10 +75,10 @@ def test_a_chain_ends_behind_the_first_token_that_the_small_model_is_unsure_of()
     def length(confidence: float) -> int:
         source = SureModelSource(confidence, DraftModel(small, 4), 6)
         request = source.begin(RequestContext(text))
-        [proposal] = source.propose([draft_request_of(request, max_depth=6, token_s=1e-9)])
+        [proposal] = source.propose([draft_request_of(request, max_depth=6)])
         return len(chain_of(proposal))
 
-    assert length(0.0) == 6  # whatever it takes
+    assert length(0.0) == 6
     assert length(1.0) == 1
     written, sure = list(text), []
     for _ in range(6):
@@ -86,6 +88,24 @@ def test_a_chain_ends_behind_the_first_token_that_the_small_model_is_unsure_of()
     middle = sorted(sure)[2]
     expected = next(i for i, probability in enumerate(sure, start=1) if probability < middle or i == 6)
     assert length(middle - 1e-6) == expected
+
+
+def test_a_draft_model_is_asked_and_writes_on_only_where_that_pays() -> None:
+    source = SureModelSource(0.0, DraftModel(DraftingTarget(sharpness=2.0), 4), 6)
+    source.worth.learn_pass = lambda seconds, num_tokens: None  # type: ignore[method-assign]
+    source.worth.step_s = 2e-3
+    request = source.begin(RequestContext([1, 2, 3, 4]))
+
+    def length(token_s: float) -> int:
+        draft_request = draft_request_of(request, max_depth=6, token_s=token_s)
+        [proposal] = source.propose([draft_request])
+        assert source.is_costly  # so that its time is not the others'
+        return len(chain_of(proposal)) if source.is_worth_asking(draft_request, 0.0) else 0
+
+    assert length(0.0) == 6  # nothing was measured
+    assert length(1.0) == 6
+    assert 1 <= length(5e-3) < 6
+    assert length(1e-3) == 0
 
 
 def test_an_engine_drafts_with_the_small_model_that_it_is_given(demo_folder: Path, tmp_path: Path) -> None:
@@ -99,17 +119,21 @@ def test_an_engine_drafts_with_the_small_model_that_it_is_given(demo_folder: Pat
     result = engine.generate("# tar", GenerationConfig(40, ignores_eos=True))
     assert result.stats.drafted_by_source["draft model"] > 0
     assert result.given_up["rule"] == "big-little"
+    with pytest.raises(ConfigError, match="A head writes no chains"):
+        LossyEngine.load(demo_folder, sources=DraftSources(head="a.head"), strength=strength)
     undrafted = LossyEngine.load(demo_folder, EngineConfig(is_drafted=False), sources=sources, strength=strength)
     assert undrafted.generate("# tar", GenerationConfig(4)).given_up["num_changed"] == 0
 
 
-def sure_length(confidence: float, max_nodes: int = 16) -> tuple[int, FakeSpeculator]:
-    """Tokens of the chain that a speculator writes behind a text, and the speculator."""
+def sure_length(confidence: float, max_nodes: int = 16, token_s: float = 0.0) -> tuple[int, FakeSpeculator]:
+    """Tokens of the chain that a speculator writes behind a text, and the speculator. Its passes take 1 ms."""
     speculator = speculator_of(sharpness=2.0)
     source = SureSpeculatorSource(confidence, speculator, (0,), 6, 4)
+    source.times = StepTimes([1e-3] * len(WIDTHS))
+    source.times.learn = lambda num_nodes, seconds: None  # type: ignore[method-assign]
     speculator.num_stepped.clear()
     request = begun(source, [1, 2, 3, 4])
-    [tree] = source.propose([asked(request, max_depth=6)._replace(max_nodes=max_nodes)])
+    [tree] = source.propose([asked(request, 6, token_s)._replace(max_nodes=max_nodes)])
     assert tree is not None
     length = node = 0
     while node := tree.child(node, greedy(speculator._target, [1, 2, 3, 4], length + 1)[-1]):
@@ -129,6 +153,24 @@ def test_a_speculator_writes_on_as_a_draft_model_does() -> None:
     assert 1 < sure_length(0.5)[0] <= 6
 
 
+def test_a_speculators_chain_ends_where_a_further_pass_takes_longer_than_it_saves() -> None:
+    assert sure_length(0.0, token_s=1.0)[0] == 6
+    assert 1 < sure_length(0.0, token_s=5e-3)[0] < 6
+    assert sure_length(0.0, token_s=0.5e-3)[0] == 1
+
+
+def test_a_speculator_is_asked_only_where_its_chains_pay_and_its_time_is_not_the_others() -> None:
+    source = SureSpeculatorSource(0.0, speculator_of(), (0,), 6, 4, agreement=0.5)
+    assert source.is_costly
+    assert source.wants_gain
+    source.times, source.gain.seconds = StepTimes([1e-3] * len(WIDTHS)), 2e-3
+    request = begun(source, [1, 2, 3, 4])
+    assert source.gain.gain(0.0) == 0.5
+    assert source.is_worth_asking(asked(request, token_s=5e-3), 0.0)
+    assert not source.is_worth_asking(asked(request, token_s=3e-3), 0.0)
+    assert source.is_worth_asking(asked(request), 0.0)  # nothing was measured
+
+
 def test_a_speculator_that_names_nothing_more_ends_its_chain() -> None:
     speculator = speculator_of()
     source = SureSpeculatorSource(0.0, speculator, (0,), 6, 4)
@@ -145,7 +187,9 @@ def test_the_packages_speculator_is_the_small_model_where_no_other_is_given(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     speculator = speculator_of()
-    manifest = replace(engine.package.manifest, speculator=speculator.part, state_ids=(0,))
+    manifest = engine.package.manifest
+    checks = {**manifest.checks, SPECULATOR_AGREEMENT: 0.3}
+    manifest = replace(manifest, speculator=speculator.part, state_ids=(0,), checks=checks)
     package = cast(ModelPackage, SimpleNamespace(manifest=manifest))
     monkeypatch.setattr("reader_edge_runtime.lossy.big_little.open_speculator", lambda *_: speculator)
 
@@ -154,7 +198,8 @@ def test_the_packages_speculator_is_the_small_model_where_no_other_is_given(
 
     [source] = opened(DraftSources())
     assert isinstance(source, SureSpeculatorSource)
-    assert source.can_pay(1e-9)
+    assert source.gain.gain(0.0) == 0.3  # what its export found
+    assert not source.can_pay(1e-9)  # then it is left alone, as in exact decoding
     assert opened(DraftSources(has_speculator=False)) == []
 
 

@@ -132,7 +132,9 @@ def test_an_engine_judges_by_a_file_of_its_model(engine: Engine, demo_folder: Pa
         Judged(str(path), 2)
 
 
-@pytest.mark.parametrize("wrong", [ANYTHING[1:], ANYTHING[None], ANYTHING.astype(np.float32), ANYTHING * np.nan])
+@pytest.mark.parametrize(
+    "wrong", [ANYTHING[1:], ANYTHING[None], ANYTHING.astype(np.float32), ANYTHING * np.nan, ANYTHING * 1e300]
+)
 def test_weights_that_cannot_be_are_refused(wrong: np.ndarray, tmp_path: Path) -> None:
     path = tmp_path / "wrong.judge"
     JudgeFile(wrong).write(path, MANIFEST)

@@ -80,7 +80,10 @@ def test_what_is_not_greedy_is_refused(lossy: LossyEngine) -> None:
     for sampling in (SamplingConfig(temperature=0.5), SamplingConfig(repetition_penalty=1.1)):
         with pytest.raises(ConfigError, match="Lossy answers are greedy"):
             lossy.generate("# tar", GenerationConfig(sampling=sampling))
-    assert lossy.generate("# tar", GenerationConfig(4, sampling=SamplingConfig(seed=7))).given_up
+    cut = SamplingConfig(top_k=40, top_p=0.9, min_p=0.1, seed=7)  # of a distribution that nothing is drawn from
+    said = [lossy.generate("# tar", GenerationConfig(4, sampling=each)) for each in (cut, SamplingConfig())]
+    assert said[0].given_up
+    assert said[0].token_ids == said[1].token_ids
 
 
 def test_sessions_are_marked_and_neither_engine_takes_the_others(
@@ -90,9 +93,9 @@ def test_sessions_are_marked_and_neither_engine_takes_the_others(
     lossy.save_session(tmp_path / "lossy", [{"role": "user", "content": "tar"}])
     engine.save_session(tmp_path / "exact")
     assert lossy.load_session(tmp_path / "lossy") == [{"role": "user", "content": "tar"}]
-    with pytest.raises(SessionError, match="is not a file of a session"):
+    with pytest.raises(SessionError, match="is a lossy session, which `lossy run` goes on with, and no exact"):
         engine.load_session(tmp_path / "lossy")
-    with pytest.raises(SessionError, match="is not a file of a lossy session"):
+    with pytest.raises(SessionError, match="is a session of exact answers, which `run` goes on with, and no lossy"):
         lossy.load_session(tmp_path / "exact")
 
 

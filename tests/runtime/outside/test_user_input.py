@@ -35,6 +35,7 @@ def test_whatever_is_given_can_be_shown() -> None:
         endless = [endless]
     assert shown("a" * 100) == "'" + "a" * 79
     assert shown(10**5000) == shown(endless) == "too long to show"
+    assert (shown(-(10**19)), shown(10**300)) == ("-10000000000000000000", "1e+300")
     assert shown(Odd()) == "a Odd that cannot be shown"
 
 

@@ -16,7 +16,7 @@ class FakePatches:
     """A `PatchTarget`. weight: of the last patch, beside a little of the one before. log_scale: of all values, which
     the last patch bends by `bends`.
 
-    It tells of three coming patches; the further ones stray from what it will say. passes: nodes in every pass.
+    It tells of three coming patches; the further ones stray from what it will say. passes: chains and nodes of each.
     """
 
     def __init__(self, weight: float = 0.7, log_scale: float = -0.5, bends: float = 0.2) -> None:
@@ -32,7 +32,7 @@ class FakePatches:
             max_context=64,
         )
         self._weight, self._log_scale, self._bends = weight, log_scale, bends
-        self.passes: list[int] = []
+        self.passes: list[tuple[int, int]] = []
 
     def new_cache(self, num_slots: int, capacity: int) -> Cache:
         return HostCache(self.sizes, num_slots, capacity)
@@ -42,7 +42,7 @@ class FakePatches:
     ) -> Float32Array:
         assert isinstance(cache, HostCache)
         num_chains, num_nodes, _ = patches.shape
-        self.passes.append(num_nodes)
+        self.passes.append((num_chains, num_nodes))
         cache.extend(first_slot, num_chains, num_nodes)
         slots = np.arange(first_slot, first_slot + num_chains)[:, None]
         starts = np.array(cache.lengths)[slots]

@@ -1,12 +1,15 @@
 """Forecasts from a package: shapes, units, seeds, and one sentence for each wrong argument."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
+from benchmarks.series.drafted import AlwaysDrafted
 from reader_edge_runtime.errors import (
     ConfigError,
     IntegrityError,
@@ -15,6 +18,8 @@ from reader_edge_runtime.errors import (
     ProviderError,
     SeriesError,
 )
+from reader_edge_runtime.series import path_sampler
+from reader_edge_runtime.series.fixed_costs import FixedCosts
 from reader_edge_runtime.series.forecaster import DRAFTS, Forecaster
 from reader_edge_runtime.series.scaling import Scaling
 from reader_edge_runtime.series.series_manifest import SERIES_MANIFEST_NAME, read_series_manifest
@@ -41,24 +46,52 @@ def spoilt(package: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("drafts", [None, *DRAFTS])
-def test_paths_of_all_series_come_in_their_units(forecaster: Forecaster, drafts: str | None) -> None:
+@pytest.mark.parametrize("drafts", DRAFTS)
+def test_paths_of_all_series_come_in_their_units(forecaster: Forecaster, drafts: str) -> None:
     found = forecaster.forecast(WAVES, 50, 70, drafts=drafts, seed=1)
     assert found.names == ["a", "b"]
     assert found.paths.shape == (2, 70, 50)
     assert np.isfinite(found.paths).all()
     assert (np.abs(found.mean()[0] - 100) < 50).all()
     assert np.abs(found.mean()[1]).max() > 1000
-    assert (found.stats.num_drafted == 0) == (drafts == "none")
     low, high = np.moveaxis(found.quantiles([0.1, 0.9]), 1, 0)
     assert low.shape == (2, 50)
     assert (low <= high).all()
 
 
-def test_the_same_seed_draws_the_same_undrafted_paths(forecaster: Forecaster) -> None:
-    one, other, third = (forecaster.forecast(WAVES, 9, 3, drafts="none", seed=seed).paths for seed in (5, 5, 6))
-    np.testing.assert_array_equal(one, other)
-    assert not np.array_equal(one, third)
+@pytest.mark.parametrize("kind", ["datetime64[D]", "datetime64[us]", object])
+def test_columns_of_times_are_left_out(forecaster: Forecaster, kind: str) -> None:
+    times = np.arange("2020-01-01", "2020-10-27", dtype="datetime64[D]").astype("datetime64[us]").astype(kind)
+    assert forecaster.forecast({"time": times, "b": WAVES["b"]}, 2, 2).names == ["b"]
+    with pytest.raises(SeriesError, match=r"There is no series: .* with a column of numbers"):
+        forecaster.forecast({"time": times}, 2)
+    with pytest.raises(SeriesError, match="Series 'b' is no column of numbers"):
+        forecaster.forecast({"b": [[1.0], [2.0, 3.0]]}, 2)
+
+
+@pytest.mark.parametrize("drafts", DRAFTS)
+def test_drafts_are_tried_where_they_may_pay(package: Path, drafts: str) -> None:
+    found = Forecaster.load(package, threads=1).forecast(WAVES, 200, 1, drafts=drafts)
+    assert (found.stats.num_drafted == 0) == (drafts == "none")
+
+
+@pytest.mark.parametrize("drafts", DRAFTS)
+def test_the_same_seed_draws_the_same_paths_whatever_was_forecast_before(
+    package: Path, drafts: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FixedCosts, "of", lambda costs, length: 1 + 0.01 * length)
+    new, used = Forecaster.load(package, threads=1), Forecaster.load(package, threads=1)
+    for seed in (None, 1, 2):
+        used.forecast(WAVES, 200, 1, drafts=drafts, seed=seed)
+    for num_paths in (1, 3):
+        one, other, third = (
+            each.forecast(WAVES, 160, num_paths, drafts=drafts, seed=seed)
+            for each, seed in ((new, 5), (used, 5), (new, 6))
+        )
+        np.testing.assert_array_equal(one.paths, other.paths)
+        assert one.stats == other.stats
+        assert (one.stats.num_drafted == 0) == (drafts == "none")
+        assert not np.array_equal(one.paths, third.paths)
 
 
 def test_a_model_without_a_small_one_drafts_by_itself(spoilt: Path) -> None:
@@ -196,6 +229,20 @@ def test_a_graph_that_is_not_what_its_manifest_says_is_refused(spoilt: Path, nam
     path.write_text(json.dumps(fields))
     with pytest.raises(ProviderError, match="not what its manifest says"):
         Forecaster.load(spoilt)
+
+
+@pytest.mark.parametrize("name", ["series", "series_draft"])
+@pytest.mark.parametrize("weight", [np.nan, 3e38])
+def test_weights_that_lead_to_no_numbers_are_told(spoilt: Path, name: str, weight: float) -> None:
+    weights, manifest = spoilt / f"{name}.onnx.data", spoilt / SERIES_MANIFEST_NAME
+    content = np.full(weights.stat().st_size // 4, weight, np.float32).tobytes()
+    weights.write_bytes(content)
+    fields = json.loads(manifest.read_text())
+    fields["files"][weights.name] = {"num_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    manifest.write_text(json.dumps(fields))
+    drafts = "model" if name == "series_draft" else "none"
+    with patch.object(path_sampler, "DraftLength", AlwaysDrafted), pytest.raises(ProviderError, match="no numbers"):
+        Forecaster.load(spoilt, threads=1).forecast(WAVES, 96, 4, drafts=drafts)
 
 
 def test_a_changed_file_is_refused(spoilt: Path) -> None:

@@ -1,14 +1,17 @@
 """Drafted paths have the law of undrafted ones, whatever is drafted; passes are saved where drafts are near."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from reader_edge_runtime.arrays import Float64Array
-from reader_edge_runtime.series import path_sampler
+from reader_edge_runtime.series import coupling, path_sampler
 from reader_edge_runtime.series.analogs import Analogs
 from reader_edge_runtime.series.coupling import Coupling, ExactCoupling
+from reader_edge_runtime.series.draft_length import DraftLength
 from reader_edge_runtime.series.outlook import Gaussian
 from reader_edge_runtime.series.own_patches import OwnPatches
 from reader_edge_runtime.series.path_sampler import ForecastStats, PathSampler
@@ -28,14 +31,11 @@ SOURCES: dict[str, Callable[[], PatchDrafts]] = {
 }
 
 
-class FixedLength:
+class FixedLength(DraftLength):
     """Drafts as many as it can."""
 
-    def choose(self, most: int) -> int:
-        return most
-
-    def settle(self, length: int, accepted: list[int], seconds: float) -> None:
-        pass
+    def choose(self, num_left: int, is_begun: bool = True) -> int:
+        return min(self.most, num_left - 1)
 
 
 class PublishedRule(ExactCoupling):
@@ -47,10 +47,21 @@ class PublishedRule(ExactCoupling):
         return self.drawn(bound, random)
 
 
+class DraftsLater(FixedLength):
+    """Has undrafted steps made first."""
+
+    def choose(self, num_left: int, is_begun: bool = True) -> int:
+        return super().choose(num_left, is_begun) if num_left < NUM_PATCHES - 1 else 0
+
+
 def _sample(
-    drafts: PatchDrafts | None, num_paths: int, seed: int = 0, coupling: Coupling | None = None
+    drafts: PatchDrafts | None,
+    num_paths: int,
+    seed: int = 0,
+    coupling: Coupling | None = None,
+    target: FakePatches | None = None,
 ) -> tuple[Float64Array, ForecastStats]:
-    target, stats = FakePatches(), ForecastStats()
+    target, stats = target or FakePatches(), ForecastStats()
     prompt = Prompt.of(PAST, target.sizes, num_paths)
     sampler = PathSampler(target, drafts, coupling)
     paths = sampler.sample([prompt], NUM_PATCHES, np.random.default_rng(seed), stats)
@@ -59,7 +70,7 @@ def _sample(
 
 @pytest.fixture
 def _drafts_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(path_sampler, "DraftLength", lambda most: FixedLength())
+    monkeypatch.setattr(path_sampler, "DraftLength", FixedLength)
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +93,40 @@ def test_the_published_rule_changes_the_law(name: str, plain: Float64Array) -> N
     assert not same_law(paths, plain)
 
 
+@pytest.mark.parametrize("name", SOURCES)
+def test_drafts_that_begin_within_a_forecast_keep_the_law(
+    name: str, plain: Float64Array, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(path_sampler, "DraftLength", DraftsLater)
+    paths, stats = _sample(SOURCES[name](), NUM, seed=2)
+    assert 0 < stats.num_accepted < stats.num_drafted
+    assert same_law(paths, plain)
+
+
+@pytest.mark.usefixtures("_drafts_most")
+@pytest.mark.parametrize("name", SOURCES)
+def test_paths_of_a_model_that_runs_away_stay_within_limits_and_keep_their_law(name: str) -> None:
+    target = FakePatches(weight=3.0)
+    low, high = Prompt.of(PAST, target.sizes, 1).limits
+    runs = [_sample(drafts, NUM, seed, target=target)[0] for seed, drafts in enumerate([None, SOURCES[name]()])]
+    for paths in runs:
+        assert (paths.min(), paths.max()) == (low, high)
+    assert same_law(*runs)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_by_rule_the_same_numbers_give_the_same_paths_by_any_clock(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for seconds in (1e-9, 10.0):
+        monkeypatch.setattr(path_sampler, "time", SimpleNamespace(perf_counter=itertools.count(step=seconds).__next__))
+        target, stats, random = FakePatches(), ForecastStats(), np.random.default_rng(7)
+        sampler = PathSampler(target, SOURCES[name](), is_timed=False)
+        prompt = Prompt.of(PAST, target.sizes, 1)
+        found.append([sampler.sample([prompt], 40, random, stats) for _ in range(24)])
+        assert stats.num_drafted > 0
+    np.testing.assert_array_equal(found[0], found[1])
+
+
 @pytest.mark.usefixtures("_drafts_most")
 def test_drafts_of_the_very_model_need_a_pass_for_each_seven_patches() -> None:
     target, stats = FakePatches(), ForecastStats()
@@ -91,9 +136,52 @@ def test_drafts_of_the_very_model_need_a_pass_for_each_seven_patches() -> None:
     assert stats.acceptance_rate == 1.0
 
 
+@pytest.mark.usefixtures("_drafts_most")
+def test_where_deviations_never_change_drafts_are_mirrored_and_the_law_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Analogs have the deviations of the patch before, which are then the model's own."""
+    mirrored, reflected, thinned = [0], coupling._reflected, coupling._thinned
+
+    def counted(bound: Gaussian, draft: Gaussian, patches: Float64Array) -> Float64Array:
+        mirrored[0] += len(patches)
+        return reflected(bound, draft, patches)
+
+    def unasked(bound: Gaussian, draft: Gaussian, random: np.random.Generator) -> Float64Array:
+        assert not len(bound.mean)
+        return thinned(bound, draft, random)
+
+    monkeypatch.setattr(coupling, "_reflected", counted)
+    monkeypatch.setattr(coupling, "_thinned", unasked)
+    paths, stats = _sample(Analogs(P), NUM, seed=2, target=FakePatches(bends=0.0))
+    assert mirrored[0] > NUM / 10
+    assert stats.num_accepted > 0
+    assert same_law(paths, _sample(None, NUM, seed=1, target=FakePatches(bends=0.0))[0])
+
+
+def test_a_prompt_is_read_once_for_all_of_its_paths() -> None:
+    target = FakePatches()
+    prompts = [Prompt.of(PAST, target.sizes, num_paths) for num_paths in (50, 3)]
+    PathSampler(target, None).sample(prompts, 2, np.random.default_rng(0), ForecastStats())
+    assert target.passes == [(1, len(prompt.patches)) for prompt in prompts] + [(53, 1)]
+
+
 def test_undrafted_paths_need_a_pass_for_each_patch_but_the_first() -> None:
     _, stats = _sample(None, 5)
     assert (stats.num_passes, stats.num_drafted, stats.acceptance_rate) == (NUM_PATCHES - 1, 0, 0.0)
+
+
+class Unasked(OwnPatches):
+    """Fails where a draft is made, or made ready."""
+
+    def begin(self, prompts: Sequence[Prompt], num_patches: int) -> None:
+        raise AssertionError("drafts begin")
+
+
+def test_where_no_draft_can_pay_none_is_begun() -> None:
+    """Of so many paths one is always behind, so that four patches take as many passes with drafts as without."""
+    sampler, stats, target = PathSampler(FakePatches(), Unasked(3)), ForecastStats(), FakePatches()
+    for seed in range(3):
+        sampler.sample([Prompt.of(PAST, target.sizes, 64)], NUM_PATCHES, np.random.default_rng(seed), stats)
+    assert (stats.num_passes, stats.num_drafted) == (3 * (NUM_PATCHES - 1), 0)
 
 
 @pytest.mark.usefixtures("_drafts_most")

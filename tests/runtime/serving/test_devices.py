@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from reader_edge import AsyncEngine, GenerationConfig, SamplingConfig
+from reader_edge import AsyncEngine, GenerationConfig, SamplingConfig, ServingConfig
 from reader_edge_runtime import DraftSources, Engine, EngineConfig
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting import device_drafts
 from reader_edge_runtime.drafting.device_drafts import DeviceDrafts, DeviceTree, TextCheck
 from reader_edge_runtime.drafting.sources.device_source import DeviceSource
+from reader_edge_runtime.errors import BusyError
 from tests.conftest import ROOT
 
 CONFIG = GenerationConfig(max_tokens=30, sampling=SamplingConfig(temperature=0.7, seed=5))
@@ -123,6 +124,50 @@ def test_an_answer_that_fails_while_it_is_held_is_told(small: Engine) -> None:
         return len(small.decoder.scheduler.parked)
 
     assert run(small, fail) == [0]
+
+
+def test_a_prompt_whose_device_is_away_is_not_scored_until_that_is_back(small: Engine) -> None:
+    wanted = small.generate("# tar", CONFIG).token_ids
+
+    async def wait(served: AsyncEngine) -> tuple[int, ...]:
+        device = DeviceDrafts()
+        device.hold()
+        stream = served.stream("# tar", CONFIG, device=device)
+        first = asyncio.ensure_future(anext(stream))
+        while not served.num_waiting:
+            await asyncio.sleep(0.01)
+        await served.generate("# ls", CONFIG)
+        assert len(small.decoder.scheduler.parked) == 1
+        assert not small.decoder.scheduler.waiting
+        device.go_on()
+        return (*(await first).token_ids, *[i async for chunk in stream for i in chunk.token_ids])
+
+    assert run(small, wait) == [wanted]
+
+
+@pytest.mark.parametrize("is_lockstep", [False, True])
+def test_answers_that_wait_for_devices_take_no_places_of_others(
+    small: Engine, monkeypatch: pytest.MonkeyPatch, is_lockstep: bool
+) -> None:
+    monkeypatch.setattr(device_drafts, "AWAY_S", 0.05)
+    wanted = small.generate("# ls", CONFIG).token_ids
+
+    async def ask() -> tuple[int, ...]:
+        async with AsyncEngine(small, ServingConfig(max_waiting=0)) as served:
+            device = DeviceDrafts(is_lockstep)
+            stream = served.stream("# tar", GenerationConfig(max_tokens=300), device=device)
+            await anext(stream)
+            with pytest.raises(BusyError, match="1 requests run or wait already"):
+                await served.generate("# ls", CONFIG)
+            if is_lockstep:  # no tree comes
+                await asyncio.sleep(0.1)
+            else:
+                device.hold()
+            found = await served.generate("# ls", CONFIG)
+            stream.give_up()
+            return found.token_ids
+
+    assert asyncio.run(asyncio.wait_for(ask(), LIMIT_S)) == wanted
 
 
 def test_hints_are_taken_and_weighed(small: Engine) -> None:

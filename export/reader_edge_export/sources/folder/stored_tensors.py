@@ -14,6 +14,7 @@ import numpy as np
 
 from reader_edge_export.sources.folder.weight_files import shard_of_tensors, weight_files
 from reader_edge_runtime.errors import ExportError
+from reader_edge_runtime.outside.plain_file import unblocked
 
 if TYPE_CHECKING:
     import torch
@@ -91,7 +92,7 @@ class SafetensorsTensor(StoredTensor):
         row_bytes = width * dtype.itemsize
         data = np.empty(row_bytes * sum(part.stop - part.start for part in parts), np.uint8)
         filled = 0
-        with self.file.open("rb", buffering=0) as file:
+        with open(self.file, "rb", buffering=0, opener=unblocked) as file:
             for part in parts:
                 file.seek(self.offset + part.start * row_bytes)
                 stop = filled + (part.stop - part.start) * row_bytes
@@ -143,6 +144,12 @@ def _tensors_of(path: Path) -> list[StoredTensor]:
                 SafetensorsTensor(name, path, tuple(each.get_shape()), str(each.get_dtype()), offsets[name], state)
                 for name, each in slices.items()
             ]
+    except MemoryError:  # the library maps a file, and no more than `ulimit -v` says can be mapped
+        size = path.stat().st_size
+        raise ExportError(
+            f"The weights in '{path}' cannot be loaded: the system gives no room for {size} bytes; raise the limit of "
+            "memory (ulimit -v), or fetch the model again."
+        ) from None
     except SafetensorError as error:
         reason = (str(error).strip() or "broken").splitlines()[0]
         raise ExportError(f"The weights in '{path}' cannot be loaded: {reason:.200}; fetch the model again.") from None

@@ -107,11 +107,17 @@ def put(folder: Path, filling: dict[Place, StoredTensor], place: Place, tensor: 
     filling[place] = tensor
 
 
+def told_in(source: Path) -> str:
+    """What says which weights a source is to have: a GGUF file does so itself."""
+    return "metadata" if source.suffix == ".gguf" else "config.json"
+
+
 def wrong_shape(folder: Path, name: str, shape: tuple[int, ...], target: torch.nn.Parameter) -> ExportError:
     """One sentence about a tensor that does not fit its parameter."""
+    told = told_in(folder)
     return ExportError(
-        f"'{folder}' holds {name!r:.80} of the shape {shape} instead of {tuple(target.shape)}, which its config.json "
-        "says: correct config.json, or fetch the model again."
+        f"'{folder}' holds {name!r:.80} of the shape {shape} instead of {tuple(target.shape)}, which its {told} says: "
+        f"correct {told}, or fetch the model again."
     )
 
 
@@ -121,9 +127,10 @@ def check_places(folder: Path, missing: Iterable[str], left_over: Iterable[str])
     if lacking:
         raise ExportError(f"The weights in '{folder}' lack {_first_of(lacking)}: fetch the model again.")
     if others:
+        told = told_in(folder)
         raise ExportError(
-            f"'{folder}' holds {_first_of(others)}, for which the model of its config.json has no place, so that "
-            "answers would leave it out: correct config.json, or remove what the model does not need from the weights."
+            f"'{folder}' holds {_first_of(others)}, for which the model of its {told} has no place, so that answers "
+            f"would leave it out: correct {told}, or remove what the model does not need from the weights."
         )
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from reader_edge_export.sources.gguf.magic import MAGIC, refuse_as_no_gguf
 from reader_edge_runtime.arrays import Float32Array, UInt8Array
 from reader_edge_runtime.errors import GgufError
+from reader_edge_runtime.outside.plain_file import unblocked
 
 Scalar = str | int | float | bool
 Value = Scalar | list[Scalar]
@@ -112,7 +113,7 @@ class GgufFile:
         """
         row_bytes = tensor.num_bytes // math.prod(tensor.shape[:-1])
         step = max(1, _CHUNK_BYTES // row_bytes)
-        with self.path.open("rb") as file:
+        with open(self.path, "rb", opener=unblocked) as file:
             file.seek(tensor.offset + start * row_bytes)
             for first in range(start, stop, step):
                 num_rows = min(step, stop - first)

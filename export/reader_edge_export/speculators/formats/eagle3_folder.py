@@ -18,6 +18,8 @@ _OWN_KEYS = (*_SWITCHES, _IDS, "draft_vocab_size", "target_hidden_size", "embed_
 _PACKAGE_KEYS = ("speculators_model_type", "speculators_config", "speculators_version", "transformer_layer_config")
 _INERT = {  # of eagle_config: what such a speculator has anyway
     **dict.fromkeys(("use_aux_hidden_state", "use_input_layernorm_in_first_layer", "use_last_layernorm"), True),
+    "next_layer_regular": True,
+    **dict.fromkeys(("parallel_draft_step", "parallel_draft_heads_num_layers"), 1),  # no heads: one fewer than steps
 }
 _UNREAD = ("verifier_norm.", "verifier_lm_head.")  # the target's, by which it was trained
 _MAX_STATES = 12  # a package has those of most states besides
@@ -104,7 +106,7 @@ def _state_ids(config: Mapping[str, Any]) -> tuple[int, ...] | None:
     inner = config.get("eagle_config") or {}
     if not isinstance(inner, dict):
         raise _wrong("eagle_config", inner, "an object")
-    unknown = {key: value for key, value in inner.items() if value and key != _IDS and _INERT.get(key) is not value}
+    unknown = {key: value for key, value in inner.items() if value and key != _IDS and _INERT.get(key) != value}
     if unknown:
         raise UnsupportedArchitectureError(
             f"eagle_config of the speculator sets {told_keys(unknown)}, which is not known to be read: its drafts "

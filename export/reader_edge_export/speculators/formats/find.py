@@ -23,6 +23,7 @@ _OTHERS = {  # values of speculators_model_type, and what they are called
     "independent": "model of its own",
 }
 _READ = "of EAGLE-3 and MTP"
+_PICKLE = "pytorch_model.bin"
 
 
 def find_speculator(name: str | Path, target: Source) -> SpeculatorSource:
@@ -38,6 +39,11 @@ def find_speculator(name: str | Path, target: Source) -> SpeculatorSource:
             f"No speculator at '{folder}': give its folder, or 'auto' for the layers of the model itself."
         )
     check_entries(folder)
+    if (folder / _PICKLE).exists() and not any(folder.glob("*.safetensors")):
+        raise ExportError(
+            f"'{folder}' holds its weights as {_PICKLE}, a pickle that may run code: convert it with torch.load(..., "
+            "weights_only=True) and safetensors.torch.save_file, in three lines of docs/how-to/speculators.md."
+        )
     config = read_json(folder / "config.json")
     kind = config.get("speculators_model_type")
     if kind is None:

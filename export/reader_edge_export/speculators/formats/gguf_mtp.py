@@ -9,7 +9,8 @@ import numpy as np
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor
 from reader_edge_export.sources.gguf.gguf_file import GgufFile, Tensor
 from reader_edge_export.sources.gguf.gguf_source import GgufSource
-from reader_edge_export.sources.gguf.layer_sizes import later_tensors
+from reader_edge_export.sources.gguf.layer_sizes import architecture_of, later_tensors
+from reader_edge_export.sources.gguf.metadata import Metadata
 from reader_edge_export.speculators.formats.mtp_tensors import MTP_LAYER, check_num_layers
 from reader_edge_export.speculators.formats.speculator_source import MTP, SpeculatorSource
 
@@ -42,9 +43,16 @@ def gguf_mtp_source(target: GgufSource) -> SpeculatorSource | None:
     later = sorted(later_tensors(target.file, num_layers))
     if not later:
         return None
-    check_num_layers(target.short_name, len({name.split(".")[1] for name in later}))
+    declared = Metadata(target.file, architecture_of(target.file)).size("nextn_predict_layers")
+    check_num_layers(target.short_name, declared)
     num_experts = target.config.get("num_experts")
-    tensors = {each.name: each for name in later for each in _named(target.file, name, num_experts)}
+    tensors: dict[str, GgufRows] = {}
+    stored: dict[str, str] = {}  # what each is read from
+    for name in later:
+        for each in _named(target.file, name, num_experts):
+            if each.name in tensors:
+                raise target.file.error(f"holds {stored[each.name]} and {name}, which stand for the same weights")
+            tensors[each.name], stored[each.name] = each, name
     return SpeculatorSource(MTP, target.file.path, target.config, tensors)
 
 
@@ -54,7 +62,9 @@ def _named(file: GgufFile, stored: str, num_experts: int | None) -> Iterator["Gg
     own = stored.split(".", 2)[2].removesuffix(".weight")
     if own in _EXPERTS and len(tensor.shape) == 3 and tensor.shape[0] == num_experts:
         parts = [f"{expert}.{part}" for expert in range(num_experts) for part in _EXPERTS[own]]
-        num_rows = tensor.shape[1] // len(_EXPERTS[own])
+        num_rows, rest = divmod(tensor.shape[1], len(_EXPERTS[own]))
+        if rest:
+            raise file.error(f"holds {stored} with {tensor.shape[1]} rows for each expert's gate and up, an odd number")
         for number, part in enumerate(parts):
             name = f"{MTP_LAYER}mlp.experts.{part}.weight"
             yield GgufRows(name, file.path, (num_rows, tensor.shape[2]), "F32", file, tensor, number * num_rows)

@@ -98,6 +98,11 @@ class OpenSpeculator:
             check_identity(folder, maps, sizes.vocab_size)
         return cls(source, module, FolderWeights(folder, fill(folder, places, tensors), experts), lent, state_ids)
 
+    @property
+    def lends_embedding(self) -> bool:
+        """Whether the embedding is the target's."""
+        return _EMBEDDING in self.lent
+
     def with_target(self, target: SourceModel) -> SourceModel:
         """The model whose matrices are this one's, and the target's where it has none."""
         skeleton: Any = target.skeleton

@@ -1,24 +1,24 @@
 """A trained speculator as a folder in the format of the `speculators` package, which others read too."""
 
 import json
-import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from reader_edge_export.package.package_folder import check_target, new_package
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from reader_edge_export.speculators.training.lessons import DEPTH
 from reader_edge_export.speculators.training.new_network import ROPE_THETA
 from reader_edge_export.speculators.training.trained_format import TrainedFormat
-from reader_edge_runtime.atomic_file import write_failure
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.manifest import Manifest
 
-FILE_NAMES = frozenset({"config.json", "model.safetensors"})
+_CONFIG, _WEIGHTS = "config.json", "model.safetensors"
+_FILE_NAMES = frozenset({_CONFIG, _WEIGHTS})
 
 _VERSION = "0.3.0"  # of the format
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
@@ -28,6 +28,13 @@ _SIZES = (
 )
 
 
+def check_folder(out: Path, is_forced: bool) -> None:
+    """Raise ExportError unless a speculator may be written at `out`, an absolute path: in place of one alone."""
+    if is_forced and out.is_dir() and (others := {file.name for file in out.iterdir()} - _FILE_NAMES):
+        raise ExportError(f"'{out}' holds more than a speculator ({min(others)!r:.80}): choose another name.")
+    check_target(out, is_forced, _CONFIG)
+
+
 def write_folder(
     out: Path,
     form: TrainedFormat,
@@ -35,10 +42,11 @@ def write_folder(
     scale: torch.Tensor,
     state_ids: Sequence[int],
     target: Manifest,
+    is_forced: bool = False,
 ) -> int:
-    """Write a network in place of a folder, or make it; returns its bytes. scale: by which states were divided.
+    """Write a network to a new folder, or in place of one if forced; returns its bytes.
 
-    What is the target's is not written. Raises ExportError.
+    scale: by which states were divided. What is the target's is not written. Raises ExportError.
     """
     tensors = {
         name: value.detach().cpu().contiguous()
@@ -46,26 +54,17 @@ def write_folder(
         if not name.startswith("rotary_emb")
     }
     told = {**form.config(module, state_ids), **_config(form, module.config, target)}
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        new = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-        try:
-            (new / "model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
-            (new / "config.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
-            new.chmod(0o755)
-            num_bytes = sum(file.stat().st_size for file in new.iterdir())
-            if out.is_dir():
-                shutil.rmtree(out)
-            new.rename(out)
-        finally:
-            shutil.rmtree(new, ignore_errors=True)
-    except OSError as error:
-        raise ExportError(write_failure(out, error, "the same command resumes")) from error
-    return num_bytes
+    with new_package(out, is_forced, manifest_name=_CONFIG) as partial:
+        (partial / _WEIGHTS).write_bytes(save(tensors, metadata={"format": "pt"}))
+        (partial / _CONFIG).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        check_folder(out, is_forced)  # again: a training takes long
+    return sum((out / name).stat().st_size for name in _FILE_NAMES)
 
 
 def _config(form: TrainedFormat, layer: Any, target: Manifest) -> dict[str, Any]:
     """What is alike in all formats. layer: the config of a network's layer."""
+    named = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(target.architecture)
+    verifier = [named] if isinstance(named, str) else []
     return {
         "speculators_model_type": form.name,
         "speculators_version": _VERSION,
@@ -82,6 +81,6 @@ def _config(form: TrainedFormat, layer: Any, target: Manifest) -> dict[str, Any]
             "algorithm": form.name,
             "default_proposal_method": "greedy",
             "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": DEPTH}],
-            "verifier": {"architectures": [], "name_or_path": target.source_name},
+            "verifier": {"architectures": verifier, "name_or_path": target.source_name},
         },
     }

@@ -1,8 +1,8 @@
 """Whether a speculator can pay on a target: what a step of it takes beside a pass, and what it would have to bring."""
 
 import tempfile
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 
 from reader_edge_export.calibration.calibration import Calibration
 from reader_edge_export.calibration.moments import InputMoments
-from reader_edge_export.heads.payback import TOKENS_A_PASS, Payback, timed_in_turn
+from reader_edge_export.heads.payback import MOST_PAST, timed_in_turn
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.sources.module_weights import ModuleWeights
 from reader_edge_export.sources.source_model import SourceModel
@@ -19,6 +19,15 @@ from reader_edge_export.speculators.trace_speculator import trace_speculator
 from reader_edge_export.speculators.training.trained_format import TrainedFormat
 from reader_edge_export.stages import Stages
 from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.sources.speculator.payoff import (
+    PASS_NODES,
+    STEP_NODES,
+    TOKENS_A_PASS,
+    USUALLY_ADDED,
+    asking_seconds,
+    can_pay,
+    needed_tokens,
+)
 from reader_edge_runtime.drafting.sources.speculator.speculator import TreeStep
 from reader_edge_runtime.execution.onnxruntime.host.host_speculator import HostSpeculator
 from reader_edge_runtime.package.manifest import Manifest
@@ -27,34 +36,43 @@ from reader_edge_runtime.package.speculator_part import SpeculatorPart
 from reader_edge_runtime.target import Pass, Target
 
 
-class SpeculatorPayback(Payback):
-    """Of a speculator."""
+@dataclass(frozen=True, slots=True)
+class SpeculatorPayback:
+    """asking_s: seconds that asking a speculator takes in a step. pass_s: of a pass of its target with drafts."""
 
-    __slots__ = ()
-    most_added = 0.5  # where half of its first guesses are right and nothing else drafts
+    asking_s: float
+    pass_s: float
+
+    @property
+    def can_pay(self) -> bool:
+        """Whether an engine would ask it."""
+        return can_pay(self.asking_s, self.pass_s)
 
     def sentence(self) -> str:
+        """The figures, and what follows of them."""
+        needed = needed_tokens(self.asking_s, self.pass_s)
         return (
-            f"Asking a speculator takes {self.share:.2f} of a pass of the model. At {TOKENS_A_PASS:g} tokens a pass it "
-            f"pays if it adds more than {self.needed:.2f} tokens to a pass; good speculators add about "
-            f"{self.most_added}."
+            f"Asking a speculator takes {self.asking_s / self.pass_s:.2f} of a pass of the model over {PASS_NODES} "
+            f"nodes. At {TOKENS_A_PASS:g} tokens a pass it pays if it adds {needed:.2f} tokens to a pass; speculators "
+            f"usually add {USUALLY_ADDED:g}."
         )
 
 
 def measure_payback(target: Target, form: TrainedFormat) -> SpeculatorPayback:
-    """Time an untrained speculator of a format beside its target, in turn."""
+    """Time an untrained speculator of a format beside its target."""
     manifest = target.manifest
     assert manifest.hidden_size is not None
     with tempfile.TemporaryDirectory() as folder:
         speculator = _opened(form, manifest, Path(folder))
-    step = TreeStep(DraftTree.chain([0, 0]), 1, np.zeros((1, manifest.hidden_size), np.float32))
-
-    def step_behind(past: int) -> Callable[[], object]:
-        kept = speculator.new_cache(1, past + len(step.tree))
-        kept.fill(0, past)
-        return lambda: speculator.step(kept, 0, [step])
-
-    return SpeculatorPayback(*timed_in_turn(target, Pass(0, [], [], wants_layer_states=True), step_behind))
+    kept = speculator.new_cache(1, MOST_PAST + 2 * max(STEP_NODES))
+    kept.fill(0, min(MOST_PAST, manifest.max_context - 2 * max(STEP_NODES)))
+    steps = []
+    for num_nodes in STEP_NODES:
+        states = np.zeros((num_nodes, manifest.hidden_size), np.float32)
+        steps.append(partial(speculator.step, kept, 0, [TreeStep(DraftTree.chain([0] * (1 + num_nodes)), 1, states)]))
+    wanted = Pass(0, [DraftTree.chain([0] * PASS_NODES)], [range(PASS_NODES)], wants_layer_states=True)
+    step_s, pass_s = timed_in_turn(target, wanted, steps)
+    return SpeculatorPayback(asking_seconds(dict(zip(STEP_NODES, step_s, strict=True)).__getitem__), pass_s)
 
 
 def _opened(form: TrainedFormat, target: Manifest, folder: Path) -> HostSpeculator:

@@ -15,8 +15,9 @@ from reader_edge_export.heads.answering import Answering, Progress
 from reader_edge_export.heads.examples import frequent_ids
 from reader_edge_export.heads.held_out import held_out_apart
 from reader_edge_export.heads.self_written import Manner
-from reader_edge_export.heads.training import TrainingPlan, trained
+from reader_edge_export.heads.training import Tell, TrainingPlan, no_tell, trained
 from reader_edge_export.heads.training_options import TrainingOptions
+from reader_edge_export.package.training_folder import CHECKPOINT_NAME, training_folder
 from reader_edge_export.quiet import quiet_libraries
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from reader_edge_export.speculators.training.chain_loss import ChainLoss
@@ -34,7 +35,7 @@ from reader_edge_runtime.assembly import open_package, settled_target
 from reader_edge_runtime.config import EngineConfig
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.target import Target
-from reader_edge_runtime.text.conversation import Encodable
+from reader_edge_runtime.text.conversation import Prompt
 
 _MAX_TOKENS = 256  # of an answer
 _EPOCHS, _ENOUGH_STEPS = 8, 30_000
@@ -61,10 +62,16 @@ class SpeculatorReport:
 
 
 class SpeculatorTraining:
-    """One training of a speculator for a package; on_stage gets each stage as it begins."""
+    """One training of a speculator for a package; on_stage gets each stage as it begins, tell what should stay."""
 
     def __init__(
-        self, package: Path, out: Path, form: TrainedFormat, options: TrainingOptions, on_stage: Callable[[str], None]
+        self,
+        package: Path,
+        out: Path,
+        form: TrainedFormat,
+        options: TrainingOptions,
+        on_stage: Callable[[str], None],
+        tell: Tell = no_tell,
     ) -> None:
         self._began = time.monotonic()
         self._package = open_package(package)
@@ -75,9 +82,10 @@ class SpeculatorTraining:
         self._out = out
         self._options = options
         self._on_stage = on_stage
+        self._tell = tell
         self._folder = out.with_name(f"{out.name}.training")
-        self._checkpoint = self._folder / "checkpoint.bin"
-        self._answering = Answering(self._package, self._folder, f"states {self.state_ids}")
+        self._checkpoint = self._folder / CHECKPOINT_NAME
+        self._answering = Answering(self._package, self._folder, self.state_ids)
         self._target: Target = settled_target(self._package, EngineConfig(is_probed=False))[0]
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -90,8 +98,12 @@ class SpeculatorTraining:
             raise ExportError(f"{payback.sentence()} Take a larger model, or train all the same with --force.")
         return payback
 
-    def run(self, prompts: Sequence[Encodable], on_progress: Progress) -> SpeculatorReport:
+    def run(self, prompts: Sequence[Prompt], on_progress: Progress) -> SpeculatorReport:
         """prompts: further ones than the bundled, asked first. on_progress: gets what is done of each stage."""
+        with training_folder(self._out):
+            return self._run(prompts, on_progress)
+
+    def _run(self, prompts: Sequence[Prompt], on_progress: Progress) -> SpeculatorReport:
         self._on_stage("having the model answer")
         # What a model without a template goes on with by its best guesses alone soon repeats itself.
         manner = Manner(
@@ -116,10 +128,13 @@ class SpeculatorTraining:
         named = ids if module.target_ids is not None else np.arange(vocab_size, dtype=np.int32)
         torch.nn.Module.eval(module)
         depths = measure_depths(module, Lessons(held_out, named, vocab_size), scale)
+        num_bytes = write_folder(
+            self._out, self._form, module, scale, self.state_ids, self._package.manifest, self._options.force
+        )
         return SpeculatorReport(
             out=self._out,
             folder=self._folder,
-            num_bytes=write_folder(self._out, self._form, module, scale, self.state_ids, self._package.manifest),
+            num_bytes=num_bytes,
             num_ids=len(named),
             num_tokens=lessons.num_places,
             depths=depths,
@@ -138,6 +153,6 @@ class SpeculatorTraining:
         fingerprint = hashlib.sha256(self._package.fingerprint() + facts.encode() + ids.tobytes()).digest()
         seconds = max(1.0, self._options.seconds - (time.monotonic() - self._began))
         num_planned = epochs * lessons.steps_an_epoch
-        plan = TrainingPlan(num_planned, seconds, fingerprint, self._checkpoint)
+        plan = TrainingPlan(num_planned, seconds, fingerprint, self._checkpoint, self._tell)
         loss_at = ChainLoss(module, lessons, scale, is_half_quicker(self._device))
         return trained(module, loss_at, plan, on_progress), num_planned

@@ -24,6 +24,7 @@ _MOST_ROWS = 128  # of a pass, padding included: each takes memory for a row of 
 
 _WASTED_SHARE = 0.005  # share of decoding time that futile drafts take in the long run
 _START_SHARE = 0.02  # share of a request's coming plain steps that a wasted first draft may take
+_INVESTED = 0.05  # share of what drafts as good as the last ones would save in these steps that it may take besides
 _PLAIN_EVERY = 64  # drafted steps after which one is plain, so that the time of a plain step stays known
 
 _PAST_STEP = 64  # committed rows between which a plain step is taken to last as long
@@ -103,11 +104,11 @@ class Planner:
         backing_off: list[int] = []
         draft_requests: dict[int, DraftRequest] = {}
         for b, request in enumerate(requests):
-            if request.drafter is None or most < 2 or not self._may_draft(request, len(requests), past):
+            if request.drafter is None or most < 2 or request.num_remaining_tokens < 2:
                 continue
-            is_wasted_start = len(requests) > 1 and request.trust.num_backoffs > 0 and not request.has_drafted
+            is_wasted_start = self._is_wasted_start(request, len(requests), past)
             if is_wasted_start and self._spare_s < self.overheads.first_draft_s:
-                continue  # the others, who wait for its start as well, make up for it no more
+                continue  # tried now and then all the same: what starting takes is known from starts alone
             if request.trust.backoff_left > 0:
                 backing_off.append(b)
             else:
@@ -198,12 +199,17 @@ class Planner:
                 if draft_s := self._draft_s(1):
                     request.trust.weigh(plan.saved_s[b] / draft_s, plan.max_backoff)
 
-    def _may_draft(self, request: Request, batch_size: int, past: int) -> bool:
-        """Whether a request can draft, and if it never did, has so many tokens to come that starting may pay."""
-        num_tokens = request.num_remaining_tokens - 1
-        if num_tokens < 1 or request.has_drafted or not self.times.is_measured:
-            return num_tokens > 0
-        return is_paid(_START_SHARE * num_tokens, self._step_s(batch_size, past), self.overheads.first_draft_s)
+    def _is_wasted_start(self, request: Request, batch_size: int, past: int) -> bool:
+        """Whether a request never drafted, and its coming tokens are not expected to make up for starting."""
+        if request.has_drafted:
+            return False
+        if batch_size > 1 and request.trust.num_backoffs > 0:
+            return True  # the others, who wait for its start as well, make up for it no more
+        if not self.times.is_measured:
+            return False
+        saved_s = max(request.trust.payoff_ratio - 1, 0.0) * self._draft_s(1)
+        share_s = _START_SHARE * self._step_s(batch_size, past) + _INVESTED * saved_s
+        return not is_paid(request.num_remaining_tokens - 1, share_s, self.overheads.first_draft_s)
 
     def _step_s(self, batch_size: int, past: int) -> float:
         """Seconds of a plain step, as last asked of about this length; of its pass alone where nothing was measured."""

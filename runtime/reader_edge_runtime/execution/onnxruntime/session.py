@@ -3,6 +3,7 @@
 A device's session is refused where one node would run on the CPU: that costs two copies a pass, and says nothing.
 """
 
+import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ NOT_CAPTURED = -1  # ONNX Runtime's graph id of a run that is made as it comes
 _OPTIONS = {CUDA: {"enable_cuda_graph": "1", "use_tf32": "0"}}
 _REFUSAL = "cannot use the graph capture feature"
 _REMEDY = "export with --precision fp16, or use --provider cpu"
+_NO_MEMORY = re.compile("bad_alloc|MemoryError|allocate memory", re.IGNORECASE)
+_LARGE_REMEDY = "cut the package for several boxes with `reader-edge split`, or export with fewer bits"
 _MAKERS_OF_SIZES = ("Shape", "Size")  # whatever provider runs them, their results are the host's
 
 
@@ -80,6 +83,8 @@ def load_session(
         providers = [(provider, provider_options or {})]
         session = ort.InferenceSession(model, options, providers, enable_fallback=0)  # it would print, and load twice
     except Exception as error:  # onnxruntime raises a dozen unrelated classes here
+        if provider == CPU and _NO_MEMORY.search(f"{type(error).__name__}: {error}"):
+            raise ProviderError(f"To load {name} takes more memory than is free: {_LARGE_REMEDY}.") from error
         raise ProviderError(f"ONNX Runtime cannot load {name}: {_reason(error)}") from error
     if session.get_providers()[0] != provider:
         raise ProviderError(

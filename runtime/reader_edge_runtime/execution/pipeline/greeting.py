@@ -54,6 +54,7 @@ def facts_of(stage: HostStage) -> dict[str, str]:
         "model": part.whole,
         "stage": f"{part.number} of {part.num_stages}",
         "first layer": str(part.first_layer),
+        "next layer": str(part.first_layer + stage.manifest.num_layers),
         "reader-edge": _version("reader-edge"),
         "ONNX Runtime": str(ort.__version__),
         "kernels": stage.facts[-1][:16] or "none",
@@ -78,6 +79,22 @@ def check_facts(found: Mapping[str, str], wanted: Mapping[str, str], address: st
         return None
     told = ", ".join(f"{name} {found.get(name, 'unknown'):.64} there, {wanted[name]} here" for name in odd)
     return f"The stage at {address} runs other kernels ({told}): answers may differ from those of one box."
+
+
+def check_layers(found: Mapping[str, Mapping[str, str]], last: Mapping[str, str]) -> None:
+    """Raise ProviderError unless stages have each layer once: one model may have been cut twice, at other layers.
+
+    found: what they say, by their addresses in turn. last: what the stage here says.
+    """
+    layer = "0"
+    for place, facts in [*((f"at {address}", each) for address, each in found.items()), ("here", last)]:
+        first = facts.get("first layer", "unknown")
+        if first != layer:
+            raise ProviderError(
+                f"The stage {place} begins with layer {first:.64}, where layer {layer:.64} is next: all boxes need "
+                "stages of one split."
+            )
+        layer = facts.get("next layer", "unknown")
 
 
 def stage_name(part: StagePart, number: int) -> str:

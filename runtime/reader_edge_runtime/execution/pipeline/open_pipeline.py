@@ -35,7 +35,10 @@ def serve_stage(
     tell: Callable[[str], None],
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Serve one of the stages but the last. Raises PackageError, ConfigError, ProviderError or InstallationError."""
+    """Serve one of the stages but the last. key_path: by default of the pipeline.key beside the package, if there.
+
+    Raises PackageError, ConfigError, ProviderError or InstallationError.
+    """
     _check_installation()
     from reader_edge_runtime.execution.pipeline.links import Links
     from reader_edge_runtime.execution.pipeline.stage_server import StageServer
@@ -48,6 +51,7 @@ def serve_stage(
         )
     if not is_to_listen_at(address):
         raise ConfigError(f"{address!r:.80} is no address to listen at: give tcp://HOST:PORT.")
+    key_path = key_path or package.key_path
     links = Links(None if key_path is None else read_key(key_path))
     try:
         stage = FollowingStage(HostStage.open(package, config.threads, config.uses_native))

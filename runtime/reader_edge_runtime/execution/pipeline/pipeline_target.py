@@ -13,12 +13,13 @@ from typing import cast
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.errors import StageLostError
 from reader_edge_runtime.execution.inputs import pass_width
 from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.pipeline.following_stage import stream_of
 from reader_edge_runtime.execution.pipeline.logged_cache import DROP, CacheStep, LoggedCache
 from reader_edge_runtime.execution.pipeline.pass_frame import PassFrame
-from reader_edge_runtime.execution.pipeline.under_way import Following, RowsLostError, StageLostError, UnderWay
+from reader_edge_runtime.execution.pipeline.under_way import Following, RowsLostError, UnderWay
 from reader_edge_runtime.target import ForwardResult, Pass
 
 _CHUNK = 128  # tokens of a prompt in one pass

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from reader_edge_runtime.errors import PackageError, ProviderError
+from reader_edge_runtime.errors import PackageError, ProviderError, StageLostError
 from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.pipeline.greeting import (
     FAULT,
@@ -20,6 +20,7 @@ from reader_edge_runtime.execution.pipeline.greeting import (
     WELCOME,
     Head,
     check_facts,
+    check_layers,
     facts_of,
     packed_greeting,
     read_greeting,
@@ -28,7 +29,7 @@ from reader_edge_runtime.execution.pipeline.greeting import (
 from reader_edge_runtime.execution.pipeline.links import Links, Socket, parts_of
 from reader_edge_runtime.execution.pipeline.pass_frame import FrameError
 from reader_edge_runtime.execution.pipeline.stage_server import max_message_bytes
-from reader_edge_runtime.execution.pipeline.under_way import Came, RowsLostError, StageLostError
+from reader_edge_runtime.execution.pipeline.under_way import Came, RowsLostError
 
 ANSWER_S = 5.0  # in which a stage that is there answers a greeting
 PASS_S = 120.0  # the longest pass: boxes that are there and do not hand on
@@ -101,7 +102,7 @@ class Ring:
                     raise StageLostError(f"{self._name(index)} is gone or silent: start it again.")
 
     def come_back(self, lost: StageLostError) -> None:
-        self._warn(f"{lost} Answers wait for it {self.patience_s:.0f} s.")
+        warnings.warn(f"{lost} Answers wait for it {self.patience_s:.0f} s.", RuntimeWarning, stacklevel=2)
         self._meet_within(self.patience_s)
 
     def _meet_within(self, rest_s: float) -> None:
@@ -172,6 +173,7 @@ class Ring:
             if odd := check_facts(facts, {**wanted, "stage": number}, address):
                 self._warn(odd)
             found[address] = facts
+        check_layers(found, wanted)
         return found
 
     def _fault(self, index: int, told: dict[str, str]) -> ProviderError:

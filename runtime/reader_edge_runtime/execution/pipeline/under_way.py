@@ -5,14 +5,10 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.errors import ProviderError, StageLostError
 from reader_edge_runtime.turns import give_way
 
 _SLOWER = 1.005  # what a trip seems to take grows by this with every slower one, as links change
-
-
-class StageLostError(ProviderError):
-    """A stage does not answer, or has forgotten its rows: they can be scored again."""
 
 
 class RowsLostError(StageLostError):

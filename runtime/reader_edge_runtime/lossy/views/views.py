@@ -22,6 +22,7 @@ from reader_edge_runtime.lossy.views.views_target import ViewsTarget
 from reader_edge_runtime.measuring.cost_cache import load_or_measure
 from reader_edge_runtime.measuring.pass_cost import MAX_WIDTH
 from reader_edge_runtime.outside.config_checks import Range, check
+from reader_edge_runtime.target import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class Views(Strength):
     context: tokens of the retrieved view at most, the prompt's end and the passages most like it. weight: of that view;
     0 is exact, 1 leaves the whole prompt out. Greedy or sampled.
     """
+
+    is_greedy = False
 
     context: Annotated[int, Range(LEAST_CONTEXT, 1 << 28)] = 256
     weight: Annotated[float, Range(0, 1)] = 0.5
@@ -52,11 +55,15 @@ class Views(Strength):
     def rule(self, ends: Collection[int], usual: OwnAnswers | None) -> ViewsRule:
         return ViewsRule(self.meter(usual))
 
+    def target(self, target: Target) -> ViewsTarget:
+        """Both views of a target as one."""
+        return ViewsTarget(target, self.weight)
+
     def decoder(self, made: Decoder, on_calibration: Progress | None) -> Decoder:
         manifest = made.target.manifest
         if manifest.has_states or isinstance(made, LanedDecoder) or not made.cache.has_all_rows:
             raise ConfigError("Views take a model of attention alone, in one box: choose another rule for this one.")
-        target, config, permission = ViewsTarget(made.target, self.weight), made.config, made.permission
+        target, config, permission = self.target(made.target), made.config, made.permission
         planner = Planner(MAX_WIDTH if permission.is_on else 1)
         if permission.is_on and config.is_calibrated:
             planner.add(load_or_measure(target, config.threads, 1, on_progress=on_calibration))

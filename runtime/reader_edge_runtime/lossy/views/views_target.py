@@ -68,9 +68,13 @@ class ViewsTarget(Target):
         doubled = wanted._replace(first_slot=2 * wanted.first_slot, trees=trees, rows=rows, wants_logits=True)
         return self._mixed(self._target.forward(cache.both, doubled))
 
+    def mix(self, whole: Float32Array, retrieved: Float32Array) -> Float32Array:
+        """Logits (B, R, V) of both views as one."""
+        return (1 - self._weight) * whole + self._weight * retrieved
+
     def _mixed(self, result: ForwardResult) -> ViewsResult:
         logits, layer_states = result.wanted_logits, result.layer_states
-        mixed = (1 - self._weight) * logits[::2] + self._weight * logits[1::2]
+        mixed = self.mix(logits[::2], logits[1::2])
         hidden_states = None if result.hidden_states is None else result.hidden_states[::2]
         layer_states = None if layer_states is None else layer_states[:, ::2]
         both = ViewsResult(*_best(mixed, self.manifest.top_k), mixed, None, hidden_states, layer_states)

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -33,7 +34,13 @@ def replace_weights(path: Path) -> None:
     other.rename(path)
 
 
-@pytest.mark.parametrize("change", [Path.unlink, replace_weights])
+def replace_by_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes in folders")
+@pytest.mark.parametrize("change", [Path.unlink, replace_weights, replace_by_pipe])
 def test_weights_that_change_meanwhile_are_told(
     change: Callable[[Path], object], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,3 +93,9 @@ def test_what_goes_wrong_in_reading_is_told_of_the_source(
     monkeypatch.setattr("reader_edge_export.pipeline.find_source", fail)
     with pytest.raises(ExportError, match=r"' cannot be read \(Input/output error\): see to who may read it"):
         export_model(source, tmp_path / "out", FP32)
+
+
+def test_a_file_that_the_limit_of_memory_forbids_to_map_is_told(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("safetensors.safe_open", Mock(side_effect=MemoryError))
+    with pytest.raises(ExportError, match=r"model.safetensors' cannot be loaded: .* bytes; raise the limit of memory"):
+        stored_tensors(source)

@@ -123,6 +123,16 @@ def test_a_file_that_shrinks_while_it_is_read_is_refused(tmp_path: Path) -> None
         file.values("w")
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes in folders")
+def test_a_pipe_in_a_files_place_is_not_waited_for(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "file", "llama", {}, {"w": np.ones((8, 8), np.float32)})
+    file = GgufFile.open(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="seek"):
+        file.values("w")
+
+
 def test_a_file_that_is_replaced_while_it_is_read_is_refused(tmp_path: Path) -> None:
     """Else a package would hold the weights of one model and the fingerprint of another."""
     path = write_small(tmp_path / "file", small_vocabulary())

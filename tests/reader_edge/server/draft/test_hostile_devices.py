@@ -281,6 +281,25 @@ def test_answers_of_devices_that_stay_away_are_dropped(hinted_engine: Engine, mo
         assert settled(server, 2)
 
 
+def test_what_was_asked_and_left_before_it_began_is_dropped_and_can_be_asked_again(
+    draft_server: DraftServer, hinted_engine: Engine
+) -> None:
+    wanted = list(hinted_engine.generate("# tar", GenerationConfig(max_tokens=5)).token_ids)
+    make_as_new(hinted_engine)
+    with hinted_engine.working():  # nothing is decoded meanwhile
+        for number in range(12):  # of 8 that may run or wait
+            link = greeted(draft_server)
+            link.send(ask(hinted_engine, answer_id=bytes([number] * 16), max_tokens=5))
+            assert settled(draft_server, 1)
+            draft_server.connections[-1].cut()
+            assert settled(draft_server, 0)
+    other = greeted(draft_server)
+    other.send(Resume(ID, 0, hash_of([])).packed())
+    assert "not here any more" in refused(other)
+    other.send(ask(hinted_engine, max_tokens=5))
+    assert answer_of(other) == wanted
+
+
 def test_an_answer_that_takes_too_long_is_given_up(hinted_engine: Engine) -> None:
     make_as_new(hinted_engine)
     settings = ServerSettings("demo", max_answer_s=0.2)

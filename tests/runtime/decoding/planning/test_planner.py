@@ -206,6 +206,29 @@ def test_a_request_that_is_soon_over_does_not_start_to_draft() -> None:
     assert len(plan(planner, [short], [1.0, 0.9]).drafts) == 1
 
 
+def test_drafts_that_paid_well_may_take_longer_to_start() -> None:
+    planner = planner_of(cost(growth=0.0), overheads=Overheads(0.0, 1e-3, 15e-3, 0.0))
+    doubted, believed = (a_request(max_tokens=40, is_believed=False) for _ in range(2))
+    doubted.trust.payoff_ratio, believed.trust.payoff_ratio = 1.0, 10.0
+    assert plan(planner, [doubted], [1.0, 0.9]).drafts == {}
+    assert list(plan(planner, [believed], [1.0, 0.9]).drafts) == [0]
+
+
+def test_a_start_that_was_slow_once_is_tried_again_until_drafting_is_back() -> None:
+    planner = planner_of(cost(growth=0.0), overheads=Overheads(0.0, 1e-4, 1e-3, 0.0))
+    planner.overheads.start_s = 0.02  # beside other work, which is over
+    num_drafted = []
+    for _ in range(400):
+        request = a_request(max_tokens=16, is_believed=False)
+        for _ in range(15):
+            made = plan(planner, [request], [1.0, 0.9])
+            is_start = bool(made.drafts) and not request.has_drafted
+            settle(planner, made, [request], draft_s=1e-3 if is_start else 1e-4 * len(made.drafts))
+        num_drafted.append(request.has_drafted)
+    assert not any(num_drafted[:10])
+    assert all(num_drafted[-20:])
+
+
 @pytest.mark.parametrize("room", [0, 1])
 def test_nothing_is_drafted_where_the_context_holds_no_more(room: int) -> None:
     assert plan(planner_of(cost(growth=0.0)), [a_request()], [1.0, 0.9], room).drafts == {}

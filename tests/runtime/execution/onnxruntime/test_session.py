@@ -1,6 +1,7 @@
 """Sessions on ONNX Runtime: who runs which node is known, and what fails is one sentence."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -12,6 +13,7 @@ from reader_edge_runtime.execution.onnxruntime.session import (
     cpu_options,
     load_on_devices,
     load_placed,
+    load_session,
     run_options,
 )
 from reader_edge_runtime.execution.onnxruntime.wheel import ort
@@ -41,6 +43,17 @@ def test_what_cannot_be_loaded_is_one_sentence(tmp_path: Path) -> None:
         load_on_devices(tmp_path / "graph", cpu_options(1), [], CPU)
     with pytest.raises(ProviderError, match=r"ONNX Runtime cannot load '.*graph': .+"):
         load_placed(tmp_path / "graph", cpu_options(1), CPU)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("Exception during initialization: std::bad_alloc"), MemoryError()])
+def test_a_model_that_finds_no_memory_may_be_split(
+    error: Exception, demo_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ort, "InferenceSession", Mock(side_effect=error))
+    with pytest.raises(
+        ProviderError, match=r"load '.*model.onnx' takes more memory than is free: .*`reader-edge split`"
+    ):
+        load_session(demo_folder / GRAPH_NAME, cpu_options(1), CPU)
 
 
 def test_a_run_is_captured_only_under_an_id() -> None:

@@ -12,6 +12,7 @@ from reader_edge_runtime.execution.pipeline.greeting import (
     HELLO,
     Head,
     check_facts,
+    check_layers,
     facts_of,
     next_of,
     packed_greeting,
@@ -25,6 +26,7 @@ FACTS = {
     "model": "0a" * 32,
     "stage": "1 of 2",
     "first layer": "0",
+    "next layer": "3",
     "reader-edge": "0.2.0",
     "ONNX Runtime": "1.31.1",
     "kernels": "0123456789abcdef",
@@ -80,6 +82,24 @@ def test_what_changes_answers_is_refused_by_its_name(name: str) -> None:
             check_facts(other, FACTS, "tcp://a:1")
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"next layer": "2"}, "The stage here begins with layer 3, where layer 2 is next: all boxes"),
+        ({"next layer": "4"}, "The stage here begins with layer 3, where layer 4 is next: all boxes"),
+        ({"first layer": "1"}, "The stage at tcp://a:1 begins with layer 1, where layer 0 is next: all boxes"),
+        ({"first layer": None}, "The stage at tcp://a:1 begins with layer unknown, where layer 0 is next: all boxes"),
+        ({"next layer": None}, "The stage here begins with layer 3, where layer unknown is next: all boxes"),
+    ],
+)
+def test_stages_that_were_cut_at_other_layers_are_refused(changes: dict[str, str | None], words: str) -> None:
+    last = FACTS | {"stage": "2 of 2", "first layer": "3", "next layer": "6"}
+    check_layers({"tcp://a:1": FACTS}, last)
+    found = {key: value for key, value in (FACTS | changes).items() if value is not None}
+    with pytest.raises(ProviderError, match=words):
+        check_layers({"tcp://a:1": found}, last)
+
+
 def test_what_may_change_bits_is_told_and_no_more() -> None:
     assert check_facts(FACTS | {"first layer": "7"}, FACTS, "tcp://a:1") is None
     told = check_facts(FACTS | {"instruction set": "neon"}, FACTS, "tcp://a:1")
@@ -99,3 +119,4 @@ def test_a_stage_says_what_it_is_wherever_it_runs(
     assert (told["stage"], told["first layer"], told["reader-edge"]) == ("1 of 2", "0", "unknown")
     assert read_greeting(memoryview(packed_greeting(told))) == told
     assert check_facts(told, {**here, "stage": "1 of 2"}, "tcp://a:1") is None
+    check_layers({"tcp://a:1": told}, here)

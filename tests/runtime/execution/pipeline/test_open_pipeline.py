@@ -21,7 +21,7 @@ CONFIG = EngineConfig(threads=1)
 
 
 @contextmanager
-def served(stage: Path, address: str, key: Path) -> Iterator[list[str]]:
+def served(stage: Path, address: str, key: Path | None) -> Iterator[list[str]]:
     """A stage in a thread; the lines that it tells."""
     told: list[str] = []
     is_over, listens = threading.Event(), threading.Event()
@@ -42,15 +42,18 @@ def served(stage: Path, address: str, key: Path) -> Iterator[list[str]]:
         thread.join()
 
 
+@pytest.mark.parametrize("is_key_named", [True, False])
 def test_a_pipeline_with_its_key_has_the_rows_of_the_whole_model(
-    split_demo: Split, demo_folder: Path, tmp_path: Path
+    split_demo: Split, demo_folder: Path, tmp_path: Path, is_key_named: bool
 ) -> None:
+    """Unless it is named, the key is the one beside the stage."""
     pytest.importorskip("zmq", reason="the extra 'pipeline' is not installed")
     address = free_address()
-    (tmp_path / "2").symlink_to(split_demo(2) / "2")
+    for name in ("1", "2"):
+        (tmp_path / name).symlink_to(split_demo(2) / name)
     write_pipeline(tmp_path, [address])
     new_key(tmp_path)
-    with served(split_demo(2) / "1", address, tmp_path / KEY_NAME) as told:
+    with served(tmp_path / "1", address, tmp_path / KEY_NAME if is_key_named else None) as told:
         piped = open_pipeline(ModelPackage.open(tmp_path), CONFIG)
         assert_same_rows(HostTarget.open(ModelPackage.open(demo_folder), 1), piped, 3)
         assert told[0] == f"Stage 1 of 2 listens at {address}."

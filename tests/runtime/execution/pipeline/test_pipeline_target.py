@@ -11,10 +11,10 @@ from reader_edge_runtime.decoding.session import save_session
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.no_drafter import NoDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.errors import PackageError, ProviderError, SessionError
+from reader_edge_runtime.errors import PackageError, ProviderError, SessionError, StageLostError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.execution.pipeline.logged_cache import LoggedCache
-from reader_edge_runtime.execution.pipeline.under_way import Came, StageLostError
+from reader_edge_runtime.execution.pipeline.under_way import Came
 from reader_edge_runtime.execution.providers import open_target
 from reader_edge_runtime.measuring.width_probe import probe_width
 from reader_edge_runtime.package.model_package import ModelPackage

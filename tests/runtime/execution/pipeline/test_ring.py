@@ -12,9 +12,10 @@ from unittest.mock import Mock
 import pytest
 
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.errors import ConfigError, PackageError, ProviderError
+from reader_edge_runtime.errors import ConfigError, PackageError, ProviderError, StageLostError
 from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
+from reader_edge_runtime.execution.onnxruntime.native import instructions_here
 from reader_edge_runtime.execution.pipeline import ring as ring_module
 from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage
 from reader_edge_runtime.execution.pipeline.greeting import (
@@ -30,10 +31,12 @@ from reader_edge_runtime.execution.pipeline.greeting import (
 )
 from reader_edge_runtime.execution.pipeline.pass_frame import FrameError
 from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarget
-from reader_edge_runtime.execution.pipeline.under_way import RowsLostError, StageLostError
+from reader_edge_runtime.execution.pipeline.under_way import RowsLostError
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.package.pipeline_file import KEY_NAME, read_key
 from reader_edge_runtime.target import Pass
+from tests.random_operations import check_random_operations
 from tests.stages_here import assert_same_rows, free_address, open_stages, stage_process
 
 zmq = pytest.importorskip("zmq", reason="the extra 'pipeline' is not installed")
@@ -98,6 +101,13 @@ def test_stages_of_another_split_are_named(split_demo: Split) -> None:
         sentence = f"At {address} is stage 1 of 3, and here 1 of 2: all boxes need"
         with pytest.raises(ProviderError, match=sentence):
             Ring(last, [address], None)
+
+
+def test_a_model_that_was_cut_at_another_layer_is_not_mixed(split_demo: Split) -> None:
+    last = open_stages(split_demo(2))[-1]
+    refused = pytest.raises(ProviderError, match=r"The stage here begins with layer [2-9], where layer 1 is next")
+    with scripted(last, lambda head: [], **{"next layer": "1"}) as address, refused:
+        Ring(last, [address], None)
 
 
 def test_a_spare_box_goes_on_where_a_stage_was_lost(split_demo: Split, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +187,7 @@ def test_a_lost_stage_is_named_within_five_seconds_and_its_rows_come_again(
     folder, address = split_demo(2), free_address()
     last = open_stages(folder)[-1]
     with stage_process(folder / "1", address) as process:
-        ring = Ring(last, [address], None)
+        ring = Ring(last, [address], read_key(folder / KEY_NAME))  # which the command finds beside the stage
         target = PipelineTarget(last, ring)
         expected = top_ids(target, last.manifest, lambda: None)
         ring.patience_s = 0.0
@@ -217,6 +227,8 @@ def test_a_process_that_was_stopped_itself_still_gives_a_lost_stage_its_time(
         with pytest.warns(RuntimeWarning, match=r"Stage 1 is gone\. Answers wait for it 30 s\."):
             ring.come_back(StageLostError("Stage 1 is gone."))
         assert ends == pytest.approx([5, 5])
+        with pytest.warns(RuntimeWarning, match=r"Stage 1 is gone\."):  # each loss is told
+            ring.come_back(StageLostError("Stage 1 is gone."))
         ring.close()
 
 
@@ -238,7 +250,9 @@ def scripted(last: HostStage, says: Callable[[Head], list[tuple[bytes, ...]]], *
     """A stage that greets with the right facts, but for some, and sends what a test says to all other messages."""
     is_over, links, address = threading.Event(), Links(None), free_address()
     socket = links.listen(address, 1 << 24)
-    told = facts_of(last) | {"stage": "1 of 2", MICROSECONDS: "1"} | facts
+    here = facts_of(last)
+    layers = {"first layer": "0", "next layer": here["first layer"]}
+    told = here | layers | {"stage": "1 of 2", MICROSECONDS: "1"} | facts
 
     def serve() -> None:
         while not is_over.is_set():
@@ -294,6 +308,21 @@ def test_other_kernels_are_told_once(split_demo: Split) -> None:
         with pytest.warns(RuntimeWarning, match="runs other kernels"):
             ring = Ring(last, [address], None)
         ring._meet(time.monotonic() + 5)  # warnings are errors
+        ring.close()
+
+
+def test_trees_over_unlike_processors_have_the_rows_of_single_tokens(
+    split_demo: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last, address = open_stages(split_demo(2))[-1], free_address()
+    others = [name for name in instructions_here() if name != last.instructions]
+    if not others:
+        pytest.skip("this processor has one set of instructions that kernels are for")
+    monkeypatch.setenv("READER_EDGE_INSTRUCTIONS", others[-1])
+    with stage_process(split_demo(2) / "1", address):
+        with pytest.warns(RuntimeWarning, match=f"instruction set {others[-1]} there, {last.instructions} here"):
+            ring = Ring(last, [address], read_key(split_demo(2) / KEY_NAME))
+        assert check_random_operations(PipelineTarget(last, ring), seed=2, num_operations=30) > 0
         ring.close()
 
 

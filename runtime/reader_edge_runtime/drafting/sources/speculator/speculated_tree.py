@@ -12,6 +12,7 @@ from reader_edge_runtime.drafting.sources.speculator.speculator import TreeStep
 NAME = "speculator"
 _LEAST = 0.005  # probability of a path below which it is left out: no pass has room for it
 _MOST_SIBLINGS = 8
+_TINY = 1e-30
 
 
 class Candidate(NamedTuple):
@@ -27,12 +28,13 @@ class SpeculatedTree:
     """Grows below a text's last token with each pass of the speculator.
 
     tree: of the tokens that it names, and of retrieved ones that it has scored, with its own probabilities.
-    vocab_size: of the target; ids below it are tokens.
+    vocab_size: of the target; ids below it are tokens. temperature: at which the target's tokens are drawn, and so how
+    likely one comes that the speculator names; 0 where they are the best.
     """
 
-    def __init__(self, token_id: int, vocab_size: int) -> None:
+    def __init__(self, token_id: int, vocab_size: int, temperature: float = 0.0) -> None:
         self.tree = DraftTree.root(token_id)
-        self._vocab_size = vocab_size
+        self._vocab_size, self._temperature = vocab_size, temperature
         self._children: dict[tuple[int, int], int] = {}  # by parent and token
         self._unnamed: list[float] = []  # of each scored node, the most that a successor can have that is not named
         self._scored = DraftTree.root(token_id)  # in the order in which it was scored
@@ -86,6 +88,8 @@ class SpeculatedTree:
     def _take(self, node: int, top_ids: Int64Array, probabilities: Float32Array, state: Float32Array) -> None:
         """What is no probability, or no token's id, is left out with all behind it: the likeliest come first."""
         self._states.append(state.copy())
+        if self._temperature:
+            probabilities = tempered(probabilities, self._temperature)
         tree, path, least, left = self.tree, self.tree.values[node], 1.0, 1.0
         for token_id, probability in zip(top_ids.tolist(), probabilities.tolist(), strict=True):
             is_usable = 0 <= token_id < self._vocab_size and probability <= least
@@ -106,3 +110,16 @@ class SpeculatedTree:
             node = self.tree.add(token_id, parent, NAME, self.tree.values[parent] * share)
             self._children[parent, token_id] = node
         return node
+
+
+def tempered(probabilities: Float32Array, temperature: float) -> Float32Array:
+    """What the likeliest tokens, (K,), best first, have at a temperature if they have this at 1.
+
+    The tokens that are not named count as if each had as much as the last that is.
+    """
+    with np.errstate(all="ignore"):  # what is no probability stays none
+        named = probabilities.astype(np.float64)
+        relative = (named / named[0]) ** (1 / temperature)
+        num_unnamed = max(1 - named.sum(), 0.0) / max(named[-1], _TINY)
+        shares: Float32Array = (relative / (relative.sum() + num_unnamed * relative[-1])).astype(np.float32)
+    return shares

@@ -13,11 +13,12 @@ _SPARE_ROWS = 64  # for nodes of trees
 
 class SpeculatorRequest(RequestDrafter):
     """which: of the states that the target tells, those that are read. top_probability: how sure the others were when
-    it was last asked about."""
+    it was last asked about. temperature: that of the answer."""
 
     def __init__(self, context: RequestContext, which: list[int]) -> None:
         super().__init__(context)
         self.top_probability = 0.0
+        self.temperature = context.temperature
         self._heard = HeardStates(which)
         self._slot: SpeculatorSlot | None = None
         self._num_steps = 0

@@ -17,6 +17,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.sources.source import Arrays, DraftSource
 from reader_edge_runtime.drafting.sources.speculator.growth import Growth, Progress
+from reader_edge_runtime.drafting.sources.speculator.payoff import asking_seconds, can_pay
 from reader_edge_runtime.drafting.sources.speculator.saved_slots import restore_slots, saved_slots
 from reader_edge_runtime.drafting.sources.speculator.speculated_tree import NAME, Candidate, SpeculatedTree
 from reader_edge_runtime.drafting.sources.speculator.speculator import Speculator, SpeculatorResult
@@ -31,9 +32,6 @@ _CHUNK = 128  # tokens of a text that are caught up with in one pass
 # Tokens that asking adds to a step, by how sure the others are (`worth.py`), for one that is always right.
 _FIRST_GAINS = (1.0, 0.9, 0.6, 0.15)
 _USUALLY_RIGHT = 0.4  # where the export has not found out
-_USUAL_STEPS = (2, 4)  # nodes of the passes that asking takes, before it was asked
-_BESIDE_S = 6e-4  # beside them: the tree is drafted again behind each, and now and then without it
-_TOKENS_A_PASS, _USUALLY_ADDED = 2.0, 0.25  # measured: docs/explanation/measured/drafts/speculators.md
 _NARROW = 8  # tokens that are caught up with in any case
 _INVESTED = 0.25  # share of what the rest of an answer may gain that catching up with its text may take
 
@@ -72,12 +70,12 @@ class SpeculatorSource(DraftSource):
         self.slots = SpeculatorSlots(speculator, max_slots)
         is_right = _USUALLY_RIGHT if agreement is None else min(max(agreement, 0.0), 1.0)
         self.gain = SourceGain([is_right * gain for gain in _FIRST_GAINS])
-        self.gain.seconds = _BESIDE_S + sum(map(self.times.seconds, _USUAL_STEPS))
+        self.gain.seconds = asking_seconds(self.times.seconds)
         self.growth = Growth()
 
     def can_pay(self, pass_s: float) -> bool:
-        """Whether what it usually brings can make up for what asking takes. pass_s: of the target, over 8 nodes."""
-        return self.gain.seconds * _TOKENS_A_PASS <= _USUALLY_ADDED * pass_s
+        """Whether what it usually brings can make up for what asking takes. pass_s: see `needed_tokens`."""
+        return can_pay(self.gain.seconds, pass_s)
 
     def begin(self, context: RequestContext) -> SpeculatorRequest:
         return SpeculatorRequest(context, self._which)
@@ -136,7 +134,7 @@ class SpeculatorSource(DraftSource):
             if not request.fits(speculator.max_context):
                 continue
             slot = request.begin_pass(self.slots)
-            tree = SpeculatedTree(request.token_ids[-1], self._vocab_size)
+            tree = SpeculatedTree(request.token_ids[-1], self._vocab_size, request.temperature)
             growing[slot], further[slot] = Growing(tree, draft_request, Progress()), request
         if further:  # now: a cache that grows keeps no rows of trees
             num_rows = max(request.num_rows(slot) for slot, request in further.items())

@@ -69,4 +69,6 @@ class HostPatches:
         binding.bind_cpu_input("logit_rows", rows)
         binding.bind_ortvalue_output("parameters", ort.OrtValue.ortvalue_from_numpy(parameters))
         run_bound(self._session, binding)
+        if not np.isfinite(parameters).all():
+            raise ProviderError("The forecasting model gives values that are no numbers: export or train it again.")
         return parameters

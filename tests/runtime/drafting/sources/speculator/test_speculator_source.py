@@ -11,7 +11,7 @@ from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext
 from reader_edge_runtime.drafting.proposals import check_proposal
-from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter, RetrievalRequest
 from reader_edge_runtime.drafting.sources.speculator.speculated_tree import SpeculatedTree
 from reader_edge_runtime.drafting.sources.speculator.speculator_request import SpeculatorRequest
 from reader_edge_runtime.drafting.sources.speculator.speculator_source import SpeculatorSource
@@ -242,6 +242,37 @@ def test_of_many_guesses_alike_few_are_taken_and_each_token_once() -> None:
     assert twice.tree.values[1:] == pytest.approx([0.5, 0.2])
 
 
+@pytest.mark.parametrize("temperature", [0.3, 0.7, 1.0, 2.0])
+def test_named_tokens_are_as_likely_as_answers_at_their_temperature_have_them(temperature: float) -> None:
+    logits = np.array([3.0, 2.0, 1.0, 0.0, 0.0, 0.0])
+    shares, wanted = (np.exp(each) / np.exp(each).sum() for each in (logits, logits / temperature))
+    tree = SpeculatedTree(5, 6, temperature)
+    tree.hear_root(np.arange(4), shares[:4].astype(np.float32), np.zeros(2, np.float32))
+    assert tree.tree.token_ids[1:] == [0, 1, 2, 3][: (wanted[:4] >= 0.005).sum()]
+    assert tree.tree.values[1:] == pytest.approx(wanted[: len(tree.tree) - 1], rel=1e-5)
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-20])
+@pytest.mark.parametrize("others", [(0.3, 0.1), (0.0, 0.0)])
+def test_at_hardly_any_temperature_the_likeliest_is_sure(temperature: float, others: tuple[float, float]) -> None:
+    tree = SpeculatedTree(5, 6, temperature)
+    tree.hear_root(np.arange(3), np.array([0.6, *others], np.float32), np.zeros(2, np.float32))
+    assert (tree.tree.token_ids, tree.tree.values[1:]) == ([5, 0], [1.0])
+
+
+def test_a_source_hears_at_which_temperature_its_answer_is_drawn() -> None:
+    shares = []
+    for temperature in (0.0, 0.5):
+        source = source_of(speculator_of())
+        decoder = Decoder(TellingTarget(MANIFEST), drafter_of(source), EngineConfig())
+        request = decoder.submit([1, 2, 3], GenerationConfig(10, sampling=SamplingConfig(temperature=temperature)))
+        assert request.drafter is not None
+        assert isinstance(request.drafter, RetrievalRequest)
+        [heard] = [each for each in request.drafter.sources.states if isinstance(each, SpeculatorRequest)]
+        shares.append(heard.temperature)
+    assert shares == [0.0, 0.5]
+
+
 @pytest.mark.parametrize("odd", [(-1, 0.5), (6, 0.5), (2**62, 0.5), (1, math.nan), (1, math.inf), (1, -1.0), (1, 2.0)])
 def test_guesses_that_cannot_be_are_left_out(odd: tuple[int, float]) -> None:
     speculator = speculator_of()
@@ -249,6 +280,10 @@ def test_guesses_that_cannot_be_are_left_out(odd: tuple[int, float]) -> None:
     speculator.odd = odd
     [tree] = source.propose([asked(begun(source, [1, 2, 3]))])
     assert tree == DraftTree.root(3)
+    if not math.isfinite(odd[1]):
+        sampled = SpeculatedTree(3, 6, temperature=0.7)
+        sampled.hear_root(np.array([odd[0]]), np.array([odd[1]], np.float32), np.zeros(2, np.float32))
+        assert sampled.tree == DraftTree.root(3)
 
 
 def test_retrieved_nodes_are_judged_where_the_speculator_names_them_or_not() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from reader_edge_runtime.arrays import Float64Array
 
-_SERVER_M, _USER_M, _GROUND_M = 10.0, 1.5, 1.0  # heights of antennas, and of what waves are reflected by
+SERVER_M, USER_M, _GROUND_M = 10.0, 1.5, 1.0  # heights of antennas, and of what waves are reflected by
 _LIGHT_M_S = 299_792_458.0
 _LOS_DB, _NLOS_DB = 4.0, 7.82  # how much shadows spread, in sight and out of it
 
@@ -29,9 +29,9 @@ def sight_chance(distances_m: Float64Array) -> Float64Array:
 def sight_loss_db(distances_m: Float64Array, carrier_ghz: float) -> Float64Array:
     """Path loss in line of sight (table 7.4.1-1): of the distance squared, and to its fourth power behind a break."""
     length_m = _length_m(distances_m)
-    break_m = 4 * (_SERVER_M - _GROUND_M) * (_USER_M - _GROUND_M) * carrier_ghz * 1e9 / _LIGHT_M_S
+    break_m = 4 * (SERVER_M - _GROUND_M) * (USER_M - _GROUND_M) * carrier_ghz * 1e9 / _LIGHT_M_S
     near = 32.4 + 21 * np.log10(length_m) + 20 * np.log10(carrier_ghz)
-    behind = 9.5 * np.log10(break_m**2 + (_SERVER_M - _USER_M) ** 2)
+    behind = 9.5 * np.log10(break_m**2 + (SERVER_M - USER_M) ** 2)
     far = 32.4 + 40 * np.log10(length_m) + 20 * np.log10(carrier_ghz) - behind
     loss_db: Float64Array = np.where(distances_m <= break_m, near, far)
     return loss_db
@@ -44,4 +44,4 @@ def hidden_loss_db(distances_m: Float64Array, carrier_ghz: float) -> Float64Arra
 
 
 def _length_m(distances_m: Float64Array) -> Float64Array:
-    return np.hypot(distances_m, _SERVER_M - _USER_M)
+    return np.hypot(distances_m, SERVER_M - USER_M)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.fleet.channel import hidden_loss_db, sight_chance, sight_loss_db
+from benchmarks.fleet.channels.formulas import hidden_loss_db, sight_chance, sight_loss_db
 from benchmarks.fleet.scenario import Scenario, draw_fleet, rates_bit_s
 
 
@@ -33,6 +33,6 @@ def test_a_rate_is_shannons_over_a_servers_part_of_the_band() -> None:
 
 
 def test_a_seed_draws_the_same_fleet_and_another_one_another() -> None:
-    fleets = [draw_fleet(Scenario(5, 2), seed) for seed in (7, 7, 8)]
+    fleets = [draw_fleet.__wrapped__(Scenario(5, 2), seed) for seed in (7, 7, 8)]  # not the kept ones
     assert np.array_equal(fleets[0].gains_db, fleets[1].gains_db)
     assert not np.array_equal(fleets[0].gains_db, fleets[2].gains_db)

@@ -1,0 +1,88 @@
+"""Text of a model on standard output as it comes, and what is told meanwhile on lines of its own."""
+
+import io
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from reader_edge.terminal.control_characters import visible
+
+
+def write(text: str) -> None:
+    """Write text from outside to standard output: as it is, but on a terminal without control over it."""
+    click.echo(visible(text) if sys.stdout.isatty() else text, nl=False, color=True)  # else click strips colours
+
+
+def accept_any_text() -> None:
+    """Let standard output replace characters that its encoding lacks: models write what they like."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+class ModelText:
+    """pieces: of the text so far, which outlive an interruption. ends_line: on standard output too, as it ends.
+
+    On a terminal a line is ended where something is told within it. Elsewhere standard output has the model's text
+    alone, and standard error gets the line end: both may go to one place.
+    """
+
+    def __init__(self, ends_line: bool | None = None) -> None:
+        """ends_line: None where standard output is a terminal."""
+        self.pieces: list[str] = []
+        self._ends_line = sys.stdout.isatty() if ends_line is None else ends_line
+        self._is_line_open = False  # on standard output
+        self._is_told_apart = True  # what standard error gets next
+
+    def write(self, text: str) -> None:
+        self.pieces.append(text)
+        write(text)
+        if text:
+            self._is_line_open = not text.endswith("\n")
+            self._is_told_apart = not self._is_line_open
+
+    def end_line(self) -> None:
+        """End the line on standard output, if one is begun."""
+        if self._is_line_open:
+            click.echo()
+        self._is_line_open, self._is_told_apart = False, True
+
+    def start_line(self) -> None:
+        """Keep what is told next off the last word."""
+        if sys.stdout.isatty():
+            self.end_line()
+        elif not self._is_told_apart:
+            click.echo(err=True)
+            self._is_told_apart = True
+
+    @contextmanager
+    def coming(self) -> Iterator[None]:
+        """While it comes, a RuntimeWarning, of what the answer waits for, is told at once; others are at its end.
+
+        An error that ends it is told apart.
+        """
+        tell, held = warnings.showwarning, list[tuple[Any, ...]]()
+
+        def tell_apart(message: Any, category: type[Warning], *where: Any, **_how: Any) -> None:
+            if not issubclass(category, RuntimeWarning):
+                held.append((message, category, *where))
+                return
+            self.start_line()
+            tell(message, category, *where)
+
+        try:
+            with warnings.catch_warnings():
+                warnings.showwarning = tell_apart
+                yield
+        except BaseException:
+            self.start_line()
+            raise
+        finally:
+            if self._ends_line:
+                self.end_line()
+            for each in held:
+                self.start_line()
+                tell(*each)

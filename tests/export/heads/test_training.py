@@ -1,0 +1,104 @@
+"""Networks in training: what they learn from, and checkpoints of them."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from reader_edge_export.heads import training
+from reader_edge_export.heads.examples import examples_of
+from reader_edge_export.heads.head_loss import HeadLoss
+from reader_edge_export.heads.state_recorder import RecordedAnswer
+from reader_edge_runtime.errors import ExportError
+from tests.export.heads.test_heads import HIDDEN, all_ids, untrained
+from tests.tiny_models import VOCAB_SIZE
+
+MOMENTS = "", "/exp_avg", "/exp_avg_sq"
+
+
+def answer_of(count: int) -> RecordedAnswer:
+    random = np.random.default_rng(0)
+    states = random.standard_normal((count, HIDDEN)).astype(np.float16)
+    top_ids = np.argsort(random.random((count, VOCAB_SIZE)))[:, :4].astype(np.int32)
+    token_ids = np.concatenate([[1], top_ids[:, 0]]).astype(np.int32)
+    top_logits = -np.sort(random.random((count, 4))).astype(np.float32)
+    return RecordedAnswer(np.arange(3, dtype=np.int32), token_ids, states, top_ids, top_logits)
+
+
+def test_examples_are_a_state_the_pending_token_and_what_came_of_it() -> None:
+    answer = answer_of(6)
+    examples = examples_of([answer], all_ids(), VOCAB_SIZE)
+    assert len(examples) == 5
+    assert examples.pending.tolist() == answer.token_ids[1:6].tolist()
+    assert examples.guess.tolist() == examples.top[:, 0].tolist() == answer.token_ids[2:7].tolist()
+    assert examples.next_top[:4, 0].tolist() == answer.token_ids[3:7].tolist()
+    assert examples.next_share.sum(1).tolist() == pytest.approx([1, 1, 1, 1, 0])
+
+
+def test_training_that_broke_off_ends_with_the_same_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "_EVERY_S", 0.0)
+    examples = examples_of([answer_of(200)], all_ids(), VOCAB_SIZE)
+
+    told: list[str] = []
+
+    def trained(path: Path, breaks_at: int | None, owner: bytes = bytes(32)) -> dict[str, torch.Tensor]:
+        module = untrained()
+        loss_at = HeadLoss(module, examples)
+        plan = training.TrainingPlan(6 * loss_at.steps_an_epoch, float("inf"), owner, path, told.append)
+        count = itertools.count(1)
+
+        def on_loss(step: int, total: int, loss: float) -> None:
+            if next(count) == breaks_at:
+                raise KeyboardInterrupt
+
+        training.train(module, loss_at, plan, on_loss)
+        return module.state_dict()
+
+    whole = trained(tmp_path / "whole", None)
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "broken", 4)
+    kept = training._CHECKPOINT.read(tmp_path / "broken", bytes(32))
+    resumed = trained(tmp_path / "broken", None)
+    assert all(torch.allclose(whole[name], resumed[name], atol=1e-6) for name in whole)
+    assert told == []
+    last = max(kept)  # all before it are sound
+    for spoilt in (
+        {"progress": np.full(3, np.nan)},
+        {"progress": np.array([0.5, 0.0, 0.0])},
+        {"progress": np.array([1e9, 0.0, 0.0])},
+        {"progress": np.zeros((3, 1))},
+        {last: kept[last] * np.nan},
+        {last: kept[last][..., :1]},
+        {last: kept[last] - 1},
+    ):
+        training._CHECKPOINT.write(tmp_path / "broken", bytes(32), kept | spoilt)
+        again = trained(tmp_path / "broken", None)  # from the beginning
+        assert all(torch.equal(whole[name], again[name]) for name in whole)
+        assert told.pop() == f"'{tmp_path / 'broken'}' holds no sound state of this network: training starts over."
+    trained(tmp_path / "broken", None, b"another plan".ljust(32))
+    assert told == [f"'{tmp_path / 'broken'}' belongs to another plan of training: training starts over."]
+
+
+def test_a_checkpoint_is_as_large_as_its_network_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "_MAX_OTHER_BYTES", 2000)
+    told: list[str] = []
+    plan = training.TrainingPlan(2, float("inf"), bytes(32), tmp_path / "kept", told.append)
+    module = torch.nn.Linear(40, 50)
+    squares = {name: each.detach().numpy() ** 2 for name, each in module.named_parameters()}
+    arrays = {f"{name}{part}": each for name, each in squares.items() for part in MOMENTS}
+    training._CHECKPOINT.write(plan.checkpoint, bytes(32), arrays | {"progress": np.array([2.0, 7.0, 0.0])})
+    assert plan.checkpoint.stat().st_size > 3 * 4 * 40 * 50
+    assert training.train(module, lambda step: torch.zeros(()), plan, lambda *done: None)[0] == 2
+    assert told == []
+    training._CHECKPOINT.write(plan.checkpoint, bytes(32), arrays | {"more": np.zeros(250)})
+    training.train(module, lambda step: module.weight.sum(), plan, lambda *done: None)
+    assert told == [f"'{plan.checkpoint}' is not a file of a network in training: training starts over."]
+
+
+def test_a_loss_that_is_no_number_ends_training_in_one_sentence(tmp_path: Path) -> None:
+    module = torch.nn.Linear(2, 2)
+    plan = training.TrainingPlan(9, float("inf"), bytes(32), tmp_path / "kept")
+    with pytest.raises(ExportError, match=r"The loss is no number at step 1: erase '.*kept' or, where"):
+        training.train(module, lambda step: module.weight.sum() * float("nan"), plan, lambda *done: None)

@@ -1,0 +1,22 @@
+"""Times are told in words."""
+
+from datetime import timedelta
+
+import pytest
+
+from reader_edge.terminal.times import exact_time
+
+
+@pytest.mark.parametrize(
+    ("time", "told"),
+    [
+        (timedelta(hours=1), "1 hour"),
+        (timedelta(minutes=15), "15 minutes"),
+        (timedelta(days=2, minutes=30, seconds=1, microseconds=500_000), "2 days 30 minutes 1.5 seconds"),
+        (timedelta(days=1_000_000, microseconds=1), "1000000 days 0.000001 seconds"),
+        (timedelta(minutes=10, seconds=10), "10 minutes 10 seconds"),
+        (timedelta(), "0 seconds"),
+    ],
+)
+def test_a_time_is_told_exactly_and_in_words(time: timedelta, told: str) -> None:
+    assert exact_time(time) == told
