@@ -1,10 +1,11 @@
 """Work on what came from outside, in a copy of this process that is bounded in time and memory."""
 
 import contextlib
+import gc
 import multiprocessing
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypeVar
@@ -12,6 +13,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _MAX_CPU_S = 20
+_MAX_S = 120.0  # however busy the machine is
 _MAX_MEMORY_BYTES = 1 << 30  # beside what this process has
 
 
@@ -25,16 +27,27 @@ def in_fork(work: Callable[[], T]) -> T | None:
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_run, args=(work, sender), daemon=True)
-    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of threads, which the copy lacks
-        process.start()
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning), _kept_garbage():
+        process.start()  # the warning is of threads, which the copy lacks
     sender.close()
     try:
-        result: T = receiver.recv()
+        result: T | None = receiver.recv() if receiver.poll(_MAX_S) else None
     except EOFError:
         return None
     finally:
+        process.kill()
         process.join()
     return result
+
+
+@contextlib.contextmanager
+def _kept_garbage() -> Iterator[None]:
+    """Have a copy made here leave our garbage alone: a session in it would wait for threads that were not copied."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _run(work: Callable[[], T], sender: Connection) -> None:

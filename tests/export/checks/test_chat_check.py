@@ -1,5 +1,8 @@
 """The export compares how conversations are rendered: texts and token ids, here and by transformers."""
 
+import gc
+import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -81,6 +84,27 @@ def test_work_that_takes_too_much_has_no_result(monkeypatch: pytest.MonkeyPatch)
     assert in_fork(_forever) is None
     assert in_fork(_endless_text) is None
     assert in_fork(time.process_time) is not None
+
+
+def test_work_that_only_waits_has_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reader_edge_export.calibration.forked._MAX_S", 0.1)
+    assert in_fork(threading.Event().wait) is None
+
+
+def test_the_copy_leaves_our_garbage_alone() -> None:
+    class Session:  # which ends threads when it goes, where there are any
+        def __init__(self) -> None:
+            self.itself, self.home = self, os.getpid()
+
+        def __del__(self) -> None:
+            if os.getpid() != self.home:
+                os._exit(1)
+
+    gc.collect()
+    Session()
+    assert in_fork(lambda: gc.collect() >= 0) is True
+    gc.collect()
+    assert not gc.get_freeze_count()
 
 
 def _forever() -> None:
