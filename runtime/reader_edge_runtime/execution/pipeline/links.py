@@ -16,6 +16,7 @@ from reader_edge_runtime.package.pipeline_file import is_loopback
 
 _HEARTBEAT_MS, _SILENT_MS = 1000, 2500  # a silent box is noticed within their sum
 _MAX_WAITING = 64  # messages on a link
+REFUSED = zmq.EVENT_CONNECT_RETRIED  # nothing listens there: it will be tried again
 _LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 
 Socket: TypeAlias = zmq.Socket
@@ -61,8 +62,8 @@ class Links:
         return socket
 
     def monitor(self, socket: Socket) -> Socket:
-        """A socket on which it is told that another one's link is lost."""
-        self._sockets.append(socket.get_monitor_socket(_LOST))
+        """A socket on which it is told that another one's link is lost, or REFUSED."""
+        self._sockets.append(socket.get_monitor_socket(_LOST | REFUSED))
         return self._sockets[-1]
 
     def drop(self, socket: Socket) -> None:

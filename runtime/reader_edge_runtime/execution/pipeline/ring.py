@@ -26,7 +26,7 @@ from reader_edge_runtime.execution.pipeline.greeting import (
     read_greeting,
     stage_name,
 )
-from reader_edge_runtime.execution.pipeline.links import Links, Socket, parts_of
+from reader_edge_runtime.execution.pipeline.links import REFUSED, Links, Socket, parts_of
 from reader_edge_runtime.execution.pipeline.pass_frame import FrameError
 from reader_edge_runtime.execution.pipeline.stage_server import max_message_bytes
 from reader_edge_runtime.execution.pipeline.under_way import Came, RowsLostError
@@ -34,6 +34,7 @@ from reader_edge_runtime.execution.pipeline.under_way import Came, RowsLostError
 ANSWER_S = 5.0  # in which a stage that is there answers a greeting
 PASS_S = 120.0  # the longest pass: boxes that are there and do not hand on
 PATIENCE_S = 30.0  # for a lost stage to come back
+_BETWEEN_PLACES_S = 0.1  # where none of a stage's boxes listens, they are tried in turn
 
 
 class Ring:
@@ -108,11 +109,11 @@ class Ring:
     def _meet_within(self, rest_s: float) -> None:
         """rest_s: seconds of waiting; a process that was stopped itself meanwhile has not waited."""
         while True:
-            try_s = min(rest_s, ANSWER_S)
+            try_s, began_at = min(rest_s, ANSWER_S), time.monotonic()
             try:
-                return self._meet(time.monotonic() + try_s)
+                return self._meet(began_at + try_s)
             except StageLostError:
-                rest_s -= try_s
+                rest_s -= min(time.monotonic() - began_at, try_s)
                 if rest_s <= 0:
                     raise
 
@@ -161,8 +162,7 @@ class Ring:
             socket.send_multipart([Head(HELLO, self._asker, index).packed(), greeting])
         wanted, found = facts_of(self._last), {}
         for index, address in enumerate(addresses):
-            rest_ms = max(0, int(1000 * (ends_at - time.monotonic())))
-            if not self._sockets[index].poll(rest_ms):
+            if not self._is_answered(index, ends_at):
                 key, name = "with the same key" if self._key is not None else "without a key", self._name(index)
                 self._places[index].rotate(-1)
                 raise StageLostError(
@@ -175,6 +175,20 @@ class Ring:
             found[address] = facts
         check_layers(found, wanted)
         return found
+
+    def _is_answered(self, index: int, ends_at: float) -> bool:
+        """Whether a stage answers in time. One with a spare is not waited for where nothing listens."""
+        poller, monitor = zmq.Poller(), self._monitors[index]
+        poller.register(self._sockets[index], zmq.POLLIN)
+        if len(self._places[index]) > 1:
+            poller.register(monitor, zmq.POLLIN)
+        while ready := dict(poller.poll(max(0, int(1000 * (ends_at - time.monotonic()))))):
+            if self._sockets[index] in ready:
+                return True
+            if recv_monitor_message(monitor)["event"] == REFUSED:
+                time.sleep(_BETWEEN_PLACES_S)
+                return False
+        return False
 
     def _fault(self, index: int, told: dict[str, str]) -> ProviderError:
         kind = {"rows": RowsLostError, "all": StageLostError}.get(told.get("lost", ""), ProviderError)

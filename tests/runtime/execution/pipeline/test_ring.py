@@ -1,6 +1,7 @@
 """Stages behind links have the same rows; a box that is gone, silent or another one is named in one sentence."""
 
 import signal
+import socket
 import sys
 import threading
 import time
@@ -110,8 +111,10 @@ def test_a_model_that_was_cut_at_another_layer_is_not_mixed(split_demo: Split) -
         Ring(last, [address], None)
 
 
-def test_a_spare_box_goes_on_where_a_stage_was_lost(split_demo: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ring_module, "ANSWER_S", 1.0)
+def test_a_spare_box_goes_on_at_once_where_nothing_listens_any_more(
+    split_demo: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ring_module, "ANSWER_S", 1000.0)  # which nobody waits
     first, last = open_stages(split_demo(2))
     with served([FollowingStage(first)], None) as [spare]:
         with served([FollowingStage(first)], None) as [address]:
@@ -125,6 +128,20 @@ def test_a_spare_box_goes_on_where_a_stage_was_lost(split_demo: Split, monkeypat
             assert target.forward(cache, WANTED).top_ids[0].tolist() == expected
         ring.close()
         Ring(last, [f"{address} {spare}"], None).close()  # which is found where the first one is not there
+    monkeypatch.setattr(ring_module, "ANSWER_S", 0.3)
+    with pytest.raises(StageLostError, match="Stage 1 at .* does not answer"):
+        Ring(last, [f"{address} {spare}"], None)
+
+
+def test_a_spare_box_goes_on_where_the_first_one_says_nothing(
+    split_demo: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ring_module, "ANSWER_S", 0.5)
+    first, last = open_stages(split_demo(2))
+    with served([FollowingStage(first)], None) as [spare], socket.create_server(("127.0.0.1", 0)) as silent:
+        ring = Ring(last, [f"tcp://127.0.0.1:{silent.getsockname()[1]} {spare}"], None)
+        assert spare in ring.facts[0]
+        ring.close()
 
 
 def test_a_stage_that_was_moved_is_found_at_its_new_address(split_demo: Split, monkeypatch: pytest.MonkeyPatch) -> None:
