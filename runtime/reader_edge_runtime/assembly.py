@@ -9,6 +9,7 @@ from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.draft_permission import TRIAL, draft_permission
 from reader_edge_runtime.decoding.laned_decoder import LanedDecoder
 from reader_edge_runtime.decoding.planning.planner import Planner
+from reader_edge_runtime.decoding.planning.two_pass_planner import TwoPassPlanner
 from reader_edge_runtime.decoding.verification import near_tie_margin
 from reader_edge_runtime.drafting.draft_sources import DraftSources, FilePath
 from reader_edge_runtime.drafting.drafter import Drafter
@@ -180,9 +181,10 @@ def make_decoder(
     planner: one of the caller's own, who decides otherwise who drafts and how wide passes are.
     """
     permission = draft_permission(config, target.manifest.attention, report)
-    planner = planner or Planner(
-        MAX_WIDTH if permission.is_on else 1
-    )  # no rows are held back for trees that never come
+    if planner is None and isinstance(target, PipelineTarget) and permission.is_on:
+        planner = TwoPassPlanner(target)
+    elif planner is None:  # no rows are held back for trees that never come
+        planner = Planner(MAX_WIDTH if permission.is_on else 1)
     settings = drafter, config, planner, _margin(config, report), permission
     if isinstance(target, PipelineTarget) and not config.max_kv_bytes:  # which one cache has
         decoder: Decoder = LanedDecoder(target, *settings)

@@ -56,7 +56,8 @@ class EngineConfig:
 class DraftConfig:
     """Limits of draft trees, and what the drafter learns from.
 
-    max_nodes: most nodes of a draft tree, the pending token included.
+    max_nodes: most nodes of a draft tree, the pending token included. One pass verifies 64 at most; over several boxes
+        two may go behind each other.
     max_depth: longest path below the pending token.
     is_history_used: draft from past requests of the same engine.
     max_history_tokens: most tokens of past requests that are kept.
@@ -66,7 +67,7 @@ class DraftConfig:
     max_recorded_pairs: most token pairs whose successors are kept, rounded up to a power of two; 64 bytes each.
     """
 
-    max_nodes: Annotated[int, Range(1, 256)] = 64
+    max_nodes: Annotated[int, Range(1, 256)] = 128
     max_depth: Annotated[int, Range(1, 255)] = 32
     is_history_used: bool = True
     max_history_tokens: Annotated[int, Range(0, 100_000_000)] = 200_000

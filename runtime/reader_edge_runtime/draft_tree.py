@@ -1,6 +1,7 @@
 """The draft tree: what one forward pass of the target model scores at once, and what the target said of it."""
 
 import struct
+from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, field
 
 import numpy as np
@@ -107,13 +108,20 @@ class DraftTree:
         """The tree of the `num_nodes` most valuable nodes, in their order here; a node comes with its parent."""
         if num_nodes >= len(self.token_ids):
             return self
-        kept = sorted(sorted(range(len(self.values)), key=self.values.__getitem__, reverse=True)[:num_nodes])
-        numbers = {node: number for number, node in enumerate(kept)}
+        return self.of_nodes(sorted(self.best_first()[:num_nodes]))
+
+    def best_first(self) -> list[int]:
+        """All nodes, the most valuable first; each comes behind its parent."""
+        return sorted(range(len(self.values)), key=self.values.__getitem__, reverse=True)
+
+    def of_nodes(self, nodes: Sequence[int]) -> "DraftTree":
+        """The tree of these nodes in this order, in which each comes behind its parent."""
+        numbers = {node: number for number, node in enumerate(nodes)}
         return DraftTree(
-            [self.token_ids[node] for node in kept],
-            [numbers.get(self.parents[node], -1) for node in kept],
-            [self.sources[node] for node in kept],
-            [self.values[node] for node in kept],
+            [self.token_ids[node] for node in nodes],
+            [numbers.get(self.parents[node], -1) for node in nodes],
+            [self.sources[node] for node in nodes],
+            [self.values[node] for node in nodes],
         )
 
     def below(self, node: int, num_nodes: int) -> "DraftTree":

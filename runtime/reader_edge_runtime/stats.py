@@ -10,7 +10,8 @@ from reader_edge_runtime.draft_tree import DraftTree
 
 @dataclass(slots=True)
 class StepTimes:
-    """Seconds of a step. verify_s: choosing tokens, text and stop strings included; commit_s: moving KV rows."""
+    """Seconds of a step. verify_s: choosing tokens, text, stop strings and the wait for a second pass included;
+    commit_s: moving KV rows."""
 
     draft_s: float = 0.0
     forward_s: float = 0.0

@@ -1,7 +1,7 @@
 """A model that runs: what decoding and measuring know of it, whatever engine, device or wire is behind it."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -19,6 +19,8 @@ class Pass(NamedTuple):
     num_kept: so many first nodes of each tree, or all of a smaller one, are a chain that will be committed whatever the
     pass says. It moves recurrent states over them for good; a pass whose nodes may all be dropped keeps none.
     wants_hidden_states, wants_layer_states: refused with ProviderError by a target whose graph does not report them.
+    num_before: so many first nodes of each tree have KV rows from passes before, behind the committed ones; the others
+    alone are scored, and reported on. Of models without recurrent layers.
     """
 
     first_slot: int
@@ -29,6 +31,7 @@ class Pass(NamedTuple):
     wants_hidden_states: bool = False
     num_kept: int = 0
     wants_layer_states: bool = False
+    num_before: int = 0
 
 
 class ForwardResult(NamedTuple):
@@ -61,6 +64,15 @@ class ForwardResult(NamedTuple):
         logits, log_sum_exp, hidden_states = (None if array is None else array[:, first:] for array in self[2:5])
         rows = self.top_ids[:, first:], self.top_logits[:, first:], logits, log_sum_exp, hidden_states
         return ForwardResult(*rows, self.layer_states)
+
+    def joined(self, other: "ForwardResult") -> "ForwardResult":
+        """This result, and behind its rows those of another pass of which the same was wanted."""
+        best = np.concatenate([self.top_ids, other.top_ids], 1), np.concatenate([self.top_logits, other.top_logits], 1)
+        wanted = (
+            None if own is None or others is None else np.concatenate([own, others], axis)
+            for own, others, axis in zip(self[2:], other[2:], (1, 1, 1, 2), strict=True)
+        )
+        return ForwardResult(*best, *wanted)
 
     def log_probability(self, b: int, row: int, token_id: int) -> float:
         """Natural logarithm of what the target gives a token after row (b, row), at temperature 1.
@@ -138,8 +150,26 @@ class Target(Protocol):
         """Let go of memory that only passes so far needed."""
 
 
+class PassBehind(Protocol):
+    """A pass that was sent directly behind another: either `result` is called, or `drop`; `drop` may be at any time."""
+
+    def result(self) -> ForwardResult:
+        """Wait for what it says. Raises ProviderError."""
+        ...
+
+    def drop(self) -> None:
+        """Let it be: nobody waits for it, and the next pass writes over its rows."""
+        ...
+
+
+@runtime_checkable
 class TravellingTarget(Target, Protocol):
     """A target whose passes take their way over links. While one is awaited, others may begin: see `turns`."""
+
+    @property
+    def links_s(self) -> float:
+        """Seconds of a pass of one node in which no box works for it; 0 where that is not known."""
+        ...
 
     @property
     def num_stages(self) -> int:
@@ -149,6 +179,14 @@ class TravellingTarget(Target, Protocol):
     @property
     def num_lanes(self) -> int:
         """Passes that fill boxes and links, so that more of them together would wait for each other."""
+        ...
+
+    def forward_two(self, cache: Cache, first: Pass, second: Pass) -> tuple[ForwardResult, PassBehind]:
+        """Score the first nodes of a tree, and have the boxes work on a second pass meanwhile.
+
+        second: over one tree, whose `num_before` first nodes are the first pass's. Of the cache, only rows of the first
+        pass may be committed unless the second's result was taken. Raises ProviderError.
+        """
         ...
 
     def take_in(self) -> None:

@@ -16,12 +16,13 @@ from reader_edge_runtime.decoding.prompt_pace import PromptPace
 from reader_edge_runtime.decoding.recorder import Recorder, recorded
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.scheduler import Scheduler
+from reader_edge_runtime.decoding.scored_trees import ScoredTrees
 from reader_edge_runtime.decoding.scorer import Scorer
 from reader_edge_runtime.decoding.slots import Slots
 from reader_edge_runtime.decoding.verification import Verification, walk
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import Drafter, DraftRequest
-from reader_edge_runtime.target import ForwardResult, Target
+from reader_edge_runtime.target import Target
 
 
 class Decoder:
@@ -56,7 +57,7 @@ class Decoder:
         self._num_kept = 0 if near_tie_margin else 1
         self.cache = target.new_cache(1, FIRST_CAPACITY)
         self.slots = Slots(self.cache, config.max_batch)
-        max_context, widest = target.manifest.max_context, self.planner.times.max_width
+        max_context, widest = target.manifest.max_context, self.planner.max_nodes
         self.kv_budget = KvBudget(self.cache, config.max_kv_bytes, config.max_batch, widest, max_context)
         self.scheduler = Scheduler(self.slots, self.kv_budget)
         self.running, self.waiting = self.scheduler.running, self.scheduler.waiting
@@ -182,10 +183,10 @@ class Decoder:
     def _advance(self) -> None:
         """One step of all running requests. Plain decoding is the same step with trees of one node."""
         plan = self._plan()  # each request's draft, cut to a tree: node 0 is the pending token
-        result = self._forward(plan.trees)  # one pass scores every node
-        verifications = self._verify(plan.trees, result)  # walk each tree with the target's own choices
+        scored = self._forward(plan)  # one pass scores every node, or two behind each other
+        verifications = self._verify(scored)  # walk each tree with the target's own choices
         self._commit(verifications)  # keep the walked rows
-        self._learn(plan, verifications, result)
+        self._learn(plan, verifications, scored)
         self._settle(plan, verifications)
 
     @recorded
@@ -219,29 +220,36 @@ class Decoder:
         return drafts
 
     @recorded
-    def _forward(self, trees: list[DraftTree]) -> ForwardResult:
+    def _forward(self, plan: StepPlan) -> ScoredTrees:
         for request in self._stepping:
             with request.catching_errors():
                 request.prepare()
-        return self._scorer.score(0, trees, [range(len(tree)) for tree in trees], self._stepping, self._num_kept)
+        return self._scorer.score_trees(plan.trees, plan.num_first, self._stepping, self._num_kept)
 
     @recorded
-    def _verify(self, trees: list[DraftTree], result: ForwardResult) -> list[Verification | None]:
+    def _verify(self, scored: ScoredTrees) -> list[Verification | None]:
         """Walk every tree by the request's rule of acceptance; None for a request that failed."""
-        verifications: list[Verification | None] = [None] * len(trees)
-        for b, tree in enumerate(trees):
-            request = self._stepping[b]
-            with request.catching_errors():
-                if request.is_running:  # its draft did not fail
-                    verifications[b] = self._walk(request, tree, result, b)
+        verifications: list[Verification | None] = [None] * len(scored.trees)
+        try:
+            for b, request in enumerate(self._stepping):
+                with request.catching_errors():
+                    if request.is_running:  # its draft did not fail
+                        verifications[b] = self._walk(request, scored, b)
+        finally:
+            scored.close()
         return verifications
 
-    def _walk(self, request: Request, tree: DraftTree, result: ForwardResult, b: int) -> Verification:
+    def _walk(self, request: Request, scored: ScoredTrees, b: int, start: int = 0) -> Verification:
+        tree, result = scored.trees[b], scored.result
         peek = partial(self._scorer.peek, request, result, b)
         take = partial(self._scorer.take, request, result, b)
         is_single = len(tree) == 1 and len(result.top_ids) == 1
         margin = self.near_tie_margin if request.takes_best and not is_single else 0.0
-        return walk(request.acceptance, Choices(tree, result, b, peek, request.allows), take, margin)
+        choices = Choices(tree, result, b, peek, request.allows)
+        walked = walk(request.acceptance, choices, take, margin, start)
+        if walked.is_undecided or not request.is_running or (entry := scored.enter(walked)) < 0:
+            return walked
+        return walked.followed_by(self._walk(request, scored, b, entry))
 
     @recorded
     def _commit(self, verifications: list[Verification | None]) -> None:
@@ -256,29 +264,24 @@ class Decoder:
         for slot, verification in undecided:
             request = self._stepping[slot]
             with request.catching_errors():
-                token_id = self._redecide(slot, request)
+                token_id = self._scorer.redecide(slot, request)
                 verifications[slot] = Verification(verification.path, [*verification.token_ids, token_id])
 
-    def _redecide(self, slot: int, request: Request) -> int:
-        """The token after the pending one, from a pass of that alone."""
-        request.stats.num_redecided_tokens += 1
-        result = self._scorer.score(slot, [DraftTree.root(request.token_ids[-1])], [range(1)], [request], num_kept=1)
-        self.cache.commit(slot, [0])
-        return self._scorer.take_choice(request, result, 0)
-
     @recorded
-    def _learn(self, plan: StepPlan, verifications: list[Verification | None], result: ForwardResult) -> None:
+    def _learn(self, plan: StepPlan, verifications: list[Verification | None], scored: ScoredTrees) -> None:
         """Count what happened, and let the drafters learn, also from rejected nodes."""
-        for b, (request, tree, verification) in enumerate(zip(self._stepping, plan.trees, verifications, strict=True)):
+        for b, (request, tree, verification) in enumerate(
+            zip(self._stepping, scored.trees, verifications, strict=True)
+        ):
             if verification is None:
                 continue
-            request.count_tree(tree, verification.path)
+            request.count_tree(plan.trees[b], verification.path)
             is_heard = b in plan.drafts or self.drafter.wants_layer_states  # of which none may be missing
             if is_heard and request.drafter is not None:
                 with request.catching_errors():
                     root = len(request.token_ids) - len(verification.token_ids) - 1
                     vocab_size = self.target.manifest.vocab_size
-                    request.drafter.observe(result.scored(b, tree, range(len(tree)), root, vocab_size))
+                    request.drafter.observe(scored.result.scored(b, tree, range(len(tree)), root, vocab_size))
 
     def _settle(self, plan: StepPlan, verifications: list[Verification | None]) -> None:
         """Let the planner and the statistics know what the step took and gave; requests that ended leave."""

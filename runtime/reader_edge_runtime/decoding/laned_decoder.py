@@ -82,7 +82,8 @@ class LanedDecoder(Lane):
     def step(self) -> list[Request]:
         self._hand_to_lanes()
         lanes = [lane for lane in self.lanes if lane.num_requests]
-        if not self._turns and len(lanes) < 2:
+        self.planner.is_alone = not self._turns and len(lanes) < 2
+        if self.planner.is_alone:
             return self._of(lanes[0]).step() if lanes else []
         try:
             for lane in lanes:

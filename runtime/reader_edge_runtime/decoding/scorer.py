@@ -1,13 +1,15 @@
 """What requests ask of the target: passes that score their trees, and the tokens that these choose."""
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.decoding.scored_trees import ScoredTrees
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import Drafter
-from reader_edge_runtime.target import ForwardResult, Pass, Target
+from reader_edge_runtime.target import ForwardResult, Pass, Target, TravellingTarget
 
 
 class Scorer:
@@ -32,6 +34,30 @@ class Scorer:
 
         is_learned: whether the drafter gets what states are told.
         """
+        return self.target.forward(self.cache, self._wanted(first_slot, trees, rows, choosers, num_kept, is_learned))
+
+    def score_trees(
+        self, trees: list[DraftTree], num_first: int, choosers: Sequence[Request], num_kept: int
+    ) -> ScoredTrees:
+        """Score a step's trees, of the first slots. num_first: see `StepPlan`; only for a `TravellingTarget`."""
+        wanted = self._wanted(0, trees, [range(len(tree)) for tree in trees], choosers, num_kept)
+        if not num_first:
+            return ScoredTrees(trees, self.target.forward(self.cache, wanted))
+        [whole] = trees
+        first = wanted._replace(trees=[whole.of_nodes(range(num_first))], rows=[range(num_first)])
+        second = wanted._replace(rows=[range(num_first, len(whole))], num_kept=0, num_before=num_first)
+        result, behind = cast(TravellingTarget, self.target).forward_two(self.cache, first, second)
+        return ScoredTrees(first.trees, result, whole, behind)
+
+    def _wanted(
+        self,
+        first_slot: int,
+        trees: list[DraftTree],
+        rows: list[range],
+        choosers: Sequence[Request],
+        num_kept: int,
+        is_learned: bool = True,
+    ) -> Pass:
         wants_logits = wants_scores = False
         wants_hidden_states = self.drafter.wants_hidden_states
         for request in choosers:
@@ -40,7 +66,14 @@ class Scorer:
             wants_hidden_states |= request.acceptance.wants_hidden_states
         wants_layer_states = is_learned and self.drafter.wants_layer_states
         wanted = Pass(first_slot, trees, rows, wants_logits, wants_scores, wants_hidden_states, num_kept)
-        return self.target.forward(self.cache, wanted._replace(wants_layer_states=wants_layer_states))
+        return wanted._replace(wants_layer_states=wants_layer_states)
+
+    def redecide(self, slot: int, request: Request) -> int:
+        """Emit the token after the pending one by a pass of that alone, whose row is kept; returns it."""
+        request.stats.num_redecided_tokens += 1
+        result = self.score(slot, [DraftTree.root(request.token_ids[-1])], [range(1)], [request], num_kept=1)
+        self.cache.commit(slot, [0])
+        return self.take_choice(request, result, 0)
 
     def peek(self, request: Request, result: ForwardResult, b: int, row: int) -> int:
         """The token that the target chooses after row (b, row) of a pass, which nothing hears of."""

@@ -22,19 +22,28 @@ class Verification(NamedTuple):
     token_ids: list[int]
     is_undecided: bool = False
 
+    def followed_by(self, other: "Verification") -> "Verification":
+        """The walk that went on as another one."""
+        return Verification(self.path + other.path, self.token_ids + other.token_ids, other.is_undecided)
+
 
 def walk(
-    rule: AcceptanceRule, choices: Choices, take: Callable[[int, int], bool], near_tie_margin: float = 0.0
+    rule: AcceptanceRule,
+    choices: Choices,
+    take: Callable[[int, int], bool],
+    near_tie_margin: float = 0.0,
+    start: int = 0,
 ) -> Verification:
-    """Take one token behind the root; while a child bears it, go there and take another.
+    """Take one token behind the first node; while a child bears it, go there and take another.
 
-    take: gets each node and the token emitted behind it; True ends the walk, and the token stays pending.
+    take: gets each node and the token emitted behind it; True ends the walk, and the token stays pending. start: the
+    first node, where it is not the root.
     near_tie_margin: the least difference between the two best logits at which this pass is trusted; a closer choice is
     left undecided. Where a provider's bits depend on the width of a pass, two logits closer than that noise may change
     places between a drafted and a plain pass, and the decoder takes the choice from a single-token pass. It is no
     proof: the KV rows behind the choice still come from wide passes.
     """
-    node, path, token_ids = 0, [0], []
+    node, path, token_ids = start, [start], []
     while not (near_tie_margin and _is_near_tie(choices, node, near_tie_margin)):
         token_id = rule.next_token(choices, node)
         token_ids.append(token_id)

@@ -15,9 +15,12 @@ from reader_edge_runtime.target import Pass
 Inputs = dict[str, npt.NDArray[np.generic]]
 
 
-def pass_width(trees: Sequence[DraftTree], min_rows: int) -> int:
-    """Nodes that a pass has for each tree: the widest one's, or what `min_rows` asks for over all trees."""
-    return max(max(map(len, trees)), -(-min_rows // len(trees)))
+def pass_width(trees: Sequence[DraftTree], min_rows: int, num_before: int = 0) -> int:
+    """Nodes that a pass scores of each tree: the widest one's, or what `min_rows` asks for over all trees.
+
+    num_before: see `Pass`.
+    """
+    return max(max(map(len, trees)) - num_before, -(-min_rows // len(trees)))
 
 
 def prepare_inputs(cache: Cache, wanted: Pass, manifest: Manifest, min_rows: int) -> Inputs:
@@ -31,40 +34,41 @@ def prepare_inputs(cache: Cache, wanted: Pass, manifest: Manifest, min_rows: int
         raise ProviderError("This package's graph reports no hidden states: export again, or draft without a head.")
     if wanted.wants_layer_states and not manifest.state_ids:
         raise ProviderError("This package's graph reports no states of its layers: export the model again.")
-    num_trees, num_nodes = len(wanted.trees), pass_width(wanted.trees, min_rows)
+    num_trees, before = len(wanted.trees), wanted.num_before
+    num_nodes = pass_width(wanted.trees, min_rows, before)
     lengths = cache.lengths[wanted.first_slot : wanted.first_slot + num_trees]
-    cache.extend(wanted.first_slot, num_trees, num_nodes)
-    num_visible = max(lengths) + num_nodes
+    cache.extend(wanted.first_slot, num_trees, before + num_nodes)
+    num_visible = max(lengths) + before + num_nodes
     num_rows = max(map(len, wanted.rows))
     input_ids = np.zeros((num_trees, num_nodes), np.int64)
-    position_ids = np.zeros((num_trees, num_nodes), np.int64)
+    positions = np.zeros((num_trees, before + num_nodes), np.int64)  # of all nodes that have rows
     mask: Float32Array = np.empty((num_trees, 1, num_nodes, num_visible), np.float32)
     mask.fill(MASKED)  # sooner than by np.full
     rows = np.zeros((num_trees, num_rows), np.int64)
     for b, (length, tree) in enumerate(zip(lengths, wanted.trees, strict=True)):
-        size = len(tree)
-        input_ids[b, :size] = tree.token_ids
+        size = len(tree) - before
+        input_ids[b, :size] = tree.token_ids[before:]
         ancestors, depths = tree.ancestors_and_depths()
-        position_ids[b, :size] = length + depths
+        positions[b, : len(tree)] = length + depths
         mask[b, 0, :, :length] = 0.0
-        mask[b, 0, :size, length : length + size][ancestors] = 0.0
+        mask[b, 0, :size, length : length + len(tree)][ancestors[before:]] = 0.0
         rows[b, : len(wanted.rows[b])] = wanted.rows[b]
         if size < num_nodes:
             input_ids[b, size:] = input_ids[b, size - 1]
-            position_ids[b, size:] = position_ids[b, size - 1]
+            positions[b, before + size :] = positions[b, before + size - 1]
             mask[b, 0, size:, length:] = mask[b, 0, size - 1, length:]
         rows[b, len(wanted.rows[b]) :] = wanted.rows[b][-1]
     inputs: Inputs = {
         "input_ids": input_ids,
-        "position_ids": position_ids,
+        "position_ids": np.ascontiguousarray(positions[:, before:]),
         "tree_mask": mask,
-        "write_pos": np.array(lengths, np.int64),
-        "logit_rows": rows,
+        "write_pos": np.array(lengths, np.int64) + before,
+        "logit_rows": rows - before,
     }
     if manifest.has_states:
         inputs |= _recurrent_inputs(cache, wanted, num_nodes)
     if manifest.sliding_window is not None:
-        inputs["tree_mask_sliding"] = _windowed(mask, position_ids, lengths, manifest.sliding_window)
+        inputs["tree_mask_sliding"] = _windowed(mask, positions, lengths, manifest.sliding_window)
     return inputs
 
 
@@ -89,14 +93,16 @@ def _recurrent_inputs(cache: Cache, wanted: Pass, num_nodes: int) -> Inputs:
     }
 
 
-def _windowed(
-    mask: Float32Array, position_ids: Int64Array, lengths: Sequence[int], sliding_window: int
-) -> Float32Array:
-    """The mask of windowed layers: by token depth, not by row, so that a node counts its own ancestors only."""
+def _windowed(mask: Float32Array, positions: Int64Array, lengths: Sequence[int], sliding_window: int) -> Float32Array:
+    """The mask of windowed layers: by token depth, not by row, so that a node counts its own ancestors only.
+
+    positions: int64 (B, nodes with rows), of which the mask is about the last ones.
+    """
     windowed = mask.copy()
-    num_nodes = position_ids.shape[1]
+    num_nodes, num_written = mask.shape[2], positions.shape[1]
     for b, length in enumerate(lengths):
         key_positions = np.arange(mask.shape[-1])
-        key_positions[length : length + num_nodes] = position_ids[b]
-        windowed[b, 0][position_ids[b][:, None] - key_positions >= sliding_window] = MASKED
+        key_positions[length : length + num_written] = positions[b]
+        own_positions = positions[b, num_written - num_nodes :, None]
+        windowed[b, 0][own_positions - key_positions >= sliding_window] = MASKED
     return windowed

@@ -38,7 +38,8 @@ class StepPlan(NamedTuple):
     past: committed rows of the longest request. backing_off: those that could draft but back off. trees: what the pass
     verifies, of each request. drafts: whole drafts of those that drafted. forced: of others, what must come.
     saved_s: of each request, the time that its draft promises to save; empty where nothing was drafted.
-    max_backoff: steps. width: nodes of the widest tree.
+    max_backoff: steps. width: nodes of the widest tree. num_first: so many first nodes of the only tree go in a first
+    pass, and the others in a second one directly behind it; 0 for one pass.
     """
 
     past: int
@@ -49,6 +50,7 @@ class StepPlan(NamedTuple):
     saved_s: list[float]
     max_backoff: int
     width: int
+    num_first: int = 0
 
 
 # Makes drafts by request; a request whose draft failed is left out.
@@ -56,7 +58,12 @@ Draft = Callable[[dict[int, DraftRequest]], dict[int, DraftTree]]
 
 
 class Planner:
-    """Plans steps from measured pass times, from what drafting took of late, and from each request's trust."""
+    """Plans steps from measured pass times, from what drafting took of late, and from each request's trust.
+
+    is_alone: whether no other decoder's passes wait where this one's do.
+    """
+
+    is_alone = True
 
     def __init__(self, max_width: int = MAX_WIDTH) -> None:
         self.times = PassTimes(max_width)
@@ -68,6 +75,11 @@ class Planner:
         self._step_key = (0, 0)
         self._last_step_s = 0.0
         self._last_trust = Trust()
+
+    @property
+    def max_nodes(self) -> int:
+        """Of a step's tree."""
+        return self.times.max_width
 
     def add(self, cost: PassCost) -> None:
         """Take the measured pass times of a batch size."""
@@ -178,7 +190,8 @@ class Planner:
         accepted: None for a request that failed. asked_s: seconds of drafting that costly sources took.
         """
         num_first = sum(not requests[b].has_drafted for b in plan.drafts)
-        self.times.learn([len(tree) for tree in plan.trees], plan.past, times.forward_s)
+        widths = [plan.num_first] if plan.num_first else [len(tree) for tree in plan.trees]
+        self.times.learn(widths, plan.past, times.forward_s)
         # Sources that are asked only where they pay answer for their time themselves: backoff would keep them from it.
         self.overheads.learn_step(max(times.beside_s - asked_s, 0.0), len(requests), len(plan.drafts), num_first)
         spared_s = self._spare_s + _WASTED_SHARE * (times.forward_s + times.beside_s)
@@ -226,12 +239,15 @@ class Planner:
 
 
 def _gains(request: Request, draft: DraftTree | None) -> list[float]:
-    """Expected tokens that each node below a draft's root adds, best first."""
-    if draft is None:
-        return []
+    """Those of `node_gains`, best first."""
+    return [] if draft is None else sorted(node_gains(request, draft), reverse=True)
+
+
+def node_gains(request: Request, draft: DraftTree) -> list[float]:
+    """Expected tokens that each node below a draft's root adds."""
     factor, forced = request.trust.factor, request.forced_trust.factor
     below = zip(draft.values[1:], draft.sources[1:], strict=True)
-    return sorted((value * (forced if source == FORCED_SOURCE else factor) for value, source in below), reverse=True)
+    return [value * (forced if source == FORCED_SOURCE else factor) for value, source in below]
 
 
 def _first_tree(request: Request, most: int) -> DraftTree:

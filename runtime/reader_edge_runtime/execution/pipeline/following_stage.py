@@ -77,8 +77,8 @@ class FollowingStage:
     def _check(self, frame: PassFrame) -> None:
         manifest, wanted = self.stage.manifest, frame.wanted
         longest = max(frame.lengths[wanted.first_slot : wanted.first_slot + len(wanted.trees)])
-        if longest + frame.num_nodes > manifest.max_context:
-            raise FrameError(f"A frame has {longest + frame.num_nodes} tokens, more than the model's context.")
+        if longest + frame.num_rows > manifest.max_context:
+            raise FrameError(f"A frame has {longest + frame.num_rows} tokens, more than the model's context.")
         if max(max(tree.token_ids) for tree in wanted.trees) >= manifest.vocab_size:
             raise FrameError("A frame has tokens that are not in the model's vocabulary.")
 

@@ -17,7 +17,7 @@ from reader_edge_runtime.execution.pipeline.pass_frame import FrameError
 from reader_edge_runtime.package.pipeline_file import is_address
 from reader_edge_runtime.package.stage_part import StagePart
 
-PROTOCOL = 1
+PROTOCOL = 2
 MICROSECONDS = "µs of a pass"  # of one node, beside a stage's facts
 HELLO, WELCOME, PASS, RESULT, FAULT = range(1, 6)
 

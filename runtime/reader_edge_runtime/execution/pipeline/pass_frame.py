@@ -19,7 +19,7 @@ MAX_SLOTS = 1 << 10
 MAX_BYTES = 1 << 24
 _MAX_STEPS = 1 << 14
 
-_HEADER = struct.Struct("<IIHHHHI")  # number of the cache, steps, lengths, trees, first slot, min_rows, a zero
+_HEADER = struct.Struct("<IIHHHHI")  # number of the cache, steps, lengths, trees, first slot, min_rows, num_before
 _STEP = struct.Struct("<BHI")  # kind, lengths, numbers
 
 
@@ -38,19 +38,24 @@ class PassFrame(NamedTuple):
 
     @property
     def num_nodes(self) -> int:
-        """Of each tree, padded."""
-        return pass_width(self.wanted.trees, self.min_rows)
+        """That are scored of each tree, padded."""
+        return pass_width(self.wanted.trees, self.min_rows, self.wanted.num_before)
+
+    @property
+    def num_rows(self) -> int:
+        """Of each slot behind the committed ones, with those that passes before have written."""
+        return self.wanted.num_before + self.num_nodes
 
     def packed(self) -> bytes:
         """Raises ProviderError for a pass that is larger than a frame may be."""
         trees = self.wanted.trees
-        if len(trees) * self.num_nodes > MAX_NODES or len(self.lengths) > MAX_SLOTS:
+        if len(trees) * self.num_rows > MAX_NODES or len(self.lengths) > MAX_SLOTS:
             raise ProviderError(
-                f"A pass of {len(trees)} trees of {self.num_nodes} nodes is larger than stages take "
+                f"A pass of {len(trees)} trees of {self.num_rows} nodes is larger than stages take "
                 f"({MAX_NODES} nodes): lower --max-batch, or prefill_chunk."
             )
         sizes = len(self.steps), len(self.lengths), len(trees), self.wanted.first_slot
-        parts = [_HEADER.pack(self.cache, *sizes, self.min_rows, 0), _uint32(self.lengths)]
+        parts = [_HEADER.pack(self.cache, *sizes, self.min_rows, self.wanted.num_before), _uint32(self.lengths)]
         for kind, lengths, numbers in self.steps:
             parts += _STEP.pack(kind, len(lengths), len(numbers)), _uint32(lengths), _uint32(numbers)
         for tree in trees:
@@ -62,23 +67,26 @@ class PassFrame(NamedTuple):
     def unpacked(cls, data: memoryview) -> "PassFrame":
         """Raises FrameError, for whatever is wrong with it."""
         reader = _Reader(data)
-        cache, num_steps, num_lengths, num_trees, first_slot, min_rows, zero = reader.take(_HEADER)
+        cache, num_steps, num_lengths, num_trees, first_slot, min_rows, num_before = reader.take(_HEADER)
         if num_steps > _MAX_STEPS or not 0 < num_lengths <= MAX_SLOTS or not num_trees or not min_rows:
             raise FrameError("A frame has no trees or slots, or more than it may have.")
-        if zero or first_slot + num_trees > num_lengths or min_rows > MAX_NODES:
+        if first_slot + num_trees > num_lengths or min_rows > MAX_NODES:
             raise FrameError(f"A frame has {num_trees} trees from slot {first_slot} on of {num_lengths}.")
         lengths = reader.uint32(num_lengths)
         steps = []
         for _ in range(num_steps):
-            kind, num_before, num_numbers = reader.take(_STEP)
+            kind, num_then, num_numbers = reader.take(_STEP)
             if kind > DROP:
                 raise FrameError(f"A frame has a step of kind {kind}, which this version does not know.")
-            steps.append(CacheStep(kind, reader.uint32(num_before), reader.uint32(num_numbers)))
+            steps.append(CacheStep(kind, reader.uint32(num_then), reader.uint32(num_numbers)))
         trees = [reader.tree() for _ in range(num_trees)]
         reader.end()
-        frame = cls(cache, steps, lengths, Pass(first_slot, trees, [range(1)] * num_trees), min_rows)
-        if num_trees * frame.num_nodes > MAX_NODES:
-            raise FrameError(f"A frame has {num_trees} trees of {frame.num_nodes} nodes, more than a pass may have.")
+        if num_before >= min(map(len, trees)):
+            raise FrameError(f"A frame has a tree that has nothing behind its first {num_before} nodes.")
+        rows = [range(num_before, num_before + 1)] * num_trees
+        frame = cls(cache, steps, lengths, Pass(first_slot, trees, rows, num_before=num_before), min_rows)
+        if num_trees * frame.num_rows > MAX_NODES:
+            raise FrameError(f"A frame has {num_trees} trees of {frame.num_rows} nodes, more than a pass may have.")
         return frame
 
 

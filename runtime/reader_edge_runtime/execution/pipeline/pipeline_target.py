@@ -19,6 +19,7 @@ from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.pipeline.following_stage import stream_of
 from reader_edge_runtime.execution.pipeline.logged_cache import DROP, CacheStep, LoggedCache
 from reader_edge_runtime.execution.pipeline.pass_frame import PassFrame
+from reader_edge_runtime.execution.pipeline.sent_behind import SentBehind
 from reader_edge_runtime.execution.pipeline.under_way import Following, RowsLostError, UnderWay
 from reader_edge_runtime.target import ForwardResult, Pass
 
@@ -67,6 +68,11 @@ class PipelineTarget:
         trip_s = self.under_way.trip_s + self._last_s
         return 1 if math.isinf(trip_s) else min(math.ceil(trip_s / self._slowest_s), _MAX_LANES)
 
+    @property
+    def links_s(self) -> float:
+        trip_s = self.under_way.trip_s + self._last_s
+        return 0.0 if math.isinf(trip_s) else max(trip_s - self.num_stages * self._slowest_s, 0.0)
+
     def time_way(self) -> None:
         """Learn what a pass takes on its way, for which measured times of passes are kept then."""
         cache = self.new_cache(1, 16)
@@ -86,7 +92,31 @@ class PipelineTarget:
     def forward(self, cache: Cache, wanted: Pass) -> ForwardResult:
         cache = cast(LoggedCache, cache)  # made by `new_cache`
         cache.extend(wanted.first_slot, len(wanted.trees), pass_width(wanted.trees, self.min_rows))
-        handed = self._handed_in_the_end(cache, wanted)
+        handed, _ = self._handed_in_the_end(cache, wanted)
+        return self._scored(cache, wanted, handed)
+
+    def forward_two(self, cache: Cache, first: Pass, second: Pass) -> tuple[ForwardResult, SentBehind]:
+        cache = cast(LoggedCache, cache)  # made by `new_cache`
+        num_rows = second.num_before + pass_width(second.trees, self.min_rows, second.num_before)
+        cache.extend(first.first_slot, 1, num_rows)  # for both, as nothing may happen to it between them
+        handed, [number] = self._handed_in_the_end(cache, first, second)
+
+        def scored(data: memoryview) -> ForwardResult:
+            return self._scored(cache, second, self._stream(data, second))
+
+        def scored_again() -> ForwardResult:
+            cache.number = 0
+            return self.forward(cache, second._replace(num_before=0))
+
+        behind = SentBehind(self.under_way, number, cache.epoch, scored, scored_again)
+        try:
+            return self._scored(cache, first, handed), behind
+        except BaseException:
+            behind.drop()
+            raise
+
+    def _scored(self, cache: LoggedCache, wanted: Pass, handed: Float32Array) -> ForwardResult:
+        """What the last stage makes of a pass."""
         said = self._last.forward(cache, wanted, self.min_rows, handed)
         cache.note_pass(wanted.first_slot, wanted.trees)
         return ForwardResult(
@@ -97,29 +127,43 @@ class PipelineTarget:
             said["hidden_states"] if wanted.wants_hidden_states else None,
         )
 
-    def _handed_in_the_end(self, cache: LoggedCache, wanted: Pass) -> Float32Array:
+    def _handed_in_the_end(self, cache: LoggedCache, *passes: Pass) -> tuple[Float32Array, list[int]]:
         for _ in range(_MAX_LOSSES):
             epoch = self.under_way.epoch
             try:
-                return self._handed(cache, wanted)
+                return self._handed(cache, *passes)
             except RowsLostError:
                 pass
             except StageLostError as lost:
                 self.under_way.come_back(lost, epoch)
-        return self._handed(cache, wanted)
+        return self._handed(cache, *passes)
 
-    def _handed(self, cache: LoggedCache, wanted: Pass) -> Float32Array:
-        """What the last stage is handed of a pass; the others have all rows of earlier ones when it begins."""
+    def _handed(self, cache: LoggedCache, *passes: Pass) -> tuple[Float32Array, list[int]]:
+        """What the last stage is handed of the first of these, and the numbers of those behind, still under way.
+
+        The other stages have all rows of earlier passes when it begins.
+        """
         number, cache.number = cache.number, 0  # until the pass has come through, what they know is not known
         epoch = self.under_way.epoch
         if number and cache.epoch == epoch:
             steps = cache.take_steps()
         else:
             number, steps = self._again(cache)
-        sent = self._send(PassFrame(number, steps, list(cache.lengths), wanted, self.min_rows))
-        data = self.under_way.wait(sent)
+        sent: list[int] = []
+        try:
+            for wanted in passes:
+                sent.append(self._send(PassFrame(number, steps, list(cache.lengths), wanted, self.min_rows)))
+                steps = []
+            handed = self._stream(self.under_way.wait(sent[0]), passes[0])
+        except BaseException:
+            self.under_way.give_up(sent)
+            raise
         cache.number, cache.epoch = number, epoch
-        return stream_of(data, (len(wanted.trees), pass_width(wanted.trees, self.min_rows), self._last.part.width))
+        return handed, sent[1:]
+
+    def _stream(self, data: memoryview, wanted: Pass) -> Float32Array:
+        width = pass_width(wanted.trees, self.min_rows, wanted.num_before)
+        return stream_of(data, (len(wanted.trees), width, self._last.part.width))
 
     def _again(self, cache: LoggedCache) -> tuple[int, list[CacheStep]]:
         """Have the stages score what is committed; the new number of the cache there, and steps that are left to do."""

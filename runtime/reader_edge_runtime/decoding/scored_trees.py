@@ -1,0 +1,45 @@
+"""What a step has scored: its trees, of which a second pass may hold further nodes, looked at if need be."""
+
+from collections.abc import Sequence
+
+from reader_edge_runtime.decoding.verification import Verification
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.target import ForwardResult, PassBehind
+
+
+class ScoredTrees:
+    """trees, result: B trees as far as they are scored, and what the target said of all their nodes.
+
+    whole: the one tree with the nodes of a second pass as well; behind: that pass, which is under way.
+    """
+
+    def __init__(
+        self,
+        trees: Sequence[DraftTree],
+        result: ForwardResult,
+        whole: DraftTree | None = None,
+        behind: PassBehind | None = None,
+    ) -> None:
+        self.trees = trees
+        self.result = result
+        self._whole = whole
+        self._behind = behind
+
+    def enter(self, walked: Verification) -> int:
+        """The node of the second pass in which a walk through the first goes on, -1 for none.
+
+        Where there is one, the pass is waited for, and its nodes are scored from now on. Raises ProviderError.
+        """
+        if self._whole is None or self._behind is None:
+            return -1
+        node = self._whole.child(walked.path[-1], walked.token_ids[-1])
+        if node >= 0:
+            self.result = self.result.joined(self._behind.result())
+            self.trees, self._behind = [self._whole], None
+        return node
+
+    def close(self) -> None:
+        """Have nobody wait for a second pass that was not entered."""
+        if self._behind is not None:
+            self._behind.drop()
+            self._behind = None
