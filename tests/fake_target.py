@@ -82,17 +82,18 @@ class FakeTarget:
         """What a pass computes, wanted or not: float32 (B, R, V)."""
         assert isinstance(cache, HostCache)
         self.num_passes += 1
-        num_nodes = pass_width(wanted.trees, self.min_rows)
+        before = wanted.num_before
+        num_nodes = pass_width(wanted.trees, self.min_rows, before)
         logits = np.zeros((len(wanted.trees), max(map(len, wanted.rows)), self.manifest.vocab_size), np.float32)
         lengths = cache.lengths[wanted.first_slot : wanted.first_slot + len(wanted.trees)]
-        cache.extend(wanted.first_slot, len(wanted.trees), num_nodes)
+        cache.extend(wanted.first_slot, len(wanted.trees), before + num_nodes)
         for b, (length, tree) in enumerate(zip(lengths, wanted.trees, strict=True)):
             rows = cache.slab[0, wanted.first_slot + b, 0]
             ancestors, depths = tree.ancestors_and_depths()
-            rows[length : length + num_nodes] = -1.0  # padding must never be seen
+            rows[length + before : length + before + num_nodes] = -1.0  # padding must never be seen
             rows = rows[:, :2]
-            rows[length : length + len(tree), 0] = tree.token_ids
-            rows[length : length + len(tree), 1] = length + depths
+            rows[length + before : length + len(tree), 0] = tree.token_ids[before:]
+            rows[length + before : length + len(tree), 1] = length + depths[before:]
             for r, node in enumerate(wanted.rows[b]):
                 visible = np.concatenate([rows[:length], rows[length : length + len(tree)][ancestors[node]]])
                 np.testing.assert_array_equal(visible[:, 1], np.arange(len(visible)), "rows out of place")

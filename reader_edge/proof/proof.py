@@ -4,7 +4,8 @@ The reference decodes plainly, one request alone, one token per pass, and reads 
 drafter in every way, one request alone and several ragged ones together: no drafts, every combination of sources, all
 of them beside a hostile one, and a drafter that knows the answers. Then requests come at random moments, greedy and
 sampled ones, drafted and plain ones, prompts that take several steps; and some are given up. Trees are verified whether
-they pay or not, in widths drawn at random. What users run comes first, and each way has its share of the time.
+they pay or not, in widths drawn at random, and over several boxes a lone request's in two passes. What users run comes
+first, and each way has its share of the time.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,6 +29,7 @@ from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.errors import DraftError, ProofError
+from reader_edge_runtime.target import TravellingTarget
 
 _REFUSED_TOKENS = 8
 
@@ -200,7 +202,7 @@ class _Prover:
         target, witnesses = WatchedTarget(self.target), dict[Request, Witness]()
         config = self.engine.decoder.config
         config = replace(config, max_batch=batch_size, prefill_chunk=chunk or config.prefill_chunk)
-        planner = AnyWidth(seed=batch_size)
+        planner = AnyWidth(seed=batch_size, splits=isinstance(self.target, TravellingTarget))
         drafter = lap.drafter(visit.setting)
         decoder = make_trial_decoder(target, drafter, config, planner, self.engine.width_report)
         decoder.prompt_pace.budget = chunk or None

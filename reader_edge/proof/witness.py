@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ from reader_edge_runtime import GenerationConfig, GenerationStats
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.decoding.request import Request
-from reader_edge_runtime.target import ForwardResult, Pass, Target
+from reader_edge_runtime.target import ForwardResult, Pass, PassBehind, Target, TravellingTarget
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +94,33 @@ class WatchedTarget:
         self.is_native, self.instructions = target.is_native, target.instructions
         self.new_cache, self.with_min_rows = target.new_cache, target.with_min_rows
         self.prefill_chunk, self.release_memory = target.prefill_chunk, target.release_memory
-        self._forward = target.forward
+        self._target = target
 
     def forward(self, cache: Cache, wanted: Pass) -> ForwardResult:
-        result = self._forward(cache, wanted)
+        return self.seen(self._target.forward(cache, wanted))
+
+    def forward_two(self, cache: Cache, first: Pass, second: Pass) -> tuple[ForwardResult, PassBehind]:
+        """Of a `TravellingTarget` that is watched."""
+        result, behind = cast(TravellingTarget, self._target).forward_two(cache, first, second)
+        return self.seen(result), _WatchedBehind(behind, self)
+
+    def seen(self, result: ForwardResult) -> ForwardResult:
+        """What a pass said, which is compared now."""
         if result.logits is not None:
             agreeing = _agreeing(result, result.logits)
             self.num_rows += agreeing.size
             self.num_rows_agreeing += int(agreeing.sum())
         return result
+
+
+class _WatchedBehind:
+    def __init__(self, behind: PassBehind, watched: WatchedTarget) -> None:
+        self._watched = watched
+        self._behind = behind
+        self.drop = behind.drop
+
+    def result(self) -> ForwardResult:
+        return self._watched.seen(self._behind.result())
 
 
 class Tally:

@@ -35,7 +35,11 @@ class TwoPassPlanner(Planner):
         # Near the end of the context, passes of a least width might not find room behind each other.
         if not self.is_alone or len(requests) > 1 or room <= 2 * self.max_nodes or not self.times.is_measured:
             return plan
-        return self._split(plan, requests[0], plan.drafts[0]) if plan.drafts else plan
+        if not plan.drafts:
+            return plan
+        plan = self._split(plan, requests[0], plan.drafts[0])
+        self.max_drafted = min(max(2 * plan.width, self.max_drafted), self.max_nodes)
+        return plan
 
     def _split(self, plan: StepPlan, request: Request, draft: DraftTree) -> StepPlan:
         times, links_s = np.array(self.times.seconds(1, plan.past)), self._way.links_s
@@ -48,7 +52,6 @@ class TwoPassPlanner(Planner):
         order = draft.best_first()
         num_nodes = best.num_first + best.num_second
         first, second = order[: best.num_first], order[best.num_first : num_nodes]
-        self.max_drafted = min(2 * num_nodes, self.max_nodes)
         saved_s = (best.num_tokens - 1) * plain_s - (best.seconds - beside_s - float(times[1]))
         return plan._replace(
             trees=[draft.of_nodes([*sorted(first), *sorted(second)])],

@@ -1,0 +1,140 @@
+"""Second passes are planned over slow links, for a request that is alone, and leave what is learned of first ones."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+import pytest
+
+from reader_edge_runtime.assembly import make_decoder
+from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig
+from reader_edge_runtime.decoding.planning.planner import Planner, StepPlan
+from reader_edge_runtime.decoding.planning.two_pass_planner import TwoPassPlanner
+from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.decoding.verification import Verification
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.drafter import DraftRequest
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
+from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
+from reader_edge_runtime.execution.pipeline.pass_frame import PassFrame
+from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarget
+from reader_edge_runtime.measuring.pass_cost import PassCost
+from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.stats import StepTimes
+from reader_edge_runtime.target import Target, TravellingTarget
+from tests.runtime.decoding.planning.planning_cases import NOTHING, PASTS, WIDTHS, a_request
+from tests.stages_here import StagesHere, pipeline_here
+
+Split = Callable[[int], Path]
+LINKS_S = 0.04
+ROOM = 500
+
+
+def measured(links_s: float, node_s: float) -> PassCost:
+    """Stages that work for 10 ms and some more a node, and links."""
+    row = np.array([links_s + 0.01 + node_s * (width - 1) for width in WIDTHS])
+    return PassCost(1, PASTS, WIDTHS, np.stack([row, row]))
+
+
+def two_pass_planner(links_s: float = LINKS_S, node_s: float = 0.001) -> TwoPassPlanner:
+    planner = TwoPassPlanner(cast(TravellingTarget, SimpleNamespace(links_s=links_s, num_stages=2)), max_width=16)
+    planner.add(measured(links_s, node_s))
+    planner.overheads = replace(NOTHING)
+    return planner
+
+
+def branches(num_nodes: int) -> DraftTree:
+    """Two likely tokens, and below each of them a chain that soon is unlikely."""
+    tree = DraftTree([3], [-1], [""], [1.0])
+    for value, token_id in ((0.5, 4), (0.4, 5)):
+        node = tree.add(token_id, 0, "test", value)
+        for depth in range(1, (num_nodes + 1) // 2):
+            node = tree.add(token_id + depth, node, "test", value * 0.8**depth)
+    return tree.pruned(num_nodes)
+
+
+def planned(planner: Planner, requests: Sequence[Request] | None = None, room: int = ROOM) -> StepPlan:
+    def draft(draft_requests: dict[int, DraftRequest]) -> dict[int, DraftTree]:
+        return {b: branches(each.max_nodes) for b, each in draft_requests.items()}
+
+    return planner.plan(requests or [a_request()], 50, room, draft)
+
+
+def test_less_likely_nodes_go_behind_in_a_tree_of_both() -> None:
+    planner = two_pass_planner()
+    made = planned(planner)
+    [tree], draft = made.trees, made.drafts[0]
+    assert 1 <= made.num_first < len(tree) == made.width <= len(draft) == 16
+    tree.check(3, 900, 32)
+    assert min(tree.values[: made.num_first]) >= max(tree.values[made.num_first :])
+    assert sorted(tree.values, reverse=True) == sorted(draft.values, reverse=True)[: len(tree)]
+    assert made.saved_s[0] > 0
+
+
+def test_drafts_grow_to_what_both_passes_hold_and_one_pass_never_does() -> None:
+    planner = two_pass_planner(links_s=1.0)
+    plans = [planned(planner) for _ in range(4)]
+    assert planner.max_drafted == planner.max_nodes == 32
+    assert [len(made.drafts[0]) for made in plans] == [16, 32, 32, 32]
+    assert all(max(made.num_first, made.width - made.num_first) <= 16 for made in plans)
+    one_box = Planner(max_width=16)
+    one_box.add(measured(1.0, 0.001))
+    assert [planned(one_box).width for _ in range(4)] == [16] * 4
+
+
+@pytest.mark.parametrize(
+    "why", ["nodes that cost nothing", "little hope", "other lanes", "context", "batch", "unmeasured"]
+)
+def test_no_second_pass_where_it_does_not_pay_or_keeps_others_waiting(why: str) -> None:
+    planner = two_pass_planner(node_s=0.0 if why == "nodes that cost nothing" else 0.001)
+    planner.is_alone = why != "other lanes"
+    planner.times.is_measured = why != "unmeasured"
+    requests = [a_request() for _ in range(1 + (why == "batch"))]
+    requests[0].trust.predicted += 1000 * (why == "little hope")
+    made = planned(planner, requests, 60 if why == "context" else ROOM)
+    assert (made.num_first, bool(made.drafts), made.width > 1) == (0, True, why != "little hope")
+
+
+def test_what_a_first_pass_takes_is_learned_of_its_width_alone() -> None:
+    planner, request = two_pass_planner(), a_request()
+    before = planner.times.seconds(1, 50)
+    for _ in range(40):
+        made = planned(planner, [request])
+        path = [0]
+        seconds = before[made.num_first or made.width]
+        accepted = [Verification(path, [made.trees[0].token_ids[1]])]
+        planner.settle(made, [request], StepTimes(forward_s=seconds, verify_s=1.0), accepted)
+    assert planner.times.seconds(1, 50) == pytest.approx(before)
+
+
+def _answers(target: Target, num_together: int) -> list[list[int]]:
+    """Of four requests, so many at once."""
+    decoder = make_decoder(target, RetrievalDrafter(DraftConfig()).wait(), EngineConfig(threads=1))
+    decoder.planner.add(measured(LINKS_S, 0.002))
+    found, numbers = list[list[int]](), iter(range(4))
+    while several := list(itertools.islice(numbers, num_together)):
+        config = GenerationConfig(max_tokens=40, ignores_eos=True)
+        requests = [decoder.submit([5, 6, 7, 8 + n] * 6, config) for n in several]
+        decoder.finish(*requests)
+        found += [request.output_token_ids for request in requests]
+    return found
+
+
+@pytest.mark.parametrize("num_together", [1, 4])
+def test_only_lanes_that_are_alone_send_second_passes(
+    num_together: int, split_demo: Split, demo_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PipelineTarget, "links_s", LINKS_S)
+    monkeypatch.setattr(PipelineTarget, "num_lanes", 4)
+    monkeypatch.setattr(PipelineTarget, "num_stages", 4)
+    piped = pipeline_here(split_demo(2))
+    assert isinstance(piped.under_way.following, StagesHere)
+    found = _answers(piped, num_together)
+    assert found == _answers(HostTarget.open(ModelPackage.open(demo_folder), 1), num_together)
+    wanted = [PassFrame.unpacked(memoryview(frame)).wanted for frame in piped.under_way.following.frames]
+    assert any(each.num_before for each in wanted) == (num_together == 1)
+    assert max(len(each.trees[0]) for each in wanted) <= 128
