@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ProviderError, StageLostError
 from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage, UnknownCacheError
@@ -103,6 +104,13 @@ def assert_same_rows(whole: Target, piped: Target, num_passes: int, seed: int = 
                 cache.trim(slot)
             for each in range(3):
                 cache.cut(each, 60)
+
+
+def two_passes(tree: DraftTree, num_first: int, slot: int = 0) -> tuple[Pass, Pass]:
+    """Over the first nodes of a tree, and over the others behind it."""
+    first = Pass(slot, [tree.of_nodes(range(num_first))], [range(num_first)], wants_logits=True)
+    second = Pass(slot, [tree], [range(num_first, len(tree))], wants_logits=True, num_before=num_first)
+    return first, second
 
 
 def free_address() -> str:

@@ -6,11 +6,12 @@ from random import Random
 
 import pytest
 
+from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ReaderEdgeError, StageLostError
 from tests.fuzz.memory_limit import memory_limit
 from tests.fuzz.mutation import mutated
 from tests.random_operations import check_random_operations
-from tests.stages_here import ASKER, StagesHere, pipeline_here
+from tests.stages_here import ASKER, StagesHere, pipeline_here, two_passes
 
 MAX_BYTES = 512 << 20
 NUM_FRAMES = 12
@@ -25,6 +26,8 @@ def test_spoilt_frames_are_answered_or_refused(demo_folder: Path, tmp_path: Path
     target = pipeline_here(tmp_path / "stages")
     following = target.under_way.following
     assert isinstance(following, StagesHere)
+    tree = DraftTree([5, 6, 7, 8, 9], [-1, 0, 1, 1, 0], [""] * 5)
+    target.forward_two(target.new_cache(1, 16), *two_passes(tree, 2))  # two frames
     check_random_operations(target, seed=4, num_operations=NUM_FRAMES)
     (first, second), frames = following.stages, following.frames
     num_refused = 0

@@ -21,9 +21,10 @@ from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarge
 from reader_edge_runtime.execution.onnxruntime.wheel import installed_wheel
 from reader_edge_runtime.machine.process_memory import FilePages
 from reader_edge_runtime.machine.processor import num_usable_cores
-from reader_edge_runtime.package.manifest import WEIGHTS_NAME
+from reader_edge_runtime.package.manifest import MASKED, WEIGHTS_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import ForwardResult, Pass
+from tests.fake_target import make_manifest
 
 # A pass at each of 600 pasts; prints the bytes that they leave behind.
 EVER_NEW_LENGTHS = """
@@ -67,6 +68,25 @@ def test_control_a_copied_kv_cache_does_warn(
     inputs |= cache.tensors(0, 1)
     target.session.run(None, inputs)
     assert IN_PLACE in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("min_rows", [1, 9])
+def test_a_second_pass_sees_what_its_nodes_see_in_one_pass_of_all(min_rows: int) -> None:
+    manifest = replace(make_manifest(), sliding_window=4)
+    tree = DraftTree([5, 6, 7, 8, 9, 4], [-1, 0, 1, 1, 2, 0], [""] * 6)
+    cache = HostCache(manifest, 1, 32)
+    cache.assume(0, 7)
+    whole = prepare_inputs(cache, Pass(0, [tree], [range(6)]), manifest, 1)
+    second = prepare_inputs(cache, Pass(0, [tree], [range(2, 6)], num_before=2), manifest, min_rows)
+    num_padding = max(min_rows - 4, 0)
+    assert second["write_pos"].tolist() == [9]
+    assert second["logit_rows"].tolist() == [[0, 1, 2, 3]]
+    for name in ("input_ids", "position_ids"):
+        assert second[name][0, :4].tolist() == whole[name][0, 2:].tolist()
+    for name in ("tree_mask", "tree_mask_sliding"):
+        assert second[name].shape == (1, 1, 4 + num_padding, 13 + num_padding)
+        assert second[name][..., :4, :13].tobytes() == whole[name][..., 2:, :].tobytes()
+        assert (second[name][0, 0, :4, 13:] == MASKED).all()
 
 
 def test_decoding_opens_no_network_connection(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,15 +19,21 @@ from tests.stages_here import ASKER, open_stages
 
 MAX_BYTES = 512 << 20
 TREE = DraftTree([5, 6, 7], [-1, 0, 0], ["", "a", "b"])
+TREE_BYTES = struct.pack("<H3I3h", 3, 5, 6, 7, -1, 0, 0)
 STEPS = [CacheStep(NEW, (), (2, 16)), CacheStep(MOVE, (9, 4), (0, 4, 5, 6))]
 FRAME = PassFrame(3, STEPS, (9, 4), Pass(0, [TREE, DraftTree.root(9)], [range(3), range(1)]), 1)
 
 
 def new_frame(
-    *steps: CacheStep, lengths: tuple[int, ...] = (0, 0), tree: DraftTree = TREE, first_slot: int = 0
+    *steps: CacheStep,
+    lengths: tuple[int, ...] = (0, 0),
+    tree: DraftTree = TREE,
+    first_slot: int = 0,
+    num_before: int = 0,
 ) -> bytes:
     new = CacheStep(NEW, (), (2, 16))
-    return PassFrame(1, [new, *steps], lengths, Pass(first_slot, [tree], [range(1)]), 1).packed()
+    wanted = Pass(first_slot, [tree], [range(1)], num_before=num_before)
+    return PassFrame(1, [new, *steps], lengths, wanted, 1).packed()
 
 
 def test_a_frame_comes_out_as_it_went_in() -> None:
@@ -35,6 +41,12 @@ def test_a_frame_comes_out_as_it_went_in() -> None:
     assert (found.cache, tuple(found.lengths), found.min_rows, found.wanted.first_slot) == (3, (9, 4), 1, 0)
     assert [(step.kind, tuple(step.lengths), tuple(step.numbers)) for step in found.steps] == STEPS
     assert [(tree.token_ids, tree.parents) for tree in found.wanted.trees] == [([5, 6, 7], [-1, 0, 0]), ([9], [-1])]
+
+
+def test_a_frame_of_a_second_pass_tells_which_nodes_were_before() -> None:
+    frame = PassFrame.unpacked(memoryview(new_frame(num_before=2)))
+    assert (frame.wanted.num_before, frame.num_nodes, frame.num_rows) == (2, 1, 3)
+    assert frame.wanted.trees[0].token_ids == TREE.token_ids
 
 
 def test_a_pass_larger_than_a_frame_is_refused_where_it_is_made() -> None:
@@ -55,6 +67,12 @@ def test_a_pass_larger_than_a_frame_is_refused_where_it_is_made() -> None:
         struct.pack("<IIHHHHI", 1, 0, 1, 1, 0, 1, 0) + bytes(4) + struct.pack("<H", 0),
         struct.pack("<IIHHHHI", 1, 0, 3, 3, 0, MAX_NODES, 0) + bytes(12) + struct.pack("<HIh", 1, 5, -1) * 3,
         bytes(FRAME_BYTES + 1),
+        new_frame(num_before=3),
+        struct.pack("<IIHHHHI", 1, 0, 1, 1, 0, 1, (1 << 32) - 1) + bytes(4) + TREE_BYTES,
+        struct.pack("<IIHHHHI", 1, 0, 1, 1, 0, 1, 60_000)
+        + bytes(4)
+        + struct.pack("<H60001I60001h", 60_001, *[5] * 60_001, *range(-1, 60_000 // 2), *[0] * 30_000),
+        struct.pack("<IIHHHHI", 1, 0, 2, 2, 0, 1, 2) + bytes(8) + TREE_BYTES + struct.pack("<HIh", 1, 5, -1),
         new_frame(tree=DraftTree([5, 6], [-1, 1], ["", ""])),
         new_frame(lengths=(0, 17)),
         new_frame(lengths=(0,)),
@@ -73,6 +91,19 @@ def test_known_attacks_are_refused(data: bytes, split_demo: Callable[[int], Path
     stage = FollowingStage(open_stages(split_demo(2))[0])
     with memory_limit(MAX_BYTES), pytest.raises(FrameError):
         stage.answer(ASKER, memoryview(data), None)
+
+
+def test_a_second_pass_beyond_the_context_is_refused(split_demo: Callable[[int], Path]) -> None:
+    stage = FollowingStage(open_stages(split_demo(2))[0])
+    most = stage.stage.manifest.max_context
+    new = CacheStep(NEW, (), (1, most))
+    for length, is_taken in ((most - 3, True), (most - 2, False)):
+        frame = PassFrame(1, [new], (length,), Pass(0, [TREE], [range(2, 3)], num_before=2), 1).packed()
+        if is_taken:
+            assert stage.answer(ASKER, memoryview(frame), None).shape == (1, 1, 256)
+        else:
+            with pytest.raises(FrameError, match="more than the model's context"):
+                stage.answer(ASKER, memoryview(frame), None)
 
 
 def test_a_residual_stream_of_another_size_is_refused(split_demo: Callable[[int], Path]) -> None:

@@ -15,17 +15,11 @@ from reader_edge_runtime.execution.pipeline.under_way import Came
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass, Target
 from tests.hybrid_states import path_to, random_tree
-from tests.stages_here import StagesHere, pipeline_here
+from tests.stages_here import StagesHere, pipeline_here, two_passes
 
 Split = Callable[[int], Path]
 TREE = DraftTree([5, 6, 7, 8, 9], [-1, 0, 1, 1, 0], [""] * 5)
 NUM_STEPS = 14
-
-
-def two_passes(tree: DraftTree, num_first: int, slot: int = 0) -> tuple[Pass, Pass]:
-    first = Pass(slot, [tree.of_nodes(range(num_first))], [range(num_first)], wants_logits=True)
-    second = Pass(slot, [tree], [range(num_first, len(tree))], wants_logits=True, num_before=num_first)
-    return first, second
 
 
 def assert_same_rows_of_two(whole: Target, piped: PipelineTarget, seed: int) -> None:
