@@ -5,6 +5,8 @@
 
 Every box is a network namespace of this machine, whose packets a relay delays (`slow_link.py`; root, Linux): the
 latency is one way, and a pass crosses as many links as there are stages. Tokens are compared with those of one box.
+Drafts are verified by one pass a step, and over stages also by two behind each other where that promises more; each
+way has an engine of its own, and they take turns prompt by prompt.
 Without the relay, over loopback, a stage's overhead is measured. Writes NAME.json, NAME.md and NAME.svg.
 """
 
@@ -15,19 +17,22 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from benchmarks.pipeline.number_list import number_list
 from benchmarks.pipeline.pass_parts import PassParts, pass_parts
-from benchmarks.pipeline.report import Row, write_report
+from benchmarks.pipeline.report import KINDS, Row, write_report
 from benchmarks.pipeline.served_stages import ServedStages
 from benchmarks.pipeline.slow_link import SlowLinks
 from reader_edge.bench.plot import check_plot
 from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
-from reader_edge_runtime import AsyncEngine, Engine, EngineConfig, GenerationConfig
+from reader_edge_runtime import AsyncEngine, Engine, EngineConfig, GenerationConfig, GenerationResult
 from reader_edge_runtime.atomic_file import write_file
+from reader_edge_runtime.decoding.planning.planner import Planner
+from reader_edge_runtime.measuring.cost_cache import load_or_measure
 from reader_edge_runtime.stats import GenerationStats
 
 
@@ -41,8 +46,8 @@ def main() -> None:
     most = max(options.stages)
     links = SlowLinks(most)
     try:
-        one_box = Engine.load(options.package, config)
-        expected = _tokens(one_box, prompts, options.tokens)
+        one_box = _engines(options.package, config, KINDS[:2])
+        expected = _tokens(one_box["plain"], prompts, options.tokens)
         rows += _rows(one_box, 1, 0.0, prompts, options.tokens, expected)
         with tempfile.TemporaryDirectory() as place:
             for number in options.stages:
@@ -53,11 +58,11 @@ def main() -> None:
                 with ServedStages(options.package, here / f"far{number}", number, *far_boxes, options.threads) as far:
                     for latency in options.latencies:
                         links.set_ms(latency)
-                        engine = Engine.load(far.folder, config)
-                        rows += _rows(engine, number, latency, prompts, options.tokens, expected)
+                        engines = _engines(far.folder, config, KINDS)
+                        rows += _rows(engines, number, latency, prompts, options.tokens, expected)
                         if latency == options.at:
-                            several += _several(engine, number, latency, prompts, options, expected)
-                        print(*rows[-2:], sep="\n", file=sys.stderr, flush=True)
+                            several += _several(engines["plain"], number, latency, prompts, options, expected)
+                        print(*rows[-len(KINDS) :], sep="\n", file=sys.stderr, flush=True)
     finally:
         links.close()
     record = {"rows": [asdict(each) for each in rows], "parts": [asdict(each) for each in parts]}
@@ -89,19 +94,36 @@ def _tokens(engine: Engine, prompts: list[Any], tokens: int) -> list[list[int]]:
     return [list(engine.generate(prompt, _config(tokens, False)).token_ids) for prompt in prompts]
 
 
+def _engines(package: Path, config: EngineConfig, kinds: Sequence[str]) -> dict[str, Engine]:
+    """One for each way to decode, by name."""
+    engines = {kind: Engine.load(package, config) for kind in kinds}
+    planner = Planner()
+    planner.add(load_or_measure(engines["one pass"].decoder.target, config.threads, 1))
+    engines["one pass"].decoder.planner = planner
+    return engines
+
+
 def _rows(
-    engine: Engine, num_stages: int, latency_ms: float, prompts: list[Any], tokens: int, expected: list[list[int]]
+    engines: Mapping[str, Engine],
+    num_stages: int,
+    latency_ms: float,
+    prompts: list[Any],
+    tokens: int,
+    expected: list[list[int]],
 ) -> list[Row]:
-    """Plain and drafted, one request after the other."""
-    rows = []
-    for is_drafted in (False, True):
+    """One request after the other, each in every way."""
+    for engine in engines.values():
         engine.forget()
-        results = [engine.generate(prompt, _config(tokens, is_drafted)) for prompt in prompts]
+    answers: dict[str, list[GenerationResult]] = {kind: [] for kind in engines}
+    for prompt in prompts:
+        for kind, engine in engines.items():
+            answers[kind].append(engine.generate(prompt, _config(tokens, kind != "plain")))
+    rows = []
+    for kind, results in answers.items():
         stats = GenerationStats.total([result.stats for result in results])
         is_same = [list(result.token_ids) for result in results] == expected
         nodes = (stats.num_drafted_tokens + stats.num_steps) / stats.num_steps
-        step_ms = 1000 * stats.forward_s / stats.num_steps
-        kind = "drafted" if is_drafted else "plain"
+        step_ms = 1000 * (stats.forward_s + stats.verify_s) / stats.num_steps
         rows.append(
             Row(num_stages, latency_ms, kind, 1, stats.tokens_per_s, stats.acceptance_length, nodes, step_ms, is_same)
         )

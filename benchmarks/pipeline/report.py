@@ -8,10 +8,13 @@ from benchmarks.pipeline.pass_parts import PassParts
 from reader_edge.bench.plot import new_figure, save_plot
 from reader_edge_runtime.atomic_file import write_file
 
+KINDS = "plain", "one pass", "two passes"  # a step
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """tokens_per_s: of all requests. length: tokens a step of each. nodes: of its trees. step_ms: of its passes."""
+    """kind: one of KINDS; all but plain ones are drafted. tokens_per_s: of all requests. length: tokens a step of each.
+    nodes: of its trees. step_ms: of its passes, as far as they were waited for."""
 
     num_stages: int
     latency_ms: float
@@ -40,13 +43,14 @@ def _latencies(rows: Sequence[Row], parts: Sequence[PassParts]) -> Iterator[str]
     """
     yield (
         "| stages | link ms | | tokens/s | a step | nodes | step ms | stages + links | and fixed costs, off by "
-        "| drafted/plain | DSD | same |"
+        "| drafted/plain | DSD | two passes/one | same |"
     )
-    yield "|---" * 12 + "|"
+    yield "|---" * 13 + "|"
     parts_of = {each.num_stages: each for each in parts}
-    plain = {(row.num_stages, row.latency_ms): row for row in rows if row.kind == "plain"}
+    known_rows = {(row.num_stages, row.latency_ms, row.kind): row for row in rows}
     for row in rows:
-        before = plain[row.num_stages, row.latency_ms]
+        before = known_rows[row.num_stages, row.latency_ms, "plain"]
+        one = known_rows.get((row.num_stages, row.latency_ms, "one pass"))
         known = parts_of.get(row.num_stages)
         t0 = before.step_ms if known is None else known.stages_ms
         t1, k = row.latency_ms, row.length
@@ -58,7 +62,8 @@ def _latencies(rows: Sequence[Row], parts: Sequence[PassParts]) -> Iterator[str]
         off = "" if known is None else f"{expected_ms:.1f}, {expected_ms / row.step_ms - 1:+.1%}"
         told.append(f"{t0 + ways:.1f} | {off}" if row.kind == "plain" else " | ")
         gain, formula = row.tokens_per_s / before.tokens_per_s, k * (t0 + hops) / (k * t0 + hops)
-        told.append(f"{gain:.2f} | {formula:.2f}" if row.kind == "drafted" else " | ")
+        told.append(" | " if row.kind == "plain" else f"{gain:.2f} | {formula:.2f}")
+        told.append(f"{row.tokens_per_s / one.tokens_per_s:.3f}" if row.kind == "two passes" and one else "")
         yield f"| {' | '.join(told)} | {'yes' if row.is_same else 'NO'} |"
 
 
@@ -90,13 +95,16 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     for index, number in enumerate(dict.fromkeys(row.num_stages for row in rows)):
         of_kind = {
             kind: {row.latency_ms: row.tokens_per_s for row in rows if (row.num_stages, row.kind) == (number, kind)}
-            for kind in ("plain", "drafted")
+            for kind in KINDS
         }
         name = f"{number} stage{'s' if number > 1 else ''}"
-        for (kind, points), style in zip(of_kind.items(), ("--", "-"), strict=True):
+        for (kind, points), style in zip(of_kind.items(), ("--", ":", "-"), strict=True):
+            if not points:
+                continue
             line = {"color": f"C{index}", "linestyle": style, "marker": "o", "markersize": 4}
             speeds.plot(list(points), list(points.values()), label=f"{name}, {kind}", **line)
-        ratios = {latency: of_kind["drafted"][latency] / speed for latency, speed in of_kind["plain"].items()}
+        drafted = of_kind["one pass"] | of_kind["two passes"]
+        ratios = {latency: drafted[latency] / speed for latency, speed in of_kind["plain"].items()}
         gains.plot(list(ratios), list(ratios.values()), color=f"C{index}", marker="o", markersize=4, label=name)
     speeds.set_yscale("log")
     speeds.set_ylabel("tokens a second")
