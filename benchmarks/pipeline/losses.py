@@ -2,10 +2,11 @@
 
     python -m benchmarks.pipeline.losses [PACKAGE] [--stages 2,3] [--kills 200] [--silences 50] [--seed 1] [--spares]
 
-Each round answers four prompts together, greedy and sampled, drafted and plain, while a random stage is killed and
-started again, or stopped for some seconds and then let go on, or killed. With spares, each stage has a spare box, and
-what is killed or stopped comes back when the round is over. Answers must be those of one box, or end with one sentence
-that names a stage. What one waits is the longest time between two tokens of a round's answers.
+Each round answers four prompts, greedy and sampled, drafted and plain, while a random stage is killed and started
+again, or stopped for some seconds and then let go on, or killed. In every other round they come together; else one
+after the other, and their drafts go in two passes behind each other, cut anywhere. With spares, each stage has a spare
+box, and what is killed or stopped comes back when the round is over. Answers must be those of one box, or end with one
+sentence that names a stage. What one waits is the longest time between two tokens of a round's answers.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.pipeline.served_stages import ServedStages
+from reader_edge.proof.any_width import AnyWidth
 from reader_edge_runtime import AsyncEngine, Engine, EngineConfig, GenerationConfig, ReaderEdgeError, SamplingConfig
 
 _DEMO = Path(__file__).resolve().parents[2] / "models" / "demo" / "package"
@@ -75,21 +77,27 @@ def main() -> None:
     warnings.simplefilter("ignore", RuntimeWarning)
     config = EngineConfig(threads=1, is_calibrated=False)
     rng, rounds = np.random.default_rng(options.seed), list[Round]()
-    expected = [list(text) for text, _ in asyncio.run(_answers(Engine.load(options.package, config)))]
+    expected = [list(text) for text, _ in asyncio.run(_answers(Engine.load(options.package, config), True))]
     with tempfile.TemporaryDirectory() as place:
         for num_stages in options.stages:
             kinds = _kinds(options)[options.stages.index(num_stages) :: len(options.stages)]
             rng.shuffle(kinds)
             folder = Path(place) / str(num_stages)
             with ServedStages(options.package, folder, num_stages, has_spares=options.spares) as stages:
-                engine = Engine.load(stages.folder, config)
+                engine = _load(stages.folder, config)
                 for kind in kinds:
                     if options.spares:  # which takes first boxes again, not those of the last round
-                        engine = Engine.load(stages.folder, config)
-                    rounds.append(_round(engine, stages, kind, num_stages, expected, rng))
+                        engine = _load(stages.folder, config)
+                    rounds.append(_round(engine, stages, kind, num_stages, expected, rng, len(rounds) % 2 > 0))
                     print(f"{len(rounds)}: {rounds[-1]}", file=sys.stderr, flush=True)
     _report(rounds)
     sys.exit(not all(each.is_same or each.told for each in rounds))
+
+
+def _load(folder: Path, config: EngineConfig) -> Engine:
+    engine = Engine.load(folder, config)
+    engine.decoder.planner = AnyWidth(splits=True)
+    return engine
 
 
 def _kinds(options: argparse.Namespace) -> list[str]:
@@ -119,6 +127,7 @@ def _round(
     num_stages: int,
     expected: Sequence[list[int]],
     rng: np.random.Generator,
+    is_together: bool,
 ) -> Round:
     engine.forget()
     victim, moment_s = int(rng.integers(num_stages - 1)), rng.uniform(0.02, 1.0)
@@ -126,7 +135,7 @@ def _round(
     harming.start()
     is_same, told, wait_s = False, "", 0.0
     try:
-        answers = asyncio.run(_answers(engine))
+        answers = asyncio.run(_answers(engine, is_together))
         is_same, wait_s = [text for text, _ in answers] == expected, max(wait for _, wait in answers)
     except ReaderEdgeError as error:
         told = str(error)
@@ -149,12 +158,11 @@ def _harm(stages: ServedStages, victim: int, kind: str, moment_s: float) -> None
         (stages.go_on if kind == "silence, then on" else stages.kill)(victim)
 
 
-async def _answers(engine: Engine) -> list[tuple[list[int], float]]:
+async def _answers(engine: Engine, is_together: bool) -> list[tuple[list[int], float]]:
     """Tokens of all answers, and the longest wait in each."""
     async with AsyncEngine(engine) as serving:
-        return await asyncio.gather(
-            *[_answer(serving, prompt, config) for prompt, config in zip(_PROMPTS, _CONFIGS, strict=True)]
-        )
+        answers = [_answer(serving, prompt, config) for prompt, config in zip(_PROMPTS, _CONFIGS, strict=True)]
+        return await asyncio.gather(*answers) if is_together else [await answer for answer in answers]
 
 
 async def _answer(serving: AsyncEngine, prompt: str, config: GenerationConfig) -> tuple[list[int], float]:
