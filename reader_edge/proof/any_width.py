@@ -29,7 +29,8 @@ class AnyWidth(Planner):
         self, requests: Sequence[Request], past: int, room: int, draft: Draft, given_room: int | None = None
     ) -> StepPlan:
         plan = super().plan(requests, past, room, draft, given_room)
-        if not self._splits or len(requests) > 1 or plan.width < 2 or room < 2 * self.max_nodes:
+        # A second pass of one node may be padded to two.
+        if not self._splits or len(requests) > 1 or not 1 < plan.width < room:
             return plan
         return plan._replace(num_first=int(self._random.integers(1, plan.width)))
 

@@ -13,11 +13,12 @@ from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, Sampling
 from reader_edge_runtime.assembly import make_decoder
 from reader_edge_runtime.drafting.no_drafter import NoDrafter
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
+from reader_edge_runtime.execution.pipeline.pass_frame import PassFrame
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Target
 from reader_edge_runtime.text.tokenizer import Tokenizer
 from tests.export.gguf_models import build_source, write_model
-from tests.stages_here import pipeline_here
+from tests.stages_here import StagesHere, pipeline_here
 
 QUESTIONS = [EvalPrompt("# tar\n\n"), EvalPrompt("1. Save the file.\n2. Save the file.\n3.")]
 SAMPLED = GenerationConfig(max_tokens=12, sampling=SamplingConfig(temperature=0.9, seed=5))
@@ -46,6 +47,9 @@ def test_a_pipeline_is_lossless_and_answers_as_one_box(precision: str, num_stage
     report = prove(engine(piped), QUESTIONS, 8)
     assert report.is_promise_kept
     assert sum(run.counts.tokens_compared for run in report.runs) > 1000
+    assert isinstance(piped.under_way.following, StagesHere)
+    frames = [PassFrame.unpacked(memoryview(frame)) for frame in piped.under_way.following.frames]
+    assert sum(frame.wanted.num_before > 0 for frame in frames) > 100  # second passes
     for config in (SAMPLED, GenerationConfig(max_tokens=12)):
         texts = [question.prompt for question in QUESTIONS]
         found, expected = ([each.token_ids for each in engine(t).generate_batch(texts, config)] for t in (piped, whole))

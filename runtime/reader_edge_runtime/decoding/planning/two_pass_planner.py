@@ -32,12 +32,10 @@ class TwoPassPlanner(Planner):
         self, requests: Sequence[Request], past: int, room: int, draft: Draft, given_room: int | None = None
     ) -> StepPlan:
         plan = super().plan(requests, past, room, draft, given_room)
-        # Near the end of the context, passes of a least width might not find room behind each other.
-        if not self.is_alone or len(requests) > 1 or room <= 2 * self.max_nodes or not self.times.is_measured:
+        if not plan.drafts or len(requests) > 1 or not self.is_alone or not self.times.is_measured:
             return plan
-        if not plan.drafts:
-            return plan
-        plan = self._split(plan, requests[0], plan.drafts[0])
+        in_two = self._split(plan, requests[0], plan.drafts[0])
+        plan = in_two if in_two.width < room else plan  # as a second pass of one node may be padded to two
         self.max_drafted = min(max(2 * plan.width, self.max_drafted), self.max_nodes)
         return plan
 

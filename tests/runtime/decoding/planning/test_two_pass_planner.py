@@ -95,7 +95,7 @@ def test_no_second_pass_where_it_does_not_pay_or_keeps_others_waiting(why: str) 
     planner.times.is_measured = why != "unmeasured"
     requests = [a_request() for _ in range(1 + (why == "batch"))]
     requests[0].trust.predicted += 1000 * (why == "little hope")
-    made = planned(planner, requests, 60 if why == "context" else ROOM)
+    made = planned(planner, requests, 16 if why == "context" else ROOM)
     assert (made.num_first, bool(made.drafts), made.width > 1) == (0, True, why != "little hope")
 
 
