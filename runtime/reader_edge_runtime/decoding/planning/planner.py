@@ -190,8 +190,8 @@ class Planner:
         accepted: None for a request that failed. asked_s: seconds of drafting that costly sources took.
         """
         num_first = sum(not requests[b].has_drafted for b in plan.drafts)
-        widths = [plan.num_first] if plan.num_first else [len(tree) for tree in plan.trees]
-        self.times.learn(widths, plan.past, times.forward_s)
+        if not plan.num_first:  # else the second pass may have been in the way of the first
+            self.times.learn([len(tree) for tree in plan.trees], plan.past, times.forward_s)
         # Sources that are asked only where they pay answer for their time themselves: backoff would keep them from it.
         self.overheads.learn_step(max(times.beside_s - asked_s, 0.0), len(requests), len(plan.drafts), num_first)
         spared_s = self._spare_s + _WASTED_SHARE * (times.forward_s + times.beside_s)

@@ -30,13 +30,14 @@ class Split(NamedTuple):
 
 
 def best_splits(
-    tree: DraftTree, gains: Float64Array, worked_s: Float64Array, rest_s: float, num_stages: int
+    tree: DraftTree, gains: Float64Array, worked_s: Float64Array, rest_s: float, behind_s: float, num_stages: int
 ) -> tuple[Split, Split]:
     """The splits of a draft with the most expected tokens a second: of one pass, and of two or one.
 
     The first pass gets the best nodes, and the second the best that are left. gains: expected tokens that each node
     adds, float64 (N,), 1 for the root. worked_s: seconds in which stages work for a pass of n nodes, float64 (1 + W,),
-    W at most those of a pass. rest_s: what a step takes besides, its links above all.
+    W at most those of a pass. rest_s: what a step takes besides, its links above all. behind_s: what it takes more for
+    having a second pass, of use or not.
     """
     most, order = len(worked_s) - 1, np.array(tree.best_first())
     ranks = np.empty_like(order)
@@ -48,7 +49,7 @@ def best_splits(
     entered = (gains[order] * is_entry).cumsum(axis=1)  # how likely it is to
     num_tokens = gains[order].cumsum()
     waits = second_wait(worked_s[first], worked_s[np.clip(second, 1, most)], num_stages)
-    seconds = worked_s[first] + rest_s + entered * waits
+    seconds = worked_s[first] + rest_s + behind_s * (second > 0) + entered * waits
     rates = np.where((second >= 0) & (second <= most), num_tokens / seconds, 0.0)
 
     def split(rates: Float64Array) -> Split:

@@ -20,7 +20,7 @@ def test_a_second_pass_is_a_stage_behind_or_as_long_as_it_takes_the_first_stages
 
 
 def test_nodes_that_are_seldom_gone_into_come_behind_where_they_cost_less() -> None:
-    one, best = best_splits(TREE, np.array(TREE.values), STEEP, 40.0, 2)
+    one, best = best_splits(TREE, np.array(TREE.values), STEEP, 40.0, 0.0, 2)
     assert (best.num_first, best.num_second) == (1, 3)
     assert best.rate == pytest.approx((1 + 0.6 + 0.5 + 0.4) / (4 + 40 + 0.6 * (16 - 2)))
     assert (one.num_first, one.num_second) == (5, 0)
@@ -28,13 +28,13 @@ def test_nodes_that_are_seldom_gone_into_come_behind_where_they_cost_less() -> N
 
 
 def test_one_pass_goes_alone_where_a_draft_is_the_pending_token() -> None:
-    one, best = best_splits(DraftTree.root(5), np.ones(1), STEEP, 40.0, 2)
+    one, best = best_splits(DraftTree.root(5), np.ones(1), STEEP, 40.0, 0.0, 2)
     assert one == best == Split(1, 0, 1.0, 44.0)
 
 
 def test_neither_pass_has_more_nodes_than_were_measured() -> None:
     tree = DraftTree(list(range(9)), [-1, *[0] * 8], [""] * 9, [1.0, *[0.9] * 8])
-    _, best = best_splits(tree, np.array(tree.values), np.array([np.inf, 4.0, 4.1, 4.2, 4.3]), 400.0, 2)
+    _, best = best_splits(tree, np.array(tree.values), np.array([np.inf, 4.0, 4.1, 4.2, 4.3]), 400.0, 0.0, 2)
     assert (best.num_first, best.num_second) == (4, 4)
 
 
@@ -46,7 +46,7 @@ def test_no_other_split_promises_more(seed: int) -> None:
         tree.values[node] = tree.values[tree.parents[node]] * rng.uniform(0.2, 1)
     gains = np.array([1.0, *(0.7 * value for value in tree.values[1:])])
     worked_s = np.array([np.inf, *rng.uniform(3, 30, 10).cumsum()])
-    rest_s, num_stages = rng.uniform(0, 100), int(rng.integers(2, 5))
+    rest_s, behind_s, num_stages = rng.uniform(0, 100), rng.uniform(0, 5), int(rng.integers(2, 5))
     order = tree.best_first()
 
     def rate(num_first: int, num_second: int) -> float:
@@ -54,10 +54,10 @@ def test_no_other_split_promises_more(seed: int) -> None:
         seconds = worked_s[num_first] + rest_s
         if second:
             entered = sum(gains[node] for node in second if tree.parents[node] in first)
-            seconds += entered * second_wait(worked_s[num_first], worked_s[num_second], num_stages)
+            seconds += behind_s + entered * second_wait(worked_s[num_first], worked_s[num_second], num_stages)
         return float(sum(gains[node] for node in [*first, *second]) / seconds)
 
-    one, best = best_splits(tree, gains, worked_s, rest_s, num_stages)
+    one, best = best_splits(tree, gains, worked_s, rest_s, behind_s, num_stages)
     both = [(a, b) for a, b in itertools.product(range(1, 11), range(11)) if a + b <= 14]
     assert best.rate == pytest.approx(max(rate(*each) for each in both))
     assert best.rate == pytest.approx(rate(best.num_first, best.num_second))

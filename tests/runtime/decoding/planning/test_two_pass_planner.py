@@ -99,16 +99,45 @@ def test_no_second_pass_where_it_does_not_pay_or_keeps_others_waiting(why: str) 
     assert (made.num_first, bool(made.drafts), made.width > 1) == (0, True, why != "little hope")
 
 
-def test_what_a_first_pass_takes_is_learned_of_its_width_alone() -> None:
-    planner, request = two_pass_planner(), a_request()
-    before = planner.times.seconds(1, 50)
-    for _ in range(40):
+def steps(planner: TwoPassPlanner, num_steps: int, more_s: float) -> list[bool]:
+    """Which of so many drafted steps have two passes, each of which takes so much longer than was measured."""
+    request, is_two, before = a_request(max_tokens=9000), list[bool](), planner.times.seconds(1, 50)
+    for _ in range(num_steps):
         made = planned(planner, [request])
-        path = [0]
-        seconds = before[made.num_first or made.width]
-        accepted = [Verification(path, [made.trees[0].token_ids[1]])]
-        planner.settle(made, [request], StepTimes(forward_s=seconds, verify_s=1.0), accepted)
+        is_two.append(made.num_first > 0)
+        seconds = before[made.num_first or made.width] + more_s * is_two[-1]
+        planner.settle(made, [request], StepTimes(forward_s=seconds), [Verification([0], [31])])
+        request.trust = a_request().trust
+    return is_two
+
+
+def test_steps_of_one_pass_remain_so_that_their_times_stay_known() -> None:
+    planner = two_pass_planner()
+    before = planner.times.seconds(1, 50)
+    assert 0.9 < sum(steps(planner, 200, 0.0)) / 200 < 0.97
     assert planner.times.seconds(1, 50) == pytest.approx(before)
+
+
+def test_second_passes_that_are_in_the_way_end_and_are_tried_again() -> None:
+    planner = two_pass_planner()
+    before = planner.times.seconds(1, 50)
+    is_two = steps(planner, 600, 0.03)
+    assert is_two[0]
+    assert 0 < sum(is_two[20:]) < 15
+    assert planner.times.seconds(1, 50) == pytest.approx(before)  # of steps with one pass
+    assert sum(steps(planner, 2000, 0.0)[-100:]) > 90
+
+
+def test_the_wait_for_a_second_pass_that_is_used_is_expected() -> None:
+    planner, request = two_pass_planner(), a_request()
+    for _ in range(20):
+        made = planned(planner, [request])
+        num_second = made.width - made.num_first
+        wait_s = max((0.01 + 0.001 * (num_second - 1)) / 2, 0.01 + 0.001 * (num_second - 1) - 0.005) + 0.001
+        first_s = planner.times.seconds(1, 50)[made.num_first]
+        walked = Verification([0, made.num_first], [made.trees[0].token_ids[made.num_first], 31])
+        planner.settle(made, [request], StepTimes(forward_s=first_s, verify_s=wait_s), [walked])
+    assert planner._behind_s == pytest.approx(0.001, rel=0.1)
 
 
 def _answers(target: Target, num_together: int) -> list[list[int]]:
