@@ -132,8 +132,8 @@ def test_the_wait_for_a_second_pass_that_is_used_is_expected() -> None:
     planner, request = two_pass_planner(), a_request()
     for _ in range(20):
         made = planned(planner, [request])
-        num_second = made.width - made.num_first
-        wait_s = max((0.01 + 0.001 * (num_second - 1)) / 2, 0.01 + 0.001 * (num_second - 1) - 0.005) + 0.001
+        worked_s = [0.01 + 0.001 * (num - 1) for num in (made.num_first, made.width - made.num_first)]
+        wait_s = max(worked_s[1] / 2, worked_s[1] - worked_s[0] / 2) + 0.001
         first_s = planner.times.seconds(1, 50)[made.num_first]
         walked = Verification([0, made.num_first], [made.trees[0].token_ids[made.num_first], 31])
         planner.settle(made, [request], StepTimes(forward_s=first_s, verify_s=wait_s), [walked])
