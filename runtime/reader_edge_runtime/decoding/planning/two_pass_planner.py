@@ -15,10 +15,10 @@ from reader_edge_runtime.stats import StepTimes
 from reader_edge_runtime.target import TravellingTarget
 
 _MARGIN = 1.02  # by how much two passes must promise to beat one, since estimates err
-_ONE_EVERY = 24  # drafted steps after which one has a single pass, so that the times of those stay known
+_ONE_EVERY = 32  # drafted steps after which one has a single pass, so that the times of those stay known
 # Of what second passes are in the way: weight of the newest step, which counts as this share of its time at most, and
 # what each step without one leaves of it, as boxes may have become free.
-_MEMORY, _MOST_SHARE, _LEFT = 0.2, 0.25, 0.998
+_MEMORY, _MOST_SHARE, _LEFT = 0.1, 0.25, 0.999
 
 
 class TwoPassPlanner(Planner):
@@ -31,7 +31,7 @@ class TwoPassPlanner(Planner):
     def __init__(self, way: TravellingTarget, max_width: int = MAX_WIDTH) -> None:
         super().__init__(max_width)
         self._way = way
-        self._behind_s = 0.0  # that a step takes more for having a second pass
+        self._behind_s = 0.0  # that a step takes more for having a second pass; below 0 by chance
         self._num_in_two = 0
 
     @property
@@ -70,12 +70,14 @@ class TwoPassPlanner(Planner):
             if max(walked.path) >= plan.num_first:
                 expected_s += second_wait(first_s, second_s, self._way.num_stages)
             more_s = min(times.forward_s + times.verify_s - expected_s, _MOST_SHARE * expected_s)
-            self._behind_s = max(self._behind_s + _MEMORY * (more_s - self._behind_s), 0.0)
+            self._behind_s += _MEMORY * (more_s - self._behind_s)
 
     def _split(self, plan: StepPlan, request: Request, draft: DraftTree) -> StepPlan:
         (worked_s, links_s), gains = self._times(plan.past), np.array([1.0, *node_gains(request, draft)])
         pass_s, beside_s = float(worked_s[1]) + links_s, self._plain_s(1) + self._draft_s(1)
-        one, best = best_splits(draft, gains, worked_s, links_s + beside_s, self._behind_s, self._way.num_stages)
+        one, best = best_splits(
+            draft, gains, worked_s, links_s + beside_s, max(self._behind_s, 0.0), self._way.num_stages
+        )
         if best.rate < _MARGIN * one.rate:
             return plan
         order, num_nodes = draft.best_first(), best.num_first + best.num_second

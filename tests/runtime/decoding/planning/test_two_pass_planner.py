@@ -130,7 +130,7 @@ def test_second_passes_that_are_in_the_way_end_and_are_tried_again() -> None:
 
 def test_the_wait_for_a_second_pass_that_is_used_is_expected() -> None:
     planner, request = two_pass_planner(), a_request()
-    for _ in range(20):
+    for _ in range(30):
         made = planned(planner, [request])
         worked_s = [0.01 + 0.001 * (num - 1) for num in (made.num_first, made.width - made.num_first)]
         wait_s = max(worked_s[1] / 2, worked_s[1] - worked_s[0] / 2) + 0.001
