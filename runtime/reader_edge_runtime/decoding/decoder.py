@@ -1,9 +1,7 @@
 """The decoder: draft, forward, verify, commit, learn, for all running requests. It knows token ids only."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
-from reader_edge_runtime.acceptance import Choices
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.config import EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.choosing.constraint import Constraint
@@ -19,7 +17,7 @@ from reader_edge_runtime.decoding.scheduler import Scheduler
 from reader_edge_runtime.decoding.scored_trees import ScoredTrees
 from reader_edge_runtime.decoding.scorer import Scorer
 from reader_edge_runtime.decoding.slots import Slots
-from reader_edge_runtime.decoding.verification import Verification, walk
+from reader_edge_runtime.decoding.verification import Verification
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import Drafter, DraftRequest
 from reader_edge_runtime.target import Target
@@ -234,22 +232,10 @@ class Decoder:
             for b, request in enumerate(self._stepping):
                 with request.catching_errors():
                     if request.is_running:  # its draft did not fail
-                        verifications[b] = self._walk(request, scored, b)
+                        verifications[b] = self._scorer.walk(request, scored, b, self.near_tie_margin)
         finally:
             scored.close()
         return verifications
-
-    def _walk(self, request: Request, scored: ScoredTrees, b: int, start: int = 0) -> Verification:
-        tree, result = scored.trees[b], scored.result
-        peek = partial(self._scorer.peek, request, result, b)
-        take = partial(self._scorer.take, request, result, b)
-        is_single = len(tree) == 1 and len(result.top_ids) == 1
-        margin = self.near_tie_margin if request.takes_best and not is_single else 0.0
-        choices = Choices(tree, result, b, peek, request.allows)
-        walked = walk(request.acceptance, choices, take, margin, start)
-        if walked.is_undecided or not request.is_running or (entry := scored.enter(walked)) < 0:
-            return walked
-        return walked.followed_by(self._walk(request, scored, b, entry))
 
     @recorded
     def _commit(self, verifications: list[Verification | None]) -> None:

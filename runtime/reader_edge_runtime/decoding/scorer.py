@@ -1,12 +1,15 @@
 """What requests ask of the target: passes that score their trees, and the tokens that these choose."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
+from reader_edge_runtime.acceptance import Choices
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.scored_trees import ScoredTrees
+from reader_edge_runtime.decoding.verification import Verification, walk
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.target import ForwardResult, Pass, Target, TravellingTarget
@@ -67,6 +70,20 @@ class Scorer:
         wants_layer_states = is_learned and self.drafter.wants_layer_states
         wanted = Pass(first_slot, trees, rows, wants_logits, wants_scores, wants_hidden_states, num_kept)
         return wanted._replace(wants_layer_states=wants_layer_states)
+
+    def walk(
+        self, request: Request, scored: ScoredTrees, b: int, near_tie_margin: float, start: int = 0
+    ) -> Verification:
+        """Walk tree b by the request's rule of acceptance, into a second pass where there is one; see `walk`."""
+        tree, result = scored.trees[b], scored.result
+        peek, take = partial(self.peek, request, result, b), partial(self.take, request, result, b)
+        is_single = len(tree) == 1 and len(result.top_ids) == 1
+        margin = near_tie_margin if request.takes_best and not is_single else 0.0
+        choices = Choices(tree, result, b, peek, request.allows)
+        walked = walk(request.acceptance, choices, take, margin, start)
+        if walked.is_undecided or not request.is_running or (entry := scored.enter(walked)) < 0:
+            return walked
+        return walked.followed_by(self.walk(request, scored, b, near_tie_margin, entry))
 
     def redecide(self, slot: int, request: Request) -> int:
         """Emit the token after the pending one by a pass of that alone, whose row is kept; returns it."""
