@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.pipeline.number_list import number_list
+from benchmarks.pipeline.one_pass import load_one_pass
 from benchmarks.pipeline.pass_parts import PassParts, pass_parts
 from benchmarks.pipeline.report import KINDS, Row, write_report
 from benchmarks.pipeline.served_stages import ServedStages
@@ -31,8 +32,6 @@ from reader_edge.bench.plot import check_plot
 from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
 from reader_edge_runtime import AsyncEngine, Engine, EngineConfig, GenerationConfig, GenerationResult
 from reader_edge_runtime.atomic_file import write_file
-from reader_edge_runtime.decoding.planning.planner import Planner
-from reader_edge_runtime.measuring.cost_cache import load_or_measure
 from reader_edge_runtime.stats import GenerationStats
 
 
@@ -96,11 +95,7 @@ def _tokens(engine: Engine, prompts: list[Any], tokens: int) -> list[list[int]]:
 
 def _engines(package: Path, config: EngineConfig, kinds: Sequence[str]) -> dict[str, Engine]:
     """One for each way to decode, by name."""
-    engines = {kind: Engine.load(package, config) for kind in kinds}
-    planner = Planner()
-    planner.add(load_or_measure(engines["one pass"].decoder.target, config.threads, 1))
-    engines["one pass"].decoder.planner = planner
-    return engines
+    return {kind: (load_one_pass if kind == "one pass" else Engine.load)(package, config) for kind in kinds}
 
 
 def _rows(

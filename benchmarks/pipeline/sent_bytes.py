@@ -1,4 +1,4 @@
-"""Bytes that a step sends over each link of a pipeline, by kind, plain and drafted.
+"""Bytes that a step of one pass sends over each link of a pipeline, by kind, plain and drafted.
 
     python -m benchmarks.pipeline.sent_bytes PACKAGE [--stages 3] [--latency 20] [--prompts FILE.jsonl]
                                              [--num-prompts 3] [--tokens 64] [--threads 1] --out NAME.md
@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.peers.tables import table
+from benchmarks.pipeline.one_pass import load_one_pass
 from benchmarks.pipeline.served_stages import ServedStages
 from benchmarks.pipeline.slow_link import SlowLinks
 from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
@@ -116,7 +117,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as place:
             far = hosts[1 : options.stages], befores[1 : options.stages]
             with ServedStages(options.package, Path(place) / "out", options.stages, *far, options.threads) as served:
-                engine = Engine.load(served.folder, EngineConfig(threads=options.threads))
+                engine = load_one_pass(served.folder, EngineConfig(threads=options.threads))
                 found = measured(engine, prompts, options.tokens)
     finally:
         if links is not None:
