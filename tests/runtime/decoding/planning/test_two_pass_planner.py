@@ -83,7 +83,7 @@ def test_drafts_grow_to_what_both_passes_hold_and_one_pass_never_does() -> None:
     assert all(max(made.num_first, made.width - made.num_first) <= 16 for made in plans)
     one_box = Planner(max_width=16)
     one_box.add(measured(1.0, 0.001))
-    assert [planned(one_box).width for _ in range(4)] == [16] * 4
+    assert [len(planned(one_box).drafts[0]) for _ in range(4)] == [16] * 4
 
 
 @pytest.mark.parametrize(
