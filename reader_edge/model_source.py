@@ -26,6 +26,7 @@ from reader_edge_runtime.drafting.sources.speculator.speculated_tree import NAME
 from reader_edge_runtime.errors import CatalogueError, PackageError, TokenizerError
 from reader_edge_runtime.package.manifest import MANIFEST_NAME, TOKENIZER_NAME
 from reader_edge_runtime.package.manifest_file import FORMAT_VERSION
+from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.package.pipeline_file import PIPELINE_NAME
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
@@ -204,7 +205,7 @@ def load_tokenizer(name: str) -> Tokenizer:
     if is_gguf(path):
         return _gguf_tokenizer(path)
     if path.is_dir():
-        path /= TOKENIZER_NAME
+        path = (ModelPackage.open(path).folder if (path / PIPELINE_NAME).exists() else path) / TOKENIZER_NAME
     if not path.is_file():
         raise TokenizerError(f"No tokenizer at '{path}': give a package, a Hugging Face folder or a tokenizer.json.")
     return Tokenizer.from_file(path)

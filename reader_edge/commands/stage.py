@@ -50,7 +50,7 @@ def stage(
 
     if (listen is None) == (ray_address is None) or (key is not None and listen is None):
         raise click.UsageError(
-            "Give --listen, and --key if it lies elsewhere; or --ray, which takes PACKAGE's own key."
+            "Give --listen tcp://HOST:PORT, or --ray HOST:PORT; --key goes with --listen alone."
         )
     if listen is not None:
         serve_package_stage(package, listen, key, engine_config, tell)

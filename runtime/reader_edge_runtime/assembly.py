@@ -29,7 +29,7 @@ from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.errors import DraftModelError
 from reader_edge_runtime.execution.pipeline.open_pipeline import serve_stage
 from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarget
-from reader_edge_runtime.execution.providers import open_head, open_speculator, open_target
+from reader_edge_runtime.execution.providers import check_is_whole, open_head, open_speculator, open_target
 from reader_edge_runtime.measuring.cost_cache import load_or_measure
 from reader_edge_runtime.measuring.pass_cost import MAX_WIDTH, PassCost
 from reader_edge_runtime.measuring.width_cache import load_or_settle
@@ -58,6 +58,7 @@ def assemble(
     opener: of the sources that are given; by default `open_sources`.
     """
     package = open_package(path, on_progress)
+    check_is_whole(package)  # first, as only the last stage has a tokenizer
     tokenizer = Tokenizer.open(package, config.is_text_literal)
     target, report = settled_target(package, config)
     if not draft_permission(config, package.manifest.attention, report).is_on:

@@ -76,15 +76,21 @@ def preferred(package: ModelPackage) -> str:
     return next(name for name, each in PROVIDERS.items() if each.suits(package))
 
 
-def open_target(package: ModelPackage, config: EngineConfig) -> Target:
-    """Load a package as a config has it. Raises ProviderError, for a provider asked for with what is missing."""
-    if package.addresses:
-        return open_pipeline(package, config)
-    if (stage := package.manifest.stage) is not None:
+def check_is_whole(package: ModelPackage) -> None:
+    """Raise ProviderError for a stage that is opened without its pipeline."""
+    stage = package.manifest.stage
+    if stage is not None and not package.addresses:
         raise ProviderError(
             f"'{package.folder}' is stage {stage.number} of {stage.num_stages}: give the folder above it, which has "
             "pipeline.json, or serve it with `reader-edge stage`."
         )
+
+
+def open_target(package: ModelPackage, config: EngineConfig) -> Target:
+    """Load a package as a config has it. Raises ProviderError, for a provider asked for with what is missing."""
+    check_is_whole(package)
+    if package.addresses:
+        return open_pipeline(package, config)
     if config.provider is None:
         found = next(each for each in PROVIDERS.values() if each.suits(package) and each.obstacle() is None)
     else:

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from reader_edge.cli import main
+from reader_edge.model_source import load_tokenizer
 from reader_edge_runtime import EngineConfig, assembly
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.package.pipeline_file import KEY_NAME
@@ -51,6 +52,9 @@ def test_a_stage_that_nobody_serves_is_named(
     for name, layers in (("1", "0 to 6 of 8: stage 1 of 2"), ("2", "7 to 7 of 8: stage 2 of 2")):
         shown = runner.invoke(main, ["info", str(tmp_path / "out" / name)])
         assert (shown.exit_code, layers in shown.stdout) == (0, True), shown.output
+        alone = runner.invoke(main, ["run", str(tmp_path / "out" / name), "-p", "# tar"])
+        assert (alone.exit_code, f"is stage {name} of 2: give the folder above it" in alone.stderr) == (1, True)
+    assert load_tokenizer(str(tmp_path / "out")).fingerprint() == load_tokenizer(str(demo_folder)).fingerprint()
     told = runner.invoke(main, ["run", str(tmp_path / "out"), "-p", "# tar"])
     assert (told.exit_code, told.stdout) == (1, "")
     assert f"Stage 1 at {address} does not answer: start `reader-edge stage` there" in told.stderr
@@ -99,7 +103,7 @@ def test_a_split_that_cannot_be_leaves_nothing(
 def test_what_is_no_stage_is_not_served(runner: CliRunner, demo_folder: Path) -> None:
     pytest.importorskip("zmq", reason="the extra 'pipeline' is not installed")
     told = runner.invoke(main, ["stage", str(demo_folder), "--listen", free_address()])
-    assert (told.exit_code, "is no stage: serve the others that `reader-edge split` wrote" in told.stderr) == (1, True)
+    assert (told.exit_code, "is no stage: give one of those that `reader-edge split` wrote" in told.stderr) == (1, True)
 
 
 def test_a_stage_is_served_as_it_was_asked_for_and_tells_lines_that_steer_no_terminal(

@@ -43,11 +43,15 @@ def serve_stage(
     from reader_edge_runtime.execution.pipeline.links import Links
     from reader_edge_runtime.execution.pipeline.stage_server import StageServer
 
+    if package.addresses:
+        raise PackageError(f"'{package.folder.parent}' holds all stages: give one, as '{package.folder.parent / '1'}'.")
     part = package.manifest.stage
-    if part is None or part.is_last:
+    if part is None:
+        raise PackageError(f"'{package.folder}' is no stage: give one of those that `reader-edge split` wrote.")
+    if part.is_last:
         raise PackageError(
-            f"'{package.folder}' is {'no stage' if part is None else 'the last stage, which the one who asks runs'}: "
-            "serve the others that `reader-edge split` wrote."
+            f"'{package.folder}' is the last stage, which the one who asks runs: serve the others that "
+            "`reader-edge split` wrote."
         )
     if not is_to_listen_at(address):
         raise ConfigError(f"{address!r:.80} is no address to listen at: give tcp://HOST:PORT.")

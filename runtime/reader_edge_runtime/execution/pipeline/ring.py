@@ -100,10 +100,10 @@ class Ring:
             for index, monitor in enumerate(self._monitors):
                 if monitor in ready:
                     recv_monitor_message(monitor)
-                    raise StageLostError(f"{self._name(index)} is gone or silent: start it again.")
+                    raise StageLostError(f"{self._name(index)} is gone or silent: {self._remedy(index)}.")
 
     def come_back(self, lost: StageLostError) -> None:
-        warnings.warn(f"{lost} Answers wait for it {self.patience_s:.0f} s.", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"{lost} Answers wait up to {self.patience_s:.0f} s.", RuntimeWarning, stacklevel=2)
         self._meet_within(self.patience_s)
 
     def _meet_within(self, rest_s: float) -> None:
@@ -196,6 +196,10 @@ class Ring:
 
     def _name(self, index: int) -> str:
         return f"Stage {index + 1} at {self._places[index][0]}"
+
+    def _remedy(self, index: int) -> str:
+        spares = list(self._places[index])[1:]
+        return f"start it again; meanwhile {' and '.join(spares)} may go on" if spares else "start it again"
 
     def _warn(self, line: str) -> None:
         """Tell once."""

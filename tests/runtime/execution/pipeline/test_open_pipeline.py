@@ -65,6 +65,7 @@ def test_a_pipeline_with_its_key_has_the_rows_of_the_whole_model(
     ("name", "address", "error", "sentence"),
     [
         ("2", "tcp://127.0.0.1:5551", PackageError, "is the last stage, which the one who asks runs: serve the others"),
+        (".", "tcp://127.0.0.1:5551", PackageError, "holds all stages: give one, as '.*/1'"),
         ("1", "5551", ConfigError, "'5551' is no address to listen at: give tcp://HOST:PORT"),
     ],
 )
