@@ -114,7 +114,7 @@ def _errors_told() -> Iterator[None]:
         errors = sys.modules.get("reader_edge_runtime.errors")
         if errors is None or not isinstance(error, errors.ReaderEdgeError):
             raise
-        further = " `reader-edge doctor` says more." if isinstance(error, errors.ProviderError) else ""
+        further = " `reader-edge doctor MODEL` says more." if isinstance(error, errors.ProviderError) else ""
         raise click.ClickException(visible(f"{error}{further}")) from error
 
 

@@ -49,9 +49,7 @@ def stage(
         click.echo(visible(line), err=True)
 
     if (listen is None) == (ray_address is None) or (key is not None and listen is None):
-        raise click.UsageError(
-            "Give --listen tcp://HOST:PORT, or --ray HOST:PORT; --key goes with --listen alone."
-        )
+        raise click.UsageError("Give --listen tcp://HOST:PORT, or --ray HOST:PORT; --key goes with --listen alone.")
     if listen is not None:
         serve_package_stage(package, listen, key, engine_config, tell)
     else:

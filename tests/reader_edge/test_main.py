@@ -46,7 +46,7 @@ def test_ctrl_c_ends_an_import_without_a_word(monkeypatch: pytest.MonkeyPatch) -
     [
         (OSError(errno.ENOSPC, "No space left", "a\x1b[2J"), r"'a.*\[2J' cannot be used: No space left: free some"),
         (OSError(errno.EACCES, "Permission denied", "a"), r"^'a' cannot be used: Permission denied\.$"),
-        (ProviderError("It does not run."), r"^It does not run\. `reader-edge doctor` says more\.$"),
+        (ProviderError("It does not run."), r"^It does not run\. `reader-edge doctor MODEL` says more\.$"),
     ],
 )
 def test_what_fails_is_one_sentence_that_steers_no_terminal(error: Exception, told: str) -> None:

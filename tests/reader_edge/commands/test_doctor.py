@@ -116,7 +116,7 @@ def test_of_a_model_that_is_not_exported_the_demo_is_looked_at(
 def test_where_a_provider_fails_the_doctor_is_named(runner: CliRunner) -> None:
     result = runner.invoke(main, ["run", "--provider", "cuda", "-p", "x"])
     assert result.exit_code == 1
-    assert result.stderr.endswith(" `reader-edge doctor` says more.\n")
+    assert result.stderr.endswith(" `reader-edge doctor MODEL` says more.\n")
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,9 @@ class Links:
             socket.bind(address)
         except zmq.ZMQError as error:
             why = zmq.strerror(error.errno)
-            raise ConfigError(f"Nothing can listen at {address} ({why}): give another --listen, and pipeline.json that address.") from None
+            raise ConfigError(
+                f"Nothing can listen at {address} ({why}): give another --listen, and pipeline.json that address."
+            ) from None
         return socket
 
     def connect(self, address: str, max_bytes: int) -> Socket:

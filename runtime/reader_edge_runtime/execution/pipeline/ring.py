@@ -163,7 +163,7 @@ class Ring:
         wanted, found = facts_of(self._last), {}
         for index, address in enumerate(addresses):
             if not self._is_answered(index, ends_at):
-                key, name = "with the same key" if self._key is not None else "without a key", self._name(index)
+                key, name = "with the same key" if self._key is not None else "without a key", self._names(index)
                 self._places[index].rotate(-1)
                 raise StageLostError(
                     f"{name} does not answer: start `reader-edge stage` there, {key}, or correct pipeline.json."
@@ -196,6 +196,9 @@ class Ring:
 
     def _name(self, index: int) -> str:
         return f"Stage {index + 1} at {self._places[index][0]}"
+
+    def _names(self, index: int) -> str:
+        return f"Stage {index + 1} at {self._addresses[index].replace(' ', ' or ')}"
 
     def _remedy(self, index: int) -> str:
         spares = list(self._places[index])[1:]
