@@ -130,7 +130,7 @@ class Ring:
         self._links = Links(self._key)
         try:
             found = self._greeted(self._links, ends_at)
-        except ProviderError:
+        except BaseException:  # an interrupt too: links that were not greeted would be taken for those that were
             self.close()
             raise
         for monitor in self._monitors:  # of links that were lost before the greeting was answered
@@ -168,13 +168,31 @@ class Ring:
                 raise StageLostError(
                     f"{name} does not answer: start `reader-edge stage` there, {key}, or correct pipeline.json."
                 )
-            facts = _welcome(parts_of(self._sockets[index]))
-            number = stage_name(self._last.part, index + 1)
-            if odd := check_facts(facts, {**wanted, "stage": number}, address):
+            try:
+                facts = _welcome(parts_of(self._sockets[index]))
+                number = stage_name(self._last.part, index + 1)
+                odd = check_facts(facts, {**wanted, "stage": number}, address)
+            except ProviderError as error:
+                raise self._unsuited([index], error) from None
+            if odd:
                 self._warn(odd)
             found[address] = facts
-        check_layers(found, wanted)
+        try:
+            check_layers(found, wanted)
+        except ProviderError as error:
+            raise self._unsuited(range(len(addresses)), error) from None
         return found
+
+    def _unsuited(self, indices: Sequence[int], error: ProviderError) -> ProviderError:
+        """The error of stages that do not fit; where one of them has another box, that is tried next."""
+        spares = [self._places[index] for index in indices if len(self._places[index]) > 1]
+        for places in spares:
+            places.rotate(-1)
+        if not spares:
+            return error
+        self._warn(str(error))
+        time.sleep(_BETWEEN_PLACES_S)
+        return StageLostError(str(error))
 
     def _is_answered(self, index: int, ends_at: float) -> bool:
         """Whether a stage answers in time. One with a spare is not waited for where nothing listens."""

@@ -53,13 +53,13 @@ WANTED = Pass(0, [DraftTree.chain([5, 6, 7])], [range(3)], wants_logits=True)
 
 
 @contextmanager
-def served(stages: list[FollowingStage], key: bytes | None) -> Iterator[list[str]]:
-    """Stages behind links of this machine; their addresses."""
-    is_over, addresses, threads, opened = threading.Event(), [], [], []
-    for stage in stages:
-        addresses.append(free_address())
+def served(stages: list[FollowingStage], key: bytes | None, *at: str) -> Iterator[list[str]]:
+    """Stages behind links of this machine; their addresses, which may be given."""
+    is_over, threads, opened = threading.Event(), [], []
+    addresses = list(at) or [free_address() for _ in stages]
+    for stage, address in zip(stages, addresses, strict=True):
         opened.append(Links(key))
-        server = StageServer(stage, opened[-1], addresses[-1], lambda line: None)
+        server = StageServer(stage, opened[-1], address, lambda line: None)
         threads.append(threading.Thread(target=server.serve, args=(is_over.is_set,)))
     for thread in threads:
         thread.start()
@@ -142,6 +142,39 @@ def test_a_spare_box_goes_on_where_the_first_one_says_nothing(
         ring = Ring(last, [f"tcp://127.0.0.1:{silent.getsockname()[1]} {spare}"], None)
         assert spare in ring.facts[0]
         ring.close()
+
+
+@pytest.mark.parametrize("facts", [{"stage": "1 of 9"}, {"next layer": "1"}], ids=["model", "layers"])
+def test_a_spare_box_with_something_else_is_told_and_keeps_nobody_from_the_first(
+    facts: dict[str, str], split_demo: Split
+) -> None:
+    first, last = open_stages(split_demo(2))
+    stages, address, lost = [FollowingStage(first)], free_address(), StageLostError("Stage 1 is gone.")
+    is_told = pytest.warns(RuntimeWarning, match="all boxes need stages of one split")
+    with scripted(last, lambda head: [], **facts) as spare:
+        with served(stages, None, address):
+            ring = Ring(last, [f"{address} {spare}"], None)
+        ring.patience_s = 0.5
+        with pytest.warns(RuntimeWarning, match="is gone"), is_told, pytest.raises(StageLostError):
+            ring.come_back(lost)
+        ring.patience_s = 20.0
+        with served(stages, None, address), pytest.warns(RuntimeWarning, match="is gone"):
+            ring.come_back(lost)
+            assert address in ring.facts[0]
+            ring.close()
+
+
+def test_an_interrupt_while_a_stage_is_waited_for_leaves_no_link_that_was_not_greeted(
+    split_demo: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, last = open_stages(split_demo(2))
+    with served([FollowingStage(first)], None) as addresses:
+        ring = Ring(last, addresses, None)
+        monkeypatch.setattr(ring, "_is_answered", Mock(side_effect=KeyboardInterrupt))
+        with pytest.warns(RuntimeWarning, match="is gone"), pytest.raises(KeyboardInterrupt):
+            ring.come_back(StageLostError("Stage 1 is gone."))
+        with pytest.raises(StageLostError, match="The stages of this model were lost"):
+            ring.send(b"frame")
 
 
 def test_a_stage_that_was_moved_is_found_at_its_new_address(split_demo: Split, monkeypatch: pytest.MonkeyPatch) -> None:
