@@ -58,8 +58,9 @@ class UnderWay:
 
     def send(self, frame: bytes) -> int:
         """A pass's number. Raises StageLostError."""
+        sent_at = time.perf_counter()  # before it is sent: a process that has to wait for a processor then sees less
         number = self.following.send(frame)
-        self._sent_at[number] = time.perf_counter() if not self._sent_at else math.inf
+        self._sent_at[number] = sent_at if not self._sent_at else math.inf
         return number
 
     def wait(self, number: int) -> memoryview:
