@@ -178,7 +178,7 @@ class PipelineTarget:
                     if len(sent) == _MAX_CHUNKS:
                         self.under_way.wait(sent.pop(0))
                     chunk = Pass(slot, [DraftTree.chain(text[start : start + _CHUNK])], [range(1)])
-                    sent.append(self._send(PassFrame(number, steps, list(lengths), chunk, 1)))
+                    sent.append(self._send(PassFrame(number, steps, list(lengths), chunk, self.min_rows)))
                     lengths[slot], steps = start + len(chunk.trees[0]), []
             while sent:
                 self.under_way.wait(sent.pop(0))

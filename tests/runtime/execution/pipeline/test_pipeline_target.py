@@ -14,6 +14,7 @@ from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import PackageError, ProviderError, SessionError, StageLostError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.execution.pipeline.logged_cache import LoggedCache
+from reader_edge_runtime.execution.pipeline.pass_frame import PassFrame
 from reader_edge_runtime.execution.pipeline.under_way import Came
 from reader_edge_runtime.execution.providers import open_target
 from reader_edge_runtime.measuring.width_probe import probe_width
@@ -140,6 +141,20 @@ def test_a_long_text_is_scored_again_with_several_passes_under_way(split_demo: S
     assert following.most_under_way == 1
     assert target.forward(cache, wanted).top_logits.tobytes() == expected  # which is lost at first
     assert (target.under_way.epoch, following.most_under_way) == (1, 8)
+
+
+def test_rows_that_come_again_are_scored_by_passes_as_wide_as_they_were(split_demo: Split) -> None:
+    """Where one row alone is computed otherwise: the last token of a text may be the only one of its pass."""
+    target = pipeline_here(split_demo(2)).with_min_rows(2)
+    following = target.under_way.following
+    assert isinstance(following, StagesHere)
+    cache = target.new_cache(1, 16)
+    target.forward(cache, Pass(0, [DraftTree.chain(list(range(5, 134)))], [range(1)]))
+    cache.commit(0, range(129))
+    following.stages[0]._caches.clear()
+    target.forward(cache, Pass(0, [DraftTree.root(5)], [range(1)]))
+    again = [PassFrame.unpacked(memoryview(frame)).num_nodes for frame in following.frames[2:]]
+    assert again == [128, 2, 2]
 
 
 def test_lanes_fill_the_way_and_no_more(split_demo: Split) -> None:
