@@ -158,8 +158,9 @@ def test_a_spare_box_with_something_else_is_told_and_keeps_nobody_from_the_first
         with pytest.warns(RuntimeWarning, match="is gone"), is_told, pytest.raises(StageLostError):
             ring.come_back(lost)
         ring.patience_s = 20.0
-        with served(stages, None, address), pytest.warns(RuntimeWarning, match="is gone"):
-            ring.come_back(lost)
+        with served(stages, None, address):
+            with pytest.warns(RuntimeWarning, match="is gone"):
+                ring.come_back(lost)
             assert address in ring.facts[0]
             ring.close()
 
