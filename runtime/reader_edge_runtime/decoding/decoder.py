@@ -251,7 +251,8 @@ class Decoder:
             request = self._stepping[slot]
             with request.catching_errors():
                 token_id = self._scorer.redecide(slot, request)
-                verifications[slot] = Verification(verification.path, [*verification.token_ids, token_id])
+                token_ids = [*verification.token_ids, token_id]
+                verifications[slot] = verification._replace(token_ids=token_ids, is_undecided=False)
 
     @recorded
     def _learn(self, plan: StepPlan, verifications: list[Verification | None], scored: ScoredTrees) -> None:

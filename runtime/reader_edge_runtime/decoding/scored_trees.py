@@ -1,5 +1,6 @@
 """What a step has scored: its trees, of which a second pass may hold further nodes, looked at if need be."""
 
+import time
 from collections.abc import Sequence
 
 from reader_edge_runtime.decoding.verification import Verification
@@ -10,8 +11,11 @@ from reader_edge_runtime.target import ForwardResult, PassBehind
 class ScoredTrees:
     """trees, result: B trees as far as they are scored, and what the target said of all their nodes.
 
-    whole: the one tree with the nodes of a second pass as well; behind: that pass, which is under way.
+    whole: the one tree with the nodes of a second pass as well; behind: that pass, which is under way. waited_s: seconds
+    that it was waited for.
     """
+
+    waited_s = 0.0
 
     def __init__(
         self,
@@ -34,7 +38,9 @@ class ScoredTrees:
             return -1
         node = self._whole.child(walked.path[-1], walked.token_ids[-1])
         if node >= 0:
+            started = time.perf_counter()
             self.result = self.result.joined(self._behind.result())
+            self.waited_s = time.perf_counter() - started
             self.trees, self._behind = [self._whole], None
         return node
 

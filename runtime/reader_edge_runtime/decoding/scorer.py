@@ -83,6 +83,7 @@ class Scorer:
         walked = walk(request.acceptance, choices, take, margin, start)
         if walked.is_undecided or not request.is_running or (entry := scored.enter(walked)) < 0:
             return walked
+        walked = walked._replace(waited_s=scored.waited_s)
         return walked.followed_by(self.walk(request, scored, b, near_tie_margin, entry))
 
     def redecide(self, slot: int, request: Request) -> int:

@@ -16,15 +16,18 @@ class Verification(NamedTuple):
     path: walked nodes, the root first; their KV rows are kept.
     token_ids: emitted tokens: those of the path below the root, then the bonus token, which becomes pending.
     is_undecided: the path's last node has no choice yet, so the bonus token is missing.
+    waited_s: seconds that the walk waited for a second pass.
     """
 
     path: list[int]
     token_ids: list[int]
     is_undecided: bool = False
+    waited_s: float = 0.0
 
     def followed_by(self, other: "Verification") -> "Verification":
         """The walk that went on as another one."""
-        return Verification(self.path + other.path, self.token_ids + other.token_ids, other.is_undecided)
+        waited_s = self.waited_s + other.waited_s
+        return Verification(self.path + other.path, self.token_ids + other.token_ids, other.is_undecided, waited_s)
 
 
 def walk(

@@ -69,7 +69,7 @@ class TwoPassPlanner(Planner):
             expected_s = first_s + links_s
             if max(walked.path) >= plan.num_first:
                 expected_s += second_wait(first_s, second_s, self._way.num_stages)
-            more_s = min(times.forward_s + times.verify_s - expected_s, _MOST_SHARE * expected_s)
+            more_s = min(times.forward_s + walked.waited_s - expected_s, _MOST_SHARE * expected_s)
             self._behind_s += _MEMORY * (more_s - self._behind_s)
 
     def _split(self, plan: StepPlan, request: Request, draft: DraftTree) -> StepPlan:

@@ -99,14 +99,14 @@ def test_no_second_pass_where_it_does_not_pay_or_keeps_others_waiting(why: str) 
     assert (made.num_first, bool(made.drafts), made.width > 1) == (0, True, why != "little hope")
 
 
-def steps(planner: TwoPassPlanner, num_steps: int, more_s: float) -> list[bool]:
+def steps(planner: TwoPassPlanner, num_steps: int, more_s: float, verify_s: float = 0.0) -> list[bool]:
     """Which of so many drafted steps have two passes, each of which takes so much longer than was measured."""
     request, is_two, before = a_request(max_tokens=9000), list[bool](), planner.times.seconds(1, 50)
     for _ in range(num_steps):
         made = planned(planner, [request])
         is_two.append(made.num_first > 0)
         seconds = before[made.num_first or made.width] + more_s * is_two[-1]
-        planner.settle(made, [request], StepTimes(forward_s=seconds), [Verification([0], [31])])
+        planner.settle(made, [request], StepTimes(forward_s=seconds, verify_s=verify_s), [Verification([0], [31])])
         request.trust = a_request().trust
     return is_two
 
@@ -116,6 +116,11 @@ def test_steps_of_one_pass_remain_so_that_their_times_stay_known() -> None:
     before = planner.times.seconds(1, 50)
     assert 0.9 < sum(steps(planner, 200, 0.0)) / 200 < 0.97
     assert planner.times.seconds(1, 50) == pytest.approx(before)
+
+
+def test_second_passes_answer_for_no_choice_of_tokens() -> None:
+    """Grammars and log-probabilities take their time in steps of one pass as well."""
+    assert steps(two_pass_planner(), 200, 0.0, verify_s=0.03) == steps(two_pass_planner(), 200, 0.0)
 
 
 def test_second_passes_that_are_in_the_way_end_and_are_tried_again() -> None:
@@ -135,8 +140,9 @@ def test_the_wait_for_a_second_pass_that_is_used_is_expected() -> None:
         worked_s = [0.01 + 0.001 * (num - 1) for num in (made.num_first, made.width - made.num_first)]
         wait_s = max(worked_s[1] / 2, worked_s[1] - worked_s[0] / 2) + 0.001
         first_s = planner.times.seconds(1, 50)[made.num_first]
-        walked = Verification([0, made.num_first], [made.trees[0].token_ids[made.num_first], 31])
-        planner.settle(made, [request], StepTimes(forward_s=first_s, verify_s=wait_s), [walked])
+        token_ids = [made.trees[0].token_ids[made.num_first], 31]
+        walked = Verification([0, made.num_first], token_ids, waited_s=wait_s)
+        planner.settle(made, [request], StepTimes(forward_s=first_s), [walked])
     assert planner._behind_s == pytest.approx(0.001, rel=0.1)
 
 
