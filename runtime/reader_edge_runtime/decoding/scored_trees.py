@@ -11,8 +11,8 @@ from reader_edge_runtime.target import ForwardResult, PassBehind
 class ScoredTrees:
     """trees, result: B trees as far as they are scored, and what the target said of all their nodes.
 
-    whole: the one tree with the nodes of a second pass as well; behind: that pass, which is under way. waited_s: seconds
-    that it was waited for.
+    whole: the one tree with the nodes of a second pass as well; behind: that pass, which is under way.
+    waited_s: seconds that it was waited for.
     """
 
     waited_s = 0.0

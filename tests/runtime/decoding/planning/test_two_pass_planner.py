@@ -166,9 +166,27 @@ def test_only_lanes_that_are_alone_send_second_passes(
     monkeypatch.setattr(PipelineTarget, "links_s", LINKS_S)
     monkeypatch.setattr(PipelineTarget, "num_lanes", 4)
     monkeypatch.setattr(PipelineTarget, "num_stages", 4)
-    piped = pipeline_here(split_demo(2))
+    piped, settle = pipeline_here(split_demo(2)), TwoPassPlanner.settle
+    is_waited, is_entered = list[bool](), list[bool]()
+
+    def settled(
+        planner: TwoPassPlanner,
+        plan: StepPlan,
+        requests: Sequence[Request],
+        times: StepTimes,
+        accepted: Sequence[Verification | None],
+        asked_s: float,
+    ) -> None:
+        for walked in accepted:
+            assert walked is not None
+            is_waited.append(walked.waited_s > 0)
+            is_entered.append(bool(plan.num_first) and max(walked.path) >= plan.num_first)
+        settle(planner, plan, requests, times, accepted, asked_s)
+
+    monkeypatch.setattr(TwoPassPlanner, "settle", settled)
     assert isinstance(piped.under_way.following, StagesHere)
     found = _answers(piped, num_together)
+    assert is_waited == is_entered
     assert found == _answers(HostTarget.open(ModelPackage.open(demo_folder), 1), num_together)
     wanted = [PassFrame.unpacked(memoryview(frame)).wanted for frame in piped.under_way.following.frames]
     assert any(each.num_before for each in wanted) == (num_together == 1)
