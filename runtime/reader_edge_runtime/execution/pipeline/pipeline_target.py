@@ -45,7 +45,6 @@ class PipelineTarget:
         self.under_way = UnderWay(following)
         self._last = last
         self._last_s = last.pass_seconds()
-        self._slowest_s = max(following.slowest_s, self._last_s)
         self._numbers = itertools.count(1)
         self._dropped: list[int] = []  # numbers of caches that are no more, of which the stages hear with a pass
 
@@ -62,6 +61,11 @@ class PipelineTarget:
     @property
     def num_stages(self) -> int:
         return self._last.part.num_stages
+
+    @property
+    def _slowest_s(self) -> float:
+        """Of all stages, which may be in other boxes than they were."""
+        return max(self.under_way.following.slowest_s, self._last_s)
 
     @property
     def num_lanes(self) -> int:

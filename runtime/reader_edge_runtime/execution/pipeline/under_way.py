@@ -107,3 +107,4 @@ class UnderWay:
         except ProviderError as error:
             self._gone = error
             raise
+        self.trip_s = math.inf  # a spare box may be far from where the lost one was

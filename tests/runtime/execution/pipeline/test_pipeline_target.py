@@ -157,10 +157,18 @@ def test_rows_that_come_again_are_scored_by_passes_as_wide_as_they_were(split_de
     assert again == [128, 2, 2]
 
 
+def test_a_spare_box_that_is_slower_is_no_link(split_demo: Split) -> None:
+    target = pipeline_here(split_demo(2))
+    target._last_s, target.under_way.trip_s = 0.01, 0.03
+    assert target.links_s == pytest.approx(0.02)
+    target.under_way.following.slowest_s = 0.02
+    assert target.links_s == 0.0
+
+
 def test_lanes_fill_the_way_and_no_more(split_demo: Split) -> None:
     target = pipeline_here(split_demo(2))
     assert target.num_lanes == 1  # nothing is known yet
-    target._last_s = target._slowest_s = 0.01
+    target._last_s = 0.01
     for trip_s, num_lanes in ((0.009, 2), (0.03, 4), (1.0, 8)):
         target.under_way.trip_s = trip_s
         assert target.num_lanes == num_lanes

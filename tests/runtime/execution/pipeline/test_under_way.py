@@ -1,5 +1,6 @@
 """What a pass takes on its way is never less than it did, however late this process looks at the clock."""
 
+import math
 import time
 
 import pytest
@@ -36,3 +37,10 @@ def test_a_sender_that_has_to_wait_for_a_processor_takes_no_link_for_a_fast_one(
     under_way = UnderWay(following)
     under_way.wait(under_way.send(b""))
     assert under_way.trip_s == 0.25
+
+
+def test_what_the_way_took_to_a_lost_box_is_not_believed_of_a_spare_one() -> None:
+    under_way = UnderWay(SlowToSend())
+    under_way.trip_s = 0.001
+    under_way.come_back(StageLostError("Stage 1 is gone."), 0)
+    assert math.isinf(under_way.trip_s)
