@@ -79,6 +79,9 @@ class Ring:
             )
         except zmq.Again:
             raise StageLostError(f"{self._name(0)} takes nothing more: start it again.") from None
+        except BaseException:  # an interrupt may leave half a message, to which the next one would be added
+            self.close()
+            raise
         return self._number
 
     def receive(self) -> Came:
@@ -92,7 +95,12 @@ class Ring:
                 )
             for index, socket in enumerate(self._sockets):
                 if socket in ready:
-                    head, data = _message(parts_of(socket))
+                    try:
+                        parts = parts_of(socket)
+                    except BaseException:  # an interrupt, which may leave half a message
+                        self.close()
+                        raise
+                    head, data = _message(parts)
                     if head.what == FAULT and head.asker == self._asker:
                         return Came(head.number, self._fault(index, read_greeting(data)))
                     if head.what == RESULT and head.asker == self._asker:

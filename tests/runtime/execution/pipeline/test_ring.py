@@ -178,6 +178,26 @@ def test_an_interrupt_while_a_stage_is_waited_for_leaves_no_link_that_was_not_gr
             ring.send(b"frame")
 
 
+def test_an_interrupt_amid_a_message_leaves_no_half_of_it_to_the_next(
+    split_demo: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, last = open_stages(split_demo(2))
+    with served([FollowingStage(first)], None) as addresses:
+        ring = Ring(last, addresses, None)
+        half_sent = Mock(send_multipart=Mock(side_effect=KeyboardInterrupt))
+        monkeypatch.setattr(ring, "_sockets", [half_sent])
+        with pytest.raises(KeyboardInterrupt):
+            ring.send(b"frame")
+        assert not ring._sockets
+        ring._meet(time.monotonic() + 20)
+        ring.send(b"frame")
+        monkeypatch.setattr(ring_module, "parts_of", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            ring.receive()
+        assert not ring._sockets
+        ring.close()
+
+
 def test_a_stage_that_was_moved_is_found_at_its_new_address(split_demo: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ring_module, "ANSWER_S", 1.0)
     first, last = open_stages(split_demo(2))
