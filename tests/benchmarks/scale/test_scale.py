@@ -91,6 +91,7 @@ def is_right(shards: Shards, question: Question) -> bool:
     return shards.successor(best, matches[best]) == question.next_id
 
 
+@pytest.mark.long
 def test_the_page_has_a_row_for_every_state_and_number_of_shards(folder: Path) -> None:
     shards = Shards(folder)
     drawn = questions(folder, shards, 8, seed=4)

@@ -25,6 +25,7 @@ def split(runner: CliRunner, demo_folder: Path, out: Path, *arguments: str) -> s
     return done.stderr
 
 
+@pytest.mark.long
 def test_a_model_over_two_processes_keeps_its_promise(runner: CliRunner, demo_folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("zmq", reason="the extra 'pipeline' is not installed")
     address, out = free_address(), tmp_path / "out"

@@ -38,6 +38,7 @@ def given_up(request: Request) -> list[float]:
     return nats
 
 
+@pytest.mark.long
 def test_no_answer_gives_up_more_than_its_budget_at_any_of_ten_thousand_steps() -> None:
     num_steps = num_changed = 0
     for seed, (gap, budget) in enumerate([(0.7, 0.02), (3.0, 0.1), (9.0, 0.5), (0.2, 9.0)] * 2):
