@@ -21,7 +21,7 @@ class LossyCommands(click.Group):
                 raise
             folder = _WING.replace(".", "/")
             raise click.ClickException(
-                f"The folder {folder}, which has the lossy rules, is not here: install reader-edge anew, or use "
+                f"The folder of lossy rules, {folder}, is missing: install reader-edge anew, or use "
                 "`reader-edge run`, which needs none."
             ) from error
 

@@ -37,7 +37,9 @@ class Scorer:
 
         is_learned: whether the drafter gets what states are told.
         """
-        return self.target.forward(self.cache, self._wanted(first_slot, trees, rows, choosers, num_kept, is_learned))
+        wanted = self._wanted(first_slot, trees, rows, choosers, num_kept)
+        wanted = wanted if is_learned else wanted._replace(wants_layer_states=False)
+        return self.target.forward(self.cache, wanted)
 
     def score_trees(
         self, trees: list[DraftTree], num_first: int, choosers: Sequence[Request], num_kept: int
@@ -53,13 +55,7 @@ class Scorer:
         return ScoredTrees(first.trees, result, whole, behind)
 
     def _wanted(
-        self,
-        first_slot: int,
-        trees: list[DraftTree],
-        rows: list[range],
-        choosers: Sequence[Request],
-        num_kept: int,
-        is_learned: bool = True,
+        self, first_slot: int, trees: list[DraftTree], rows: list[range], choosers: Sequence[Request], num_kept: int
     ) -> Pass:
         wants_logits = wants_scores = False
         wants_hidden_states = self.drafter.wants_hidden_states
@@ -67,9 +63,8 @@ class Scorer:
             wants_logits |= request.needs_logits or request.is_reading_prompt or self.on_logits is not None
             wants_scores |= request.config.is_scored or request.acceptance.wants_log_sum_exp
             wants_hidden_states |= request.acceptance.wants_hidden_states
-        wants_layer_states = is_learned and self.drafter.wants_layer_states
         wanted = Pass(first_slot, trees, rows, wants_logits, wants_scores, wants_hidden_states, num_kept)
-        return wanted._replace(wants_layer_states=wants_layer_states)
+        return wanted._replace(wants_layer_states=self.drafter.wants_layer_states)
 
     def walk(
         self, request: Request, scored: ScoredTrees, b: int, near_tie_margin: float, start: int = 0

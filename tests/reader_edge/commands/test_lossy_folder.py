@@ -19,7 +19,7 @@ def test_its_commands_end_in_a_sentence(command: list[str], monkeypatch: pytest.
         monkeypatch.setitem(sys.modules, name, None)
     told = CliRunner().invoke(main, ["lossy", *command], catch_exceptions=False)
     assert (told.exit_code, told.stdout) == (1, "")
-    assert told.stderr.startswith("Error: The folder reader_edge_runtime/lossy, which has the lossy rules, is not here")
+    assert told.stderr.startswith("Error: The folder of lossy rules, reader_edge_runtime/lossy, is missing")
     assert CliRunner().invoke(main, ["lossy", command[0], "--help"], catch_exceptions=False).exit_code == 0
 
 
