@@ -27,8 +27,8 @@ from tests.fake_speculator import FakeSpeculator
 from tests.fake_target import FakeTarget, make_manifest
 from tests.random_drafter import RandomDrafter, make_decoder, reference
 from tests.reader_edge.package_copy import PackageCopy
-from tests.runtime.drafting.sources.speculator.test_speculator_source import asked, begun, greedy, speculator_of
-from tests.runtime.drafting.sources.test_draft_model_source import DraftingTarget, chain_of, draft_request_of
+from tests.runtime.drafting.sources.drafting_target import DraftingTarget, chain_of, draft_request_of
+from tests.runtime.drafting.sources.speculator.asked_speculator import asked, begun, greedy, speculator_of
 
 VOCAB_SIZE = 8
 ENDS = (5,)
