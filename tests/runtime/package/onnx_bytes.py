@@ -41,3 +41,6 @@ def node(
 def function(name: str, *nodes: bytes) -> bytes:
     """A FunctionProto of the domain "own"."""
     return message(1, name) + b"".join(message(7, node) for node in nodes) + message(10, "own")
+
+
+GRAPH = message(7, message(2, b"a graph of no nodes" * 20))  # a ModelProto
