@@ -1,26 +1,20 @@
 """Training of speculators: on a package's own answers with its states, in chains of their own; told and resumed."""
 
-import errno
 import json
-import os
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from safetensors.torch import load_file
 
 from reader_edge.cli import main
 from reader_edge_export import ExportOptions, export_model
-from reader_edge_export.heads import self_written, training
+from reader_edge_export.heads import training
 from reader_edge_export.heads.training_options import TrainingOptions
-from reader_edge_export.speculators.training import lessons, speculator_folder, speculator_payback, train_speculator
-from reader_edge_export.speculators.training.speculator_folder import write_folder
+from reader_edge_export.speculators.training import train_speculator
 from reader_edge_export.speculators.training.speculator_payback import SpeculatorPayback
 from reader_edge_export.speculators.training.train_speculator import (
     TRAINED_FORMATS,
@@ -28,39 +22,15 @@ from reader_edge_export.speculators.training.train_speculator import (
     SpeculatorTraining,
 )
 from reader_edge_export.speculators.training.vocabulary_tables import embedding_rows, logit_head_rows
-from reader_edge_export.torch_threads import one_thread_a_call
-from reader_edge_runtime.drafting.sources.speculator.speculator_source import SpeculatorSource
-from reader_edge_runtime.drafting.sources.speculator.step_times import WIDTHS, StepTimes
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.export.speculators.record_speculators import TRAINED
-from tests.export.speculators.speculator_folders import HIDDEN_SIZE
-from tests.fake_speculator import FakeSpeculator
-from tests.fake_target import FakeTarget, make_manifest
+from tests.export.speculators.training.speculator_trainings import training_of
 from tests.tiny_models import VOCAB_SIZE
 
-CHEAP, DEAR = SpeculatorPayback(1e-3, 1e-2), SpeculatorPayback(5e-3, 1e-2)
+pytestmark = pytest.mark.usefixtures("few")
 
-
-@pytest.fixture(scope="session")
-def package(exported: Callable[..., Path]) -> Path:
-    return exported("llama", "int8", "exact")
-
-
-@pytest.fixture(autouse=True)
-def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Answers that a test can wait for, and steps too small for two threads."""
-    monkeypatch.setattr(self_written, "BATCH", 16)
-    monkeypatch.setattr(train_speculator, "_MAX_TOKENS", 12)
-    monkeypatch.setattr(train_speculator, "MAX_IDS", 80)
-    monkeypatch.setattr(train_speculator, "_EPOCHS", 3)
-    monkeypatch.setattr(lessons, "ROW", 64)
-    with one_thread_a_call():
-        yield
-
-
-def training_of(form: str, package: Path, out: Path, options: TrainingOptions) -> SpeculatorTraining:
-    return SpeculatorTraining(package, out, TRAINED_FORMATS[form], options, lambda stage: None)
+CHEAP = SpeculatorPayback(1e-3, 1e-2)
 
 
 @pytest.mark.parametrize("form", TRAINED_FORMATS)
@@ -99,46 +69,6 @@ def test_a_trained_folder_is_exported_with_its_target_and_drafts(
     proof = json.loads(verified.stdout)
     assert proof["divergences"] == 0
     assert proof["runs"][0]["nodes_by_source"]["speculator"] > 0
-
-
-def test_a_folder_is_the_one_that_the_speculators_package_was_given(package: Path, tmp_path: Path) -> None:
-    form, manifest = TRAINED_FORMATS["mtp"], ModelPackage.open(package).manifest
-    module, state_ids = form.untrained(manifest), form.state_ids(manifest)
-    write_folder(tmp_path / "out", form, module, torch.ones(HIDDEN_SIZE), state_ids, manifest)
-    assert json.loads((tmp_path / "out" / "config.json").read_text()) == TRAINED["mtp"]
-    names = load_file(tmp_path / "out" / "model.safetensors").keys()
-    assert names == {name for name, _ in module.named_parameters() if name.startswith("mtp_layers.0.")}
-
-
-def test_a_folder_is_replaced_whole_or_not_at_all(
-    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    form, manifest, out = TRAINED_FORMATS["mtp"], ModelPackage.open(package).manifest, tmp_path / "out"
-    module, state_ids = form.untrained(manifest), form.state_ids(manifest)
-
-    def write(is_forced: bool) -> None:
-        write_folder(out, form, module, torch.ones(HIDDEN_SIZE), state_ids, manifest, is_forced)
-
-    out.mkdir()
-    (out / "config.json").write_text("old")
-    with pytest.raises(ExportError, match="exists already"):
-        write(is_forced=False)
-    out.rename(tmp_path / f".out.old-{2**31 - 1}-1")  # as a kill left it
-    (tmp_path / f".out.partial-{2**31 - 1}-1").mkdir()
-    with monkeypatch.context() as patch:
-        patch.setattr(speculator_folder, "save", Mock(side_effect=OSError(errno.ENOSPC, "full")))
-        with pytest.raises(ExportError, match="is full: free some space, then give the same command"):
-            write(is_forced=True)
-    assert os.listdir(tmp_path) == ["out"]
-    assert (out / "config.json").read_text() == "old"
-    write(is_forced=True)
-    assert os.listdir(tmp_path) == ["out"]
-    with monkeypatch.context() as patch:
-        patch.setattr(speculator_folder, "save", lambda *_, **__: bytes((out / "precious.txt").write_text("mine")))
-        with pytest.raises(ExportError, match=r"holds more than a speculator \('precious.txt'\)"):
-            write(is_forced=True)  # what came while it was made
-    assert (out / "precious.txt").read_text() == "mine"
-    assert json.loads((out / "config.json").read_text()) == TRAINED["mtp"]
 
 
 @pytest.fixture(scope="module")
@@ -265,42 +195,6 @@ def test_a_package_that_reports_no_states_is_refused(
         training_of(form, package, tmp_path / "new", TrainingOptions())
 
 
-@pytest.mark.parametrize("form", TRAINED_FORMATS)
-def test_a_step_is_timed_beside_a_pass_and_where_it_cannot_pay_nothing_is_trained(
-    form: str, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def training(force: bool) -> SpeculatorTraining:
-        return training_of(form, package, tmp_path / "new", TrainingOptions(force=force))
-
-    payback = training(force=True).payback()
-    assert payback.asking_s > 0
-    assert payback.pass_s > 0
-    monkeypatch.setattr(train_speculator, "measure_payback", lambda *given: DEAR)
-    assert not training(force=True).payback().can_pay
-    with pytest.raises(ExportError, match=r"takes 0\.50 of a pass .* adds 1\.00 tokens .* --force\.$"):
-        training(force=False).payback()
-    (tmp_path / "new.training").mkdir()  # one that has begun is gone on with
-    assert not training(force=False).payback().can_pay
-
-
-@pytest.mark.parametrize("pass_s", [7.99e-3, 8.01e-3])
-def test_training_goes_on_where_an_engine_would_ask_and_nowhere_else(
-    pass_s: float, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(StepTimes, "measure", lambda speculator: StepTimes([2e-4] * len(WIDTHS)))
-    monkeypatch.setattr(speculator_payback, "timed_in_turn", lambda *given: ([2e-4] * 2, pass_s))
-    manifest = replace(make_manifest(6), state_ids=(0,))
-    source = SpeculatorSource(FakeSpeculator(FakeTarget(manifest, 3, 4.0), manifest), (0,), 6, 1)
-    training = training_of("eagle3", package, tmp_path / "new", TrainingOptions())
-    if source.can_pay(pass_s):
-        assert training.payback().can_pay
-        return
-    with pytest.raises(
-        ExportError, match=r"takes 0\.13 of a pass .* adds 0\.25 tokens to a pass; .* usually add 0\.25"
-    ):
-        training.payback()
-
-
 def test_the_command_prints_the_folder_and_what_each_token_of_a_chain_is_worth(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,26 +214,6 @@ def test_the_command_prints_the_folder_and_what_each_token_of_a_chain_is_worth(
     told = CliRunner().invoke(main, command)
     assert told.exit_code == 1
     assert "exists already" in told.stderr
-
-
-@pytest.mark.parametrize(
-    ("form", "make", "words"),
-    [
-        ("mtp", lambda out: out.write_text(""), "is a file: choose another name"),
-        ("mlp", lambda out: out.mkdir(), "is a folder: choose another name"),
-        ("mtp", lambda out: (out / "letters").mkdir(parents=True), "holds more than a speculator ('letters'): choose"),
-    ],
-    ids=["a file", "a folder", "a folder of other things"],
-)
-def test_what_is_no_speculator_is_never_replaced_by_one(
-    form: str, make: Callable[[Path], None], words: str, package: Path, tmp_path: Path
-) -> None:
-    make(tmp_path / "out")
-    command = ["train-drafter", str(package), "-o", str(tmp_path / "out"), "--format", form, "--force"]
-    told = CliRunner().invoke(main, command)
-    assert told.exit_code == 1
-    assert words in told.stderr
-    assert len(told.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("has_begun", [True, False])

@@ -1,60 +1,19 @@
 """What devices may not send is refused in one sentence, and changes nobody's answer."""
 
-import asyncio
-import time
 from typing import Any
 
 import pytest
 
 from reader_edge.remote import frames
-from reader_edge.remote.frames import Ask, Resume, frame, packed_numbers, packed_tree
+from reader_edge.remote.frames import Ask, frame, packed_numbers, packed_tree
 from reader_edge.remote.link import Link
-from reader_edge.remote.settings import facts_of, hash_of
-from reader_edge.server.app import make_app
 from reader_edge.server.draft import draft_endpoint
-from reader_edge.server.draft.kept_answers import KeptAnswers
-from reader_edge.server.settings import ServerSettings
-from reader_edge_runtime import AsyncEngine, Engine, EngineConfig, GenerationConfig
+from reader_edge_runtime import Engine, GenerationConfig
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.device_drafts import DeviceTree, TextCheck
-from reader_edge_runtime.errors import RemoteError
 from tests.conftest import make_as_new
-from tests.reader_edge.server.draft.app_connection import AppConnection, DraftServer, serving
-from tests.reader_edge.server.draft.conftest import SETTINGS
-
-ID = bytes(16)
-
-
-def greeted(server: DraftServer, **headers: str) -> Link:
-    link = Link(server.connection(**headers), "http://here")
-    link.greet()
-    return link
-
-
-def ask(
-    engine: Engine, mode: int = frames.HINTS, answer_id: bytes = ID, max_tokens: int = 40, **settings: Any
-) -> bytes:
-    facts = facts_of(GenerationConfig(max_tokens=max_tokens)) | settings
-    return Ask(answer_id, mode, facts, engine.encode_prompt("# tar")).packed()
-
-
-def answer_of(link: Link) -> list[int]:
-    """The tokens up to the answer's end."""
-    token_ids: list[int] = []
-    while True:
-        kind, reader = link.receive(60)
-        if kind == frames.END:
-            return token_ids
-        if kind == frames.TOKENS:
-            token_ids += frames.Tokens.unpacked(reader).token_ids
-
-
-def refused(link: Link) -> str:
-    with pytest.raises(RemoteError) as told:
-        answer_of(link)
-    assert str(told.value).count("\n") == 0
-    return str(told.value)
-
+from tests.reader_edge.server.draft.app_connection import DraftServer
+from tests.reader_edge.server.draft.device_links import ID, answer_of, ask, greeted, refused
 
 HELLO = frame(frames.HELLO)
 TREE = DraftTree.chain([1, 2])
@@ -216,155 +175,3 @@ def test_a_flood_of_drafts_ends_the_connection_and_nothing_else(
     other = greeted(draft_server)
     other.send(ask(hinted_engine, frames.NO_DRAFTS, b"o" * 16, max_tokens=3))
     assert len(answer_of(other)) == 3
-
-
-def test_only_who_knows_id_and_text_takes_an_answer_up(draft_server: DraftServer, hinted_engine: Engine) -> None:
-    link = greeted(draft_server)
-    link.send(ask(hinted_engine, max_tokens=30))
-    wanted = answer_of(link)
-    draft_server.connections[-1].cut()
-    other = greeted(draft_server)
-    for resume, words in (
-        (Resume(b"x" * 16, 0, hash_of([])), "not here any more"),
-        (Resume(ID, 31, hash_of(wanted)), "another text"),
-        (Resume(ID, 3, hash_of([1, 2, 3])), "another text"),
-    ):
-        other.send(resume.packed())
-        assert words in refused(other)
-    other.send(ask(hinted_engine))
-    assert "of this id already" in refused(other)
-    other.send(Resume(ID, 3, hash_of(wanted[:3])).packed())
-    assert answer_of(other) == wanted[3:]  # whose end may have been lost, too
-
-
-def test_who_takes_an_answer_up_takes_it_from_a_connection_that_only_seems_to_live(
-    draft_server: DraftServer, hinted_engine: Engine
-) -> None:
-    link = greeted(draft_server)
-    link.send(ask(hinted_engine, frames.VERIFY))  # of which no more than the first token comes
-    assert link.receive(60)[0] == frames.STARTED
-    assert link.receive(60)[0] == frames.TOKENS
-    other = greeted(draft_server)
-    other.send(Resume(ID, 0, hash_of([])).packed())
-    assert other.receive(60)[0] == frames.STARTED
-    assert "goes to another connection, which took it up later" in refused(link)
-    link.send(ask(hinted_engine, frames.NO_DRAFTS, b"o" * 16, max_tokens=3))  # as sound as it was
-    assert len(answer_of(link)) == 3
-    other.send(frame(frames.CANCEL))
-    while other.receive(60)[0] != frames.END:
-        pass
-
-
-def settled(server: DraftServer, num: int) -> bool:
-    end = time.monotonic() + 60
-    while len(server.app.state.draft_answers) != num and time.monotonic() < end:
-        time.sleep(0.01)
-    return len(server.app.state.draft_answers) == num
-
-
-def test_answers_of_devices_that_stay_away_are_dropped(hinted_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = ServerSettings("demo", max_away_s=0.1)
-    make_as_new(hinted_engine)
-    with serving(make_app(AsyncEngine(hinted_engine), settings)) as server:
-        link = greeted(server)
-        link.send(ask(hinted_engine, frames.VERIFY, max_tokens=200))
-        assert link.receive(60)[0] == frames.STARTED
-        server.connections[-1].cut()
-        assert settled(server, 0)
-    with serving(make_app(AsyncEngine(hinted_engine), SETTINGS)) as server:
-        monkeypatch.setattr("reader_edge.server.draft.kept_answers.MAX_KEPT", 2)
-        for number in range(4):
-            link = greeted(server)
-            link.send(ask(hinted_engine, answer_id=bytes([number] * 16), max_tokens=3))
-            answer_of(link)
-            server.connections[-1].cut()
-        assert settled(server, 2)
-
-
-def test_what_was_asked_and_left_before_it_began_is_dropped_and_can_be_asked_again(
-    draft_server: DraftServer, hinted_engine: Engine
-) -> None:
-    wanted = list(hinted_engine.generate("# tar", GenerationConfig(max_tokens=5)).token_ids)
-    make_as_new(hinted_engine)
-    with hinted_engine.working():  # nothing is decoded meanwhile
-        for number in range(12):  # of 8 that may run or wait
-            link = greeted(draft_server)
-            link.send(ask(hinted_engine, answer_id=bytes([number] * 16), max_tokens=5))
-            assert settled(draft_server, 1)
-            draft_server.connections[-1].cut()
-            assert settled(draft_server, 0)
-    other = greeted(draft_server)
-    other.send(Resume(ID, 0, hash_of([])).packed())
-    assert "not here any more" in refused(other)
-    other.send(ask(hinted_engine, max_tokens=5))
-    assert answer_of(other) == wanted
-
-
-def test_an_answer_that_takes_too_long_is_given_up(hinted_engine: Engine) -> None:
-    make_as_new(hinted_engine)
-    settings = ServerSettings("demo", max_answer_s=0.2)
-    with serving(make_app(AsyncEngine(hinted_engine), settings)) as server:
-        link = greeted(server)
-        link.send(ask(hinted_engine, frames.VERIFY))
-        assert "longer than 0.2 seconds" in refused(link)
-        assert settled(server, 0)
-
-
-def test_a_server_that_shuts_down_says_so(hinted_engine: Engine) -> None:
-    make_as_new(hinted_engine)
-    with serving(make_app(engine := AsyncEngine(hinted_engine), SETTINGS)) as server:
-        link = greeted(server)
-        link.send(ask(hinted_engine, frames.VERIFY))
-        assert link.receive(60)[0] == frames.STARTED
-        asyncio.run_coroutine_threadsafe(engine.close(cancels=True), server.loop).result(60)
-        assert "shutting down" in refused(link)
-
-
-def test_silence_ends_a_connection(draft_server: DraftServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draft_endpoint, "_GREETING_S", 0.05)
-    monkeypatch.setattr(draft_endpoint, "_IDLE_S", 0.05)
-    assert "No greeting came" in refused(Link(draft_server.connection(), "http://here"))
-    assert "Nothing was asked" in refused(greeted(draft_server))
-
-
-def test_more_devices_than_may_be_are_refused(draft_server: DraftServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draft_endpoint, "_MAX_CONNECTIONS", 1)
-    greeted(draft_server)
-    assert "connected already" in refused(Link(draft_server.connection(), "http://here"))
-
-
-def test_who_may_not_ask_gets_no_socket(draft_server: DraftServer, hinted_engine: Engine) -> None:
-    def status(server: DraftServer, **headers: str) -> int | None:
-        return server.connection(**headers).status
-
-    assert status(draft_server, origin="http://evil.example") == 403
-    assert status(draft_server, host="evil.example") == 403
-    assert status(draft_server) is None
-    key = "k" * 32
-    with serving(make_app(AsyncEngine(hinted_engine), ServerSettings("demo", (key.encode(),)))) as server:
-        assert status(server) == 401
-        assert status(server, authorization="Bearer wrong") == 401
-        assert status(server, authorization=f"Bearer {key}") is None
-
-
-def test_a_device_that_leaves_before_it_is_refused_is_no_fault(draft_server: DraftServer) -> None:
-    connection: AppConnection = draft_server.connection()
-    connection.send_and_leave(b"nonsense")
-    connection.served.result(60)
-
-
-def test_what_is_not_there_can_be_left_and_dropped() -> None:
-    answers = KeptAnswers(1.0)
-    answers.leave(ID)
-    answers.drop(ID)
-    assert len(answers) == 0
-
-
-def test_a_server_that_drafts_nothing_verifies_nothing(demo_folder: Any) -> None:
-    engine = Engine.load(demo_folder, EngineConfig(is_calibrated=False, is_drafted=False))
-    with serving(make_app(AsyncEngine(engine), SETTINGS)) as server:
-        link = greeted(server)
-        link.send(ask(engine, frames.VERIFY))
-        assert "No drafts are verified here, since it was switched off" in refused(link)
-        link.send(ask(engine, max_tokens=5))
-        assert len(answer_of(link)) == 5
