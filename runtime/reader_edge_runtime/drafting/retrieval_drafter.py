@@ -248,10 +248,10 @@ class RetrievalRequest(RequestDrafter):
         return self._state
 
     def finish(self) -> None:
-        core = self._drafter.core()
+        core = None if self._state is None else self._drafter.core()  # learns past answers, for drafts alone
         has_answer = len(self.token_ids) > self.num_prompt_tokens
         answer = self.token_ids[max(0, self.num_prompt_tokens - PROMPT_TAIL) :]
-        if self._state is not None and core is not None:
+        if core is not None:
             with self._drafter.changing():
                 used = self.caught_up(core).finish()
             for text in used:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reader_edge_runtime.arrays import Int32Array
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree
@@ -14,6 +15,7 @@ from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, R
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.drafting.proposals import pack_proposals
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
+from reader_edge_runtime.drafting.sources.count_store import History
 from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.errors import DraftError
 from tests.drafted_text import DraftedText
@@ -186,6 +188,25 @@ def test_history_helps_the_next_request_until_it_is_forgotten() -> None:
     assert set(second.draft(8, 8).token_ids) <= {4, 5, 6}
     third = DraftedText(drafter, [4, 5])
     assert 7 not in third.draft(8, 8).token_ids
+
+
+def test_an_answer_that_never_drafted_is_learned_when_one_next_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    learned: list[int] = []
+    add = History.add
+
+    def noted(history: History, token_ids: Int32Array) -> None:
+        learned.extend(token_ids)
+        add(history, token_ids)
+
+    monkeypatch.setattr(History, "add", noted)
+    drafter = make_drafter()
+    for _ in range(2):
+        silent = DraftedText(drafter, [4])
+        silent.go_on([5, 6, 7])
+        silent.finish()
+    assert learned == []
+    assert DraftedText(drafter, [4, 5]).draft(8, 8).token_ids[1] == 6
+    assert learned == [4, 5, 6, 7] * 2
 
 
 def test_position_in_a_forgotten_text_is_not_followed() -> None:

@@ -102,6 +102,7 @@ class Planner:
     def prompt_rows(self, request: Request, length: int, num_nodes: int, num_wanted: int) -> range:
         """Nodes to report on of a prompt's chunk behind `length` tokens: the last, and those that drafting pays for."""
         is_wanted = request.drafter is not None and self._reads_prompts and not request.trust.is_wasted
+        is_wanted = is_wanted and not self._is_wasted_start(request, 1, length)  # what is read pays in drafts alone
         first = request.num_prompt_tokens - max(num_wanted if is_wanted else 1, 1) - length
         return range(min(max(first, 0), num_nodes - 1), num_nodes)
 

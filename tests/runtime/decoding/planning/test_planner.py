@@ -247,3 +247,10 @@ def test_prompt_rows_are_read_where_what_they_save_is_worth_the_time_they_take()
     assert dear.prompt_rows(request, 70, 30, 64) == range(29, 30)
     request.trust.num_backoffs = 7
     assert Planner().prompt_rows(request, 70, 30, 64) == range(29, 30)
+
+
+def test_prompt_rows_are_not_read_for_an_answer_too_short_to_draft() -> None:
+    planner = planner_of(replace(cost(growth=0.1), row_s=0.0), overheads=Overheads(start_s=0.004, finish_s=0.0))
+    short, long = a_request(max_tokens=6, is_believed=False), a_request(max_tokens=100, is_believed=False)
+    assert planner.prompt_rows(short, 0, 3, 64) == range(2, 3)
+    assert planner.prompt_rows(long, 0, 3, 64) == range(3)
