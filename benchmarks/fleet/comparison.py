@@ -9,7 +9,7 @@ from benchmarks.fleet.answers import Answer, Emitted, emitted_table
 from benchmarks.fleet.costs import Costs
 from benchmarks.fleet.pass_times import PassTimes
 from benchmarks.fleet.policies import Case, Policy
-from benchmarks.fleet.scenario import CHANNELS, Scenario, draw_fleet
+from benchmarks.fleet.scenario import Scenario, draw_fleet
 from benchmarks.fleet.simulation import Asked, Simulation
 from benchmarks.fleet.solver import solved_exactly, total_s
 from benchmarks.fleet.ways import Way
@@ -54,7 +54,7 @@ def compare(
 
 
 def exact_gaps(
-    way: Way, policies: Mapping[str, Policy], answers: Sequence[Answer], num_seeds: int, channel: str = CHANNELS[0]
+    way: Way, policies: Mapping[str, Policy], answers: Sequence[Answer], num_seeds: int
 ) -> dict[tuple[str, str], list[float]]:
     """Way and policy -> by which share planned rounds take longer than the best association's, one a small fleet.
 
@@ -63,7 +63,7 @@ def exact_gaps(
     emitted = emitted_table(answers)
     gaps: dict[tuple[str, str], list[float]] = {(way.name, name): [] for name in policies}
     for seed in range(num_seeds):
-        case = planned_case(Scenario(*SMALL, channel=channel), way, emitted, seed)
+        case = planned_case(Scenario(*SMALL), way, emitted, seed)
         least_s = solved_exactly(case.costs).seconds
         for name, policy in policies.items():
             gaps[way.name, name].append(total_s(case.costs, policy(case).servers) / least_s - 1)

@@ -6,15 +6,14 @@ from dataclasses import astuple
 from pathlib import Path
 
 from benchmarks.fleet.comparison import Cell, Outcome
-from benchmarks.fleet.scenario import CHANNELS
 from reader_edge_runtime.atomic_file import write_file
 
 
 class OutcomeStore:
     """path: a JSON file of this class, or none yet; None keeps nothing. A changed simulation needs another file."""
 
-    def __init__(self, path: Path | None, num_seeds: int, channel: str = CHANNELS[0]) -> None:
-        self._path, self._asked = path, {"seeds": num_seeds, "channel": channel}
+    def __init__(self, path: Path | None, num_seeds: int) -> None:
+        self._path, self._asked = path, {"seeds": num_seeds}
         self.outcomes: dict[Cell, Sequence[Outcome]] = {}
         if path is not None and path.exists():
             kept = json.loads(path.read_text())

@@ -21,7 +21,6 @@ _PAPER = (
 _GAPS = (
     "Shares above the bound are of planned rounds, the tables before of simulated answers, which wait in queues too."
 )
-LEARNED_PAGE = Path(__file__).parent / "learner" / "LEARNED.md"  # of `python -m benchmarks.fleet.learner`
 
 
 def write_report(
@@ -47,7 +46,6 @@ def write_report(
     lines += ["## Above the bound, and of the battery", "", _GAPS, "", *_gaps(outcomes, ways), ""]
     lines += [f"Small fleets, {SMALL[0]} users on {SMALL[1]} servers, above the best of all associations:", ""]
     lines += [*_exact_gaps(exact), ""]
-    lines += ["## The paper's learner", "", *LEARNED_PAGE.read_text().splitlines(), ""]
     lines += [f"![mean latency over users]({out.name}.svg)", ""]
     write_file(out.with_suffix(".md"), "\n".join(lines).encode())
     _draw(outcomes, ways, out.with_suffix(".svg"))

@@ -5,10 +5,9 @@ from functools import cache
 
 import numpy as np
 
-from benchmarks.fleet.channels.formulas import gains_db
+from benchmarks.fleet.channel import gains_db
 from reader_edge_runtime.arrays import Float64Array
 
-CHANNELS = ("formulas", "sionna")
 _NOISE_DBM_HZ = -174.0
 
 
@@ -19,8 +18,7 @@ class Scenario:
     band_hz: of all servers together, in equal parts. side_m: of the square in which all stand. server_speeds,
     device_speeds: from, to, times the machine on which passes were measured. pasts: tokens before an answer, from, to.
     delay_s: of a message each way, besides its bits. pass_scale: how many measured passes the target's pass takes; the
-    paper's target has 11 times the parameters of its draft model. channel: one of CHANNELS; "sionna" traces rays in a
-    street of its own instead of the square.
+    paper's target has 11 times the parameters of its draft model.
     """
 
     num_users: int
@@ -36,7 +34,6 @@ class Scenario:
     pasts: tuple[float, float] = (64.0, 2048.0)
     delay_s: float = 0.005
     pass_scale: float = 11.0
-    channel: str = CHANNELS[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +51,7 @@ class Fleet:
     server_speeds: Float64Array
 
 
-@cache  # rays take seconds
+@cache
 def draw_fleet(scenario: Scenario, seed: int) -> Fleet:
     """The same fleet for the same scenario and seed."""
     rng = np.random.default_rng([seed, scenario.num_users, scenario.num_servers])
@@ -74,10 +71,6 @@ def draw_fleet(scenario: Scenario, seed: int) -> Fleet:
 
 def _gains_db(scenario: Scenario, rng: np.random.Generator) -> Float64Array:
     """float64 (M, E)."""
-    if scenario.channel == "sionna":
-        from benchmarks.fleet.channels.ray_tracing import traced_gains_db  # needs the extra "fleet-sionna"
-
-        return traced_gains_db(scenario.num_users, scenario.num_servers, scenario.carrier_ghz, rng)
     users = rng.uniform(0, scenario.side_m, (scenario.num_users, 1, 2))
     servers = rng.uniform(0, scenario.side_m, (1, scenario.num_servers, 2))
     distances_m = np.maximum(10.0, np.linalg.norm(users - servers, axis=2))  # what the formulas hold for

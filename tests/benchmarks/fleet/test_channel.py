@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.fleet.channels.formulas import hidden_loss_db, sight_chance, sight_loss_db
+from benchmarks.fleet.channel import hidden_loss_db, sight_chance, sight_loss_db
 from benchmarks.fleet.scenario import Scenario, draw_fleet, rates_bit_s
 
 
