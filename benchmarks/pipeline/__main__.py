@@ -22,8 +22,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pipeline.number_list import number_list
-from benchmarks.pipeline.one_pass import load_one_pass
 from benchmarks.pipeline.pass_parts import PassParts, pass_parts
 from benchmarks.pipeline.report import KINDS, Row, write_report
 from benchmarks.pipeline.served_stages import ServedStages
@@ -32,6 +30,8 @@ from reader_edge.bench.plot import check_plot
 from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
 from reader_edge_runtime import AsyncEngine, Engine, EngineConfig, GenerationConfig, GenerationResult
 from reader_edge_runtime.atomic_file import write_file
+from reader_edge_runtime.decoding.planning.planner import Planner
+from reader_edge_runtime.measuring.cost_cache import load_or_measure
 from reader_edge_runtime.stats import GenerationStats
 
 
@@ -76,10 +76,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--prompts", type=Path, default=VERIFY_PROMPTS)
     parser.add_argument("--num-prompts", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--stages", type=number_list, default=[2, 3])
-    parser.add_argument("--latencies", type=number_list, default=[0, 5, 20, 50, 100], help="of a link one way, in ms")
+    parser.add_argument("--stages", type=_numbers, default=[2, 3])
+    parser.add_argument("--latencies", type=_numbers, default=[0, 5, 20, 50, 100], help="of a link one way, in ms")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--requests", type=number_list, default=[1, 2, 4, 8], help="together, at one latency")
+    parser.add_argument("--requests", type=_numbers, default=[1, 2, 4, 8], help="together, at one latency")
     parser.add_argument("--at", type=int, default=20, help="that latency")
     parser.add_argument("--out", type=Path, required=True)
     return parser.parse_args()
@@ -93,9 +93,21 @@ def _tokens(engine: Engine, prompts: list[Any], tokens: int) -> list[list[int]]:
     return [list(engine.generate(prompt, _config(tokens, False)).token_ids) for prompt in prompts]
 
 
+def _numbers(text: str) -> list[int]:
+    return list(map(int, text.split(",")))
+
+
+def _load_one_pass(package: Path, config: EngineConfig) -> Engine:
+    """An engine over stages whose steps have one pass, as on one box."""
+    engine, planner = Engine.load(package, config), Planner()
+    planner.add(load_or_measure(engine.decoder.target, config.threads, 1))
+    engine.decoder.planner = planner
+    return engine
+
+
 def _engines(package: Path, config: EngineConfig, kinds: Sequence[str]) -> dict[str, Engine]:
     """One for each way to decode, by name."""
-    return {kind: (load_one_pass if kind == "one pass" else Engine.load)(package, config) for kind in kinds}
+    return {kind: (_load_one_pass if kind == "one pass" else Engine.load)(package, config) for kind in kinds}
 
 
 def _rows(

@@ -1,24 +1,12 @@
-"""Windows lie in what is held out, scores are those of their definitions, and a deepened model says the same."""
-
-import math
+"""Windows lie in what is held out, and scores are those of their definitions."""
 
 import numpy as np
 import pytest
-import torch
 
-from benchmarks.series.deepened import deepened
 from benchmarks.series.drafted import compared
-from benchmarks.series.exactness import PublishedRule, acceptance
 from benchmarks.series.held_out import LEVELS, quantile_loss, ranked_score, seasonal, windows
-from benchmarks.series.overlaps import Watched, most_that_count
-from benchmarks.series.saved import drawn
 from benchmarks.series.skill import errors, of_points
 from benchmarks.series.speed import LEARNING_ROUNDS, interleaved
-from reader_edge.series.bundled import bundled_forecaster
-from reader_edge_runtime.series.coupling import replaced
-from reader_edge_runtime.series.forecaster import Forecaster
-from reader_edge_runtime.series.outlook import Gaussian
-from tests.export.series.tiny_forecaster import tiny_modules
 
 
 def test_windows_lie_in_the_last_fifth() -> None:
@@ -68,48 +56,3 @@ def test_every_source_has_its_turn_and_learning_rounds_do_not_count() -> None:
     assert asked[:4] == [(0, "a"), (0, "b"), (1, "b"), (1, "a")]
     assert found["a"].seconds == [LEARNING_ROUNDS, LEARNING_ROUNDS + 1, LEARNING_ROUNDS + 2]
     assert (found["a"].share, found["a"].drafted, found["a"].passes) == (0.5, 12, 3)
-
-
-def test_layers_that_add_nothing_change_nothing() -> None:
-    module = tiny_modules()[0]
-    patches = torch.randn(2, 30, 8)
-    with torch.no_grad():
-        assert torch.equal(deepened(module, 5).said(patches), module.said(patches))
-
-
-def test_what_can_count_of_one_draft_and_of_two_is_known_for_one_value() -> None:
-    """Sets that matter are {x > c}: of two drafts the least of 2 - p(x > c) - q(x < c) ** 2 over c."""
-    bound, draft = (Gaussian(np.array([mean]), np.ones(1)) for mean in (1.0, 0.0))
-    random = np.random.default_rng(0)
-    one, two = np.mean([most_that_count(bound, draft, random) for _ in range(50)], axis=0)
-    assert one == pytest.approx(math.erfc(0.5 / math.sqrt(2)), abs=0.01)
-    below = [[0.5 * math.erfc((mean - c) / math.sqrt(2)) for mean in (1.0, 0.0)] for c in np.linspace(-4, 4, 801)]
-    assert two == pytest.approx(min(1 + p - q**2 for p, q in below), abs=0.01)
-    assert one < two < 1
-    assert most_that_count(bound, bound, random) == (1, 1)
-
-
-def test_what_counts_is_told_beside_the_overlap() -> None:
-    random, watched = np.random.default_rng(0), Watched()
-    assert acceptance(watched, random) == "- | -"
-    bound, draft = (Gaussian(np.full((400, 2, 1), mean), np.ones((400, 2, 1))) for mean in (0.0, 1e3))
-    for law in (bound, draft):
-        watched.accepted(bound, law, watched.drawn(law, random), random)
-    assert acceptance(watched, random) == "50.0% | +0.0% ± 0.0%"
-
-
-def test_the_published_rule_draws_again_from_the_model() -> None:
-    bound, draft = (Gaussian(np.full((9, 2), mean), np.full((9, 2), mean + 1.0)) for mean in (0.0, 3.0))
-    drafts = np.full((9, 2), 3.0)
-    found = PublishedRule().replaced(bound, draft, drafts, np.random.default_rng(5))
-    np.testing.assert_array_equal(found, np.random.default_rng(5).standard_normal((9, 2)))
-    assert not np.array_equal(found, replaced(bound, draft, drafts, np.random.default_rng(5)))
-
-
-def test_passes_are_added_up_and_drafts_are_made_in_every_step() -> None:
-    forecaster = Forecaster.load(bundled_forecaster(), threads=1)
-    pasts = [np.sin(np.arange(400) / 4), np.cos(np.arange(500) / 9)]
-    plain, own = (drawn(forecaster, pasts, 80, source) for source in ("none", "own"))
-    assert (plain.num_passes, plain.num_drafted) == (18, 0)
-    assert own.num_passes + own.num_accepted == pytest.approx(18, abs=2)
-    assert own.num_drafted >= own.num_passes

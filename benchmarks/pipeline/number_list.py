@@ -1,5 +1,0 @@
-"""Numbers of a command line, separated by commas."""
-
-
-def number_list(text: str) -> list[int]:
-    return list(map(int, text.split(",")))
