@@ -24,10 +24,10 @@ from benchmarks.series.drafted import AlwaysDrafted
 from benchmarks.series.held_out import SERIES, Window, series_of, windows
 from reader_edge.series.bundled import bundled_forecaster
 from reader_edge_runtime.arrays import Float32Array, Float64Array
-from reader_edge_runtime.execution.onnxruntime.host.host_patches import HostPatches
 from reader_edge_runtime.package.package_files import PackageFiles
 from reader_edge_runtime.series import path_sampler
 from reader_edge_runtime.series.forecaster import Forecaster
+from reader_edge_runtime.series.host_patches import HostPatches
 from reader_edge_runtime.series.series_manifest import MODEL_NAME, read_series_manifest
 
 LEARNING_ROUNDS = 3

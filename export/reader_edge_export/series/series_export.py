@@ -18,9 +18,9 @@ from reader_edge_export.series.patch_check import check_patches
 from reader_edge_export.series.patch_module import PatchModule
 from reader_edge_export.series.trace_patches import trace_patches
 from reader_edge_export.stages import Stages
-from reader_edge_runtime.execution.onnxruntime.host.host_patches import HostPatches
 from reader_edge_runtime.package.manifest import FileEntry
 from reader_edge_runtime.package.package_files import PackageFiles
+from reader_edge_runtime.series.host_patches import HostPatches
 from reader_edge_runtime.series.series_manifest import (
     DRAFT_NAME,
     MODEL_NAME,

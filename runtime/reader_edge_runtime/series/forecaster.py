@@ -8,13 +8,13 @@ import numpy as np
 from reader_edge_runtime.arrays import Float64Array
 from reader_edge_runtime.config import EngineConfig
 from reader_edge_runtime.errors import ConfigError, SeriesError
-from reader_edge_runtime.execution.onnxruntime.host.host_patches import HostPatches
 from reader_edge_runtime.outside.user_input import given_path, shown
 from reader_edge_runtime.package.package_files import PackageFiles
 from reader_edge_runtime.series.analogs import Analogs
 from reader_edge_runtime.series.coupling import Coupling, ExactCoupling
 from reader_edge_runtime.series.forecast import Forecast
 from reader_edge_runtime.series.frame import Frame, series_of
+from reader_edge_runtime.series.host_patches import HostPatches
 from reader_edge_runtime.series.own_patches import OwnPatches
 from reader_edge_runtime.series.patch_target import PatchTarget
 from reader_edge_runtime.series.path_sampler import ForecastStats, PathSampler

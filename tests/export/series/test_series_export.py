@@ -17,8 +17,8 @@ from reader_edge_export.series.patch_check import MAX_ERROR, check_patches
 from reader_edge_export.series.series_export import export_series
 from reader_edge_export.stages import Stages
 from reader_edge_runtime.errors import ConfigError, ExportError, ParityError
-from reader_edge_runtime.execution.onnxruntime.host.host_patches import HostPatches
 from reader_edge_runtime.package.package_files import PackageFiles
+from reader_edge_runtime.series.host_patches import HostPatches
 from reader_edge_runtime.series.series_manifest import MODEL_NAME, read_series_manifest
 from tests.export.series.tiny_forecaster import tiny_modules, tiny_package
 
