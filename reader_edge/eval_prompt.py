@@ -9,7 +9,7 @@ from reader_edge.prompt_file import FilePrompt
 from reader_edge_runtime import Engine, GenerationConfig, Message
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.errors import PromptError
-from reader_edge_runtime.text.conversation import Prompt
+from reader_edge_runtime.text.conversation import Prompt, text_of
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ class EvalPrompt:
     @property
     def text(self) -> str:
         """What is asked last."""
-        return self.prompt if isinstance(self.prompt, str) else self.prompt[-1]["content"]
+        return self.prompt if isinstance(self.prompt, str) else text_of(self.prompt[-1])
 
 
 def play_out(

@@ -7,12 +7,14 @@ from typing import Any
 
 from reader_edge_runtime import Message
 from reader_edge_runtime.errors import PromptError
-from reader_edge_runtime.outside.user_input import read_bounded
-from reader_edge_runtime.text.conversation import Prompt
+from reader_edge_runtime.outside.user_input import read_bounded, shown
+from reader_edge_runtime.text.conversation import Prompt, text_of
+from reader_edge_runtime.text.conversation_check import MEDIA, sound_messages
 
 _MAX_BYTES, _MAX_LINES = 1 << 26, 1 << 20
 VERIFY_PROMPTS = Path(__file__).with_name("verify_prompts.jsonl")
 
+_UNREAD = ("tools", "system", *MEDIA)
 _KINDS = 'a text "prompt", a list of chat "messages" or a list of texts "turns"'
 
 
@@ -32,7 +34,7 @@ class FilePrompt:
 def read_prompts(path: Path) -> list[FilePrompt]:
     """The prompts of a text file (one a line, empty lines skipped) or of a .jsonl file. Raises PromptError, OSError.
 
-    A JSON object holds a text "prompt"; "messages" with a text "role" and a text "content", the user's at the end; or
+    A JSON object holds a text "prompt"; chat "messages" as `Conversation` has them, the user's at the end; or
     "turns", what the user says in each of several. It may hold a "category".
     """
     try:
@@ -70,6 +72,9 @@ def _json_object(line: str | bytes) -> dict[str, Any]:
 
 def _parsed(line: str, place: str) -> FilePrompt:
     fields = _json_object(line)
+    unread = next((name for name in _UNREAD if fields.get(name)), None)
+    if unread is not None:
+        raise PromptError(f'{place} holds "{unread}", which would not reach the model: leave it out.')
     category = "" if fields.get("category") is None else fields["category"]
     if not isinstance(category, str) or not category.isprintable():
         raise PromptError(f'{place} has the "category" {category!r:.80}: give a text in one line.')
@@ -91,13 +96,10 @@ def _parsed(line: str, place: str) -> FilePrompt:
 
 def _messages(given: list[Any], place: str) -> tuple[Message, ...]:
     """Chat messages that end with the user's."""
-    messages = []
-    for each in given:
-        fields = each if isinstance(each, dict) else {}
-        role, content = fields.get("role"), fields.get("content")
-        if not isinstance(role, str) or not isinstance(content, str) or not content:
-            raise PromptError(f'{place} has the message {each!r:.80}: give a text "role" and a text "content".')
-        messages.append({"role": role, "content": content})
-    if messages[-1]["role"] != "user":
-        raise PromptError(f"{place} ends with a message of {messages[-1]['role']!r:.80}: end it with the user's.")
+    try:
+        messages = sound_messages(given)
+    except PromptError as error:
+        raise PromptError(f"{place}: {error}") from None
+    if messages[-1]["role"] != "user" or not text_of(messages[-1]):
+        raise PromptError(f"{place} ends with {shown(given[-1])}: end it with a text of the user's.")
     return tuple(messages)

@@ -15,7 +15,8 @@ from reader_edge_runtime.errors import ConfigError, PromptError
 from reader_edge_runtime.generation_config import MAX_BIASES, MAX_STOP_CHARACTERS, MAX_STOPS
 from reader_edge_runtime.outside.user_input import shown
 from reader_edge_runtime.stats import GenerationStats
-from reader_edge_runtime.text.conversation import Conversation, check_conversation
+from reader_edge_runtime.text.conversation import Conversation
+from reader_edge_runtime.text.conversation_check import sound_conversation
 
 _BEYOND = 2**63  # all counts and seconds
 
@@ -74,9 +75,9 @@ def conversation_facts(chat: Conversation) -> Facts:
     Raises PromptError for tools, whose calls are parts of a text that only the server's template knows, and for what no
     template can be given.
     """
-    check_conversation(chat)
     if chat.tools:
         raise PromptError("Tools cannot be declared over a link: ask the server's '/v1/chat/completions' for calls.")
+    chat = sound_conversation(chat)
     return {name: getattr(chat, name) for name in _CONVERSATION}
 
 

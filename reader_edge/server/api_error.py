@@ -98,7 +98,7 @@ def api_error(error: Exception) -> ApiError:
             sentence = f"The model's chat template fails on these messages ({error.reason})"
             return ApiError(400, f"{sentence}: {_PLAIN}.", "messages", "chat_template_failed")
         case PromptError() | ConfigError():
-            return ApiError(400, str(error))
+            return ApiError(400, str(error), getattr(error, "place", None))
         case InstallationError():
             return ApiError(501, str(error))
         case RecursionError():

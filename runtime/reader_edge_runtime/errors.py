@@ -35,6 +35,14 @@ class PromptError(ReaderEdgeError):
     """A prompt is empty, too long or holds unknown token ids."""
 
 
+class ConversationError(PromptError):
+    """A conversation holds what no chat template can be given. place: of it, as "messages[0].content"."""
+
+    def __init__(self, sentence: str, place: str) -> None:
+        super().__init__(sentence)
+        self.place = place
+
+
 class ChatTemplateError(PromptError):
     """A chat template fails, which is no fault of the messages. reason: in words. path: of its file, if any."""
 

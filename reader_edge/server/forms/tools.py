@@ -9,13 +9,12 @@ from msgspec import Meta
 
 from reader_edge.server.api_error import ApiError, agreed, wrong_value
 from reader_edge.server.contract import JsonObject
+from reader_edge_runtime.text.conversation_check import TOOL_NAME, TOOL_NAME_WORDS
 
 _MAX_TOOLS = 128
 
 Json = dict[str, Any]
-ToolName = Annotated[
-    str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$", description="1 to 64 letters, digits, '_', '-' or '.'")
-]
+ToolName = Annotated[str, Meta(pattern=TOOL_NAME, description=TOOL_NAME_WORDS)]
 
 
 class Function(JsonObject):

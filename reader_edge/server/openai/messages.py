@@ -9,6 +9,7 @@ from msgspec import Meta
 from reader_edge.server.api_error import ApiError, agreed, wrong_value
 from reader_edge.server.contract import UNSUPPORTED, JsonObject
 from reader_edge_runtime import Message
+from reader_edge_runtime.text.conversation_check import IGNORED
 
 
 class TextPart(JsonObject, tag_field="type", tag="text", ignored="cache_control"):
@@ -45,12 +46,7 @@ class Call(JsonObject, tag_field="type", tag="function", ignored="index extra_co
         return call_message(self.function.name, self.function.arguments, self.id)
 
 
-_IGNORED = """
-    id opts annotations cache_control parsed provider_specific_fields reasoning_details refusal thinking_blocks
-"""
-
-
-class ChatMessage(JsonObject, ignored=_IGNORED):
+class ChatMessage(JsonObject, ignored=IGNORED):
     """reasoning_content, reasoning: what the model thought before it answered. prefix: whether the answer goes on."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -95,17 +91,12 @@ def template_args(given: Mapping[str, Any] | None, effort: str | None, is_thinki
 
 
 def to_messages(said: Sequence[ChatMessage]) -> list[Message]:
-    """Messages as templates know them. Raises ApiError for parts that do not go together."""
+    """Messages as `Conversation` has them, by which what does not go together is refused. Raises ApiError."""
     return [_message(each, f"messages[{number}]") for number, each in enumerate(said)]
 
 
 def _message(said: ChatMessage, place: str) -> Message:
     message: dict[str, Any] = {"role": "system" if said.role == "developer" else said.role}
-    if said.tool_calls and said.role != "assistant":
-        sentence = f"'{place}.tool_calls' are for the role 'assistant', which is {said.role!r} here: leave them out."
-        raise ApiError(400, sentence, f"{place}.tool_calls")
-    if said.content is None and not said.tool_calls:
-        raise wrong_value(f"{place}.content", None, "a text, or a list of parts of type 'text'", f"{place}.content")
     message["content"] = None if said.content is None else text_of(said.content)
     if said.name is not None:
         message["name"] = said.name  # some templates tell it

@@ -15,9 +15,9 @@ from reader_edge_runtime.array_file import MAX_BYTES, ArrayFormat
 from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.cache import SlotContents, TextState
 from reader_edge_runtime.decoding.decoder import Decoder
-from reader_edge_runtime.errors import CapacityError, DraftError, SessionError
-from reader_edge_runtime.outside.user_input import shown
-from reader_edge_runtime.text.conversation import Message, is_message
+from reader_edge_runtime.errors import CapacityError, DraftError, PromptError, SessionError
+from reader_edge_runtime.text.conversation import Message
+from reader_edge_runtime.text.conversation_check import sound_messages
 
 LOSSY_MAGIC = b"\x89redgsl\n"
 FORMAT = ArrayFormat(
@@ -100,25 +100,23 @@ def check_rows(decoder: Decoder) -> None:
 
 def _said(messages: Sequence[Message]) -> bytes:
     """Messages as they are written. Raises SessionError for what could not be loaded again."""
-    sentence = f"The messages must have a 'role' and a 'content' each, and {_MAX_MESSAGE_BYTES >> 20} MiB in all"
-    if not isinstance(messages, list | tuple) or not all(map(is_message, messages)):
-        raise SessionError(f"{sentence}, not {shown(messages)}: leave others out.")
     try:
-        said = json.dumps([dict(message) for message in messages]).encode()
-    except (TypeError, ValueError, RecursionError) as error:
+        said = json.dumps([dict(message) for message in sound_messages(messages)]).encode()
+    except (PromptError, TypeError, ValueError, RecursionError) as error:
         raise SessionError(f"The messages cannot be saved ({error}): give those of a conversation.") from None
     if len(said) > _MAX_MESSAGE_BYTES:
-        raise SessionError(f"{sentence}, not {len(said) >> 20} MiB: leave others out.")
+        most = _MAX_MESSAGE_BYTES >> 20
+        raise SessionError(f"The messages have {len(said) >> 20} MiB, but may have {most} at most: leave some out.")
     return said
 
 
 def _messages(said: Array) -> list[Message]:
     if said.dtype != np.uint8 or said.nbytes > _MAX_MESSAGE_BYTES:
         raise ValueError("its messages are none")
-    messages = json.loads(said.tobytes())
-    if not isinstance(messages, list) or not all(map(is_message, messages)):
-        raise ValueError("its messages are none")
-    return messages
+    try:
+        return sound_messages(json.loads(said.tobytes()))
+    except PromptError:
+        raise ValueError("its messages are none") from None
 
 
 def _texts(arrays: Mapping[str, Array], decoder: Decoder) -> list[list[int]]:

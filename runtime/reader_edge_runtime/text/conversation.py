@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from reader_edge_runtime.errors import PromptError
-from reader_edge_runtime.outside.user_input import shown
 from reader_edge_runtime.text.calls.call_form import CALL_BEGIN, CALL_END
 
 Message = Mapping[str, Any]
 Tool = Mapping[str, Any]
+
+# What clients call the reasoning of a message. transformers fills the first two from any of them.
+REASONING = ("reasoning_content", "thinking", "reasoning")
 
 # The words of Qwen2.5's template, which many models have seen.
 _INTRODUCTION = """# Tools
@@ -32,8 +33,9 @@ For each function call, return a json object with function name and arguments wi
 class Conversation:
     """A prompt: messages, tools in OpenAI's format, and variables of the chat template.
 
-    messages: each with a text "role". The "content" is a text, null, or a list of parts, and may be missing. All other
-        keys, such as "tool_calls", "tool_call_id", "name" and "reasoning_content", reach the template as they are.
+    messages: each with a "role" ("system", "developer", "user", "assistant" or "tool") and a "content", a text or a
+        list of parts of type "text", which may be missing beside "tool_calls" or reasoning. "name", "tool_call_id",
+        "reasoning_content" and fields that the model's template knows reach it as they are; all others are refused.
     tools: objects with "type" and "function", which has "name", "description" and "parameters" (a JSON schema).
     template_args: further variables of the template by name, e.g. {"enable_thinking": False}; clients call them
         `chat_template_kwargs`. They override special tokens of the same names.
@@ -48,52 +50,6 @@ class Conversation:
 
 Prompt = str | Sequence[Message]
 Encodable = Prompt | Conversation | Sequence[int]
-
-
-def check_conversation(conversation: Conversation) -> None:
-    """Raise PromptError for what no chat template can be given."""
-    messages, args = conversation.messages, conversation.template_args
-    if not isinstance(messages, list | tuple) or not isinstance(conversation.tools, list | tuple):
-        raise PromptError("A Conversation has a list of messages and a list of tools.")
-    if not messages:
-        raise PromptError("The conversation is empty: give at least one message.")
-    for tool in conversation.tools:
-        if not isinstance(tool, Mapping):
-            raise PromptError(f"A tool is an object with 'type' and 'function', got {shown(tool)}.")
-    for message in messages:
-        if not is_message(message):
-            raise PromptError(f"A message needs a text 'role' and a 'content', got {shown(message)}.")
-    if not isinstance(args, Mapping) or not all(isinstance(name, str) for name in args):
-        raise PromptError(f"template_args is {shown(args)}, but must be a mapping of names to values.")
-    taken = [name for name in ("messages", "tools") if name in args]
-    if taken:
-        raise PromptError(f"template_args holds {taken[0]!r}, which a Conversation has itself: leave it out.")
-    _check_final(conversation)
-
-
-def _check_final(conversation: Conversation) -> None:
-    """Raise PromptError where it is not clear whether an answer continues the last message."""
-    is_continuing = conversation.continues_final_message
-    if not isinstance(is_continuing, bool):
-        raise PromptError(f"continues_final_message is {shown(is_continuing)}, but must be True or False.")
-    if is_continuing and conversation.template_args.get("add_generation_prompt"):
-        raise PromptError("An answer cannot both continue the last message and begin a new one: ask for one of them.")
-
-
-def is_message(value: object) -> bool:
-    """Whether this is a message as `Conversation` wants it."""
-    if not isinstance(value, Mapping) or not isinstance(value.get("role"), str):
-        return False
-    calls = value.get("tool_calls")
-    calls = () if calls is None else calls
-    if not isinstance(calls, list | tuple) or not all(map(_is_call, calls)):
-        return False
-    return isinstance(value.get("content"), str | list | tuple | None) and len(value) > 1
-
-
-def _is_call(value: object) -> bool:
-    function = value.get("function") if isinstance(value, Mapping) else None
-    return isinstance(function, Mapping) and isinstance(function.get("name"), str) and "arguments" in function
 
 
 def text_of(message: Message) -> str:

@@ -32,11 +32,11 @@ class LiteralEncoder:
     def render(self, conversation: Conversation, usual: str) -> tuple[str, str]:
         """(text, the same with private characters in place of the texts' own), of equal length. Raises PromptError.
 
-        usual: the text as the template renders the conversation without precautions.
+        conversation: a sound one. usual: the text as the template renders it without precautions.
         """
         disguise = Disguise.of(self._control.values(), conversation, self._folded)
         disguised = disguise.put_on(conversation)
-        hidden = self._template.render(disguised)
+        hidden = self._template.render_sound(disguised)
         text, masked = disguise.take_off(hidden)
         if text == usual or hidden == usual:
             return usual, masked

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from reader_edge_runtime.config import GenerationConfig
-from reader_edge_runtime.text.conversation import Conversation, Encodable
+from reader_edge_runtime.text.conversation import Conversation, Encodable, text_of
 from reader_edge_runtime.text.text_stream import StreamDecoder
 from reader_edge_runtime.text.thinking import ThinkingForm, ThinkingReader
 from reader_edge_runtime.text.tokenizer import Tokenizer
@@ -57,5 +57,4 @@ class Reading:
 
 def _continued(conversation: Conversation) -> str:
     """The beginning of the answer that the prompt holds."""
-    content = conversation.messages[-1].get("content")
-    return content.strip() if isinstance(content, str) else ""
+    return text_of(conversation.messages[-1]).strip()

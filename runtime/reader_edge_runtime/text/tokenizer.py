@@ -133,7 +133,9 @@ class Tokenizer:
 
     def encode_chat(self, conversation: Conversation) -> list[int]:
         """Token ids of a conversation, ready for the assistant's answer. Raises PromptError."""
-        text = self.render_chat(conversation)
+        template = self._used_template()
+        conversation = template.sound(conversation)
+        text = template.render_sound(conversation)
         self._check_length(text)
         if self._literal is None:
             return self.encode(text, adds_special_tokens=False)
@@ -142,9 +144,12 @@ class Tokenizer:
 
     def render_chat(self, conversation: Conversation) -> str:
         """The text of a conversation, whose token ids `encode_chat` gives. Raises PromptError."""
+        return self._used_template().render(conversation)
+
+    def _used_template(self) -> ChatTemplate:
         if self._chat_template is None:
             raise PromptError("This model has no chat template: give a plain prompt instead of messages.")
-        return self._chat_template.render(conversation)
+        return self._chat_template
 
     def takes_chat(self, conversation: Conversation) -> bool:
         """Whether a conversation reaches the chat template as it is, and nothing of it is put differently."""

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from reader_edge_runtime.errors import ChatTemplateError, PromptError, TokenizerError
 from reader_edge_runtime.text.calls.call_form import CallForm, knows_tools
-from reader_edge_runtime.text.conversation import Conversation, as_texts, check_conversation
+from reader_edge_runtime.text.conversation import Conversation, as_texts
+from reader_edge_runtime.text.conversation_check import sound_conversation
 from reader_edge_runtime.text.template.final_message import cut_at_tag, tag_final_text
 from reader_edge_runtime.text.template.raw_template import RawTemplate
 from reader_edge_runtime.text.template.suited_messages import suited_messages, with_reasoning_names
@@ -70,11 +71,18 @@ class ChatTemplate:
         """How the model writes what it thinks before it answers."""
         return ThinkingForm.of_template(self.source)
 
+    def sound(self, conversation: Conversation) -> Conversation:
+        """The conversation, checked, as templates know it. Raises PromptError."""
+        return sound_conversation(conversation, "\n".join(self.sources))
+
     def render(self, conversation: Conversation) -> str:
         """A conversation's text, up to where the assistant's answer begins or goes on. Raises PromptError."""
-        check_conversation(conversation)
+        return self.render_sound(self.sound(conversation))
+
+    def render_sound(self, conversation: Conversation) -> str:
+        """The text of a conversation that is `sound`. Raises PromptError."""
         if conversation.tools and self._for_tools is not None:
-            return self._for_tools.render(conversation)
+            return self._for_tools.render_sound(conversation)
         try:
             reply = self._template.reply(self._suited(conversation))
         except (TypeError, ValueError, RecursionError) as error:
@@ -89,7 +97,7 @@ class ChatTemplate:
         """Whether a conversation reaches the template as it is, and nothing of it is put differently."""
         if conversation.tools and self._for_tools is not None:
             return self._for_tools.takes(conversation)
-        suited = self._suited(replace(conversation, continues_final_message=False))
+        suited = self._suited(replace(self.sound(conversation), continues_final_message=False))
         messages = [with_reasoning_names(message) for message in conversation.messages]
         return list(suited.messages) == messages and list(suited.tools) == list(conversation.tools)
 

@@ -17,11 +17,9 @@ def tag_final_text(messages: Sequence[Message]) -> list[Message]:
     content = last.get("content")
     if isinstance(content, str):
         return [*before, {**last, "content": content + _TAG}]
-    parts = list(content or ())
-    for number in range(len(parts) - 1, -1, -1):
-        if isinstance(parts[number].get("text"), str):
-            parts[number] = {**parts[number], "text": parts[number]["text"] + _TAG}
-            return [*before, {**last, "content": parts}]
+    if content:
+        *parts, end = content
+        return [*before, {**last, "content": [*parts, {**end, "text": end["text"] + _TAG}]}]
     raise PromptError("The last message has no text to continue: give it a 'content', or ask for a new message.")
 
 

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
-from reader_edge_runtime.text.conversation import Message, text_of
+from reader_edge_runtime.text.conversation import REASONING, Message, text_of
 from reader_edge_runtime.text.template.template_traits import TemplateTraits
 
-# What clients call the reasoning of a message. transformers fills the first two from any of them.
-_REASONING = ("reasoning_content", "thinking", "reasoning")
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _ID_LENGTH = 9
 
@@ -27,7 +25,7 @@ def suited_messages(messages: Sequence[Message], traits: TemplateTraits) -> list
 
 def with_reasoning_names(message: Message) -> Message:
     """A message whose reasoning has all the names that templates read it by, as transformers 5 hands it on."""
-    reasoning = next((message[name] for name in _REASONING if message.get(name) is not None), None)
+    reasoning = next((message[name] for name in REASONING if message.get(name) is not None), None)
     return message if reasoning is None else {"thinking": reasoning, **message, "reasoning_content": reasoning}
 
 

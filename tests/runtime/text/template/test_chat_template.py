@@ -200,21 +200,6 @@ def test_one_renderer_serves_all_conversations_of_a_template_and_ends_with_it() 
     assert worker.poll() is not None
 
 
-@pytest.mark.parametrize(
-    ("message", "words"),
-    [
-        ({"role": "user"}, "needs a text 'role'"),
-        ({"role": "user", "content": 5}, "needs a text 'role'"),
-        (7, "needs a text 'role'"),
-        ({"role": "user", "content": "x", "when": {1, 2}}, "not JSON serializable"),
-        ({"role": "user", "content": "x", "tool_calls": np.array([1, 2])}, "needs a text 'role'"),
-    ],
-)
-def test_a_malformed_message_is_refused(message: Message, words: str) -> None:
-    with pytest.raises(PromptError, match=words):
-        render(CHATML, [message])
-
-
 @pytest.mark.parametrize("given", ["no", 1, None, np.array([1, 2])])
 def test_going_on_with_the_last_message_is_yes_or_no(given: Any) -> None:
     with pytest.raises(PromptError, match=r"continues_final_message is .* must be True or False"):

@@ -33,16 +33,15 @@ def test_what_is_rendered_ends_with_the_last_text(source: str, content: str, tex
     assert render(source, content) == text
 
 
-def test_the_last_part_that_is_a_text_is_continued() -> None:
-    parts = [{"type": "text", "text": "One"}, {"type": "text", "text": "two"}, {"type": "image"}]
+def test_the_last_part_is_continued() -> None:
+    parts = [{"type": "text", "text": "One"}, {"type": "text", "text": "two"}]
     assert render(PARTS, parts).endswith("<assistant>Onetwo")
 
 
 @pytest.mark.parametrize(
     ("source", "content", "args", "words"),
     [
-        (PLAIN, None, {}, "has no text to continue"),
-        (PARTS, [{"type": "image"}], {}, "has no text to continue"),
+        (PARTS, [], {}, "has no text to continue"),
         ("{{ messages[0].content }}", "x", {}, "leaves the last message's text out"),
         (PLAIN, "x", {"add_generation_prompt": True}, "cannot both continue the last message and begin a new one"),
     ],

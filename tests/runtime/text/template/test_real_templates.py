@@ -58,6 +58,8 @@ def put_differently(name: str) -> set[str]:
         different |= {title for title, chat in chats().items() if any("tool_calls" in each for each in chat.messages)}
     if name in OF_OBJECTS:
         different.add("a call whose arguments are a text")
+    if "developer" not in (TEMPLATES / f"{name}.jinja").read_text(encoding="utf-8"):  # the system's word, to most
+        different |= {title for title, chat in chats().items() if chat.messages[0]["role"] == "developer"}
     if name in WITHOUT_PARTS:
         different.add("texts in parts")
     return different
