@@ -12,8 +12,9 @@ import numpy.typing as npt
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.execution.inputs import pass_width
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
+from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.package.manifest import FileEntry, Manifest
-from reader_edge_runtime.target import ForwardResult, Pass
+from reader_edge_runtime.target import Pass
 
 
 def make_manifest(vocab_size: int = 32, max_context: int = 512, eos_token_ids: tuple[int, ...] = ()) -> Manifest:

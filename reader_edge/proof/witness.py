@@ -13,7 +13,8 @@ from reader_edge_runtime import GenerationConfig, GenerationStats
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.decoding.request import Request
-from reader_edge_runtime.target import ForwardResult, Pass, PassBehind, Target, TravellingTarget
+from reader_edge_runtime.forward_result import ForwardResult
+from reader_edge_runtime.target import Pass, PassBehind, Target, TravellingTarget
 
 
 @dataclass(frozen=True, slots=True)

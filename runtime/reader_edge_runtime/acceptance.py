@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.target import ForwardResult
+from reader_edge_runtime.forward_result import ForwardResult
 
 
 class Choices:

@@ -12,7 +12,8 @@ from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.errors import PromptError, ReaderEdgeError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import PassTensors
-from reader_edge_runtime.target import ForwardResult, Pass
+from reader_edge_runtime.forward_result import ForwardResult
+from reader_edge_runtime.target import Pass
 
 CONFIG = GenerationConfig(max_tokens=40, ignores_eos=True)
 PROMPTS = ("# tar", "# git commit", "# curl")

@@ -9,7 +9,7 @@ import pytest
 from reader_edge_runtime.acceptance import EXACT, Choices
 from reader_edge_runtime.decoding.verification import walk
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.target import ForwardResult
+from reader_edge_runtime.forward_result import ForwardResult
 from tests.conftest import ROOT
 
 bare_walk = runpy.run_path(str(ROOT / "scripts" / "bench_overhead"))["bare_walk"]

@@ -12,8 +12,9 @@ from reader_edge_export.checks.pass_chain import PassChain
 from reader_edge_export.trace.layered_model import LayeredModel
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ParityError
+from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.package.manifest import HALF_PRECISIONS, Manifest
-from reader_edge_runtime.target import ForwardResult, Pass
+from reader_edge_runtime.target import Pass
 
 # fp32 noise stays near 1e-6 of the logits' scale on small models and grows with depth; a wrong mask gives 0.1 and more.
 MAX_RELATIVE_ERROR = 1e-4

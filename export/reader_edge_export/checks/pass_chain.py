@@ -9,8 +9,9 @@ from reader_edge_export.stages import Advance, unseen
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
+from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.package.manifest import Manifest
-from reader_edge_runtime.target import ForwardResult, Pass, Target
+from reader_edge_runtime.target import Pass, Target
 
 _GARBAGE = 3.3
 

@@ -9,7 +9,7 @@ from reader_edge_export.checks.divergence import KlDivergence
 from reader_edge_export.checks.pass_chain import PassChain
 from reader_edge_export.trace.layered_model import LayeredModel
 from reader_edge_runtime.errors import ParityError
-from reader_edge_runtime.target import ForwardResult
+from reader_edge_runtime.forward_result import ForwardResult
 
 MAX_MEAN_KL = 1.0  # nats; beyond this the text is another text
 

@@ -18,9 +18,10 @@ from reader_edge_export.quantize.half import widen
 from reader_edge_export.stages import Advance, unseen
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_part import HostPart, Values
+from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.target import ForwardResult, Pass
+from reader_edge_runtime.target import Pass
 
 # Loading may take a part's weights twice. A layer of a 7B model in int8 has 233 MB.
 MAX_PART_BYTES = 400 << 20

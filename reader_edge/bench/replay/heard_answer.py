@@ -10,7 +10,8 @@ from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.target import ForwardResult, Pass, Target
+from reader_edge_runtime.forward_result import ForwardResult
+from reader_edge_runtime.target import Pass, Target
 
 _CHUNK = 128  # tokens of a pass
 

@@ -15,10 +15,10 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import NO_GUESSES, Drafter, Guesses, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.worth import Trust
 from reader_edge_runtime.errors import ConfigError, DraftError, PromptError, ProviderError
+from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.outside.user_input import shown
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.stats import GenerationStats
-from reader_edge_runtime.target import ForwardResult
 
 FinishReason = Literal["stop", "length", "context", "cancelled", "error"]
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from reader_edge_runtime.decoding.verification import Verification
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.target import ForwardResult, PassBehind
+from reader_edge_runtime.forward_result import ForwardResult
+from reader_edge_runtime.target import PassBehind
 
 
 class ScoredTrees:

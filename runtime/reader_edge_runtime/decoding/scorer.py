@@ -12,7 +12,8 @@ from reader_edge_runtime.decoding.scored_trees import ScoredTrees
 from reader_edge_runtime.decoding.verification import Verification, walk
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import Drafter
-from reader_edge_runtime.target import ForwardResult, Pass, Target, TravellingTarget
+from reader_edge_runtime.forward_result import ForwardResult
+from reader_edge_runtime.target import Pass, Target, TravellingTarget
 
 
 class Scorer:

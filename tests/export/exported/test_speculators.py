@@ -32,10 +32,11 @@ from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_speculator import HostSpeculator
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.execution.onnxruntime.host.paged_memory import HAS_PAGES
+from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.package.manifest import file_entry
 from reader_edge_runtime.package.manifest_file import write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.target import ForwardResult, Pass
+from reader_edge_runtime.target import Pass
 from tests.export.speculators.speculator_folders import DRAFT_VOCAB_SIZE, add_mtp, write_eagle3
 from tests.tiny_models import VOCAB_SIZE, build_tiny_model
 

@@ -12,8 +12,9 @@ from reader_edge.bench.replay.model_replay import time_stretches
 from reader_edge.bench.replay.rehearsal import RehearsalDrafter, Rehearser, Stretch, StretchTimes, choose_stretches
 from reader_edge.cli import main
 from reader_edge_runtime.cache import Cache
+from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.measuring.pass_cost import PassCost
-from reader_edge_runtime.target import ForwardResult, Pass
+from reader_edge_runtime.target import Pass
 from tests.fake_target import FakeTarget, make_manifest
 
 

@@ -16,7 +16,8 @@ from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
-from reader_edge_runtime.target import ForwardResult, Pass
+from reader_edge_runtime.forward_result import ForwardResult
+from reader_edge_runtime.target import Pass
 
 QUESTIONS = list(map(EvalPrompt, ["# tar\n\n", "1. Save the file.\n2. Save the file.\n3.", "Zürich 🙂", "# git\n"]))
 MAX_TOKENS = 16

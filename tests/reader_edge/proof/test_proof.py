@@ -26,7 +26,8 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ProofError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
-from reader_edge_runtime.target import ForwardResult, Pass
+from reader_edge_runtime.forward_result import ForwardResult
+from reader_edge_runtime.target import Pass
 from tests.reader_edge.package_copy import PackageCopy
 from tests.second_best import SecondBest
 

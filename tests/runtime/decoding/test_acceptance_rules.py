@@ -15,7 +15,7 @@ from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError, DraftError
-from reader_edge_runtime.target import ForwardResult
+from reader_edge_runtime.forward_result import ForwardResult
 from tests.fake_target import FakeTarget, make_manifest
 from tests.random_drafter import RandomDrafter, make_decoder, reference
 from tests.second_best import SecondBest

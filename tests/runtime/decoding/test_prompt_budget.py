@@ -12,7 +12,8 @@ from reader_edge_runtime.config import GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.errors import ConfigError, ProviderError
-from reader_edge_runtime.target import ForwardResult, Pass
+from reader_edge_runtime.forward_result import ForwardResult
+from reader_edge_runtime.target import Pass
 from tests.fake_target import make_manifest
 from tests.random_drafter import RandomDrafter, make_decoder, reference
 

@@ -12,7 +12,8 @@ from reader_edge_runtime.decoding.choosing.logprobs import TokenLogprob, token_l
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.target import ForwardResult, Pass
+from reader_edge_runtime.forward_result import ForwardResult
+from reader_edge_runtime.target import Pass
 from tests.fake_target import FakeTarget, make_manifest
 from tests.random_drafter import RandomDrafter, reference
 

@@ -10,7 +10,8 @@ import pytest
 from reader_edge_runtime.decoding.scored_trees import ScoredTrees
 from reader_edge_runtime.decoding.verification import Verification
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.target import ForwardResult, PassBehind
+from reader_edge_runtime.forward_result import ForwardResult
+from reader_edge_runtime.target import PassBehind
 
 WHOLE = DraftTree.chain([3, 4, 5])
 SAID = ForwardResult(np.zeros((1, 1, 2), np.int64), np.zeros((1, 1, 2), np.float32))

@@ -20,8 +20,9 @@ from reader_edge_runtime.drafting.no_drafter import NoDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
+from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.target import ForwardResult, Pass, Target
+from reader_edge_runtime.target import Pass, Target
 from tests.fake_target import FakeTarget, make_manifest
 from tests.random_drafter import RandomDrafter, RandomRequest, decode, reference
 from tests.stages_here import pipeline_here

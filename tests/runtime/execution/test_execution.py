@@ -19,11 +19,12 @@ from reader_edge_runtime.execution.onnxruntime import session as provider
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.execution.onnxruntime.wheel import installed_wheel
+from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.machine.process_memory import FilePages
 from reader_edge_runtime.machine.processor import num_usable_cores
 from reader_edge_runtime.package.manifest import MASKED, WEIGHTS_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.target import ForwardResult, Pass
+from reader_edge_runtime.target import Pass
 from tests.fake_target import make_manifest
 
 # A pass at each of 600 pasts; prints the bytes that they leave behind.

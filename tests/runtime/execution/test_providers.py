@@ -18,9 +18,10 @@ from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution import providers
 from reader_edge_runtime.execution.iree.wheel import compiler_version
+from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.package.manifest import EXACT_ATTENTIONS
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.target import ForwardResult, Pass, Target
+from reader_edge_runtime.target import Pass, Target
 
 PROMPT = [5, 6, 7, 8, 9]
 PARENTS = [-1, 0, 0, 1, 1, 2, 4]

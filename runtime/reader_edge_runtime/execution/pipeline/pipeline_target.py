@@ -21,7 +21,8 @@ from reader_edge_runtime.execution.pipeline.logged_cache import DROP, CacheStep,
 from reader_edge_runtime.execution.pipeline.pass_frame import PassFrame
 from reader_edge_runtime.execution.pipeline.sent_behind import SentBehind
 from reader_edge_runtime.execution.pipeline.under_way import Following, RowsLostError, UnderWay
-from reader_edge_runtime.target import ForwardResult, Pass
+from reader_edge_runtime.forward_result import ForwardResult
+from reader_edge_runtime.target import Pass
 
 _CHUNK = 128  # tokens of a prompt in one pass
 _MAX_LOSSES = 4  # in one pass: a box may be lost again while its rows are scored

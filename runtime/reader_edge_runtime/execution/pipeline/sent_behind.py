@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from reader_edge_runtime.errors import StageLostError
 from reader_edge_runtime.execution.pipeline.under_way import RowsLostError, UnderWay
-from reader_edge_runtime.target import ForwardResult
+from reader_edge_runtime.forward_result import ForwardResult
 
 
 class SentBehind:

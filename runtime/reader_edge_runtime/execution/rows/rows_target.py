@@ -15,7 +15,8 @@ from reader_edge_runtime.execution.inputs import Inputs, padded, prepare_inputs
 from reader_edge_runtime.execution.rows.rows_cache import RowsCache
 from reader_edge_runtime.execution.rows.rows_runner import RowsRunner
 from reader_edge_runtime.execution.rows.top_logits import best_successors
-from reader_edge_runtime.target import ForwardResult, Pass
+from reader_edge_runtime.forward_result import ForwardResult
+from reader_edge_runtime.target import Pass
 
 _PREFILL_CHUNK = 64
 

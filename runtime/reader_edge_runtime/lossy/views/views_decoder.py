@@ -11,10 +11,10 @@ from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.scorer import Scorer
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.drafting.sources.prompt_passages import read_passages
+from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.lossy.views.views_cache import ViewsCache
 from reader_edge_runtime.lossy.views.views_rule import ViewsRule
 from reader_edge_runtime.lossy.views.views_target import ViewsResult, ViewsTarget
-from reader_edge_runtime.target import ForwardResult
 
 LEAST_CONTEXT = 64  # tokens of a view: half of them are the prompt's end, which has its last chunk
 _LAST_CHUNK = 16  # tokens, which both views score in one pass

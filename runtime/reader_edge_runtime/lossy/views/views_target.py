@@ -8,8 +8,9 @@ import numpy as np
 from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.lossy.views.views_cache import ViewsCache
-from reader_edge_runtime.target import ForwardResult, Pass, Target
+from reader_edge_runtime.target import Pass, Target
 
 
 class ViewsResult(ForwardResult):

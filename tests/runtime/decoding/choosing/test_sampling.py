@@ -16,7 +16,7 @@ from reader_edge_runtime.decoding.choosing.sampler import Sampler, random_unit
 from reader_edge_runtime.decoding.verification import walk
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.target import ForwardResult
+from reader_edge_runtime.forward_result import ForwardResult
 from tests.fake_target import FakeTarget, make_manifest
 from tests.sampled import chosen
 

@@ -8,8 +8,9 @@ from reader_edge_runtime.drafting.drafter import DraftRequest
 from reader_edge_runtime.drafting.sources.draft_model import DraftModel
 from reader_edge_runtime.drafting.sources.draft_model_source import DraftModelRequest, DraftModelSource
 from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.package.manifest import Manifest
-from reader_edge_runtime.target import ForwardResult, Pass
+from reader_edge_runtime.target import Pass
 from tests.fake_target import FakeTarget, make_manifest
 
 MANIFEST = make_manifest(vocab_size=6, max_context=200)

@@ -16,11 +16,12 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.drafting.no_drafter import NoDrafter
 from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.lossy.views.views import Views
 from reader_edge_runtime.lossy.views.views_decoder import retrieved
 from reader_edge_runtime.lossy.views.views_target import ViewsTarget
 from reader_edge_runtime.measuring.pass_cost import PassCost
-from reader_edge_runtime.target import ForwardResult, Pass, Target
+from reader_edge_runtime.target import Pass, Target
 from tests.fake_target import FakeTarget, make_manifest
 from tests.random_drafter import RandomDrafter, decode, reference
 from tests.runtime.lossy.odd_tokens import OnlyOddAfterEven

@@ -31,9 +31,10 @@ from reader_edge_runtime.execution.onnxruntime.session import (
     session_options,
 )
 from reader_edge_runtime.execution.onnxruntime.wheel import INSTALLED_WHEEL, ort
+from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.package.manifest import COMMIT_NAME, GRAPH_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.target import ForwardResult, Pass
+from reader_edge_runtime.target import Pass
 
 PREFILL_CHUNK = 256  # nodes of the widest pass
 _LEAST_CHUNK = 64

@@ -21,10 +21,11 @@ from reader_edge_runtime.execution.onnxruntime.native import (
 )
 from reader_edge_runtime.execution.onnxruntime.session import open_session, run_bound
 from reader_edge_runtime.execution.onnxruntime.wheel import INSTALLED_WHEEL, ort
+from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.machine.process_memory import FilePages, large_blocks_apart, mapped_ranges
 from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.target import ForwardResult, Pass
+from reader_edge_runtime.target import Pass
 
 Sizes = tuple[int, int, int]  # B, N and R
 
