@@ -17,7 +17,7 @@ from reader_edge.terminal.control_characters import visible
 from reader_edge_export.options import AUTO, ExportOptions
 from reader_edge_export.pipeline import check_installation
 from reader_edge_export.sources.gguf.magic import is_gguf
-from reader_edge_export.sources.source_name import source_name
+from reader_edge_export.sources.source import source_name
 from reader_edge_runtime import DraftSources, EngineConfig
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter

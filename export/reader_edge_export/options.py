@@ -185,7 +185,7 @@ class ExportReport:
     weight_types: how the source stored its weights, most bytes first; the checks' figures are against it in fp32.
     kept_types, other_types: with precision "keep", how many matrices of each type stayed as they are, and became int8.
     suited_chats, different_chats, mended_chats: names of conversations, as a `ChatCheck` has them. left_out: modules of
-    the source that are not for texts.
+    the source that are not for texts. ends: tokens that end an answer; without one it runs to its limit.
     """
 
     out: Path
@@ -203,3 +203,4 @@ class ExportReport:
     mended_chats: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     speculator_warning: str | None = None
+    ends: tuple[str, ...] = ()

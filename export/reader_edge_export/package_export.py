@@ -81,6 +81,7 @@ class PackageExport:
         self._tell = tell
         self.other_types: Mapping[str, int] = {}
         self.chats = ChatCheck()
+        self.ends: tuple[str, ...] = ()
 
     def run(self) -> Manifest:
         with self._stages.enter("checking the tokenizer"):  # its errors come before weights are read
@@ -211,6 +212,7 @@ class PackageExport:
     ) -> Manifest:
         attention = attention_layers(layers)[0]
         eos_token_ids, bos_token_id = self._source.special_token_ids(tokenizer)
+        self.ends = tuple(tokenizer.backend_tokenizer.id_to_token(i) or f"id {i}" for i in eos_token_ids)
         return Manifest(
             architecture=self._source.architecture,
             num_heads=attention.num_heads,

@@ -91,6 +91,7 @@ def export_model(
         export.chats.mended,
         found.left_out,
         speculator_warning(manifest.checks),
+        export.ends,
     )
 
 

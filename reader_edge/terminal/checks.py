@@ -57,6 +57,11 @@ def left_out_pairs(modules: Sequence[str]) -> list[tuple[str, str]]:
     return [("text only, without", ", ".join(modules))] if modules else []
 
 
+def end_pairs(ends: Sequence[str]) -> list[tuple[str, str]]:
+    """Names and values for a table: at which tokens answers end."""
+    return [("answers end at", ", ".join(repr(end)[1:-1] for end in ends) or "their limit of tokens alone")]
+
+
 def chat_pairs(suited: Sequence[str], different: Sequence[str], mended: Sequence[str]) -> list[tuple[str, str]]:
     """Names and values for a table: conversations that are not rendered as transformers does, and what that means."""
     noted = [

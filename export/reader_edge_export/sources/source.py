@@ -3,13 +3,13 @@
 folder/hugging_face.py and gguf/gguf_source.py are the two kinds.
 """
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reader_edge_export.sources.source_name import source_name
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.package.manifest import MAX_VOCAB
 
@@ -95,3 +95,15 @@ class Source(ABC):
     @abstractmethod
     def special_token_ids(self, tokenizer: "PreTrainedTokenizerFast") -> tuple[tuple[int, ...], int | None]:
         """(ids that end an answer, that of a text first; id that begins a text, None without)."""
+
+
+def source_name(path: Path) -> str:
+    """The name of a folder or file, not of what a link leads to; of a snapshot in the hub's cache, that of its model.
+
+    Such a snapshot is models--OWNER--NAME/snapshots/COMMIT.
+    """
+    place = Path(os.path.abspath(path))
+    model = place.parent.parent.name
+    if place.parent.name == "snapshots" and model.startswith("models--"):
+        return model.rpartition("--")[2]
+    return place.name

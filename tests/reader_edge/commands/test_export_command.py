@@ -1,5 +1,6 @@
 """`reader-edge export`: the package's path on standard output, the rest beside it, nothing left behind."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,6 +58,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | None, Path, Expor
             other_types={"IQ4_NL": 2} if options.precision == "keep" else {},
             suited_chats=("tools", "names"),
             different_chats=("a question",),
+            ends=("<|im_end|>", "\n") if options.precision == "int4" else (),
         )
 
     monkeypatch.setattr(pipeline, "export_model", export_model)
@@ -89,6 +91,15 @@ def test_figures_of_the_checks_are_told_in_words(
     assert "taken here alone" not in figures
     assert figures["measured against"] == "the source's own 4-bit weights, in fp32"
     assert figures["another check"] == "5"
+
+
+def test_the_tokens_that_end_an_answer_are_named(
+    runner: CliRunner, asked: list[tuple[str | None, Path, ExportOptions]]
+) -> None:
+    rows = runner.invoke(main, ["export", "some/model", "out", "--precision", "int4"]).stderr
+    assert re.search(r"answers end at +│ <\|im_end\|>, \\n +│", rows)
+    rows = runner.invoke(main, ["export", "some/model", "out"]).stderr
+    assert re.search(r"answers end at +│ their limit of tokens alone", rows)
 
 
 def test_what_stays_as_in_the_file_is_told(runner: CliRunner, asked: list[tuple[str, Path, ExportOptions]]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from reader_edge_export.architectures import check_architecture, is_mixture, max_context_of
 from reader_edge_export.sources.config_form import class_form
+from reader_edge_export.sources.ends import end_ids
 from reader_edge_export.sources.folder.folder_entries import check_entries
 from reader_edge_export.sources.folder.json_file import read_json
 from reader_edge_export.sources.folder.stored_tensors import stored_tensors
@@ -86,11 +87,15 @@ class HuggingFaceSource(Source):
         return load_tokenizer(self.folder, vocab_size)
 
     def special_token_ids(self, tokenizer: "PreTrainedTokenizerFast") -> tuple[tuple[int, ...], int | None]:
-        """Ids of eos and of bos, by generation_config.json, else by the config, else by the tokenizer."""
+        """Ends by generation_config.json, else by the config, and by the tokenizer, and what else its vocabulary has.
+
+        The token that begins a text is that of the first of these which names one.
+        """
         generation = _generation_config(self.folder)
-        eos = _first_ids("eos_token_id", generation, self.config) or _ids("eos_token_id", tokenizer.eos_token_id)
+        named = _first_ids("eos_token_id", generation, self.config) + _ids("eos_token_id", tokenizer.eos_token_id)
         bos = _first_ids("bos_token_id", generation, self.config) or _ids("bos_token_id", tokenizer.bos_token_id)
-        return eos, bos[0] if bos else None
+        special = {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
+        return end_ids(named, tokenizer.get_vocab(), special), bos[0] if bos else None
 
 
 def check_folder(folder: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeVar
 
+from reader_edge_export.sources.ends import end_ids
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_export.sources.gguf.metadata import Metadata
 from reader_edge_export.sources.gguf.pre_tokenizer import PRE_TOKENIZERS
@@ -19,11 +20,6 @@ BYTE_LEVEL, SENTENCE_PIECE, MERGED_PIECES = "gpt2", "llama", "gemma4"  # values 
 _MAX_TOKEN_CHARACTERS = 1 << 10
 _MAX_TEMPLATES = 16
 _SENTENCE_PIECE_IDS = {"bos": 1, "eos": 2, "unknown": 0}
-# Tokens that end an answer wherever a vocabulary has them, as end of a text or of a turn.
-_ENDS = (
-    *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<end_of_turn>"),
-    *("<turn|>", "<|tool_response>", "<end_of_utterance>", "<EOT>", "<eos>", "<\uff5cend\u2581of\u2581sentence\uff5c>"),
-)
 _FILLER = re.compile(r"\[PAD(\d{1,9})\]", re.ASCII)
 # Tokens that no text of a decoder needs, and what only other kinds of tokenizers read.
 _IGNORED = frozenset(
@@ -36,7 +32,6 @@ _IGNORED = frozenset(
     | {f"{name}_token_ids" for name in ("bos", "unknown", "padding", "seperator", "cls", "mask")}
 )
 _INERT = {f"add_{name}_token": False for name in ("unknown", "padding", "seperator", "sep", "cls", "mask")}
-_ENDS_IF_CONTROL = ("</s>",)  # a normal token of Gemma, which writes HTML
 
 
 class TokenKind(IntEnum):
@@ -95,8 +90,9 @@ def vocabulary_of(file: GgufFile) -> GgufVocabulary:
     normal = [int(TokenKind.NORMAL)] * len(tokens)
     token_kinds = _for_each(file, tokens, values.sizes("token_type")) if values.has("token_type") else normal
     ids = _special_ids(file, values, kind, len(tokens))
-    ends = [ids["eos"], *_further_ends(file, values, len(tokens)), ids["eot"], ids["eom"]]
-    ends += _known_ends(tokens, token_kinds)
+    named = [ids["eos"], *_further_ends(file, values, len(tokens)), ids["eot"], ids["eom"]]
+    control = {token_id for token_id, kind in enumerate(token_kinds) if kind == TokenKind.CONTROL}
+    vocabulary_ids = {token: token_id for token_id, token in enumerate(tokens)}
     name = Metadata(file, "general").text("name", "").lower()
     vocabulary = GgufVocabulary(
         kind=kind,
@@ -108,7 +104,7 @@ def vocabulary_of(file: GgufFile) -> GgufVocabulary:
         bos_id=ids["bos"],
         eos_id=ids["eos"],
         unknown_id=ids["unknown"],
-        end_ids=tuple(dict.fromkeys(end for end in ends if end is not None)),
+        end_ids=end_ids((end for end in named if end is not None), vocabulary_ids, control),
         adds_bos=values.flag("add_bos_token", PRE_TOKENIZERS[pre].adds_bos if is_byte_level else True),
         adds_eos=values.flag("add_eos_token", False),
         adds_space=has_scores and values.flag("add_space_prefix", True),
@@ -186,12 +182,3 @@ def _first_filler(tokens: list[str]) -> int:
     first = len(tokens) - 1 - int(last[1]) if last else len(tokens)
     is_run = first >= 0 and all(token == f"[PAD{number}]" for number, token in enumerate(tokens[max(0, first) :]))
     return first if is_run else len(tokens)
-
-
-def _known_ends(tokens: list[str], token_kinds: list[int]) -> list[int]:
-    """Ids of tokens that end an answer by what they are called."""
-    return [
-        token_id
-        for token_id, (token, kind) in enumerate(zip(tokens, token_kinds, strict=True))
-        if token in _ENDS or (token in _ENDS_IF_CONTROL and kind == TokenKind.CONTROL)
-    ]

@@ -23,6 +23,8 @@ def test_a_package_from_a_file_is_checked_and_says_what_it_is_from(tmp_path: Pat
     )
     report = export_model(path, tmp_path / "out", ExportOptions(precision="fp32"))
     assert report.weight_types == ("Q8_0", "F32")
+    own, written = (Tokenizer.from_file(str(tmp_path / place / "tokenizer.json")) for place in ("source", "out"))
+    assert report.ends == ("<|eos|>", own.id_to_token(7))
     package = ModelPackage.open(tmp_path / "out")
     package.check_files()
     manifest = package.manifest
@@ -31,6 +33,5 @@ def test_a_package_from_a_file_is_checked_and_says_what_it_is_from(tmp_path: Pat
     assert (manifest.eos_token_ids, manifest.bos_token_id) == ((1, 7), 0)
     assert manifest.checks["tree_logit_error"] < 5e-6
     assert (tmp_path / "out" / "chat_template.jinja").read_text() == template
-    own, written = (Tokenizer.from_file(str(tmp_path / place / "tokenizer.json")) for place in ("source", "out"))
     text = "the cat sat on the mat, <|eos|> 123 Zürich"
     assert written.encode(text).ids == own.encode(text).ids
