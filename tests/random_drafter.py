@@ -5,7 +5,7 @@ from typing import cast
 
 import numpy as np
 
-from reader_edge_runtime.config import EngineConfig, GenerationConfig
+from reader_edge_runtime.config import EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
@@ -79,7 +79,7 @@ def reference(
 ) -> list[int]:
     """Greedy or sampled decoding written down directly, without trees or cache."""
     target = target or FakeTarget(manifest)
-    sampler = Sampler(config.sampling, manifest.vocab_size, prompt)
+    sampler = Sampler(config.sampling or SamplingConfig(), manifest.vocab_size, prompt)
     token_ids = list(prompt)
     while len(token_ids) - len(prompt) < config.max_tokens and len(token_ids) < manifest.max_context:
         token_ids.append(chosen(sampler, target.logits_after(token_ids), len(token_ids)))

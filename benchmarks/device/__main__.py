@@ -22,7 +22,7 @@ from benchmarks.device.forgetting_server import FORGET
 from benchmarks.device.relay import Relay
 from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
 from reader_edge.remote.remote_engine import RemoteEngine
-from reader_edge_runtime import GenerationConfig
+from reader_edge_runtime import GenerationConfig, SamplingConfig
 from reader_edge_runtime.text.conversation import Prompt
 
 WAYS = {"server alone": ("none", 0), "hints": ("hints", 0), "lock-step": ("verify", 0), "optimistic": ("verify", 1)}
@@ -49,7 +49,7 @@ class Measurement:
     def __init__(self, port: int, round_trip_ms: float, max_tokens: int) -> None:
         self._server = f"http://127.0.0.1:{port}"
         self._round_trip_ms = round_trip_ms
-        self._config = GenerationConfig(max_tokens=max_tokens, ignores_eos=True)
+        self._config = GenerationConfig(max_tokens, SamplingConfig(), ignores_eos=True)
 
     def seen(self, port: int, prompts: Sequence[Prompt], num_rounds: int) -> list[Seen]:
         """port: of the link."""

@@ -8,7 +8,7 @@ from benchmarks.peers.real_source import shape_of
 from benchmarks.peers.runtimes import THREADS, Contender
 from reader_edge.eval_prompt import play_out
 from reader_edge.prompt_file import read_prompts
-from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
+from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, SamplingConfig
 
 
 def measure_real(
@@ -21,7 +21,7 @@ def measure_real(
     """
     shape = shape_of(source)
     engine = Engine.load(ours.converted(shape), EngineConfig(threads=THREADS, is_calibrated=False, is_probed=False))
-    questions = play_out(engine, read_prompts(prompts), GenerationConfig(max_tokens=num_tokens), is_raw=False)
+    questions = play_out(engine, read_prompts(prompts), GenerationConfig(num_tokens, SamplingConfig()), is_raw=False)
     token_ids = [engine.encode_prompt(question.prompt) for question in questions]
     ends = engine.package.manifest.eos_token_ids
     del engine  # its memory is the workers' now

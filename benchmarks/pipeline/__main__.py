@@ -28,7 +28,7 @@ from benchmarks.pipeline.served_stages import ServedStages
 from benchmarks.pipeline.slow_link import SlowLinks
 from reader_edge.bench.plot import check_plot
 from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
-from reader_edge_runtime import AsyncEngine, Engine, EngineConfig, GenerationConfig, GenerationResult
+from reader_edge_runtime import AsyncEngine, Engine, EngineConfig, GenerationConfig, GenerationResult, SamplingConfig
 from reader_edge_runtime.atomic_file import write_file
 from reader_edge_runtime.decoding.planning.planner import Planner
 from reader_edge_runtime.measuring.cost_cache import load_or_measure
@@ -86,7 +86,7 @@ def _options() -> argparse.Namespace:
 
 
 def _config(tokens: int, is_drafted: bool) -> GenerationConfig:
-    return GenerationConfig(max_tokens=tokens, ignores_eos=True, is_drafted=is_drafted)
+    return GenerationConfig(max_tokens=tokens, sampling=SamplingConfig(), ignores_eos=True, is_drafted=is_drafted)
 
 
 def _tokens(engine: Engine, prompts: list[Any], tokens: int) -> list[list[int]]:

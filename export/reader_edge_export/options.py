@@ -185,7 +185,8 @@ class ExportReport:
     weight_types: how the source stored its weights, most bytes first; the checks' figures are against it in fp32.
     kept_types, other_types: with precision "keep", how many matrices of each type stayed as they are, and became int8.
     suited_chats, different_chats, mended_chats: names of conversations, as a `ChatCheck` has them. left_out: modules of
-    the source that are not for texts. ends: tokens that end an answer; without one it runs to its limit.
+    the source that are not for texts. ends: tokens that end an answer; without one it runs to its limit. sampling: as
+    of `Manifest`. other_choices: what the source asks for besides when tokens are chosen, which is not done.
     """
 
     out: Path
@@ -204,3 +205,5 @@ class ExportReport:
     left_out: tuple[str, ...] = ()
     speculator_warning: str | None = None
     ends: tuple[str, ...] = ()
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    other_choices: tuple[str, ...] = ()

@@ -244,6 +244,7 @@ class PackageExport:
             num_experts_per_token=model.num_experts_per_token,
             hidden_size=None if self._options.is_for_devices else hidden_size_of(model.skeleton),
             state_ids=state_ids,
+            sampling=self._source.sampling(),
         )
 
 

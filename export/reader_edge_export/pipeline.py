@@ -92,6 +92,8 @@ def export_model(
         found.left_out,
         speculator_warning(manifest.checks),
         export.ends,
+        manifest.sampling,
+        found.other_choices(),
     )
 
 

@@ -53,13 +53,16 @@ def system_messages(system: str | None) -> list[Message]:
     return [] if system is None else [{"role": "system", "content": system}]
 
 
-def print_text(engine: Engine, prompt: Encodable, config: GenerationConfig, shows_stats: bool) -> str:
-    """Write the answer as it comes, and return it."""
+def print_text(engine: Engine, prompt: Encodable, config: GenerationConfig, shows_stats: bool, note: str) -> str:
+    """Write the answer as it comes, and return it. note: is told behind it, where no statistics say as much."""
     text = ModelText()
     stats = print_answer(engine, prompt, config, text)
     if shows_stats:
         text.start_line()
-        print_table(stats_table(engine, stats))
+        print_table(stats_table(engine, stats, config.sampling))
+    elif note:
+        text.start_line()
+        click.echo(note, err=True)
     return "".join(text.pieces)
 
 
@@ -70,7 +73,7 @@ def print_json(engine: Engine, prompt: Encodable, config: GenerationConfig) -> s
         "text": result.text,
         "token_ids": result.token_ids,
         "finish_reason": result.finish_reason,
-        "stats": stats_fields(engine, result.stats),
+        "stats": stats_fields(engine, result.stats, result.sampling),
         **({"given_up": result.given_up} if result.given_up else {}),
     }
     click.echo(json.dumps(fields))

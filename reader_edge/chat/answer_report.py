@@ -1,11 +1,11 @@
 """What `--stats` and `--json` tell about an answer."""
 
-from dataclasses import fields
+from dataclasses import asdict, fields
 
 from rich.table import Table
 
 from reader_edge.terminal.console import pairs_table
-from reader_edge_runtime import Engine, GenerationStats
+from reader_edge_runtime import Engine, GenerationStats, SamplingConfig
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.speculator.speculated_tree import NAME as SPECULATOR
 from reader_edge_runtime.machine.processor import num_usable_cores
@@ -14,10 +14,11 @@ from reader_edge_runtime.stats import STEP_PARTS
 _DERIVED = ("acceptance_length", "acceptance_rate", "perplexity", "tokens_per_s")
 
 
-def stats_fields(engine: Engine, stats: GenerationStats) -> dict[str, object]:
+def stats_fields(engine: Engine, stats: GenerationStats, sampling: SamplingConfig | None) -> dict[str, object]:
     """The statistics of an answer and the circumstances it was made in, ready for JSON."""
     return {
         **{name: getattr(stats, name) for name in (*(field.name for field in fields(stats)), *_DERIVED)},
+        "sampling": asdict(sampling or SamplingConfig()),
         "provider": engine.decoder.target.provider,
         "threads": num_threads(engine),
         "is_native": engine.decoder.target.is_native,
@@ -29,7 +30,7 @@ def stats_fields(engine: Engine, stats: GenerationStats) -> dict[str, object]:
     }
 
 
-def stats_table(engine: Engine, stats: GenerationStats) -> Table:
+def stats_table(engine: Engine, stats: GenerationStats, sampling: SamplingConfig | None) -> Table:
     """The statistics as a table to read."""
     pairs = [
         ("prompt tokens", f"{stats.num_prompt_tokens} ({stats.num_reused_tokens} reused)"),
@@ -47,6 +48,7 @@ def stats_table(engine: Engine, stats: GenerationStats) -> Table:
         ("drafting", _drafting(engine, stats)),
         ("pass times", _pass_times(engine, stats)),
         ("time by part", _time_by_part(stats)),
+        ("sampling", str(sampling or SamplingConfig())),
         ("runs on", f"{engine.decoder.target.provider}, {num_threads(engine)} threads"),
         ("native kernels", engine.decoder.target.instructions or "off"),
         ("width probe", width_sentence(engine)),

@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -11,6 +12,7 @@ import click
 
 from reader_edge.chat.answer import check_messages_options, print_answer, system_messages, with_template_args
 from reader_edge.chat.answer_report import stats_table
+from reader_edge.commands.sampling import GivenSampling
 from reader_edge.terminal.console import print_table
 from reader_edge.terminal.control_characters import visible
 from reader_edge.terminal.model_text import ModelText
@@ -41,6 +43,7 @@ class Chat:
         shows_stats: bool,
         messages: Sequence[Message] = (),
         template_args: Mapping[str, Any] = MappingProxyType({}),
+        sampling: GivenSampling | None = None,
     ) -> None:
         check_messages_options(engine, system, is_raw)
         self._engine = engine
@@ -48,6 +51,7 @@ class Chat:
         self._is_conversation = engine.tokenizer.has_chat_template and not is_raw
         self._shows_stats = shows_stats
         self._template_args = template_args
+        self._sampling = sampling or GivenSampling()
         self.messages = list(messages) or system_messages(system)
         self._first_messages = [each for each in self.messages[:1] if each["role"] == "system"]
 
@@ -90,9 +94,10 @@ class Chat:
         answer = ModelText(ends_line=True)
         try:
             told = with_template_args(prompt, self._template_args)
-            stats = print_answer(self._engine, told, self._config, answer)
+            config = replace(self._config, sampling=self._sampling.chosen(self._engine.sampling))
+            stats = print_answer(self._engine, told, config, answer)
             if self._shows_stats:
-                print_table(stats_table(self._engine, stats))
+                print_table(stats_table(self._engine, stats, config.sampling))
         except KeyboardInterrupt:
             click.echo("Stopped.", err=True)
         except ReaderEdgeError as error:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 import reader_edge
+from reader_edge.commands.sampling import GivenSampling
 
 
 def dash_alone(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -56,6 +57,7 @@ class PromptInput:
         engine: "reader_edge.Engine",
         text: str | None,
         config: "reader_edge.GenerationConfig",
+        given: GivenSampling,
         session_file: Path | None,
         shows_stats: bool,
         as_json: bool,
@@ -69,14 +71,19 @@ class PromptInput:
         session = None if session_file is None else KeptSession(engine, session_file, self.system)
         if text is None:
             said = session.messages if session else ()
-            chat = Chat(engine, config, self.system, self.raw, shows_stats, said, self.template_args)
+            chat = Chat(engine, config, self.system, self.raw, shows_stats, said, self.template_args, given)
             chat.run()
             if session is not None:
                 session.save(chat.messages)
             return
+        sampling = given.chosen(engine.sampling)
+        config = replace(config, sampling=sampling)
         asked = build_prompt(engine, text, self.system, self.raw)
         prompt = asked if session is None else session.prompt(asked)
         whole = with_template_args(prompt, self.template_args)
-        answer = print_json(engine, whole, config) if as_json else print_text(engine, whole, config, shows_stats)
+        if as_json:
+            answer = print_json(engine, whole, config)
+        else:
+            answer = print_text(engine, whole, config, shows_stats, given.note(sampling))
         if session is not None:
             session.save_answer(prompt, answer)

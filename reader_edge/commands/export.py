@@ -86,7 +86,15 @@ def export(
     MODEL is a Hugging Face folder, a GGUF file, or a name (`reader-edge pull --help`).
     """
     from reader_edge.model_source import find_source, tell_place
-    from reader_edge.terminal.checks import GLOSSARY, chat_pairs, check_pairs, end_pairs, kept_pairs, left_out_pairs
+    from reader_edge.terminal.checks import (
+        GLOSSARY,
+        chat_pairs,
+        check_pairs,
+        end_pairs,
+        kept_pairs,
+        left_out_pairs,
+        sampling_pairs,
+    )
     from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, work_progress
     from reader_edge.terminal.sizes import readable_size
     from reader_edge_export.options import ExportOptions, iree_attention
@@ -124,6 +132,7 @@ def export(
         *left_out_pairs(report.left_out),
         *kept_pairs(report.kept_types, report.other_types),
         ("attention", report.attention),
+        *sampling_pairs(report.sampling, report.other_choices),
         ("size", readable_size(report.num_bytes)),
         *end_pairs(report.ends),
         *check_pairs(report.checks),

@@ -91,7 +91,7 @@ def _told_layers(manifest: "Manifest") -> str:
 
 
 def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
-    from reader_edge.terminal.checks import check_pairs, kept_pairs
+    from reader_edge.terminal.checks import check_pairs, kept_pairs, sampling_pairs
     from reader_edge.terminal.sizes import readable_size
 
     files = [(f"  {name}", readable_size(entry.num_bytes)) for name, entry in manifest.files.items()]
@@ -119,6 +119,7 @@ def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
         ("attention", manifest.attention),
         ("KV cache", f"{readable_size(manifest.kv_row_bytes)} a token ({manifest.kv_dtype})"),
         *([("recurrent states", f"{readable_size(manifest.state_bytes)} a text")] if manifest.has_states else []),
+        *sampling_pairs(manifest.sampling),
         *([("exported with", ", ".join(versions))] if versions else []),
         ("size", readable_size(manifest.num_bytes)),
         ("files", "checksums verified"),
@@ -181,6 +182,7 @@ def _gguf_summary(path: "Path") -> "GgufSummary":
 
 
 def _gguf_pairs(summary: "GgufSummary") -> list[tuple[str, str]]:
+    from reader_edge.terminal.checks import sampling_pairs
     from reader_edge.terminal.sizes import readable_size
 
     def or_unknown(value: object, unit: str = "") -> str:
@@ -202,6 +204,7 @@ def _gguf_pairs(summary: "GgufSummary") -> list[tuple[str, str]]:
         ("vocabulary", or_unknown(summary.vocab_size)),
         ("max context", or_unknown(summary.context, " tokens")),
         ("tokenizer", or_unknown(summary.tokenizer)),
+        *sampling_pairs(summary.sampling),
         ("chat template", "yes" if summary.has_chat_template else "no"),
         ("size", readable_size(summary.num_bytes)),
         ("tensors", str(sum(group.num_tensors for group in summary.tensors.values()))),

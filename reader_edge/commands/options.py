@@ -57,56 +57,7 @@ def _switch_off(flag: str, field: str, meaning: str) -> Callable[[Callable[..., 
     return click.option(flag, field, is_flag=True, callback=lambda ctx, parameter, value: not value, help=meaning)
 
 
-# Named like the fields of EngineConfig, SamplingConfig and GenerationConfig, so that they can be grouped into these.
-temperature = click.option(
-    "-t",
-    "--temperature",
-    default=0.0,
-    show_default=True,
-    help="How random the choice is; 0 always takes the likeliest token.",
-)
-top_p = click.option(
-    "--top-p",
-    default=1.0,
-    show_default=True,
-    help="Sample from the likeliest tokens up to this total probability; 1 is off.",
-)
-frequency_penalty = click.option(
-    "--frequency-penalty",
-    default=0.0,
-    show_default=True,
-    help="Subtract this from a token's logit for each time that it is in the answer, from -2 to 2; 0 is off.",
-)
-presence_penalty = click.option(
-    "--presence-penalty",
-    default=0.0,
-    show_default=True,
-    help="Subtract this from the logit of every token already in the answer, from -2 to 2; 0 is off.",
-)
-seed = click.option("--seed", default=0, show_default=True, help="The same seed gives the same text, drafted or not.")
-_top_k = click.option(
-    "--top-k", default=0, show_default=True, help="Sample from this many of the likeliest tokens; 0 is off."
-)
-_min_p = click.option(
-    "--min-p",
-    default=0.0,
-    show_default=True,
-    help="Drop tokens less likely than this fraction of the likeliest one's probability; 0 is off.",
-)
-_repetition_penalty = click.option(
-    "--repetition-penalty",
-    default=1.0,
-    show_default=True,
-    help="Above 1, make tokens that are already in prompt or answer less likely; 1 is off.",
-)
-
-
-def sampling(command: Callable[..., T]) -> Callable[..., T]:
-    """What a user can say of SamplingConfig."""
-    penalties = _repetition_penalty(frequency_penalty(presence_penalty(seed(command))))
-    return temperature(_top_k(top_p(_min_p(penalties))))
-
-
+# Named like the fields of EngineConfig and GenerationConfig, so that they can be grouped into these.
 threads = click.option(
     "--threads", default=0, show_default=True, help="Threads to compute with; 0 takes all usable cores."
 )

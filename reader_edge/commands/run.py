@@ -8,6 +8,7 @@ import click
 import reader_edge
 from reader_edge.chat.prompt_input import PromptInput, dash_alone
 from reader_edge.commands import options
+from reader_edge.commands.sampling import GivenSampling, sampling
 from reader_edge.remote.remote_server import RemoteServer
 from reader_edge.terminal.command_help import helpful_command
 
@@ -22,7 +23,7 @@ from reader_edge.terminal.command_help import helpful_command
 @click.option("-p", "--prompt", help="The prompt; '-' reads it from standard input.")
 @click.option("-s", "--system", help="A system message, for models with a chat template.")
 @click.option("-n", "--max-tokens", default=512, show_default=True, help="The most tokens that an answer may have.")
-@options.sampling
+@sampling
 @options.stop
 @options.engine
 @options.guard
@@ -70,13 +71,14 @@ from reader_edge.terminal.command_help import helpful_command
     remote=RemoteServer,
     engine_config="EngineConfig",
     sources="DraftSources",
-    sampling="SamplingConfig",
+    given=GivenSampling,
     config="GenerationConfig",
 )
 def run(
     model: str | None,
     prompt_input: PromptInput,
     remote: RemoteServer,
+    given: GivenSampling,
     config: "reader_edge.GenerationConfig",
     engine_config: "reader_edge.EngineConfig",
     sources: "reader_edge.DraftSources",
@@ -101,7 +103,7 @@ def run(
         if text is None:
             raise click.UsageError("--server needs a prompt: give one with -p.")
         config = replace(config, is_drafted=engine_config.is_drafted)
-        remote.answer(prompt_input, text, config, sources, stats, as_json)
+        remote.answer(prompt_input, text, config, given, sources, stats, as_json)
         return
 
     from reader_edge.bench.decode.comparison_report import print_compared
@@ -112,10 +114,10 @@ def run(
     accept_any_text()
     engine = load_engine(model, engine_config, sources)
     if not compare:
-        prompt_input.answer(engine, text, config, session_file, stats, as_json)
+        prompt_input.answer(engine, text, config, given, session_file, stats, as_json)
         return
     assert text is not None
-    config = replace(config, is_scored=stats or as_json)
+    config = replace(config, is_scored=stats or as_json, sampling=given.chosen(engine.sampling))
     prompt = build_prompt(engine, text, prompt_input.system, prompt_input.raw)
     if not print_compared(engine, with_template_args(prompt, prompt_input.template_args), config, as_json, stats):
         raise click.ClickException(options.DIFFERENT_TOKENS)

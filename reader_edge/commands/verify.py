@@ -65,7 +65,7 @@ def verify(
     )
     from reader_edge.proof.time_budget import TimeBudget
     from reader_edge.terminal.console import print_table, share_progress
-    from reader_edge_runtime import GenerationConfig
+    from reader_edge_runtime import GenerationConfig, SamplingConfig
 
     file_prompts = read_prompts(prompts or VERIFY_PROMPTS)
     # Measured pass times would leave drafts out, and with them their proof.
@@ -75,7 +75,7 @@ def verify(
     further = further_sources(engine, sources)
     budget = TimeBudget(60 * minutes or math.inf)
     playing_end = budget.end_of(1 / 4)
-    config = GenerationConfig(max_tokens=max_tokens)
+    config = GenerationConfig(max_tokens=max_tokens, sampling=SamplingConfig())
     questions = play_out(engine, file_prompts, config, True, lambda: budget.elapsed_s >= playing_end)
     if num_left := sum(len(each.turns) for each in file_prompts) - len(questions):
         click.echo(f"{num_left} later turns of conversations are left out: give more --minutes.", err=True)

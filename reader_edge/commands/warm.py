@@ -50,14 +50,14 @@ def warm(model: str | None, prompts: Path | None, tokens: int, engine_config: "r
     from reader_edge.terminal.console import count_progress
     from reader_edge.terminal.control_characters import visible
     from reader_edge.terminal.sizes import readable_size
-    from reader_edge_runtime import GenerationConfig
+    from reader_edge_runtime import GenerationConfig, SamplingConfig
     from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 
     num_bundled = 1 + tokens // _FEWEST_AN_ANSWER
     file_prompts = [*(read_prompts(prompts) if prompts else []), *bundled_instructions(num_bundled)]
     engine = load_engine(model, replace(engine_config, max_batch=_BATCH))
     OwnAnswers.check_place(engine.package, tokens)  # rather than behind minutes of answers
-    config = GenerationConfig(max_tokens=_MOST_AN_ANSWER)
+    config = GenerationConfig(max_tokens=_MOST_AN_ANSWER, sampling=SamplingConfig())
     start = time.perf_counter()
     questions = play_out(engine, file_prompts, config, is_raw=False)
     with count_progress("Tokens written") as on_progress:

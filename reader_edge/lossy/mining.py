@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from reader_edge.lossy.tasks import Task
 from reader_edge.lossy.trial import MAX_TOKENS
-from reader_edge_runtime import Engine, GenerationConfig
+from reader_edge_runtime import Engine, GenerationConfig, SamplingConfig
 from reader_edge_runtime.acceptance import AcceptanceRule, Choices
 from reader_edge_runtime.arrays import Float64Array
 from reader_edge_runtime.lossy.judge_figures import MOST_NATS, JudgeFigures
@@ -91,7 +91,7 @@ def _told(engine: Engine, task: Task, prompt: Sequence[int], begun: list[int], f
     if len(begun) < MAX_TOKENS and not any(stop in text for stop in task.stop):
         engine.forget()
         noting = Noting(figures, engine.package.manifest.eos_token_ids, len(begun) + 1)  # behind the prompt's pass
-        config = GenerationConfig(MAX_TOKENS - len(begun), stop=task.stop, acceptance=noting)
+        config = GenerationConfig(MAX_TOKENS - len(begun), SamplingConfig(), stop=task.stop, acceptance=noting)
         token_ids, places = [*begun, *engine.generate([*prompt, *begun], config).token_ids], noting.places
         text = engine.tokenizer.decode(token_ids)
     answer = min((text.partition(stop)[0] for stop in task.stop), key=len)

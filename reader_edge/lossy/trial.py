@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reader_edge.lossy.tasks import Task
-from reader_edge_runtime import Engine, GenerationConfig
+from reader_edge_runtime import Engine, GenerationConfig, SamplingConfig
 from reader_edge_runtime.lossy.meter import repeated_share
 from reader_edge_runtime.lossy.views.views_decoder import retrieved
 
@@ -46,7 +46,7 @@ class Way:
         """Answer a task as if nothing had been asked before."""
         self.engine.forget()
         prompt = task.asked(self.engine.tokenizer.has_chat_template)
-        config = GenerationConfig(MAX_TOKENS, stop=task.stop, is_drafted=self.is_drafted)
+        config = GenerationConfig(MAX_TOKENS, SamplingConfig(), stop=task.stop, is_drafted=self.is_drafted)
         began = time.perf_counter()
         asked = retrieved(self.engine.encode_prompt(prompt), self.context) if self.context else prompt
         result = self.engine.generate(asked, config)

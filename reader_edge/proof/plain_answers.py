@@ -10,18 +10,24 @@ from reader_edge_runtime import DraftConfig, EngineConfig, GenerationConfig, Sam
 from reader_edge_runtime.acceptance import EXACT, AcceptanceRule
 from reader_edge_runtime.assembly import make_decoder
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
+from reader_edge_runtime.generation_config import chosen_sampling
+from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.target import Target
 
 ARRIVING_CHUNK = 32  # tokens of a prompt that are scored between two steps
 FEW_TOKENS = 8  # that an answer has at least, however little time there is
 _LONG_EVERY = 2  # questions of which one is asked behind so much text that its prompt takes several chunks
 _LONG_PROMPT = 136  # tokens
-_SAMPLED = SamplingConfig(temperature=0.8, top_p=0.95)
-_SAMPLINGS = (
-    _SAMPLED,
+_SAMPLED = SamplingConfig(temperature=0.8, top_p=0.95)  # of a model that recommends nothing
+_FURTHER_SAMPLINGS = (
     SamplingConfig(temperature=1.2, top_k=40, repetition_penalty=1.1),
     SamplingConfig(temperature=0.5, min_p=0.05, frequency_penalty=0.3, presence_penalty=-0.2),
 )
+
+
+def usual_sampling(manifest: Manifest) -> SamplingConfig:
+    """How sampled answers are drawn: as users get them, by what the package recommends, but for the seed."""
+    return chosen_sampling(manifest.sampling, {"seed": 0}) if manifest.sampling.get("temperature") else _SAMPLED
 
 
 class PlainAnswers:
@@ -42,6 +48,7 @@ class PlainAnswers:
         self._config = config
         self._prompts = prompts
         self._acceptance = acceptance
+        self._sampled = usual_sampling(target.manifest)
         self._known: dict[tuple[int, bool, bool], list[PlainAnswer]] = {}
 
     def of(self, question: int, way: Way, is_over: Callable[[], bool], min_tokens: int) -> list[PlainAnswer]:
@@ -79,7 +86,7 @@ class PlainAnswers:
         return replace(asked, config=config_of_answer, token_ids=token_ids, digests=digests, is_whole=is_whole)
 
     def _alone(self, question: int, is_sampled: bool) -> list[PlainAnswer]:
-        sampling = replace(_SAMPLED, seed=1 + question) if is_sampled else SamplingConfig()
+        sampling = replace(self._sampled, seed=1 + question) if is_sampled else SamplingConfig()
         return [self._unanswered(question, self._prompts[question], sampling)]
 
     def _arriving(self, question: int) -> list[PlainAnswer]:
@@ -89,7 +96,8 @@ class PlainAnswers:
         if question % _LONG_EVERY == 0 and len(prompt) < length:
             before = cycle(chain(*self._prompts[question:], *self._prompts[:question]))
             prompt = (*islice(before, length - len(prompt)), *prompt)
-        sampled = replace(_SAMPLINGS[question % len(_SAMPLINGS)], seed=1 + question)
+        samplings = (self._sampled, *_FURTHER_SAMPLINGS)
+        sampled = replace(samplings[question % len(samplings)], seed=1 + question)
         return [self._unanswered(question, prompt, each, ARRIVING_CHUNK) for each in (SamplingConfig(), sampled)]
 
     def _unanswered(

@@ -22,7 +22,7 @@ from reader_edge.proof.schedule import Visit, schedule
 from reader_edge.proof.time_budget import TimeBudget
 from reader_edge.proof.ways import settings
 from reader_edge.proof.witness import PlainAnswer, Tally, WatchedTarget, Witness
-from reader_edge_runtime import DraftConfig, Engine, GenerationConfig
+from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, SamplingConfig
 from reader_edge_runtime.acceptance import EXACT, AcceptanceRule
 from reader_edge_runtime.assembly import make_trial_decoder
 from reader_edge_runtime.decoding.request import Request
@@ -130,7 +130,7 @@ class _Prover:
 
     def refusal(self) -> str | None:
         """See ProofReport."""
-        config = GenerationConfig(max_tokens=min(_REFUSED_TOKENS, self.max_tokens), ignores_eos=True)
+        config = GenerationConfig(min(_REFUSED_TOKENS, self.max_tokens), SamplingConfig(), ignores_eos=True)
         asked = PlainAnswer(0, self.prompts[0][:1], config, [], [])
         plain = self.plain.decoded(asked, lambda: False, 0)
         vocab_size = self.target.manifest.vocab_size

@@ -4,6 +4,7 @@ from dataclasses import asdict
 
 from rich.table import Table
 
+from reader_edge.proof.plain_answers import usual_sampling
 from reader_edge.proof.result import Counts, Divergence, ProofReport, ProofRun
 from reader_edge.proof.ways import Way
 from reader_edge.terminal.checks import GLOSSARY
@@ -26,6 +27,7 @@ def proof_fields(engine: Engine, report: ProofReport) -> dict[str, object]:
         "ways": [{"way": way.name, **asdict(part.counts)} for way, part in report.by_way().items()],
         "categories": {category: _answer_fields(counts) for category, counts in report.by_category().items()},
         "refusal": report.refusal,
+        "sampling": asdict(usual_sampling(engine.package.manifest)),
         "is_promise_kept": report.is_promise_kept,
         "provider": report.provider,
         "attention": report.attention,
@@ -96,7 +98,8 @@ def in_words(seconds: float) -> str:
 def proof_verdict(engine: Engine, report: ProofReport) -> list[str]:
     """The result in sentences."""
     counts = report.counts
-    lines = [_coverage_sentence(report), f"{counts.tokens_compared} tokens compared, {counts.divergences} divergences:"]
+    lines = [_coverage_sentence(report), _sampling_sentence(engine)]
+    lines += [f"{counts.tokens_compared} tokens compared, {counts.divergences} divergences:"]
     lines += [_way_sentence(way, part.counts) for way, part in report.by_way().items()]
     lines += [_category_sentence(category, counts) for category, counts in report.by_category().items()]
     for run, divergence in report.first_divergences():
@@ -147,6 +150,13 @@ def _run_fields(run: ProofRun) -> dict[str, object]:
         "nodes_by_source": run.nodes_by_source,
         **asdict(run.counts),
     }
+
+
+def _sampling_sentence(engine: Engine) -> str:
+    manifest = engine.package.manifest
+    words = str(usual_sampling(manifest)).removesuffix(", seed 0")
+    whose = "as the model recommends" if manifest.sampling.get("temperature") else "the model recommends nothing"
+    return f"Sampled answers are drawn with {words} ({whose}), each by a seed of its own."
 
 
 def _way_sentence(way: Way, counts: Counts) -> str:

@@ -24,6 +24,7 @@ from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.datastore.datastore import open_datastores
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.errors import BusyError, ConfigError, PromptError, RemoteError, TokenizerError
+from reader_edge_runtime.generation_config import chosen_sampling
 from reader_edge_runtime.given_arguments import given_config
 from reader_edge_runtime.outside.config_checks import Range, number, require
 from reader_edge_runtime.outside.user_input import given_path, shown
@@ -101,6 +102,8 @@ class RemoteEngine:
     ) -> Generator[GenerationChunk, None, None]:
         """Answer one prompt piece by piece; closing the iterator early ends the request. Errors: see `generate`."""
         given = given_config(config, GenerationConfig, "config")
+        if given.sampling is None:
+            given = replace(given, sampling=chosen_sampling(self.model.sampling, {}))
         asked, settings = _asked(prompt), facts_of(given)
         token_ids: list[int] = []
         if isinstance(asked, Conversation):

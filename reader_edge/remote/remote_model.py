@@ -2,13 +2,15 @@
 
 import hashlib
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from reader_edge.remote.frames import FrameError
 from reader_edge.remote.link import Link
 from reader_edge_runtime.errors import RemoteError, TokenizerError
+from reader_edge_runtime.generation_config import is_own_sampling
 from reader_edge_runtime.outside.user_input import shown
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
@@ -20,6 +22,7 @@ _MOST_TIMES = 256
 class RemoteModel:
     """model: its name there. tokenizer: its hash. drafts: which requests are drafted there ("all", "greedy", "none").
 
+    sampling: what requests that leave it open go by, as of `Engine.sampling`; servers of before say nothing of it.
     pass_s: seconds of a pass over 1, 2, ... nodes; empty where they were not measured. hidden_size: None, since none
     are sent.
     """
@@ -33,6 +36,7 @@ class RemoteModel:
     has_chat_template: bool
     drafts: str
     pass_s: tuple[float, ...]
+    sampling: Mapping[str, float] = field(default_factory=dict)
     hidden_size: None = None
 
     @classmethod
@@ -47,8 +51,11 @@ class RemoteModel:
         is_times = isinstance(times, list) and len(times) <= _MOST_TIMES
         _require(is_times and all(isinstance(each, float) and each > 0 for each in times or ()), "pass_s", facts)
         _require(isinstance(has_template, bool), "has_chat_template", facts)
+        sampling = facts.get("sampling", {})
+        _require(is_own_sampling(sampling), "sampling", facts)
         names = ("model", "tokenizer", "tokenizer_bytes", "vocab_size", "max_context", "has_chat_template", "drafts")
-        return cls(**{name: facts[name] for name in names}, eos_token_ids=tuple(ends or ()), pass_s=tuple(times or ()))
+        given = {name: facts[name] for name in names} | {"sampling": sampling}
+        return cls(**given, eos_token_ids=tuple(ends or ()), pass_s=tuple(times or ()))
 
     def fetched_tokenizer(self, link: Link) -> Tokenizer:
         """Raises RemoteError where what comes is not what was announced, or broken."""

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from reader_edge.remote.remote_engine import RemoteEngine
 from reader_edge.terminal.console import pairs_table, print_table
 from reader_edge.terminal.given_up import given_up_sentence
 from reader_edge.terminal.model_text import ModelText
-from reader_edge_runtime.config import GenerationConfig
+from reader_edge_runtime.config import GenerationConfig, SamplingConfig
 from reader_edge_runtime.errors import ConfigError, PromptError
 from reader_edge_runtime.outside.user_input import read_bounded
 from reader_edge_runtime.stats import GenerationStats
@@ -57,14 +57,23 @@ def read_key(path: Path | None) -> str | None:
 
 
 def run_remotely(
-    engine: RemoteEngine, prompt: RemotePrompt, config: GenerationConfig, shows_stats: bool, as_json: bool
+    engine: RemoteEngine,
+    prompt: RemotePrompt,
+    config: GenerationConfig,
+    shows_stats: bool,
+    as_json: bool,
+    note: str,
 ) -> None:
-    """Print the answer of an engine that is elsewhere. Raises what `RemoteEngine.stream` does."""
+    """Print the answer of an engine that is elsewhere, and a note behind it where no statistics say as much.
+
+    Raises what `RemoteEngine.stream` does.
+    """
     asked = prompt.encodable(engine.model.has_chat_template)
     start = time.perf_counter()
     if as_json:
         result = engine.generate(asked, config)
         stats = {field.name: getattr(result.stats, field.name) for field in fields(result.stats)}
+        stats["sampling"] = asdict(result.sampling or SamplingConfig())
         answer = {"text": result.text, "token_ids": result.token_ids, "finish_reason": result.finish_reason}
         lossy = {"given_up": result.given_up} if result.given_up else {}
         click.echo(json.dumps(answer | {"stats": stats, "seconds": time.perf_counter() - start} | lossy))
@@ -80,10 +89,13 @@ def run_remotely(
         click.echo(given_up_sentence(given_up), err=True)
     if shows_stats:
         text.start_line()
-        print_table(pairs_table("Answer", _pairs(told, time.perf_counter() - start)))
+        print_table(pairs_table("Answer", _pairs(told, config, time.perf_counter() - start)))
+    elif note:
+        text.start_line()
+        click.echo(note, err=True)
 
 
-def _pairs(stats: GenerationStats, seconds: float) -> list[tuple[str, str]]:
+def _pairs(stats: GenerationStats, config: GenerationConfig, seconds: float) -> list[tuple[str, str]]:
     accepted = ", ".join(f"{source}: {number}" for source, number in sorted(stats.accepted_by_source.items()))
     return [
         ("prompt tokens", f"{stats.num_prompt_tokens} ({stats.num_reused_tokens} reused)"),
@@ -93,4 +105,5 @@ def _pairs(stats: GenerationStats, seconds: float) -> list[tuple[str, str]]:
         ("tokens/s on the server", f"{stats.tokens_per_s:.1f}"),
         ("acceptance length", f"{stats.acceptance_length:.2f} tokens a step"),
         ("accepted by source", accepted or "nothing drafted"),
+        ("sampling", str(config.sampling)),
     ]

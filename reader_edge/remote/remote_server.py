@@ -1,12 +1,13 @@
 """Options of a model that runs elsewhere, behind `reader-edge serve`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
 import reader_edge
 from reader_edge.chat.prompt_input import PromptInput
+from reader_edge.commands.sampling import GivenSampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class RemoteServer:
         prompt_input: PromptInput,
         text: str,
         config: "reader_edge.GenerationConfig",
+        given: GivenSampling,
         sources: "reader_edge.DraftSources",
         shows_stats: bool,
         as_json: bool,
@@ -50,4 +52,5 @@ class RemoteServer:
         asked = RemotePrompt(text, prompt_input.system, prompt_input.raw, prompt_input.template_args)
         key = read_key(self.api_key_file)
         with RemoteEngine(self.server, key, self.drafts, sources, self.tokenizer) as engine:
-            run_remotely(engine, asked, config, shows_stats, as_json)
+            sampling = given.chosen(engine.model.sampling)
+            run_remotely(engine, asked, replace(config, sampling=sampling), shows_stats, as_json, given.note(sampling))

@@ -39,8 +39,9 @@ def facts_of(config: GenerationConfig) -> Facts:
     if config.acceptance is not EXACT:
         raise ConfigError(f"The acceptance rule {config.acceptance.name!r} is not given by a server: leave it out.")
     facts: Facts = {name: getattr(config, name) for name in _PLAIN}
-    facts["sampling"] = {name: getattr(config.sampling, name) for name in _SAMPLING}
-    facts["sampling"]["logit_bias"] = list(config.sampling.logit_bias.items())
+    sampling = config.sampling or SamplingConfig()
+    facts["sampling"] = {name: getattr(sampling, name) for name in _SAMPLING}
+    facts["sampling"]["logit_bias"] = list(sampling.logit_bias.items())
     if config.grammar is not None:
         facts["grammar"] = {name: getattr(config.grammar, name) for name in _GRAMMAR}
     return facts

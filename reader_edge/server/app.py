@@ -49,6 +49,8 @@ def make_app(engine: AsyncEngine, settings: ServerSettings) -> Starlette:
         drafts.answers.close()
         await engine.close(cancels=True)
 
+    is_drawn = bool(engine.engine.sampling.get("temperature"))
+    page = Page(engine.engine.tokenizer.has_chat_template, is_drawn)
     routes = [
         *(Route(path, endpoint.__call__, methods=["POST"]) for path, endpoint in endpoints.items()),
         *OllamaModels(engine.engine, settings).routes,
@@ -56,7 +58,7 @@ def make_app(engine: AsyncEngine, settings: ServerSettings) -> Starlette:
         WebSocketRoute(DRAFT_PATH, drafts.__call__),
         Route("/openapi.json", tell_openapi),
         Route("/health", tell_health),
-        Route("/", Page(engine.engine.tokenizer.has_chat_template).tell),
+        Route("/", page.tell),
         Route("/metrics", tell_metrics),
     ]
     app = Starlette(

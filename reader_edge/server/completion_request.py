@@ -7,10 +7,11 @@ from reader_edge.server.api_error import ApiError, no_model
 from reader_edge.server.forms.structured_outputs import RequestedFormat
 from reader_edge.server.forms.tools import ToolUse
 from reader_edge.server.settings import ServerSettings
-from reader_edge_runtime import GenerationConfig
+from reader_edge_runtime import GenerationConfig, SamplingConfig
 from reader_edge_runtime.text.conversation import Encodable
 
 Json = dict[str, object]
+SEED_HEADER = "X-Seed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +35,9 @@ class CompletionRequest:
 
     def greedy(self) -> "CompletionRequest":
         """The same at temperature 0."""
-        samplings = [replace(config.sampling, temperature=0.0) for config in self.configs]
-        configs = [replace(config, sampling=each) for config, each in zip(self.configs, samplings, strict=True)]
-        return replace(self, configs=configs)
+        configs = [replace(each, sampling=replace(sampling_of(each), temperature=0.0)) for each in self.configs]
+        headers = {name: value for name, value in self.headers.items() if name != SEED_HEADER}
+        return replace(self, configs=configs, headers=headers)
 
 
 def check_model(name: str, settings: ServerSettings) -> None:
@@ -49,5 +50,17 @@ def check_model(name: str, settings: ServerSettings) -> None:
 
 def with_next_seed(config: GenerationConfig, distance: int) -> GenerationConfig:
     """The config of a further choice: the same, its random numbers others."""
-    seed = (config.sampling.seed + distance) % 2**64
-    return replace(config, sampling=replace(config.sampling, seed=seed))
+    sampling = sampling_of(config)
+    return replace(config, sampling=replace(sampling, seed=(sampling.seed + distance) % 2**64))
+
+
+def seed_headers(config: GenerationConfig) -> dict[str, str]:
+    """What tells the seed of a first choice whose tokens are drawn; those of further choices follow it."""
+    sampling = sampling_of(config)
+    return {SEED_HEADER: str(sampling.seed)} if sampling.temperature else {}
+
+
+def sampling_of(config: GenerationConfig) -> SamplingConfig:
+    """How tokens are chosen, which every request's config says."""
+    assert config.sampling is not None
+    return config.sampling

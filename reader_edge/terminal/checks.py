@@ -52,6 +52,14 @@ def _counted(types: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in types.items())
 
 
+def sampling_pairs(sampling: Mapping[str, float], others: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """Names and values for a table: how tokens are chosen where nobody says, and what else is recommended."""
+    words = ", ".join(f"{name.replace('_', '-')} {value:g}" for name, value in sampling.items())
+    drawn = words if sampling.get("temperature") else ", ".join(["greedy", *([words] if words else [])])
+    ignored = [("not done here", f"{', '.join(others)} of generation_config.json")] if others else []
+    return [("sampling", f"{drawn}, as the model's maker recommends" if sampling else "greedy"), *ignored]
+
+
 def left_out_pairs(modules: Sequence[str]) -> list[tuple[str, str]]:
     """Names and values for a table: what of a model of images and texts is not in the package."""
     return [("text only, without", ", ".join(modules))] if modules else []

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from reader_edge_runtime.config import GenerationConfig
+from reader_edge_runtime.config import GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.choosing.constraint import Constraint
 from reader_edge_runtime.decoding.choosing.logprobs import TokenLogprob
 from reader_edge_runtime.decoding.request import FinishReason, Request
@@ -29,6 +29,7 @@ class GenerationChunk:
         config asked for them.
     reasoning: what the model thinks, if the config splits it off.
     given_up: only in the last chunk: what an acceptance rule that is not exact gave up; {} for one that is.
+    sampling: only in the last chunk: how the tokens were chosen; with its seed the answer can be repeated.
     """
 
     text: str
@@ -41,6 +42,7 @@ class GenerationChunk:
     prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
     reasoning: str = ""
     given_up: Mapping[str, object] = field(default_factory=dict)
+    sampling: SamplingConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class GenerationResult:
     prompt_logprobs: one for each token of the prompt, None for the first, if the config asked for them.
     reasoning: what the model thought, if the config splits it off.
     given_up: what an acceptance rule that is not exact gave up; {} for one that is.
+    sampling: how the tokens were chosen; with its seed the answer can be repeated.
     """
 
     text: str
@@ -64,6 +67,7 @@ class GenerationResult:
     prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
     reasoning: str = ""
     given_up: Mapping[str, object] = field(default_factory=dict)
+    sampling: SamplingConfig | None = None
 
     @classmethod
     def of_chunks(cls, chunks: Sequence[GenerationChunk]) -> "GenerationResult":
@@ -81,6 +85,7 @@ class GenerationResult:
             tuple(logprob for chunk in chunks for logprob in chunk.prompt_logprobs),
             "".join(chunk.reasoning for chunk in chunks),
             last.given_up,
+            last.sampling,
         )
 
 
@@ -127,7 +132,7 @@ class Answer:
             return chunk
         given_up = request.acceptance.report(request.output_token_ids)
         ended = replace(chunk, finish_reason=request.finish_reason, stats=request.stats, error=request.error)
-        return replace(ended, given_up=given_up)
+        return replace(ended, given_up=given_up, sampling=request.sampling)
 
     def _take_text(self, is_last: bool) -> tuple[str, str]:
         """What the model thought since the last chunk, and what it said."""

@@ -1,7 +1,7 @@
 """The engine: text in, text out, over one decoder."""
 
 import os
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
@@ -22,6 +22,7 @@ from reader_edge_runtime.drafting.device_drafts import DeviceDrafts
 from reader_edge_runtime.drafting.draft_sources import DraftSources
 from reader_edge_runtime.drafting.drafter import NO_GUESSES, Drafter
 from reader_edge_runtime.errors import ConfigError, PromptError
+from reader_edge_runtime.generation_config import chosen_sampling
 from reader_edge_runtime.given_arguments import Callback, given_callback, given_config, is_iterable
 from reader_edge_runtime.guesses import guessed_answer
 from reader_edge_runtime.measuring.cost_cache import forget_cost, load_or_measure
@@ -69,6 +70,14 @@ class Engine:
         self.decoder = decoder
         self.width_report = width_report
         self._shared = SharedDecoder(decoder)
+
+    @property
+    def sampling(self) -> Mapping[str, float]:
+        """What the model's maker recommends, by the names of SamplingConfig's fields; {} is greedy.
+
+        For requests that leave it open; one that says a part of it is completed by `chosen_sampling`.
+        """
+        return {} if self.is_greedy else self.package.manifest.sampling
 
     @property
     def draft_permission(self) -> DraftPermission:
@@ -168,7 +177,7 @@ class Engine:
         device: what a device in front of a server drafts for it.
         Raises PromptError, ConfigError, or InstallationError for a grammar without the library that follows it.
         """
-        config = given_config(config, GenerationConfig, "config")
+        config = self.with_sampling(config)
         if not (config.acceptance.is_exact or self.is_lossy):
             raise ConfigError(
                 f"The acceptance rule {config.acceptance.name!r} may change answers, and what this engine learns of "
@@ -188,6 +197,11 @@ class Engine:
             if constraint is not None:
                 constraint.close()
             raise
+
+    def with_sampling(self, config: GenerationConfig | None) -> GenerationConfig:
+        """A config that says how tokens are chosen: one that leaves it open takes the model's own way, with a seed."""
+        config = given_config(config, GenerationConfig, "config")
+        return config if config.sampling else replace(config, sampling=chosen_sampling(self.sampling, {}))
 
     def _constraint(self, config: GenerationConfig, token_ids: Sequence[int], reading: Reading) -> Constraint | None:
         if config.grammar is None:

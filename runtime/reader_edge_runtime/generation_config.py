@@ -1,9 +1,10 @@
 """What a caller asks of one answer: its length and end, how its tokens are chosen, what form it has."""
 
 import json
+import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Any
 
 from reader_edge_runtime.acceptance import EXACT, AcceptanceRule
 from reader_edge_runtime.errors import ConfigError
@@ -14,6 +15,8 @@ LOGIT_BIASES = Range(-10_000, 10_000)
 MAX_STOPS, MAX_STOP_CHARACTERS, MAX_BIASES = 16, 1000, 1024  # of what a server is asked, stop tokens as biases
 _GRAMMARS = ("json_schema", "regex", "choice", "lark")
 _MAX_GRAMMAR = 1 << 16  # characters
+OWN_SAMPLING = ("repetition_penalty", "temperature", "top_k", "top_p", "min_p")  # what a package may recommend
+_SEED_BITS = 32  # of one drawn here: short enough to be typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,40 @@ class SamplingConfig:
         values = [number(f"logit_bias of token {token_id}", bias[token_id], float, LOGIT_BIASES) for token_id in bias]
         object.__setattr__(self, "logit_bias", dict(zip(ids, values, strict=True)))
 
+    def __str__(self) -> str:
+        """In few words, as "temperature 0.6, top-k 20, seed 7": what is not as in greedy decoding."""
+        shown = [] if self.temperature else ["greedy"]
+        for each in fields(self):
+            value, name = getattr(self, each.name), each.name.replace("_", "-")
+            if each.name == "logit_bias":
+                shown += [f"{len(value)} biases"] if value else []
+            elif (each.name == "seed" or value != each.default) and (self.temperature or "penalty" in name):
+                shown.append(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}")
+        return ", ".join(shown)
+
+
+def chosen_sampling(own: Mapping[str, float], given: Mapping[str, Any]) -> SamplingConfig:
+    """What is given, beside it what the package recommends (`Manifest.sampling`), else greedy; by the fields' names.
+
+    Where tokens are drawn and no seed is given, one is drawn too: by which the answer can be repeated.
+    Raises ConfigError.
+    """
+    asked = SamplingConfig(**{**own, **given})
+    if asked.temperature and "seed" not in given:
+        return replace(asked, seed=secrets.randbits(_SEED_BITS))
+    return asked
+
+
+def is_own_sampling(values: object) -> bool:
+    """Whether these are numbers that a package may recommend, by their names; they come from outside."""
+    if not isinstance(values, dict) or not values.keys() <= set(OWN_SAMPLING):
+        return False
+    try:
+        SamplingConfig(**values)
+    except ConfigError:
+        return False
+    return True
+
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
@@ -88,7 +125,8 @@ class GenerationConfig:
     """What one request asks for.
 
     max_tokens: most new tokens; the context limit may end the answer earlier.
-    sampling: how tokens are chosen.
+    sampling: how tokens are chosen; None: as the package recommends, with a seed drawn for each answer, or greedily
+        where it recommends nothing (`Engine.sampling`).
     stop: strings that end the answer; the text ends before the first of them. They may name special tokens, which are
         not in the text: "<|im_end|>" ends it at that token.
     stop_token_ids: token ids that end the answer besides the model's own end tokens; the text ends before them.
@@ -106,7 +144,7 @@ class GenerationConfig:
     """
 
     max_tokens: Annotated[int, Range(1)] = 512
-    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    sampling: SamplingConfig | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     grammar: Grammar | None = None
@@ -122,7 +160,7 @@ class GenerationConfig:
 
     def __post_init__(self) -> None:
         check(self)
-        require(isinstance(self.sampling, SamplingConfig), "sampling", self.sampling, "a SamplingConfig")
+        require(isinstance(self.sampling, SamplingConfig | None), "sampling", self.sampling, "a SamplingConfig")
         require(isinstance(self.grammar, Grammar | None), "grammar", self.grammar, "a Grammar")
         require(isinstance(self.prediction, str), "prediction", self.prediction, "a text")
         require(isinstance(self.acceptance, AcceptanceRule), "acceptance", self.acceptance, "an AcceptanceRule")

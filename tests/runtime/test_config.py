@@ -76,7 +76,8 @@ def test_numbers_of_numpy_and_lists_are_kept_as_plain_values() -> None:
         "logit_bias": {np.int64(3): np.float32(2)},
     }
     limits: dict[str, Any] = {"max_tokens": np.int64(7), "stop": ["a"], "stop_token_ids": [np.int32(4)]}
-    config = GenerationConfig(sampling=SamplingConfig(**choices), **limits)
+    sampling = SamplingConfig(**choices)
+    config = GenerationConfig(sampling=sampling, **limits)
     plain = SamplingConfig(temperature=0.5, top_k=200, logit_bias={3: 2.0})
     assert config == GenerationConfig(max_tokens=7, sampling=plain, stop=("a",), stop_token_ids=(4,))
-    assert type(config.max_tokens) is type(config.sampling.top_k) is int
+    assert type(config.max_tokens) is type(sampling.top_k) is int

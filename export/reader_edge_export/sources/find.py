@@ -28,5 +28,8 @@ def find_source(name: str | Path, max_context: int | None) -> Source:
         from reader_edge_export.sources.gguf.gguf_file import GgufFile
         from reader_edge_export.sources.gguf.gguf_source import GgufSource
 
-        return GgufSource.of(GgufFile.open(Path(name)), max_context)
-    return find_folder(name, max_context)
+        found: Source = GgufSource.of(GgufFile.open(Path(name)), max_context)
+    else:
+        found = find_folder(name, max_context)
+    found.sampling()  # whose errors come before anything heavy is imported
+    return found

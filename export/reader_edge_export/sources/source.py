@@ -54,6 +54,14 @@ class Source(ABC):
         return ()
 
     @abstractmethod
+    def sampling(self) -> dict[str, float]:
+        """How its maker recommends to choose tokens (`Manifest.sampling`). Raises ExportError."""
+
+    def other_choices(self) -> tuple[str, ...]:
+        """What its maker asks for besides when tokens are chosen, which is not done here."""
+        return ()
+
+    @abstractmethod
     def fingerprint(self) -> str:
         """SHA-256 (hex) over the files that make the model."""
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -16,7 +17,7 @@ from reader_edge.chat.answer_report import num_threads, stats_fields, stats_tabl
 from reader_edge.terminal.console import count_progress, figures_table, print_report, print_table
 from reader_edge.terminal.model_text import ModelText
 from reader_edge.terminal.sizes import readable_size
-from reader_edge_runtime import Engine, GenerationConfig
+from reader_edge_runtime import Engine, GenerationConfig, SamplingConfig
 from reader_edge_runtime.text.conversation import Encodable
 
 _EXCERPT = 40
@@ -58,7 +59,7 @@ def print_compared(
             "token_ids": plain.token_ids,
             "finish_reason": plain.finish_reason,
             "rounds": ROUNDS,
-            "stats": stats_fields(engine, stats),
+            "stats": stats_fields(engine, stats, config.sampling),
         }
         click.echo(json.dumps(fields))
         return comparison.is_identical
@@ -67,15 +68,16 @@ def print_compared(
     text.start_line()
     if plain.finish_reason == "context":
         tell_context_end(engine)
-    print_table(_table(comparison))
+    print_table(_table(comparison, config))
     if shows_stats:
-        print_table(stats_table(engine, stats))
+        print_table(stats_table(engine, stats, config.sampling))
     return comparison.is_identical
 
 
-def _table(comparison: Comparison) -> Table:
+def _table(comparison: Comparison, config: GenerationConfig) -> Table:
     """A comparison of one prompt as a table."""
-    title = f"{comparison.plain.num_tokens} tokens, median of {ROUNDS} rounds each, in alternating order"
+    title = f"{comparison.plain.num_tokens} tokens ({config.sampling}), median of {ROUNDS} rounds each, "
+    title += "in alternating order"
     table = Table("", "tokens/s", "speed-up", "acceptance length", "tokens", title=title, title_justify="left")
     plain, *drafted = _speed_cells(comparison)
     table.add_row("plain", plain, "1.00x", "1.00", "")
@@ -83,7 +85,9 @@ def _table(comparison: Comparison) -> Table:
     return table
 
 
-def bench_fields(engine: Engine, bench: DecodeBench, runs: Sequence[BudgetRun]) -> dict[str, object]:
+def bench_fields(
+    engine: Engine, bench: DecodeBench, runs: Sequence[BudgetRun], config: GenerationConfig
+) -> dict[str, object]:
     """The measurement and its circumstances, ready for JSON."""
     manifest = engine.package.manifest
     return {
@@ -92,6 +96,7 @@ def bench_fields(engine: Engine, bench: DecodeBench, runs: Sequence[BudgetRun]) 
         "attention": manifest.attention,
         "provider": engine.decoder.target.provider,
         "threads": num_threads(engine),
+        "sampling": asdict(config.sampling or SamplingConfig()),
         "identical": bench.overall.is_identical,
         "speedup": bench.overall.speedup,
         "answer_speedup": bench.overall.answer_speedup,
@@ -141,7 +146,7 @@ def _round_fields(way: TimedRounds) -> dict[str, object]:
     }
 
 
-def print_bench(engine: Engine, bench: DecodeBench, runs: Sequence[BudgetRun]) -> None:
+def print_bench(engine: Engine, bench: DecodeBench, runs: Sequence[BudgetRun], config: GenerationConfig) -> None:
     """Print the measurement as tables on standard output."""
     rest = bench.peak_bytes - bench.package_bytes - bench.kv_bytes
     print_report(
@@ -151,7 +156,8 @@ def print_bench(engine: Engine, bench: DecodeBench, runs: Sequence[BudgetRun]) -
         *([budget_table(bench.questions, runs)] if runs else []),
         f"Peak memory {readable_size(bench.peak_bytes)}: package {readable_size(bench.package_bytes)}, "
         f"KV cache {readable_size(bench.kv_bytes)}, all else {readable_size(rest)}.",
-        f"{engine.decoder.target.provider}, {num_threads(engine)} threads; width probe: {width_sentence(engine)}.",
+        f"{engine.decoder.target.provider}, {num_threads(engine)} threads; {config.sampling}; "
+        f"width probe: {width_sentence(engine)}.",
     )
 
 

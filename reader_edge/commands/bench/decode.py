@@ -7,6 +7,7 @@ import click
 
 import reader_edge
 from reader_edge.commands import options
+from reader_edge.commands.sampling import measured_sampling
 from reader_edge.terminal.command_help import helpful_command
 
 
@@ -27,9 +28,7 @@ from reader_edge.terminal.command_help import helpful_command
     help="Also show the acceptance length at these fixed numbers of drafted nodes a step, such as 4,8,16,64.",
 )
 @click.option("--each-set", is_flag=True, help="Also time each set of sources, from a request's own text alone to all.")
-@options.temperature
-@options.top_p
-@options.seed
+@measured_sampling
 @options.datastores
 @options.head
 @options.draft_model
@@ -87,9 +86,9 @@ def decode(
         with count_progress("Answers at fixed numbers of nodes") as on_progress:
             runs = bench_budgets(engine, questions, config, nodes, stock, on_progress)
     if as_json:
-        click.echo(json.dumps(bench_fields(engine, bench, runs)))
+        click.echo(json.dumps(bench_fields(engine, bench, runs, config)))
     else:
-        print_bench(engine, bench, runs)
+        print_bench(engine, bench, runs, config)
     if plot is not None:
         draw_bench(bench, plot)
     answers = tuple(rounds[0].token_ids for rounds in bench.overall.plain.rounds)

@@ -7,6 +7,7 @@ import click
 
 import reader_edge
 from reader_edge.commands import options
+from reader_edge.commands.sampling import measured_sampling
 from reader_edge.terminal.command_help import helpful_command
 
 
@@ -18,9 +19,7 @@ from reader_edge.terminal.command_help import helpful_command
 @options.prompts
 @click.option("-o", "--out", required=True, type=options.FILE_PATH, help="A .jsonl file.")
 @click.option("-n", "--max-tokens", default=256, show_default=True, help="Most tokens of each answer.")
-@options.temperature
-@options.top_p
-@options.seed
+@measured_sampling
 @options.engine
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @options.grouped(sampling="SamplingConfig", config="GenerationConfig", engine_config="EngineConfig")
@@ -54,4 +53,4 @@ def record(
         for number, line in enumerate(record_answers(engine, questions, config), start=1):
             file.write(f"{line}\n".encode())
             on_progress(number, len(questions))
-    click.echo(visible(f"{len(questions)} answers in '{out}'."))
+    click.echo(visible(f"{len(questions)} answers ({config.sampling}) in '{out}'."))

@@ -8,6 +8,7 @@ import reader_edge
 from reader_edge.chat.prompt_input import PromptInput, dash_alone
 from reader_edge.commands import options
 from reader_edge.commands.lossy.rules import AskedRule, rule
+from reader_edge.commands.sampling import GivenSampling, sampling
 from reader_edge.terminal.command_help import helpful_command
 
 
@@ -22,7 +23,7 @@ from reader_edge.terminal.command_help import helpful_command
 @click.option("-s", "--system", help="A system message, for models with a chat template.")
 @click.option("-n", "--max-tokens", default=512, show_default=True, help="The most tokens that an answer may have.")
 @rule
-@options.sampling
+@sampling
 @options.stop
 @options.engine
 @options.guard
@@ -46,13 +47,14 @@ from reader_edge.terminal.command_help import helpful_command
     prompt_input=PromptInput,
     engine_config="EngineConfig",
     sources="DraftSources",
-    sampling="SamplingConfig",
+    given=GivenSampling,
     config="GenerationConfig",
     asked_rule=AskedRule,
 )
 def run(
     model: str | None,
     prompt_input: PromptInput,
+    given: GivenSampling,
     config: "reader_edge.GenerationConfig",
     engine_config: "reader_edge.EngineConfig",
     sources: "reader_edge.DraftSources",
@@ -76,4 +78,5 @@ def run(
     from reader_edge.terminal.model_text import accept_any_text
 
     accept_any_text()
-    prompt_input.answer(asked_rule.load(model, engine_config, sources), text, config, session_file, stats, as_json)
+    engine = asked_rule.load(model, engine_config, sources)
+    prompt_input.answer(engine, text, config, given, session_file, stats, as_json)

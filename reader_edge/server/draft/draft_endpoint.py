@@ -100,6 +100,7 @@ class DraftEndpoint:
             "max_context": manifest.max_context,
             "eos_token_ids": list(manifest.eos_token_ids),
             "has_chat_template": engine.tokenizer.has_chat_template,
+            "sampling": dict(engine.sampling),
             "drafts": permission.scope,
             "pass_s": times.seconds(1, _TYPICAL_PAST)[1:] if times.is_measured else [],
         }

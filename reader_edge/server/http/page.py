@@ -12,10 +12,12 @@ _FILE = Path(__file__).with_name("page.html")
 
 
 class Page:
-    """A route's handler. is_chat: whether the model has a chat template; else texts are continued."""
+    """A route's handler. is_chat: whether the model has a chat template; else texts are continued. is_drawn: whether it
+    recommends to draw tokens, so that a chat leaves its temperature open; else it begins greedily."""
 
-    def __init__(self, is_chat: bool) -> None:
-        self._text = _FILE.read_text(encoding="utf-8").replace('data-form="FORM"', f'data-form="{_form(is_chat)}"')
+    def __init__(self, is_chat: bool, is_drawn: bool) -> None:
+        text = _FILE.read_text(encoding="utf-8").replace('data-form="FORM"', f'data-form="{_form(is_chat)}"')
+        self._text = text.replace('value="TEMPERATURE"', f'value="{"" if is_drawn else "0"}"')
         self._headers = {
             "Content-Security-Policy": _policy(self._text),
             "Cache-Control": "no-store",

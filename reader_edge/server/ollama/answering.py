@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from reader_edge.server.answer_parser import THOUGHT, AnswerParser, text_in
 from reader_edge.server.api_error import ApiError, api_error, shown_json
-from reader_edge.server.completion_request import CompletionRequest, Json
+from reader_edge.server.completion_request import CompletionRequest, Json, seed_headers
 from reader_edge.server.completion_run import CompletionRun
 from reader_edge.server.endpoint import Endpoint
 from reader_edge.server.forms.tool_grammar import tool_grammar
@@ -94,15 +94,16 @@ class OllamaEndpoint(Endpoint[AnyBody]):
         num_predict = body.options.num_predict
         asked = num_predict if num_predict > 0 else None
         max_tokens, headers = self._settings.allowed_tokens("options.num_predict", asked)
+        config = body.config(max_tokens, self._engine.engine.sampling)
         grammar = tool_grammar(use, self._tokenizer.call_form, form.grammar)
         return CompletionRequest(
             prompts=[body.prompt_of(use, self._tokenizer.has_chat_template)],
-            configs=[replace(body.config(max_tokens), grammar=grammar)],
+            configs=[replace(config, grammar=grammar)],
             use=use,
             form=form,
             is_streamed=body.stream,
             names_temperature=body.options.temperature is not None,
-            headers=headers,
+            headers=headers | seed_headers(config),
         )
 
     def _whole(

@@ -1,8 +1,7 @@
 """What Ollama's `/api/chat` and `/api/generate` take: its words for what OpenAI's bodies say in theirs."""
 
-import secrets
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
@@ -15,10 +14,11 @@ from reader_edge.server.ollama.open_calls import OpenCalls
 from reader_edge.server.openai.generation_body import Stop
 from reader_edge.server.openai.messages import MAX_CALLS, MAX_ITEMS, call_message
 from reader_edge_runtime import Conversation, GenerationConfig, Message, SamplingConfig
+from reader_edge_runtime.generation_config import chosen_sampling
 from reader_edge_runtime.text.conversation import Encodable
 
 _MAX_TOP_LOGPROBS = 20
-_TEMPERATURE = 0.8  # of a request that names none
+_SAMPLING = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}  # of a model that recommends nothing
 _JSON_SCHEMA = {"type": "object"}
 _FORMAT = Meta(description="'json' or a JSON schema, an object")
 _MESSAGES = Meta(max_length=MAX_ITEMS, description=f"a list of messages, at most {MAX_ITEMS}")
@@ -35,7 +35,7 @@ _IGNORED_OPTIONS = """
 
 
 class Options(JsonObject, ignored=_IGNORED_OPTIONS):
-    """How tokens are chosen, with Ollama's defaults, but for the penalty of repetition, which is off here.
+    """How tokens are chosen: by default as the model recommends, else as Ollama does without the penalty of repetition.
 
     num_predict: 0 and less for as many tokens as there may be. repeat_last_n: 0 is no penalty; otherwise penalties
     look at the whole text. repeat_penalty: 0 is none, as Open WebUI asks for none.
@@ -43,10 +43,10 @@ class Options(JsonObject, ignored=_IGNORED_OPTIONS):
 
     num_predict: Annotated[int, Meta(ge=-2)] = -1
     temperature: Annotated[float, within(SamplingConfig, "temperature")] | None = None
-    top_k: Annotated[int, Meta(ge=-1, description="a whole number of 0 or more, or -1 for all tokens")] = 40
-    top_p: Annotated[float, within(SamplingConfig, "top_p")] = 0.9
-    min_p: Annotated[float, within(SamplingConfig, "min_p")] = 0.0
-    repeat_penalty: Annotated[float, Meta(ge=0.0)] = 1.0
+    top_k: Annotated[int, Meta(ge=-1, description="a whole number of 0 or more, or -1 for all tokens")] | None = None
+    top_p: Annotated[float, within(SamplingConfig, "top_p")] | None = None
+    min_p: Annotated[float, within(SamplingConfig, "min_p")] | None = None
+    repeat_penalty: Annotated[float, Meta(ge=0.0)] | None = None
     presence_penalty: Annotated[float, within(SamplingConfig, "presence_penalty")] = 0.0
     frequency_penalty: Annotated[float, within(SamplingConfig, "frequency_penalty")] = 0.0
     repeat_last_n: Annotated[int, Meta(ge=-1)] = 64
@@ -58,19 +58,21 @@ class Options(JsonObject, ignored=_IGNORED_OPTIONS):
     tfs_z: Annotated[Literal[1], UNSUPPORTED] = 1
     typical_p: Annotated[Literal[1], UNSUPPORTED] = 1
 
-    def sampling(self) -> SamplingConfig:
-        """Raises ConfigError."""
-        has_penalties = self.repeat_last_n != 0
-        return SamplingConfig(
-            temperature=_TEMPERATURE if self.temperature is None else self.temperature,
-            top_k=max(self.top_k, 0),
-            top_p=self.top_p,
-            min_p=self.min_p,
-            repetition_penalty=(has_penalties and self.repeat_penalty) or 1.0,
-            presence_penalty=self.presence_penalty if has_penalties else 0.0,
-            frequency_penalty=self.frequency_penalty if has_penalties else 0.0,
-            seed=(secrets.randbits(63) if self.seed == -1 else self.seed) % 2**64,
-        )
+    def sampling(self, own: Mapping[str, float]) -> SamplingConfig:
+        """own: of `Engine.sampling`. Raises ConfigError."""
+        penalty = None if self.repeat_penalty is None else self.repeat_penalty or 1.0
+        asked = {
+            "temperature": self.temperature,
+            "top_k": None if self.top_k is None else max(self.top_k, 0),
+            "top_p": self.top_p,
+            "min_p": self.min_p,
+            "seed": None if self.seed == -1 else self.seed % 2**64,
+            "repetition_penalty": penalty if self.repeat_last_n else 1.0,
+            "presence_penalty": self.presence_penalty if self.repeat_last_n else 0.0,
+            "frequency_penalty": self.frequency_penalty if self.repeat_last_n else 0.0,
+        }
+        given = {name: value for name, value in asked.items() if value is not None}
+        return chosen_sampling(_SAMPLING | dict(own), given)
 
 
 class OllamaBody(JsonObject, ignored="keep_alive shift truncate"):
@@ -108,12 +110,12 @@ class OllamaBody(JsonObject, ignored="keep_alive shift truncate"):
             return schema_form(_JSON_SCHEMA, True, "format") if self.format else RequestedFormat()
         return schema_form(self.format, False, "format")
 
-    def config(self, max_tokens: int) -> GenerationConfig:
-        """How the answer is to be made, without its form. Raises ConfigError."""
+    def config(self, max_tokens: int, own_sampling: Mapping[str, float]) -> GenerationConfig:
+        """How the answer is to be made, without its form. own_sampling: of `Engine.sampling`. Raises ConfigError."""
         stop = self.options.stop
         return GenerationConfig(
             max_tokens=max_tokens,
-            sampling=self.options.sampling(),
+            sampling=self.options.sampling(own_sampling),
             stop=(stop,) if isinstance(stop, str) else stop,
             wants_logprobs=self.logprobs or self.top_logprobs > 0,
             num_top_logprobs=self.top_logprobs,

@@ -91,7 +91,7 @@ class OllamaModels:
         return _answered(
             {
                 "modelfile": "",
-                "parameters": "",
+                "parameters": "\n".join(f"{name:<30} {value:g}" for name, value in self._parameters.items()),
                 "template": self._engine.tokenizer.chat_source,
                 "license": "",
                 "details": self._details,
@@ -119,6 +119,12 @@ class OllamaModels:
             return api_error(error).response(is_ollama=True)
         text = json.dumps({"status": "success"})
         return Response(f"{text}\n" if body.stream else text, media_type=_LINES if body.stream else _JSON)
+
+    @property
+    def _parameters(self) -> dict[str, float]:
+        """What the model recommends, by Ollama's names."""
+        own = self._engine.sampling
+        return {("repeat_penalty" if name == "repetition_penalty" else name): value for name, value in own.items()}
 
     @property
     def _model(self) -> Json:

@@ -42,7 +42,7 @@ class ChoicesEndpoint(Endpoint[BodyOfChoices]):
     piece_object: str
 
     def _completion_request(self, body: BodyOfChoices) -> CompletionRequest:
-        return body.completion_request(self._settings, self._tokenizer.call_form)
+        return body.completion_request(self._settings, self._tokenizer.call_form, self._engine.engine.sampling)
 
     @abstractmethod
     def _wording(

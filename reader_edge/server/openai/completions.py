@@ -1,7 +1,8 @@
 """`/v1/completions`: texts or token ids in, how they go on out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Annotated, Literal, cast
 
 from msgspec import Meta
@@ -64,11 +65,10 @@ class CompletionBody(ChoicesBody):
     def asked_logprobs(self) -> tuple[bool, int]:
         return self.logprobs is not None, self.logprobs or 0
 
-    def config(self, max_tokens: int) -> GenerationConfig:
+    def config(self, max_tokens: int, own_sampling: Mapping[str, float] = MappingProxyType({})) -> GenerationConfig:
         wants_prompt_logprobs = self.echo and self.logprobs is not None
-        config = ChoicesBody.config(
-            self, max_tokens
-        )  # what is thought is a part of the text: there is no place beside it
+        config = ChoicesBody.config(self, max_tokens, own_sampling)
+        # What is thought is a part of the text: there is no place beside it.
         return replace(config, wants_prompt_logprobs=wants_prompt_logprobs, splits_thinking=False)
 
 

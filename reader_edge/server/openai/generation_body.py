@@ -1,16 +1,16 @@
 """What the bodies of all of OpenAI's endpoints have in common: how tokens are chosen, and in what form they come."""
 
 import re
-import secrets
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from reader_edge.server.api_error import ApiError, agreed
-from reader_edge.server.completion_request import CompletionRequest, check_model, with_next_seed
+from reader_edge.server.completion_request import CompletionRequest, check_model, seed_headers, with_next_seed
 from reader_edge.server.contract import IGNORED, UNSUPPORTED, JsonObject, bounds, only, within
 from reader_edge.server.forms.structured_outputs import (
     ChoiceForm,
@@ -25,13 +25,19 @@ from reader_edge.server.forms.tools import ToolUse
 from reader_edge.server.openai.messages import Content, text_of
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import GenerationConfig, SamplingConfig
-from reader_edge_runtime.generation_config import LOGIT_BIASES, MAX_BIASES, MAX_STOP_CHARACTERS, MAX_STOPS
+from reader_edge_runtime.generation_config import (
+    LOGIT_BIASES,
+    MAX_BIASES,
+    MAX_STOP_CHARACTERS,
+    MAX_STOPS,
+    chosen_sampling,
+)
 from reader_edge_runtime.outside.user_input import shown
 from reader_edge_runtime.text.calls.call_form import CallForm
 from reader_edge_runtime.text.conversation import Encodable
 
 _TOKEN_ID = re.compile("[0-9]{1,10}")
-_TEMPERATURE = 1.0  # of a request that names none
+_SAMPLING = {"temperature": 1.0}  # of a request that names none, to a model that recommends nothing
 _MAX_CHOICES = 1024  # of any server; the settings of each allow fewer
 
 _Stop = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
@@ -85,9 +91,9 @@ class GenerationBody(JsonObject, ignored=_IGNORED):
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31)] = 0
 
     temperature: Annotated[float, within(SamplingConfig, "temperature")] | None = None
-    top_p: Annotated[float, within(SamplingConfig, "top_p")] = 1.0
-    top_k: Annotated[int, Meta(ge=-1, description="a whole number of 0 or more, or -1 for all tokens")] = 0
-    min_p: Annotated[float, within(SamplingConfig, "min_p")] = 0.0
+    top_p: Annotated[float, within(SamplingConfig, "top_p")] | None = None
+    top_k: Annotated[int, Meta(ge=-1, description="a whole number of 0 or more, or -1 for all tokens")] | None = None
+    min_p: Annotated[float, within(SamplingConfig, "min_p")] | None = None
     repetition_penalty: Annotated[float, within(SamplingConfig, "repetition_penalty")] | None = None
     repeat_penalty: Annotated[float, within(SamplingConfig, "repetition_penalty")] | None = None
     frequency_penalty: Annotated[float, within(SamplingConfig, "frequency_penalty")] = 0.0
@@ -136,8 +142,13 @@ class GenerationBody(JsonObject, ignored=_IGNORED):
         """Whether log-probabilities are wanted, and of how many likely tokens besides. Raises ApiError."""
         return False, 0
 
-    def completion_request(self, settings: ServerSettings, call_form: CallForm) -> CompletionRequest:
-        """What is asked of the engine. call_form: in which the model writes calls. Raises ApiError and ConfigError."""
+    def completion_request(
+        self, settings: ServerSettings, call_form: CallForm, own_sampling: Mapping[str, float]
+    ) -> CompletionRequest:
+        """What is asked of the engine. call_form: in which the model writes calls. own_sampling: of `Engine.sampling`.
+
+        Raises ApiError and ConfigError.
+        """
         check_model(self.model, settings)
         use = self.tool_use()
         prompts, num_choices = self.prompts(use), self.num_choices
@@ -146,7 +157,7 @@ class GenerationBody(JsonObject, ignored=_IGNORED):
             raise ApiError(400, f"{asked}: 1 to {settings.max_choices} are given here.", "n")
         max_tokens, headers = settings.allowed_tokens(*self.asked_tokens())
         form = self.form()
-        config = replace(self.config(max_tokens), grammar=tool_grammar(use, call_form, form.grammar))
+        config = replace(self.config(max_tokens, own_sampling), grammar=tool_grammar(use, call_form, form.grammar))
         return CompletionRequest(
             prompts=[prompt for prompt in prompts for _ in range(num_choices)],
             configs=[with_next_seed(config, number) for number in range(num_choices)] * len(prompts),
@@ -156,7 +167,7 @@ class GenerationBody(JsonObject, ignored=_IGNORED):
             is_streamed=self.stream,
             priority=self.priority,
             names_temperature=self.temperature is not None,
-            headers=headers,
+            headers=headers | seed_headers(config),
         )
 
     def guided_forms(self) -> list[RequestedFormat]:
@@ -168,25 +179,12 @@ class GenerationBody(JsonObject, ignored=_IGNORED):
                 forms.append(RequestedFormat(grammar_of(part, value, f"guided_{part}"), f"guided_{part}"))
         return forms
 
-    def config(self, max_tokens: int) -> GenerationConfig:
+    def config(self, max_tokens: int, own_sampling: Mapping[str, float] = MappingProxyType({})) -> GenerationConfig:
         """How each answer is to be made, without its form. Raises ApiError and ConfigError."""
         wants_logprobs, num_top_logprobs = self.asked_logprobs()
-        names = "repetition_penalty", "repeat_penalty"
-        penalty = agreed(names[0], self.repetition_penalty, names[1], self.repeat_penalty)
-        sampling = SamplingConfig(
-            repetition_penalty=1.0 if penalty is None else penalty,
-            frequency_penalty=self.frequency_penalty,
-            presence_penalty=self.presence_penalty,
-            logit_bias=self._biases(),
-            temperature=_TEMPERATURE if self.temperature is None else self.temperature,
-            top_k=max(self.top_k, 0),
-            top_p=self.top_p,
-            min_p=self.min_p,
-            seed=(secrets.randbits(63) if self.seed == -1 else self.seed) % 2**64,
-        )
         return GenerationConfig(
             max_tokens=max_tokens,
-            sampling=sampling,
+            sampling=chosen_sampling(_SAMPLING | dict(own_sampling), self._sampling()),
             stop=(self.stop,) if isinstance(self.stop, str) else self.stop,
             stop_token_ids=self.stop_token_ids,
             prediction=text_of(self.prediction.content) if self.prediction else "",
@@ -195,6 +193,22 @@ class GenerationBody(JsonObject, ignored=_IGNORED):
             num_top_logprobs=num_top_logprobs,
             splits_thinking=True,
         )
+
+    def _sampling(self) -> dict[str, Any]:
+        """What the body says of SamplingConfig. Raises ApiError."""
+        names = "repetition_penalty", "repeat_penalty"
+        asked = {
+            "repetition_penalty": agreed(names[0], self.repetition_penalty, names[1], self.repeat_penalty),
+            "frequency_penalty": self.frequency_penalty,
+            "presence_penalty": self.presence_penalty,
+            "logit_bias": self._biases(),
+            "temperature": self.temperature,
+            "top_k": None if self.top_k is None else max(self.top_k, 0),
+            "top_p": self.top_p,
+            "min_p": self.min_p,
+            "seed": None if self.seed == -1 else self.seed % 2**64,
+        }
+        return {name: value for name, value in asked.items() if value is not None}
 
     def _biases(self) -> dict[int, float]:
         biases = {}

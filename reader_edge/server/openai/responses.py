@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from starlette.responses import Response
 
 from reader_edge.server.api_error import agreed
-from reader_edge.server.completion_request import CompletionRequest, Json
+from reader_edge.server.completion_request import CompletionRequest, Json, sampling_of
 from reader_edge.server.completion_run import CompletionRun
 from reader_edge.server.contract import UNSUPPORTED, JsonObject, only
 from reader_edge.server.endpoint import Endpoint
@@ -97,7 +97,7 @@ class ResponsesEndpoint(Endpoint[ResponsesBody]):
     body_type = ResponsesBody
 
     def _completion_request(self, body: ResponsesBody) -> CompletionRequest:
-        return body.completion_request(self._settings, self._tokenizer.call_form)
+        return body.completion_request(self._settings, self._tokenizer.call_form, self._engine.engine.sampling)
 
     def _stream(self, first: Json, events: AsyncGenerator[Json, None], completion: CompletionRequest) -> Response:
         return EventStream(first, events, completion.headers, is_named=True)
@@ -139,7 +139,7 @@ class ResponsesEndpoint(Endpoint[ResponsesBody]):
 
     def _response(self, body: ResponsesBody, completion: CompletionRequest) -> Json:
         """A response before its answer, with what OpenAI's clients look for."""
-        sampling, use = completion.configs[0].sampling, completion.use
+        sampling, use = sampling_of(completion.configs[0]), completion.use
         return {
             "id": f"resp_{secrets.token_hex(24)}",
             "object": "response",

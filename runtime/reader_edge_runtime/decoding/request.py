@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from reader_edge_runtime.config import GenerationConfig
+from reader_edge_runtime.config import GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.choosing.constraint import Constraint
 from reader_edge_runtime.decoding.choosing.logprobs import TokenLogprob, token_logprob
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
@@ -30,7 +30,7 @@ class Request:
     the request's one text: drafters and tools hold it, and positions in it.
     max_length: tokens that prompt and answer have at most. stop_token_ids: those that end the answer.
     takes_best: whether the best token is the choice. needs_logits: whether choosing takes whole rows of logits.
-    acceptance: which token is emitted behind a node of a draft.
+    acceptance: which token is emitted behind a node of a draft. sampling: of the config; greedy where it has none.
     logprobs: of each token of the answer, where the config wants them. prompt_logprobs: of each prompt
         token that was scored, where the config wants them; None for the first, which follows nothing.
     sources: what drafted each token of the answer, "" where nothing did; it may end before the answer does.
@@ -60,7 +60,8 @@ class Request:
         self.token_ids = _checked(prompt_token_ids, manifest)
         self.num_prompt_tokens = len(self.token_ids)
         self.config = config
-        self.sampler = sampler or Sampler(config.sampling, manifest.vocab_size, self.token_ids)
+        self.sampling = config.sampling or SamplingConfig()
+        self.sampler = sampler or Sampler(self.sampling, manifest.vocab_size, self.token_ids)
         self.constraint = constraint
         self.takes_best = self.sampler.takes_best
         self.acceptance = rule = config.acceptance
@@ -229,7 +230,7 @@ class Request:
         """Have a drafter draft for this request, of whose guesses other requests say nothing."""
         if self._guesses:
             self.trust = Trust()
-        self.drafter = drafter.begin(RequestContext(self.token_ids, self._guesses, self.config.sampling.temperature))
+        self.drafter = drafter.begin(RequestContext(self.token_ids, self._guesses, self.sampling.temperature))
 
     def prepare(self) -> None:
         """Have made meanwhile what the choice after a pass takes."""

@@ -91,7 +91,7 @@ class LossyEngine(Engine):
         self, prompt: Encodable, config: GenerationConfig | None = None, device: DeviceDrafts | None = None
     ) -> Answer:
         """As of Engine, by a rule of its own. Raises ConfigError for what its strength refuses."""
-        config = given_config(config, GenerationConfig, "config")
+        config = self.with_sampling(config)
         self.strength.refuse(config)
         ends = {*self.package.manifest.eos_token_ids, *config.stop_token_ids}
         return super().answer(prompt, replace(config, acceptance=self.strength.rule(ends, self._usual)), device)

@@ -49,7 +49,7 @@ class Strength(ABC):
 
     def refuse(self, config: GenerationConfig) -> None:
         """Raise ConfigError for an answer that the rule cannot give."""
-        asked = config.sampling
+        asked = config.sampling or SamplingConfig()
         if asked != SamplingConfig(top_k=asked.top_k, top_p=asked.top_p, min_p=asked.min_p, seed=asked.seed):
             raise ConfigError(
                 "Lossy answers are greedy, and compare tokens by the model's own logits: send temperature 0, without "

@@ -99,6 +99,8 @@ class Manifest:
     None for other models, and in packages older than these fields.
     state_ids: the states that the graph reports of every node, ascending. Number i enters layer i, num_layers leaves
     the last one, and num_layers + 1 is what the logit head reads. () in packages for devices, and in older ones.
+    sampling: what the source's maker recommends, by the names of SamplingConfig's fields (OWN_SAMPLING); {} where that
+    is greedy decoding without a penalty, and in older packages.
     speculator: what a trained speculator in the package is; None without.
     stage: which layers of a model that several boxes run these are; None for a whole model.
     layers: what each of num_layers keeps; empty where all are attention of num_kv_heads and head_dim, with own caches.
@@ -136,6 +138,7 @@ class Manifest:
     state_ids: tuple[int, ...] = ()
     speculator: SpeculatorPart | None = None
     stage: StagePart | None = None
+    sampling: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def form(self) -> str:

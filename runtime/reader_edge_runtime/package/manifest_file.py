@@ -9,6 +9,7 @@ from typing import Any
 
 from reader_edge_runtime.atomic_file import write_file
 from reader_edge_runtime.errors import ManifestError, PackageError
+from reader_edge_runtime.generation_config import is_own_sampling
 from reader_edge_runtime.package.layer import Layer, read_layers
 from reader_edge_runtime.package.manifest import (
     ATTENTIONS,
@@ -60,6 +61,8 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
         del fields["stage"]
     if version != STATES_VERSION:
         del fields["state_ids"]
+    if not manifest.sampling:
+        del fields["sampling"]
     write_file(folder / MANIFEST_NAME, (json.dumps(fields, indent=1, sort_keys=True) + "\n").encode())
 
 
@@ -119,12 +122,13 @@ _IS_USABLE: dict[str, Callable[[Any], bool]] = {
     "num_experts": lambda value: value is None or size_within(1 << 16)(value),
     "num_experts_per_token": lambda value: value is None or size_within(1 << 16)(value),
     "special_tokens": lambda value: value is None or _is_special(value),
+    "sampling": is_own_sampling,
 }
 
 
 def _checked(fields: dict[str, Any], path: Path) -> Manifest:
     """The manifest of these fields. Raises ManifestError, which names the field and its value."""
-    fields = {"kept_types": {}, **fields}  # which older packages lack, the demo among them
+    fields = {"kept_types": {}, "sampling": {}, **fields}  # which older packages lack, the demo among them
     values: dict[str, Any] = {name: fields.get(name) for name in _IS_USABLE}
     for name, is_usable in _IS_USABLE.items():
         require(is_usable(values[name]), path, name, values[name])

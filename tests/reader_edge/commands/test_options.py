@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from reader_edge.commands import options
+from reader_edge.commands.sampling import measured_sampling
 from reader_edge_runtime import EngineConfig, GenerationConfig, SamplingConfig
 
 
@@ -24,7 +25,7 @@ def told() -> list[object]:
 def command(told: list[object]) -> click.Command:
     @click.command()
     @click.argument("model")
-    @options.temperature
+    @measured_sampling
     @options.engine
     @options.no_draft
     @options.as_json
@@ -51,4 +52,4 @@ def test_without_options_configs_are_their_own_defaults(
 ) -> None:
     result = runner.invoke(command, ["demo"])
     assert result.exit_code == 0, result.output
-    assert told == ["demo", Output(as_json=False), GenerationConfig(), EngineConfig()]
+    assert told == ["demo", Output(as_json=False), GenerationConfig(sampling=SamplingConfig()), EngineConfig()]

@@ -1,6 +1,7 @@
 """`reader-edge run` with a prompt: the text on standard output, everything else beside it."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -173,11 +174,7 @@ def test_text_is_text_holds_control_tokens_off(runner: CliRunner, chat_package: 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["-t", "-1"], "Error: temperature is -1.0, but must be from 0 to 100.\n"),
-        (["--top-p", "1.5"], "Error: top_p is 1.5, but must be from 0 to 1.\n"),
-        (["--presence-penalty", "3"], "Error: presence_penalty is 3.0, but must be from -2 to 2.\n"),
         (["-n", "0"], "Error: max_tokens is 0, but must be 1 or more.\n"),
-        (["--seed", "-1"], "Error: seed is -1, but must be from 0 to 2**64 - 1.\n"),
         (["--threads", "-1"], "Error: threads is -1, but must be from 0 to 1024.\n"),
         (
             ["-s", "Be brief."],
@@ -198,6 +195,45 @@ def test_text_is_text_holds_control_tokens_off(runner: CliRunner, chat_package: 
 def test_a_bad_option_is_one_sentence(runner: CliRunner, arguments: list[str], sentence: str) -> None:
     result = runner.invoke(main, ["run", "-p", PROMPT, *arguments])
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", sentence)
+
+
+@pytest.fixture
+def drawing(package: PackageCopy) -> PackageCopy:
+    """A package whose maker recommends to draw tokens."""
+    package.change_manifest(sampling={"temperature": 0.9, "top_k": 40, "top_p": 0.95})
+    return package
+
+
+def test_tokens_are_drawn_as_the_model_recommends_and_the_seed_is_told(runner: CliRunner, drawing: PackageCopy) -> None:
+    result = runner.invoke(main, ["run", str(drawing.folder), "-p", PROMPT, "-n", "24"])
+    told = re.search(r"Sampled with temperature 0\.9, top-k 40, top-p 0\.95, seed (\d+): --seed gives", result.stderr)
+    assert told is not None
+    again = ["run", str(drawing.folder), "-p", PROMPT, "-n", "24", "--seed", told[1]]
+    assert runner.invoke(main, again).stdout == result.stdout
+    assert runner.invoke(main, [*again, "--no-draft"]).stdout == result.stdout
+    assert "Sampled" not in runner.invoke(main, again).stderr
+
+
+def test_what_is_given_stands_beside_what_the_model_recommends(runner: CliRunner, drawing: PackageCopy) -> None:
+    fields = json.loads(_run(runner, str(drawing.folder), "-p", PROMPT, "--json", "-t", "0.5", "--seed", "3"))
+    sampling = fields["stats"]["sampling"]
+    assert (sampling["temperature"], sampling["top_k"], sampling["top_p"], sampling["seed"]) == (0.5, 40, 0.95, 3)
+    stats = runner.invoke(main, ["run", str(drawing.folder), "-p", PROMPT, "-n", "4", "--seed", "3", "--stats"]).stderr
+    assert "temperature 0.9, top-k 40, top-p 0.95, seed 3" in stats
+
+
+def test_greedy_leaves_what_the_model_recommends(runner: CliRunner, drawing: PackageCopy) -> None:
+    model = str(drawing.folder)
+    assert _run(runner, model, "-p", PROMPT, "--greedy") == _run(runner, "-p", PROMPT)
+    result = runner.invoke(main, ["run", model, "-p", PROMPT, "--greedy", "--top-k", "3"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "leave --top-k out, or --greedy" in result.stderr
+
+
+def test_a_comparison_draws_both_answers_by_one_seed(runner: CliRunner, drawing: PackageCopy) -> None:
+    result = runner.invoke(main, ["run", str(drawing.folder), "-p", PROMPT, "-n", "8", "--compare"])
+    assert result.exit_code == 0, result.stderr
+    assert "temperature 0.9, top-k 40, top-p 0.95, seed" in result.stderr
 
 
 def test_an_empty_prompt_is_one_sentence(runner: CliRunner) -> None:

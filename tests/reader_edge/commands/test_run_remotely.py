@@ -111,7 +111,7 @@ def test_on_a_terminal_the_answer_ends_its_line(
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     with remote_engine.RemoteEngine(URL) as remote:
-        run_remotely(remote, RemotePrompt("# tar", None, True, {}), CONFIG, False, False)
+        run_remotely(remote, RemotePrompt("# tar", None, True, {}), CONFIG, False, False, "")
     assert capsys.readouterr().out == engine.generate("# tar", CONFIG).text.rstrip("\n") + "\n"
 
 

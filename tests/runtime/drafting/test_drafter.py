@@ -67,7 +67,7 @@ def plain(prompts: Sequence[Sequence[int]], config: GenerationConfig) -> list[li
     target = FakeTarget(make_manifest(VOCAB_SIZE), order=2)
     answers = []
     for prompt in prompts:
-        sampler = Sampler(config.sampling, VOCAB_SIZE, prompt)
+        sampler = Sampler(config.sampling or SamplingConfig(), VOCAB_SIZE, prompt)
         token_ids = list(prompt)
         for _ in range(config.max_tokens):
             token_ids.append(chosen(sampler, target.logits_after(token_ids), len(token_ids)))

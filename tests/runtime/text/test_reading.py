@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from reader_edge_runtime import Conversation, Engine, GenerationConfig, Grammar
+from reader_edge_runtime import Conversation, Engine, GenerationConfig, Grammar, SamplingConfig
 from reader_edge_runtime.text.text_stream import TextStream
 from tests.family_tokenizers import FAMILIES, family_engine, family_tokenizer
 
@@ -78,7 +78,7 @@ def test_a_grammar_holds_what_comes_after_an_open_thinking_part(engine: Engine, 
     (end,) = said_ids(model, "</think>")
     schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
     config = GenerationConfig(grammar=Grammar("json_schema", json.dumps(schema)), splits_thinking=True, max_tokens=60)
-    biased = replace(config.sampling, logit_bias={end: 9.0}, temperature=temperature)
+    biased = SamplingConfig(logit_bias={end: 9.0}, temperature=temperature)
     config = replace(config, sampling=biased)
     drafted = model.generate("Is it?<think>\n", config)
     assert drafted.token_ids == model.generate("Is it?<think>\n", replace(config, is_drafted=False)).token_ids

@@ -11,6 +11,7 @@ from reader_edge_export.sources.config_form import class_form
 from reader_edge_export.sources.ends import end_ids
 from reader_edge_export.sources.folder.folder_entries import check_entries
 from reader_edge_export.sources.folder.json_file import read_json
+from reader_edge_export.sources.folder.own_sampling import other_choices, own_sampling
 from reader_edge_export.sources.folder.stored_tensors import stored_tensors
 from reader_edge_export.sources.folder.weight_files import check_names, weight_files
 from reader_edge_export.sources.quantized.formats import MXFP4, Quantization, plain_config, quantization_of
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from reader_edge_export.sources.source_model import SourceModel
 
 OTHER_TOKENIZERS = ("tokenizer.model", "tekken.json", "spiece.model", "vocab.json", "vocab.txt", "merges.txt")
+_GENERATION_NAME = "generation_config.json"
 _WEIGHT_TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
@@ -45,6 +47,12 @@ class HuggingFaceSource(Source):
     @property
     def left_out(self) -> tuple[str, ...]:
         return self.other_modules
+
+    def sampling(self) -> dict[str, float]:
+        return own_sampling(_generation_config(self.folder), f"'{self.folder / _GENERATION_NAME}'")
+
+    def other_choices(self) -> tuple[str, ...]:
+        return other_choices(_generation_config(self.folder))
 
     @property
     def files(self) -> list[Path]:
@@ -150,7 +158,7 @@ def _checked(name: str, folder: Path, max_context: int | None) -> HuggingFaceSou
 
 
 def _generation_config(folder: Path) -> dict[str, Any]:
-    path = folder / "generation_config.json"
+    path = folder / _GENERATION_NAME
     return read_json(path) if path.exists() else {}
 
 

@@ -4,10 +4,13 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from reader_edge_export.architectures import check_architecture, max_context_of
 from reader_edge_export.blocks.block_type import BLOCK_TYPES
+from reader_edge_export.sources.folder.own_sampling import own_sampling
 from reader_edge_export.sources.gguf.config import config_of
 from reader_edge_export.sources.gguf.gguf_file import GgufFile, is_dequantizable
 from reader_edge_export.sources.gguf.layer_sizes import later_tensors
@@ -21,6 +24,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
     from reader_edge_export.sources.source_model import SourceModel
+
+
+# Which llama.cpp's converter writes of generation_config.json, whatever that has for do_sample.
+_SAMPLING_KEYS = {
+    **{"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"},
+    "repetition_penalty": "penalty_repeat",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +54,14 @@ class GgufSource(Source):
         if len(vocabulary.tokens) > config["vocab_size"]:
             raise file.error(f"has {len(vocabulary.tokens)} tokens, but embeddings of {config['vocab_size']}")
         return cls(str(file.path), config, context, file.weight_types(), file, vocabulary, template)
+
+    def sampling(self) -> dict[str, float]:
+        given: dict[str, Any] = {}
+        for name, key in _SAMPLING_KEYS.items():
+            value = self.file.metadata.get(f"general.sampling.{key}")
+            given[name] = float(str(np.float32(value))) if isinstance(value, float) else value  # 0.95, as it was meant
+        is_drawn = any(given[name] is not None for name in given if name != "repetition_penalty")
+        return own_sampling(given | {"do_sample": is_drawn}, f"'{self.file.path}', in general.sampling,")
 
     @property
     def files(self) -> list[Path]:

@@ -25,7 +25,8 @@ class TensorGroup:
 class GgufSummary:
     """What a file says of itself; "" and None where it says nothing. Texts can be shown, on one line.
 
-    tensors: by type, most bytes first. refusal: why the model cannot be exported, None where it can.
+    tensors: by type, most bytes first. refusal: why the model cannot be exported, None where it can. sampling: as of
+    `Manifest`; {} where it cannot.
     """
 
     file: str
@@ -46,12 +47,14 @@ class GgufSummary:
     has_chat_template: bool
     tensors: dict[str, TensorGroup]
     refusal: str | None
+    sampling: dict[str, float]
 
 
 def summary_of(path: Path) -> GgufSummary:
     """Read a file's header and try what an export would try before PyTorch is needed. Raises GgufError."""
     file = GgufFile.open(path)
     groups = _groups(file)
+    sampling, refusal = _tried(file)
     architecture = _text(file, "general.architecture")
     tokens = file.metadata.get("tokenizer.ggml.tokens")
     tokenizer = [_text(file, f"tokenizer.ggml.{key}") for key in ("model", "pre")]
@@ -73,7 +76,8 @@ def summary_of(path: Path) -> GgufSummary:
         tokenizer=", ".join(part for part in tokenizer if part),
         has_chat_template=bool(_text(file, "tokenizer.chat_template")),
         tensors=groups,
-        refusal=_refusal(file),
+        refusal=refusal,
+        sampling=sampling,
     )
 
 
@@ -86,12 +90,14 @@ def _groups(file: GgufFile) -> dict[str, TensorGroup]:
     return groups
 
 
-def _refusal(file: GgufFile) -> str | None:
+def _tried(file: GgufFile) -> tuple[dict[str, float], str | None]:
+    """What the file recommends, and why it cannot be exported."""
     try:
-        build_tokenizer(GgufSource.of(file, None).vocabulary)
+        source = GgufSource.of(file, None)
+        build_tokenizer(source.vocabulary)
+        return source.sampling(), None
     except ReaderEdgeError as error:
-        return _shown(str(error))
-    return None
+        return {}, _shown(str(error))
 
 
 def _text(file: GgufFile, key: str) -> str:

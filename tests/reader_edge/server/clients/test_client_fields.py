@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reader_edge_runtime import Engine, GenerationConfig
+from reader_edge_runtime import Engine, GenerationConfig, SamplingConfig
 from tests.reader_edge.server.conftest import Served
 from tests.reader_edge.server.openai.test_answers import CHAT, events
 from tests.reader_edge.server.openai.test_refusals import assert_refused
@@ -116,7 +116,7 @@ def test_tokens_stop_an_answer_by_their_ids(served: Served, chat_engine: Engine)
 
 
 def test_penalties_are_those_of_the_engine(served: Served, chat_engine: Engine) -> None:
-    sampling = replace(CONFIG.sampling, frequency_penalty=1.5, presence_penalty=-0.5)
+    sampling = SamplingConfig(frequency_penalty=1.5, presence_penalty=-0.5)
     expected = chat_engine.generate("# tar", replace(CONFIG, max_tokens=16, sampling=sampling))
     assert served.complete(frequency_penalty=1.5, presence_penalty=-0.5)["choices"][0]["text"] == expected.text
 

@@ -121,8 +121,9 @@ def test_many_clients_at_once_get_what_each_would_get_alone(
         requests.append((held_out_texts[number % 5][: int(random.choice([20, 300]))], config))
 
     async def ask(client: httpx.AsyncClient, number: int, prompt: str, config: GenerationConfig) -> str:
-        body = {"model": "demo", "prompt": prompt, "max_tokens": config.max_tokens, "seed": config.sampling.seed}
-        body |= {"temperature": config.sampling.temperature, "stream": number % 2 == 0}
+        sampling = config.sampling or SamplingConfig()
+        body = {"model": "demo", "prompt": prompt, "max_tokens": config.max_tokens, "seed": sampling.seed}
+        body |= {"temperature": sampling.temperature, "stream": number % 2 == 0}
         while True:
             response = await client.post("/v1/completions", json=body)
             if response.status_code != 429:  # they are more than may wait

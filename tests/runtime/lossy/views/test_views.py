@@ -50,7 +50,8 @@ def config_of(
 
 def mixed(strength: Views, prompt: Sequence[int], config: GenerationConfig) -> list[int]:
     """What the two views say together, written down directly."""
-    view, sampler = retrieved(prompt, strength.context), Sampler(config.sampling, VOCAB_SIZE, prompt)
+    view = retrieved(prompt, strength.context)
+    sampler = Sampler(config.sampling or SamplingConfig(), VOCAB_SIZE, prompt)
     token_ids, w = list(prompt), np.float32(strength.weight)
     while len(token_ids) - len(prompt) < config.max_tokens:
         seen = view + token_ids[len(prompt) :]

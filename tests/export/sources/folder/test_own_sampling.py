@@ -1,0 +1,99 @@
+"""generation_config.json says how its maker draws tokens: read as transformers reads it, or refused."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+
+from reader_edge_export import ExportOptions, export_model
+from reader_edge_export.sources.find import find_source
+from reader_edge_export.sources.gguf.summary import summary_of
+from reader_edge_runtime.errors import ExportError
+from reader_edge_runtime.generation_config import OWN_SAMPLING
+from reader_edge_runtime.package.model_package import ModelPackage
+from tests.gguf_files import small_vocabulary, write_small
+
+TinyModel = Callable[[str], Path]
+QWEN = {"do_sample": True, "temperature": 0.7, "top_k": 20, "top_p": 0.8, "repetition_penalty": 1.05}
+READ: list[tuple[dict[str, Any], dict[str, float]]] = [
+    (QWEN, {name: value for name, value in QWEN.items() if name != "do_sample"}),
+    ({"do_sample": True}, {"temperature": 1.0, "top_k": 50, "top_p": 1.0}),
+    ({"do_sample": True, "top_k": 0, "min_p": 0.1}, {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.1}),
+    ({"do_sample": True, "top_k": -1, "temperature": None}, {"temperature": 1.0, "top_k": 0, "top_p": 1.0}),
+    ({"temperature": 0.7, "top_k": 20, "top_p": 0.8}, {}),
+    ({"do_sample": False, "temperature": 0.7, "repetition_penalty": 1.1}, {"repetition_penalty": 1.1}),
+    ({"do_sample": None, "repetition_penalty": 1.0}, {}),
+    ({}, {}),
+]
+
+
+@pytest.fixture
+def folder(tiny_model: TinyModel, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_model("llama"), tmp_path / "source"))
+
+
+def _write(folder: Path, generation: object) -> None:
+    (folder / "generation_config.json").write_text(json.dumps(generation))
+
+
+@pytest.mark.parametrize(("generation", "expected"), READ)
+def test_without_do_sample_nothing_is_drawn_and_what_is_left_out_is_as_of_transformers(
+    folder: Path, generation: dict[str, Any], expected: dict[str, float]
+) -> None:
+    _write(folder, {"eos_token_id": 1, **generation})
+    assert find_source(folder, None).sampling() == expected
+
+
+def test_the_defaults_of_drawing_are_those_of_transformers(folder: Path) -> None:
+    _write(folder, {"do_sample": True})
+    theirs = transformers.GenerationConfig._get_default_generation_params()
+    read = find_source(folder, None).sampling()
+    assert read == {name: theirs[name] for name in OWN_SAMPLING if name in read}
+
+
+def test_a_package_keeps_it_and_the_report_says_what_is_not_done(folder: Path, tmp_path: Path) -> None:
+    _write(folder, QWEN | {"typical_p": 0.9, "num_beams": 1})
+    options = ExportOptions(precision="fp32", check="none")
+    report = export_model(folder, tmp_path / "out", options)
+    expected = {name: QWEN[name] for name in OWN_SAMPLING if name in QWEN}
+    assert report.sampling == ModelPackage.open(tmp_path / "out").manifest.sampling == expected
+    assert report.other_choices == ("typical_p",)
+
+
+@pytest.mark.parametrize(
+    "generation",
+    [
+        {"do_sample": "yes"},
+        {"do_sample": True, "temperature": "hot"},
+        {"do_sample": True, "temperature": -1},
+        {"do_sample": True, "top_k": 2.5},
+        {"do_sample": True, "top_p": 7},
+        {"temperature": float("nan")},
+        {"repetition_penalty": 0},
+        {"min_p": [0.1]},
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_its_file_and_value(folder: Path, generation: dict[str, Any]) -> None:
+    _write(folder, generation)
+    with pytest.raises(ExportError, match=r"generation_config\.json.*correct it"):
+        find_source(folder, None)
+
+
+def test_a_gguf_file_of_the_same_model_says_the_same(tmp_path: Path) -> None:
+    keys = {"temp": 0.7, "top_k": 20, "top_p": 0.8, "penalty_repeat": 1.05}
+    values = {f"general.sampling.{name}": value for name, value in keys.items()}
+    path = write_small(tmp_path / "a.gguf", small_vocabulary(), values)
+    expected = {name: QWEN[name] for name in OWN_SAMPLING if name in QWEN}
+    assert find_source(path, None).sampling() == summary_of(path).sampling == expected
+
+
+def test_a_gguf_file_that_recommends_nothing_is_greedy_and_one_that_cannot_mean_it_is_refused(tmp_path: Path) -> None:
+    assert find_source(write_small(tmp_path / "a.gguf", small_vocabulary()), None).sampling() == {}
+    path = write_small(tmp_path / "b.gguf", small_vocabulary(), {"general.sampling.temp": "hot"})
+    with pytest.raises(ExportError, match=r"general\.sampling.*temperature is 'hot'.*correct it"):
+        find_source(path, None)
+    assert "temperature is 'hot'" in (summary_of(path).refusal or "")
