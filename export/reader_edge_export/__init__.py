@@ -11,5 +11,13 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from reader_edge_export.options import ExportOptions, ExportReport
 from reader_edge_export.pipeline import export_model
+from reader_edge_runtime.machine.processor import num_allowed_cores, num_threads, num_usable_cores
 
 __all__ = ["ExportOptions", "ExportReport", "export_model"]
+
+# OpenMP knows no quota, and takes any number that a user names.
+_named = os.environ.get("OMP_NUM_THREADS", "")
+if _named.isdecimal() and len(_named) < 10:
+    os.environ["OMP_NUM_THREADS"] = str(num_threads(int(_named)))
+elif num_usable_cores() < num_allowed_cores():
+    os.environ["OMP_NUM_THREADS"] = str(num_usable_cores())

@@ -59,7 +59,8 @@ def stats_table(engine: Engine, stats: GenerationStats, sampling: SamplingConfig
 
 def num_threads(engine: Engine) -> int:
     """Threads that the model runs on."""
-    return engine.decoder.config.threads or num_usable_cores()
+    usable = num_usable_cores()
+    return min(engine.decoder.config.threads, usable) or usable
 
 
 def width_sentence(engine: Engine) -> str:

@@ -59,7 +59,10 @@ def _switch_off(flag: str, field: str, meaning: str) -> Callable[[Callable[..., 
 
 # Named like the fields of EngineConfig and GenerationConfig, so that they can be grouped into these.
 threads = click.option(
-    "--threads", default=0, show_default=True, help="Threads to compute with; 0 takes all usable cores."
+    "--threads",
+    default=0,
+    show_default=True,
+    help="Threads to compute with, at most as many as there are usable cores; 0 takes all of these.",
 )
 no_native = _switch_off("--no-native", "uses_native", "Do not use native kernels.")
 provider = click.option(

@@ -16,7 +16,8 @@ PROVIDER_NAMES = ("cpu", "cuda", "iree", "webgpu", "tensorrt")
 class EngineConfig:
     """How a model is run on this machine.
 
-    threads: ONNX Runtime threads; 0 takes the cores this process may use.
+    threads: threads to compute with, no more than the cores whose time this process may take, by affinity and quota;
+        0 takes all of these. A warning tells of a number that was cut.
     prefill_chunk: prompt tokens per forward pass; 0 chooses by model and length of the past (`Target.prefill_chunk`).
     max_batch: requests decoded together; others wait.
     max_kv_bytes: most bytes of the KV cache, states of recurrent layers included. A request waits until its prompt and

@@ -19,6 +19,7 @@ from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.errors import BusyError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
+from reader_edge_runtime.machine import processor
 from reader_edge_runtime.measuring.width_probe import WidthReport
 
 GREEDY = GenerationConfig(max_tokens=60, ignores_eos=True)
@@ -106,7 +107,8 @@ def test_prefill_in_chunks_of_any_size_gives_the_same_answer(demo_folder: Path, 
     assert len(answers) == 1
 
 
-def test_one_and_two_threads_give_the_same_answer(demo_folder: Path) -> None:
+def test_one_and_two_threads_give_the_same_answer(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor, "num_usable_cores", lambda: 2)
     configs = [EngineConfig(threads=threads, is_calibrated=False, is_probed=False) for threads in (1, 2)]
     answers = {Engine.load(demo_folder, config).generate("# curl", GREEDY).token_ids for config in configs}
     assert len(answers) == 1

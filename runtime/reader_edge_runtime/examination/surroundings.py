@@ -10,7 +10,7 @@ from pathlib import Path
 
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.machine.cache_folder import cache_folder
-from reader_edge_runtime.machine.processor import num_usable_cores
+from reader_edge_runtime.machine.processor import num_allowed_cores
 
 _MAX_BYTES = 1 << 20  # of a file of /proc or /sys
 
@@ -20,7 +20,7 @@ class Surroundings:
     """A machine and a Python installation on it.
 
     root: where its /proc, /sys and /dev are. search_path: where Python looks for modules. system, machine: as
-    `platform` names them. num_cores, num_usable_cores: all of them, and those this process may run on. cache: the
+    `platform` names them. num_cores, num_allowed_cores: all of them, and those this process may run on. cache: the
     folder of what was measured; None for a user without one.
     """
 
@@ -30,7 +30,7 @@ class Surroundings:
     system: str
     machine: str
     num_cores: int
-    num_usable_cores: int
+    num_allowed_cores: int
     cache: Path | None
 
     @classmethod
@@ -46,7 +46,7 @@ class Surroundings:
             system=platform.system(),
             machine=platform.machine(),
             num_cores=os.cpu_count() or 1,
-            num_usable_cores=num_usable_cores(),
+            num_allowed_cores=num_allowed_cores(),
             cache=cache,
         )
 

@@ -2,14 +2,44 @@
 
 import os
 import platform
-from pathlib import Path
+import warnings
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
 
 CPUINFO = Path("/proc/cpuinfo")
+_CGROUP = PurePosixPath("sys/fs/cgroup")
+_MAX_DEPTH = 64  # of cgroups in each other
+_MAX_BYTES = 1 << 20  # of a file of /proc or /sys
 
 
-def num_usable_cores() -> int:
-    """Cores this process may run on."""
+def num_threads(wanted: int) -> int:
+    """Threads to compute with: so many, but no more than `num_usable_cores`, which 0 takes. Warns of a number cut."""
+    usable = num_usable_cores()
+    if wanted > usable:
+        cores = "core" if usable == 1 else "cores"
+        sentence = f"{wanted} threads would wait for each other on the {usable} {cores} that this process may use"
+        warnings.warn(f"{sentence}: {usable} will compute.", stacklevel=1)  # once, whatever is loaded with them
+    return min(wanted, usable) or usable
+
+
+def num_usable_cores(root: Path = Path("/")) -> int:
+    """Cores whose time this process may take, by affinity and quota; of a quota's last part of a core nothing."""
+    allowed, quota = num_allowed_cores(), cpu_quota(root)
+    return allowed if quota is None else max(1, min(allowed, int(quota)))
+
+
+def num_allowed_cores() -> int:
+    """Cores this process may run on, by its affinity."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cpu_quota(root: Path = Path("/")) -> float | None:
+    """How many cores' time this process may take, by the tightest of its cgroups; None without a limit.
+
+    root: where its /proc and /sys are.
+    """
+    quotas = [quota for place in _places(root) if (quota := _quota(root / place)) is not None]
+    return min(quotas, default=None)
 
 
 def processor_name(cpuinfo: Path = CPUINFO) -> str:
@@ -40,3 +70,37 @@ def _values(name: str, cpuinfo: Path) -> list[str]:
     except OSError:
         return []
     return [line.partition(":")[2].strip() for line in lines if line.startswith(name)]
+
+
+def _places(root: Path) -> list[PurePosixPath]:
+    """The cgroup of this process and those above it, of both versions; a container sees its own as the root."""
+    places = {_CGROUP, _CGROUP / "cpu"}
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        base = _CGROUP / "cpu" if "cpu" in controllers.split(",") else _CGROUP
+        own = PurePosixPath(path.lstrip("/"))
+        is_plain = ".." not in own.parts and len(own.parts) <= _MAX_DEPTH
+        if (not controllers or "cpu" in controllers.split(",")) and is_plain:
+            places.update(base / part for part in (own, *own.parents))
+    return sorted(places)
+
+
+def _quota(place: Path) -> float | None:
+    second = _text(place / "cpu.max").split()
+    first = [_text(place / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+    for numbers in (second, first):
+        with suppress(ValueError, OverflowError):  # "max", no such file, or numbers that no kernel writes
+            quota, period = map(int, numbers)
+            if quota > 0 and period > 0:
+                return quota / period
+    return None
+
+
+def _text(path: Path) -> str:
+    """What a file of the system says; "" where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(_MAX_BYTES).decode(errors="replace").strip()
+    except (OSError, ValueError):  # a name with a null
+        return ""

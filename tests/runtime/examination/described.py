@@ -18,7 +18,7 @@ def described(root: Path, **changes: Any) -> Surroundings:
         system="Linux",
         machine="x86_64",
         num_cores=8,
-        num_usable_cores=8,
+        num_allowed_cores=8,
         cache=root / "cache",
     )
     return replace(sound, **changes)

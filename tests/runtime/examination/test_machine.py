@@ -7,13 +7,14 @@ import pytest
 
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.examination.finding import Finding, Severity, verdict
-from reader_edge_runtime.examination.machine.cores import check_cores, cpu_quota
+from reader_edge_runtime.examination.machine.cores import check_cores
 from reader_edge_runtime.examination.machine.graphics import check_graphics
 from reader_edge_runtime.examination.machine.stages import check_stages
 from reader_edge_runtime.examination.machine.storage import check_cache, check_huge_pages
 from reader_edge_runtime.examination.machine.wheels import check_wheels
 from reader_edge_runtime.examination.surroundings import Surroundings
 from reader_edge_runtime.machine import cache_folder
+from reader_edge_runtime.machine.processor import cpu_quota, num_usable_cores
 from tests.runtime.examination.described import described, install, write
 from tests.stages_here import free_address
 
@@ -67,18 +68,18 @@ def test_no_wheel_is_told_with_how_to_get_one(tmp_path: Path) -> None:
     ],
     ids=["version 2", "version 1", "above", "of its own"],
 )
-def test_a_quota_below_the_threads_is_slow(tmp_path: Path, files: dict[str, str]) -> None:
+def test_a_quota_below_the_cores_is_noted(tmp_path: Path, files: dict[str, str]) -> None:
     write(tmp_path, **files)
     (found,) = check_cores(described(tmp_path))
-    assert found.severity == Severity.SLOWER
-    assert "1.5 cores' time, and reader-edge would compute with 8 threads" in found.sentence
-    assert "--threads 1" in found.remedy
+    assert found.severity == Severity.NOTE
+    assert found.sentence == "A quota leaves this process 1.5 of 8 cores' time, so 1 of them computes."
+    assert num_usable_cores(tmp_path) == 1
 
 
 @pytest.mark.parametrize("text", ["max 100000", "-1 100000", "nonsense", "1 0"])
 def test_no_quota_is_no_limit(tmp_path: Path, text: str) -> None:
     write(tmp_path, proc__self__cgroup="0::/../../etc\nnonsense", **{"sys__fs__cgroup__cpu.max": text})
-    assert cpu_quota(described(tmp_path)) is None
+    assert cpu_quota(tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -94,11 +95,11 @@ def test_no_quota_is_no_limit(tmp_path: Path, text: str) -> None:
 )
 def test_what_no_kernel_writes_is_no_limit_either(tmp_path: Path, files: dict[str, str]) -> None:
     write(tmp_path, **files)
-    assert cpu_quota(described(tmp_path)) is None
+    assert cpu_quota(tmp_path) is None
 
 
 def test_an_affinity_narrower_than_the_machine_is_noted(tmp_path: Path) -> None:
-    (found,) = check_cores(described(tmp_path, num_usable_cores=2))
+    (found,) = check_cores(described(tmp_path, num_allowed_cores=2))
     assert (found.severity, found.sentence) == (Severity.NOTE, "This process may run on 2 of 8 cores.")
 
 

@@ -111,10 +111,10 @@ def test_a_cost_that_passes_outrun_is_measured_anew_at_the_next_start(
     demo_folder: Path, target: HostTarget, num_measured: list[int]
 ) -> None:
     for num_starts in (1, 2):  # the stand-in's passes take seconds
-        engine = Engine.load(demo_folder, EngineConfig(threads=2, is_probed=False))
+        engine = Engine.load(demo_folder, EngineConfig(threads=1, is_probed=False))
         assert len(num_measured) == num_starts
         engine.generate("# tar", GenerationConfig(max_tokens=40, ignores_eos=True))
-    cost_cache.forget_cost(target, threads=2, batch_size=1)  # what is not there is no error
+    cost_cache.forget_cost(target, threads=1, batch_size=1)  # what is not there is no error
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import numpy as np
 from reader_edge_runtime.arrays import Array, Float32Array
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.iree.target_machine import TargetMachine
-from reader_edge_runtime.machine.processor import num_usable_cores
+from reader_edge_runtime.machine.processor import num_threads
 
 _ELEMENT_TYPES = {"float32": rt.HalElementType.FLOAT_32, "int32": rt.HalElementType.SINT_32}
 _MEMORY = rt.MemoryType.DEVICE_LOCAL | rt.MemoryType.HOST_VISIBLE
@@ -79,7 +79,7 @@ class IreeDevice:
         """threads: of a processor; 0 is the usable cores. Raises ProviderError where there is no such device."""
         self.name = target.driver
         try:
-            device = _opened(target.driver, threads or num_usable_cores())
+            device = _opened(target.driver, num_threads(threads))
             self.description = "" if self._is_processor else _description(target.driver)
         except _FAILURES as error:
             why = f"IREE finds no device for {target.name} here ({_reason(error)})"

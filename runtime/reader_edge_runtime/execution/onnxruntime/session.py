@@ -10,7 +10,7 @@ from typing import Any
 
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.wheel import ort
-from reader_edge_runtime.machine.processor import has_saturating_sums, num_usable_cores
+from reader_edge_runtime.machine.processor import has_saturating_sums, num_threads
 
 # ONNX Runtime's levels: 2 warnings, 3 errors, 4 fatal ones; runs take their session's. Errors come back as exceptions,
 # and in the log names from the graph could steer a terminal.
@@ -61,7 +61,7 @@ def cpu_options(threads: int) -> ort.SessionOptions:
 def session_options(threads: int) -> ort.SessionOptions:
     """Options that all sessions share."""
     options = ort.SessionOptions()
-    options.intra_op_num_threads = threads or num_usable_cores()
+    options.intra_op_num_threads = num_threads(threads)
     options.inter_op_num_threads = 1
     options.log_severity_level = LOG_SEVERITY
     return options
