@@ -47,6 +47,21 @@ class RandomDrafter(Drafter):
         return tree
 
 
+class RightDrafter(RandomDrafter):
+    """Chains of what a target says itself, of any length up to so many nodes: all of them are accepted."""
+
+    def __init__(self, target: FakeTarget, num_nodes: int, seed: int) -> None:
+        super().__init__(target.manifest.vocab_size, num_nodes, seed)
+        self._target = target
+
+    def _tree(self, request: "RandomRequest", max_nodes: int, max_depth: int) -> DraftTree:
+        tree, text = DraftTree.root(request.token_ids[-1]), list(request.token_ids)
+        for node in range(int(self._random.integers(min(self._num_nodes, max_nodes, max_depth + 1)))):
+            text.append(int(np.argmax(self._target.logits_after(text))))
+            tree.add(text[-1], node, "right", value=1.0)
+        return tree
+
+
 class RandomRequest(RequestDrafter):
     """Checks what it observes of its own list of token ids."""
 

@@ -74,6 +74,8 @@ class Cache(ABC):
     layer's slots are contiguous, so a range of them binds to the graph without a copy. Where it lies is a child's
     affair, and so are the states of recurrent layers.
     lengths: committed rows per slot; row r of a slot holds the token at position r. capacity: rows per slot (S).
+    max_pending: most rows of a slot that ever wait for the states of recurrent layers, as those of a path that was just
+    accepted, so that a bound on memory counts them; 0 where nobody has foreseen it.
     is_cut_anywhere: whether a text can be gone on from behind any of its tokens. has_all_rows: whether what it keeps is
     all there is of a text, so that it can be saved; a stage's is not.
     """
@@ -85,6 +87,7 @@ class Cache(ABC):
         self.lengths = [0] * num_slots
         self.num_slots = num_slots
         self.capacity = min(capacity, manifest.max_context)
+        self.max_pending = 0
         self._manifest = manifest
 
     @property

@@ -2,15 +2,16 @@
 
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import onnxruntime as ort
 import pytest
 
-from reader_edge_runtime import Engine, GenerationChunk, GenerationConfig
+from reader_edge_runtime import Engine, EngineConfig, GenerationChunk, GenerationConfig
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.decoding.request import Request
-from reader_edge_runtime.errors import PromptError, ReaderEdgeError
+from reader_edge_runtime.errors import CapacityError, PromptError, ReaderEdgeError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import PassTensors
 from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.target import Pass
@@ -44,6 +45,20 @@ def test_a_stream_closed_before_its_first_chunk_was_never_queued(engine: Engine)
 def test_a_bad_prompt_is_refused_before_the_first_chunk_is_read(engine: Engine) -> None:
     with pytest.raises(PromptError, match="empty"):
         engine.stream("", CONFIG)
+
+
+def test_a_stream_whose_turn_can_never_come_ends_in_a_sentence(
+    demo_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = EngineConfig(is_calibrated=False, is_probed=False, max_kv_bytes=2_000_000)
+    engine = Engine.load(demo_folder, config)
+    first = engine.stream("# tar", CONFIG)
+    begun = next(first)
+    monkeypatch.setattr(engine.decoder, "check", lambda request: None)  # as before the bound came to be too low
+    monkeypatch.setattr(engine.decoder.kv_budget, "_max_bytes", 1_000)
+    with pytest.raises(CapacityError, match=r"^[^\n]+max_kv_bytes \(--kv-bytes\)\.$"):
+        list(engine.stream("# git commit", CONFIG))
+    assert len(whole([begun, *first])[1]) == 40
 
 
 @pytest.mark.parametrize("num_at_once", [1, 5])

@@ -24,6 +24,7 @@ class KvBudget:
         self._widest = widest
         self._max_context = max_context
         if max_bytes:
+            cache.max_pending = widest
             cache.foresee(max_slots)
             if cache.num_bytes > max_bytes:
                 cache.resize(1, 1)
@@ -38,9 +39,12 @@ class KvBudget:
                 "max_kv_bytes (--kv-bytes)."
             )
 
-    def fits(self, requests: Sequence[Request]) -> bool:
-        """Whether these requests fit together, however long their answers become."""
-        return not self._max_bytes or self._num_bytes(list(map(self._num_rows, requests))) <= self._max_bytes
+    def is_in_turn(self, request: Request, running: Sequence[Request]) -> bool:
+        """Whether a request fits beside those that run, however long all answers become; or not even alone.
+
+        Nothing that ends would bring the turn of such a one: `check` refuses it instead.
+        """
+        return not self._max_bytes or self._fits([*running, request]) or not self._fits([request])
 
     def make_room(self, requests: Sequence[Request]) -> None:
         """Have a slot for each of these requests, which fit. Raises ConfigError where memory is short.
@@ -63,17 +67,22 @@ class KvBudget:
         cache.resize(num_slots, capacity)
         cache.keep_places(max(0, self._max_bytes - self._num_taken(needed, num_slots, capacity)))
 
-    def make_room_for(self, lengths: Sequence[int]) -> None:
-        """Have slots for texts of these lengths. Raises CapacityError, and ConfigError where memory is short."""
-        num_slots, capacity = max(len(lengths), 1), max([1, *lengths])
-        needed = self._num_bytes(lengths or [1])
+    def make_room_for(self, lengths: Sequence[int], num_pending: int) -> None:
+        """Have slots for texts of these lengths. num_pending: as `Cache.max_pending`, of these texts.
+
+        Raises CapacityError, and ConfigError where memory is short.
+        """
+        cache, num_slots, capacity = self._cache, max(len(lengths), 1), max([1, *lengths])
         if not self._max_bytes:
             self._reserve(num_slots, capacity)
-        elif needed <= self._max_bytes:
-            self._cache.resize(num_slots, capacity)
-            self._cache.keep_places(self._max_bytes - needed)
-        else:
+            return
+        foreseen, cache.max_pending = cache.max_pending, max(cache.max_pending, num_pending)
+        needed = self._num_bytes(lengths or [1])
+        if needed > self._max_bytes:
+            cache.max_pending = foreseen
             raise CapacityError(f"it needs {_readable(needed)} of KV cache: raise max_kv_bytes (--kv-bytes).")
+        cache.resize(num_slots, capacity)
+        cache.keep_places(self._max_bytes - needed)
 
     def _reserve(self, num_slots: int, capacity: int) -> None:
         if num_slots > 1:
@@ -85,6 +94,9 @@ class KvBudget:
         idle = [min(length, capacity) for length in self._cache.lengths[len(needed) : num_slots]]
         num_new = num_slots - len(needed) - len(idle)
         return self._cache.num_bytes_of([*needed, *idle, *[0] * num_new], capacity)
+
+    def _fits(self, requests: Sequence[Request]) -> bool:
+        return self._num_bytes(list(map(self._num_rows, requests))) <= self._max_bytes
 
     def _num_bytes(self, lengths: Sequence[int]) -> int:
         return self._cache.num_bytes_of(lengths, max(lengths))

@@ -63,16 +63,18 @@ class Scheduler:
         return self.running[:first]
 
     def next_prompt(self) -> Request | None:
-        """The request whose prompt is being scored, else the first in line if there is room for it."""
+        """The request whose prompt is being scored, else the first in line if it need not wait for room."""
         if self.prefilling is not None or not self.waiting or self._slots.is_full:
             return self.prefilling
-        return self.waiting.popleft() if self._kv_budget.fits([*self.running, self.waiting[0]]) else None
+        return self.waiting.popleft() if self._kv_budget.is_in_turn(self.waiting[0], self.running) else None
 
     def admit(self, request: Request) -> None:
         """Give the next slot to a request whose prompt is to be scored, with what the cache holds of it already.
 
-        Raises ConfigError where memory is short; then nobody's slot has changed.
+        Raises ConfigError where memory is short, and CapacityError for what has come not to fit any more; then nobody's
+        slot has changed.
         """
+        self._kv_budget.check(request)
         running = [each.token_ids for each in self.running]
         known = request.reusable_token_ids
         self._slots.bring_forward(known, running)

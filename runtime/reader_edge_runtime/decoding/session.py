@@ -74,7 +74,8 @@ def load_session(decoder: Decoder, path: Path, fingerprint: bytes, form: ArrayFo
         texts = _texts(arrays, decoder)
         contents = [_contents(arrays, slot, text, decoder) for slot, text in enumerate(texts)]
         with decoder.slots.resizing():
-            decoder.kv_budget.make_room_for(list(map(len, texts)))
+            num_pending = max((each.end - each.num_tokens for held in contents for each in held.states), default=0)
+            decoder.kv_budget.make_room_for(list(map(len, texts)), num_pending)
         learned = {name.removeprefix(_DRAFTER): array for name, array in arrays.items() if name.startswith(_DRAFTER)}
         if learned:
             decoder.drafter.restore(learned, decoder.target.manifest.vocab_size)

@@ -1,6 +1,9 @@
 """A bound on the KV cache: it is never passed, nobody waits for ever, and no token changes."""
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,14 +13,20 @@ from hypothesis import strategies as st
 from reader_edge_runtime.config import EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.kv_budget import _readable
+from reader_edge_runtime.decoding.planning.planner import Planner
 from reader_edge_runtime.decoding.request import Request
-from reader_edge_runtime.errors import CapacityError
+from reader_edge_runtime.decoding.session import load_session, save_session
+from reader_edge_runtime.drafting.no_drafter import NoDrafter
+from reader_edge_runtime.errors import CapacityError, SessionError
 from reader_edge_runtime.execution.onnxruntime.host import host_cache
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.paged_memory import HAS_PAGES
+from reader_edge_runtime.execution.rows.rows_cache import RowsCache
 from reader_edge_runtime.measuring.pass_cost import MAX_WIDTH
+from reader_edge_runtime.package.layer import Layer
+from tests.fake_hybrid import FakeHybridTarget, hybrid_manifest
 from tests.fake_target import FakeTarget, make_manifest
-from tests.random_drafter import RandomDrafter, reference
+from tests.random_drafter import RandomDrafter, RightDrafter, reference
 
 # A row has a page for its key and one for its value, or a part of them where pages are larger.
 MANIFEST = replace(make_manifest(6), head_dim=1024)
@@ -37,6 +46,105 @@ def bounded_decoder(max_bytes: int, max_batch: int = 4) -> Decoder:
 
 def expected(request: Request) -> list[int]:
     return reference(MANIFEST, request.token_ids[: request.num_prompt_tokens], request.config)
+
+
+class RowsTarget(FakeTarget):
+    def new_cache(self, num_slots: int, capacity: int) -> HostCache:
+        return RowsCache(self.manifest, num_slots, capacity)
+
+
+SEVERAL_HEADS = (Layer.attention(1, 2), Layer.attention(3, 64))
+WIDE_STATES = (Layer.attention(1, 2), Layer.recurrent({"delta": (2,), "conv": (40, 3)}, {"delta": 2, "conv": 50}))
+TARGETS: dict[str, Callable[[], FakeTarget]] = {
+    "pages": lambda: FakeTarget(MANIFEST),
+    "several heads": lambda: FakeTarget(replace(make_manifest(6), num_layers=2, layers=SEVERAL_HEADS)),
+    "fp16": lambda: FakeTarget(replace(MANIFEST, kv_dtype="float16")),
+    "int8": lambda: FakeTarget(replace(MANIFEST, max_context=127, kv_dtype="int8")),  # where it keeps positions
+    "rows": lambda: RowsTarget(MANIFEST),
+    "hybrid": lambda: FakeHybridTarget(hybrid_manifest(6)),
+    "wide hybrid": lambda: FakeHybridTarget(replace(hybrid_manifest(6), layers=WIDE_STATES)),
+}
+
+
+@pytest.mark.parametrize("is_dense", [False, True])
+@pytest.mark.parametrize("kind", TARGETS)
+@settings(max_examples=12, deadline=None)
+@given(
+    seed=st.integers(0, 1 << 30),
+    share=st.floats(0.2, 3),
+    sizes=st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=8),
+)
+def test_in_caches_of_all_kinds_what_was_taken_is_answered_within_the_bound(
+    kind: str, is_dense: bool, seed: int, share: float, sizes: list[tuple[int, int]]
+) -> None:
+    """share: of what the first request may take by itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        if is_dense:
+            patch.setattr(host_cache, "HAS_PAGES", False)
+        random, target = np.random.default_rng(seed), TARGETS[kind]()
+        alone = target.new_cache(1, 1)
+        alone.max_pending = MAX_WIDTH
+        alone.foresee(4)
+        num_rows = min(sum(sizes[0]) + MAX_WIDTH, target.manifest.max_context)
+        max_bytes = int(share * alone.num_bytes_of([num_rows], num_rows))
+        config = EngineConfig(max_batch=4, prefill_chunk=7, max_kv_bytes=max_bytes)
+        decoder = Decoder(target, RightDrafter(target, 60, seed), config)
+        taken: list[Request] = []
+        for length, max_tokens in sizes:
+            prompt = random.integers(6, size=length).tolist()
+            with suppress(CapacityError):
+                taken.append(decoder.submit(prompt, GenerationConfig(max_tokens=max_tokens)))
+            decoder.step()
+            assert not taken or decoder.cache.num_bytes <= max_bytes
+        assert taken or share < 1
+        for _ in range(sum(map(sum, sizes))):  # each step gives each that runs a token
+            decoder.step()
+            assert not taken or decoder.cache.num_bytes <= max_bytes
+        for request in taken:
+            prompt = request.token_ids[: request.num_prompt_tokens]
+            assert request.output_token_ids == reference(target.manifest, prompt, request.config, target)
+
+
+def test_what_waits_is_refused_in_a_sentence_once_it_fits_no_more() -> None:
+    """Where the bound, or what a text takes, has changed since it was taken."""
+    decoder = bounded_decoder(num_bytes(60 + MAX_WIDTH, 60 + MAX_WIDTH))
+    first = decoder.submit([1] * 40, GenerationConfig(max_tokens=20))
+    decoder.step()
+    long, short = (decoder.submit([2] * 40, GenerationConfig(max_tokens=number)) for number in (40, 1))
+    decoder.kv_budget._max_bytes = num_bytes(62 + MAX_WIDTH)
+    with pytest.raises(CapacityError, match=r"^[^\n]+max_kv_bytes \(--kv-bytes\)\.$"):
+        decoder.finish(first, long, short)
+    decoder.finish(first, short)
+    for request in (first, short):
+        assert request.output_token_ids == expected(request)
+
+
+def test_a_session_whose_accepted_path_still_waits_counts_it_from_then_on(tmp_path: Path) -> None:
+    target = FakeHybridTarget(replace(hybrid_manifest(6), layers=WIDE_STATES))
+    drafted = Decoder(target, RightDrafter(target, 60, seed=1), EngineConfig())
+    request = drafted.submit([1, 2, 3], GenerationConfig(max_tokens=200))
+    while drafted.cache.num_pending(0) < 20:
+        drafted.step()
+    save_session(drafted, tmp_path / "kept", bytes(32), [])
+    text, room = list(request.token_ids), target.new_cache(1, 1)
+    room.foresee(1)
+    without = room.num_bytes_of([len(text)], 512)
+    room.max_pending = drafted.cache.num_pending(0)
+    needed, later = room.num_bytes_of([len(text)], 512), GenerationConfig(max_tokens=20, is_drafted=False)
+    narrow, wide = (
+        Decoder(target, NoDrafter(), EngineConfig(max_batch=1, max_kv_bytes=max_bytes), Planner(1))
+        for max_bytes in (needed - 1, needed + 20 * MANIFEST.kv_row_bytes)
+    )
+    with pytest.raises(SessionError, match="max_kv_bytes"):
+        load_session(narrow, tmp_path / "kept", bytes(32))
+    narrow.check(Request(text[:-1], replace(later, max_tokens=1), target.manifest))
+    assert without < needed
+    load_session(wide, tmp_path / "kept", bytes(32))
+    going_on = wide.submit(text, later)
+    wide.finish(going_on)
+    assert wide.cache.num_bytes <= wide.config.max_kv_bytes
+    assert going_on.stats.num_reused_tokens == len(text) - 1
+    assert going_on.output_token_ids == reference(target.manifest, text, later, target)
 
 
 @pytest.mark.long

@@ -73,13 +73,13 @@ def test_a_quota_below_the_cores_is_noted(tmp_path: Path, files: dict[str, str])
     (found,) = check_cores(described(tmp_path))
     assert found.severity == Severity.NOTE
     assert found.sentence == "A quota leaves this process 1.5 of 8 cores' time, so 1 of them computes."
-    assert num_usable_cores(tmp_path) == 1
+    assert num_usable_cores(described(tmp_path).root) == 1
 
 
 @pytest.mark.parametrize("text", ["max 100000", "-1 100000", "nonsense", "1 0"])
 def test_no_quota_is_no_limit(tmp_path: Path, text: str) -> None:
     write(tmp_path, proc__self__cgroup="0::/../../etc\nnonsense", **{"sys__fs__cgroup__cpu.max": text})
-    assert cpu_quota(tmp_path) is None
+    assert cpu_quota(described(tmp_path).root) is None
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_no_quota_is_no_limit(tmp_path: Path, text: str) -> None:
 )
 def test_what_no_kernel_writes_is_no_limit_either(tmp_path: Path, files: dict[str, str]) -> None:
     write(tmp_path, **files)
-    assert cpu_quota(tmp_path) is None
+    assert cpu_quota(described(tmp_path).root) is None
 
 
 def test_an_affinity_narrower_than_the_machine_is_noted(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ class HybridCache(HostCache):
         return super().num_bytes + sum(slab.num_bytes for slab in self._state_slabs) + self._places.num_bytes
 
     def num_bytes_of(self, lengths: Sequence[int], capacity: int) -> int:
-        capsule_bytes = self._capsule_memory.node_bytes * self._room
+        capsule_bytes = self._capsule_memory.node_bytes * max(self._room, self.max_pending)
         return super().num_bytes_of(lengths, capacity) + len(lengths) * (self._manifest.state_bytes + capsule_bytes)
 
     def keep_places(self, max_bytes: int) -> int:
@@ -172,7 +172,7 @@ class HybridCache(HostCache):
     def _make_room(self, num_pending: int) -> None:
         """Have room for so many capsules of each slot."""
         if num_pending > self._room:
-            room = max(num_pending, 2 * self._room)
+            room = max(num_pending, min(2 * self._room, self.max_pending or 2 * self._room))
             with self._enough_memory(self.num_slots):
                 slabs = [slab.with_room(room) for slab in self._state_slabs]
             self._state_slabs, self._room, self.num_moves = slabs, room, self.num_moves + 1
