@@ -7,7 +7,7 @@ from typing import Any
 
 from reader_edge_runtime import Message
 from reader_edge_runtime.errors import PromptError
-from reader_edge_runtime.outside.user_input import read_bounded, shown
+from reader_edge_runtime.outside.user_input import as_text, read_bounded, shown
 from reader_edge_runtime.text.conversation import Prompt, text_of
 from reader_edge_runtime.text.conversation_check import MEDIA, sound_messages
 
@@ -39,7 +39,7 @@ def read_prompts(path: Path) -> list[FilePrompt]:
     """
     try:
         data = read_bounded(path, _MAX_BYTES)
-        text = data.decode("utf-8-sig")
+        text = as_text(data)
     except UnicodeDecodeError as error:
         raise PromptError(f"'{path}' is not UTF-8 text (byte {error.start}): save it as UTF-8.") from None
     if data.count(b"\n") > _MAX_LINES:

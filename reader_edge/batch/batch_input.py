@@ -8,10 +8,10 @@ from pathlib import Path
 
 from reader_edge.server.http.json_body import load_json
 from reader_edge_runtime.errors import BatchError
+from reader_edge_runtime.outside.user_input import BYTE_ORDER_MARK
 
 _MAX_LINE_BYTES = 4 << 20  # as many as a body may have that comes over HTTP
 _MAX_ID = 512
-_BOM = b"\xef\xbb\xbf"
 _FIELDS = {"custom_id", "method", "url", "body"}
 
 
@@ -33,7 +33,7 @@ def read_requests(path: Path, urls: Collection[str]) -> Iterator[BatchRequest]:
             number += 1
             if len(line) > _MAX_LINE_BYTES:
                 raise BatchError(f"Line {number} of '{path}' has more than the {_MAX_LINE_BYTES} bytes it may have.")
-            line = line.removeprefix(_BOM) if number == 1 else line
+            line = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
             if line.strip():
                 yield _request(line, urls, f"Line {number} of '{path}'")
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.errors import ConfigError, PromptError
-from reader_edge_runtime.outside.user_input import read_bounded
+from reader_edge_runtime.outside.user_input import as_text, read_bounded
 from reader_edge_runtime.package.manifest import MAX_VOCAB
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
@@ -56,7 +56,7 @@ def read_recording(path: Path, tokenizer: Tokenizer, end_token_id: int = END_TOK
     encoded, and end_token_id closes each output.
     """
     try:
-        lines = read_bounded(path, _MAX_BYTES).decode("utf-8").split("\n")
+        lines = as_text(read_bounded(path, _MAX_BYTES)).split("\n")
     except UnicodeDecodeError as error:
         raise ConfigError(f"'{path}' is not UTF-8 text (byte {error.start}): {_WANTED}.") from error
     fingerprint = tokenizer.fingerprint()

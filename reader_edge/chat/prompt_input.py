@@ -10,6 +10,7 @@ import click
 
 import reader_edge
 from reader_edge.commands.sampling import GivenSampling
+from reader_edge_runtime.outside.user_input import as_text
 
 
 def dash_alone(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -44,7 +45,7 @@ class PromptInput:
             return None
         piped = sys.stdin.buffer.read()
         try:
-            return piped.decode("utf-8").removesuffix("\n").removesuffix("\r")
+            return as_text(piped).removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError as error:
             raise click.UsageError(f"Standard input is not UTF-8 text (byte {error.start}): convert it.") from None
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from reader_edge.prompt_file import json_text
 from reader_edge_runtime.errors import DatastoreError, InstallationError
+from reader_edge_runtime.outside.user_input import BYTE_ORDER_MARK
 
 _SEPARATOR = "\x1e"
 _READ_BYTES = 1 << 18
@@ -59,6 +60,7 @@ def _decoded(path: Path) -> Iterator[tuple[str, float]]:
     num_bytes = max(path.stat().st_size, 1)
     num_read = 0
     decoder = codecs.getincrementaldecoder("utf-8")()
+    mark = BYTE_ORDER_MARK.decode()
     with path.open("rb") as file:
         while True:
             data = file.read(_READ_BYTES)
@@ -71,8 +73,8 @@ def _decoded(path: Path) -> Iterator[tuple[str, float]]:
                 ) from None
             if not data:
                 return
+            yield text if num_read else text.removeprefix(mark), min((num_read + len(data)) / num_bytes, 1.0)
             num_read += len(data)
-            yield text, min(num_read / num_bytes, 1.0)
 
 
 def _read_jsonl(path: Path, field: str) -> Iterator[CorpusPiece]:
@@ -81,6 +83,7 @@ def _read_jsonl(path: Path, field: str) -> Iterator[CorpusPiece]:
         for number, line in enumerate(iter(partial(file.readline, _MAX_LINE_BYTES), b""), start=1):
             if len(line) == _MAX_LINE_BYTES:
                 raise DatastoreError(f"Line {number} of '{path}' has more than {_MAX_LINE_BYTES} bytes: split it.")
+            line = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
             if not line.strip():
                 continue
             text = json_text(line, field)

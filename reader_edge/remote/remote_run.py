@@ -15,7 +15,7 @@ from reader_edge.terminal.given_up import given_up_sentence
 from reader_edge.terminal.model_text import ModelText
 from reader_edge_runtime.config import GenerationConfig, SamplingConfig
 from reader_edge_runtime.errors import ConfigError, PromptError
-from reader_edge_runtime.outside.user_input import read_bounded
+from reader_edge_runtime.outside.user_input import BYTE_ORDER_MARK, read_bounded
 from reader_edge_runtime.stats import GenerationStats
 from reader_edge_runtime.text.conversation import Conversation, Encodable
 
@@ -48,7 +48,7 @@ def read_key(path: Path | None) -> str | None:
     if path is None:
         return None
     try:
-        lines = read_bounded(path, _MAX_KEY_FILE).decode("ascii").split()
+        lines = read_bounded(path, _MAX_KEY_FILE).removeprefix(BYTE_ORDER_MARK).decode("ascii").split()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"No key can be read from '{path}': give the server's key in it, as text.") from error
     if not lines:

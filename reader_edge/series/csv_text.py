@@ -38,7 +38,7 @@ def check_no_row_is_empty(path: Path) -> None:
     """Raise SeriesError for an empty line between others: a reader of tables leaves it out."""
     empty: list[int] = []
     num_before, number = 0, -1  # the first line has the names
-    with path.open(encoding="utf-8", newline="") as file:
+    with path.open(encoding="utf-8-sig", newline="") as file:
         for row in csv.reader(file):
             if row and empty:
                 num_before = len(empty)

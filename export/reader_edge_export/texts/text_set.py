@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from reader_edge_runtime.errors import ExportError, PromptError
-from reader_edge_runtime.outside.user_input import read_bounded
+from reader_edge_runtime.outside.user_input import as_text, read_bounded
 from reader_edge_runtime.text.conversation import Conversation, Message
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
@@ -40,7 +40,7 @@ class TextSet:
     def read(cls, path: Path) -> "TextSet":
         """A user's plain text, as documents of a sequence's length. Raises ExportError."""
         try:
-            text = read_bounded(path, _MAX_BYTES).decode("utf-8")
+            text = as_text(read_bounded(path, _MAX_BYTES))
         except OSError as error:
             raise ExportError(f"'{path}' cannot be the calibration text ({error.strerror}): give another.") from error
         except UnicodeDecodeError as error:

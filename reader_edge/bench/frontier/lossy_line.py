@@ -14,6 +14,7 @@ from rich.table import Table
 
 from reader_edge.terminal.console import figures_table
 from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.outside.user_input import as_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,7 +49,7 @@ class LossyLine:
     def read(cls, path: Path) -> "LossyLine":
         """What `lossy bench --json` printed. Raises ConfigError for anything else."""
         try:
-            text = path.read_bytes()[: _MOST_BYTES + 1].decode()
+            text = as_text(path.read_bytes()[: _MOST_BYTES + 1])
             if len(text) > _MOST_BYTES:
                 raise ValueError("too long")
             points = tuple(map(_point, json.loads(text)["ways"]))

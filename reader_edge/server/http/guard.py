@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from reader_edge.server.api_error import ApiError, is_of_ollama
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.outside.user_input import read_bounded
+from reader_edge_runtime.outside.user_input import BYTE_ORDER_MARK, read_bounded
 
 MAX_HEADER_BYTES = 16 << 10
 _OPEN_PATHS = ("/health", "/")  # the page asks for a key itself
@@ -67,7 +67,8 @@ def is_loopback(host: str) -> bool:
 def read_api_keys(path: Path) -> tuple[bytes, ...]:
     """The keys of a file, one a line. Raises ConfigError where there is none, or one that could be guessed."""
     try:
-        keys = tuple(line.strip() for line in read_bounded(path, _MAX_FILE_BYTES).splitlines() if line.strip())
+        lines = read_bounded(path, _MAX_FILE_BYTES).removeprefix(BYTE_ORDER_MARK).splitlines()
+        keys = tuple(line.strip() for line in lines if line.strip())
     except OSError as error:
         raise ConfigError(f"The keys cannot be read from '{path}': {error.strerror}.") from error
     if not keys or not all(_KEY.fullmatch(key) for key in keys):

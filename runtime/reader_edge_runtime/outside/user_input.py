@@ -8,6 +8,7 @@ from pathlib import Path
 from reader_edge_runtime.errors import ConfigError
 
 _LONG = 10**20
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # which some editors and shells put before a text, and which is none of it
 
 
 def shown(value: object) -> str:
@@ -35,6 +36,11 @@ def given_path(path: str | os.PathLike[str], name: str) -> Path:
         if error.errno == errno.ENAMETOOLONG:
             raise ConfigError(f"{name} is {shown(path)}, which is longer than a path may be.") from None
     return found
+
+
+def as_text(data: bytes) -> str:
+    """What a file or a pipe holds, as the text that it is in UTF-8. Raises UnicodeDecodeError."""
+    return data.decode("utf-8").removeprefix(BYTE_ORDER_MARK.decode())
 
 
 def read_bounded(path: Path, max_bytes: int) -> bytes:

@@ -13,6 +13,7 @@ from pathlib import Path
 from reader_edge_runtime.atomic_file import new_file, write_file
 from reader_edge_runtime.errors import PackageError
 from reader_edge_runtime.outside.plain_file import check_plain_file
+from reader_edge_runtime.outside.user_input import BYTE_ORDER_MARK
 from reader_edge_runtime.package.stage_part import MAX_STAGES
 
 PIPELINE_NAME, KEY_NAME = "pipeline.json", "pipeline.key"
@@ -98,7 +99,7 @@ def new_key(folder: Path) -> None:
 def read_key(path: Path) -> bytes:
     """The 32 bytes of a pipeline's key. Raises PackageError."""
     check_plain_file(path, PackageError, "give the pipeline.key that `reader-edge split` wrote")
-    text = b"" if path.stat().st_size > 128 else path.read_bytes().strip()
+    text = b"" if path.stat().st_size > 128 else path.read_bytes().removeprefix(BYTE_ORDER_MARK).strip()
     if re.fullmatch(rb"[0-9a-f]{64}", text) is None:
         raise PackageError(f"'{path}' is no key of a pipeline: give the pipeline.key that `reader-edge split` wrote.")
     if os.name == "posix" and path.stat().st_mode & 0o077:

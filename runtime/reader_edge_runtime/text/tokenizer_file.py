@@ -11,6 +11,7 @@ from tokenizers import Tokenizer as FastTokenizer
 
 from reader_edge_runtime.errors import PromptError, ReaderEdgeError, TokenizerError
 from reader_edge_runtime.outside.plain_file import check_fetched
+from reader_edge_runtime.outside.user_input import BYTE_ORDER_MARK
 from reader_edge_runtime.text.pattern_check import problem_of
 
 _MAX_FILE_BYTES = 1 << 27
@@ -37,7 +38,7 @@ def read_tokenizer(path: Path, remedy: str) -> FastTokenizer:
     if num_bytes > _MAX_FILE_BYTES:
         raise TokenizerError(f"'{path}' has {num_bytes} bytes, more than a tokenizer may have: {remedy}.")
     with library_errors(f"'{path}' is not a readable tokenizer", remedy):
-        fast = FastTokenizer.from_file(str(path))
+        fast = FastTokenizer.from_buffer(path.read_bytes().removeprefix(BYTE_ORDER_MARK))
     for parts in ((fast.normalizer, fast.pre_tokenizer), (fast.post_processor,), (fast.decoder,)):
         num_steps, most = _growth(*parts)
         if num_steps > _MAX_STEPS or most > _MAX_GROWTH:

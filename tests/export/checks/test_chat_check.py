@@ -41,7 +41,7 @@ def check(template: Any) -> ChatCheck:
 
 
 def test_a_template_that_takes_all_is_rendered_as_transformers_does() -> None:
-    compared = check(CHATML)
+    compared = check(CHATML + "{# system, developer #}")
     assert compared == ChatCheck(num_compared=len(dict(conversations())))
     assert compared.num_compared >= 30
 

@@ -30,6 +30,10 @@ def test_a_rejection_that_is_saved_is_a_token_that_is_changed(tmp_path: Path) ->
     assert [list(column.cells)[1] for column in line.table().columns] == ["relaxed", "40.00", "10.00", "10.00", "70.00"]
 
 
+def test_a_byte_order_mark_before_it_is_no_part_of_it(tmp_path: Path) -> None:
+    assert line_of(tmp_path, "\ufeff" + json.dumps({"ways": [EXACT]})).points
+
+
 def test_the_line_and_its_ways_are_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="plots are an extra")
     axes = new_figure(5, 4).subplots()

@@ -7,6 +7,7 @@ from typing import Any
 from reader_edge_export.sources.folder.json_file import read_json
 from reader_edge_runtime.errors import TokenizerError
 from reader_edge_runtime.outside.plain_file import check_plain_file
+from reader_edge_runtime.outside.user_input import as_text
 from reader_edge_runtime.text.template.chat_template import MAX_TEMPLATE_BYTES
 
 _FILE, _FURTHER = "chat_template.jinja", "additional_chat_templates"
@@ -47,6 +48,6 @@ def _read(path: Path) -> str:
     if num_bytes > MAX_TEMPLATE_BYTES:
         raise TokenizerError(f"'{path}' has {num_bytes} bytes, of which {MAX_TEMPLATE_BYTES} can be: remove it.")
     try:
-        return path.read_text(encoding="utf-8")
+        return as_text(path.read_bytes())
     except UnicodeDecodeError:
         raise TokenizerError(f"'{path}' is no text in UTF-8: remove it.") from None

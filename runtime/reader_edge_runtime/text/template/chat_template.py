@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from reader_edge_runtime.errors import ChatTemplateError, PromptError, TokenizerError
+from reader_edge_runtime.outside.user_input import as_text
 from reader_edge_runtime.text.calls.call_form import CallForm, knows_tools
 from reader_edge_runtime.text.conversation import Conversation, as_texts
 from reader_edge_runtime.text.conversation_check import sound_conversation
@@ -52,7 +53,7 @@ class ChatTemplate:
         if num_bytes > MAX_TEMPLATE_BYTES:
             raise TokenizerError(f"'{path}' has {num_bytes} bytes, more than a template may have: export again.")
         try:
-            return cls(path.read_text(encoding="utf-8"), special_tokens, for_tools=for_tools, path=path)
+            return cls(as_text(path.read_bytes()), special_tokens, for_tools=for_tools, path=path)
         except UnicodeDecodeError as error:
             raise TokenizerError(f"'{path}' is not UTF-8 text (byte {error.start}): export the model again.") from None
 
