@@ -12,7 +12,7 @@ import click
 from reader_edge.catalogue.names import canonical, is_model_name, similar_name
 from reader_edge.catalogue.pull import found_here, pulled
 from reader_edge.catalogue.store import StoredModel
-from reader_edge.terminal.console import load_progress, work_progress
+from reader_edge.terminal.console import load_progress, stderr_console, work_progress
 from reader_edge.terminal.control_characters import visible
 from reader_edge_export.options import AUTO, ExportOptions
 from reader_edge_export.pipeline import check_installation
@@ -63,7 +63,8 @@ def load_with(load: Callable[..., E], model: str | None, config: EngineConfig, s
     package = find_package(model)
     found = _found(sources) if config.is_drafted else sources
     with load_progress("Checking the model", "Measuring this machine (once)") as (on_files, on_calibration):
-        engine = load(package, config, sources=found, on_progress=on_files, on_calibration=on_calibration)
+        on_measuring = on_calibration if stderr_console().is_terminal else None  # in a pipe, a line of the log tells it
+        engine = load(package, config, sources=found, on_progress=on_files, on_calibration=on_measuring)
     if notice := draft_notice(engine, sources):
         click.echo(notice, err=True)
     return engine

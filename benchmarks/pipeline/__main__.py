@@ -100,7 +100,7 @@ def _numbers(text: str) -> list[int]:
 def _load_one_pass(package: Path, config: EngineConfig) -> Engine:
     """An engine over stages whose steps have one pass, as on one box."""
     engine, planner = Engine.load(package, config), Planner()
-    planner.add(load_or_measure(engine.decoder.target, config.threads, 1))
+    planner.take(load_or_measure(engine.decoder.target, config.threads, 1))
     engine.decoder.planner = planner
     return engine
 

@@ -108,9 +108,9 @@ def _pass_times(engine: Engine, stats: GenerationStats) -> str:
     curve = ", ".join(
         f"{width}: {times[width] / times[1]:.2f}" for width in (2, 4, 8, 16, 32, 64) if width < len(times)
     )
-    if not pass_times.has(1):
+    if not pass_times.is_measured:
         return f"not measured; assumed relative to one node: {curve}"
-    doubt = "; in doubt, as other work ran while they were measured" if pass_times.is_in_doubt(1) else ""
+    doubt = "; in doubt, as other work ran while they were measured" if pass_times.is_in_doubt else ""
     return f"{1e3 * times[1]:.2f} ms for one node; relative to it {curve}{doubt}"
 
 

@@ -60,7 +60,7 @@ def assemble(
     package = open_package(path, on_progress)
     check_is_whole(package)  # first, as only the last stage has a tokenizer
     tokenizer = Tokenizer.open(package, config.is_text_literal)
-    target, report = settled_target(package, config)
+    target, report = settled_target(package, config, on_calibration)
     if not draft_permission(config, package.manifest.attention, report).is_on:
         return package, tokenizer, make_decoder(target, NoDrafter(), config, report=report), report
     fingerprint, vocab_size = tokenizer.fingerprint(), package.manifest.vocab_size
@@ -161,11 +161,13 @@ def serve_package_stage(
     serve_stage(open_package(path), address, key, config, tell)
 
 
-def settled_target(package: ModelPackage, config: EngineConfig) -> tuple[Target, WidthReport | None]:
+def settled_target(
+    package: ModelPackage, config: EngineConfig, on_calibration: Progress | None = None
+) -> tuple[Target, WidthReport | None]:
     """A package's model on the provider that a config asks for, and what the width probe found of it, if it ran."""
     target = open_target(package, config)
     if config.is_probed or config.is_near_tie_guarded:
-        return load_or_settle(target, config.threads)
+        return load_or_settle(target, config.threads, on_calibration)
     return target, None
 
 
@@ -192,7 +194,7 @@ def make_decoder(
     else:
         decoder = Decoder(target, *settings)
     for cost in costs:
-        decoder.planner.add(cost)
+        decoder.planner.take(cost)
     return decoder
 
 

@@ -25,7 +25,7 @@ from reader_edge_runtime.errors import ConfigError, PromptError
 from reader_edge_runtime.generation_config import chosen_sampling
 from reader_edge_runtime.given_arguments import Callback, given_callback, given_config, is_iterable
 from reader_edge_runtime.guesses import guessed_answer
-from reader_edge_runtime.measuring.cost_cache import forget_cost, load_or_measure
+from reader_edge_runtime.measuring.cost_cache import forget_cost
 from reader_edge_runtime.measuring.width_probe import WidthReport
 from reader_edge_runtime.outside.user_input import given_path, shown
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -35,8 +35,6 @@ from reader_edge_runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from reader_edge_runtime.decoding.choosing.grammar import Grammars
-
-_BATCHES_MEASURED = (4, 16)
 
 
 class Engine:
@@ -100,7 +98,8 @@ class Engine:
         draft, sources: limits of drafting, and what is drafted from.
         drafter: a drafter of your own, in place of draft and sources.
         on_progress: called with bytes checked and bytes in all.
-        on_calibration: called with rounds measured and most rounds, at the first use of a package on a machine.
+        on_calibration: called with rounds measured and most rounds, at the first use of a package on a machine. What is
+            measured, and for how long, is told by the log `reader_edge.measuring`: as a warning without this callback.
 
         Raises PackageError, TokenizerError, DatastoreError, HeadError, DraftModelError or ProviderError.
         """
@@ -149,8 +148,6 @@ class Engine:
         configs = config if isinstance(config, list | tuple) else [config] * len(prompts)
         if len(configs) != len(prompts):
             raise ConfigError(f"{len(prompts)} prompts came with {len(configs)} configs: give one, or one for each.")
-        if len(prompts) > 1:
-            self.calibrate_batches()
         answers = [self.answer(prompt, each) for prompt, each in zip(prompts, configs, strict=True)]
         try:
             for answer in answers:
@@ -295,14 +292,5 @@ class Engine:
         self.withdraw(*requests)
         if not self._shared.is_working:
             with self.working() as decoder:
-                for size in decoder.planner.times.take_outrun():  # its measuring ran beside other work
-                    forget_cost(decoder.target, decoder.config.threads, size)
-
-    def calibrate_batches(self) -> None:
-        """Measure batched passes, before the first batch; few sizes stand for all. Nothing where they are known."""
-        if not self.draft_permission.is_on:
-            return
-        with self.working() as decoder:
-            for size in sorted({min(size, decoder.config.max_batch) for size in _BATCHES_MEASURED} - {1}):
-                if decoder.config.is_calibrated and not decoder.planner.times.has(size):
-                    decoder.planner.add(load_or_measure(decoder.target, decoder.config.threads, size))
+                if decoder.planner.times.take_outrun():  # their measuring ran beside other work
+                    forget_cost(decoder.target, decoder.config.threads, 1)

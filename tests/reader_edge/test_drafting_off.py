@@ -53,7 +53,7 @@ Invoke = Callable[..., Result]
 def invoke(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> Invoke:
     """Run a command on a machine whose probe fails."""
     monkeypatch.setattr(
-        "reader_edge_runtime.assembly.load_or_settle", lambda target, threads: (target, WidthReport(16, 4, 1e-5))
+        "reader_edge_runtime.assembly.load_or_settle", lambda target, *_: (target, WidthReport(16, 4, 1e-5))
     )
     return lambda *arguments, **options: runner.invoke(main, [*map(str, arguments)], **options)
 

@@ -147,7 +147,7 @@ def test_width_probe_finds_the_exact_package_invariant(shared_engine: Engine) ->
 def test_an_exact_package_is_decoded_plainly_where_its_bits_depend_on_widths(
     demo_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assembly, "load_or_settle", lambda target, threads: (target, WidthReport(16, 4, 1e-5)))
+    monkeypatch.setattr(assembly, "load_or_settle", lambda target, *_: (target, WidthReport(16, 4, 1e-5)))
     plain = Engine.load(demo_folder, EngineConfig(is_calibrated=False))
     assert plain.generate("# tar", GREEDY).stats.num_drafted_tokens == 0
     guarded = Engine.load(demo_folder, EngineConfig(is_calibrated=False, is_near_tie_guarded=True))

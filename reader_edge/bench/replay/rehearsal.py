@@ -124,7 +124,7 @@ class Rehearser:
         self.core = drafter.loaded_core()
         self._planners = {is_drafted: Planner() for is_drafted in (False, True)}
         for planner in self._planners.values():
-            planner.add(cost)
+            planner.take(cost)
         self._decoder = make_trial_decoder(target, drafter, EngineConfig(max_batch=1), self._planners[True])
         self._max_tokens = max_tokens
 

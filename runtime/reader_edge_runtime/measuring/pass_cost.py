@@ -4,8 +4,11 @@ T(B, n, past) is piecewise and not convex, so it is measured: passes over a grid
 row, since the first one after others is slower; and of each cell the fastest, because a busy neighbour only adds time.
 How far the second fastest round is behind says whether there was one.
 Where a wider pass takes less, or two narrower ones together, that bounds what a pass needs to take.
+
+One text is measured: a batch's pass takes about what one over as many nodes does (`decoding.planning.pass_times`).
 """
 
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +37,10 @@ _ROW_ROUNDS = 5
 _MAX_GRID_S = 10.0  # what a slow model's grid may take: somebody waits for the first word
 _LEAST_WIDEST = 8
 _LEAST_WIDTHS = (1, 2, 4, 8)
-_PADDED_WIDTH = 8  # nodes of the one wide tree by which padding is measured
+BATCH_WIDTH = 8  # nodes of the wide trees by which batches are measured,
+_BATCH = 4  # and their texts
+
+_LOG = logging.getLogger("reader_edge.measuring")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +48,10 @@ class PassCost:
     """Measured pass times of a batch size: seconds, float64 (P, W), at P committed lengths and W tree sizes, ascending.
 
     row_s: seconds that the logits of one more row take; 0 where they were not measured. padding_share: what a node
-    takes that only fills a tree of a batch up, as a share of what others take, from 0 to 1. spread: by how much a
-    cell's second fastest round took longer than its fastest, as a share; the median of the cells. num_measured: how
-    often all was measured.
+    takes that only fills a tree of a batch up, as a share of what others take, from 0 to 1. text_s: seconds that each
+    further text adds to a pass over as many nodes, where its trees have one node, and where they have BATCH_WIDTH.
+    spread: by how much a cell's second fastest round took longer than its fastest, as a share; the median of the cells.
+    num_measured: how often all was measured.
     """
 
     batch_size: int
@@ -53,6 +60,7 @@ class PassCost:
     seconds: Float64Array
     row_s: float = 0.0
     padding_share: float = 1.0
+    text_s: tuple[float, float] = (0.0, 0.0)
     spread: float = 0.0
     num_measured: int = 1
 
@@ -94,7 +102,7 @@ def measure_pass_cost(
 ) -> PassCost:
     """Time passes over the grid, within about `max_seconds` but at least two rounds; of a slow model, fewer cells.
 
-    on_progress: gets cells timed and cells in all.
+    on_progress: gets rounds done and the most there may be; without it, a line of the log warns of the wait.
     """
     max_past = target.manifest.max_context - MAX_WIDTH
     longest = min(max_past, max(MAX_CACHED_ROWS // batch_size, PASTS[0]))
@@ -103,7 +111,13 @@ def measure_pass_cost(
     widths = tuple(width for width in WIDTHS if width <= widest) or (1,)
     cache = target.new_cache(batch_size, pasts[-1] + widths[-1])
     grid = _Grid(pasts, widths)
-    grid = grid.within(_MAX_GRID_S, _first_seconds(target, cache, batch_size, grid))
+    if on_progress is not None:
+        on_progress(0, _MAX_ROUNDS)
+    first = _first_seconds(target, cache, batch_size, grid)
+    grid = grid.within(_MAX_GRID_S, first)
+    level = logging.WARNING if on_progress is None else logging.INFO  # of a wait that nobody would know the reason of
+    expected_s = max(max_seconds, grid.least_seconds(first))
+    _LOG.log(level, "Measuring what passes of this model take on this machine, once: about %.0f s.", expected_s)
     for past, width in grid.cells[:: len(grid.widths)] + grid.cells[-1:]:
         _pass_seconds(target, cache, batch_size, past, width)  # first passes allocate
     rounds: list[list[float]] = []
@@ -121,9 +135,9 @@ def measure_pass_cost(
     seconds = times.min(axis=0).reshape(len(grid.pasts), len(grid.widths))
     num_row_rounds = _ROW_ROUNDS if grid.num_passes == _PASSES else 1
     row_s = _row_seconds(target, cache, batch_size, grid.pasts[0], grid.widths[-1], num_row_rounds)
-    padding_share = _padding_share(target, cache, batch_size, grid.pasts[0], grid.widths[-1])
+    padding_share, text_s = _batch_facts(target, cache, grid.pasts[0], grid.widths[-1], num_row_rounds)
     target.release_memory()  # drafts are seldom as wide
-    return PassCost(batch_size, grid.pasts, grid.widths, seconds, row_s, padding_share, _spread(times))
+    return PassCost(batch_size, grid.pasts, grid.widths, seconds, row_s, padding_share, text_s, _spread(times))
 
 
 def single_pass_seconds(target: Target, max_seconds: float) -> float:
@@ -161,7 +175,7 @@ class _Grid:
         first: seconds of passes of one and of a few nodes.
         """
         grid = self
-        while grid._least_seconds(first) > max_seconds:
+        while grid.least_seconds(first) > max_seconds:
             if grid.num_passes > 1:
                 grid = replace(grid, num_passes=1)
             elif grid.widths[-1] > _LEAST_WIDEST:
@@ -172,7 +186,7 @@ class _Grid:
                 return replace(grid, widths=tuple(width for width in grid.widths if width in _LEAST_WIDTHS))
         return grid
 
-    def _least_seconds(self, first: Mapping[int, float]) -> float:
+    def least_seconds(self, first: Mapping[int, float]) -> float:
         """About what its rounds take, if there are no more than must be; wider passes are on a line through `first`."""
         widths = sorted(first)
         slope = (first[widths[-1]] - first[1]) / max(1, widths[-1] - 1)
@@ -201,18 +215,29 @@ def _row_seconds(target: Target, cache: Cache, batch_size: int, past: int, width
     return max(0.0, float(all_rows - one_row)) / (batch_size * (width - 1))
 
 
-def _padding_share(target: Target, cache: Cache, batch_size: int, past: int, width: int) -> float:
-    """By passes in turn in which all trees are wide, one is, and none is. 1 where one wide tree alone tells nothing."""
-    width = min(width, _PADDED_WIDTH)
-    if width == 1 or batch_size == 1:
-        return 1.0
-    batches = [[width] * num_wide + [1] * (batch_size - num_wide) for num_wide in (0, 1, batch_size)]
-    rounds = [[_seconds(target, cache, past, _trees(target, widths)) for widths in batches] for _ in range(_ROW_ROUNDS)]
-    none, one, every = np.min(rounds, axis=0)
+def _batch_facts(
+    target: Target, single: Cache, past: int, width: int, num_rounds: int
+) -> tuple[float, tuple[float, float]]:
+    """`padding_share` and `text_s`, by passes in turn in which no tree of a batch is wide, one is, and all are.
+
+    single: a cache for passes over as many nodes of one text. width: nodes of the widest of them.
+    """
+    width = min(width // _BATCH, BATCH_WIDTH)
+    if width < 2:
+        return 1.0, (0.0, 0.0)
+    batch = target.new_cache(_BATCH, past + width)
+    passes = [(batch, [width] * num_wide + [1] * (_BATCH - num_wide)) for num_wide in (0, 1, _BATCH)]
+    passes += [(single, [_BATCH]), (single, [_BATCH * width])]
+    rounds = [
+        [_seconds(target, cache, past, _trees(target, widths)) for cache, widths in passes] for _ in range(num_rounds)
+    ]
+    none, one, every, as_none, as_every = (float(each) for each in np.min(rounds, axis=0))
+    text_s = max(0.0, none - as_none) / (_BATCH - 1), max(0.0, every - as_every) / (_BATCH - 1)
     if every <= none:
-        return 1.0
-    without_padding = 1 / batch_size  # of what all wide trees add, where padding takes nothing
-    return float(np.clip(((one - none) / (every - none) - without_padding) / (1 - without_padding), 0, 1))
+        return 1.0, text_s
+    without_padding = 1 / _BATCH  # of what all wide trees add, where padding takes nothing
+    share = ((one - none) / (every - none) - without_padding) / (1 - without_padding)
+    return float(np.clip(share, 0, 1)), text_s
 
 
 def _pass_seconds(

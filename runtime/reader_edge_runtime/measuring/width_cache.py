@@ -4,6 +4,8 @@ At 7B the probe's passes take twelve seconds, at every start. `reader-edge verif
 """
 
 import json
+import logging
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -19,16 +21,25 @@ FORMAT_VERSION = 2
 _MAX_FILE_BYTES = 1 << 12
 _MAX_ROWS = 1 << 16
 
+_LOG = logging.getLogger("reader_edge.measuring")
 
-def load_or_settle(target: Target, threads: int) -> tuple[Target, WidthReport]:
+
+def load_or_settle(
+    target: Target, threads: int, on_progress: Callable[[int, int], None] | None = None
+) -> tuple[Target, WidthReport]:
     """The target to use and its report, as `settle_width` has them: from the cache, else probed and kept.
 
+    on_progress: gets 0 and 1 before it probes; without it, a line of the log warns of the wait.
     A cache that cannot be written is no error: the next start probes again.
     """
     kept = kept_verdict(target, threads)
     if kept is not None:
         return kept
     path = verdict_path(target, threads)
+    if on_progress is not None:
+        on_progress(0, 1)
+    level = logging.WARNING if on_progress is None else logging.INFO
+    _LOG.log(level, "Comparing the bits of narrow and wide passes on this machine, once: about a dozen passes.")
     settled, report = settle_width(target)
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)

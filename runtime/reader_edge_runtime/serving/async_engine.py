@@ -43,7 +43,6 @@ class AsyncEngine:
                 "This engine's answers may differ from the model's own, which its clients would not expect: serve an "
                 "exact one, or allow it with ServingConfig(takes_lossy=True)."
             )
-        engine.calibrate_batches()
         self.engine = engine
         self._worker = Worker(engine, serving)
         self.max_grammars = _GRAMMARS_A_SLOT * engine.decoder.config.max_batch

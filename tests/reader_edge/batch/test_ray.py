@@ -86,7 +86,7 @@ def test_what_nodes_tell_of_drafting_is_told_here(cluster: Any) -> None:
         from reader_edge_runtime import assembly
         from reader_edge_runtime.measuring.width_probe import WidthReport
 
-        vars(assembly)["load_or_settle"] = lambda target, threads: (target, WidthReport(16, 4, 1e-5))
+        vars(assembly)["load_or_settle"] = lambda target, *_: (target, WidthReport(16, 4, 1e-5))
         return load_engine(None, EngineConfig(threads=1))
 
     backend = RayBackend(cluster.address, load_where_widths_differ, "demo", 100)

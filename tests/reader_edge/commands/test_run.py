@@ -63,7 +63,7 @@ def test_drafting_is_off_and_says_so_where_bits_depend_on_widths(
     runner: CliRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "reader_edge_runtime.assembly.load_or_settle", lambda target, threads: (target, WidthReport(16, 4, 1e-5))
+        "reader_edge_runtime.assembly.load_or_settle", lambda target, *_: (target, WidthReport(16, 4, 1e-5))
     )
     result = runner.invoke(main, ["run", "-p", "# tar", "-n", "20", "--stats"])
     assert result.exit_code == 0

@@ -95,7 +95,7 @@ def test_nothing_begins_with_a_drafter_that_drafts_nothing() -> None:
 @pytest.fixture
 def load(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[EngineConfig], Engine]:
     """Load the demo on a machine whose probe fails."""
-    monkeypatch.setattr(assembly, "load_or_settle", lambda target, threads: (target, APART))
+    monkeypatch.setattr(assembly, "load_or_settle", lambda target, *_: (target, APART))
 
     def load_engine(config: EngineConfig) -> Engine:
         engine = Engine.load(demo_folder, config)
@@ -120,7 +120,6 @@ def test_every_way_to_ask_gives_plain_answers(
     load: Load, answers: list[tuple[int, ...]], config: EngineConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(assembly, "load_or_measure", lambda *_, **__: pytest.fail("measured"))
-    monkeypatch.setattr("reader_edge_runtime.engine.load_or_measure", lambda *_, **__: pytest.fail("measured"))
     engine = load(config)
     results = engine.generate_batch(["# tar", "# tar"], [GREEDY, SAMPLED])
     assert [each.token_ids for each in results] == answers

@@ -1,5 +1,7 @@
 """Measured costs are kept for this machine and package alone, and measured again when the file is no good."""
 
+import asyncio
+import logging
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
+from reader_edge_runtime import AsyncEngine, Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.measuring import cost_cache
 from reader_edge_runtime.measuring.pass_cost import PassCost
@@ -30,7 +32,7 @@ def num_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     def measure(target: HostTarget, batch_size: int, on_progress: object = None) -> PassCost:
         measured.append(batch_size)
         seconds = np.array([[1.0, 2.0], [3.0, 4.0]])
-        return PassCost(batch_size, (10, 20), (1, 4), seconds, row_s=0.25, padding_share=0.5)
+        return PassCost(batch_size, (10, 20), (1, 4), seconds, row_s=0.25, padding_share=0.5, text_s=(0.5, 0.25))
 
     monkeypatch.setattr(cost_cache, "measure_pass_cost", measure)
     monkeypatch.setattr(cost_cache, "cache_folder", lambda: tmp_path / "reader-edge")
@@ -45,6 +47,7 @@ def test_second_load_reads_what_the_first_measured(target: HostTarget, num_measu
     np.testing.assert_array_equal(first.seconds, second.seconds)
     assert first.row_s == second.row_s == 0.25
     assert first.padding_share == second.padding_share == 0.5
+    assert first.text_s == second.text_s == (0.5, 0.25)
     cost_cache.load_or_measure(target, threads=2, batch_size=4, is_redone=True)
     assert num_measured == [4, 4]
 
@@ -64,6 +67,7 @@ def test_a_cost_in_doubt_is_measured_again_and_the_lesser_times_are_kept(
     is_in_doubt: bool,
     target: HostTarget,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
     tmp_path: Path,
 ) -> None:
     """At the next starts, until there is no doubt, or three times."""
@@ -75,10 +79,24 @@ def test_a_cost_in_doubt_is_measured_again_and_the_lesser_times_are_kept(
 
     monkeypatch.setattr(cost_cache, "measure_pass_cost", measure)
     monkeypatch.setattr(cost_cache, "cache_folder", lambda: tmp_path / "reader-edge")
+    caplog.set_level(logging.INFO, "reader_edge")
     costs = [cost_cache.load_or_measure(target, 2, 1) for _ in range(5)]
+    assert sum("other work ran" in line for line in caplog.messages) == len(spreads) - 1
     assert next(made, None) is None
     assert costs[-1].seconds.tolist() == [[min(seconds)]]
     assert (costs[-1].num_measured, costs[-1].is_in_doubt) == (len(spreads), is_in_doubt)
+
+
+def test_the_log_says_what_measuring_took_and_where_it_is_kept(
+    target: HostTarget, num_measured: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "reader_edge")
+    cost_cache.load_or_measure(target, threads=2, batch_size=1)
+    (line,) = caplog.messages
+    assert line.startswith("Measured passes in 0.0 s; kept in '")
+    assert str(cost_cache.cost_path(target, 2, 1)) in line
+    cost_cache.load_or_measure(target, threads=2, batch_size=1)
+    assert len(caplog.messages) == 1
 
 
 def test_another_thread_count_or_batch_size_is_measured_anew(target: HostTarget, num_measured: list[int]) -> None:
@@ -117,6 +135,23 @@ def test_a_cost_that_passes_outrun_is_measured_anew_at_the_next_start(
     cost_cache.forget_cost(target, threads=1, batch_size=1)  # what is not there is no error
 
 
+def test_neither_a_batch_nor_a_server_measures_more_than_the_load_did(
+    demo_folder: Path, num_measured: list[int]
+) -> None:
+    engine = Engine.load(demo_folder, EngineConfig(threads=2, is_probed=False))
+    assert num_measured == [1]
+    config = GenerationConfig(max_tokens=8)
+    together = engine.generate_batch(["# tar", "# curl", "# git"], config)
+
+    async def served() -> str:
+        async with AsyncEngine(engine) as serving:
+            return (await serving.generate("# tar", config)).text
+
+    assert asyncio.run(served()) == together[0].text
+    assert num_measured == [1]
+    assert engine.decoder.planner.times.is_measured
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -145,6 +180,8 @@ def test_a_cost_that_passes_outrun_is_measured_anew_at_the_next_start(
         '{"pasts": [10], "widths": [1], "seconds": [[1]], "row_s": 0, "padding_share": 1.5}',
         '{"pasts": [10], "widths": [1], "seconds": [[1]], "row_s": 0, "padding_share": NaN}',
         '{"pasts": [10], "widths": [1], "seconds": [[1]], "row_s": 0, "spread": NaN}',
+        '{"pasts": [10], "widths": [1], "seconds": [[1]], "row_s": 0, "text_s": [1]}',
+        '{"pasts": [10], "widths": [1], "seconds": [[1]], "row_s": 0, "text_s": [1, NaN]}',
         '{"pasts": [10], "widths": [1], "seconds": [[1]], "row_s": 0, "num_measured": 0}',
         " " * ((1 << 20) + 1),
     ],

@@ -1,5 +1,6 @@
 """What a pass costs is measured over a grid that suits the machine, the batch and the model."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -44,18 +45,18 @@ def test_texts_of_large_batches_are_short_while_they_are_measured(
 def test_a_slow_model_is_measured_at_fewer_points_and_once_each(
     node_s: float, num_widths: int, pasts: tuple[int, ...], num_passes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[int] = []
+    asked: list[tuple[int, int]] = []
 
-    def seconds(_target: object, _cache: object, _past: int, trees: list[DraftTree], *_: object) -> float:
-        asked.append(len(trees[0]))
+    def seconds(_target: object, _cache: object, past: int, trees: list[DraftTree], *_: object) -> float:
+        asked.append((past, sum(map(len, trees))))
         return (9 + len(trees[0])) * node_s
 
     monkeypatch.setattr(pass_cost, "_seconds", seconds)
     cost = measure_pass_cost(FakeTarget(make_manifest(6, max_context=4096)), max_seconds=0.0)
     assert (len(cost.widths), cost.pasts) == (num_widths, pasts)
     assert cost.widths[-1] >= 8
-    assert max(asked) == cost.widths[-1]  # no pass is made that is wider than what is measured
-    assert asked.count(4) == 2 * num_passes * len(cost.pasts)
+    assert max(num_nodes for _, num_nodes in asked) == cost.widths[-1]  # no pass is wider than what is measured
+    assert asked.count((cost.pasts[-1], 4)) == 2 * num_passes
     assert cost.seconds[0].tolist() == pytest.approx([(9 + width) * node_s for width in cost.widths])
 
 
@@ -83,9 +84,62 @@ def test_what_padding_takes_is_told_by_one_wide_tree_among_narrow_ones(
         return 1 + 0.1 * (num_nodes + cost_of_padding * (widest * len(trees) - num_nodes))
 
     monkeypatch.setattr(pass_cost, "_seconds", seconds)
+    cost = measure_pass_cost(FakeTarget(make_manifest(6, max_context=4096)), max_seconds=0.0)
+    assert cost.padding_share == pytest.approx(share)
+    assert cost.text_s == pytest.approx((0.0, 0.0))
+
+
+@pytest.mark.parametrize(("text_s", "found"), [(0.06, 0.06), (-0.06, 0.0)])
+def test_what_a_text_adds_is_told_by_a_pass_over_as_many_nodes_of_one(
+    text_s: float, found: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seconds(target: object, cache: object, past: int, trees: Sequence[DraftTree], *_: object) -> float:
+        return 1 + 0.1 * sum(map(len, trees)) + text_s * (len(trees) - 1)
+
+    monkeypatch.setattr(pass_cost, "_seconds", seconds)
+    cost = measure_pass_cost(FakeTarget(make_manifest(6, max_context=4096)), max_seconds=0.0)
+    assert cost.text_s == pytest.approx((found, found))
+
+
+def test_a_context_too_short_for_as_many_nodes_leaves_batches_unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pass_cost, "_seconds", lambda *_: 1.0)
+    cost = measure_pass_cost(FakeTarget(make_manifest(6, max_context=70)), max_seconds=0.0)
+    assert (cost.padding_share, cost.text_s) == (1.0, (0.0, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("node_s", "is_called_back", "level", "told"),
+    [
+        (1e-6, False, logging.WARNING, "about 4 s"),
+        (1e-6, True, logging.INFO, "about 4 s"),
+        (0.004, False, logging.WARNING, "about 8 s"),
+    ],
+)
+def test_a_line_of_the_log_says_what_is_measured_and_about_how_long_it_takes(
+    node_s: float,
+    is_called_back: bool,
+    level: int,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A warning, which is seen without any settings, where nobody is called back."""
+    calls: list[tuple[int, int]] = []
+
+    def seconds(_target: object, _cache: object, _past: int, trees: list[DraftTree], *_: object) -> float:
+        return (9 + len(trees[0])) * node_s
+
+    def note(done: int, total: int) -> None:
+        calls.append((done, total))
+
+    monkeypatch.setattr(pass_cost, "_seconds", seconds)
+    caplog.set_level(logging.INFO, "reader_edge")
     target = FakeTarget(make_manifest(6, max_context=4096))
-    assert measure_pass_cost(target, 4, max_seconds=0.0).padding_share == pytest.approx(share)
-    assert measure_pass_cost(target, 1, max_seconds=0.0).padding_share == 1  # alone, no tree is padded
+    measure_pass_cost(target, on_progress=note if is_called_back else None)
+    (line,) = caplog.records
+    assert (line.name, line.levelno) == ("reader_edge.measuring", level)
+    assert line.getMessage() == f"Measuring what passes of this model take on this machine, once: {told}."
+    assert calls[:2] == [(0, 6), (1, 6)][: 2 * is_called_back]
 
 
 @pytest.mark.parametrize(("slowdown", "is_in_doubt"), [(1.02, False), (1.5, True)])

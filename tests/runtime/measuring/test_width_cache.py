@@ -1,5 +1,6 @@
 """The kept verdict of the width probe: used for what it was made with, and for nothing else."""
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,6 +41,24 @@ def test_the_second_start_reads_what_the_first_found(target: FakeTarget, probed:
     assert probed == [target]
     assert first[1] == second[1] == REPORT
     assert first[0].min_rows == second[0].min_rows == 2
+
+
+@pytest.mark.parametrize("is_called_back", [False, True])
+def test_a_probe_is_told_before_it_begins_and_only_then(
+    is_called_back: bool, target: FakeTarget, probed: list[Target], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "reader_edge")
+    calls: list[tuple[int, int]] = []
+
+    def note(done: int, total: int) -> None:
+        assert not probed
+        calls.append((done, total))
+
+    for _ in range(2):
+        load_or_settle(target, 2, note if is_called_back else None)
+    (line,) = caplog.records
+    assert line.levelno == (logging.INFO if is_called_back else logging.WARNING)
+    assert calls == [(0, 1)] * is_called_back
 
 
 def test_other_threads_kernels_or_weights_are_probed(target: FakeTarget, probed: list[Target]) -> None:

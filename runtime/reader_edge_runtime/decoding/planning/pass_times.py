@@ -4,8 +4,10 @@
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from reader_edge_runtime.decoding.planning.tree_widths import equal_width, time_at
-from reader_edge_runtime.measuring.pass_cost import MAX_ROWS, PassCost
+from reader_edge_runtime.measuring.pass_cost import BATCH_WIDTH, MAX_ROWS, PassCost
 
 # Without a measurement: half a pass more at 16 nodes, as int8 packages of 0.1 to 0.5 B parameters were seen to cost.
 _UNMEASURED_GROWTH = 0.033
@@ -22,40 +24,39 @@ _OUTRUN, _ENOUGH_SEEN = -0.25, 16  # a correction below which a curve was measur
 class PassTimes:
     """Seconds of a pass over B trees of n nodes.
 
-    Measured times come through `add`, of some batch sizes. Times of others lie between those on both sides, or are
-    the nearest one's, scaled; what their passes show corrects the nearest one. Without any a fixed growth is taken, in
-    units of a one-node pass, and nothing is corrected.
-    is_measured: whether times are seconds of this machine.
+    Measured times come through `take`, of one batch size. A pass of another takes as long as one of as many nodes in
+    all, and what further texts add to be read; what passes show corrects that, for batches of about their size. Without
+    a measurement a fixed growth is taken, in units of a one-node pass, and nothing is corrected.
     """
 
     def __init__(self, max_width: int) -> None:
         self.max_width = max_width
-        self.is_measured = False
-        self._costs: dict[int, PassCost] = {}
+        self._cost: PassCost | None = None
         self._curves: dict[tuple[int, int], list[float]] = {}
-        self._corrections: dict[int, list[float]] = {}  # of each measured size, the logarithm for each class of widths
+        self._corrections: dict[int, list[float]] = {}  # of a class of batches, the logarithm for each of widths
         self._num_seen: dict[tuple[int, int], int] = {}
-        self._told_outrun: set[int] = set()
+        self._is_outrun_told = False
         self._classes = [max(width - 1, 0).bit_length() for width in range(max_width + 1)]
 
-    def add(self, cost: PassCost) -> None:
-        """Take the measured times of a batch size."""
-        self._costs[cost.batch_size] = cost
+    def take(self, cost: PassCost) -> None:
+        """Take what was measured."""
+        self._cost = cost
         self._curves.clear()
-        self.is_measured = True
 
-    def has(self, batch_size: int) -> bool:
-        """Whether a batch size was measured."""
-        return batch_size in self._costs
+    @property
+    def is_measured(self) -> bool:
+        """Whether times are seconds of this machine."""
+        return self._cost is not None
 
-    def is_in_doubt(self, batch_size: int) -> bool:
-        """Whether other work seems to have run while a batch size, or the one most like it, was measured."""
-        return self.is_measured and self._costs[self._nearest(batch_size)].is_in_doubt
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether other work seems to have run while passes were measured."""
+        return self._cost is not None and self._cost.is_in_doubt
 
     def seconds(self, batch_size: int, past: int, widest: int | None = None) -> list[float]:
         """Estimated seconds of a pass over `batch_size` trees of n nodes; entry 0 is infinite.
 
-        n = 0 .. widest, but no more than were measured.
+        n = 0 .. widest, but no more than are known.
         """
         curve = self._curve(batch_size, past)[: None if widest is None else widest + 1]
         if not self.is_measured:
@@ -63,9 +64,10 @@ class PassTimes:
         factors = [math.exp(correction) for correction in self._correction(batch_size)]
         return [time * factors[number] for time, number in zip(curve, self._classes, strict=False)]
 
-    def padding_share(self, batch_size: int) -> float:
+    @property
+    def padding_share(self) -> float:
         """What a node takes that fills a tree up to the widest of its pass, as a share of what other nodes take."""
-        return self._costs[self._nearest(batch_size)].padding_share if self._costs else 1.0
+        return 1.0 if self._cost is None else self._cost.padding_share
 
     def learn(self, widths: Sequence[int], past: int, seconds: float) -> None:
         """Move the estimates towards what a pass over trees of these widths took, never far by one outlier."""
@@ -73,11 +75,11 @@ class PassTimes:
             return
         batch_size = len(widths)
         curve = self._curve(batch_size, past)
-        width = min(equal_width(sum(widths), max(widths), batch_size, self.padding_share(batch_size)), len(curve) - 1)
+        width = min(equal_width(sum(widths), max(widths), batch_size, self.padding_share), len(curve) - 1)
         number = self._classes[round(width)]
         corrections = self._correction(batch_size)
         error = math.log(seconds / time_at(curve, width)) - corrections[number]
-        key = self._nearest(batch_size), number
+        key = _class_of(batch_size), number
         num_seen = self._num_seen.get(key, 0)
         self._num_seen[key] = num_seen + 1
         step = max(_MEMORY, 1 / (num_seen + 2)) * min(max(error, -0.7), 0.7)
@@ -89,22 +91,19 @@ class PassTimes:
             shares[number] = 1.0
             corrections[:] = [other + step * share for other, share in zip(corrections, shares, strict=True)]
 
-    def take_outrun(self) -> list[int]:
-        """Batch sizes whose passes take clearly less than was measured; each is reported once."""
-        outrun = {
-            size
+    def take_outrun(self) -> bool:
+        """Whether passes of the measured batch size take clearly less than was measured; told once."""
+        if self._cost is None or self._is_outrun_told:
+            return False
+        own = _class_of(self._cost.batch_size)
+        self._is_outrun_told = any(
+            size == own and num >= _ENOUGH_SEEN and self._corrections[size][number] < _OUTRUN
             for (size, number), num in self._num_seen.items()
-            if num >= _ENOUGH_SEEN and self._corrections[size][number] < _OUTRUN
-        } - self._told_outrun
-        self._told_outrun |= outrun
-        return sorted(outrun)
+        )
+        return self._is_outrun_told
 
     def _correction(self, batch_size: int) -> list[float]:
-        return self._corrections.setdefault(self._nearest(batch_size), [0.0] * (self._classes[-1] + 1))
-
-    def _nearest(self, batch_size: int) -> int:
-        """The measured size that is most like this one."""
-        return min(self._costs, key=lambda size: abs(math.log(size / batch_size)))
+        return self._corrections.setdefault(_class_of(batch_size), [0.0] * (self._classes[-1] + 1))
 
     def _curve(self, batch_size: int, past: int) -> list[float]:
         key = (batch_size, past // _PAST_STEP)
@@ -114,20 +113,21 @@ class PassTimes:
         return curve
 
     def _measured_curve(self, batch_size: int, past: float) -> list[float]:
-        if not self._costs:
+        if self._cost is None:
             return [math.inf, *(1 + _UNMEASURED_GROWTH * n for n in range(self.max_width))]
-        below = max((size for size in self._costs if size <= batch_size), default=min(self._costs))
-        above = min((size for size in self._costs if size >= batch_size), default=max(self._costs))
-        if above <= below:  # measured itself, or beyond all that were
-            growth = (batch_size / above) ** 0.5  # between no growth and one pass a sequence
-            return [time * growth for time in self._times_of(above, past)]
-        share = math.log(batch_size / below) / math.log(above / below)
-        pairs = zip(self._times_of(below, past), self._times_of(above, past, MAX_ROWS // batch_size), strict=False)
-        return [few ** (1 - share) * many**share for few, many in pairs]
+        share, times = batch_size / self._cost.batch_size, self._cost.pass_seconds(past)
+        widest = len(times) - 1
+        most = widest if share == 1 else max(1, min(widest, MAX_ROWS // batch_size))
+        widths = share * np.arange(1, min(most, self.max_width) + 1)
+        seconds = np.interp(widths, np.arange(1, widest + 1), times[1:])
+        step = times[-1] - times[-2] if widest > 1 else times[-1]  # beyond the widest, it grows as the last ones did
+        seconds += step * np.maximum(widths - widest, 0)
+        read_s = times[1] - self._cost.pass_seconds(self._cost.pasts[0])[1]  # of a text's rows
+        text_s = np.interp(np.arange(1, len(widths) + 1), (1, BATCH_WIDTH), self._cost.text_s)
+        seconds += (text_s + max(read_s, 0.0)) * max(share - 1, 0.0)
+        return [math.inf, *seconds.tolist()]
 
-    def _times_of(self, size: int, past: float, widest: int = 0) -> list[float]:
-        """What was measured of a batch size; up to `widest` nodes, wider trees grow as the last ones did."""
-        times: list[float] = self._costs[size].pass_seconds(past).tolist()
-        step = times[-1] - times[-2] if len(times) > 2 else 0.0
-        times += [times[-1] + step * further for further in range(1, widest + 2 - len(times))]
-        return times[: self.max_width + 1]
+
+def _class_of(batch_size: int) -> int:
+    """Batches that teach each other: 1, 2, 3 to 4, 5 to 8 ..."""
+    return (batch_size - 1).bit_length()

@@ -81,13 +81,12 @@ class Planner:
         """Of a step's tree."""
         return self.times.max_width
 
-    def add(self, cost: PassCost) -> None:
-        """Take the measured pass times of a batch size."""
+    def take(self, cost: PassCost) -> None:
+        """Take measured pass times."""
         cost = cost.bounded()
-        self.times.add(cost)
-        if cost.batch_size == 1:
-            times = cost.pass_seconds(cost.pasts[0])
-            self._reads_prompts = cost.row_s * _ROWS_A_PASS <= times[min(_TYPICAL_WIDTH, len(times) - 1)]
+        self.times.take(cost)
+        times = cost.pass_seconds(cost.pasts[0])
+        self._reads_prompts = cost.row_s * _ROWS_A_PASS <= times[min(_TYPICAL_WIDTH, len(times) - 1)]
 
     def begin(self) -> Trust:
         """The trust of a new request, which starts from what the last one taught."""
@@ -166,7 +165,7 @@ class Planner:
         times = self.times.seconds(len(requests), past, 1 + max(map(len, gains)))
         drafting_s = self._draft_s(sum(made is not None for made in drafts))
         plain_s = times[1] + self._plain_s(len(requests))
-        padding_share = self.times.padding_share(len(requests))
+        padding_share = self.times.padding_share
         widths = best_widths(gains, times, padding_share, plain_s - times[1] + drafting_s)
         self.max_drafted = min(max(2 * max(widths), _LEAST_DRAFT), self.times.max_width)
         chosen = [each[: width - 1] for each, width in zip(gains, widths, strict=True)]

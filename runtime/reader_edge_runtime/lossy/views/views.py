@@ -66,5 +66,5 @@ class Views(Strength):
         target, config, permission = self.target(made.target), made.config, made.permission
         planner = Planner(MAX_WIDTH if permission.is_on else 1)
         if permission.is_on and config.is_calibrated:
-            planner.add(load_or_measure(target, config.threads, 1, on_progress=on_calibration))
+            planner.take(load_or_measure(target, config.threads, 1, on_progress=on_calibration))
         return ViewsDecoder(target, made.drafter, config, planner, made.near_tie_margin, permission, self.context)

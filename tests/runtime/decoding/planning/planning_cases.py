@@ -28,11 +28,10 @@ def cost(growth: float, batch_size: int = 1, step: float = 0.0) -> PassCost:
     return PassCost(batch_size, PASTS, WIDTHS, np.stack([row, 2 * row]))
 
 
-def planner_of(*costs: PassCost, overheads: Overheads = NOTHING) -> Planner:
+def planner_of(cost: PassCost, overheads: Overheads = NOTHING) -> Planner:
     """A planner for which steps take nothing but their pass, unless told otherwise."""
     planner = Planner(max_width=16)
-    for each in costs:
-        planner.add(each)
+    planner.take(cost)
     planner.overheads = replace(overheads)
     return planner
 

@@ -75,9 +75,9 @@ def test_the_fuller_the_batch_the_fewer_nodes_and_none_before_they_cost_anything
 
     values = [1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2]
     batches = (1, 2, 4, 8, 16, 32)
-    rows = {b: np.array([seconds(b * width) for width in WIDTHS]) for b in batches}
-    costs = [PassCost(b, PASTS, WIDTHS, np.stack([row, row])) for b, row in rows.items()]
-    planner = planner_of(*costs, overheads=replace(NOTHING, draft_s=0.1e-3))
+    widths = (*WIDTHS, 32, 64)
+    row = np.array([seconds(width) for width in widths])
+    planner = planner_of(PassCost(1, PASTS, widths, np.stack([row, row])), overheads=replace(NOTHING, draft_s=0.1e-3))
     chosen = [choose(planner, *[values] * batch_size) for batch_size in batches]
     assert chosen == sorted(chosen, reverse=True)
     assert chosen[0] == len(values)

@@ -12,6 +12,7 @@ import pytest
 
 from reader_edge_runtime.assembly import make_decoder
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig
+from reader_edge_runtime.decoding.planning.pass_times import PassTimes
 from reader_edge_runtime.decoding.planning.planner import Planner, StepPlan
 from reader_edge_runtime.decoding.planning.two_pass_planner import TwoPassPlanner
 from reader_edge_runtime.decoding.request import Request
@@ -42,7 +43,7 @@ def measured(links_s: float, node_s: float) -> PassCost:
 
 def two_pass_planner(links_s: float = LINKS_S, node_s: float = 0.001) -> TwoPassPlanner:
     planner = TwoPassPlanner(cast(TravellingTarget, SimpleNamespace(links_s=links_s, num_stages=2)), max_width=16)
-    planner.add(measured(links_s, node_s))
+    planner.take(measured(links_s, node_s))
     planner.overheads = replace(NOTHING)
     return planner
 
@@ -82,7 +83,7 @@ def test_drafts_grow_to_what_both_passes_hold_and_one_pass_never_does() -> None:
     assert [len(made.drafts[0]) for made in plans] == [16, 32, 32, 32]
     assert all(max(made.num_first, made.width - made.num_first) <= 16 for made in plans)
     one_box = Planner(max_width=16)
-    one_box.add(measured(1.0, 0.001))
+    one_box.take(measured(1.0, 0.001))
     assert [len(planned(one_box).drafts[0]) for _ in range(4)] == [16] * 4
 
 
@@ -92,7 +93,8 @@ def test_drafts_grow_to_what_both_passes_hold_and_one_pass_never_does() -> None:
 def test_no_second_pass_where_it_does_not_pay_or_keeps_others_waiting(why: str) -> None:
     planner = two_pass_planner(node_s=0.0 if why == "nodes that cost nothing" else 0.001)
     planner.is_alone = why != "other lanes"
-    planner.times.is_measured = why != "unmeasured"
+    if why == "unmeasured":
+        planner.times = PassTimes(planner.times.max_width)
     requests = [a_request() for _ in range(1 + (why == "batch"))]
     requests[0].trust.predicted += 1000 * (why == "little hope")
     made = planned(planner, requests, 16 if why == "context" else ROOM)
@@ -149,7 +151,7 @@ def test_the_wait_for_a_second_pass_that_is_used_is_expected() -> None:
 def _answers(target: Target, num_together: int) -> list[list[int]]:
     """Of four requests, so many at once."""
     decoder = make_decoder(target, RetrievalDrafter(DraftConfig()).wait(), EngineConfig(threads=1))
-    decoder.planner.add(measured(LINKS_S, 0.002))
+    decoder.planner.take(measured(LINKS_S, 0.002))
     found, numbers = list[list[int]](), iter(range(4))
     while several := list(itertools.islice(numbers, num_together)):
         config = GenerationConfig(max_tokens=40, ignores_eos=True)
