@@ -1,5 +1,6 @@
 """The house keeps its floors: a reader looks through no long list of files."""
 
+import tomllib
 from collections import Counter
 
 from tests.conftest import ROOT
@@ -13,3 +14,10 @@ def test_no_folder_of_code_has_more_than_twenty_files() -> None:
     sources = [path for path in paths if path.suffix in (".cpp", ".h", ".py") or path.parent.name == "scripts"]
     counts = Counter(path.parent.relative_to(ROOT).as_posix() for path in sources)
     assert {folder: count for folder, count in counts.items() if count > MAX_FILES} == {}
+
+
+def test_the_licences_of_bundled_models_come_along() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    licences = "".join((ROOT / name).read_text("utf-8") for name in settings["project"]["license-files"])
+    bundled = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert [place for place in bundled.values() if f"`{place}`" not in licences] == []
