@@ -225,10 +225,11 @@ def bundled_demo() -> Path:
 def _gguf_tokenizer(path: Path) -> Tokenizer:
     check_installation(["gguf"], "Reading GGUF files")
     from reader_edge_export.sources.gguf.gguf_file import GgufFile
+    from reader_edge_export.sources.gguf.ollama import in_words_of_llama_cpp
     from reader_edge_export.sources.gguf.tokenizer import build_tokenizer
     from reader_edge_export.sources.gguf.vocabulary import vocabulary_of
 
-    return Tokenizer(build_tokenizer(vocabulary_of(GgufFile.open(path))))
+    return Tokenizer(build_tokenizer(vocabulary_of(in_words_of_llama_cpp(GgufFile.open(path)))))
 
 
 def _check_folder(path: Path) -> None:

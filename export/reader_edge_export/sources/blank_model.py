@@ -73,7 +73,8 @@ def _make_plain(skeleton: PreTrainedModel) -> None:
 
 def _not_built(source: str, reason: Exception, error: type[ExportError]) -> ExportError:
     said = " ".join(str(reason).split()) or type(reason).__name__
-    return error(f"'{source}' describes a model that cannot be built ({said:.200}): correct its config.")
+    remedy = "correct its config.json, or give another file"
+    return error(f"'{source}' describes a model that cannot be built ({said:.200}): {remedy}.")
 
 
 def built_config(form: Mapping[str, Any], source: str, error: type[ExportError] = ExportError) -> PretrainedConfig:

@@ -29,20 +29,25 @@ from reader_edge_export.sources.gguf.mixture_configs import (
     qwen3moe,
     qwen35moe,
 )
-from reader_edge_export.sources.gguf.rope import longrope_of, rotary_share, scaling_of
+from reader_edge_export.sources.gguf.rope import base_of, longrope_of, original_context_of, rotary_share, scaling_of
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 
-_IGNORED = ("tensor_data_layout", "rope.scaling.finetuned")  # say nothing about the mathematics
+_IGNORED = (  # say nothing about the mathematics of a text
+    *("tensor_data_layout", "rope.scaling.finetuned", "source_quantization", "source_fp8_tensors"),
+    # Of angles, which are one and the same for all axes of images in a text; how a text tells where images are.
+    *("mrope_sections", "rope.mrope_section", "rope.dimension_sections", "rope.mrope_interleaved"),
+    *("image_token_id", "image_token_index", "vision_start_token_id", "vision_end_token_id", "spatial_merge_size"),
+)
 _INERT = {  # values of keys that change nothing where they are written
     "attention.clamp_kqv": 0,
     "attention.max_alibi_bias": 0,
     "expert_shared_count": 0,
     "leading_dense_block_count": 0,
     "pooling_type": 0,
-    "rope.mrope_section": [],
+    "ssm.v_head_reordered": True,
 }
 _WITHOUT = {"qwen3_5_moe_text": ("intermediate_size",)}  # what a model type has no use for
-_IMAGE_KEYS = ("vision.", "mm.")
+_IMAGE_KEYS = ("vision.", "audio.", "mm.")
 _MAX_LEARNED_POSITIONS = 1 << 13  # transformers keeps a square mask of them for every layer
 
 
@@ -93,7 +98,7 @@ def _shared(file: GgufFile, values: Metadata) -> Config:
     if num_experts > MAX_EXPERTS:
         raise file.error(f"has {num_experts} experts", f"at most {MAX_EXPERTS} are exported")
     if num_chosen > num_experts:
-        raise file.error(f"sends each token to {num_chosen} of {num_experts} experts", "convert it again")
+        raise file.error(f"sends each token to {num_chosen} of {num_experts} experts")
     if not values.flag("attention.causal", True):
         raise UnsupportedArchitectureError(f"'{file.path}' attends to later tokens too, so it is no text generator.")
     embedding = file.tensors.get("token_embd.weight")
@@ -103,10 +108,10 @@ def _shared(file: GgufFile, values: Metadata) -> Config:
     num_heads = values.size("attention.head_count")
     num_kv_heads = num_kv_heads_of(file, values, num_layers, num_heads)
     if num_heads % num_kv_heads:
-        raise file.error(f"has {num_heads} attention heads for {num_kv_heads} of keys and values", "convert it again")
-    vocab_size = values.size("vocab_size", embedding.shape[0])
+        raise file.error(f"has {num_heads} attention heads for {num_kv_heads} of keys and values")
+    vocab_size = values.size("vocab_size", 0, least=0) or embedding.shape[0]  # Ollama's converter may write 0
     if vocab_size != embedding.shape[0]:
-        raise file.error(f"gives vocab_size as {vocab_size}, and {embedding.shape[0]} embeddings", "convert it again")
+        raise file.error(f"gives vocab_size as {vocab_size}, and {embedding.shape[0]} embeddings")
     return {
         "vocab_size": vocab_size,
         "hidden_size": values.size("embedding_length"),
@@ -135,8 +140,9 @@ def _mistral3(file: GgufFile, values: Metadata) -> Config:
     """Ministral 3, whose queries grow with their position; files without that are of Mistral Small."""
     config = heads(file, values)
     scaling = config.pop("rope_scaling")
-    if scaling is not None and (all_dim := values.number("rope.scaling.yarn_log_multiplier", 0.0)):
-        scaling |= {"mscale": 1.0, "mscale_all_dim": all_dim}
+    mscale, all_dim = values.number("rope.scaling.mscale", 1.0), values.number("rope.scaling.yarn_log_multiplier", 0.0)
+    if scaling is not None and all_dim:
+        scaling |= {"mscale": mscale, "mscale_all_dim": all_dim}
     beta = values.number("attention.temperature_scale", 0.0)
     if not beta:
         return {**config, "model_type": "mistral", "rope_scaling": scaling, "sliding_window": None}
@@ -152,7 +158,7 @@ def _granite(file: GgufFile, values: Metadata) -> Config:
         raise UnsupportedArchitectureError(f"'{file.path}' has no position embedding, which cannot be exported.")
     mlp_size = values.size("feed_forward_length")
     if (shared_size := values.size("expert_shared_feed_forward_length", mlp_size)) != mlp_size:
-        raise file.error(f"gives the size of its MLP as {mlp_size} and {shared_size}", "convert it again")
+        raise file.error(f"gives the size of its MLP as {mlp_size} and {shared_size}")
     for key in STATE_SIZES:
         if values.has(f"ssm.{key}"):
             values.size(f"ssm.{key}", least=0)
@@ -161,6 +167,7 @@ def _granite(file: GgufFile, values: Metadata) -> Config:
 
 def _olmo2(file: GgufFile, values: Metadata) -> Config:
     """OLMo 3's files are OLMo 2's with a window. Positions are stretched in layers without one alone."""
+    values.number("rope.freq_base")  # all converters write it, but Ollama's where it did not find it
     config = heads(file, values)
     window = values.size("attention.sliding_window", 0, least=0)
     if not window:
@@ -197,7 +204,7 @@ def _seed_oss(file: GgufFile, values: Metadata) -> Config:
 def _phi2(file: GgufFile, values: Metadata) -> Config:
     return {
         "layer_norm_eps": values.positive("attention.layer_norm_epsilon"),
-        "rope_theta": values.positive("rope.freq_base", 10000.0),
+        "rope_theta": base_of(file, values),
         "rope_scaling": scaling_of(file, values),
         "partial_rotary_factor": rotary_share(file, values, head_dim_of(file, values)),
     }
@@ -205,10 +212,10 @@ def _phi2(file: GgufFile, values: Metadata) -> Config:
 
 def _phi3(file: GgufFile, values: Metadata) -> Config:
     window = values.size("attention.sliding_window", 0, least=0)
-    original = values.size("rope.scaling.original_context_length", values.size("context_length"))
+    original = original_context_of(values)
     return {
         "rms_norm_eps": values.positive("attention.layer_norm_rms_epsilon"),
-        "rope_theta": values.positive("rope.freq_base", 10000.0),
+        "rope_theta": base_of(file, values),
         "partial_rotary_factor": rotary_share(file, values, head_dim_of(file, values)),
         "original_max_position_embeddings": original,
         "rope_scaling": longrope_of(file, values, original),

@@ -15,8 +15,8 @@ def gemma2(file: GgufFile, values: Metadata) -> Config:
     return {
         **config,
         "query_pre_attn_scalar": _query_scalar(values, config["head_dim"], _GEMMA2_27B_LAYERS),
-        "attn_logit_softcapping": values.number("attn_logit_softcapping", 50.0),
-        "final_logit_softcapping": values.number("final_logit_softcapping", 30.0),
+        "attn_logit_softcapping": values.number("attn_logit_softcapping", 50.0) or None,
+        "final_logit_softcapping": values.number("final_logit_softcapping", 30.0) or None,
         "sliding_window": values.size("attention.sliding_window", 4096),
         "layer_types": layer_types_of(file, values, 2),
     }
@@ -41,9 +41,9 @@ def gemma4(file: GgufFile, values: Metadata) -> Config:
     whole = layer_types.index("full_attention") if "full_attention" in layer_types else 0
     head_dim, windowed_dim = (head_dim_with(file, values, end) for end in ("", "_swa"))
     if values.size("rope.dimension_count", head_dim) != head_dim:
-        raise file.error("rotates only a part of each head by its sizes, not by factors", "convert it again")
+        raise file.error("rotates only a part of each head by its sizes, not by factors")
     if values.size("rope.dimension_count_swa", windowed_dim) != windowed_dim:
-        raise file.error("rotates only a part of the heads of layers with a window", "convert it again")
+        raise file.error("rotates only a part of the heads of layers with a window")
     num_kv_heads = values.sizes_by_layer("attention.head_count_kv", num_layers, values.size("attention.head_count"))
     num_shared = values.size("attention.shared_kv_layers", 0, least=0)
     widths = values.sizes_by_layer("feed_forward_length", num_layers)

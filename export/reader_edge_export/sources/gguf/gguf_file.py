@@ -24,6 +24,9 @@ from reader_edge_runtime.outside.plain_file import unblocked
 Scalar = str | int | float | bool
 Value = Scalar | list[Scalar]
 
+OTHER = "give another file of this model, or the model in Hugging Face format"  # no damage, which fetching would mend
+_DAMAGED = "fetch it again"
+PERHAPS_DAMAGED = f"{_DAMAGED}, or {OTHER}"
 _VERSIONS = (2, 3)
 _ARRAY, _STRING = 9, 8
 _SCALARS = {  # value type -> struct format
@@ -67,7 +70,11 @@ class GgufFile:
         with path.open("rb") as file:
             return cls(path, os.fstat(file.fileno()), *_Header(path, file).read())
 
-    def error(self, problem: str, remedy: str = "fetch it again") -> GgufError:
+    def with_header(self, metadata: Mapping[str, Value], tensors: Mapping[str, Tensor]) -> "GgufFile":
+        """The same file, read by another header. tensors: where its own lie, under other names."""
+        return GgufFile(self.path, self._state, metadata, tensors)
+
+    def error(self, problem: str, remedy: str = OTHER) -> GgufError:
         """One sentence about this file."""
         return GgufError(f"'{self.path}' {problem}: {remedy}.")
 
@@ -103,7 +110,7 @@ class GgufFile:
             stop = start + len(data)
             rows[start:stop] = _dequantized(data, tensor.kind)
             if not np.isfinite(rows[start:stop]).all():
-                raise self.error(f"holds values in {tensor.name!r:.80} that are not finite")
+                raise self.error(f"holds values in {tensor.name!r:.80} that are not finite", PERHAPS_DAMAGED)
             start = stop
 
     def read_rows(self, tensor: Tensor, start: int, stop: int) -> Iterator[UInt8Array]:
@@ -119,7 +126,7 @@ class GgufFile:
                 num_rows = min(step, stop - first)
                 data = file.read(num_rows * row_bytes)
                 if len(data) < num_rows * row_bytes:
-                    raise self.error("became shorter while it was read")
+                    raise self.error("became shorter while it was read", _DAMAGED)
                 yield np.frombuffer(data, np.uint8).reshape(num_rows, row_bytes)
         self.check_unchanged()
 
@@ -160,10 +167,10 @@ class _Header:
             refuse_as_no_gguf(self._path)
         version = self._number("I")
         if version not in _VERSIONS:
-            raise self._error(f"version {version}, where {_VERSIONS[0]} and {_VERSIONS[1]} can be read")
+            raise self._other_version(version)
         num_tensors, num_values = self._number("Q"), self._number("Q")
         if num_tensors > _MAX_TENSORS or num_values > _MAX_VALUES:
-            raise self._error(f"it counts {num_tensors} tensors and {num_values} values")
+            raise self._error(f"it counts {num_tensors} tensors and {num_values} values, where 65536 are the most")
         metadata: dict[str, Value] = {}
         for _ in range(num_values):
             name = self._new_name(metadata)
@@ -174,7 +181,7 @@ class _Header:
             infos[name] = (self._shape(name), self._kind(name), self._number("Q"))
         alignment = metadata.get("general.alignment", gguf.GGUF_DEFAULT_ALIGNMENT)
         if type(alignment) is not int or not 8 <= alignment <= 1 << 16 or alignment & (alignment - 1):
-            raise self._error(f"its alignment is {alignment!r:.80}")
+            raise self._error(f"its alignment is {alignment!r:.80}, and not a power of two from 8 to 65536")
         start = -(-self._offset // alignment) * alignment
         # Ollama's converter writes tables of no factors for models that need none.
         full = {name: info for name, info in infos.items() if info[0] != (0,)}
@@ -219,7 +226,8 @@ class _Header:
         try:
             return gguf.GGMLQuantizationType(number)
         except ValueError:
-            raise self._error(f"{name!r:.80} has the type {number}, which is unknown") from None
+            reason = f"{name!r:.80} has the type {number}, which this version does not know"
+            raise self._error(reason, "give a file with weights of other types") from None
 
     def _value(self, name: str, kind: int) -> Value:
         if kind != _ARRAY:
@@ -227,7 +235,8 @@ class _Header:
         kind, length = self._number("I"), self._number("Q")
         self._num_elements += length
         if self._num_elements > _MAX_ELEMENTS:
-            raise self._error(f"{name!r:.80} is an array of {length} values")
+            reason = f"{name!r:.80} is an array of {length} values, and all arrays have at most {_MAX_ELEMENTS}"
+            raise self._error(reason)
         if kind == _STRING:
             return [self._text(name) for _ in range(length)]
         code = self._code(name, kind)
@@ -255,7 +264,7 @@ class _Header:
     def _text(self, name: str, max_bytes: int = _MAX_TEXT_BYTES) -> str:
         length = self._number("Q")
         if length > max_bytes:
-            raise self._error(f"{name!r:.80} is a text of {length} bytes")
+            raise self._error(f"{name!r:.80} is a text of {length} bytes, where {max_bytes} are the most")
         try:
             return self._take(length).decode("utf-8")
         except UnicodeDecodeError:
@@ -267,9 +276,18 @@ class _Header:
 
     def _take(self, num_bytes: int) -> bytes:
         self._offset += num_bytes
-        if self._offset > min(self._num_bytes, _MAX_HEADER_BYTES):
-            raise self._error("its header does not end")
+        if self._offset > self._num_bytes:
+            raise self._error("its header does not end in it", _DAMAGED)
+        if self._offset > _MAX_HEADER_BYTES:
+            raise self._error(f"its header does not end within {_MAX_HEADER_BYTES} bytes")
         return self._file.read(num_bytes)
 
-    def _error(self, reason: str) -> GgufError:
-        return GgufError(f"'{self._path}' cannot be read as GGUF ({reason}): fetch it again, or convert it again.")
+    def _other_version(self, version: int) -> GgufError:
+        if int.from_bytes(version.to_bytes(4, "little"), "big") in _VERSIONS:
+            remedy = "make it little-endian with `gguf-convert-endian FILE little`, which is in the package gguf"
+            return self._error("it was written for big-endian machines", remedy)
+        remedy = "give a file that was converted since August 2023" if version < _VERSIONS[0] else "update reader-edge"
+        return self._error(f"version {version}, where {_VERSIONS[0]} and {_VERSIONS[1]} can be read", remedy)
+
+    def _error(self, reason: str, remedy: str = PERHAPS_DAMAGED) -> GgufError:
+        return GgufError(f"'{self._path}' cannot be read as GGUF ({reason}): {remedy}.")

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reader_edge_export.architectures import check_architecture, max_context_of
+from reader_edge_export.architectures import MIN_CONTEXT, check_architecture, max_context_of
 from reader_edge_export.blocks.block_type import BLOCK_TYPES
 from reader_edge_export.sources.folder.own_sampling import own_sampling
 from reader_edge_export.sources.gguf.config import config_of
 from reader_edge_export.sources.gguf.gguf_file import GgufFile, is_dequantizable
-from reader_edge_export.sources.gguf.layer_sizes import later_tensors
+from reader_edge_export.sources.gguf.layer_sizes import unread_tensors
+from reader_edge_export.sources.gguf.ollama import in_words_of_llama_cpp
 from reader_edge_export.sources.gguf.tokenizer import build_tokenizer
 from reader_edge_export.sources.gguf.vocabulary import GgufVocabulary, chat_template_of, vocabulary_of
 from reader_edge_export.sources.source import Source
@@ -44,11 +45,16 @@ class GgufSource(Source):
     @classmethod
     def of(cls, file: GgufFile, max_context: int | None) -> "GgufSource":
         """Check what a file's header says. Raises ExportError (or a child) or TokenizerError."""
+        file = in_words_of_llama_cpp(file)
         config = config_of(file)
         check_architecture(config)
         for kind in {tensor.kind for tensor in file.tensors.values()}:
             if not is_dequantizable(kind):
-                raise file.error(f"has weights of the type {kind.name}, whose values are not known", "give another one")
+                raise file.error(
+                    f"has weights of the type {kind.name}, whose values are not known", "give a file of other types"
+                )
+        if (own_context := config["max_position_embeddings"]) < MIN_CONTEXT:
+            raise file.error(f"has a context of {own_context} tokens", f"{MIN_CONTEXT} are the least that are exported")
         context = max_context_of(config, max_context)
         vocabulary, template = vocabulary_of(file), chat_template_of(file)
         if len(vocabulary.tokens) > config["vocab_size"]:
@@ -69,7 +75,7 @@ class GgufSource(Source):
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        has_later = later_tensors(self.file, self.config["num_hidden_layers"])
+        has_later = unread_tensors(self.file, self.config["num_hidden_layers"])
         return ("layers that guess later tokens",) if has_later else ()
 
     def fingerprint(self) -> str:

@@ -3,7 +3,7 @@
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_export.sources.gguf.layer_sizes import Config, head_dim_of, heads, layer_kinds, recurrent_layers
 from reader_edge_export.sources.gguf.metadata import Metadata
-from reader_edge_export.sources.gguf.rope import rotary_share, scaling_of
+from reader_edge_export.sources.gguf.rope import base_of, rotary_share, scaling_of
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 
 STATE_SIZES = ("conv_kernel", "state_size", "group_count", "inner_size", "time_step_rank")
@@ -14,7 +14,7 @@ def granite_hybrid(file: GgufFile, values: Metadata) -> Config:
     conv, state, groups, inner, num_heads = (values.size(f"ssm.{key}") for key in STATE_SIZES)
     hidden_size = values.size("embedding_length")
     if inner % num_heads or inner % hidden_size:
-        raise file.error(f"has {inner} values in {num_heads} heads of states beside {hidden_size}", "convert it again")
+        raise file.error(f"has {inner} values in {num_heads} heads of states beside {hidden_size}")
     if groups != 1:
         raise UnsupportedArchitectureError(
             f"'{file.path}' has {groups} groups of heads of states, whose norm llama.cpp and transformers take "
@@ -68,14 +68,12 @@ def lfm2(file: GgufFile, values: Metadata) -> Config:
 
 def qwen35(file: GgufFile, values: Metadata) -> Config:
     head_dim = head_dim_of(file, values)
-    if values.has("rope.dimension_sections"):  # of angles in images, which are all the same in texts
-        values.sizes("rope.dimension_sections")
     num_values, inner = values.size("ssm.time_step_rank"), values.size("ssm.inner_size")
     kinds = ("full_attention", "linear_attention")
     return {
         "head_dim": head_dim,
         "rms_norm_eps": values.positive("attention.layer_norm_rms_epsilon"),
-        "rope_theta": values.positive("rope.freq_base", 10000.0),
+        "rope_theta": base_of(file, values),
         "rope_scaling": scaling_of(file, values),
         "partial_rotary_factor": rotary_share(file, values, head_dim),
         "linear_conv_kernel_dim": values.size("ssm.conv_kernel", least=2),

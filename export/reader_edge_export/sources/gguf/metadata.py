@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Any
 
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
-from reader_edge_runtime.errors import GgufError
 
 # Other names of a key, as Ollama's converter (`convert/` there) gives them beside it or in its place. The second of an
 # epsilon is that of a layer norm, which an architecture of RMS norms does not have.
@@ -15,11 +14,14 @@ _TWINS = {
     "attention.key_length": ("attention.head_dim",),
     "attention.value_length": ("attention.head_dim",),
     "attention.layer_norm_rms_epsilon": ("attention.layer_norm_epsilon",),
+    "attention.temperature_scale": ("rope.scaling_beta",),
+    "rope.freq_base": ("rope.global.freq_base",),
     "rope.freq_base_swa": ("rope.local.freq_base",),
     "rope.scaling.factor": ("rope.scale_linear",),
     "rope.scaling.yarn_ext_factor": ("rope.scaling.extrapolation_factor",),
     "rope.scaling.yarn_beta_fast": ("rope.scaling.beta_fast",),
     "rope.scaling.yarn_beta_slow": ("rope.scaling.beta_slow",),
+    "rope.scaling.yarn_log_multiplier": ("rope.scaling.mscale_all_dim",),
 }
 # Given for each layer by some converters.
 _BY_LAYER = ("attention.head_count", "attention.head_count_kv", "feed_forward_length")
@@ -74,7 +76,7 @@ class Metadata:
         sizes = sizes if isinstance(sizes, list) else [sizes] * num_layers
         if not all(type(size) is int and 0 <= size <= _MAX_SIZE for size in sizes):
             shown = reprlib.repr(sizes)
-            raise GgufError(f"'{self._file.path}' gives {self._prefix}{key} as {shown}, which cannot be.")
+            raise self._file.error(f"gives {self._prefix}{key} as {shown}, which cannot be")
         return sizes
 
     def numbers(self, key: str) -> list[float]:
@@ -93,21 +95,21 @@ class Metadata:
         unknown = [key for key in self._file.metadata if key.startswith(self._prefix) and key not in known]
         if unknown:
             value = reprlib.repr(self._file.metadata[unknown[0]])
-            raise GgufError(
-                f"'{self._file.path}' sets {unknown[0]!r:.80} to {value}, which cannot be mapped exactly: "
-                "give the model in Hugging Face format."
+            raise self._file.error(
+                f"sets {unknown[0]!r:.80} to {value}, which cannot be mapped exactly",
+                "give the model in Hugging Face format",
             )
 
     def _value(self, key: str, default: Any, is_usable: Callable[[Any], bool]) -> Any:
         name = self._prefix + key
         value = self._agreed(key, default)
         if value is None:
-            raise GgufError(f"'{self._file.path}' gives no {name}: convert the model again.")
+            raise self._file.error(f"gives no {name}")
         if key in _BY_LAYER and isinstance(value, list) and value and value.count(value[0]) == len(value):
             value = value[0]
         if not is_usable(value):
             shown = reprlib.repr(value)  # not the whole of it, which may be many megabytes
-            raise GgufError(f"'{self._file.path}' gives {name} as {shown}, which cannot be: convert it again.")
+            raise self._file.error(f"gives {name} as {shown}, which cannot be")
         return value
 
     def _agreed(self, key: str, default: Any) -> Any:
@@ -118,9 +120,7 @@ class Metadata:
         for name, value in given[1:]:
             if value != given[0][1]:
                 first, second = (f"{each} as {reprlib.repr(value)}" for each, value in (given[0], (name, value)))
-                raise GgufError(
-                    f"'{self._file.path}' gives {first}, but {second}, which mean the same: convert it again."
-                )
+                raise self._file.error(f"gives {first}, but {second}, which mean the same")
         return given[0][1] if given else default
 
     def _is_inert(self, name: str, value: object) -> bool:

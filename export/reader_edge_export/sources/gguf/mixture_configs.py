@@ -2,16 +2,17 @@
 
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_export.sources.gguf.hybrid_configs import STATE_SIZES, granite_factors, granite_hybrid, lfm2, qwen35
-from reader_edge_export.sources.gguf.layer_sizes import Config, heads, layer_types_of
+from reader_edge_export.sources.gguf.layer_sizes import Config, heads, layer_types_of, num_layers_of
 from reader_edge_export.sources.gguf.metadata import Metadata
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 
 _SIGMOID = 2  # of llama.cpp's gating functions
+_SHARES = "norm_top_k_prob"  # by Ollama's converter alone
 
 
 def qwen3moe(file: GgufFile, values: Metadata) -> Config:
     """All layers have experts."""
-    return {**heads(file, values), **_experts(values), "norm_topk_prob": True}
+    return {**heads(file, values), **_experts(file, values), "norm_topk_prob": values.flag(_SHARES, True)}
 
 
 def gpt_oss(file: GgufFile, values: Metadata) -> Config:
@@ -20,13 +21,13 @@ def gpt_oss(file: GgufFile, values: Metadata) -> Config:
     scaling = config.pop("rope_scaling")
     if scaling is not None and scaling["rope_type"] == "yarn":
         scaling |= {"truncate": False}
-    width = values.size("expert_feed_forward_length")
-    if values.size("feed_forward_length", width) != width:
-        raise file.error(f"gives two sizes of its experts, one of them {width}", "convert it again")
+    width = values.size("feed_forward_length")
+    if values.size("expert_feed_forward_length", width) != width:
+        raise file.error(f"gives two sizes of its experts, one of them {width}")
     return {
         **config,
         "rope_scaling": scaling,
-        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
+        "attention_bias": any(f"blk.0.{name}.bias" in file.tensors for name in ("attn_q", "attn_qkv")),
         "sliding_window": values.size("attention.sliding_window"),
         "layer_types": layer_types_of(file, values, 2),
         "num_local_experts": values.size("expert_count"),
@@ -36,7 +37,11 @@ def gpt_oss(file: GgufFile, values: Metadata) -> Config:
 
 def qwen35moe(file: GgufFile, values: Metadata) -> Config:
     """All layers have experts, and one that every token goes through."""
-    experts = _experts(values)
+    experts = _experts(file, values)
+    if not values.flag(_SHARES, True):
+        raise UnsupportedArchitectureError(
+            f"'{file.path}' does not let the shares of chosen experts add up to one, as Qwen 3.5 does."
+        )
     shared = values.size("expert_shared_feed_forward_length", experts["moe_intermediate_size"])
     return {**qwen35(file, values), **experts, "shared_expert_intermediate_size": shared}
 
@@ -50,19 +55,22 @@ def lfm2moe(file: GgufFile, values: Metadata) -> Config:
         )
     return {
         **config,
-        **_experts(values),
+        **_experts(file, values),
         "num_dense_layers": values.size("leading_dense_block_count", 0, least=0),
         "norm_topk_prob": True,
         "use_expert_bias": True,
-        "routed_scaling_factor": 1.0,
+        "routed_scaling_factor": values.positive("expert_weights_scale", 1.0),
     }
 
 
-def _experts(values: Metadata) -> dict[str, int]:
+def _experts(file: GgufFile, values: Metadata) -> dict[str, int]:
+    """The width of each is that of the last layer's where a file does not give it."""
+    stored = file.tensors.get(f"blk.{num_layers_of(file, values) - 1}.ffn_down_exps.weight")
+    width = stored.shape[-1] if stored is not None else None
     return {
         "num_experts": values.size("expert_count"),
         "num_experts_per_tok": values.size("expert_used_count"),
-        "moe_intermediate_size": values.size("expert_feed_forward_length"),
+        "moe_intermediate_size": values.size("expert_feed_forward_length", width),
     }
 
 

@@ -16,7 +16,7 @@ from transformers.pytorch_utils import Conv1D
 from reader_edge_export.sources.folder.weight_places import unread_modules
 from reader_edge_export.sources.gguf.expert_places import expert_rows, expert_tensors, is_of_experts, is_turned
 from reader_edge_export.sources.gguf.gguf_file import GgufFile, Tensor
-from reader_edge_export.sources.gguf.layer_sizes import architecture_of, later_tensors
+from reader_edge_export.sources.gguf.layer_sizes import architecture_of, unread_tensors
 from reader_edge_export.sources.gguf.rope import ROPE_TENSORS
 from reader_edge_export.sources.gguf.value_heads import value_columns, value_rows
 from reader_edge_runtime.arrays import Float32Array, Int64Array
@@ -111,7 +111,7 @@ class Placement:
 
     def tensors(self) -> Iterator[Tensor]:
         """The file's tensors that fill parameters."""
-        later = later_tensors(self._file, self._config.num_hidden_layers)
+        later = unread_tensors(self._file, self._config.num_hidden_layers)
         others = {*ROPE_TENSORS.get(self._architecture, ()), *later, *self._unread}
         return (self._shaped(tensor) for name, tensor in self._file.tensors.items() if name not in others)
 

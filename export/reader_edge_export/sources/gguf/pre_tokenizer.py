@@ -60,7 +60,7 @@ class PreTokenizer:
 
 _KINDS = {
     ("default",): PreTokenizer((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
-    ("gpt-2", "phi-2", "mellum", "a.x-4.0", "trillion"): PreTokenizer((_GPT2,)),
+    ("gpt-2", "phi-2", "mellum", "a.x-4.0", "trillion", "exaone4"): PreTokenizer((_GPT2,)),
     ("smollm", "starcoder", "refact", "minerva-7b"): PreTokenizer((_DIGIT, _GPT2)),
     ("llama3", "llama-v3", "llama-bpe", "falcon3", "midm-2.0", "lfm2"): PreTokenizer(
         (_GPT4,), keeps_words=True, adds_bos=True

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
 
+from reader_edge_export.sources.gguf.gguf_file import OTHER
 from reader_edge_export.sources.gguf.pre_tokenizer import PRE_TOKENIZERS
 from reader_edge_export.sources.gguf.vocabulary import BYTE_LEVEL, GgufVocabulary, TokenKind
 from reader_edge_runtime.errors import TokenizerError
@@ -26,7 +27,7 @@ def build_tokenizer(vocabulary: GgufVocabulary) -> Tokenizer:
     except TokenizerError:
         raise
     except Exception as error:  # the library raises bare Exception
-        raise TokenizerError(f"The GGUF tokenizer cannot be built ({error!s:.200}): convert it again.") from error
+        raise TokenizerError(f"The GGUF tokenizer cannot be built ({error!s:.200}): {OTHER}.") from error
     tokenizer.post_processor = _frame(vocabulary)
     return tokenizer
 
@@ -65,18 +66,20 @@ def _merges(vocabulary: GgufVocabulary) -> list[tuple[str, str]]:
     """
     pieces = {vocabulary.tokens[token_id]: token_id for token_id in _normal_ids(vocabulary)}
     if (num_characters := sum(map(len, pieces))) > _MAX_PIECES_CHARACTERS:
-        raise TokenizerError(f"The GGUF file has pieces of {num_characters} characters together: fetch it again.")
+        raise TokenizerError(
+            f"The GGUF file has pieces of {num_characters} characters together, more than are read: {OTHER}."
+        )
     ranked = []
     for piece, token_id in pieces.items():
         if len(piece) > _MAX_PIECE_CHARACTERS:
-            raise TokenizerError(f"The GGUF file has a piece of {len(piece)} characters: fetch it again.")
+            raise TokenizerError(f"The GGUF file has a piece of {len(piece)} characters, more than are read: {OTHER}.")
         score = vocabulary.scores[token_id]
         for cut in range(1, len(piece)):
             left, right = piece[:cut], piece[cut:]
             if left in pieces and right in pieces:
                 ranked.append((-score, -len(left), -len(right), token_id, left, right))
         if len(ranked) > _MAX_MERGES:
-            raise TokenizerError(f"The GGUF file's pieces join in more than {_MAX_MERGES} ways: fetch it again.")
+            raise TokenizerError(f"The GGUF file's pieces join in more than {_MAX_MERGES} ways: {OTHER}.")
     return [(left, right) for *_, left, right in sorted(ranked)]
 
 
@@ -113,7 +116,8 @@ def _add_tokens(tokenizer: Tokenizer, vocabulary: GgufVocabulary) -> None:
     num_characters = sum(len(token.content) for token in added)
     if len(added) > _MAX_ADDED_TOKENS or num_characters > _MAX_ADDED_CHARACTERS:
         raise TokenizerError(
-            f"The GGUF file has {len(added)} special tokens of {num_characters} characters together: fetch it again."
+            f"The GGUF file has {len(added)} special tokens of {num_characters} characters together, more than are "
+            f"read: {OTHER}."
         )
     tokenizer.add_tokens(added)
 

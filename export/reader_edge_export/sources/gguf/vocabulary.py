@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import TypeVar
 
 from reader_edge_export.sources.ends import end_ids
-from reader_edge_export.sources.gguf.gguf_file import GgufFile
+from reader_edge_export.sources.gguf.gguf_file import OTHER, GgufFile
 from reader_edge_export.sources.gguf.metadata import Metadata
 from reader_edge_export.sources.gguf.pre_tokenizer import PRE_TOKENIZERS
 from reader_edge_runtime.errors import TokenizerError
@@ -88,7 +88,9 @@ def vocabulary_of(file: GgufFile) -> GgufVocabulary:
     pre = _one_of(file, "tokenizer.ggml.pre", values.text("pre", ""), tuple(PRE_TOKENIZERS)) if is_byte_level else ""
     tokens = _tokens(file, values)
     normal = [int(TokenKind.NORMAL)] * len(tokens)
-    token_kinds = _for_each(file, tokens, values.sizes("token_type")) if values.has("token_type") else normal
+    token_kinds = (
+        _for_each(file, tokens, "token_type", values.sizes("token_type")) if values.has("token_type") else normal
+    )
     ids = _special_ids(file, values, kind, len(tokens))
     named = [ids["eos"], *_further_ends(file, values, len(tokens)), ids["eot"], ids["eom"]]
     control = {token_id for token_id, kind in enumerate(token_kinds) if kind == TokenKind.CONTROL}
@@ -100,7 +102,7 @@ def vocabulary_of(file: GgufFile) -> GgufVocabulary:
         tokens=tokens,
         token_kinds=token_kinds,
         merges=[] if has_scores else values.texts("merges"),
-        scores=[] if not has_scores else _for_each(file, tokens, values.numbers("scores")),
+        scores=[] if not has_scores else _for_each(file, tokens, "scores", values.numbers("scores")),
         bos_id=ids["bos"],
         eos_id=ids["eos"],
         unknown_id=ids["unknown"],
@@ -112,7 +114,7 @@ def vocabulary_of(file: GgufFile) -> GgufVocabulary:
         strips_behind="phi-3" in name or "phi3" in name,  # the format has no word for it, llama.cpp goes by the name
     )
     if (vocabulary.adds_bos and vocabulary.bos_id is None) or (vocabulary.adds_eos and vocabulary.eos_id is None):
-        raise TokenizerError(f"'{file.path}' wants a token before or behind a text, but names none: convert it again.")
+        raise TokenizerError(f"'{file.path}' wants a token before or behind a text, but names none: {OTHER}.")
     values.check_all_asked(_IGNORED, _INERT)
     return vocabulary
 
@@ -123,7 +125,7 @@ def chat_template_of(file: GgufFile) -> str | dict[str, str] | None:
     default = values.text("chat_template", "")
     names = values.texts("chat_templates") if values.has("chat_templates") else []
     if len(names) > _MAX_TEMPLATES:
-        raise TokenizerError(f"'{file.path}' has {len(names)} chat templates: convert it again.")
+        raise TokenizerError(f"'{file.path}' has {len(names)} chat templates, more than are read: {OTHER}.")
     named = {name: values.text(f"chat_template.{name}", "") for name in names}
     if default and named:
         return {**named, "default": default}
@@ -140,17 +142,21 @@ def _one_of(file: GgufFile, key: str, name: str, known: tuple[str, ...]) -> str:
 
 def _tokens(file: GgufFile, values: Metadata) -> list[str]:
     tokens = [token or f"[EMPTY_{token_id}]" for token_id, token in enumerate(values.texts("tokens"))]
-    if not tokens or len(set(tokens)) < len(tokens):
-        raise TokenizerError(f"'{file.path}' has {len(set(tokens))} tokens under {len(tokens)} ids: fetch it again.")
+    if not tokens:
+        raise TokenizerError(f"'{file.path}' has no tokens: {OTHER}.")
+    ids: dict[str, int] = {}
+    for token_id, token in enumerate(tokens):
+        if (first := ids.setdefault(token, token_id)) != token_id:
+            raise TokenizerError(f"'{file.path}' has the token {token!r:.80} as {first} and as {token_id}: {OTHER}.")
     longest = max(tokens, key=len)
     if len(longest) > _MAX_TOKEN_CHARACTERS:
-        raise TokenizerError(f"'{file.path}' has a token of {len(longest)} characters: fetch it again.")
+        raise TokenizerError(f"'{file.path}' has a token of {len(longest)} characters, more than are read: {OTHER}.")
     return tokens
 
 
-def _for_each(file: GgufFile, tokens: list[str], values: list[T]) -> list[T]:
+def _for_each(file: GgufFile, tokens: list[str], key: str, values: list[T]) -> list[T]:
     if len(values) != len(tokens):
-        raise TokenizerError(f"'{file.path}' has {len(values)} values for {len(tokens)} tokens: fetch it again.")
+        raise TokenizerError(f"'{file.path}' gives {key} for {len(values)} of {len(tokens)} tokens: {OTHER}.")
     return values
 
 
@@ -162,7 +168,7 @@ def _special_ids(file: GgufFile, values: Metadata, kind: str, num_tokens: int) -
         default = _SENTENCE_PIECE_IDS.get(name) if kind == SENTENCE_PIECE else None
         ids[name] = values.size(key, default, least=0) if values.has(key) or default is not None else None
         if (ids[name] or 0) >= num_tokens:
-            raise TokenizerError(f"'{file.path}' gives {key} as {ids[name]} of {num_tokens} tokens: convert it again.")
+            raise TokenizerError(f"'{file.path}' gives {key} as {ids[name]} of {num_tokens} tokens: {OTHER}.")
     return ids
 
 
@@ -170,9 +176,7 @@ def _further_ends(file: GgufFile, values: Metadata, num_tokens: int) -> list[int
     """The list of ends that Ollama's converter takes over from generation_config.json."""
     ends = values.sizes("eos_token_ids") if values.has("eos_token_ids") else []
     if any(not 0 <= end < num_tokens for end in ends):
-        raise TokenizerError(
-            f"'{file.path}' gives eos_token_ids as {ends!r:.80} of {num_tokens} tokens: convert it again."
-        )
+        raise TokenizerError(f"'{file.path}' gives eos_token_ids as {ends!r:.80} of {num_tokens} tokens: {OTHER}.")
     return ends
 
 

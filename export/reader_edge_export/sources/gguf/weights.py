@@ -16,7 +16,7 @@ from reader_edge_export.blocks.blocks import Blocks
 from reader_edge_export.blocks.unpack_blocks import unpack_blocks
 from reader_edge_export.sources.blank_model import check_largest, skeleton_of
 from reader_edge_export.sources.gguf.expert_places import is_of_experts
-from reader_edge_export.sources.gguf.gguf_file import GgufFile
+from reader_edge_export.sources.gguf.gguf_file import PERHAPS_DAMAGED, GgufFile
 from reader_edge_export.sources.gguf.layer_sizes import architecture_of
 from reader_edge_export.sources.gguf.placement import Piece, Placement
 from reader_edge_export.sources.gguf.rope import FREQUENCY_FACTORS, factors_of
@@ -95,7 +95,8 @@ class GgufWeights(Weights):
         with ThreadPoolExecutor(num_usable_cores()) as pool:  # numpy lets other threads run
             blocks = Blocks.joined(list(pool.map(partial(unpack_blocks, block_type), data)))
         if not blocks.is_finite:
-            raise self._file.error(f"holds values in {pieces[0].tensor.name!r:.80} that are not finite")
+            problem = f"holds values in {pieces[0].tensor.name!r:.80} that are not finite"
+            raise self._file.error(problem, PERHAPS_DAMAGED)
         return blocks
 
     def _expert_rows(self, name: str, expert: int) -> list[Piece]:

@@ -60,7 +60,7 @@ def test_the_small_model_is_a_source(tmp_path: Path) -> None:
         ({"llama.vocab_size": 7}, "vocab_size as 7, and 259 embeddings"),
         ({"llama.attention.head_count_kv": [1, 2]}, r"head_count_kv as \[1, 2\]"),
         ({"llama.pooling_type": 3}, "'llama.pooling_type' to 3"),
-        ({"llama.rope.mrope_section": [1, 1]}, "'llama.rope.mrope_section' to"),
+        ({"llama.ssm.v_head_reordered": False}, "'llama.ssm.v_head_reordered' to False"),
         ({"tokenizer.ggml.add_sep_token": True}, "'tokenizer.ggml.add_sep_token' to True"),
         ({"tokenizer.ggml.precompiled_charsmap": "x"}, "'tokenizer.ggml.precompiled_charsmap' to 'x'"),
     ],
@@ -108,7 +108,7 @@ def test_keys_of_ollama_that_mean_the_same_are_taken_and_may_not_contradict(
 ) -> None:
     known, other = (f"llama.{key}" for key in keys)
     value = ALIKE[keys]
-    yarn = {"llama.rope.scaling.type": "yarn"} if "yarn" in known else {}
+    yarn = {"llama.rope.freq_base": 1e4, "llama.rope.scaling.type": "yarn" if "yarn" in known else "linear"}
     base = {**yarn, known: None}
     with_known = find_source(write_small(tmp_path / "known", VOCABULARY, {**yarn, known: value}), None)
     with_other = find_source(write_small(tmp_path / "other", VOCABULARY, {**base, other: value}), None)
@@ -116,7 +116,7 @@ def test_keys_of_ollama_that_mean_the_same_are_taken_and_may_not_contradict(
     assert with_known.config == with_other.config == with_both.config
     path = write_small(tmp_path / "contradiction", VOCABULARY, {**yarn, known: value, other: 2 * value})
     with pytest.raises(
-        GgufError, match=f"gives {known} as .*, but {other} as .*, which mean the same: convert it again"
+        GgufError, match=f"gives {known} as .*, but {other} as .*, which mean the same: give another file of this model"
     ):
         find_source(path, None)
 
@@ -133,7 +133,12 @@ def test_an_empty_list_changes_nothing_and_is_no_number() -> None:
 
 
 def test_values_that_change_nothing_are_taken(tmp_path: Path) -> None:
-    inert = {"attention.clamp_kqv": 0.0, "attention.max_alibi_bias": 0.0, "pooling_type": 0, "expert_shared_count": 0}
+    inert: dict[str, Any] = {"attention.clamp_kqv": 0.0, "attention.max_alibi_bias": 0.0, "pooling_type": 0}
+    inert |= {"rope.mrope_section": [1, 1], "mrope_sections": [1, 1], "rope.dimension_sections": [1, 1, 0, 0]}
+    inert |= {"rope.mrope_interleaved": True, "image_token_id": 7, "expert_shared_count": 0}
+    inert |= {"source_quantization": "hf_fp8", "source_fp8_tensors": ["blk.0.ffn_up.weight"]}
+    inert |= {"rope.scaling.type": "", "rope.scaling.factor": 0.0, "rope.scaling.original_context_length": 0}
+    inert |= {"rope.scaling.yarn_beta_fast": 0.0, "rope.scaling.yarn_beta_slow": 0.0}
     values = {f"llama.{key}": value for key, value in inert.items()}
     same = {"llama.vocab_size": VOCAB_SIZE, "llama.attention.head_count_kv": [1], "general.parameter_count": 3}
     plain = find_source(write_small(tmp_path / "plain", VOCABULARY), None)

@@ -56,10 +56,11 @@ def test_every_type_has_the_values_that_the_library_gives_it(
 
 ATTACKS = {
     "no GGUF file": [b"", b"GGU", b"PRECIOUS" * 9],
-    "version 1": [raw_gguf(version=1)],
-    f"version {3 << 24}": [raw_gguf(version=3 << 24)],  # 3 as big-endian machines write it
+    "version 1,.*converted since August 2023": [raw_gguf(version=1)],
+    "version 4.*update reader-edge": [raw_gguf(version=4)],
+    "big-endian machines.*gguf-convert-endian FILE little": [raw_gguf(version=3 << 24), raw_gguf(version=2 << 24)],
     "counts": [raw_gguf(counts=(HUGE, 0)), raw_gguf(counts=(0, HUGE))],
-    "does not end": [
+    r"does not end in it\): fetch it again\.$": [
         raw_gguf(counts=(0, 1)),
         raw_gguf(counts=(9, 0)),
         raw_gguf([("a", TEXT, struct.pack("<Q", 1 << 20))]),
@@ -82,7 +83,7 @@ ATTACKS = {
     ],
     "dimensions": [raw_gguf(tensors=[("w", [1] * num, F32, 0)], data=bytes(64)) for num in (0, 5)],
     "the shape": [raw_gguf(tensors=[("w", [4, size], F32, 0)], data=bytes(64)) for size in (0, 1 << 63)],
-    "the type 99": [raw_gguf(tensors=[("w", [4], 99, 0)], data=bytes(64))],
+    "the type 99, .*does not know.*weights of other types": [raw_gguf(tensors=[("w", [4], 99, 0)], data=bytes(64))],
     "rows of 33": [raw_gguf(tensors=[("w", [33], 2, 0)], data=bytes(64))],
     "at offset 8": [raw_gguf(tensors=[("w", [4], F32, 8)], data=bytes(64))],
     "bytes behind its end": [

@@ -1,0 +1,69 @@
+"""What Ollama's converter writes otherwise than llama.cpp's (`convert/`, `llama/compat/` there), in words of llama.cpp.
+
+Keys that have a second name are in `metadata.py`; here is what hangs on the architecture.
+"""
+
+from dataclasses import replace
+
+from reader_edge_export.sources.gguf.gguf_file import GgufFile, Tensor, Value
+
+_ARCHITECTURES = {"gptoss": "gpt-oss", "olmo3": "olmo2"}  # of versions before June 2026
+_STATES = {".ssm_dt": ".ssm_dt.bias"}
+_ENDS = {  # by the architecture in the file, how names of tensors end
+    "gptoss": {
+        **{f".attn_out.{kind}": f".attn_output.{kind}" for kind in ("weight", "bias")},
+        ".attn_sinks": ".attn_sinks.weight",
+        ".ffn_norm.weight": ".post_attention_norm.weight",
+    },
+    "qwen35": _STATES,
+    "qwen35moe": _STATES,
+    "lfm2": {"output_norm.weight": "token_embd_norm.weight"},
+    "gemma4": {".ffn_gate_inp.per_expert_scale": ".ffn_down_exps.scale"},
+}
+# Gemma 3 of 4, 12 and 27 billion weights, whose stretched positions the converter drops: by layers, as it knows them.
+_GEMMA3_LAYERS, _GEMMA3_CONTEXT, _GEMMA3_FACTOR = (34, 48, 62), 1 << 17, 8.0
+
+
+def in_words_of_llama_cpp(file: GgufFile) -> GgufFile:
+    """The same file, where Ollama wrote it, with llama.cpp's names of architecture, keys and tensors."""
+    given = file.metadata.get("general.architecture")
+    if not isinstance(given, str):
+        return file
+    architecture = _ARCHITECTURES.get(given, given)
+    metadata = {_renamed_key(key, given, architecture): value for key, value in file.metadata.items()}
+    metadata |= {"general.architecture": architecture, **_missing(metadata, given, architecture, file)}
+    # The config's own factor here, where llama.cpp's key by this name is multiplied by what YaRN has.
+    if architecture == "olmo2" and (factor := metadata.pop("olmo2.rope.scaling.attn_factor", None)) is not None:
+        metadata.setdefault("olmo2.rope.scaling.yarn_attn_factor", factor)
+    return file.with_header(metadata, _renamed_tensors(file, _ENDS.get(given, {})))
+
+
+def _renamed_key(key: str, given: str, architecture: str) -> str:
+    return f"{architecture}{key.removeprefix(given)}" if key.startswith(f"{given}.") else key
+
+
+def _renamed_tensors(file: GgufFile, ends: dict[str, str]) -> dict[str, Tensor]:
+    """One whose new name another has keeps its own, for which there is no place."""
+    tensors = {}
+    for name, tensor in file.tensors.items():
+        end = next((end for end in ends if name.endswith(end)), None)
+        known = name if end is None else name.removesuffix(end) + ends[end]
+        own = name if known in file.tensors else known
+        tensors[own] = replace(tensor, name=own)
+    return tensors
+
+
+def _missing(metadata: dict[str, Value], given: str, architecture: str, file: GgufFile) -> dict[str, Value]:
+    """What the converter leaves out, or writes wrongly."""
+    if given == "gptoss":
+        return {"tokenizer.ggml.pre": "gpt-4o", "gpt-oss.rope.scaling.type": "yarn"}
+    gate = file.tensors.get("blk.0.ffn_gate.weight")
+    if given == "lfm2" and "output_norm.weight" in file.tensors and gate is not None:
+        return {"lfm2.feed_forward_length": gate.shape[0]}
+    is_stretched = any(key.startswith(f"{architecture}.rope.scal") for key in metadata)
+    if "gemma3.rope.local.freq_base" not in metadata or is_stretched:
+        return {}
+    layers, context = (metadata.get(f"gemma3.{key}") for key in ("block_count", "context_length"))
+    if layers in _GEMMA3_LAYERS and type(context) is int and context >= _GEMMA3_CONTEXT:
+        return {"gemma3.rope.scaling.type": "linear", "gemma3.rope.scaling.factor": _GEMMA3_FACTOR}
+    return {}

@@ -1,0 +1,199 @@
+"""Files that `ollama create` writes are the models that they were made of, or are refused for what is lost."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reader_edge_export.sources.find import find_source
+from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
+from tests.export.gguf_models import build_source
+from tests.export.gguf_weights import gguf_weights
+from tests.export.sources.gguf.ollama_files import OLLAMA_MODELS, write_as_ollama
+from tests.export.sources.gguf.same_logits import check
+from tests.export.whole_models import load_model
+
+_PLAIN = {"rope_type": "default", "rope_theta": 1e4}
+_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+# By model type, what llama.cpp's files cannot say, and Ollama's can; and what Ollama's cannot.
+_CHANGES: dict[str, dict[str, Any]] = {
+    "olmo3": {"rope_parameters": {"full_attention": {**_PLAIN, **_YARN, "attention_factor": 1.5}}},
+    "lfm2_moe": {"routed_scaling_factor": 1.5},
+    "phi3": {"partial_rotary_factor": 1.0},
+}
+_CHANGES["olmo3"]["rope_parameters"]["sliding_attention"] = _PLAIN
+_NO_FACTORS = {f"rope_factors_{kind}.weight": np.zeros(0, np.float32) for kind in ("long", "short")}
+
+
+@pytest.mark.parametrize("model_type", OLLAMA_MODELS)
+def test_every_architecture_of_its_converter_has_the_same_logits_from_a_file(model_type: str, tmp_path: Path) -> None:
+    model = build_source(model_type, tmp_path / "source", **_CHANGES.get(model_type, {}))
+    tensors = _NO_FACTORS if model_type == "phi3" else {}
+    check(write_as_ollama(model, tmp_path / "source", tmp_path / "model.gguf", tensors=tensors), model)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "values"),
+    [
+        ("gemma4_text-experts", {}, {}),
+        ("gemma2", {"attn_logit_softcapping": None, "final_logit_softcapping": None}, {}),
+        ("llama", {"head_dim": 32}, {}),
+        ("llama", {"head_dim": 8}, {"vocab_size": 0}),
+        ("qwen3_moe", {"norm_topk_prob": True}, {}),
+        ("qwen3_moe", {"norm_topk_prob": False}, {"source_quantization": "hf_fp8", "source_fp8_tensors": ["x"]}),
+        ("qwen3_5_text", {}, {"full_attention_interval": 4}),
+        (
+            "gemma3_text",
+            {"rope_scaling": {**_YARN, "beta_fast": 64.0}},
+            {
+                "rope.scaling.type": "yarn",
+                "rope.scaling.factor": 4.0,
+                "rope.scaling.original_context_length": 32,
+                "rope.scaling.extrapolation_factor": 1.0,
+                "rope.scaling.beta_fast": 64.0,
+                "rope.scaling.beta_slow": 1.0,
+            },
+        ),
+    ],
+)
+def test_what_models_of_an_architecture_differ_in_is_kept(
+    model_type: str, changes: dict[str, Any], values: dict[str, Any], tmp_path: Path
+) -> None:
+    model = build_source(model_type, tmp_path / "source", **changes)
+    check(write_as_ollama(model, tmp_path / "source", tmp_path / "model.gguf", values), model)
+
+
+def test_factors_tell_which_part_of_a_head_rotates(tmp_path: Path) -> None:
+    """Of Phi-4 mini, of which the converter says that all does."""
+    factors = {"short_factor": [1.0 + i / 8 for i in range(4)], "long_factor": [2.0 + i for i in range(4)]}
+    changes = {"rope_scaling": {"type": "longrope", **factors}, "original_max_position_embeddings": 64}
+    model = build_source("phi3", tmp_path / "source", **changes, partial_rotary_factor=0.5)
+    scaling = {"attn_factor": model.model.rotary_emb.attention_scaling, "original_context_length": 64}
+    tensors = {f"rope_factors_{name}.weight": np.array(factors[f"{name}_factor"], "f4") for name in ("long", "short")}
+    own = {f"rope.scaling.{key}": value for key, value in scaling.items()}
+    path = write_as_ollama(model, tmp_path / "source", tmp_path / "model.gguf", own, tensors=tensors)
+    check(path, model, max_context=64)
+
+
+def test_gpt_oss_may_come_from_its_makers_own_checkpoint(tmp_path: Path) -> None:
+    """Queries, keys and values are one tensor there."""
+    model = build_source("gpt_oss", tmp_path / "source")
+    weights = gguf_weights(model, "gpt-oss")
+    tensors: dict[str, Any] = {}
+    for layer in range(2):
+        for kind in ("weight", "bias"):
+            parts = [f"blk.{layer}.attn_{part}.{kind}" for part in "qkv"]
+            tensors[f"blk.{layer}.attn_qkv.{kind}"] = np.concatenate([weights[part] for part in parts])
+            tensors |= dict.fromkeys(parts)
+    check(write_as_ollama(model, tmp_path / "source", tmp_path / "model.gguf", tensors=tensors), model)
+
+
+_OLDER: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {  # architecture, values, parts of tensors' names
+    "gpt_oss": (
+        "gptoss",
+        {"expert_feed_forward_length": None, "rope.scaling.type": None},
+        {".attn_output.": ".attn_out.", ".attn_sinks.weight": ".attn_sinks", ".post_attention_norm.": ".ffn_norm."},
+    ),
+    "olmo3": ("olmo3", {}, {}),
+    "qwen3_5_text": ("qwen35", {"attention.head_count_kv": [0, 2]}, {".ssm_dt.bias": ".ssm_dt"}),
+    "qwen3_5_moe_text": ("qwen35moe", {"attention.head_count_kv": [0, 2]}, {".ssm_dt.bias": ".ssm_dt"}),
+    "lfm2": ("lfm2", {"feed_forward_length": 12288}, {"token_embd_norm": "output_norm"}),
+    "gemma4_text-experts": ("gemma4", {}, {".ffn_down_exps.scale": ".ffn_gate_inp.per_expert_scale"}),
+    "gemma3_text": ("gemma3", {"rope.freq_base": None, "rope.global.freq_base": 1e6}, {}),
+    "ministral3": (
+        "mistral3",
+        {
+            "rope.scaling.yarn_log_multiplier": None,
+            "rope.scaling.mscale_all_dim": 1.0,
+            "rope.scaling.mscale": 1.0,
+            "attention.temperature_scale": None,
+            "rope.scaling_beta": 0.5,
+        },
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _OLDER)
+def test_files_of_older_versions_are_the_same_models(name: str, tmp_path: Path) -> None:
+    architecture, values, parts = _OLDER[name]
+    model = build_source(name, tmp_path / "source", **_CHANGES.get(name, {}))
+
+    def rename(tensor: str) -> str:
+        for part, own in parts.items():
+            tensor = tensor.replace(part, own)
+        return tensor
+
+    path = tmp_path / "model.gguf"
+    check(write_as_ollama(model, tmp_path / "source", path, values, rename, architecture=architecture), model)
+
+
+def test_layers_that_guess_later_tokens_are_left_out_under_their_older_name(tmp_path: Path) -> None:
+    model = build_source("qwen3_5_text", tmp_path / "source")
+    tensors = {"mtp.fc.weight": np.ones((64, 128), "f4"), "mtp.layers.0.attn_norm.weight": np.ones(64, "f4")}
+    path = write_as_ollama(model, tmp_path / "source", tmp_path / "model.gguf", tensors=tensors)
+    assert find_source(path, None).left_out == ("layers that guess later tokens",)
+    check(path, model)
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "context", "factor"), [(34, 1 << 17, 8.0), (34, 1 << 15, 1.0), (26, 1 << 17, 1.0)]
+)
+def test_gemma_3_is_stretched_as_its_makers_have_it(
+    num_layers: int, context: int, factor: float, tmp_path: Path
+) -> None:
+    """The converter drops a linear factor, which models of 4, 12 and 27 billion weights have."""
+    model = build_source("gemma3_text", tmp_path / "source", layer_types=None, num_hidden_layers=num_layers)
+    values = {"context_length": context}
+    path = write_as_ollama(model, tmp_path / "source", tmp_path / "model.gguf", values)
+    assert (find_source(path, None).config["rope_scaling"] or {"factor": 1.0})["factor"] == factor
+    given = {**values, "rope.scaling.type": "linear", "rope.scaling.factor": 2.0}
+    path = write_as_ollama(model, tmp_path / "source", tmp_path / "given.gguf", given)
+    assert find_source(path, None).config["rope_scaling"]["factor"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("model_type", "values", "words"),
+    [
+        (
+            "qwen3",
+            {"rope.freq_base": 0.0},
+            r"base of its positions \(rope.freq_base\), which its converter did not find",
+        ),
+        ("llama", {"rope.freq_base": None}, "base of its positions .*: give another file .* in Hugging Face format"),
+        ("olmo3", {"rope.freq_base": None}, "gives no olmo2.rope.freq_base: give another file"),
+        ("olmo3", {"rope.scaling.type": None}, "sets 'olmo2.rope.scaling.yarn_attn_factor' to 1.5"),
+        ("phi3", {"rope.scaling.attn_factor": 1.5}, "scales attention by 1.5 instead of 1: give another file"),
+        ("qwen3_5_text", {"ssm.v_head_reordered": False}, "'qwen35.ssm.v_head_reordered' to False"),
+        ("qwen3_5_moe_text", {"norm_top_k_prob": False}, "does not let the shares of chosen experts add up to one"),
+        ("qwen3_5_moe_text", {"expert_feed_forward_length": 47}, "ffn_gate_exps.weight of the shape"),
+        ("lfm2_moe", {"expert_weights_scale": -1.0}, "expert_weights_scale as -1.0"),
+        ("qwen3_5_text", {"attention.head_count_kv": [2, 0]}, "for which its architecture has no place"),
+        ("qwen3_5_text", {"attention.head_count_kv": [0, 2, 2]}, r"head_count_kv as \[0, 2, 2\]"),
+        ("qwen3_5_text", {"attention.head_count_kv": [0, 0]}, r"layers of \[\] heads of keys and values"),
+    ],
+)
+def test_what_was_lost_or_cannot_be_is_refused_by_name(
+    model_type: str, values: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    model = build_source(model_type, tmp_path / "source", **_CHANGES.get(model_type, {}))
+    path = write_as_ollama(model, tmp_path / "source", tmp_path / "model.gguf", values)
+    with pytest.raises(ExportError, match=words):
+        load_model(find_source(path, None))
+
+
+def test_a_tensor_under_both_of_its_names_is_refused(tmp_path: Path) -> None:
+    model = build_source("qwen3_5_text", tmp_path / "source")
+    tensors = {"blk.0.ssm_dt": np.ones(4, "f4")}
+    path = write_as_ollama(model, tmp_path / "source", tmp_path / "model.gguf", tensors=tensors)
+    with pytest.raises(ExportError, match=r"'blk\.0\.ssm_dt', for which its architecture has no place"):
+        load_model(find_source(path, None))
+
+
+def test_layers_of_several_numbers_of_heads_are_refused(tmp_path: Path) -> None:
+    model = build_source("lfm2", tmp_path / "source", layer_types=["full_attention"] * 2)
+    values = {"attention.head_count_kv": [1, 2]}
+    path = write_as_ollama(model, tmp_path / "source", tmp_path / "model.gguf", values)
+    with pytest.raises(UnsupportedArchitectureError, match=r"layers of \[1, 2\] heads of keys and values"):
+        find_source(path, None)
