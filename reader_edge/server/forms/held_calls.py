@@ -11,7 +11,6 @@ from reader_edge_runtime.text.calls.call_notation import read_calls
 
 _HALVES = re.compile("[\ud800-\udfff]")
 _NAME = "[a-zA-Z0-9_.-]+"
-_ARGUMENT_ENDS = {Notation.XML: "</parameter>", Notation.KEYS: "</arg_value>"}
 
 
 class HeldCalls:
@@ -62,7 +61,7 @@ class HeldCalls:
         """A call that breaks off here."""
         if not is_last:
             return
-        end = _ARGUMENT_ENDS.get(self._form.notation)
+        end = self._form.parameter[-1].strip() if self._form.notation in (Notation.XML, Notation.KEYS) else ""
         whole, found, _ = self._held.rpartition(end) if end else ("", "", "")
         calls = read_calls((whole + found).lstrip(), self._form, self._schemas) if found else []
         called = self._called()

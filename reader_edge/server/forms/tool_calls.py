@@ -130,7 +130,7 @@ class ToolCallParser:
         end = inner.find(mark, self._num_searched)
         while end >= 0:
             calls = self._calls(inner[:end])
-            if calls or not is_open(inner[:end]):
+            if calls or not is_open(inner[:end], self._form, self._schemas):
                 end += len(self._end)
                 yield from calls or [Said(self._tag + inner[:end])]
                 self._is_behind_call = bool(calls)

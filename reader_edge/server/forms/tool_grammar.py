@@ -16,10 +16,6 @@ from reader_edge_runtime.text.calls.call_form import CallForm, Notation
 
 _SPACES = {"item_separator": ", ", "key_separator": ": "}  # as models have seen calls
 _SHARED_TOKENS = ("<|channel|>",)  # which begin other parts of an answer, too
-_PARAMETERS = {  # before a key, between key and value, behind a value
-    Notation.XML: ("<parameter=", ">\n", "\n</parameter>\n"),
-    Notation.KEYS: ("\n<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>"),
-}
 _OF_TEXTS = ("format", "maxLength", "minLength", "pattern")  # what a schema can ask of a text
 
 Json = dict[str, Any]
@@ -135,9 +131,9 @@ def _arguments(rule: str, function: Json, form: CallForm) -> list[str]:
     schema = function.get("parameters") or {"type": "object", "properties": {}, "additionalProperties": False}
     check_depth(schema, f"The schema of the parameters of '{function['name']}'", "tools")
     is_strict = function.get("strict") is True
-    if form.notation not in _PARAMETERS:
+    if form.notation not in (Notation.XML, Notation.KEYS):
         return [f"{rule}: %json {_followed(schema, is_strict)}"]
-    before, between, behind = _PARAMETERS[form.notation]
+    before, between, behind = form.parameter
     (described, *_) = kinds_of(schema, schema) or [{}]  # which may stand behind a reference
     properties, required = described.get("properties"), described.get("required")
     names, rules = [], []

@@ -31,6 +31,13 @@ def kinds_of(schema: object, root: Schema) -> list[Schema]:
     return kinds
 
 
+def properties_of(parameters: Schema) -> Schema:
+    """The schemas of a tool's arguments by name."""
+    (described, *_) = kinds_of(parameters, parameters) or [{}]  # which may stand behind a reference
+    properties = described.get("properties")
+    return properties if isinstance(properties, Mapping) else {}
+
+
 def _kinds(schema: object, root: Schema, depth: int) -> Iterator[Schema]:
     if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
         yield {}

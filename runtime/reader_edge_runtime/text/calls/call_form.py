@@ -26,6 +26,8 @@ class CallForm:
     begin, end: around each call. between: after its name, where the notation is NAMED or XML. opening, closing: around
     all of them; joint: between two, None where an answer has but one. name, arguments: keys of an object.
     others: texts that begin a call where it is read, each with what ends it, if these are not the texts above.
+    parameter: before an argument's key, between key and value, and behind the value, where the notation is XML or KEYS.
+    quote: in which texts stand as they are, without escapes, where the notation is PYTHON; "" for Python's own.
     special_tokens: those of the vocabulary, with their ids.
     """
 
@@ -39,6 +41,8 @@ class CallForm:
     closing: str = ""
     joint: str | None = "\n"
     others: tuple[tuple[str, str], ...] = ()
+    parameter: tuple[str, str, str] = ("<parameter=", ">\n", "\n</parameter>\n")
+    quote: str = ""
     special_tokens: tuple[tuple[str, int], ...] = ()
 
     @classmethod
@@ -48,7 +52,8 @@ class CallForm:
             return cls()
         for marks, form in _FORMS:
             if all(mark in source for mark in marks):
-                return form
+                quoted = _QUOTED.search(source) if form.notation is Notation.PYTHON else None
+                return form if quoted is None else replace(form, quote=quoted["quote"])
         return replace(BARE, arguments="parameters" if _HAS_PARAMETERS.search(source) else "arguments")
 
     @property
@@ -69,6 +74,7 @@ class CallForm:
 
 
 _HAS_PARAMETERS = re.compile(r"""["']parameters["']\s*:""")
+_QUOTED = re.compile(r"""(?P<q>["'])\\?(?P<quote>["'])(?P=q)\s*[+~]\s*[\w.]+\s*[+~]\s*(?P=q)\\?(?P=quote)(?P=q)""")
 _HERMES = ("<tool_call>", "</tool_call>")
 BARE = CallForm("", "", joint=None, others=(("<|python_tag|>", ""), _HERMES))  # an object is the whole answer
 _XML = CallForm(
@@ -93,6 +99,7 @@ _DEEPSEEK = CallForm(
     closing=_CALLS_END,
     others=((_CALL_BEGIN, _CALL_END), (_CALLS_BEGIN, _CALL_END)),
 )
+_LFM2 = CallForm("<|tool_call_start|>", "<|tool_call_end|>", notation=Notation.PYTHON)
 _CHANNEL = "<|channel|>commentary to=functions."
 
 # The first all of whose marks a template holds.
@@ -150,10 +157,9 @@ _FORMS: tuple[tuple[tuple[str, ...], CallForm], ...] = (
             ),
         ),
     ),
-    (
-        ("<|tool_call_start|>",),  # LFM2
-        CallForm("<|tool_call_start|>", "<|tool_call_end|>", notation=Notation.PYTHON),
-    ),
+    (("<|tool_call_start|>",), _LFM2),
+    (("<|tool_list_start|>",), _LFM2),  # whose templates may leave calls to the content
+    (("List of tools: [",), _LFM2),
     (("<function_calls>",), CallForm("<function_calls>", "</function_calls>", notation=Notation.PYTHON)),  # OLMo 3
     (("<|tool_call>", "call:"), CallForm("<|tool_call>", "<tool_call|>", notation=Notation.BRACES)),  # Gemma 4
     (
@@ -167,10 +173,30 @@ _FORMS: tuple[tuple[tuple[str, ...], CallForm], ...] = (
             begin="<seed:tool_call>\n<function=",
             end="</function>\n</seed:tool_call>",
             others=(("<seed:tool_call>", "</seed:tool_call>"),),
+            parameter=("<parameter=", ">", "</parameter>\n"),
+        ),
+    ),
+    (
+        ("<minimax:tool_call>", "<invoke name="),  # MiniMax M2
+        replace(
+            _XML,
+            begin='<minimax:tool_call>\n<invoke name="',
+            end="</invoke>\n</minimax:tool_call>",
+            between='">\n',
+            others=(("<minimax:tool_call>", "</minimax:tool_call>"),),
+            parameter=('<parameter name="', '">', "</parameter>\n"),
         ),
     ),
     (("<function=", "<parameter="), _XML),  # Qwen3-Coder, Qwen3.5
-    (("<arg_key>",), CallForm("<tool_call>", "</tool_call>", notation=Notation.KEYS)),  # GLM
+    (
+        ("<arg_key>",),  # GLM
+        CallForm(
+            "<tool_call>",
+            "</tool_call>",
+            notation=Notation.KEYS,
+            parameter=("\n<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>"),
+        ),
+    ),
     (
         ("<function=", "</function>"),  # Llama 3 as Functionary has it
         CallForm("<function=", "</function>", notation=Notation.NAMED, between=">", joint=""),

@@ -1,33 +1,42 @@
 """What stands in a call, read: names of tools and their arguments, whatever notation the model writes them in."""
 
-import ast
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from reader_edge_runtime.text.calls.argument_kinds import is_text, kinds_of, takes
+from reader_edge_runtime.text.calls.argument_kinds import is_text, kinds_of, properties_of, takes
 from reader_edge_runtime.text.calls.call_form import CallForm, Notation
-from reader_edge_runtime.text.finite_json import finite, load_finite
+from reader_edge_runtime.text.calls.literal_reader import LiteralReader, OpenTextError
+from reader_edge_runtime.text.calls.python_calls import PythonCalls
+from reader_edge_runtime.text.finite_json import finite
 
 Arguments = dict[str, Any]
+Calls = list[tuple[str, Arguments]]
 Schemas = Mapping[str, Mapping[str, Any]]  # of the parameters of each tool
 
-_MAX_PYTHON = 1 << 16  # characters that are parsed
+# Line breaks in texts of JSON are let pass: they can mean nothing else.
+_JSON = json.JSONDecoder(parse_float=finite, parse_constant=finite, strict=False)
+_GAP = re.compile(r"[\s;]*")
+_ESCAPE = re.compile(r"\\u[\da-fA-F]{4}")
 _NAMED = re.compile(  # what stands before names is DeepSeek's, Kimi's and gpt-oss's
-    r"(?:[^{]{0,60}?(?:tool.sep.>|functions\.))?(?P<name>[\w.-]+?)(?::\d+)?"
-    r"(?=[^\w.-])[^{]{0,100}?(?P<arguments>\{.*\})\s*(?:```)?",
-    re.DOTALL,
+    r"(?:[^{]{0,60}?(?:tool.sep.>|functions\.))?(?P<name>[\w.-]+?)(?::\d+)?(?=[^\w.-])[^{]{0,100}?(?=\{)", re.DOTALL
 )
-_FUNCTION = re.compile(
-    r'<(?:function=|invoke name=)"?(?P<name>[^">\n]+)"?>(?P<body>.*?)</(?:function|invoke)>', re.DOTALL
-)
-_PARAMETER = re.compile(r'<parameter(?:=| name=)"?(?P<key>[^">\n]+)"?>\n?(?P<value>.*?)\n?</parameter>', re.DOTALL)
-_KEY = re.compile(r"<arg_key>(?P<key>.*?)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>", re.DOTALL)
-_BRACES = re.compile(r"\s*call:(?P<name>[\w.-]+)\s*(?P<arguments>\{.*\})\s*", re.DOTALL)
-_TEXT_IN_BRACES = re.compile(r"""(<\|"\|>.*?<\|"\|>|<escape>.*?<escape>|"(?:\\.|[^"\\])*")""", re.DOTALL)
-_BARE_KEY = re.compile(r"([A-Za-z_][\w.-]*)(\s*:)")
-_LITERALS = {"true": True, "false": False, "null": None}
+_FUNCTION = re.compile(r'\s*<(?:function=|invoke name=)"?(?P<name>[^">\n]+)"?>\s*')
+_PARAMETER = re.compile(r'<parameter(?:=| name=)"?(?P<key>[^">\n]+)"?>')
+_FUNCTION_END = r"</(?:function|invoke)>\s*(?:\Z|(?=<function=|<invoke name=))"
+_END_OF_FUNCTION = re.compile(_FUNCTION_END)
+# Such a tag within a text ends nothing: another parameter or the function's end stands behind one that does.
+_PARAMETER_END = re.compile(rf"</parameter>(?=\s*(?:<parameter(?:=| name=)|{_FUNCTION_END}))\s*")
+# Without it a parameter ends with the last function, as vLLM reads it, and not in a later call.
+_ANY_END = re.compile(rf"{_PARAMETER_END.pattern}|(?=</(?:function|invoke)>\s*\Z)")
+_OWN_LINES = re.compile(
+    r"\n.*\n", re.DOTALL
+)  # on which models set values that their templates do not, as Seed-OSS does
+_KEY = re.compile(r"\s*<arg_key>(?P<key>.*?)</arg_key>\s*<arg_value>", re.DOTALL)
+_VALUE_END = re.compile(r"</arg_value>(?=\s*(?:<arg_key>|\Z))\s*")
+_BRACES = re.compile(r"\s*call:(?P<name>[\w.-]+)\s*(?=\{)")
+_MARKS = ('<|"|>', "<escape>")  # around texts in braces
 
 
 def read_calls(body: str, form: CallForm, schemas: Schemas) -> list[tuple[str, Arguments]]:
@@ -36,130 +45,126 @@ def read_calls(body: str, form: CallForm, schemas: Schemas) -> list[tuple[str, A
     schemas: what tools there are, and the types of arguments that a notation does not tell.
     """
     try:
-        is_object = form.notation is Notation.OBJECT or body.lstrip().startswith(("{", "[{"))
-        if is_object and form.notation is not Notation.KEYED:
-            calls = _objects(body)
-        else:
-            calls = _READERS[form.notation](body.strip().removeprefix(form.begin), schemas)
-    except (ValueError, SyntaxError, RecursionError, MemoryError, LookupError, TypeError):
+        calls = _read(body, form, schemas)
+    except (ValueError, RecursionError, LookupError, TypeError):
         return []
     return calls if all(name in schemas for name, _ in calls) else []
 
 
-def is_open(body: str) -> bool:
-    """Whether a text breaks off inside a string of JSON."""
-    start = next((place for place in (body.find("{"), body.find("[")) if place >= 0), 0)
+def is_open(body: str, form: CallForm, schemas: Schemas) -> bool:
+    """Whether a text between tags breaks off inside a text of a call, of which the tag behind it is a part then."""
     try:
-        json.loads(body[start:])
-    except json.JSONDecodeError as error:
-        return error.msg.startswith("Unterminated string")
-    except (ValueError, RecursionError):
+        _read(body, form, schemas)
+    except OpenTextError:
+        return True
+    except (ValueError, RecursionError, LookupError, TypeError):
         pass
     return False
 
 
-def _objects(body: str) -> list[tuple[str, Arguments]]:
-    """Objects of JSON or lists of them, one after the other."""
-    decoder = json.JSONDecoder(parse_float=finite, parse_constant=finite)
-    calls: list[tuple[str, Arguments]] = []
-    place = len(body) - len(body.lstrip())
-    while place < len(body):
-        value, end = decoder.raw_decode(body, place)
-        calls += [_of_object(each) for each in (value if isinstance(value, list) else [value])]
-        place = len(body) - len(body[end:].lstrip(" \t\r\n;"))
-    return calls
+def _read(body: str, form: CallForm, schemas: Schemas) -> Calls:
+    is_object = form.notation is Notation.OBJECT or body.lstrip().startswith(("{", "[{"))
+    if is_object and form.notation is not Notation.KEYED:
+        return [_of_object(each) for each in _values(body)]
+    return _READERS[form.notation](body.strip().removeprefix(form.begin), form, schemas)
+
+
+def _values(body: str) -> list[Any]:
+    """Values of JSON one after the other, and those in lists."""
+    reader, values = LiteralReader(body), list[Any]()
+    reader.take(_GAP)
+    while reader.place < len(body):
+        value, reader.place = _value(body, reader.place)
+        values += value if isinstance(value, list) else [value]
+        reader.take(_GAP)
+    return values
+
+
+def _value(body: str, place: int) -> tuple[Any, int]:
+    """A value of JSON that begins here, and where it ends."""
+    try:
+        return _JSON.raw_decode(body, place)
+    except json.JSONDecodeError as error:
+        # Python wants another character behind an escape of this kind.
+        if error.msg.startswith("Unterminated string") or _ESCAPE.fullmatch(body[-6:]):
+            raise OpenTextError from None
+        raise
 
 
 def _of_object(value: Any) -> tuple[str, Arguments]:
     name = value["name"] if "name" in value else value["tool_name"]
     arguments = value["arguments"] if "arguments" in value else value["parameters"]
     if isinstance(arguments, str):
-        arguments = load_finite(arguments)
+        arguments = _JSON.decode(arguments)
     if not isinstance(name, str) or not isinstance(arguments, dict):
         raise TypeError("no call")
     return name, arguments
 
 
-def _keyed(body: str, schemas: Schemas) -> list[tuple[str, Arguments]]:
-    value = load_finite(body)
-    objects = value if isinstance(value, list) else [value]
-    return [(name, _object(arguments)) for each in objects for name, arguments in _object(each).items()]
+def _keyed(body: str, form: CallForm, schemas: Schemas) -> Calls:
+    return [(name, _object(arguments)) for each in _values(body) for name, arguments in _object(each).items()]
 
 
-def _named(body: str, schemas: Schemas) -> list[tuple[str, Arguments]]:
-    found = _NAMED.fullmatch(body)
-    return [] if found is None else [(found["name"], _object(load_finite(found["arguments"])))]
-
-
-def _xml(body: str, schemas: Schemas) -> list[tuple[str, Arguments]]:
-    text = body if body.lstrip().startswith("<") else f"<function={body}</function>"
-    calls = []
-    for function in _FUNCTION.finditer(text):
-        schema = schemas[function["name"]]
-        if _PARAMETER.sub("", function["body"]).strip():
-            return []
-        found = _PARAMETER.finditer(function["body"])
-        calls.append((function["name"], {each["key"]: _typed(each["value"], each["key"], schema) for each in found}))
-    return calls if not _FUNCTION.sub("", text).strip() else []
-
-
-def _keys(body: str, schemas: Schemas) -> list[tuple[str, Arguments]]:
-    name = body.partition("<arg_key>")[0].strip()
-    schema, pairs = schemas[name], body[body.index(name) + len(name) :]
-    found = {each["key"].strip(): _typed(each["value"], each["key"].strip(), schema) for each in _KEY.finditer(pairs)}
-    return [(name, found)] if not _KEY.sub("", pairs).strip() else []
-
-
-def _python(body: str, schemas: Schemas) -> list[tuple[str, Arguments]]:
-    text = body.strip()
-    if len(text) > _MAX_PYTHON:
-        return []
-    if not text.startswith("["):
-        text = "[" + ",".join(text.splitlines()) + "]"
-    tree = ast.parse(text, mode="eval").body
-    if not isinstance(tree, ast.List):
-        return []
-    calls = []
-    for call in tree.elts:
-        if not isinstance(call, ast.Call) or call.args:
-            return []
-        calls.append((ast.unparse(call.func), {_text(each.arg): _literal(each.value) for each in call.keywords}))
-    return calls
-
-
-def _literal(node: ast.expr | None) -> Any:
-    """A value of JSON that an expression spells. Raises ValueError, also for a number that JSON cannot be read from."""
-    match node:
-        case ast.Constant(str() | bool() | None as value):
-            return value
-        case ast.Constant(int() | float() as value):
-            return load_finite(repr(value))
-        case ast.Name(name) if name in _LITERALS:
-            return _LITERALS[name]
-        case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as value)) if not isinstance(value, bool):
-            return -load_finite(repr(value))
-        case ast.List(elements) | ast.Tuple(elements):
-            return [_literal(each) for each in elements]
-        case ast.Dict(keys, values):
-            return {_text(_literal(key)): _literal(each) for key, each in zip(keys, values, strict=True)}
-    raise ValueError("no value of JSON")
-
-
-def _braces(body: str, schemas: Schemas) -> list[tuple[str, Arguments]]:
-    found = _BRACES.fullmatch(body)
+def _named(body: str, form: CallForm, schemas: Schemas) -> Calls:
+    found = _NAMED.match(body)
     if found is None:
         return []
-    parts = []
-    for number, part in enumerate(_TEXT_IN_BRACES.split(found["arguments"])):
-        if number % 2 == 0:
-            parts.append(_BARE_KEY.sub(r'"\1"\2', part))
-        else:
-            mark = next((mark for mark in ('<|"|>', "<escape>") if part.startswith(mark)), "")
-            parts.append(json.dumps(part[len(mark) : -len(mark)]) if mark else part)
-    return [(found["name"], _object(load_finite("".join(parts))))]
+    arguments, end = _value(body, found.end())
+    return [(found["name"], _object(arguments))] if body[end:].strip() in ("", "```") else []
 
 
-_READERS = {
+def _xml(body: str, form: CallForm, schemas: Schemas) -> Calls:
+    is_begun = not body.startswith("<")  # its first tag is the one that stands around the call
+    text = f"<function={body}</function>" if is_begun else body
+    reader, calls = LiteralReader(text), Calls()
+    while (function := reader.take(_FUNCTION)) is not None:
+        schema, arguments = schemas[function["name"]], Arguments()
+        while (parameter := reader.take(_PARAMETER)) is not None:
+            value = _up_to(_PARAMETER_END if is_begun else _ANY_END, reader)
+            if form.parameter[1].endswith("\n") or _OWN_LINES.fullmatch(value):
+                value = value.removeprefix("\n").removesuffix("\n")
+            arguments[parameter["key"]] = _typed(value, parameter["key"], schema)
+        if reader.take(_END_OF_FUNCTION) is None:
+            return []
+        calls.append((function["name"], arguments))
+    return calls if reader.place == len(text) else []
+
+
+def _keys(body: str, form: CallForm, schemas: Schemas) -> Calls:
+    name = body.partition("<arg_key>")[0]
+    reader, arguments = LiteralReader(body), Arguments()
+    reader.place = len(name)
+    while (key := reader.take(_KEY)) is not None:
+        value = _up_to(_VALUE_END, reader)
+        arguments[key["key"].strip()] = _typed(value, key["key"].strip(), schemas[name.strip()])
+    return [(name.strip(), arguments)] if reader.place == len(body) else []
+
+
+def _up_to(end: re.Pattern[str], reader: LiteralReader) -> str:
+    """What stands before an end, which is behind the reader then."""
+    start, found = reader.place, end.search(reader.text, reader.place)
+    if found is None:
+        raise OpenTextError
+    reader.place = found.end()
+    return reader.text[start : found.start()]
+
+
+def _python(body: str, form: CallForm, schemas: Schemas) -> Calls:
+    keys = {name: properties_of(schema) for name, schema in schemas.items()}
+    return list(PythonCalls(body, keys, form.quote).read())
+
+
+def _braces(body: str, form: CallForm, schemas: Schemas) -> Calls:
+    found = _BRACES.match(body)
+    if found is None:
+        return []
+    reader = LiteralReader(body[found.end() :], _MARKS)
+    arguments = _object(reader.value())
+    reader.need("")
+    return [(found["name"], arguments)] if reader.place == len(reader.text) else []
+
+
+_READERS: Mapping[Notation, Callable[[str, CallForm, Schemas], Calls]] = {
     Notation.KEYED: _keyed,
     Notation.NAMED: _named,
     Notation.XML: _xml,
@@ -171,14 +176,9 @@ _READERS = {
 
 def _typed(text: str, key: str, parameters: Mapping[str, Any]) -> Any:
     """A value that is written as it is: JSON if it can be that, and a text where the schema wants that rather."""
-    (described, *_) = kinds_of(parameters, parameters) or [{}]
-    properties = described.get("properties")
-    schema = properties.get(key) if isinstance(properties, Mapping) else None
-    kinds = kinds_of(schema, parameters)
-    literal = text.strip()
-    literal = {"True": "true", "False": "false", "None": "null"}.get(literal, literal)
+    kinds = kinds_of(properties_of(parameters).get(key), parameters)
     try:
-        value = load_finite(literal)
+        value = _bare(text.strip())
     except (ValueError, RecursionError):
         return text
     if isinstance(value, str) and any(map(is_text, kinds)):
@@ -187,13 +187,21 @@ def _typed(text: str, key: str, parameters: Mapping[str, Any]) -> Any:
     return value if is_wanted or not any(is_text(kind) or takes(kind, text) for kind in kinds) else text
 
 
-def _object(value: Any) -> Arguments:
-    if not isinstance(value, dict):
-        raise TypeError("no object")
+def _bare(text: str) -> Any:
+    """A value without quotes: of JSON, or as Python writes it, which some templates do with all but texts."""
+    try:
+        return _JSON.decode(text)
+    except ValueError:
+        if not text.startswith(("[", "{", "True", "False", "None")):
+            raise
+    reader = LiteralReader(text)
+    value = reader.value()
+    if reader.place < len(text):
+        raise ValueError("more than a value")
     return value
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError("no text")
+def _object(value: Any) -> Arguments:
+    if not isinstance(value, dict):
+        raise TypeError("no object")
     return value

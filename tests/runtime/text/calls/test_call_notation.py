@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from reader_edge_runtime.text.calls.call_form import CallForm, Notation
-from reader_edge_runtime.text.calls.call_notation import read_calls
+from reader_edge_runtime.text.calls.call_notation import is_open, read_calls
 from reader_edge_runtime.text.finite_json import load_finite
 
 TEXT, NUMBER = {"type": "string"}, {"type": "integer"}
@@ -41,6 +41,14 @@ def read(notation: Notation, body: str) -> list[tuple[str, dict[str, Any]]]:
         (Notation.OBJECT, '{"tool_name": "g", "parameters": {}}; ' + CALL, [("g", {}), ("f", {"number": 1})]),
         (Notation.KEYED, '[{"f": {"number": 1}}, {"g": {}}]', [("f", {"number": 1}), ("g", {})]),
         (Notation.NAMED, 'functions.f:0 {"number": 1}', [("f", {"number": 1})]),
+        (Notation.OBJECT, CALL.replace("1", '1, "text": "a\n\u2028b"'), [("f", {"number": 1, "text": "a\n\u2028b"})]),
+        (Notation.NAMED, 'f {"text": "a}\n"}\n```', [("f", {"text": "a}\n"})]),
+        (
+            Notation.BRACES,
+            'call:f{<|"|>a b<|"|>:<|"|>{"x"}\n<|"|>,c d:[None]}',
+            [("f", {"a b": '{"x"}\n', "c d": [None]})],
+        ),
+        (Notation.BRACES, "call:f{text:Ulm am Rhein,number:7}", [("f", {"text": "Ulm am Rhein", "number": 7})]),
         (Notation.PYTHON, "f(number=1)\ng()", [("f", {"number": 1}), ("g", {})]),
         (Notation.PYTHON, "[f(number=-1.5, text=(True, null, {'a': 'b'}))]", [("f", NESTED)]),
         (Notation.BRACES, 'call:f{text:<|"|>a: "b"<|"|>,number:1}', [("f", {"text": 'a: "b"', "number": 1})]),
@@ -72,7 +80,6 @@ def test_a_call_is_read_as_it_is_meant(notation: Notation, body: str, calls: lis
         (Notation.PYTHON, "[f(number=-True)]"),
         (Notation.PYTHON, f"[f(number=0x{'f' * 5000})]"),
         (Notation.PYTHON, f"[f(number=-0x{'f' * 5000})]"),
-        (Notation.PYTHON, f"[f(text='{'a' * (1 << 16)}')]"),
         (Notation.PYTHON, f"[f(number={'(' * 1000}1{')' * 1000})]"),
         (Notation.BRACES, "f{number:1}"),
     ],
@@ -80,6 +87,32 @@ def test_a_call_is_read_as_it_is_meant(notation: Notation, body: str, calls: lis
 )
 def test_what_is_no_call_of_a_known_tool_is_none(notation: Notation, body: str) -> None:
     assert read(notation, body) == []
+
+
+TAG_WITHIN = "a </parameter> </function> b </tool_call> </arg_value>"
+
+
+@pytest.mark.parametrize(
+    ("notation", "before", "behind"),
+    [
+        (Notation.XML, "<function=f>\n<parameter=text>\n", "\n</parameter>\n</function>"),
+        (Notation.XML, "f>\n<parameter=text>\n", "\n</parameter>\n"),
+        (Notation.KEYS, "f\n<arg_key>text</arg_key>\n<arg_value>", "</arg_value>\n"),
+        (Notation.BRACES, 'call:f{text:<|"|>', '<|"|>}'),
+        (Notation.OBJECT, CALL[:-1] + '}; {"name": "f", "arguments": {"text": "', '"}}'),
+        (Notation.NAMED, 'f {"text": "', '"}'),
+    ],
+)
+def test_a_tag_within_a_text_ends_nothing(notation: Notation, before: str, behind: str) -> None:
+    form = CallForm(notation=notation)
+    assert read(notation, before + TAG_WITHIN + behind)[-1] == ("f", {"text": TAG_WITHIN})
+    assert is_open(before + "a ", form, SCHEMAS)
+    assert is_open(before + "\\u000b", form, SCHEMAS)
+    assert not is_open(before + TAG_WITHIN + behind, form, SCHEMAS)
+
+
+def test_a_parameter_without_its_end_does_not_swallow_the_next_call() -> None:
+    assert read(Notation.XML, "<function=f>\n<parameter=number>\n1\n</function>") == [("f", {"number": 1})]
 
 
 @pytest.mark.parametrize(
@@ -98,6 +131,10 @@ def test_what_is_no_call_of_a_known_tool_is_none(notation: Notation, body: str) 
         ("listed", "2", 2),
         ("many", "1", 1),
         ("unknown", "None", None),
+        ("unknown", "07", "07"),
+        ("unknown", "'a'", "'a'"),
+        ("unknown", "['a', {'b': True}]", ["a", {"b": True}]),  # as Seed-OSS's template writes lists and objects
+        ("text", "['a']", "['a']"),
     ],
 )
 def test_what_is_written_bare_is_what_the_schema_wants(key: str, written: str, value: object) -> None:

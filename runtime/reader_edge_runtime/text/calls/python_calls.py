@@ -1,0 +1,71 @@
+"""Calls as Python writes them, `f(a=1)`, with names that Python reserves and texts of any line."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from reader_edge_runtime.text.calls.literal_reader import LiteralReader, OpenTextError
+
+_NAME = re.compile(r"\s*([\w.-]+)\s*\(")
+_KEY = re.compile(r"\s*([^\s=,*()\[\]{}'\"][^=,*()\[\]{}'\"]{0,255}?)\s*=(?!=)\s*")
+_ANY_KEY = r"[^\W\d][\w.-]*"
+
+
+class PythonCalls:
+    """Reads calls in a list, or one behind another, with commas or lines between them.
+
+    keys: declared names of arguments, by that of the tool. quote: in which texts stand as they are, whatever quotes
+    and backslashes they have themselves; "" where texts are Python's or JSON's. Such a text ends at its first quote
+    that the next argument or the end of the call stands behind. After other quotes of its own only a declared argument
+    is one.
+    """
+
+    def __init__(self, body: str, keys: Mapping[str, Iterable[str]], quote: str = "") -> None:
+        self._reader = LiteralReader(body.strip())
+        self._keys, self._quote = keys, quote
+        self._is_list = self._reader.has("[")
+        names = _any_of(keys)
+        last = r"(?:,\s*)?\]\s*\Z" if self._is_list else r"\Z"
+        self._call_end = rf"\s*(?:,\s*)?\)\s*(?:{last}|(?:[,;]\s*)?(?:{names})\s*\()"
+
+    def read(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Each call's name and arguments. Raises ValueError, which OpenTextError is for a text that has no end."""
+        reader = self._reader
+        while (name := reader.take(_NAME)) is not None:
+            yield name[1], self._arguments(name[1])
+            if not (reader.has(",") or reader.has(";")):
+                reader.has("")
+        if self._is_list:
+            reader.need("]")
+        if reader.place < len(reader.text):
+            raise ValueError("no call")
+
+    def _arguments(self, name: str) -> dict[str, Any]:
+        reader, arguments = self._reader, dict[str, Any]()
+        declared = self._ends(_any_of(self._keys.get(name, ())) if self._keys.get(name) else _ANY_KEY)
+        anyhow = self._ends(_ANY_KEY)
+        while (key := reader.take(_KEY)) is not None:
+            is_verbatim = bool(self._quote) and reader.text.startswith(self._quote, reader.place)
+            arguments[key[1]] = self._verbatim(anyhow, declared) if is_verbatim else reader.value(declared)
+            if not reader.has(","):
+                break
+        reader.need(")")
+        return arguments
+
+    def _ends(self, key: str) -> re.Pattern[str]:
+        """What stands behind an argument: another of these keys, or the end of the call."""
+        return re.compile(rf"\s*,\s*(?:{key})\s*=(?!=)|{self._call_end}")
+
+    def _verbatim(self, ends: re.Pattern[str], later_ends: re.Pattern[str]) -> str:
+        reader, start = self._reader, self._reader.place + 1
+        end = reader.text.find(self._quote, start)
+        while end >= 0:
+            if ends.match(reader.text, end + 1):
+                reader.place = end + 1
+                return reader.text[start:end]
+            ends, end = later_ends, reader.text.find(self._quote, end + 1)
+        raise OpenTextError
+
+
+def _any_of(names: Iterable[str]) -> str:
+    return "|".join(sorted(map(re.escape, names), key=len, reverse=True)) or "(?!)"
