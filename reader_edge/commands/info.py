@@ -28,8 +28,8 @@ _BITS_OF_KEPT = "exact at every width; with native kernels and without, the last
 def info(model: str | None, as_json: bool) -> None:
     """Show what a package holds, and check its files against their checksums.
 
-    MODEL may also be a GGUF file: info reads its header and tells what it holds and whether it can be exported. info
-    never downloads or exports anything.
+    MODEL may also be a GGUF file: info reads its header and tells what it holds and whether it can be exported, by all
+    that export checks before it reads weights. info never downloads or exports anything.
     """
     from reader_edge.model_source import find_stored
     from reader_edge.terminal.console import byte_progress, print_pairs
@@ -209,5 +209,11 @@ def _gguf_pairs(summary: "GgufSummary") -> list[tuple[str, str]]:
         ("size", readable_size(summary.num_bytes)),
         ("tensors", str(sum(group.num_tensors for group in summary.tensors.values()))),
         *tensors,
-        ("can be exported", "yes" if summary.refusal is None else f"no: {summary.refusal}"),
+        ("can be exported", _told_exportable(summary)),
     ]
+
+
+def _told_exportable(summary: "GgufSummary") -> str:
+    if summary.refusal is not None:
+        return f"no: {summary.refusal}"
+    return "yes" if summary.is_compared else "yes by its header; whether its tensors fit, the extra 'export' finds out"

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,12 +62,35 @@ def test_info_as_json_holds_the_same(runner: CliRunner, path: Path) -> None:
     assert fields["num_bytes"] == path.stat().st_size
 
 
-def test_info_needs_no_pytorch(path: Path) -> None:
+@pytest.mark.parametrize(
+    ("tensors", "words"),
+    [
+        ({"blk.0.ffn_up.weight": None}, "holds 0 tensors instead of one for blk.0.ffn_up.weight: give another file"),
+        ({"blk.0.ffn_up.weight": np.ones((13, 8), "f4")}, "of the shape (13, 8) instead of (12, 8)"),
+        ({"blk.0.attn_sinks.weight": np.ones(2, "f4")}, "'blk.0.attn_sinks.weight', for which its architecture has no"),
+        ({"rope_freqs.weight": np.ones(3, "f4")}, "has 3 factors for 2 frequencies"),
+    ],
+)
+def test_info_compares_tensors_as_export_does(
+    tensors: dict[str, Any], words: str, runner: CliRunner, tmp_path: Path
+) -> None:
+    path = write_small(tmp_path / "small.gguf", small_vocabulary(), tensors=tensors)
+    told = pairs(runner.invoke(main, ["info", str(path)]))["can be exported"]
+    assert told.startswith("no: ")
+    assert words in told
+    refused = runner.invoke(main, ["export", str(path), str(tmp_path / "out")])
+    assert refused.stderr.splitlines()[-1] == f"Error: {told.removeprefix('no: ')}"
+
+
+def test_info_needs_no_pytorch_and_tells_what_it_did_not_compare(path: Path) -> None:
     script = (
-        "import sys\n"
+        "import importlib.util, sys\n"
+        "find = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *parents: None if name == 'torch' else find(name, *parents)\n"
         "from click.testing import CliRunner\n"
         "from reader_edge.cli import main\n"
-        "assert 'can be exported  yes' in CliRunner().invoke(main, ['info', sys.argv[1]]).stdout\n"
+        "told = CliRunner().invoke(main, ['info', sys.argv[1]]).stdout\n"
+        "assert 'can be exported  yes by its header; whether its tensors fit' in told, told\n"
         "assert not {'torch', 'transformers', 'onnx'} & set(sys.modules), 'heavy'\n"
     )
     subprocess.run([sys.executable, "-c", script, str(path)], env={"PYTHONPATH": ":".join(sys.path)}, check=True)

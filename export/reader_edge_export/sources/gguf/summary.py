@@ -4,12 +4,15 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from reader_edge_export.pipeline import check_installation
+from reader_edge_export.quiet import quiet_libraries
 from reader_edge_export.sources.gguf.gguf_file import GgufFile, Value
 from reader_edge_export.sources.gguf.gguf_source import GgufSource
 from reader_edge_export.sources.gguf.tokenizer import build_tokenizer
-from reader_edge_runtime.errors import ReaderEdgeError
+from reader_edge_runtime.errors import InstallationError, ReaderEdgeError
 
 _MAX_CHARACTERS = 1000
+_COMPARING = ("torch", "transformers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class GgufSummary:
     """What a file says of itself; "" and None where it says nothing. Texts can be shown, on one line.
 
     tensors: by type, most bytes first. refusal: why the model cannot be exported, None where it can. sampling: as of
-    `Manifest`; {} where it cannot.
+    `Manifest`; {} where it cannot. is_compared: whether its tensors were compared with the model's.
     """
 
     file: str
@@ -48,13 +51,17 @@ class GgufSummary:
     tensors: dict[str, TensorGroup]
     refusal: str | None
     sampling: dict[str, float]
+    is_compared: bool
 
 
 def summary_of(path: Path) -> GgufSummary:
-    """Read a file's header and try what an export would try before PyTorch is needed. Raises GgufError."""
+    """Read a file's header and try what an export tries before it reads weights, as far as its libraries are here.
+
+    Raises GgufError.
+    """
     file = GgufFile.open(path)
     groups = _groups(file)
-    sampling, refusal = _tried(file)
+    sampling, refusal, is_compared = _tried(file)
     architecture = _text(file, "general.architecture")
     tokens = file.metadata.get("tokenizer.ggml.tokens")
     tokenizer = [_text(file, f"tokenizer.ggml.{key}") for key in ("model", "pre")]
@@ -78,6 +85,7 @@ def summary_of(path: Path) -> GgufSummary:
         tensors=groups,
         refusal=refusal,
         sampling=sampling,
+        is_compared=is_compared,
     )
 
 
@@ -90,14 +98,27 @@ def _groups(file: GgufFile) -> dict[str, TensorGroup]:
     return groups
 
 
-def _tried(file: GgufFile) -> tuple[dict[str, float], str | None]:
-    """What the file recommends, and why it cannot be exported."""
+def _tried(file: GgufFile) -> tuple[dict[str, float], str | None, bool]:
+    """What the file recommends, why it cannot be exported, and whether its tensors were compared."""
     try:
         source = GgufSource.of(file, None)
         build_tokenizer(source.vocabulary)
-        return source.sampling(), None
+        return source.sampling(), None, _is_compared(source)
     except ReaderEdgeError as error:
-        return {}, _shown(str(error))
+        return {}, _shown(str(error)), True
+
+
+def _is_compared(source: GgufSource) -> bool:
+    """Compare tensors with those of the model where there is what knows them. Raises GgufError where they differ."""
+    try:
+        check_installation(_COMPARING)
+    except InstallationError:
+        return False
+    with quiet_libraries():
+        from reader_edge_export.sources.gguf.weights import compared_model
+
+        compared_model(source.file, source.config)
+    return True
 
 
 def _text(file: GgufFile, key: str) -> str:

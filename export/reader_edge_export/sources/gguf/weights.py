@@ -32,10 +32,16 @@ def open_weights(file: GgufFile, config: Mapping[str, Any]) -> SourceModel:
 
     Raises GgufError where tensors are missing, left over or of another shape, and where memory is short.
     """
+    model = compared_model(file, config)
+    check_largest(model.skeleton, str(file.path), GgufError)
+    return model
+
+
+def compared_model(file: GgufFile, config: Mapping[str, Any]) -> SourceModel:
+    """The same, without a look at this machine's memory."""
     skeleton = skeleton_of(config, str(file.path), GgufError)
     placement = Placement(file, skeleton)
     placement.check()
-    check_largest(skeleton, str(file.path), GgufError)
     _divide_frequencies(file, skeleton)
     return SourceModel(skeleton, GgufWeights(file, placement))
 
