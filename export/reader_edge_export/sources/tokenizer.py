@@ -1,16 +1,40 @@
 """A source's tokenizer, and its part of a package: tokenizer.json and the chat template."""
 
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 
 from tokenizers import Tokenizer as FastTokenizer
 from transformers import PreTrainedTokenizerFast
 
 from reader_edge_export.sources.chat_templates import chat_template_of, write_chat_templates
-from reader_edge_runtime.errors import ChatTemplateError, PromptError
+from reader_edge_runtime.errors import ChatTemplateError, PromptError, TokenizerError
 from reader_edge_runtime.package.manifest import TOKENIZER_NAME
 from reader_edge_runtime.text.conversation import Conversation
 from reader_edge_runtime.text.tokenizer import Tokenizer
+
+
+def check_ids(fast: FastTokenizer, given: Iterable[tuple[int, str]], path: Path) -> None:
+    """Raise TokenizerError where two tokens share an id, so that one's text is lost, or one has another id than given.
+
+    given: (id, token) of tokens, by the file at `path`. The library numbers added tokens behind as many as there are,
+    wherever a vocabulary has a hole, and says nothing.
+    """
+    vocabulary = fast.get_vocab()
+    added = {token_id: token.content for token_id, token in fast.get_added_tokens_decoder().items()}
+    tokens = dict(added)
+    for token, token_id in vocabulary.items():
+        if (other := tokens.setdefault(token_id, token)) != token:
+            raise TokenizerError(
+                f"'{path}' has the id {token_id} for {token!r:.80} and for {other!r:.80}, so that the first is lost: "
+                "its vocabulary has a hole, or numbers them wrongly; give the second an id of its own."
+            )
+    for token_id, token in given:
+        if (number := vocabulary.get(token)) != token_id:
+            raise TokenizerError(
+                f"'{path}' gives {token!r:.80} the id {token_id}, where the vocabulary has {number}: correct it, or "
+                "save the tokenizer that the model was trained with."
+            )
 
 
 def write_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:

@@ -5,6 +5,7 @@ transformers 5, this ignores `add_bos_token` beside it. The files beside it add 
 special, whether a space goes before a text, and chat templates.
 """
 
+import json
 import reprlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from reader_edge_export.sources.folder.folder_templates import chat_templates_of
 from reader_edge_export.sources.folder.json_file import read_json
+from reader_edge_export.sources.tokenizer import check_ids
 from reader_edge_runtime.errors import TokenizerError
 from reader_edge_runtime.package.manifest import TOKENIZER_NAME
 from reader_edge_runtime.text.tokenizer_file import check_patterns
@@ -42,6 +44,8 @@ def load_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerFast:
     try:
         fast = FastTokenizer.from_file(str(folder / TOKENIZER_NAME))
         check_patterns(fast, folder / TOKENIZER_NAME, "fetch the model again")
+        added = json.loads((folder / TOKENIZER_NAME).read_bytes()).get("added_tokens") or []
+        check_ids(fast, ((token["id"], token["content"]) for token in added), folder / TOKENIZER_NAME)
         _check_spaces(settings, fast)
         _set_prefix_space(fast, settings)
         named = _named_tokens(settings, fast, vocab_size)
@@ -58,6 +62,8 @@ def load_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerFast:
         raise TokenizerError(f"The tokenizer in '{folder}' cannot be read ({reason:.200}): save it again.") from error
     tokenizer.chat_template = chat_templates_of(folder, settings)
     _check_vocabulary(tokenizer, vocab_size, folder)
+    given = ((token_id, token.content) for token_id, token in _added_tokens(settings).items())
+    check_ids(tokenizer.backend_tokenizer, given, folder / _CONFIG_FILE)
     return tokenizer
 
 

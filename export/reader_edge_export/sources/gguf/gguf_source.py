@@ -108,11 +108,15 @@ class GgufSource(Source):
     def load_tokenizer(self, vocab_size: int) -> "PreTrainedTokenizerFast":
         from transformers import PreTrainedTokenizerFast
 
+        from reader_edge_export.sources.tokenizer import check_ids
+
         vocabulary = self.vocabulary
         ids = {"bos_token": vocabulary.bos_id, "eos_token": vocabulary.eos_id, "unk_token": vocabulary.unknown_id}
         names = {name: vocabulary.tokens[token_id] for name, token_id in ids.items() if token_id is not None}
         tokenizer = PreTrainedTokenizerFast(tokenizer_object=build_tokenizer(vocabulary), **names)
         tokenizer.chat_template = self.chat_template
+        given = ((i, token) for i, token in enumerate(vocabulary.tokens) if not vocabulary.is_filler(i))
+        check_ids(tokenizer.backend_tokenizer, given, self.file.path)
         return tokenizer
 
     def special_token_ids(self, tokenizer: "PreTrainedTokenizerFast") -> tuple[tuple[int, ...], int | None]:

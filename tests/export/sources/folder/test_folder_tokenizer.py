@@ -1,6 +1,7 @@
 """The tokenizer of a folder: what of its files is read, and that no class name is a reason to refuse it."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,64 @@ def test_another_form_of_a_tokenizer_is_named(name: str, source: Path) -> None:
     (source / "tokenizer.json").rename(source / name)
     with pytest.raises(TokenizerError, match=rf"no tokenizer\.json, only {name}: save the model's fast tokenizer"):
         find_source(source, None)
+
+
+def _with_vocabulary(folder: Path, vocabulary: dict[str, int], added: list[tuple[int, str]]) -> None:
+    fields = json.loads(Tokenizer(models.BPE(vocabulary, [])).to_str())
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
+    fields["model"]["vocab"] = vocabulary  # which the library would mend
+    fields["added_tokens"] = [{"id": token_id, "content": token, **flags} for token_id, token in added]
+    (folder / "tokenizer.json").write_text(json.dumps(fields))
+    (folder / "tokenizer_config.json").write_text("{}")
+
+
+HOLE = {"a": 0, "b": 1, "c": 3}
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "added", "config", "words"),
+    [
+        (HOLE, [], {"pad_token": "[PAD]"}, "has the id 3 for 'c' and for '[PAD]', so that the first is lost"),
+        (HOLE, [(3, "[PAD]")], {}, "has the id 3 for 'c' and for '[PAD]', so that the first is lost"),
+        (HOLE, [(2, "[X]")], {}, "has the id 3 for 'c' and for '[X]', so that the first is lost"),
+        (HOLE, [], {"added_tokens_decoder": {"3": {"content": "[X]"}}}, "has the id 3 for 'c' and for '[X]'"),
+        ({"a": 0, "b": 0, "c": 1}, [], {}, "has the id 0 for "),
+        (
+            {"a": 0, "b": 1},
+            [(2, "[X]"), (2, "[Y]")],
+            {},
+            "tokenizer.json' gives '[Y]' the id 2, where the vocabulary has 3",
+        ),
+        ({"a": 0, "b": 1}, [(1, "a")], {}, "tokenizer.json' gives 'a' the id 1, where the vocabulary has 0"),
+        ({"a": 0, "b": 1}, [(7, "[X]")], {}, "tokenizer.json' gives '[X]' the id 7, where the vocabulary has 2"),
+        (
+            {"a": 0, "b": 1},
+            [(2, "[X]")],
+            {"added_tokens_decoder": {"1": {"content": "[X]"}}},
+            "tokenizer_config.json' gives '[X]' the id 1, where the vocabulary has 2",
+        ),
+        (
+            {"a": 0, "b": 1},
+            [],
+            {"added_tokens_decoder": {"5": {"content": "[X]"}}},
+            "tokenizer_config.json' gives '[X]' the id 5, where the vocabulary has 2",
+        ),
+    ],
+)
+def test_tokens_that_share_an_id_or_have_another_than_the_files_say_are_refused_by_name(
+    vocabulary: dict[str, int], added: list[tuple[int, str]], config: dict[str, Any], words: str, folder: Path
+) -> None:
+    _with_vocabulary(folder, vocabulary, added)
+    _change(folder / "tokenizer_config.json", **config)
+    with pytest.raises(TokenizerError, match=re.escape(words)):
+        load_tokenizer(folder, VOCAB_SIZE)
+
+
+def test_a_hole_that_no_added_token_fills_is_none_of_a_tokenizer_s_faults(folder: Path) -> None:
+    _with_vocabulary(folder, HOLE, [])
+    assert load_tokenizer(folder, VOCAB_SIZE)("abc").input_ids == [0, 1, 3]
+    _with_vocabulary(folder, HOLE | {"[PAD]": 2}, [(2, "[PAD]")])
+    assert load_tokenizer(folder, VOCAB_SIZE)("a[PAD]c").input_ids == [0, 2, 3]
 
 
 def test_truncation_and_padding_of_tokenizer_json_cut_no_prompt(folder: Path, tmp_path: Path) -> None:
