@@ -21,6 +21,7 @@ from reader_edge_export.successors import about_num_parameters
 from reader_edge_runtime.atomic_file import check_writable, clear_leftovers, temporary_name, write_failure
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable, max_table_bytes
 from reader_edge_runtime.errors import ExportError, PackageError
+from reader_edge_runtime.machine.path_lock import PathLock
 from reader_edge_runtime.package.manifest import SUCCESSORS_NAME, Manifest, file_entry
 from reader_edge_runtime.package.manifest_file import write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -128,10 +129,11 @@ def _workplace(package: ModelPackage) -> Iterator[Path]:
         check_writable(path, max_table_bytes(package.manifest))
         clear_leftovers(place)
         workplace = temporary_name(place)
-        workplace.mkdir()
+        lock = PathLock.new_folder(workplace)
     except OSError as error:
         raise PackageError(write_failure(path, error, _AGAIN, _ELSEWHERE)) from error
     try:
         yield workplace
     finally:
         shutil.rmtree(workplace, ignore_errors=True)
+        lock.release()

@@ -1,18 +1,21 @@
-"""Files and folders that appear whole or not at all: made as `.NAME.partial-PID-THREAD`, then renamed.
+"""Files and folders that appear whole or not at all: made as `.NAME.partial-RANDOM`, then renamed.
 
-What a killed process leaves is removed by the next write to the same target.
+Whoever makes one holds a lock on it. What a killed process leaves is free, and removed by the next write to the same
+target. Where nothing can be locked, it stays.
 """
 
 import errno
 import os
 import re
+import secrets
 import shutil
 import stat
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+
+from reader_edge_runtime.machine.path_lock import PathLock
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 _NO_PLACE = (
@@ -30,12 +33,12 @@ def new_file(path: Path, mode: int = 0o666, is_durable: bool = False) -> Iterato
     also for a device or a folder.
     """
     target = Path(os.path.realpath(path))
-    partial = temporary_name(target)
+    partial, lock = temporary_name(target), None
     try:
         old_mode = _regular_file_mode(target)
         clear_leftovers(target)
-        first_mode = mode if old_mode is None else 0o600
-        with open(partial, "xb", opener=lambda name, flags: os.open(name, flags, first_mode)) as file:
+        file, lock = _new_locked(partial, mode if old_mode is None else 0o600)
+        with file:
             yield file
             if is_durable:
                 file.flush()
@@ -51,6 +54,8 @@ def new_file(path: Path, mode: int = 0o666, is_durable: bool = False) -> Iterato
     finally:
         with suppress(OSError):
             partial.unlink()
+        if lock is not None:
+            lock.release()
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -84,45 +89,47 @@ def write_failure(
 
 
 def temporary_name(target: Path, kind: str = "partial") -> Path:
-    """A name beside `target` that only the calling thread uses."""
-    return target.with_name(f".{target.name}.{kind}-{os.getpid()}-{threading.get_native_id()}")
+    """A name beside `target` that nobody else has, in this or another container."""
+    return target.with_name(f".{target.name}.{kind}-{secrets.token_hex(8)}")
 
 
-def temporary_names(target: Path, kind: str = "partial") -> dict[Path, int]:
-    """Temporary files and folders of `target` that are there, and the id of the process that made each."""
-    pattern = re.compile(rf"\.{re.escape(target.name)}\.{kind}-([1-9][0-9]{{0,9}})-[0-9]+")
+def temporary_names(target: Path, kind: str = "partial") -> list[Path]:
+    """Temporary files and folders of `target` that are there, those with the two ids of earlier versions included."""
+    pattern = re.compile(rf"\.{re.escape(target.name)}\.{kind}-([0-9a-f]{{16}}|[1-9][0-9]{{0,9}}-[0-9]+)")
     names = os.listdir(target.parent) if target.parent.exists() else []
-    matches = [match for name in names if (match := pattern.fullmatch(name))]
-    return {target.with_name(match[0]): int(match[1]) for match in matches}
+    return [target.with_name(name) for name in names if pattern.fullmatch(name)]
 
 
-def leftovers(target: Path, kind: str = "partial") -> list[Path]:
-    """Temporary files and folders of `target` whose process is gone, or had the ids that this thread has now."""
-    own, names = temporary_name(target, kind), temporary_names(target, kind)
-    return [path for path, process_id in names.items() if path == own or not is_living(process_id)]
+def leftovers(target: Path, kind: str = "partial") -> Iterator[Path]:
+    """Temporary files and folders of `target` that nobody makes any more, each locked until the next is taken."""
+    for path in temporary_names(target, kind):
+        lock = PathLock.take(path)
+        if lock is not None:
+            try:
+                if lock.is_real:
+                    yield path
+            finally:
+                lock.release()
 
 
 def clear_leftovers(target: Path) -> None:
-    """Remove the partial files and folders of `target` whose writers are gone; what resists stays."""
+    """Remove the partial files and folders of `target` whose makers are gone; what resists stays."""
     for path in leftovers(target):
-        if path.is_dir() and not path.is_symlink():
+        if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
             with suppress(OSError):
                 path.unlink()
 
 
-def is_living(process_id: int) -> bool:
-    """Whether there is a process of that id; on Windows it is taken to be."""
-    if os.name == "nt":  # where signal 0 is no question but Ctrl-C
-        return True
-    try:
-        os.kill(process_id, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass  # another user's
-    return True
+def _new_locked(path: Path, mode: int) -> tuple[BinaryIO, PathLock]:
+    """A new file, which nobody takes for a leftover until the lock is released."""
+    while True:
+        file = open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode))  # noqa: SIM115
+        lock = PathLock.of_file(file.fileno(), path)
+        if lock is not None:  # else another found it before it was locked, and removed it
+            return file, lock
+        file.close()
 
 
 def _regular_file_mode(path: Path) -> int | None:

@@ -60,7 +60,7 @@ def kill_saves(engine: Engine, folder: Path, num_kills: int) -> int:
             check_refused(engine, torn, contents)
     engine.load_session(sessions[0])
     engine.save_session(kept)
-    if kept.read_bytes() != contents[0] or leftovers(kept):
+    if kept.read_bytes() != contents[0] or any(leftovers(kept)):
         sys.exit("The last save was not whole, or left something.")
     return num_during
 

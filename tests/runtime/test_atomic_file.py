@@ -8,10 +8,12 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from reader_edge_runtime.atomic_file import check_writable, new_file, temporary_name, write_failure, write_file
+from reader_edge_runtime.machine.path_lock import PathLock
 
 
 def mode_of(path: Path) -> int:
@@ -154,20 +156,69 @@ def test_what_a_killed_writer_left_is_cleared_and_what_a_living_one_writes_is_no
 def test_only_temporary_names_of_the_same_target_are_cleared(tmp_path: Path) -> None:
     dead = dead_process_id()
     others = [".other.partial-{}-1", ".file.partial-{}", "file.partial-{}-1", ".file.old-{}-1", ".file.partial-{}-1x"]
+    others += [".file.partial-0123456789abcde", ".file.partial-0123456789abcdeg", "file.partial-0123456789abcdef"]
     for name in others:
         (tmp_path / name.format(dead)).touch()
     (tmp_path / f".file.partial-{dead}-1").touch()
     (tmp_path / f".file.partial-{dead}-2").mkdir()
     (tmp_path / f".file.partial-{9 * 10**9}-1").touch()
+    (tmp_path / ".file.partial-0123456789abcdef").touch()
     write_file(tmp_path / "file", b"")
     assert sorted(os.listdir(tmp_path)) == sorted(["file", *(name.format(dead) for name in others)])
 
 
-def test_a_thread_takes_over_the_name_of_one_that_died_with_its_ids(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    temporary_name(path).write_bytes(b"of a process with the same ids in a container that was restarted")
-    write_file(path, b"new")
-    assert path.read_bytes() == b"new"
+def test_what_another_cleared_before_it_was_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_file, taken = PathLock.of_file, list[Path]()
+
+    def of_cleared(descriptor: int, path: Path) -> PathLock | None:
+        if not taken:
+            taken.append(path)
+            path.unlink()
+        return of_file(descriptor, path)
+
+    monkeypatch.setattr(PathLock, "of_file", of_cleared)
+    write_file(tmp_path / "file", b"new")
+    assert (tmp_path / "file").read_bytes() == b"new"
+    assert taken
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_where_nothing_can_be_locked_files_are_whole_and_what_may_be_in_use_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(errno.ENOLCK, "no")))
+    other = temporary_name(tmp_path / "file")
+    other.touch()
+    write_file(tmp_path / "file", b"new")
+    assert sorted(tmp_path.iterdir()) == [other, tmp_path / "file"]
+
+
+# Of a container, in which every program has the same ids as in another.
+_CONTAINER = """
+import os, sys, threading
+os.getpid = lambda: 1
+threading.get_native_id = lambda: 1
+from pathlib import Path
+from reader_edge_runtime.atomic_file import write_file
+for number in range(150):
+    write_file(Path(sys.argv[1]), bytes([number]) * 300_000)
+"""
+
+
+def test_containers_that_share_a_folder_do_not_meet(tmp_path: Path) -> None:
+    path, environment = tmp_path / "file", os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    write_file(path, b"x" * 300_000)
+    command = [sys.executable, "-c", _CONTAINER, str(path)]
+    containers = [subprocess.Popen(command, env=environment) for _ in range(2)]
+    num_reads = 0
+    while any(each.poll() is None for each in containers):
+        content = path.read_bytes()
+        assert content == content[:1] * 300_000
+        num_reads += 1
+    assert num_reads
+    assert [each.returncode for each in containers] == [0, 0]
     assert os.listdir(tmp_path) == ["file"]
 
 

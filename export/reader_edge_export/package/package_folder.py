@@ -2,17 +2,16 @@
 
 import errno
 import os
-import secrets
 import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from reader_edge_export.package.folder_lock import FolderLock
 from reader_edge_export.package.journal import JOURNAL_NAME, MOMENTS_NAME, TABLE_NAME, WORK_NAME, has_work
-from reader_edge_runtime.atomic_file import FULL_DISK, is_living, leftovers, temporary_name, temporary_names
+from reader_edge_runtime.atomic_file import FULL_DISK, leftovers, temporary_name, temporary_names
 from reader_edge_runtime.errors import ExportError
+from reader_edge_runtime.machine.path_lock import PathLock
 from reader_edge_runtime.package.manifest import MANIFEST_NAME, WEIGHTS_NAME
 
 
@@ -48,12 +47,12 @@ def new_package(
     it is empty, or has the work that an export of the same key left there when it was killed (see `Journal`).
     Raises ExportError for a target in the way, a full disk and other failures of the file system.
     """
-    partial = _partial_name(out)
+    partial = temporary_name(out)
     lock = None
     try:
         _put_back(out, partial)
         check_target(out, force, manifest_name)
-        lock = _taken_over(out, key, partial) or _new_folder(partial)
+        lock = _taken_over(out, key, partial) or PathLock.new_folder(partial)
         yield partial
         check_target(out, force, manifest_name)
         _put_in_place(partial, out)
@@ -71,14 +70,10 @@ def new_package(
             lock.release()
 
 
-def _partial_name(out: Path) -> Path:
-    return out.with_name(f".{out.name}.partial-{os.getpid()}-{secrets.randbits(32):010}")
-
-
 def _check_place(out: Path) -> None:
     """Raise the OSError that a folder beside `out` would: for work that makes one only at its end."""
     parent = next(each for each in out.parents if each.exists())
-    probe = parent / _partial_name(out).name
+    probe = parent / temporary_name(out).name
     probe.mkdir()
     with suppress(FileNotFoundError):  # another export cleared it
         probe.rmdir()
@@ -97,15 +92,15 @@ def _put_back(out: Path, partial: Path) -> None:
             old.rename(out)
 
 
-def _taken_over(out: Path, key: str | None, partial: Path) -> FolderLock | None:
+def _taken_over(out: Path, key: str | None, partial: Path) -> PathLock | None:
     """Give the name `partial` to the folder of a killed export to `out`, where one of the key can go on with it.
 
     Other folders of killed exports are removed. None where there is none to go on with.
     """
     taken = None
-    for path, process_id in temporary_names(out).items():
-        lock = FolderLock.take(path)
-        if lock is None or (not lock.is_real and is_living(process_id)):
+    for path in temporary_names(out):
+        lock = PathLock.take(path)
+        if lock is None or not lock.is_real:
             continue
         if taken is None and key is not None and _is_own(path) and has_work(path, key):
             path.rename(partial)
@@ -115,14 +110,6 @@ def _taken_over(out: Path, key: str | None, partial: Path) -> FolderLock | None:
             shutil.rmtree(path, ignore_errors=True)
             lock.release()
     return taken
-
-
-def _new_folder(path: Path) -> FolderLock:
-    while True:
-        path.mkdir(parents=True, exist_ok=True)
-        lock = FolderLock.take(path, waits=True)
-        if lock is not None:  # else another export found it before it was locked, and removed it
-            return lock
 
 
 def _is_own(folder: Path) -> bool:
@@ -158,16 +145,20 @@ def _put_in_place(partial: Path, out: Path) -> None:
         partial.rename(out)
         _remove(out / WORK_NAME, partial)
         return
-    old = temporary_name(out, "old")
-    out.rename(old)
+    old, lock = temporary_name(out, "old"), PathLock.take(out)  # else another export would put it back meanwhile
     try:
-        partial.rename(out)
-    except BaseException:
-        if not out.exists():
-            old.rename(out)
-        raise
-    _remove(out / WORK_NAME, partial)
-    _remove(old, partial)
+        out.rename(old)
+        try:
+            partial.rename(out)
+        except BaseException:
+            if not out.exists():
+                old.rename(out)
+            raise
+        _remove(out / WORK_NAME, partial)
+        _remove(old, partial)
+    finally:
+        if lock is not None:
+            lock.release()
 
 
 def _remove(folder: Path, partial: Path) -> None:

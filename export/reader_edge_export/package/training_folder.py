@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from reader_edge_export.package.folder_lock import FolderLock
 from reader_edge_runtime.atomic_file import write_failure
 from reader_edge_runtime.errors import ExportError
+from reader_edge_runtime.machine.path_lock import PathLock
 
 CHECKPOINT_NAME = "checkpoint.bin"
 
@@ -23,7 +23,7 @@ def training_folder(out: Path) -> Iterator[Path]:
         raise ExportError(f"'{folder}' is in the way, and no folder: move it away, or name another --out.") from None
     except OSError as error:
         raise ExportError(write_failure(folder, error, "the same command resumes")) from error
-    lock = FolderLock.take(Path(os.path.realpath(folder)))
+    lock = PathLock.take(Path(os.path.realpath(folder)))
     if lock is None:
         raise ExportError(f"'{folder}' is in use by another training: wait for its end, or name another --out.")
     try:

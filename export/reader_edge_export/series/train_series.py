@@ -18,6 +18,7 @@ from reader_edge_runtime.arrays import Float64Array
 from reader_edge_runtime.atomic_file import clear_leftovers, temporary_name
 from reader_edge_runtime.errors import ConfigError, ExportError
 from reader_edge_runtime.machine.free_memory import free_bytes
+from reader_edge_runtime.machine.path_lock import PathLock
 from reader_edge_runtime.series.frame import checked_series
 
 __all__ = ["SeriesTrainingOptions", "train_series"]
@@ -35,12 +36,13 @@ def train_series(series: Mapping[str, Float64Array], out: Path, options: SeriesT
     if options.hidden_size % 8 or options.draft_hidden_size % 8:
         raise ConfigError(f"The size is {options.hidden_size}, but must be a multiple of 8.")
     checked = [checked_series(name, values, LEAST_VALUES) for name, values in series.items()]
-    partial = temporary_name(out)
+    partial, lock = temporary_name(out), None
     with training_folder(out) as progress:
         try:
             with _memory_had(options):
                 networks = train_patches(checked, options, progress, stages)
             clear_leftovers(out)
+            lock = PathLock.new_folder(partial)
             write_checkpoint(partial, *networks)
             check_target(out, force=None)  # again: a training takes long
             partial.rename(out)
@@ -50,6 +52,8 @@ def train_series(series: Mapping[str, Float64Array], out: Path, options: SeriesT
             ) from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+            if lock is not None:
+                lock.release()
             with suppress(OSError):  # unless progress is kept
                 progress.rmdir()
 

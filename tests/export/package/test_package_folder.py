@@ -9,11 +9,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from reader_edge_export.package.folder_lock import FolderLock
 from reader_edge_export.package.journal import JOURNAL_NAME, MOMENTS_NAME, WORK_NAME, Journal
 from reader_edge_export.package.package_folder import check_target, new_package
 from reader_edge_runtime.atomic_file import leftovers
 from reader_edge_runtime.errors import ExportError
+from reader_edge_runtime.machine.path_lock import PathLock
 from reader_edge_runtime.package.manifest import MANIFEST_NAME, WEIGHTS_NAME
 
 
@@ -140,7 +140,7 @@ def test_no_kill_leaves_half_of_an_old_package_to_come_back(
         partial.rename(tmp_path / "older")  # which was not removed
         write_package(partial, "new")
     assert removed
-    assert not leftovers(tmp_path / "out", "old")
+    assert not list(leftovers(tmp_path / "out", "old"))
     assert all(".out.partial-" in path.name for path in removed)
 
 
@@ -157,29 +157,46 @@ def test_links_to_what_lies_elsewhere_are_not_taken_over(place: str, tmp_path: P
     assert (sorted(tmp_path.glob("precious/**/*")) or precious.read_bytes()) == before
 
 
-def test_where_folders_cannot_be_locked_ids_of_processes_decide(
+def test_where_folders_cannot_be_locked_what_may_be_in_use_stays(
     tmp_path: Path, dead_process_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(errno.EBADF, "no")))
-    leave_work(tmp_path / f".out.partial-{dead_process_id}-1")
-    living = leave_work(tmp_path / f".out.partial-{os.getppid()}-1")
+    left = [leave_work(tmp_path / f".out.partial-{number}-1") for number in (dead_process_id, os.getppid())]
     with new_package(tmp_path / "out", force=False, key="key") as partial:
-        assert files_of(partial) == WORK
-        assert set(tmp_path.iterdir()) == {living, partial}
+        assert files_of(partial) == []
+        assert set(tmp_path.iterdir()) == {*left, partial}
+
+
+def test_an_old_package_that_a_living_export_has_moved_away_is_not_put_back(tmp_path: Path) -> None:
+    out, seen = tmp_path / "out", list[str]()
+    write_package(out, "old")
+    rename = Path.rename
+
+    def rename_beside_another(path: Path, target: Path) -> Path:
+        if path.name.startswith(".out.partial") and Path(target) == out:  # the old one is away
+            with pytest.raises(ZeroDivisionError), new_package(out, force=True):
+                seen.extend(each.name for each in tmp_path.iterdir() if 1 / (each != out))
+        return rename(path, target)
+
+    with pytest.MonkeyPatch.context() as patch, new_package(out, force=True) as partial:
+        write_package(partial, "new")
+        patch.setattr(Path, "rename", rename_beside_another)
+    assert sorted(name[:8] for name in seen) == [".out.old", ".out.par", ".out.par"]
+    assert (out / MANIFEST_NAME).read_text() == "new"
 
 
 def test_a_folder_that_another_cleared_before_it_was_locked_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take, taken = FolderLock.take, list[Path]()
+    take, taken = PathLock.take, list[Path]()
 
-    def take_cleared(folder: Path, waits: bool = False) -> FolderLock | None:
+    def take_cleared(folder: Path, waits: bool = False) -> PathLock | None:
         if not taken:
             taken.append(folder)
             folder.rmdir()
         return take(folder, waits)
 
-    monkeypatch.setattr(FolderLock, "take", take_cleared)
+    monkeypatch.setattr(PathLock, "take", take_cleared)
     with new_package(tmp_path / "out", force=False) as partial:
         assert taken == [partial]
         assert partial.is_dir()
