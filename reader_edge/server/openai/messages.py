@@ -47,7 +47,10 @@ class Call(JsonObject, tag_field="type", tag="function", ignored="index extra_co
 
 
 class ChatMessage(JsonObject, ignored=IGNORED):
-    """reasoning_content, reasoning: what the model thought before it answered. prefix: whether the answer goes on."""
+    """reasoning_content, reasoning: what the model thought before it answered. prefix: whether the answer goes on.
+
+    refusal: what a model said in place of a content.
+    """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content | None = None
@@ -56,6 +59,7 @@ class ChatMessage(JsonObject, ignored=IGNORED):
     tool_call_id: Annotated[str, Meta(description="the id of the call it answers")] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
+    refusal: str | None = None
     prefix: bool = False
     audio: Annotated[None, UNSUPPORTED] = None
     function_call: Annotated[None, UNSUPPORTED] = None
@@ -98,6 +102,8 @@ def to_messages(said: Sequence[ChatMessage]) -> list[Message]:
 def _message(said: ChatMessage, place: str) -> Message:
     message: dict[str, Any] = {"role": "system" if said.role == "developer" else said.role}
     message["content"] = None if said.content is None else text_of(said.content)
+    if said.refusal is not None:
+        message["refusal"] = said.refusal
     if said.name is not None:
         message["name"] = said.name  # some templates tell it
     names = f"{place}.reasoning_content", f"{place}.reasoning"

@@ -74,7 +74,7 @@ InputItems = Annotated[
 
 
 def to_messages_of_input(items: str | Sequence[_Item]) -> list[Message]:
-    """Messages as templates know them."""
+    """Messages as templates know them. What was thought before nothing else was said is a message of its own."""
     if isinstance(items, str):
         return [{"role": "user", "content": items}]
     messages: list[dict[str, Any]] = []
@@ -83,24 +83,28 @@ def to_messages_of_input(items: str | Sequence[_Item]) -> list[Message]:
         match item:
             case Reasoning():
                 thought += _text(item.content)
+                continue
             case FunctionCall():
                 if not messages or messages[-1]["role"] != "assistant" or thought:
                     messages.append(_said_by_model("", thought))
                 call = call_message(item.name, item.arguments, item.call_id)
                 messages[-1].setdefault("tool_calls", []).append(call)
-                thought = ""
-            case FunctionCallOutput():
-                messages.append({"role": "tool", "content": _text(item.output), "tool_call_id": item.call_id})
             case InputMessage(role="assistant"):
                 messages.append(_said_by_model(_text(item.content), thought))
-                thought = ""
-            case InputMessage():
-                role = "system" if item.role == "developer" else item.role
-                messages.append({"role": role, "content": _text(item.content)})
-    return cast(list[Message], messages)
+            case FunctionCallOutput() | InputMessage():
+                messages += [_said_by_model(None, thought)] if thought else []
+                messages.append(_said_to_model(item))
+        thought = ""
+    return cast(list[Message], [*messages, _said_by_model(None, thought)] if thought else messages)
 
 
-def _said_by_model(text: str, thought: str) -> dict[str, Any]:
+def _said_to_model(item: FunctionCallOutput | InputMessage) -> dict[str, Any]:
+    if isinstance(item, FunctionCallOutput):
+        return {"role": "tool", "content": _text(item.output), "tool_call_id": item.call_id}
+    return {"role": "system" if item.role == "developer" else item.role, "content": _text(item.content)}
+
+
+def _said_by_model(text: str | None, thought: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text} | ({"reasoning_content": thought} if thought else {})
 
 

@@ -13,8 +13,8 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 TOOL_NAME = "^[a-zA-Z0-9_.-]{1,64}$"
 TOOL_NAME_WORDS = "1 to 64 letters, digits, '_', '-' or '.'"
 # What clients leave in messages, and what changes nothing.
-IGNORED = "id opts annotations cache_control parsed provider_specific_fields reasoning_details refusal thinking_blocks"
-_KNOWN = {"role", "content", "name", "tool_calls", "tool_call_id", "tool_name", *REASONING, *IGNORED.split()}
+IGNORED = "id opts annotations cache_control parsed provider_specific_fields reasoning_details thinking_blocks"
+_KNOWN = {"role", "content", "name", "tool_calls", "tool_call_id", "tool_name", "refusal", *REASONING, *IGNORED.split()}
 MEDIA = ("image", "images", "image_url", "audio", "audios", "input_audio", "video", "videos", "file", "files")
 _CONTENT = "a text, or a list of parts of type 'text'"
 
@@ -74,15 +74,17 @@ def _sound_message(message: Message, place: str, template: str | None) -> Messag
     for name in message:
         if name not in _KNOWN and not _is_empty(message[name]):
             _check_further(name, message[name], place, template)
-    for name in ("name", "tool_name", "tool_call_id", *REASONING):
+    for name in ("name", "tool_name", "tool_call_id", "refusal", *REASONING):
         _check_kind(message, name, str, "a text", place)
     calls = message.get("tool_calls")
     _check_calls(() if calls is None else calls, role, place)
+    sound = {name: value for name, value in message.items() if name != "refusal"}
     content = message.get("content")
+    if content is None and role == "assistant" and message.get("refusal"):
+        sound["content"] = content = message["refusal"]  # which is all that was said
     is_thought = role == "assistant" and any(message.get(name) for name in ("tool_calls", *REASONING))
     if content is None and not is_thought:
         raise _wrong(f"{place}.content", None, _CONTENT)
-    sound = dict(message)
     if role == "developer" and template is not None and role not in template:
         sound["role"] = "system"
     if content is not None and not isinstance(content, str):

@@ -112,3 +112,9 @@ def test_parts_are_texts_of_their_type_and_a_developer_is_the_system_where_a_tem
 def test_what_is_no_list_of_messages_is_refused(messages: Any) -> None:
     with pytest.raises(PromptError, match=r"list of messages|conversation is empty"):
         template(CHATML).render(Conversation(messages))
+
+
+def test_a_refusal_is_what_was_said_in_place_of_a_content() -> None:
+    refusal = {"role": "assistant", "content": None, "refusal": "I will not."}
+    assert template(CHATML).render(Conversation([refusal])) == "<|assistant|>I will not."
+    assert template(CHATML).render(Conversation([{**refusal, "content": "Yes."}])) == "<|assistant|>Yes."

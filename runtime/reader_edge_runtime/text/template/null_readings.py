@@ -19,6 +19,15 @@ def null_readings(messages: Sequence[Message], source: str) -> Iterator[Sequence
         yield left_out
         return
     as_they_are = [dict(each) for each in messages]
+    empty = [{**each, "content": each.get("content", "")} for each in left_out]
     is_null_wanted = _ASKS_FOR_NULL.search(source) is not None
-    yield from (as_they_are, left_out) if is_null_wanted else (left_out, as_they_are)
-    yield [{**each, "content": each.get("content", "")} for each in left_out]
+    yield from (as_they_are, left_out, empty) if is_null_wanted else (left_out, empty, as_they_are)
+    yield [_with_thought(each) for each in empty]
+
+
+def _with_thought(message: Message) -> Message:
+    """A message that says nothing but what it thinks, as Mistral's templates take it: in a part."""
+    thought = message.get("reasoning_content")
+    if message["content"] or message.get("tool_calls") or not thought:
+        return message
+    return {**message, "content": [{"type": "thinking", "thinking": thought}]}

@@ -9,18 +9,54 @@ from typing import Any
 from reader_edge_runtime.text.conversation import REASONING, Message, text_of
 from reader_edge_runtime.text.template.template_traits import TemplateTraits
 
+_SYSTEM = ("system", "developer")
+_GAP = "\n\n"  # between texts that are joined
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _ID_LENGTH = 9
 
 
 def suited_messages(messages: Sequence[Message], traits: TemplateTraits) -> list[Message]:
     """The same messages in forms that the template takes; those that it takes already are left alone."""
+    messages = _with_suited_systems(messages, traits)
     if any(call.get("id") is None for each in messages for call in each.get("tool_calls") or ()):
         messages = messages if traits.takes_calls_without_ids else _with_ids(messages)
     return [
         _with_suited_ids(_with_suited_calls(_with_suited_content(with_reasoning_names(each), traits), traits), traits)
         for each in messages
     ]
+
+
+def _with_suited_systems(messages: Sequence[Message], traits: TemplateTraits) -> Sequence[Message]:
+    """Those of the system that the template refuses or leaves out are joined to its first, or to the user's first."""
+    systems = [each for each in messages if each["role"] in _SYSTEM]
+    if any(each["role"] not in _SYSTEM for each in messages[: len(systems)]) and not traits.takes_systems_amid_turns:
+        messages = [*systems, *(each for each in messages if each["role"] not in _SYSTEM)]
+    if len(systems) > 1 and not traits.takes_systems_in_a_row:
+        messages = _with_joined_systems(messages)
+    if systems and any(each["role"] == "user" for each in messages) and not traits.takes_systems:
+        messages = _told_by_user(messages)
+    return messages
+
+
+def _with_joined_systems(messages: Sequence[Message]) -> list[Message]:
+    """Those of the system in a row are one message."""
+    joined: list[Message] = []
+    for message in messages:
+        if joined and joined[-1]["role"] in _SYSTEM and message["role"] in _SYSTEM:
+            text = _GAP.join(filter(None, [text_of(joined[-1]), text_of(message)]))
+            joined[-1] = {**joined[-1], "content": text}
+        else:
+            joined.append(message)
+    return joined
+
+
+def _told_by_user(messages: Sequence[Message]) -> list[Message]:
+    """What the system says stands before what the user says first."""
+    said = [text_of(each) for each in messages if each["role"] in _SYSTEM]
+    rest = [each for each in messages if each["role"] not in _SYSTEM]
+    first = next(number for number, each in enumerate(rest) if each["role"] == "user")
+    text = _GAP.join(filter(None, [*said, text_of(rest[first])]))
+    return [*rest[:first], {**rest[first], "content": text}, *rest[first + 1 :]]
 
 
 def with_reasoning_names(message: Message) -> Message:

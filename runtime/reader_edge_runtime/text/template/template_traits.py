@@ -65,8 +65,38 @@ class TemplateTraits:
     @cached_property
     def knows_system(self) -> bool:
         """Whether a message of the system reaches the model."""
-        messages = [{"role": "system", "content": _TEXT}, {"role": "user", "content": "Hello"}]
-        return _TEXT in (self._render(Conversation(messages)) or "")
+        return _texts("system")[0] in (self._told("system", "user") or "")
+
+    @cached_property
+    def takes_systems(self) -> bool:
+        """Whether messages of the system are taken at all; Gemma 2's template refuses them."""
+        return not self._loses(0, "system", "user")
+
+    @cached_property
+    def takes_systems_in_a_row(self) -> bool:
+        """Whether a second one is taken; many templates look at the first alone."""
+        return not self._loses(1, "system", "system", "user")
+
+    @cached_property
+    def takes_systems_amid_turns(self) -> bool:
+        """Whether one behind other messages is taken."""
+        return not self._loses(3, "system", "user", "assistant", "system", "user")
+
+    def _loses(self, place: int, *roles: str) -> bool:
+        """Whether messages of the system are refused or left out where there is also this one, and none is without."""
+        others = roles[:place] + roles[place + 1 :]
+        before, told = self._told(*others), self._told(*roles)
+        if before is None or any(text not in before for text in _texts(*others)):
+            return False
+        missing = [role for role, text in zip(roles, _texts(*roles), strict=True) if text not in (told or "")]
+        return told is None or set(missing) == {"system"}
+
+    def _told(self, *roles: str) -> str | None:
+        """What is made of messages of these roles; None where they are refused."""
+        texts = _texts(*roles)
+        contents: list[Any] = texts if self.takes_texts else [[{"type": "text", "text": text}] for text in texts]
+        messages = [{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)]
+        return self._render(Conversation(messages))
 
     def _asked(self, content: Any) -> str:
         return self._render(Conversation([{"role": "user", "content": content}])) or ""
@@ -81,3 +111,8 @@ class TemplateTraits:
             {"role": "tool", "tool_call_id": call_id or _SHORT_ID, "name": "probe", "content": "7"},
         ]
         return self._render(Conversation(messages, [_TOOL])) or ""
+
+
+def _texts(*roles: str) -> list[str]:
+    """What messages of these roles say in probes."""
+    return [f"{_TEXT} {number}" for number in range(len(roles))]

@@ -31,6 +31,8 @@ OF_OBJECTS = {
     "qwen2.5",
 }
 OF_OBJECTS |= {"apriel-1.5"}
+# These look for a message of the system at the beginning alone, and leave others out.
+WITHOUT_LATER_SYSTEM = {"bielik-3", "gpt-oss", "minimax-m1", "smollm3"}
 # These show a list of parts as Python writes it.
 WITHOUT_PARTS = {"gigachat-3.1"}
 
@@ -60,6 +62,8 @@ def put_differently(name: str) -> set[str]:
         different.add("a call whose arguments are a text")
     if "developer" not in (TEMPLATES / f"{name}.jinja").read_text(encoding="utf-8"):  # the system's word, to most
         different |= {title for title, chat in chats().items() if chat.messages[0]["role"] == "developer"}
+    if name in WITHOUT_LATER_SYSTEM:
+        different.add("a system message amid turns")
     if name in WITHOUT_PARTS:
         different.add("texts in parts")
     return different

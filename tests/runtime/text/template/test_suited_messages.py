@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from reader_edge_runtime.text.conversation import Conversation
+from reader_edge_runtime.errors import PromptError
+from reader_edge_runtime.text.conversation import Conversation, Message
 from reader_edge_runtime.text.template.chat_template import ChatTemplate
 from reader_edge_runtime.text.template.suited_messages import suited_messages
 from reader_edge_runtime.text.template.template_traits import TemplateTraits
+from tests.runtime.text.templates import template
 
 TEMPLATES = Path(__file__).parents[3] / "data" / "templates"
 USER = {"role": "user", "content": "Weather?"}
@@ -53,6 +55,55 @@ def test_thoughts_and_text_before_a_call_are_one_where_a_template_takes_no_two()
     both = render("gpt-oss", called({}, content="Let me look.", reasoning_content="Hm."), answered())
     assert "Hm.\n\nLet me look." in both
     assert "Let me look." not in render("gpt-oss", called({}, reasoning_content="Hm."), answered())
+
+
+FIRST, SECOND = {"role": "system", "content": "Be brief."}, {"role": "system", "content": "Be kind."}
+BOTH = {"role": "system", "content": "Be brief.\n\nBe kind."}
+ANSWER = {"role": "assistant", "content": "Rain."}
+ONE_SYSTEM = ["qwen3.5", "mistral-nemo", "mistral-small-3.2", "ministral-3", "apertus"]
+FIRST_SYSTEM = ["gpt-oss", "smollm3", "bielik-3", "minimax-m1", "deepseek-r1-distill"]
+NO_SYSTEM = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    "{% for m in messages %}{{ m.role }}: {{ m.content }};{% endfor %}"
+)
+
+
+def rendered(source: str, *messages: Message) -> str:
+    return template(source).render(Conversation(messages))
+
+
+@pytest.mark.parametrize("name", [*ONE_SYSTEM, *FIRST_SYSTEM])
+def test_messages_of_the_system_are_one_where_a_template_refuses_or_drops_the_second(name: str) -> None:
+    source = (TEMPLATES / f"{name}.jinja").read_text(encoding="utf-8")
+    assert rendered(source, FIRST, SECOND, USER) == rendered(source, BOTH, USER)
+    developer = {**SECOND, "role": "developer"}
+    assert rendered(source, FIRST, developer, USER) == rendered(source, BOTH, USER)
+    assert rendered(source, FIRST, USER, ANSWER, SECOND, USER) == rendered(source, BOTH, USER, ANSWER, USER)
+    assert not template(source).takes(Conversation([FIRST, SECOND, USER]))
+
+
+@pytest.mark.parametrize("name", ["qwen3", "glm-4.6", "granite-4.0", "step-3.5-flash", "gigachat-3.1"])
+def test_messages_of_the_system_stay_where_they_are_where_a_template_takes_them(name: str) -> None:
+    source = (TEMPLATES / f"{name}.jinja").read_text(encoding="utf-8")
+    for messages in ([FIRST, SECOND, USER], [FIRST, USER, ANSWER, SECOND, USER]):
+        assert template(source).takes(Conversation(messages))
+
+
+def test_what_the_system_says_stands_before_the_user_s_first_where_a_template_knows_no_system() -> None:
+    told = "user: Be brief.\n\nBe kind.\n\nWeather?;assistant: Rain.;user: Weather?;"
+    assert rendered(NO_SYSTEM, FIRST, SECOND, USER, ANSWER, USER) == told
+    with pytest.raises(PromptError, match="refuses these messages: no system"):
+        rendered(NO_SYSTEM, FIRST)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in TEMPLATES.glob("*.jinja")))
+def test_a_message_that_only_thinks_is_taken_by_every_template(name: str) -> None:
+    source = (TEMPLATES / f"{name}.jinja").read_text(encoding="utf-8")
+    thought = {"role": "assistant", "content": None, "reasoning_content": "Hm, hm."}
+    text = rendered(source, USER, thought, USER)
+    assert "None" not in text.partition("Weather?")[2]
+    assert "null" not in text.partition("Weather?")[2]
+    assert text.count("Weather?") == 2
 
 
 @pytest.mark.parametrize("arguments", ["{", "[" * 100_000, "[1]", "5"], ids=len)
