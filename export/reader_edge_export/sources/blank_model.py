@@ -9,7 +9,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
-from reader_edge_runtime.errors import ExportError
+from reader_edge_runtime.errors import ExportError, GgufError
 from reader_edge_runtime.machine.free_memory import free_bytes
 
 _OF_ALL_ROPES = ("rope_type", "rope_theta", "partial_rotary_factor")
@@ -73,7 +73,7 @@ def _make_plain(skeleton: PreTrainedModel) -> None:
 
 def _not_built(source: str, reason: Exception, error: type[ExportError]) -> ExportError:
     said = " ".join(str(reason).split()) or type(reason).__name__
-    remedy = "correct its config.json, or give another file"
+    remedy = "give another file" if issubclass(error, GgufError) else "correct its config"
     return error(f"'{source}' describes a model that cannot be built ({said:.200}): {remedy}.")
 
 

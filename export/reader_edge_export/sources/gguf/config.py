@@ -140,10 +140,10 @@ def _mistral3(file: GgufFile, values: Metadata) -> Config:
     """Ministral 3, whose queries grow with their position; files without that are of Mistral Small."""
     config = heads(file, values)
     scaling = config.pop("rope_scaling")
-    mscale, all_dim = values.number("rope.scaling.mscale", 1.0), values.number("rope.scaling.yarn_log_multiplier", 0.0)
+    mscale, all_dim = (values.positive_or_zero(f"rope.scaling.{key}") for key in ("mscale", "yarn_log_multiplier"))
     if scaling is not None and all_dim:
-        scaling |= {"mscale": mscale, "mscale_all_dim": all_dim}
-    beta = values.number("attention.temperature_scale", 0.0)
+        scaling |= {"mscale": mscale or 1.0, "mscale_all_dim": all_dim}
+    beta = values.positive_or_zero("attention.temperature_scale")
     if not beta:
         return {**config, "model_type": "mistral", "rope_scaling": scaling, "sliding_window": None}
     step = values.size("rope.scaling.original_context_length")

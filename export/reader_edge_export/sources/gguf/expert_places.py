@@ -10,6 +10,8 @@ from reader_edge_runtime.arrays import Int64Array
 _PARAMETER = re.compile(r"model\.layers\.(\d+)\..*experts\.(gate_up_proj|down_proj)(_bias)?")
 _STORED = {"gate_up_proj": ("ffn_gate_exps", "ffn_up_exps"), "down_proj": ("ffn_down_exps",)}
 _FUSED = "ffn_gate_up_exps"  # as converters write them when they are asked to
+# As Ollama's converter leaves those of Qwen 3 that a folder has one by one.
+_APART, _APART_NAMES = ".mlp.experts.", {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
 _IN_TURN = "gpt-oss"  # has rows of gate and up in turn, and inputs first, in its modules
 
 
@@ -23,13 +25,21 @@ def is_turned(architecture: str, name: str) -> bool:
     return architecture == _IN_TURN and is_of_experts(name) and not name.endswith("_bias")
 
 
-def expert_tensors(name: str, architecture: str, present: Collection[str]) -> list[str]:
+def is_apart(stored: str) -> bool:
+    """Whether a tensor holds a matrix (J, K) of one expert alone."""
+    return _APART in stored
+
+
+def expert_tensors(name: str, architecture: str, num_experts: int, present: Collection[str]) -> list[str]:
     """The names of tensors (X, J, ...) that fill a parameter of experts, in each expert one's rows below the other's.
 
-    present: those that the file has.
+    Those of one expert alone are in the order of experts, all gates in front of all ups. present: what the file has.
     """
     found = _PARAMETER.fullmatch(name)
     assert found is not None
+    if f"blk.{found[1]}{_APART}0.{_APART_NAMES[found[2]][0]}.weight" in present:
+        parts = [f"{expert}.{part}" for part in _APART_NAMES[found[2]] for expert in range(num_experts)]
+        return [f"blk.{found[1]}{_APART}{part}.weight" for part in parts]
     kind = "bias" if found[3] else "weight"
     fused = f"blk.{found[1]}.{_FUSED}.{kind}"
     if found[2] == "gate_up_proj" and fused in present and architecture != _IN_TURN:

@@ -59,6 +59,10 @@ class Metadata:
         """A finite number above nought."""
         return float(self._value(key, default, lambda value: type(value) in (int, float) and 0 < value < math.inf))
 
+    def positive_or_zero(self, key: str, default: float = 0.0) -> float:
+        """The same, or the default for 0, which Ollama's converter writes for what it does not find."""
+        return self.positive(key) if self.number(key, 0.0) else default
+
     def flag(self, key: str, default: bool | None = None) -> bool:
         return bool(self._value(key, default, lambda value: isinstance(value, bool)))
 

@@ -8,6 +8,7 @@ from reader_edge_runtime.errors import UnsupportedArchitectureError
 
 _SIGMOID = 2  # of llama.cpp's gating functions
 _SHARES = "norm_top_k_prob"  # by Ollama's converter alone
+_DOWN = ("ffn_down_exps", "mlp.experts.0.down_proj")
 
 
 def qwen3moe(file: GgufFile, values: Metadata) -> Config:
@@ -65,8 +66,9 @@ def lfm2moe(file: GgufFile, values: Metadata) -> Config:
 
 def _experts(file: GgufFile, values: Metadata) -> dict[str, int]:
     """The width of each is that of the last layer's where a file does not give it."""
-    stored = file.tensors.get(f"blk.{num_layers_of(file, values) - 1}.ffn_down_exps.weight")
-    width = stored.shape[-1] if stored is not None else None
+    last = f"blk.{num_layers_of(file, values) - 1}"
+    stored = (file.tensors.get(f"{last}.{name}.weight") for name in _DOWN)
+    width = next((tensor.shape[-1] for tensor in stored if tensor is not None), None)
     return {
         "num_experts": values.size("expert_count"),
         "num_experts_per_tok": values.size("expert_used_count"),

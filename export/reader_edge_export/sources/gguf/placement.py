@@ -14,7 +14,13 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from reader_edge_export.sources.folder.weight_places import unread_modules
-from reader_edge_export.sources.gguf.expert_places import expert_rows, expert_tensors, is_of_experts, is_turned
+from reader_edge_export.sources.gguf.expert_places import (
+    expert_rows,
+    expert_tensors,
+    is_apart,
+    is_of_experts,
+    is_turned,
+)
 from reader_edge_export.sources.gguf.gguf_file import GgufFile, Tensor
 from reader_edge_export.sources.gguf.layer_sizes import architecture_of, unread_tensors
 from reader_edge_export.sources.gguf.rope import ROPE_TENSORS
@@ -70,7 +76,9 @@ class Placement:
         kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == self._architecture)
         names = gguf.get_tensor_name_map(kind, model.config.num_hidden_layers)
         self._by_tensor = {
-            stored: name for name in self._parameters for stored in _stored_names(names, self._architecture, name, file)
+            stored: name
+            for name, parameter in self._parameters.items()
+            for stored in _stored_names(names, self._architecture, name, parameter.shape[0], file)
         }
         self._num_parts = Counter(self._by_tensor.values())
         unread = (names.get_name(name.removesuffix(".")) for name in unread_modules(model))
@@ -138,6 +146,8 @@ class Placement:
         if is_of_experts(name):
             num_experts, *rest = self._parameters[name].shape
             num_outputs, *inputs = reversed(rest) if is_turned(self._architecture, name) else rest
+            if is_apart(target):
+                return num_experts * num_outputs // self._num_parts[name], *inputs
             return num_experts, num_outputs // self._num_parts[name], *inputs
         num_rows, *rest = self.stored_shape(name)
         return num_rows // self._num_parts[name], *rest
@@ -171,6 +181,10 @@ class Placement:
             return np.ascontiguousarray(values.T)
         return np.ascontiguousarray(values).reshape(self._parameters[name].shape)
 
+    def num_experts(self, name: str) -> int:
+        """How many experts a parameter of theirs has."""
+        return int(self._parameters[name].shape[0])
+
     def undone_expert(self, name: str, values: Float32Array) -> Float32Array:
         """One expert's part of a parameter, likewise."""
         order = self.expert_order(name)
@@ -200,10 +214,10 @@ class Placement:
         return expert_rows(self._architecture, name, self._parameters[name].shape[-1])
 
 
-def _stored_names(names: gguf.TensorNameMap, architecture: str, name: str, file: GgufFile) -> list[str]:
-    """Of the tensors that fill a parameter, from its first row on."""
+def _stored_names(names: gguf.TensorNameMap, architecture: str, name: str, num_rows: int, file: GgufFile) -> list[str]:
+    """Of the tensors that fill a parameter of so many rows, from its first row on."""
     if is_of_experts(name):
-        return expert_tensors(name, architecture, file.tensors)
+        return expert_tensors(name, architecture, num_rows, file.tensors)
     module = name.split(".")[-2]
     if architecture in _GRANITE_4 and module in _SHARED_MLP:
         layer = name.split(".")[2]

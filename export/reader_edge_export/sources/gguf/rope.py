@@ -49,10 +49,9 @@ def rotary_share(file: GgufFile, values: Metadata, head_dim: int) -> float:
 
 def scaling_of(file: GgufFile, values: Metadata) -> dict[str, Any] | None:
     """transformers' `rope_scaling`, but for frequency factors. Raises UnsupportedArchitectureError for other kinds."""
-    factor = values.number("rope.scaling.factor", 1.0) or 1.0
-    # Of no use but with YaRN; Ollama's converter writes 0 for what it does not find.
-    original = original_context_of(values)
-    betas = {key: values.number(f"rope.scaling.yarn_{key}", usual) or usual for key, usual in _BETAS.items()}
+    factor = values.positive_or_zero("rope.scaling.factor", 1.0)
+    original = original_context_of(values)  # of no use but with YaRN, as the next
+    betas = {key: values.positive_or_zero(f"rope.scaling.yarn_{key}", usual) for key, usual in _BETAS.items()}
     if (attention_factor := values.number("rope.scaling.attn_factor", 1.0)) != 1:
         raise UnsupportedArchitectureError(
             f"'{file.path}' scales attention by {attention_factor:g}, which cannot be exported from GGUF."
@@ -63,6 +62,7 @@ def scaling_of(file: GgufFile, values: Metadata) -> dict[str, Any] | None:
         case "linear":
             return None if factor == 1 else {"rope_type": "linear", "factor": factor}
         case "yarn":
+            _check_stretches(file, original)
             scaling = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original, **betas}
             return scaling | _yarn_attention(file, values)
         case kind:
@@ -81,7 +81,7 @@ def _yarn_attention(file: GgufFile, values: Metadata) -> dict[str, float]:
         raise UnsupportedArchitectureError(f"'{file.path}' mixes YaRN with plain positions, which cannot be exported.")
     if not values.has("rope.scaling.yarn_attn_factor"):
         return {}
-    return {"attention_factor": values.number("rope.scaling.yarn_attn_factor")}
+    return {"attention_factor": values.positive("rope.scaling.yarn_attn_factor")}
 
 
 def longrope_of(file: GgufFile, values: Metadata, original_context: int) -> dict[str, Any] | None:
@@ -97,14 +97,18 @@ def longrope_of(file: GgufFile, values: Metadata, original_context: int) -> dict
     if _LONG_FACTORS in file.tensors and _SHORT_FACTORS in file.tensors:
         ratio = values.size("context_length") / original_context
         if ratio > 1:
-            if original_context == 1:
-                raise file.error("stretches positions from a context of one token")
+            _check_stretches(file, original_context)
             computed = math.sqrt(1 + math.log(ratio) / math.log(original_context))
         long, short = (factors_of(file, name).tolist() for name in (_LONG_FACTORS, _SHORT_FACTORS))
         scaling = {"type": "longrope", "long_factor": long, "short_factor": short}
     if abs(said - computed) > 1e-4:
         raise file.error(f"scales attention by {said:g} instead of {computed:g}")
     return scaling
+
+
+def _check_stretches(file: GgufFile, original_context: int) -> None:
+    if original_context == 1:
+        raise file.error("stretches positions from a context of one token")
 
 
 def turned_share(file: GgufFile, head_dim: int) -> float:

@@ -15,7 +15,7 @@ from reader_edge_export.blocks.block_type import BLOCK_TYPES, BlockType
 from reader_edge_export.blocks.blocks import Blocks
 from reader_edge_export.blocks.unpack_blocks import unpack_blocks
 from reader_edge_export.sources.blank_model import check_largest, skeleton_of
-from reader_edge_export.sources.gguf.expert_places import is_of_experts
+from reader_edge_export.sources.gguf.expert_places import is_apart, is_of_experts
 from reader_edge_export.sources.gguf.gguf_file import PERHAPS_DAMAGED, GgufFile
 from reader_edge_export.sources.gguf.layer_sizes import architecture_of
 from reader_edge_export.sources.gguf.placement import Piece, Placement
@@ -57,7 +57,7 @@ class GgufWeights(Weights):
     def read(self, name: str) -> Float32Array:
         pieces = self._rows[name]
         if is_of_experts(name):
-            return np.stack([self.read_expert(name, expert) for expert in range(pieces[0].num_rows)])
+            return np.stack([self.read_expert(name, expert) for expert in range(self._placement.num_experts(name))])
         if len(pieces[0].tensor.shape) == 1:  # a single row: that of biases of fused queries, keys and values is cut
             ((tensor, start, stop),) = pieces
             return self._placement.undone(name, self._file.values(tensor.name)[start:stop].copy())
@@ -79,7 +79,8 @@ class GgufWeights(Weights):
     def read_expert(self, name: str, expert: int) -> Float32Array:
         parts = []
         for piece in self._expert_rows(name, expert):
-            parts.append(np.empty(piece.tensor.shape[1:], np.float32))
+            shape = piece.tensor.shape
+            parts.append(np.empty(shape if is_apart(piece.tensor.name) else shape[1:], np.float32))
             self._file.read_into(parts[-1], piece.tensor, piece.start)
         return self._placement.undone_expert(name, np.concatenate(parts))
 
@@ -106,7 +107,9 @@ class GgufWeights(Weights):
         return blocks
 
     def _expert_rows(self, name: str, expert: int) -> list[Piece]:
-        """Of a parameter's tensors (X, J, ...), the rows of one expert."""
+        """Of a parameter's tensors (X, J, ...), the rows of one expert, or those that are one expert's alone."""
+        if is_apart(self._rows[name][0].tensor.name):
+            return self._rows[name][expert :: self._placement.num_experts(name)]
         tensors = [(piece.tensor, math.prod(piece.tensor.shape[1:-1])) for piece in self._rows[name]]
         return [Piece(tensor, expert * height, (expert + 1) * height) for tensor, height in tensors]
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import gguf
 from tokenizers import Tokenizer
 from transformers import PretrainedConfig, PreTrainedModel
 
@@ -12,7 +13,7 @@ from reader_edge_runtime.arrays import Array
 from tests.export.gguf_models import GGUF_MODELS
 from tests.export.gguf_values import Values
 from tests.export.gguf_weights import gguf_weights
-from tests.gguf_files import byte_level, write_gguf
+from tests.gguf_files import F32, byte_level, write_gguf
 
 _PRE = {"lfm2": "lfm2", "lfm2moe": "lfm2", "qwen35": "qwen35", "qwen35moe": "qwen35", "gpt-oss": "gpt-4o"}
 
@@ -25,11 +26,12 @@ def write_as_ollama(
     rename: Callable[[str], str] = lambda name: name,
     tensors: Mapping[str, Array | None] | None = None,
     architecture: str = "",
+    kind: gguf.GGMLQuantizationType = F32,
 ) -> Path:
     """Write a model with the tokenizer of its folder.
 
     values: added, or in place, by their keys behind the architecture; None leaves one out. tensors: likewise, by the
-    names that `rename` gives. architecture: another one than today's.
+    names that `rename` gives. architecture: another one than today's. kind: of matrices that are one expert's alone.
     """
     config = model.config
     config.allow_global_per_layer_attribute_access = True  # of layers with a window, in Gemma 4
@@ -47,6 +49,7 @@ def write_as_ollama(
             **_vocabulary(folder, _PRE.get(known, "gpt-2"), config.vocab_size),
         },
         {name: weight for name, weight in weights.items() if weight is not None},
+        {name: kind for name in weights if ".mlp.experts." in name},
     )
 
 

@@ -19,6 +19,7 @@ from tests.gguf_files import SMALL, small_tensors, small_vocabulary, write_gguf,
 
 VOCABULARY = small_vocabulary()
 ODD_HEAD = ("attention.key_length", "attention.value_length", "rope.dimension_count")
+YARN = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}
 MANY = [str(number) for number in range(400)]
 VOCAB_SIZE = len(VOCABULARY["tokenizer.ggml.tokens"])
 
@@ -52,6 +53,11 @@ def test_the_small_model_is_a_source(tmp_path: Path) -> None:
         ({"tokenizer.chat_template": 5}, "chat_template as 5"),
         ({"tokenizer.chat_template": "x" * (1 << 21)}, "chat_template as 'xxx"),
         ({"llama.rope.dimension_count": 2}, "only a part of each head"),
+        ({"llama.rope.scaling.factor": -2.0}, "rope.scaling.factor as -2.0"),
+        ({**YARN, "llama.rope.scaling.yarn_beta_fast": -1.0}, "yarn_beta_fast as -1.0"),
+        ({**YARN, "llama.rope.scaling.yarn_attn_factor": 0.0}, "yarn_attn_factor as 0.0"),
+        ({**YARN, "llama.rope.scaling.original_context_length": 1}, "from a context of one token"),
+        ({"llama.context_length": 8}, "a context of 8 tokens: 16 are the least"),
         ({"llama.rope.dimension_count": 5}, "rotates 5 of 4 values"),
         ({"llama.attention.clamp_kqv": 8.0}, "'llama.attention.clamp_kqv' to 8.0"),
         ({"general.type": "adapter"}, "'adapter'"),
@@ -74,6 +80,7 @@ def test_what_cannot_be_mapped_is_refused_by_name(values: dict[str, Any], words:
     with pytest.raises(GgufError, match=words) as caught:
         find_source(path, None)
     assert "\n" not in str(caught.value)
+    assert "config.json" not in str(caught.value)  # of which there is none
 
 
 @pytest.mark.parametrize(

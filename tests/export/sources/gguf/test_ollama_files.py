@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 
@@ -74,6 +75,32 @@ def test_factors_tell_which_part_of_a_head_rotates(tmp_path: Path) -> None:
     own = {f"rope.scaling.{key}": value for key, value in scaling.items()}
     path = write_as_ollama(model, tmp_path / "source", tmp_path / "model.gguf", own, tensors=tensors)
     check(path, model, max_context=64)
+
+
+def test_experts_of_qwen_3_that_stay_apart_are_read(tmp_path: Path) -> None:
+    """As most folders have them; also in their blocks."""
+    model = build_source("qwen3_moe", tmp_path / "source", norm_topk_prob=True, moe_intermediate_size=64)
+    tensors: dict[str, Any] = {}
+    for name, weight in gguf_weights(model, "qwen3moe").items():
+        if name.endswith("_exps.weight"):
+            block, part = name.split(".ffn_")
+            own = f"{part.removesuffix('_exps.weight')}_proj.weight"
+            tensors |= {f"{block}.mlp.experts.{expert}.{own}": each for expert, each in enumerate(weight)}
+            tensors[name] = None
+    check(write_as_ollama(model, tmp_path / "source", tmp_path / "model.gguf", tensors=tensors), model)
+    q8_0 = gguf.GGMLQuantizationType.Q8_0
+    path = write_as_ollama(model, tmp_path / "source", tmp_path / "q8_0.gguf", tensors=tensors, kind=q8_0)
+    weights = find_source(path, None).open_model().weights
+    for part in ("gate_up_proj", "down_proj"):
+        name = f"model.layers.1.mlp.experts.{part}"
+        blocks, expected = weights.expert_blocks(name, 5), model.get_parameter(name)[5].detach().numpy()
+        assert weights.stored_type(name) == "Q8_0"
+        np.testing.assert_array_equal(blocks.dequantized(slice(None)), weights.read(name)[5])
+        np.testing.assert_allclose(weights.read(name)[5], expected, atol=2e-3)
+    tensors["blk.1.mlp.experts.5.up_proj.weight"] = None
+    path = write_as_ollama(model, tmp_path / "source", tmp_path / "missing.gguf", tensors=tensors)
+    with pytest.raises(ExportError, match=r"holds 0 tensors instead of one for blk\.1\.mlp\.experts\.5\.up_proj"):
+        load_model(find_source(path, None))
 
 
 def test_gpt_oss_may_come_from_its_makers_own_checkpoint(tmp_path: Path) -> None:
