@@ -284,7 +284,7 @@ class _Header:
 
     def _other_version(self, version: int) -> GgufError:
         if int.from_bytes(version.to_bytes(4, "little"), "big") in _VERSIONS:
-            remedy = "make it little-endian with `gguf-convert-endian FILE little`, which is in the package gguf"
+            remedy = "give the little-endian one, or make it with `gguf-convert-endian FILE little` of the package gguf"
             return self._error("it was written for big-endian machines", remedy)
         remedy = "give a file that was converted since August 2023" if version < _VERSIONS[0] else "update reader-edge"
         return self._error(f"version {version}, where {_VERSIONS[0]} and {_VERSIONS[1]} can be read", remedy)

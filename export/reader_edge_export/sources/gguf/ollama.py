@@ -6,6 +6,7 @@ Keys that have a second name are in `metadata.py`; here is what hangs on the arc
 from dataclasses import replace
 
 from reader_edge_export.sources.gguf.gguf_file import GgufFile, Tensor, Value
+from reader_edge_export.sources.gguf.vocabulary import TokenKind
 
 _ARCHITECTURES = {"gptoss": "gpt-oss", "olmo3": "olmo2"}  # of versions before June 2026
 _STATES = {".ssm_dt": ".ssm_dt.bias"}
@@ -20,6 +21,7 @@ _ENDS = {  # by the architecture in the file, how names of tensors end
     "lfm2": {"output_norm.weight": "token_embd_norm.weight"},
     "gemma4": {".ffn_gate_inp.per_expert_scale": ".ffn_down_exps.scale"},
 }
+_ADDED = {TokenKind.CONTROL, TokenKind.USER_DEFINED}
 # Gemma 3 of 4, 12 and 27 billion weights, whose stretched positions the converter drops: by layers, as it knows them.
 _GEMMA3_LAYERS, _GEMMA3_CONTEXT, _GEMMA3_FACTOR = (34, 48, 62), 1 << 17, 8.0
 
@@ -60,10 +62,23 @@ def _missing(metadata: dict[str, Value], given: str, architecture: str, file: Gg
     gate = file.tensors.get("blk.0.ffn_gate.weight")
     if given == "lfm2" and "output_norm.weight" in file.tensors and gate is not None:
         return {"lfm2.feed_forward_length": gate.shape[0]}
+    if architecture != "gemma3":
+        return {}
+    cut = _cut_vocabulary(file)
     is_stretched = any(key.startswith(f"{architecture}.rope.scal") for key in metadata)
     if "gemma3.rope.local.freq_base" not in metadata or is_stretched:
-        return {}
+        return cut
     layers, context = (metadata.get(f"gemma3.{key}") for key in ("block_count", "context_length"))
     if layers in _GEMMA3_LAYERS and type(context) is int and context >= _GEMMA3_CONTEXT:
-        return {"gemma3.rope.scaling.type": "linear", "gemma3.rope.scaling.factor": _GEMMA3_FACTOR}
-    return {}
+        return {**cut, "gemma3.rope.scaling.type": "linear", "gemma3.rope.scaling.factor": _GEMMA3_FACTOR}
+    return cut
+
+
+def _cut_vocabulary(file: GgufFile) -> dict[str, Value]:
+    """Without added tokens that the model has no embedding for, such as that of images in all of Gemma 3's files."""
+    embedding = file.tensors.get("token_embd.weight")
+    keys = [f"tokenizer.ggml.{key}" for key in ("tokens", "scores", "token_type")]
+    arrays = {key: array for key in keys if isinstance(array := file.metadata.get(key), list)}
+    if embedding is None or not set(arrays.get(keys[-1], [0])[embedding.shape[0] :]) <= _ADDED:
+        return {}
+    return {key: array[: embedding.shape[0]] for key, array in arrays.items()}

@@ -45,8 +45,8 @@ def write_as_ollama(
         {
             "general.file_type": 1,
             "general.quantization_version": 2,
-            **{key if key.startswith("tokenizer.") else f"{architecture}.{key}": value for key, value in own.items()},
             **_vocabulary(folder, _PRE.get(known, "gpt-2"), config.vocab_size),
+            **{key if key.startswith("tokenizer.") else f"{architecture}.{key}": value for key, value in own.items()},
         },
         {name: weight for name, weight in weights.items() if weight is not None},
         {name: kind for name in weights if ".mlp.experts." in name},

@@ -1,14 +1,16 @@
 """Files that `ollama create` writes are the models that they were made of, or are refused for what is lost."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gguf
 import numpy as np
 import pytest
 
+from reader_edge.model_source import load_tokenizer
 from reader_edge_export.sources.find import find_source
-from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
+from reader_edge_export.sources.gguf.gguf_file import GgufFile
+from reader_edge_runtime.errors import ExportError, GgufError, UnsupportedArchitectureError
 from tests.export.gguf_models import build_source
 from tests.export.gguf_weights import gguf_weights
 from tests.export.sources.gguf.ollama_files import OLLAMA_MODELS, write_as_ollama
@@ -162,6 +164,23 @@ def test_layers_that_guess_later_tokens_are_left_out_under_their_older_name(tmp_
     path = write_as_ollama(model, tmp_path / "source", tmp_path / "model.gguf", tensors=tensors)
     assert find_source(path, None).left_out == ("layers that guess later tokens",)
     check(path, model)
+
+
+def test_gemma_3_has_no_tokens_without_an_embedding(tmp_path: Path) -> None:
+    """Of the one that stands for images the converter keeps the name alone."""
+    model = build_source("gemma3_text", tmp_path / "source")
+    plain = GgufFile.open(write_as_ollama(model, tmp_path / "source", tmp_path / "plain.gguf")).metadata
+    added = {"tokens": "<image_soft_token>", "scores": -1000.0, "token_type": 4}
+    names = {f"tokenizer.ggml.{name}": value for name, value in added.items()}
+    longer = {key: [*cast(list[Any], plain[key]), value] for key, value in names.items()}
+    path = write_as_ollama(model, tmp_path / "source", tmp_path / "model.gguf", longer)
+    check(path, model)
+    text = "a <image_soft_token> of a tea pot"
+    ids = [load_tokenizer(str(file)).encode(text) for file in (path, tmp_path / "plain.gguf")]
+    assert ids[0] == ids[1]
+    longer["tokenizer.ggml.token_type"][-1] = 1  # a word, not an addition
+    with pytest.raises(GgufError, match="has 321 tokens, but embeddings of 320"):
+        find_source(write_as_ollama(model, tmp_path / "source", tmp_path / "word.gguf", longer), None)
 
 
 @pytest.mark.parametrize(
