@@ -14,8 +14,8 @@ from reader_edge.catalogue.pull import found_here, pulled
 from reader_edge.catalogue.store import StoredModel
 from reader_edge.terminal.console import load_progress, stderr_console, work_progress
 from reader_edge.terminal.control_characters import visible
+from reader_edge_export.libraries import check_installation
 from reader_edge_export.options import AUTO, ExportOptions
-from reader_edge_export.pipeline import check_installation
 from reader_edge_export.sources.gguf.magic import is_gguf
 from reader_edge_export.sources.source import source_name
 from reader_edge_runtime import DraftSources, EngineConfig

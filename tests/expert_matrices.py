@@ -9,12 +9,12 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from reader_edge_export.blocks.block_type import BLOCK_TYPES
-from reader_edge_export.blocks.linear import StoredBlocks
-from reader_edge_export.blocks.spread_linear import BlockMatrix
 from reader_edge_export.blocks.unpack_blocks import unpack_blocks
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.operators.block_linear import StoredBlocks
 from reader_edge_export.operators.definitions import Int8Matrix
 from reader_edge_export.operators.experts import block_experts, int8_experts, kept_experts, plain_experts
+from reader_edge_export.operators.spread_linear import BlockMatrix
 from reader_edge_export.quantize.hadamard import block_size, hadamard
 from reader_edge_runtime.arrays import Float32Array
 from tests.gguf_files import random_rows

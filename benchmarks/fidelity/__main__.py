@@ -20,7 +20,7 @@ from benchmarks.fidelity.recorded_chats import mixed
 from benchmarks.fidelity.report import Row, write_rows
 from benchmarks.fidelity.scorers import Scorer, llama_cpp_scorer, package_scorer, source_scorer
 from benchmarks.peers.measuring import say
-from reader_edge_export.quiet import quiet_libraries
+from reader_edge_export.libraries import quiet_libraries
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.module import vocab_size_of
 from reader_edge_export.sources.source import Source

@@ -25,7 +25,7 @@ from benchmarks.peers.prepare import StepError, install, run
 from benchmarks.peers.runtimes import ROOT, Contender, contenders
 from benchmarks.peers.tables import table
 from reader_edge_export import ExportOptions, export_model
-from reader_edge_export.quiet import quiet_libraries
+from reader_edge_export.libraries import quiet_libraries
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_export.sources.gguf.layer_sizes import architecture_of

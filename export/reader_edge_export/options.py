@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from reader_edge_export.architectures import MIN_CONTEXT
+from reader_edge_export.sources.architectures import MIN_CONTEXT
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.execution.iree.target_machine import PROCESSOR_ATTENTION, TARGETS, targets_here
 from reader_edge_runtime.package.manifest import (

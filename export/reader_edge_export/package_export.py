@@ -11,17 +11,19 @@ from reader_edge_export.calibration.calibrate import calibrate, expert_input_siz
 from reader_edge_export.calibration.calibration import Calibration
 from reader_edge_export.calibration.sensitivity import gradient_sizes, measure_sensitivity
 from reader_edge_export.checks.chat_check import ChatCheck, check_chats
+from reader_edge_export.checks.layer_check import check_layers
 from reader_edge_export.checks.noted_check import NotedCheck, has_checks
 from reader_edge_export.checks.package_check import PackageCheck
+from reader_edge_export.journal import MOMENTS_NAME, WORK_NAME, Journal
 from reader_edge_export.mlir.mlir_files import check_modules, num_steps, write_mlir
 from reader_edge_export.onnx_graph.commit_graph import write_commit_graph
-from reader_edge_export.onnx_graph.graph import TOP_K, write_graph
 from reader_edge_export.options import CALIBRATED, IREE, ExportOptions
 from reader_edge_export.package.export_key import version_of
-from reader_edge_export.package.journal import MOMENTS_NAME, WORK_NAME, Journal
 from reader_edge_export.package.kept_types import KeptTypes
 from reader_edge_export.package.package_size import PackageSize, check_room
+from reader_edge_export.package_graph import TOP_K, write_graph
 from reader_edge_export.sources.chat_templates import special_tokens_of
+from reader_edge_export.sources.layered_model import LayeredModel
 from reader_edge_export.sources.module import hidden_size_of, vocab_size_of
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.source_model import SourceModel
@@ -31,7 +33,6 @@ from reader_edge_export.speculators.speculator_export import SpeculatorExport
 from reader_edge_export.stages import Stages
 from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
 from reader_edge_export.trace.layer_states import default_state_ids
-from reader_edge_export.trace.layered_model import LayeredModel
 from reader_edge_export.trace.tracing import TracedLayer, package_layers
 from reader_edge_export.trace.tree_config import attention_layers, sliding_window_of, trace_model
 from reader_edge_runtime.errors import ExportError
@@ -108,7 +109,7 @@ class PackageExport:
             with self._stages.enter("tracing"):
                 state_ids = self._state_ids(model)
                 layers = trace_model(model, self._source.max_context, work / "traced.onnx", state_ids)
-                self._source.check_layers(layers)
+                check_layers(layers, self._source.config, self._source.max_context)
             if self._options.precision in QUANTIZED_PRECISIONS and kept.needs_calibration and not is_calibrated:
                 with self._stages.enter("calibrating"):
                     self._calibrate(model, text, calibration)

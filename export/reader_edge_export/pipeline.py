@@ -4,18 +4,17 @@ Nothing heavy is imported before the source and the target have been checked.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from importlib import util
 from pathlib import Path
 
-from reader_edge_export.architectures import check_form
 from reader_edge_export.checks.quality_limits import quality_warning, speculator_warning
+from reader_edge_export.libraries import check_installation, quiet_libraries
 from reader_edge_export.options import IREE, ExportOptions, ExportReport
 from reader_edge_export.package.export_key import export_key
 from reader_edge_export.package.package_folder import check_target, new_package
 from reader_edge_export.package.source_files import readable, unchanged
-from reader_edge_export.quiet import quiet_libraries
+from reader_edge_export.sources.architectures import check_form
 from reader_edge_export.sources.find import check_kind, find_source
 from reader_edge_export.sources.source import Source
 from reader_edge_export.speculators.formats.find import AUTO, find_speculator
@@ -24,8 +23,6 @@ from reader_edge_export.stages import OnShare, OnStage, Stages
 from reader_edge_export.texts.text_set import TextSet
 from reader_edge_runtime.errors import InstallationError
 from reader_edge_runtime.execution.iree.wheel import compiler_obstacle
-
-_NEEDED = ("torch", "transformers", "optimum.exporters", "onnx", "onnx_ir", "onnxruntime", "gguf")
 
 
 def export_model(
@@ -103,17 +100,3 @@ def _speculator(options: ExportOptions, target: Source) -> SpeculatorSource | No
         return None
     with readable(target.name if options.speculator == AUTO else options.speculator):
         return find_speculator(options.speculator, target)
-
-
-def check_installation(needed: Sequence[str] = _NEEDED, purpose: str = "Exporting") -> None:
-    """Raise InstallationError unless packages of the extra "export" are here: all of them, or those for a purpose."""
-    missing = [name for name in needed if not _is_installed(name)]
-    if missing:
-        raise InstallationError(f"{purpose} needs {missing[0]}, which is missing: pip install 'reader-edge[export]'.")
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        return util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False

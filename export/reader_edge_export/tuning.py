@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reader_edge_export.checks.quality_limits import quality_warning
+from reader_edge_export.libraries import check_installation, quiet_libraries
 from reader_edge_export.package.package_folder import is_disk_full
-from reader_edge_export.pipeline import check_installation
-from reader_edge_export.quiet import quiet_libraries
+from reader_edge_export.package.successors import about_num_parameters
 from reader_edge_export.sources.find import check_kind, find_source
 from reader_edge_export.sources.source import Source
 from reader_edge_export.stages import OnShare, OnStage, Stages
-from reader_edge_export.successors import about_num_parameters
 from reader_edge_runtime.atomic_file import check_writable, clear_leftovers, temporary_name, write_failure
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable, max_table_bytes
 from reader_edge_runtime.errors import ExportError, PackageError

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from reader_edge.catalogue.disk import arrivals_told, check_room, folder_bytes
 from reader_edge.catalogue.entries import Origin
 from reader_edge.terminal.console import OnProgress
-from reader_edge_export.architectures import check_architecture
+from reader_edge_export.libraries import quiet_libraries
 from reader_edge_export.package.package_folder import is_disk_full
-from reader_edge_export.quiet import quiet_libraries
+from reader_edge_export.sources.architectures import check_architecture
 from reader_edge_export.sources.folder.json_file import read_json
 from reader_edge_runtime.errors import (
     CatalogueError,

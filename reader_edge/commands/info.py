@@ -173,7 +173,7 @@ def _told_tuning(manifest: "Manifest") -> str:
 
 
 def _gguf_summary(path: "Path") -> "GgufSummary":
-    from reader_edge_export.pipeline import check_installation
+    from reader_edge_export.libraries import check_installation
 
     check_installation(["gguf"], "Reading GGUF files")
     from reader_edge_export.sources.gguf.summary import summary_of

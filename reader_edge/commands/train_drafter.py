@@ -65,7 +65,7 @@ def train_drafter(
     from reader_edge.terminal.console import pairs_table, print_table, work_progress
     from reader_edge.terminal.control_characters import visible
     from reader_edge.terminal.sizes import readable_size
-    from reader_edge_export.pipeline import check_installation
+    from reader_edge_export.libraries import check_installation
     from reader_edge_runtime.assembly import open_package
     from reader_edge_runtime.errors import ConfigError
 

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from reader_edge_export.package.journal import JOURNAL_NAME, WORK_NAME
+from reader_edge_export.journal import JOURNAL_NAME, WORK_NAME
 
 _DEMO = Path(__file__).resolve().parents[2] / "models" / "demo" / "checkpoint"
 _POLL_S = 0.01

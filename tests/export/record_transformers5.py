@@ -112,7 +112,7 @@ def write_folder(name: str, folder: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     from reader_edge_export.sources.blank_model import built_config
-    from reader_edge_export.sources.config_form import class_form
+    from reader_edge_export.sources.config.config_form import class_form
     from tests.tiny_models import build_tiny_tokenizer
 
     model = AutoModelForCausalLM.from_config(built_config(class_form(RECORDED[name]["config"]), name))

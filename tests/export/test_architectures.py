@@ -11,15 +11,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from reader_edge_export.architectures import RECURRENT, SUPPORTED, is_mixture
 from reader_edge_export.calibration.calibrate import calibrate
 from reader_edge_export.calibration.calibration import Calibration
-from reader_edge_export.onnx_graph.graph import write_graph
+from reader_edge_export.libraries import quiet_libraries
 from reader_edge_export.operators.definitions import OPERATOR_DOMAIN
 from reader_edge_export.options import ExportOptions
-from reader_edge_export.quiet import quiet_libraries
+from reader_edge_export.package_graph import write_graph
+from reader_edge_export.sources.architectures import RECURRENT, SUPPORTED, is_mixture
+from reader_edge_export.sources.layered_model import LayeredModel
 from reader_edge_export.sources.source_model import SourceModel
-from reader_edge_export.trace.layered_model import LayeredModel
 from reader_edge_export.trace.tree_config import sliding_window_of, trace_model
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.execution.onnxruntime.native import native_library

@@ -183,7 +183,7 @@ def test_force_never_replaces_what_is_no_package(source: Path, tmp_path: Path) -
 def test_without_the_extra_the_remedy_is_one_sentence(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reader_edge_export.pipeline.util.find_spec", lambda name: None)
+    monkeypatch.setattr("reader_edge_export.libraries.util.find_spec", lambda name: None)
     with pytest.raises(InstallationError, match=r"pip install 'reader-edge\[export\]'"):
         export_model(source, tmp_path / "out")
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from reader_edge_export import ExportOptions, export_model
-from reader_edge_export.architectures import REFUSED, SUPPORTED, check_architecture, check_form, max_context_of
+from reader_edge_export.sources.architectures import REFUSED, SUPPORTED, check_architecture, check_form, max_context_of
 from reader_edge_runtime.errors import (
     ConfigError,
     ExportError,

@@ -10,7 +10,8 @@ from click.testing import CliRunner
 
 from reader_edge import Engine, EngineConfig, GenerationConfig
 from reader_edge.cli import main
-from reader_edge_export import ExportOptions, export_model, successors, tuning
+from reader_edge_export import ExportOptions, export_model, tuning
+from reader_edge_export.package import successors
 from reader_edge_export.tuning import tune_package
 from reader_edge_runtime.errors import ExportError, PackageError
 from reader_edge_runtime.package.manifest import SUCCESSORS_NAME, WEIGHTS_NAME

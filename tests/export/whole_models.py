@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from reader_edge_export.checks.pass_chain import PassChain, WholePackage
+from reader_edge_export.package.pass_chain import PassChain, WholePackage
 from reader_edge_export.sources.module import check_finite
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.source_model import SourceModel

@@ -132,6 +132,6 @@ def test_a_file_lends_its_tokenizer(path: Path) -> None:
 
 
 def test_without_the_library_the_remedy_is_one_sentence(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reader_edge_export.pipeline.util.find_spec", lambda name: None)
+    monkeypatch.setattr("reader_edge_export.libraries.util.find_spec", lambda name: None)
     with pytest.raises(InstallationError, match=r"needs gguf, which is missing: pip install 'reader-edge\[export\]'"):
         load_tokenizer(str(path))

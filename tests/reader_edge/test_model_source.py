@@ -165,7 +165,7 @@ def test_a_name_is_fetched_and_exported_once_under_its_name(
 
 
 def test_nothing_is_fetched_where_nothing_could_be_exported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reader_edge_export.pipeline.util.find_spec", lambda name: None)
+    monkeypatch.setattr("reader_edge_export.libraries.util.find_spec", lambda name: None)
     monkeypatch.setattr("reader_edge.model_source.pulled", None)  # calling it would fail
     with pytest.raises(InstallationError, match="Exporting needs torch"):
         find_package("owner/name")
@@ -175,7 +175,7 @@ def test_nothing_is_fetched_where_nothing_could_be_exported(monkeypatch: pytest.
 def test_a_misspelt_name_is_told_before_what_is_not_installed(
     monkeypatch: pytest.MonkeyPatch, find: Callable[[str], object]
 ) -> None:
-    monkeypatch.setattr("reader_edge_export.pipeline.util.find_spec", lambda name: None)
+    monkeypatch.setattr("reader_edge_export.libraries.util.find_spec", lambda name: None)
     with pytest.raises(CatalogueError, match=r"no model 'smolm2:135m': did you mean smollm2:135m\?"):
         find("smolm2:135m")
     with pytest.raises(PackageError, match=r"nothing at 'smolm2'.* Did you mean smollm2\?$"):
@@ -187,7 +187,7 @@ def test_a_misspelt_name_is_told_before_what_is_not_installed(
 def test_a_file_of_another_kind_is_told_before_what_is_not_installed(
     monkeypatch: pytest.MonkeyPatch, source_folder: Path
 ) -> None:
-    monkeypatch.setattr("reader_edge_export.pipeline.util.find_spec", lambda name: None)
+    monkeypatch.setattr("reader_edge_export.libraries.util.find_spec", lambda name: None)
     (source_folder / "x.gguf").write_text("hello")
     with pytest.raises(GgufError, match="is no GGUF file: give"):
         find_package(str(source_folder / "x.gguf"))

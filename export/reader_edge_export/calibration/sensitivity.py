@@ -15,9 +15,9 @@ from reader_edge_export.calibration.calibrate import matrix_sizes, products_of
 from reader_edge_export.calibration.calibration import Calibration
 from reader_edge_export.calibration.moments import OutputGradients
 from reader_edge_export.calibration.side_gradients import SideGradients, own_input
+from reader_edge_export.sources.layered_model import LayeredModel, Text
 from reader_edge_export.sources.module import check_finite
 from reader_edge_export.sources.source_model import SourceModel
-from reader_edge_export.trace.layered_model import LayeredModel, Text
 
 # A tenth of what calibration takes, gradients included; the order of matrices hardly changes with more.
 _MAX_TOKEN_PARAMETERS = 125_000_000_000

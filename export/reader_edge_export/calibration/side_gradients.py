@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from reader_edge_export.trace.layered_model import LayeredModel, Text
+from reader_edge_export.sources.layered_model import LayeredModel, Text
 
 _OWN, _SHARED = "per_layer_input", "shared_kv_states"  # arguments of layers
 

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 
-from reader_edge_export.package.journal import TABLE_NAME, WORK_NAME, Journal
+from reader_edge_export.journal import TABLE_NAME, WORK_NAME, Journal
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.package.manifest import SUCCESSORS_NAME, FileEntry, file_entry
 from reader_edge_runtime.package.model_package import ModelPackage

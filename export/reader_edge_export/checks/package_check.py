@@ -6,15 +6,15 @@ from itertools import chain
 from pathlib import Path
 
 from reader_edge_export.checks.parity import GreedyAgainstSource, TreeAgainstDecoding, TreeAgainstSource, TreeCase
-from reader_edge_export.checks.pass_chain import Check, PackageRunner, WholePackage, chains_of, figures_of
 from reader_edge_export.checks.quality import QualityAgainstSource, max_quality_tokens, source_figures
 from reader_edge_export.package.layered_package import LayeredPackage
+from reader_edge_export.package.pass_chain import Check, PackageRunner, WholePackage, chains_of, figures_of
+from reader_edge_export.package.successors import measure_successors, num_table_tokens
+from reader_edge_export.sources.layered_model import LayeredModel
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.stages import Stages
-from reader_edge_export.successors import measure_successors, num_table_tokens
 from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
-from reader_edge_export.trace.layered_model import LayeredModel
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.execution.onnxruntime.host.open_on_host import open_on_host
 from reader_edge_runtime.package.manifest import HALF_PRECISIONS, ROW_ATTENTIONS

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 from reader_edge_export.checks.divergence import KlDivergence
-from reader_edge_export.checks.pass_chain import PassChain
-from reader_edge_export.trace.layered_model import LayeredModel
+from reader_edge_export.package.pass_chain import PassChain
+from reader_edge_export.sources.layered_model import LayeredModel
 from reader_edge_runtime.errors import ParityError
 from reader_edge_runtime.forward_result import ForwardResult
 

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from reader_edge_export.journal import Journal, StoredMatrix
 from reader_edge_export.onnx_graph.other_weights import OtherWeights
-from reader_edge_export.package.journal import Journal, StoredMatrix
 from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME, FileEntry
 

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from reader_edge_export.blocks.definitions import product_definitions
-from reader_edge_export.blocks.linear import StoredBlocks
-from reader_edge_export.blocks.spread_linear import SPREAD_BLOCK_LINEAR, BlockMatrix
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor, constant_shape
+from reader_edge_export.operators.block_definitions import product_definitions
+from reader_edge_export.operators.block_linear import StoredBlocks
 from reader_edge_export.operators.definitions import (
     OPERATOR_DOMAIN,
     SPREAD_ROWS,
@@ -21,6 +20,7 @@ from reader_edge_export.operators.definitions import (
     define,
     spread_row_product,
 )
+from reader_edge_export.operators.spread_linear import SPREAD_BLOCK_LINEAR, BlockMatrix
 
 # rows (R, K) and experts (R,) -> (R, J), expert by expert; inputs have a part for each, outputs (X, J).
 _EACH_EXPERT = """

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from reader_edge_export.package.journal import JOURNAL_NAME, MOMENTS_NAME, TABLE_NAME, WORK_NAME, has_work
+from reader_edge_export.journal import JOURNAL_NAME, MOMENTS_NAME, TABLE_NAME, WORK_NAME, has_work
 from reader_edge_runtime.atomic_file import FULL_DISK, leftovers, temporary_name, temporary_names
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.machine.path_lock import PathLock

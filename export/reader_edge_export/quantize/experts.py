@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import onnx_ir as ir
 
-from reader_edge_export.blocks.linear import StoredBlocks
-from reader_edge_export.blocks.spread_linear import MAX_INPUTS, BlockMatrix
 from reader_edge_export.calibration.calibration import Calibration
 from reader_edge_export.calibration.moments import InputMoments
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
-from reader_edge_export.onnx_graph.matrix import ExpertMatrices, experts_of
 from reader_edge_export.onnx_graph.weight_file import Parts, TensorForm
+from reader_edge_export.operators.block_linear import StoredBlocks
 from reader_edge_export.operators.definitions import Int8Matrix
 from reader_edge_export.operators.experts import block_experts, int8_experts, kept_experts, plain_experts
+from reader_edge_export.operators.spread_linear import MAX_INPUTS, BlockMatrix
 from reader_edge_export.quantize.hadamard import HadamardRotation, Hadamards, block_size
 from reader_edge_export.quantize.int4 import int4_forms, quantize_blocks
 from reader_edge_export.quantize.int8 import int8_forms, quantize_spread
+from reader_edge_export.sources.matrix import ExpertMatrices, experts_of
 from reader_edge_export.stages import Advance
 from reader_edge_export.trace.markers import ExpertLinearMarker, expert_markers
 from reader_edge_runtime.arrays import Array, Float32Array

@@ -7,12 +7,12 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from reader_edge_export.blocks.spread_linear import MAX_INPUTS, BlockMatrix, spread_block_linear
 from reader_edge_export.calibration.moments import InputMoments
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.onnx_graph.shared_constants import BLOCK_INPUTS, MAX_BLOCK_SCALE
 from reader_edge_export.onnx_graph.weight_file import TensorForm
 from reader_edge_export.operators.definitions import Int8Matrix
+from reader_edge_export.operators.spread_linear import MAX_INPUTS, BlockMatrix, spread_block_linear
 from reader_edge_export.quantize.compensation import BLOCK, Compensation, for_parts_of_outputs
 from reader_edge_export.quantize.hadamard import HadamardRotation, Hadamards, block_size
 from reader_edge_export.quantize.int8 import Int8Products

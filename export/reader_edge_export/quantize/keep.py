@@ -3,12 +3,12 @@
 import onnx_ir as ir
 
 from reader_edge_export.blocks.blocks import Blocks
-from reader_edge_export.blocks.linear import StoredBlocks, gguf_linear, store_blocks
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
-from reader_edge_export.onnx_graph.matrix import Matrix
+from reader_edge_export.operators.block_linear import StoredBlocks, gguf_linear, store_blocks
 from reader_edge_export.operators.definitions import Int8Matrix
 from reader_edge_export.quantize.int8 import Int8Products
 from reader_edge_export.quantize.linear import MergedProduct
+from reader_edge_export.sources.matrix import Matrix
 
 
 class KeptProducts:

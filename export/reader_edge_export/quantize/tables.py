@@ -6,12 +6,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from reader_edge_export.blocks.linear import looked_up
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
-from reader_edge_export.onnx_graph.matrix import Matrix, matrix_of
 from reader_edge_export.onnx_graph.weight_file import TensorForm
+from reader_edge_export.operators.block_linear import looked_up
 from reader_edge_export.quantize.int8 import quantize_columns
 from reader_edge_export.quantize.keep import KeptProducts
+from reader_edge_export.sources.matrix import Matrix, matrix_of
 
 _STORED = np.int8
 _LOOKUP_BLOCK = 64  # numbers of a row with a scale of their own: 6 % more bytes than one for the whole row

@@ -7,16 +7,16 @@ width, as with any constant matrix.
 
 import onnx_ir as ir
 
-from reader_edge_export.blocks.linear import StoredBlocks, looked_up
-from reader_edge_export.blocks.spread_linear import BlockMatrix, block_rows
 from reader_edge_export.calibration.calibration import Calibration
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor, constant_shape
-from reader_edge_export.onnx_graph.matrix import Matrix, matrix_of
+from reader_edge_export.operators.block_linear import StoredBlocks, looked_up
 from reader_edge_export.operators.definitions import Int8Matrix
+from reader_edge_export.operators.spread_linear import BlockMatrix, block_rows
 from reader_edge_export.quantize.int4 import Int4Products
 from reader_edge_export.quantize.keep import KeptProducts
 from reader_edge_export.quantize.linear import MergedProduct
 from reader_edge_export.quantize.tables import store_table, token_lookups
+from reader_edge_export.sources.matrix import Matrix, matrix_of
 from reader_edge_export.trace.markers import LogitHeadMarker, logit_head_marker
 
 Stored = StoredBlocks | Int8Matrix | BlockMatrix

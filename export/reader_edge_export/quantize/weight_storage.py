@@ -7,9 +7,8 @@ from functools import partial
 import onnx_ir as ir
 
 from reader_edge_export.calibration.calibration import Calibration
+from reader_edge_export.journal import Journal
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
-from reader_edge_export.onnx_graph.matrix import experts_of, matrix_of
-from reader_edge_export.package.journal import Journal
 from reader_edge_export.quantize.experts import RoundedExpertProducts, multiply_plainly, replace_experts
 from reader_edge_export.quantize.fine import FineProducts
 from reader_edge_export.quantize.hadamard import Hadamards
@@ -20,6 +19,7 @@ from reader_edge_export.quantize.keep import KeptProducts
 from reader_edge_export.quantize.linear import MergedProduct, matrix_groups, replace_products
 from reader_edge_export.quantize.sensitive import Candidate, sensitive_matrices
 from reader_edge_export.quantize.vocabulary import store_vocabulary, store_vocabulary_fp32, vocabulary_head
+from reader_edge_export.sources.matrix import experts_of, matrix_of
 from reader_edge_export.stages import Advance, unseen
 from reader_edge_runtime.package.manifest import HALF_PRECISIONS, QUANTIZED_PRECISIONS
 

@@ -7,12 +7,12 @@ from tempfile import TemporaryDirectory
 import onnx_ir as ir
 
 from reader_edge_export.calibration.calibration import Calibration
-from reader_edge_export.onnx_graph.graph import GraphPart, write_graph
+from reader_edge_export.libraries import quiet_libraries
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.package.export_key import version_of
 from reader_edge_export.package.package_folder import check_target, new_package
-from reader_edge_export.quiet import quiet_libraries
+from reader_edge_export.package_graph import GraphPart, write_graph
 from reader_edge_export.series.checkpoint import read_checkpoint
 from reader_edge_export.series.patch_check import check_patches
 from reader_edge_export.series.patch_module import PatchModule

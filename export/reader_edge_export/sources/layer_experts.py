@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.integrations.moe import ExpertsInterface
 
-from reader_edge_export.onnx_graph.matrix import ExpertMatrices
+from reader_edge_export.sources.matrix import ExpertMatrices
 from reader_edge_export.sources.weights import Weights
 
 _NAME = "reader_edge"  # of this implementation

@@ -1,21 +1,20 @@
 """The module that transformers built, compared with the second reading of the folder's config.json."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import CONFIG_MAPPING, PreTrainedModel
 
+from reader_edge_export.sources.layered_model import LayeredModel
 from reader_edge_export.sources.module import vocab_size_of
 from reader_edge_export.sources.second.second_gemma4 import Gemma4Reading
 from reader_edge_export.sources.second.second_reading import SecondReading
-from reader_edge_export.sources.second.second_weights import HeldTensors, Tensors, WideTensors
+from reader_edge_export.sources.second.second_weights import Tensors, WideTensors
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.weights import Weights
-from reader_edge_export.trace.layered_model import LayeredModel
-from reader_edge_export.trace.tracing import RecurrentLayer, TracedLayer
 from reader_edge_runtime.errors import ParityError
 
 _NUM_TOKENS, _LONGEST = 32, 80
@@ -59,7 +58,7 @@ def check_reading(model: SourceModel, config: Mapping[str, Any]) -> None:
         return
     wide = second_reading(config, WideTensors(WeightTensors(model))).logits(token_ids, num_layers)
     if not error <= _MAX_ROUNDINGS * float((wide - expected).abs().max()):
-        raise _differs("logits", f"{error:.2g} of {scale:.2g}")
+        raise reading_error("logits", f"{error:.2g} of {scale:.2g}")
 
 
 def _num_compared(reading: SecondReading) -> int:
@@ -101,51 +100,22 @@ class _ExpertWeights:
         return torch.from_numpy(self.weights.read_expert(self.name, expert))
 
 
-def check_layers(layers: Sequence[TracedLayer], config: Mapping[str, Any], max_context: int) -> None:
-    """Raise ParityError where what the traced layers ask of attention, or keep, is not what config.json says.
-
-    max_context: windows at least this wide are none.
-    """
-    reading = second_reading(config, HeldTensors({}))
-    for index, layer in enumerate(layers):
-        states = layer.states if isinstance(layer, RecurrentLayer) else None
-        if states != reading.states(index):
-            raise _differs(f"states of layer {index}", f"{states} instead of {reading.states(index)}")
-        if isinstance(layer, RecurrentLayer):
-            continue
-        window = reading.window(index)
-        expected = replace(
-            layer,
-            num_heads=reading.num_heads,
-            num_kv_heads=reading.num_kv_heads_of(index),
-            head_dim=reading.head_dim_of(index),
-            sliding_window=window if window is not None and window < max_context else None,
-            shares=reading.shares(index),
-        )
-        is_scaled = np.allclose((layer.scale, layer.softcap), (reading.scale(index), reading.softcap), rtol=1e-6)
-        if layer != expected or not is_scaled:
-            raise _differs(
-                f"parameters of attention in layer {index}",
-                f"{layer} instead of {expected}, scale {reading.scale(index):.6g}, softcap {reading.softcap:.6g}",
-            )
-
-
 def _check_numbers(model: PreTrainedModel, reading: SecondReading) -> None:
     values = torch.linspace(-4, 4, 65)
     expected = reading.activation(values)
     if reading.query_scale is not None:  # in a text as short as this check's, no query need be scaled
         beta, step = (model.config.rope_parameters.get(key) for key in _QUERY_SCALE)
         if (beta, step) != reading.query_scale:
-            raise _differs("growth of queries", f"{(beta, step)} instead of {reading.query_scale}")
+            raise reading_error("growth of queries", f"{(beta, step)} instead of {reading.query_scale}")
     for name, module in model.named_modules():
         for attribute in _EPSILONS:
             epsilon = getattr(module, attribute, None)
             if epsilon is not None and not np.isclose(epsilon, reading.epsilon, rtol=1e-6):
-                raise _differs(f"epsilon of {name}", f"{epsilon} instead of {reading.epsilon}")
+                raise reading_error(f"epsilon of {name}", f"{epsilon} instead of {reading.epsilon}")
         for attribute in _ACTIVATIONS:
             activation = getattr(module, attribute, None)
             if activation is not None and not torch.allclose(activation(values), expected, atol=1e-5):
-                raise _differs(f"activation of {name}", str(activation))
+                raise reading_error(f"activation of {name}", str(activation))
 
 
 def _check_rotary(model: PreTrainedModel, reading: SecondReading) -> None:
@@ -153,13 +123,13 @@ def _check_rotary(model: PreTrainedModel, reading: SecondReading) -> None:
     for name, layer_type, frequencies, magnitude in _rotaries(model):
         rotary = reading.rotary(layer_type)
         if rotary is None or frequencies.shape != rotary.inverse_frequencies.shape:
-            raise _differs(f"number of frequencies of {name}", str(len(frequencies)))
+            raise reading_error(f"number of frequencies of {name}", str(len(frequencies)))
         expected = rotary.inverse_frequencies
         error = np.abs(frequencies.double().numpy() - expected) / np.where(expected == 0, 1, expected)
         if not error.max() <= _MAX_FREQUENCY_ERROR:
-            raise _differs(f"frequencies of {name}", f"{error.max():.2g} of them")
+            raise reading_error(f"frequencies of {name}", f"{error.max():.2g} of them")
         if not np.isclose(magnitude, rotary.magnitude, rtol=1e-6):
-            raise _differs(f"magnitude of {name}", f"{magnitude} instead of {rotary.magnitude}")
+            raise reading_error(f"magnitude of {name}", f"{magnitude} instead of {rotary.magnitude}")
 
 
 def _rotaries(model: PreTrainedModel) -> Iterator[tuple[str, str, torch.Tensor, float]]:
@@ -174,7 +144,7 @@ def _rotaries(model: PreTrainedModel) -> Iterator[tuple[str, str, torch.Tensor, 
                 yield f"{layer_type} in {name}", layer_type, frequencies, magnitude
 
 
-def _differs(what: str, how: str) -> ParityError:
+def reading_error(what: str, how: str) -> ParityError:
     return ParityError(
         f"The model as transformers builds it is not what its config.json says: the {what} differ ({how}). "
         "Please report it."

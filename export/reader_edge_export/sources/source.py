@@ -5,7 +5,6 @@ folder/hugging_face.py and gguf/gguf_source.py are the two kinds.
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
     from reader_edge_export.sources.source_model import SourceModel
-    from reader_edge_export.trace.tracing import TracedLayer
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +66,6 @@ class Source(ABC):
     @abstractmethod
     def open_model(self) -> "SourceModel":
         """The model, its weights left where they are. Raises ExportError where they do not fit its config."""
-
-    def check_layers(self, layers: "Sequence[TracedLayer]") -> None:
-        """Raise ParityError where traced layers ask for other attention, or other states, than the config says."""
-        from reader_edge_export.sources.reading_check import check_layers
-
-        check_layers(layers, self.config, self.max_context)
 
     @property
     def is_kept(self) -> bool:

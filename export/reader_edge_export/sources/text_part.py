@@ -4,7 +4,7 @@ import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from reader_edge_export.sources.config_keys import READ, is_harmless, told_keys
+from reader_edge_export.sources.config.config_keys import READ, is_harmless, told_keys
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from reader_edge_export.calibration.calibration import Calibration
 from reader_edge_export.options import ExportOptions
+from reader_edge_export.sources.layered_model import LayeredModel
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.speculators.calibrate_speculator import NUM_TOKENS as NUM_CALIBRATION_TOKENS
@@ -19,7 +20,6 @@ from reader_edge_export.speculators.target_states import TextStates, states_of
 from reader_edge_export.speculators.trace_speculator import trace_speculator
 from reader_edge_export.stages import Stages
 from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
-from reader_edge_export.trace.layered_model import LayeredModel
 from reader_edge_export.trace.tracing import AttentionLayer
 from reader_edge_runtime.package.manifest import FileEntry
 from reader_edge_runtime.package.speculator_part import SpeculatorPart

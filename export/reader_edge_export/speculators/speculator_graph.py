@@ -5,9 +5,9 @@ from pathlib import Path
 import onnx_ir as ir
 
 from reader_edge_export.calibration.calibration import Calibration
-from reader_edge_export.onnx_graph.graph import GraphPart, add_log_sum_exp, add_top_logits, write_graph
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.options import ExportOptions
+from reader_edge_export.package_graph import GraphPart, add_log_sum_exp, add_top_logits, write_graph
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.speculators.lent_embedding import look_up_in_target
 from reader_edge_export.speculators.speculator_module import SpeculatorModule

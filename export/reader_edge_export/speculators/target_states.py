@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from reader_edge_export.trace.layered_model import LayeredModel
+from reader_edge_export.sources.layered_model import LayeredModel
 
 
 @dataclass(frozen=True, slots=True)

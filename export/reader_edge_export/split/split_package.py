@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reader_edge_export.libraries import check_installation
 from reader_edge_export.package.package_folder import check_target, new_package
-from reader_edge_export.pipeline import check_installation
 from reader_edge_export.split.layer_costs import layer_seconds
 from reader_edge_export.split.stage_ranges import ranges, stage_ends
 from reader_edge_export.stages import OnShare, Stages

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from reader_edge_export.trace.layered_model import layers_of
+from reader_edge_export.sources.layered_model import layers_of
 from reader_edge_export.trace.markers import LAYER_STATE
 from reader_edge_export.trace.tracing import current_trace
 

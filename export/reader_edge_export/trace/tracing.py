@@ -12,8 +12,8 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.pytorch_utils import Conv1D
 
-from reader_edge_export.onnx_graph.matrix import ExpertMatrices
 from reader_edge_export.sources.layer_experts import streamed_product
+from reader_edge_export.sources.matrix import ExpertMatrices
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.trace.marker_nodes import Outputs, mark
 from reader_edge_export.trace.markers import (

@@ -15,7 +15,7 @@ from optimum.exporters.tasks import TasksManager
 from optimum.utils import NormalizedTextConfig
 from transformers import PretrainedConfig, PreTrainedModel
 
-from reader_edge_export.architectures import SUPPORTED
+from reader_edge_export.sources.architectures import SUPPORTED
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.trace.layer_states import noted_states, state_name
 from reader_edge_export.trace.paired_rotary import halved_rotary

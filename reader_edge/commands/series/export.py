@@ -19,7 +19,7 @@ def export(trained: Path, out: Path, force: bool) -> None:
     """
     from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, work_progress
     from reader_edge.terminal.sizes import readable_size
-    from reader_edge_export.pipeline import check_installation
+    from reader_edge_export.libraries import check_installation
 
     check_installation()
     from reader_edge_export.series.series_export import export_series

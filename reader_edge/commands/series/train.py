@@ -58,7 +58,7 @@ def train(
     """
     from reader_edge.series.table import read_table
     from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, work_progress
-    from reader_edge_export.pipeline import check_installation
+    from reader_edge_export.libraries import check_installation
 
     check_installation(("torch", "transformers", "safetensors"), "Training")
     from reader_edge_export.series.learned_parts import learned_parts

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from reader_edge_export.calibration.calibrate import products_of
 from reader_edge_export.calibration.calibration import Calibration
 from reader_edge_export.calibration.sensitivity import embedding_of, max_sensitivity_tokens, measure_sensitivity
-from reader_edge_export.trace.layered_model import LayeredModel
+from reader_edge_export.sources.layered_model import LayeredModel
 from tests.export.source_models import layered, load_folder
 from tests.tiny_models import TINY_MODELS, VOCAB_SIZE
 

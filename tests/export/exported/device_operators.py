@@ -5,7 +5,7 @@ from pathlib import Path
 
 import onnx
 
-from reader_edge_export.architectures import check_form
+from reader_edge_export.sources.architectures import check_form
 from reader_edge_runtime.errors import ConfigError
 from tests.tiny_models import TINY_MODELS, tiny_config
 

@@ -11,11 +11,11 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 
 from reader_edge_export import ExportOptions, export_model
-from reader_edge_export.architectures import RECURRENT, UNEVEN, is_mixture
 from reader_edge_export.calibration.calibrate import calibrate
 from reader_edge_export.calibration.calibration import Calibration
 from reader_edge_export.calibration.moments import ExpertInputs
 from reader_edge_export.quantize.fine import FineProducts
+from reader_edge_export.sources.architectures import RECURRENT, UNEVEN, is_mixture
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.measuring.width_probe import settle_width

@@ -11,9 +11,9 @@ import onnxruntime as ort
 import pytest
 
 from reader_edge_export import ExportOptions, export_model
-from reader_edge_export.architectures import RECURRENT
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.operators.definitions import softplus
+from reader_edge_export.sources.architectures import RECURRENT
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget

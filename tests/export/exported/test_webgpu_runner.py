@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reader_edge_export.architectures import check_form
+from reader_edge_export.sources.architectures import check_form
 from reader_edge_runtime.errors import ConfigError, ProviderError
 from reader_edge_runtime.execution.onnxruntime.host.host_rows_runner import HostRowsRunner
 from reader_edge_runtime.execution.onnxruntime.session import check_placement, load_session, session_options

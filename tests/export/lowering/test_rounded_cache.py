@@ -9,8 +9,8 @@ import pytest
 
 from reader_edge_export import ExportOptions
 from reader_edge_export.checks.parity import TreeAgainstDecoding, TreeCase
-from reader_edge_export.checks.pass_chain import WholePackage, figures_of
-from reader_edge_export.onnx_graph.graph import TOP_K
+from reader_edge_export.package.pass_chain import WholePackage, figures_of
+from reader_edge_export.package_graph import TOP_K
 from reader_edge_runtime.config import EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree

@@ -10,9 +10,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from reader_edge_export import journal as journal_module
+from reader_edge_export.journal import JOURNAL_NAME, WORK_NAME, Journal, has_work
 from reader_edge_export.onnx_graph.weight_file import TensorForm, WeightFile
-from reader_edge_export.package import journal as journal_module
-from reader_edge_export.package.journal import JOURNAL_NAME, WORK_NAME, Journal, has_work
 from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME, FileEntry, file_entry
 

@@ -11,9 +11,9 @@ from gguf import GGMLQuantizationType as Kind
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.checks import package_check
 from reader_edge_export.checks.parity import TreeCase
-from reader_edge_export.checks.pass_chain import PassChain, WholePackage
 from reader_edge_export.onnx_graph.graph_parts import cut_graph
 from reader_edge_export.package.layered_package import LayeredPackage
+from reader_edge_export.package.pass_chain import PassChain, WholePackage
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from reader_edge_export.package.journal import JOURNAL_NAME, MOMENTS_NAME, WORK_NAME, Journal
+from reader_edge_export.journal import JOURNAL_NAME, MOMENTS_NAME, WORK_NAME, Journal
 from reader_edge_export.package.package_folder import check_target, new_package
 from reader_edge_runtime.atomic_file import leftovers
 from reader_edge_runtime.errors import ExportError

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 from gguf import GGMLQuantizationType as Kind
 
-from reader_edge_export import ExportOptions, export_model, package_export
+from reader_edge_export import ExportOptions, export_model, package_export, package_graph
 from reader_edge_export.calibration.calibrate import calibrate
 from reader_edge_export.calibration.calibration import Calibration
-from reader_edge_export.onnx_graph import graph
+from reader_edge_export.journal import MOMENTS_NAME, WORK_NAME
 from reader_edge_export.package import package_size
-from reader_edge_export.package.journal import MOMENTS_NAME, WORK_NAME
 from reader_edge_export.package.package_size import PackageSize, check_room
 from reader_edge_export.quantize.int4 import Int4Products
 from reader_edge_export.sources.source_model import SourceModel
@@ -51,7 +50,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def moments(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Bytes of the moments of each export that is done."""
     sizes: list[int] = []
-    write_graph = graph.write_graph
+    write_graph = package_graph.write_graph
 
     def measured(traced: Path, folder: Path, *others: Any, **named: Any) -> Any:
         sizes.append((folder / WORK_NAME / MOMENTS_NAME).stat().st_size)

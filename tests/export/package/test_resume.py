@@ -13,12 +13,12 @@ import pytest
 from reader_edge_export import ExportOptions, export_model, package_export
 from reader_edge_export.calibration.calibration import Calibration
 from reader_edge_export.checks.package_check import PackageCheck
-from reader_edge_export.onnx_graph.matrix import Matrix
+from reader_edge_export.journal import JOURNAL_NAME, MOMENTS_NAME, TABLE_NAME, WORK_NAME, Journal
 from reader_edge_export.package import package_folder
-from reader_edge_export.package.journal import JOURNAL_NAME, MOMENTS_NAME, TABLE_NAME, WORK_NAME, Journal
 from reader_edge_export.package_export import PackageExport
 from reader_edge_export.quantize import sensitive
 from reader_edge_export.quantize.compensation import Compensation
+from reader_edge_export.sources.matrix import Matrix
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.manifest import MANIFEST_NAME, SUCCESSORS_NAME, WEIGHTS_NAME
 from reader_edge_runtime.package.manifest_file import read_manifest

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto
 
 from reader_edge_export import ExportOptions, export_model
-from reader_edge_export.architectures import MIXTURES, RECURRENT, SUPPORTED, UNEVEN
+from reader_edge_export.sources.architectures import MIXTURES, RECURRENT, SUPPORTED, UNEVEN
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache

@@ -8,13 +8,13 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from reader_edge_export.blocks.spread_linear import MAX_INPUTS
 from reader_edge_export.calibration.calibration import Calibration
 from reader_edge_export.calibration.sensitivity import embedding_of
-from reader_edge_export.onnx_graph.matrix import Matrix
+from reader_edge_export.operators.spread_linear import MAX_INPUTS
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.pipeline import export_model
 from reader_edge_export.quantize.sensitive import Candidate, sensitive_matrices
+from reader_edge_export.sources.matrix import Matrix
 from reader_edge_export.sources.weights import Weights
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.draft_tree import DraftTree

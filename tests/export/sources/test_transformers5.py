@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from reader_edge_export import ExportOptions, export_model
-from reader_edge_export.architectures import SUPPORTED
+from reader_edge_export.sources.architectures import SUPPORTED
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.export.record_transformers5 import RECORDED, TOKEN_IDS, last_logits
 from tests.export.source_models import load_folder

@@ -3,7 +3,7 @@
 import pytest
 from optimum.exporters.tasks import TasksManager
 
-from reader_edge_export.architectures import SUPPORTED
+from reader_edge_export.sources.architectures import SUPPORTED
 from reader_edge_export.trace.tree_config import EXPORTER, TASK, TreeConfig
 
 

@@ -11,7 +11,7 @@ import torch
 from reader_edge_export.blocks.block_type import BlockType
 from reader_edge_export.blocks.blocks import Blocks
 from reader_edge_export.sources.blank_model import built_config, check_largest, skeleton_of
-from reader_edge_export.sources.config_form import class_form
+from reader_edge_export.sources.config.config_form import class_form
 from reader_edge_export.sources.folder.expert_tensors import MXFP4, ExpertTensors, Mxfp4Tensors, gather_experts
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor, stored_tensors
 from reader_edge_export.sources.folder.weight_places import Places, check_places, check_shapes, fill, has_own_head

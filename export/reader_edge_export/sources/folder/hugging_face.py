@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reader_edge_export.architectures import check_architecture, is_mixture, max_context_of
-from reader_edge_export.sources.config_form import class_form
+from reader_edge_export.sources.architectures import check_architecture, is_mixture, max_context_of
+from reader_edge_export.sources.config.config_form import class_form
 from reader_edge_export.sources.ends import end_ids
 from reader_edge_export.sources.folder.folder_entries import check_entries
 from reader_edge_export.sources.folder.json_file import read_json

@@ -6,7 +6,7 @@ here as llama.cpp fills it in. What a file says beyond what is mapped here is re
 
 from collections.abc import Callable
 
-from reader_edge_export.sources.config_values import MAX_EXPERTS
+from reader_edge_export.sources.config.config_values import MAX_EXPERTS
 from reader_edge_export.sources.gguf.gemma_configs import gemma2, gemma3, gemma4
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_export.sources.gguf.hybrid_configs import STATE_SIZES, granite_factors, lfm2, qwen35

@@ -4,8 +4,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from reader_edge_export.pipeline import check_installation
-from reader_edge_export.quiet import quiet_libraries
+from reader_edge_export.libraries import check_installation, quiet_libraries
 from reader_edge_export.sources.gguf.gguf_file import GgufFile, Value
 from reader_edge_export.sources.gguf.gguf_source import GgufSource
 from reader_edge_export.sources.gguf.tokenizer import build_tokenizer

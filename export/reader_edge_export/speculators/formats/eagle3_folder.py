@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from reader_edge_export.sources.config_form import class_form
-from reader_edge_export.sources.config_keys import is_harmless, told_keys
+from reader_edge_export.sources.config.config_form import class_form
+from reader_edge_export.sources.config.config_keys import is_harmless, told_keys
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor
 from reader_edge_export.speculators.formats.speculator_source import EAGLE3, SpeculatorSource
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError

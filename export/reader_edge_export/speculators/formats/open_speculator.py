@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from reader_edge_export.sources.blank_model import built_config, check_largest, without_memory
-from reader_edge_export.sources.config_form import class_form
+from reader_edge_export.sources.config.config_form import class_form
 from reader_edge_export.sources.folder.expert_tensors import gather_experts
 from reader_edge_export.sources.folder.folder_weights import FolderWeights
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor

@@ -17,8 +17,8 @@ from reader_edge_export.heads.held_out import held_out_apart
 from reader_edge_export.heads.self_written import Manner
 from reader_edge_export.heads.training import Tell, TrainingPlan, no_tell, trained
 from reader_edge_export.heads.training_options import TrainingOptions
+from reader_edge_export.libraries import quiet_libraries
 from reader_edge_export.package.training_folder import CHECKPOINT_NAME, training_folder
-from reader_edge_export.quiet import quiet_libraries
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from reader_edge_export.speculators.training.chain_loss import ChainLoss
 from reader_edge_export.speculators.training.depth_acceptance import DepthAcceptance, measure_depths

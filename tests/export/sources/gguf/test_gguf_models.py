@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reader_edge_export.architectures import SUPPORTED
+from reader_edge_export.sources.architectures import SUPPORTED
 from reader_edge_export.sources.find import find_source
 from reader_edge_runtime.errors import ExportError, GgufError, UnsupportedArchitectureError
 from tests.export.gguf_models import GGUF_MODELS, build_source, write_model

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from reader_edge_export.architectures import check_architecture
+from reader_edge_export.sources.architectures import check_architecture
 from reader_edge_export.sources.folder.stored_tensors import SafetensorsTensor
 from reader_edge_export.sources.quantized.folder import packing_of
 from reader_edge_export.sources.quantized.formats import Quantization, quantization_of

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reader_edge_export.architectures import RECURRENT
-from reader_edge_export.quiet import quiet_libraries
+from reader_edge_export.checks.layer_check import check_layers
+from reader_edge_export.libraries import quiet_libraries
 from reader_edge_export.sources import reading_check
-from reader_edge_export.sources.config_form import class_form
+from reader_edge_export.sources.architectures import RECURRENT
+from reader_edge_export.sources.config.config_form import class_form
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.folder import folder_weights
-from reader_edge_export.sources.reading_check import check_layers, second_reading
+from reader_edge_export.sources.reading_check import second_reading
 from reader_edge_export.sources.second.second_weights import HeldTensors
 from reader_edge_export.trace.tracing import RecurrentLayer
 from reader_edge_export.trace.tree_config import survey, trace_model

@@ -18,11 +18,11 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from reader_edge_export.blocks.block_type import BLOCK_TYPES
-from reader_edge_export.blocks.linear import gguf_linear, store_blocks
-from reader_edge_export.blocks.spread_linear import BlockMatrix, spread_block_linear
 from reader_edge_export.blocks.unpack_blocks import unpack_blocks
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.operators.block_linear import gguf_linear, store_blocks
 from reader_edge_export.operators.definitions import Int8Matrix, rotary_heads, spread_row_linear, swiglu
+from reader_edge_export.operators.spread_linear import BlockMatrix, spread_block_linear
 from reader_edge_export.quantize.hadamard import block_size, hadamard
 from tests.expert_matrices import random_experts
 from tests.gguf_files import random_rows

@@ -13,10 +13,10 @@ import onnx_ir as ir
 import pytest
 
 from reader_edge_export.blocks.block_type import BLOCK_TYPES
-from reader_edge_export.blocks.linear import gguf_linear, store_blocks
-from reader_edge_export.blocks.spread_linear import BlockMatrix, spread_block_linear
 from reader_edge_export.blocks.unpack_blocks import unpack_blocks
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.operators.block_linear import gguf_linear, store_blocks
+from reader_edge_export.operators.spread_linear import BlockMatrix, spread_block_linear
 from reader_edge_export.quantize.hadamard import hadamard
 from tests.gguf_files import random_rows
 from tests.runtime.execution.native_operator import Build, needs_kernels, operator_model

@@ -9,9 +9,9 @@ import numpy.typing as npt
 import onnx_ir as ir
 import pytest
 
-from reader_edge_export.blocks.spread_linear import MAX_INPUTS, BlockMatrix, spread_block_linear
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.onnx_graph.shared_constants import MAX_BLOCK_SCALE
+from reader_edge_export.operators.spread_linear import MAX_INPUTS, BlockMatrix, spread_block_linear
 from reader_edge_export.quantize.hadamard import block_size, hadamard
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import ProviderError

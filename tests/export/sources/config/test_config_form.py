@@ -2,10 +2,10 @@
 
 import pytest
 
-from reader_edge_export.architectures import SUPPORTED, check_architecture
+from reader_edge_export.sources.architectures import SUPPORTED, check_architecture
 from reader_edge_export.sources.blank_model import built_config
-from reader_edge_export.sources.config_form import class_form
-from reader_edge_export.sources.config_keys import READ
+from reader_edge_export.sources.config.config_form import class_form
+from reader_edge_export.sources.config.config_keys import READ
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 from tests.export.record_transformers5 import DEFAULTS
 from tests.tiny_models import tiny_config

@@ -1,9 +1,14 @@
-"""Keep the libraries' chatter out of the user's terminal, but none of their errors."""
+"""The libraries of the extra "export": whether they are here, and quiet, but for their errors."""
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import util
+
+from reader_edge_runtime.errors import InstallationError
+
+_NEEDED = ("torch", "transformers", "optimum.exporters", "onnx", "onnx_ir", "onnxruntime", "gguf")
 
 _LOGGERS = ("torch.onnx", "transformers", "optimum", "onnx_ir", "onnxscript", "huggingface_hub")
 # transformers gives its root a level when it is first imported, which may be meanwhile; a child's it leaves alone.
@@ -36,3 +41,17 @@ def quiet_libraries() -> Iterator[None]:
         finally:
             for name, level in levels.items():
                 logging.getLogger(name).setLevel(level)
+
+
+def check_installation(needed: Sequence[str] = _NEEDED, purpose: str = "Exporting") -> None:
+    """Raise InstallationError unless packages of the extra "export" are here: all of them, or those for a purpose."""
+    missing = [name for name in needed if not _is_installed(name)]
+    if missing:
+        raise InstallationError(f"{purpose} needs {missing[0]}, which is missing: pip install 'reader-edge[export]'.")
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from transformers import CONFIG_MAPPING
 
-from reader_edge_export.architectures import SUPPORTED
-from reader_edge_export.sources.config_form import class_form
-from reader_edge_export.sources.config_keys import READ, check_keys
+from reader_edge_export.sources.architectures import SUPPORTED
+from reader_edge_export.sources.config.config_form import class_form
+from reader_edge_export.sources.config.config_keys import READ, check_keys
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 from tests.tiny_models import TINY_CONFIGS, tiny_config
 

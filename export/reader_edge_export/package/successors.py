@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from reader_edge_export.checks.pass_chain import PackageRunner, PassChain
+from reader_edge_export.package.pass_chain import PackageRunner, PassChain
 from reader_edge_export.stages import Stages
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable

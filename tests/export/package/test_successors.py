@@ -13,8 +13,9 @@ from tokenizers.models import BPE
 from reader_edge import Engine, GenerationConfig
 from reader_edge.cli import main
 from reader_edge.terminal.sizes import readable_size
-from reader_edge_export import ExportOptions, export_model, successors
-from reader_edge_export.checks.pass_chain import WholePackage
+from reader_edge_export import ExportOptions, export_model
+from reader_edge_export.package import successors
+from reader_edge_export.package.pass_chain import WholePackage
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.package.model_package import ModelPackage

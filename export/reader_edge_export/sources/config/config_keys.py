@@ -8,7 +8,7 @@ import reprlib
 from collections.abc import Mapping
 from typing import Any
 
-from reader_edge_export.sources.config_values import check_value
+from reader_edge_export.sources.config.config_values import check_value
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 
 _COMMON = frozenset(

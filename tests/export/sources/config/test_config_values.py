@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from reader_edge_export.architectures import SUPPORTED, check_architecture, max_context_of
+from reader_edge_export.sources.architectures import SUPPORTED, check_architecture, max_context_of
 from reader_edge_export.sources.blank_model import built_config
-from reader_edge_export.sources.config_form import class_form
-from reader_edge_export.sources.config_keys import READ
+from reader_edge_export.sources.config.config_form import class_form
+from reader_edge_export.sources.config.config_keys import READ
 from reader_edge_runtime.errors import ExportError, ReaderEdgeError
 from tests.tiny_models import TINY_CONFIGS, tiny_config
 
@@ -172,7 +172,7 @@ def test_what_the_class_would_stumble_over_is_one_sentence(model_type: str, chan
     form |= {key: None for key, value in changes.items() if value is None and key != "num_hidden_layers"}
     if model_type == "smollm3":
         form.pop("sliding_window", None)
-    with pytest.raises(ExportError, match=r"^[^\n]+: correct (it|its config)\.$"):
+    with pytest.raises(ExportError, match=r"^[^\n]+: correct (it|its config\.json, or give another file)\.$"):
         built_config(class_form(form), "somewhere")
 
 

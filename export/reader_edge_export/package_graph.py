@@ -15,18 +15,18 @@ from reader_edge_export.fusion.heads import MERGED_HEADS, fuse_heads
 from reader_edge_export.fusion.norm import NORMS
 from reader_edge_export.fusion.rotary import fuse_rotary
 from reader_edge_export.fusion.swiglu import fuse_swiglu
+from reader_edge_export.journal import Journal
 from reader_edge_export.lowering.attention_lowering import lower_attention
 from reader_edge_export.lowering.portable import narrow_inputs
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.onnx_graph.insert_matrices import insert_matrices
-from reader_edge_export.onnx_graph.matrix import ExpertsTensor, matrix_of
 from reader_edge_export.onnx_graph.other_weights import OtherWeights
 from reader_edge_export.onnx_graph.sizes import fold_sizes
 from reader_edge_export.onnx_graph.weight_file import WeightFile
 from reader_edge_export.options import ExportOptions
-from reader_edge_export.package.journal import Journal
 from reader_edge_export.quantize.vocabulary import HIDDEN_STATES
 from reader_edge_export.quantize.weight_storage import OnChoice, num_stored, store_weights, unseen_choice
+from reader_edge_export.sources.matrix import ExpertsTensor, matrix_of
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.stages import Advance, Stages
 from reader_edge_runtime.package.manifest import (

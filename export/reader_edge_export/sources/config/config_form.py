@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from reader_edge_export.sources.config_keys import READ, check_keys
-from reader_edge_export.sources.config_values import ENDLESS
-from reader_edge_export.sources.layer_types import set_layer_types
-from reader_edge_export.sources.rope_form import rope_form
+from reader_edge_export.sources.config.config_keys import READ, check_keys
+from reader_edge_export.sources.config.config_values import ENDLESS
+from reader_edge_export.sources.config.layer_types import set_layer_types
+from reader_edge_export.sources.config.rope_form import rope_form
 from reader_edge_runtime.errors import ExportError
 
 _ROPE_KEYS = (

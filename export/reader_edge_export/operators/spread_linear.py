@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from reader_edge_export.blocks.definitions import CODES_4
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor, constant_shape
 from reader_edge_export.onnx_graph.shared_constants import BLOCK_INPUTS, MAX_BLOCK_SCALE
+from reader_edge_export.operators.block_definitions import CODES_4
 from reader_edge_export.operators.definitions import OPERATOR_DOMAIN, SPREAD_ROWS, SPREAD_STEPS, define
 
 MAX_INPUTS = 2**24 // (8 * 8 * MAX_BLOCK_SCALE)

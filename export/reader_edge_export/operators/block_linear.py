@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from reader_edge_export.blocks.block_type import BlockType
 from reader_edge_export.blocks.blocks import Blocks
-from reader_edge_export.blocks.definitions import lookup_definitions, product_definitions
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.operators.block_definitions import lookup_definitions, product_definitions
 from reader_edge_export.operators.definitions import OPERATOR_DOMAIN, define
 
 

@@ -6,8 +6,8 @@ Each refusal is about mathematics that the tree attention would not reproduce: b
 from collections.abc import Mapping
 from typing import Any
 
+from reader_edge_export.sources.config.rope_form import rope_form
 from reader_edge_export.sources.quantized.formats import quantization_of
-from reader_edge_export.sources.rope_form import rope_form
 from reader_edge_runtime.errors import ConfigError, ExportError, UnsupportedArchitectureError
 from reader_edge_runtime.package.manifest import HALF_PRECISIONS
 

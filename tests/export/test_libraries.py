@@ -2,7 +2,7 @@
 
 import logging
 
-from reader_edge_export.quiet import quiet_libraries
+from reader_edge_export.libraries import quiet_libraries
 
 
 def test_transformers_is_quiet_though_it_sets_its_level_meanwhile() -> None:
