@@ -57,3 +57,6 @@ if not TYPE_CHECKING:
         import reader_edge_runtime
 
         return getattr(reader_edge_runtime, name)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -125,7 +125,8 @@ class RemoteAnswer:
             return
         chunk = answer.take()
         if chunk is not None:
-            yield replace(chunk, given_up=self._given_up)
+            result = chunk.result and replace(chunk.result, given_up=self._given_up)
+            yield replace(chunk, given_up=self._given_up, result=result)
 
     def _emit(self, answer: Answer, tokens: Tokens) -> None:
         """Take tokens in, but for those that came before a connection was lost."""

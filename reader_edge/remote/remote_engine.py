@@ -7,7 +7,7 @@ from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from types import TracebackType
-from typing import cast
+from typing import Unpack, cast
 
 from reader_edge.remote.device_text import DeviceText, HintedText, VerifiedText
 from reader_edge.remote.frames import MODES
@@ -23,9 +23,9 @@ from reader_edge_runtime.drafting.no_drafter import NoDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.datastore.datastore import open_datastores
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
-from reader_edge_runtime.errors import BusyError, ConfigError, PromptError, RemoteError, TokenizerError
+from reader_edge_runtime.errors import BusyError, ClosedError, ConfigError, PromptError, RemoteError, TokenizerError
 from reader_edge_runtime.generation_config import chosen_sampling
-from reader_edge_runtime.given_arguments import given_config
+from reader_edge_runtime.given_arguments import GenerationOptions, given_config, with_options
 from reader_edge_runtime.outside.config_checks import Range, number, require
 from reader_edge_runtime.outside.user_input import given_path, shown
 from reader_edge_runtime.package.manifest import TOKENIZER_NAME
@@ -57,6 +57,8 @@ class RemoteEngine:
     One answer at a time. Raises RemoteError, ConfigError, TokenizerError, DatastoreError, HistoryError or
     InstallationError.
     """
+
+    _is_closed = False
 
     def __init__(
         self,
@@ -93,15 +95,25 @@ class RemoteEngine:
             raise
         self._link = link
 
-    def generate(self, prompt: Encodable, config: GenerationConfig | None = None) -> GenerationResult:
-        """Answer one prompt. Raises PromptError, ConfigError, BusyError or RemoteError."""
-        return GenerationResult.of_chunks(list(self.stream(prompt, config)))
+    @property
+    def context_length(self) -> int:
+        """Tokens that a prompt and its answer may have together."""
+        return self.model.max_context
+
+    def generate(
+        self, prompt: Encodable, config: GenerationConfig | None = None, **options: Unpack[GenerationOptions]
+    ) -> GenerationResult:
+        """Answer one prompt. options: as of `Engine.generate`.
+
+        Raises PromptError, ConfigError, BusyError, RemoteError, or ClosedError.
+        """
+        return GenerationResult.of_chunks(list(self.stream(prompt, config, **options)))
 
     def stream(
-        self, prompt: Encodable, config: GenerationConfig | None = None
+        self, prompt: Encodable, config: GenerationConfig | None = None, **options: Unpack[GenerationOptions]
     ) -> Generator[GenerationChunk, None, None]:
         """Answer one prompt piece by piece; closing the iterator early ends the request. Errors: see `generate`."""
-        given = given_config(config, GenerationConfig, "config")
+        prompt, given = with_options(prompt, config, options, self.model.sampling, splits_thinking=False)
         if given.sampling is None:
             given = replace(given, sampling=chosen_sampling(self.model.sampling, {}))
         asked, settings = _asked(prompt), facts_of(given)
@@ -111,8 +123,7 @@ class RemoteEngine:
         else:
             token_ids = self.tokenizer.encode(asked) if isinstance(asked, str) else asked
         mode = self._drafts if given.is_drafted else "none"
-        local = replace(given, grammar=None)
-        answer = RemoteAnswer(self.model, self.tokenizer, local, settings, MODES[mode], token_ids, self._text)
+        answer = RemoteAnswer(self.model, self.tokenizer, given, settings, MODES[mode], token_ids, self._text)
         return self._chunks(answer)
 
     def forget(self) -> None:
@@ -121,6 +132,7 @@ class RemoteEngine:
 
     def close(self) -> None:
         """Say goodbye to the server."""
+        self._is_closed = True
         if self._link is not None:
             self._link.close()
             self._link = None
@@ -134,6 +146,8 @@ class RemoteEngine:
         self.close()
 
     def _chunks(self, answer: RemoteAnswer) -> Generator[GenerationChunk, None, None]:
+        if self._is_closed:
+            raise ClosedError("This engine is closed: connect another one.")
         if not self._lock.acquire(blocking=False):
             raise BusyError("This engine gives an answer already: wait for its end, or connect another one.")
         try:

@@ -25,7 +25,7 @@ Facts = dict[str, Any]
 _PLAIN = ("max_tokens", "stop", "stop_token_ids", "prediction", "ignores_eos", "is_drafted", "is_scored")
 _ABSENT = ("wants_logprobs", "wants_prompt_logprobs", "splits_thinking")  # they take more than tokens back
 _SAMPLING = tuple(field.name for field in fields(SamplingConfig) if field.name != "logit_bias")
-_GRAMMAR = tuple(field.name for field in fields(Grammar))
+_GRAMMAR = tuple(field.name for field in fields(Grammar) if field.name != "model")
 _BY_NAME = ("drafted_by_source", "accepted_by_source", "asked_by_source")  # counts; others are by numbers
 _METER = ("num_tokens", "num_changed", "nats_per_token", "repeated_4grams")  # numbers of a lossy answer
 _CONVERSATION = ("messages", "template_args", "continues_final_message")

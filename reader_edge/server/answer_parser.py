@@ -1,8 +1,8 @@
 """What an answer is made of, found while it comes: thoughts, text, and calls of tools."""
 
-from reader_edge.server.forms.said import Said
-from reader_edge.server.forms.tool_calls import ToolCallParser
 from reader_edge_runtime import GenerationChunk, GenerationResult
+from reader_edge_runtime.text.calls.said import Said
+from reader_edge_runtime.text.calls.tool_calls import ToolCallParser
 
 THOUGHT = -2  # in place of a call's number: what the model thinks before it answers
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 
 from reader_edge.server.api_error import ApiError, no_model
 from reader_edge.server.forms.structured_outputs import RequestedFormat
-from reader_edge.server.forms.tools import ToolUse
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import GenerationConfig, SamplingConfig
+from reader_edge_runtime.text.calls.tool_use import ToolUse
 from reader_edge_runtime.text.conversation import Encodable
 
 Json = dict[str, object]

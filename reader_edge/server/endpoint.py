@@ -13,12 +13,12 @@ from reader_edge.server.api_error import ApiError, api_error
 from reader_edge.server.completion_request import CompletionRequest, Json
 from reader_edge.server.completion_run import CompletionRun
 from reader_edge.server.contract import JsonObject, decode
-from reader_edge.server.forms.tool_calls import ToolCallParser
 from reader_edge.server.http.event_stream import EventStream, LeftError, unless_left
 from reader_edge.server.http.json_body import read_values
 from reader_edge.server.metrics import Metrics
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, Conversation, GenerationResult
+from reader_edge_runtime.text.calls.tool_calls import ToolCallParser
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 _LEFT_STATUS = 499  # nginx's; nobody is there to read it

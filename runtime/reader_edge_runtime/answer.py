@@ -1,19 +1,135 @@
 """One answer on its way: its request's tokens, and the text that is certain of them."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
 
-from reader_edge_runtime.config import GenerationConfig, SamplingConfig
+from reader_edge_runtime.config import GenerationConfig, Grammar, SamplingConfig
 from reader_edge_runtime.decoding.choosing.constraint import Constraint
 from reader_edge_runtime.decoding.choosing.logprobs import TokenLogprob
 from reader_edge_runtime.decoding.request import FinishReason, Request
 from reader_edge_runtime.drafting.drafter import NO_GUESSES, Guesses
+from reader_edge_runtime.errors import AnswerError
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.stats import GenerationStats
+from reader_edge_runtime.text.calls.call_form import CallForm
+from reader_edge_runtime.text.calls.tool_calls import called_tools
+from reader_edge_runtime.text.calls.tool_use import ToolCall
+from reader_edge_runtime.text.conversation import Message, Tool
 from reader_edge_runtime.text.reading import Reading
 from reader_edge_runtime.text.text_stream import TextStream
 from reader_edge_runtime.text.thinking import ThinkingReader
 from reader_edge_runtime.text.tokenizer import Tokenizer
+
+_SHOWN = 60  # characters of a text
+
+
+class Usage(NamedTuple):
+    """Tokens of a prompt and its answer. cached_tokens: of the prompt, those that were in the KV cache already."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerForm:
+    """What an answer's text is to be read as: JSON where a schema was asked for, and calls of these tools."""
+
+    grammar: Grammar | None = None
+    tools: Sequence[Tool] = ()
+    call_form: CallForm | None = None
+
+
+@dataclass(frozen=True)
+class GenerationResult:
+    """A whole answer, or what came before its request failed.
+
+    text: what the model wrote, calls of tools included.
+    token_ids: as emitted, an end token included, which text leaves out.
+    error: what failed, if finish_reason is "error".
+    logprobs: one for each of token_ids, if the config asked for them.
+    prompt_logprobs: one for each token of the prompt, None for the first, if the config asked for them.
+    reasoning: what the model thought, if the config splits it off.
+    given_up: what an acceptance rule that is not exact gave up; {} for one that is.
+    sampling: how the tokens were chosen; with its seed the answer can be repeated.
+    form: what the text is to be read as.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    stats: GenerationStats
+    error: Exception | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
+    reasoning: str = ""
+    given_up: Mapping[str, object] = field(default_factory=dict)
+    sampling: SamplingConfig | None = None
+    form: AnswerForm = field(default=AnswerForm(), compare=False)
+
+    @classmethod
+    def of_chunks(cls, chunks: Sequence["GenerationChunk"]) -> "GenerationResult":
+        """The answer that came in these chunks; the last of them ended it."""
+        last = chunks[-1]
+        if last.result is not None:
+            return last.result
+        assert last.finish_reason is not None
+        assert last.stats is not None
+        return cls(
+            "".join(chunk.text for chunk in chunks),
+            tuple(token_id for chunk in chunks for token_id in chunk.token_ids),
+            last.finish_reason,
+            last.stats,
+            last.error,
+            tuple(logprob for chunk in chunks for logprob in chunk.logprobs),
+            tuple(logprob for chunk in chunks for logprob in chunk.prompt_logprobs),
+            "".join(chunk.reasoning for chunk in chunks),
+            last.given_up,
+            last.sampling,
+        )
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens, in the words of OpenAI's clients."""
+        return Usage(self.stats.num_prompt_tokens, self.stats.num_tokens, self.stats.num_reused_tokens)
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """Calls of the tools that were declared, in the text's order."""
+        return self._read_calls[1]
+
+    @property
+    def message(self) -> Message:
+        """The answer as a message, to go on with the conversation."""
+        text, calls = self._read_calls
+        message: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else "")}
+        if self.reasoning:
+            message["reasoning_content"] = self.reasoning
+        return message | ({"tool_calls": [call.message for call in calls]} if calls else {})
+
+    @cached_property
+    def parsed(self) -> Any:
+        """The answer to a schema as an object of its class, or as JSON is read; None where no schema was asked for.
+
+        Raises AnswerError where the answer was cut, or is nothing that its class takes.
+        """
+        grammar = self.form.grammar
+        return None if grammar is None or grammar.kind != "json_schema" else _parsed(self, grammar.model)
+
+    @cached_property
+    def _read_calls(self) -> tuple[str, tuple[ToolCall, ...]]:
+        form = self.form
+        return (self.text, ()) if form.call_form is None else called_tools(self.text, form.tools, form.call_form)
+
+    def __repr__(self) -> str:
+        return f"GenerationResult({_shown(self.text)}, {len(self.token_ids)} tokens, {self.finish_reason!r})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +146,7 @@ class GenerationChunk:
     reasoning: what the model thinks, if the config splits it off.
     given_up: only in the last chunk: what an acceptance rule that is not exact gave up; {} for one that is.
     sampling: only in the last chunk: how the tokens were chosen; with its seed the answer can be repeated.
+    result: only in the last chunk: the whole answer.
     """
 
     text: str
@@ -43,50 +160,11 @@ class GenerationChunk:
     reasoning: str = ""
     given_up: Mapping[str, object] = field(default_factory=dict)
     sampling: SamplingConfig | None = None
+    result: GenerationResult | None = field(default=None, compare=False)
 
-
-@dataclass(frozen=True, slots=True)
-class GenerationResult:
-    """A whole answer, or what came before its request failed.
-
-    token_ids: as emitted, an end token included, which text leaves out.
-    error: what failed, if finish_reason is "error".
-    logprobs: one for each of token_ids, if the config asked for them.
-    prompt_logprobs: one for each token of the prompt, None for the first, if the config asked for them.
-    reasoning: what the model thought, if the config splits it off.
-    given_up: what an acceptance rule that is not exact gave up; {} for one that is.
-    sampling: how the tokens were chosen; with its seed the answer can be repeated.
-    """
-
-    text: str
-    token_ids: tuple[int, ...]
-    finish_reason: FinishReason
-    stats: GenerationStats
-    error: Exception | None = None
-    logprobs: tuple[TokenLogprob, ...] = ()
-    prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
-    reasoning: str = ""
-    given_up: Mapping[str, object] = field(default_factory=dict)
-    sampling: SamplingConfig | None = None
-
-    @classmethod
-    def of_chunks(cls, chunks: Sequence[GenerationChunk]) -> "GenerationResult":
-        """The answer that came in these chunks; the last of them ended it."""
-        last = chunks[-1]
-        assert last.finish_reason is not None
-        assert last.stats is not None
-        return cls(
-            "".join(chunk.text for chunk in chunks),
-            tuple(token_id for chunk in chunks for token_id in chunk.token_ids),
-            last.finish_reason,
-            last.stats,
-            last.error,
-            tuple(logprob for chunk in chunks for logprob in chunk.logprobs),
-            tuple(logprob for chunk in chunks for logprob in chunk.prompt_logprobs),
-            "".join(chunk.reasoning for chunk in chunks),
-            last.given_up,
-            last.sampling,
-        )
+    def __repr__(self) -> str:
+        end = "" if self.finish_reason is None else f", {self.finish_reason!r}"
+        return f"GenerationChunk({_shown(self.text)}, {len(self.token_ids)} tokens{end})"
 
 
 class Answer:
@@ -111,6 +189,8 @@ class Answer:
         self._thinking = reading.reader()
         self._thought, self._said = "", ""  # what was read of the stream, and not taken yet
         self._num_taken = 0
+        self._taken: list[GenerationChunk] = []
+        self._grammar, self._tools, self._tokenizer = config.grammar, reading.tools, tokenizer
 
     def take(self) -> GenerationChunk | None:
         """What was emitted since the last chunk, and how it ended if it did; None where there is nothing new yet."""
@@ -128,11 +208,14 @@ class Answer:
             return None
         reasoning, text = self._take_text(is_last)
         chunk = GenerationChunk(text, token_ids, None, None, None, logprobs, sources, prompt_logprobs, reasoning)
+        self._taken.append(chunk)
         if not is_last:
             return chunk
         given_up = request.acceptance.report(request.output_token_ids)
         ended = replace(chunk, finish_reason=request.finish_reason, stats=request.stats, error=request.error)
-        return replace(ended, given_up=given_up, sampling=request.sampling)
+        ended = self._taken[-1] = replace(ended, given_up=given_up, sampling=request.sampling)
+        form = AnswerForm(self._grammar, self._tools, self._tokenizer.call_form if self._tools else None)
+        return replace(ended, result=replace(GenerationResult.of_chunks(self._taken), form=form))
 
     def _take_text(self, is_last: bool) -> tuple[str, str]:
         """What the model thought since the last chunk, and what it said."""
@@ -154,3 +237,24 @@ class Answer:
     def _read(self, reader: ThinkingReader, is_last: bool) -> None:
         reasoning, text = reader.push(self._stream.take(), is_last)
         self._thought, self._said = self._thought + reasoning, self._said + text
+
+
+def _parsed(result: GenerationResult, model: Any) -> Any:
+    try:
+        value = json.loads(result.text)
+    except (ValueError, RecursionError):
+        reason = f"ended ({result.finish_reason!r}) before its JSON did: allow more tokens with max_tokens"
+        raise AnswerError(f"The answer {_shown(result.text)} {reason}.") from None
+    if model is None:
+        return value
+    try:
+        return model.model_validate_json(result.text)
+    except ValueError as error:  # as pydantic's are
+        reason = " ".join(str(error).split())
+        raise AnswerError(
+            f"The answer {_shown(result.text)} is none that {model.__name__} takes: {reason:.300}"
+        ) from error
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "...")

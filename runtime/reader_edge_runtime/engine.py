@@ -6,7 +6,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
 from numbers import Integral
-from typing import TYPE_CHECKING, cast
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, Unpack, cast
 
 from reader_edge_runtime.answer import Answer, GenerationChunk, GenerationResult
 from reader_edge_runtime.assembly import assemble
@@ -23,7 +24,14 @@ from reader_edge_runtime.drafting.draft_sources import DraftSources
 from reader_edge_runtime.drafting.drafter import NO_GUESSES, Drafter
 from reader_edge_runtime.errors import ConfigError, PromptError
 from reader_edge_runtime.generation_config import chosen_sampling
-from reader_edge_runtime.given_arguments import Callback, given_callback, given_config, is_iterable
+from reader_edge_runtime.given_arguments import (
+    Callback,
+    GenerationOptions,
+    given_callback,
+    given_config,
+    is_iterable,
+    with_options,
+)
 from reader_edge_runtime.guesses import guessed_answer
 from reader_edge_runtime.measuring.cost_cache import forget_cost
 from reader_edge_runtime.measuring.width_probe import WidthReport
@@ -40,15 +48,15 @@ if TYPE_CHECKING:
 class Engine:
     """An exported model ready to answer.
 
-        engine = Engine.load("models/demo/package")
-        print(engine.generate("# tar").text)
+        with Engine.load("models/demo/package") as engine:
+            print(engine.generate("# tar", max_tokens=100).text)
 
     width_report: what the width probe found at load; None if it did not run.
     draft_permission: whether requests are drafted, and why.
 
     is_lossy: whether answers may differ from the model's own. is_greedy: whether it gives greedy ones alone.
 
-    Several threads may use one engine: their requests share its steps.
+    Several threads may use one engine: their requests share its steps. One that is closed raises ClosedError.
     """
 
     is_lossy = False
@@ -65,9 +73,18 @@ class Engine:
             raise ConfigError("A trial decoder drafts whatever the probe found: make an engine's with make_decoder.")
         self.package = package
         self.tokenizer = tokenizer
-        self.decoder = decoder
         self.width_report = width_report
         self._shared = SharedDecoder(decoder)
+
+    @property
+    def decoder(self) -> Decoder:
+        """What decodes. Raises ClosedError."""
+        return self._shared.decoder
+
+    @property
+    def context_length(self) -> int:
+        """Tokens that a prompt and its answer may have together."""
+        return self.package.manifest.max_context
 
     @property
     def sampling(self) -> Mapping[str, float]:
@@ -127,20 +144,29 @@ class Engine:
             return cast(list[int], list(prompt))  # checked when a request is made of them
         return self.tokenizer.encode_chat(Conversation(cast(Sequence[Message], prompt)))
 
-    def generate(self, prompt: Encodable, config: GenerationConfig | None = None) -> GenerationResult:
-        """Answer one prompt. Raises PromptError or ConfigError, and whatever made the request fail."""
-        result = self.generate_batch([prompt], config)[0]
+    def generate(
+        self, prompt: Encodable, config: GenerationConfig | None = None, **options: Unpack[GenerationOptions]
+    ) -> GenerationResult:
+        """Answer one prompt.
+
+        options: fields of the config and of its sampling by their names, and a schema or tools: see GenerationOptions.
+        Raises PromptError or ConfigError, and whatever made the request fail.
+        """
+        result = self.generate_batch([prompt], config, **options)[0]
         if result.error is not None:
             raise result.error
         return result
 
     def generate_batch(
-        self, prompts: Iterable[Encodable], config: GenerationConfig | Sequence[GenerationConfig] | None = None
+        self,
+        prompts: Iterable[Encodable],
+        config: GenerationConfig | Sequence[GenerationConfig] | None = None,
+        **options: Unpack[GenerationOptions],
     ) -> list[GenerationResult]:
         """Answer several prompts together, each as if it were alone; one config for all, or one for each.
 
-        A request that fails has its error in its result; the others are answered. Raises PromptError or ConfigError for
-        a wrong prompt or config, before anything is answered.
+        options: see `generate`; they are for all. A request that fails has its error in its result; the others are
+        answered. Raises PromptError or ConfigError for a wrong prompt, config or option, before anything is answered.
         """
         if isinstance(prompts, str) or not is_iterable(prompts):
             raise PromptError(f"Several prompts are a list, not {shown(prompts)}: 'generate' takes a single one.")
@@ -148,23 +174,24 @@ class Engine:
         configs = config if isinstance(config, list | tuple) else [config] * len(prompts)
         if len(configs) != len(prompts):
             raise ConfigError(f"{len(prompts)} prompts came with {len(configs)} configs: give one, or one for each.")
-        answers = [self.answer(prompt, each) for prompt, each in zip(prompts, configs, strict=True)]
+        given = [self.with_options(*each, options) for each in zip(prompts, configs, strict=True)]
+        answers = [self.answer(*each) for each in given]
         try:
             for answer in answers:
                 self._start(answer)
             return [self._result(answer) for answer in answers]
         finally:
-            self.close(*[answer.request for answer in answers])
+            self.release(*[answer.request for answer in answers])
 
     def stream(
-        self, prompt: Encodable, config: GenerationConfig | None = None
+        self, prompt: Encodable, config: GenerationConfig | None = None, **options: Unpack[GenerationOptions]
     ) -> Generator[GenerationChunk, None, None]:
-        """Answer one prompt piece by piece; closing the iterator early ends the request.
+        """Answer one prompt piece by piece; closing the iterator early ends the request. options: see `generate`.
 
         The prompt is checked at once, and the request starts with the first chunk. Several streams may be read in turn,
         also by several threads. If the request fails, its error is raised behind the chunks that came before.
         """
-        return self._chunks(self.answer(prompt, config))
+        return self._chunks(self.answer(*self.with_options(prompt, config, options)))
 
     def answer(
         self, prompt: Encodable, config: GenerationConfig | None = None, device: DeviceDrafts | None = None
@@ -194,6 +221,12 @@ class Engine:
             if constraint is not None:
                 constraint.close()
             raise
+
+    def with_options(
+        self, prompt: Encodable, config: GenerationConfig | None, options: GenerationOptions
+    ) -> tuple[Encodable, GenerationConfig]:
+        """A prompt and its config with what `generate` was given beside them. Raises PromptError or ConfigError."""
+        return with_options(prompt, config, options, self.sampling)
 
     def with_sampling(self, config: GenerationConfig | None) -> GenerationConfig:
         """A config that says how tokens are chosen: one that leaves it open takes the model's own way, with a seed."""
@@ -258,7 +291,7 @@ class Engine:
                 if chunk.finish_reason is not None:
                     return
         finally:
-            self.close(answer.request)
+            self.release(answer.request)
 
     def _next_chunk(self, answer: Answer) -> GenerationChunk:
         """What was emitted since the last chunk; decodes until there is something."""
@@ -287,10 +320,22 @@ class Engine:
         """End requests when the decoder next works. Never waits."""
         self._shared.withdraw(*requests)
 
-    def close(self, *requests: Request) -> None:
+    def release(self, *requests: Request) -> None:
         """End requests, at the latest when the decoder next works: an iterator may be finalised during a step."""
         self.withdraw(*requests)
-        if not self._shared.is_working:
+        if not self._shared.is_working and not self._shared.is_closed:
             with self.working() as decoder:
                 if decoder.planner.times.take_outrun():  # their measuring ran beside other work
                     forget_cost(decoder.target, decoder.config.threads, 1)
+
+    def close(self) -> None:
+        """End all requests and give the model's memory back, where nobody else holds the decoder. Again: nothing."""
+        self._shared.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

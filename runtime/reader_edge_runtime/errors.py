@@ -57,6 +57,10 @@ class ChatTemplateError(PromptError):
         return f"{name} fails on these messages ({self.reason}): {remedy}."
 
 
+class AnswerError(ReaderEdgeError):
+    """An answer does not have the form that was asked for, as where it was cut."""
+
+
 class CapacityError(ReaderEdgeError):
     """A request needs more memory than it may ever have."""
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from reader_edge_runtime.acceptance import EXACT, AcceptanceRule
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.outside.config_checks import Range, check, number, require
+from reader_edge_runtime.outside.user_input import shown
 
 _TOKEN_IDS = Range(0, 2**31 - 1)
 LOGIT_BIASES = Range(-10_000, 10_000)
@@ -57,14 +58,14 @@ class SamplingConfig:
 
     def __str__(self) -> str:
         """In few words, as "temperature 0.6, top-k 20, seed 7": what is not as in greedy decoding."""
-        shown = [] if self.temperature else ["greedy"]
+        said = [] if self.temperature else ["greedy"]
         for each in fields(self):
             value, name = getattr(self, each.name), each.name.replace("_", "-")
             if each.name == "logit_bias":
-                shown += [f"{len(value)} biases"] if value else []
+                said += [f"{len(value)} biases"] if value else []
             elif (each.name == "seed" or value != each.default) and (self.temperature or "penalty" in name):
-                shown.append(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}")
-        return ", ".join(shown)
+                said.append(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}")
+        return ", ".join(said)
 
 
 def chosen_sampling(own: Mapping[str, float], given: Mapping[str, Any]) -> SamplingConfig:
@@ -100,11 +101,27 @@ class Grammar:
         one of which is the answer), or "lark" (llguidance's form of Lark).
     text: the grammar itself.
     name: its name in error messages; by default its kind.
+    model: the class that reads an answer to its schema, as pydantic's models do (`model_validate_json`); None for none.
     """
 
     kind: str
     text: str
     name: str = ""
+    model: Any = field(default=None, compare=False)
+
+    @classmethod
+    def of_schema(cls, schema: Any) -> "Grammar":
+        """The JSON of a schema: an object, its text, or a class that has one, as pydantic's models do. ConfigError."""
+        make = getattr(schema, "model_json_schema", None)
+        model, given = (schema, make()) if isinstance(schema, type) and callable(make) else (None, schema)
+        try:
+            given = json.loads(given) if isinstance(given, str) else given
+            if isinstance(given, Mapping):
+                return cls("json_schema", json.dumps(dict(given)), model=model)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(f"schema is {shown(schema)}, which is no JSON schema ({error}): correct it.") from None
+        words = "a JSON schema, as an object or a text, or a class that has one, as pydantic's models do"
+        raise ConfigError(f"schema is {shown(schema)}, but must be {words}.")
 
     def __post_init__(self) -> None:
         is_known = isinstance(self.kind, str) and self.kind in _GRAMMARS
@@ -145,8 +162,8 @@ class GenerationConfig:
 
     max_tokens: Annotated[int, Range(1)] = 512
     sampling: SamplingConfig | None = None
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
+    stop: str | Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
     grammar: Grammar | None = None
     prediction: str = ""
     ignores_eos: bool = False
@@ -164,7 +181,7 @@ class GenerationConfig:
         require(isinstance(self.grammar, Grammar | None), "grammar", self.grammar, "a Grammar")
         require(isinstance(self.prediction, str), "prediction", self.prediction, "a text")
         require(isinstance(self.acceptance, AcceptanceRule), "acceptance", self.acceptance, "an AcceptanceRule")
-        stop, ids = self.stop, self.stop_token_ids
+        stop, ids = (self.stop,) if isinstance(self.stop, str) else self.stop, self.stop_token_ids
         is_list = isinstance(stop, Sequence) and not isinstance(stop, str | bytes)
         is_text = is_list and all(isinstance(text, str) and text for text in stop)
         require(is_text, "stop", stop, "texts that are not empty")

@@ -1,15 +1,64 @@
 """What a caller gave to the engine, checked."""
 
-from collections.abc import Callable
-from typing import TypeVar
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, TypedDict, TypeVar, cast
 
-from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, ServingConfig
+from reader_edge_runtime.acceptance import AcceptanceRule
+from reader_edge_runtime.config import (
+    DraftConfig,
+    EngineConfig,
+    GenerationConfig,
+    Grammar,
+    SamplingConfig,
+    ServingConfig,
+)
 from reader_edge_runtime.drafting.draft_sources import DraftSources
-from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.errors import ConfigError, PromptError
+from reader_edge_runtime.generation_config import chosen_sampling
 from reader_edge_runtime.outside.user_input import shown
+from reader_edge_runtime.text.calls.declared_tool import declared_tool
+from reader_edge_runtime.text.conversation import Conversation, Encodable, Message, Tool
 
 Callback = Callable[[int, int], None]
 Config = TypeVar("Config", EngineConfig, DraftConfig, DraftSources, GenerationConfig, ServingConfig)
+
+_SAMPLING = frozenset(each.name for each in fields(SamplingConfig))
+
+
+class GenerationOptions(TypedDict, total=False):
+    """What may be given beside a prompt, in place of a config or over it: its fields, those of its sampling, and more.
+
+    schema: the answer is JSON of this schema: an object, its text, or a class that has one, as pydantic's models do.
+    tools: functions that the answer may call, or JSON objects that describe some.
+    """
+
+    max_tokens: int | None
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    min_p: float | None
+    seed: int | None
+    stop: str | Sequence[str] | None
+    schema: Any
+    tools: Sequence[Callable[..., Any] | Tool] | None
+    repetition_penalty: float | None
+    frequency_penalty: float | None
+    presence_penalty: float | None
+    logit_bias: Mapping[int, float] | None
+    stop_token_ids: Sequence[int] | None
+    grammar: Grammar | None
+    prediction: str | None
+    sampling: SamplingConfig | None
+    ignores_eos: bool | None
+    is_drafted: bool | None
+    wants_logprobs: bool | None
+    num_top_logprobs: int | None
+    wants_prompt_logprobs: bool | None
+    splits_thinking: bool | None
+    is_scored: bool | None
+    acceptance: AcceptanceRule | None
 
 
 def is_iterable(value: object) -> bool:
@@ -33,3 +82,54 @@ def given_config(config: Config | None, kind: type[Config], name: str) -> Config
     if config is not None and not isinstance(config, kind):
         raise ConfigError(f"{name} is {shown(config)}, but must be a {kind.__name__}.")
     return kind() if config is None else config
+
+
+def with_options(
+    prompt: Encodable,
+    config: GenerationConfig | None,
+    options: GenerationOptions,
+    own_sampling: Mapping[str, float],
+    splits_thinking: bool = True,
+) -> tuple[Encodable, GenerationConfig]:
+    """A prompt and its config with what was given beside them; what is None was not given.
+
+    own_sampling: what the package recommends. splits_thinking: whether thoughts are split off an answer that is to be
+    JSON, or may call tools. Raises ConfigError or PromptError.
+    """
+    config = given_config(config, GenerationConfig, "config")
+    given = {name: value for name, value in options.items() if value is not None}
+    unknown = next((name for name in given if name not in GenerationOptions.__annotations__), None)
+    if unknown is not None:
+        near = difflib.get_close_matches(unknown, GenerationOptions.__annotations__, 1)
+        remedy = f"do you mean {near[0]!r}?" if near else f"there are {', '.join(GenerationOptions.__annotations__)}."
+        raise ConfigError(f"There is no option {unknown!r}: {remedy}")
+    schema, tools = given.pop("schema", None), given.pop("tools", None)
+    if schema is not None and ("grammar" in given or tools):
+        other = "tools" if tools else "grammar"
+        raise ConfigError(f"schema and {other} cannot both say what the answer is: leave one out.")
+    if schema is not None:
+        given["grammar"] = Grammar.of_schema(schema)
+    if schema is not None or tools:
+        given.setdefault("splits_thinking", config.splits_thinking or splits_thinking)
+    sampling: dict[str, Any] = {name: given.pop(name) for name in _SAMPLING & given.keys()}
+    if sampling:
+        whole = cast(SamplingConfig | None, given.get("sampling", config.sampling))
+        given["sampling"] = replace(whole, **sampling) if whole else chosen_sampling(own_sampling, sampling)
+    prompt = with_tools(prompt, tools) if tools else prompt
+    return prompt, replace(config, **cast(dict[str, Any], given)) if given else config
+
+
+def with_tools(prompt: Encodable, tools: Any) -> Conversation:
+    """A prompt as a conversation with tools; a text is the user's message. Raises ConfigError or PromptError."""
+    if isinstance(tools, str | Mapping) or not is_iterable(tools):
+        raise ConfigError(f"tools is {shown(tools)}, but must be a list of functions, or of JSON objects.")
+    declared = [declared_tool(tool) for tool in tools]
+    if isinstance(prompt, str):
+        return Conversation([{"role": "user", "content": prompt}], declared)
+    if isinstance(prompt, Conversation):
+        if prompt.tools:
+            raise PromptError("The conversation has tools already: leave one or the other out.")
+        return replace(prompt, tools=declared)
+    if not isinstance(prompt, list | tuple) or (prompt and not isinstance(prompt[0], Mapping)):
+        raise PromptError(f"Tools reach a model with messages, not with {shown(prompt)}: give a text or messages.")
+    return Conversation(cast(Sequence[Message], prompt), declared)

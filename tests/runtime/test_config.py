@@ -35,7 +35,7 @@ from reader_edge_runtime.errors import ConfigError
         (GenerationConfig, "max_tokens", 1.5, "a whole number"),
         (GenerationConfig, "max_tokens", 0, "1 or more"),
         (GenerationConfig, "sampling", {}, "a SamplingConfig"),
-        (GenerationConfig, "stop", "abc", "texts that are not empty"),
+        (GenerationConfig, "stop", "", "texts that are not empty"),
         (GenerationConfig, "stop", (10**5000,), "texts that are not empty"),
         (GenerationConfig, "stop", (5,), "texts that are not empty"),
         (GenerationConfig, "stop", ("",), "texts that are not empty"),

@@ -7,12 +7,12 @@ from itertools import groupby
 from typing import Any
 
 from reader_edge.server.api_error import ApiError
-from reader_edge.server.forms.held_calls import call_head, call_tail
 from reader_edge.server.forms.structured_outputs import check_depth
-from reader_edge.server.forms.tools import ToolUse
 from reader_edge_runtime import Grammar
 from reader_edge_runtime.text.calls.argument_kinds import is_text, kinds_of, listed
 from reader_edge_runtime.text.calls.call_form import CallForm, Notation
+from reader_edge_runtime.text.calls.held_calls import call_head, call_tail
+from reader_edge_runtime.text.calls.tool_use import ToolUse
 
 _SPACES = {"item_separator": ", ", "key_separator": ": "}  # as models have seen calls
 _SHARED_TOKENS = ("<|channel|>",)  # which begin other parts of an answer, too

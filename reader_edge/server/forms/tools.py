@@ -1,7 +1,6 @@
 """The tools that a request declares, and which of them the answer must call."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -9,6 +8,7 @@ from msgspec import Meta
 
 from reader_edge.server.api_error import ApiError, agreed, wrong_value
 from reader_edge.server.contract import JsonObject
+from reader_edge_runtime.text.calls.tool_use import ToolUse
 from reader_edge_runtime.text.conversation_check import TOOL_NAME, TOOL_NAME_WORDS
 
 _MAX_TOOLS = 128
@@ -78,45 +78,28 @@ FlatToolChoice = Annotated[Choice | FlatNamedTool, _CHOICE]
 MaxTools = Meta(max_length=_MAX_TOOLS, description=f"a list of tools, at most {_MAX_TOOLS}")
 
 
-@dataclass(frozen=True, slots=True)
-class ToolUse:
-    """tools: as chats declare them; none where none may be called. names: of those that may be called.
-
-    is_required: whether the answer must be calls, is_parallel: of which there may be several. is_strict: whether calls
-    follow their schemas also where the answer may be a text. choice: which of all that the request asks for.
-    """
-
-    tools: tuple[Json, ...] = ()
-    names: tuple[str, ...] = ()
-    is_required: bool = False
-    is_parallel: bool = True
-    is_strict: bool = False
-    choice: object = "none"
-
-    @classmethod
-    def of(
-        cls,
-        tools: Sequence[Tool | FlatTool],
-        choice: Choice | NamedTool | FlatNamedTool | None = None,
-        is_parallel: bool = True,
-    ) -> "ToolUse":
-        """choice: where it is None, tools may be called where there are some. Raises ApiError."""
-        declared = tuple(tool.declared for tool in tools)
-        names = tuple(str(tool["function"]["name"]) for tool in declared)
-        twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
-        if twice is not None:
-            raise ApiError(400, f"'tools' has the name {twice!r} twice: give each tool its own.", "tools")
-        choice = choice or ("auto" if tools else "none")
-        if choice == "none" or (choice == "auto" and not tools):
-            return cls()
-        if not tools:
-            asked = choice if isinstance(choice, str) else choice.name
-            sentence = f"'tool_choice' is {asked!r}, but there are no 'tools': give some, or leave it out."
-            raise ApiError(400, sentence, "tool_choice")
-        is_strict = any(tool["function"].get("strict") is True for tool in declared)
-        if isinstance(choice, str):
-            return cls(declared, names, choice == "required", is_parallel, is_strict, choice)
-        if choice.name not in names:
-            words = f"one of the functions in 'tools' ({', '.join(names):.200}) by name"
-            raise wrong_value("tool_choice", choice.name, words, "tool_choice")
-        return cls(declared, (choice.name,), True, False, is_strict, msgspec.to_builtins(choice))
+def tool_use_of(
+    tools: Sequence[Tool | FlatTool],
+    choice: Choice | NamedTool | FlatNamedTool | None = None,
+    is_parallel: bool = True,
+) -> ToolUse:
+    """choice: where it is None, tools may be called where there are some. Raises ApiError."""
+    declared = tuple(tool.declared for tool in tools)
+    names = tuple(str(tool["function"]["name"]) for tool in declared)
+    twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
+    if twice is not None:
+        raise ApiError(400, f"'tools' has the name {twice!r} twice: give each tool its own.", "tools")
+    choice = choice or ("auto" if tools else "none")
+    if choice == "none" or (choice == "auto" and not tools):
+        return ToolUse()
+    if not tools:
+        asked = choice if isinstance(choice, str) else choice.name
+        sentence = f"'tool_choice' is {asked!r}, but there are no 'tools': give some, or leave it out."
+        raise ApiError(400, sentence, "tool_choice")
+    is_strict = any(tool["function"].get("strict") is True for tool in declared)
+    if isinstance(choice, str):
+        return ToolUse(declared, names, choice == "required", is_parallel, is_strict, choice)
+    if choice.name not in names:
+        words = f"one of the functions in 'tools' ({', '.join(names):.200}) by name"
+        raise wrong_value("tool_choice", choice.name, words, "tool_choice")
+    return ToolUse(declared, (choice.name,), True, False, is_strict, msgspec.to_builtins(choice))

@@ -9,12 +9,13 @@ from msgspec import Meta, field
 from reader_edge.server.api_error import ApiError, agreed
 from reader_edge.server.contract import UNSUPPORTED, JsonObject, within
 from reader_edge.server.forms.structured_outputs import RequestedFormat, schema_form
-from reader_edge.server.forms.tools import MaxTools, Tool, ToolUse
+from reader_edge.server.forms.tools import MaxTools, Tool, tool_use_of
 from reader_edge.server.ollama.open_calls import OpenCalls
 from reader_edge.server.openai.generation_body import Stop
 from reader_edge.server.openai.messages import MAX_CALLS, MAX_ITEMS, call_message
 from reader_edge_runtime import Conversation, GenerationConfig, Message, SamplingConfig
 from reader_edge_runtime.generation_config import chosen_sampling
+from reader_edge_runtime.text.calls.tool_use import ToolUse
 from reader_edge_runtime.text.conversation import Encodable
 
 _MAX_TOP_LOGPROBS = 20
@@ -171,7 +172,7 @@ class OllamaChatBody(OllamaBody, ignored="system"):  # Open WebUI's, beside a sy
         return not self.messages
 
     def tool_use(self) -> ToolUse:
-        return ToolUse.of(self.tools)
+        return tool_use_of(self.tools)
 
     def prompt_of(self, use: ToolUse, has_template: bool) -> Encodable:
         last = self.messages[-1]

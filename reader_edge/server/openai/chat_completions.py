@@ -10,7 +10,6 @@ from reader_edge.server.api_error import ApiError, agreed
 from reader_edge.server.completion_request import CompletionRequest, Json
 from reader_edge.server.completion_run import CompletionRun
 from reader_edge.server.contract import UNSUPPORTED
-from reader_edge.server.forms.said import Said
 from reader_edge.server.forms.structured_outputs import (
     AnyText,
     RequestedFormat,
@@ -18,12 +17,14 @@ from reader_edge.server.forms.structured_outputs import (
     form_of_format,
     only_form,
 )
-from reader_edge.server.forms.tools import MaxTools, Tool, ToolChoice, ToolUse
+from reader_edge.server.forms.tools import MaxTools, Tool, ToolChoice, tool_use_of
 from reader_edge.server.openai.choices import ChoicesEndpoint
 from reader_edge.server.openai.generation_body import ChoicesBody, MaxTokens
 from reader_edge.server.openai.messages import Messages, TemplateArgs, template_args, to_messages
 from reader_edge.server.openai.token_fields import chat_logprobs
 from reader_edge_runtime import Conversation, GenerationChunk, GenerationResult
+from reader_edge_runtime.text.calls.said import Said
+from reader_edge_runtime.text.calls.tool_use import ToolUse
 from reader_edge_runtime.text.conversation import Encodable
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
@@ -56,7 +57,7 @@ class ChatBody(ChoicesBody):
     web_search_options: Annotated[None, UNSUPPORTED] = None
 
     def tool_use(self) -> ToolUse:
-        return ToolUse.of(self.tools, self.tool_choice, self.parallel_tool_calls)
+        return tool_use_of(self.tools, self.tool_choice, self.parallel_tool_calls)
 
     def prompts(self, use: ToolUse) -> Sequence[Encodable]:
         args = template_args(self.chat_template_kwargs, self.reasoning_effort, self.enable_thinking)

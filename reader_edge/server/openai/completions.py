@@ -18,12 +18,12 @@ from reader_edge.server.forms.structured_outputs import (
     form_of_format,
     only_form,
 )
-from reader_edge.server.forms.tools import ToolUse
 from reader_edge.server.openai.choices import ChoicesEndpoint
 from reader_edge.server.openai.completion_logprobs import CompletionLogprobs, joined
 from reader_edge.server.openai.generation_body import ChoicesBody
 from reader_edge.server.settings import MAX_CHOICES
 from reader_edge_runtime import GenerationChunk, GenerationConfig, GenerationResult
+from reader_edge_runtime.text.calls.tool_use import ToolUse
 from reader_edge_runtime.text.conversation import Encodable
 from reader_edge_runtime.text.tokenizer import Tokenizer
 

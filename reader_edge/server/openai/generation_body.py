@@ -21,7 +21,6 @@ from reader_edge.server.forms.structured_outputs import (
     grammar_of,
 )
 from reader_edge.server.forms.tool_grammar import tool_grammar
-from reader_edge.server.forms.tools import ToolUse
 from reader_edge.server.openai.messages import Content, text_of
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import GenerationConfig, SamplingConfig
@@ -34,6 +33,7 @@ from reader_edge_runtime.generation_config import (
 )
 from reader_edge_runtime.outside.user_input import shown
 from reader_edge_runtime.text.calls.call_form import CallForm
+from reader_edge_runtime.text.calls.tool_use import ToolUse
 from reader_edge_runtime.text.conversation import Encodable
 
 _TOKEN_ID = re.compile("[0-9]{1,10}")

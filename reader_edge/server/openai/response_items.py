@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from reader_edge.server.answer_parser import THOUGHT, AnswerParser
 from reader_edge.server.completion_request import Json
-from reader_edge.server.forms.said import Said, new_call_id
 from reader_edge_runtime import GenerationChunk, GenerationResult
+from reader_edge_runtime.text.calls.said import Said, new_call_id
 
 Event = tuple[str, Json]
 

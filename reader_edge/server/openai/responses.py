@@ -13,13 +13,14 @@ from reader_edge.server.completion_run import CompletionRun
 from reader_edge.server.contract import UNSUPPORTED, JsonObject, only
 from reader_edge.server.endpoint import Endpoint
 from reader_edge.server.forms.structured_outputs import AnyText, RequestedFormat, TextFormat, form_of_format, only_form
-from reader_edge.server.forms.tools import FlatTool, FlatToolChoice, MaxTools, ToolUse
+from reader_edge.server.forms.tools import FlatTool, FlatToolChoice, MaxTools, tool_use_of
 from reader_edge.server.http.event_stream import EventStream
 from reader_edge.server.openai.generation_body import GenerationBody, MaxTokens
 from reader_edge.server.openai.messages import TemplateArgs, template_args
 from reader_edge.server.openai.response_input import InputItems, to_messages_of_input
 from reader_edge.server.openai.response_items import ResponseItems
 from reader_edge_runtime import Conversation, GenerationResult, Message
+from reader_edge_runtime.text.calls.tool_use import ToolUse
 from reader_edge_runtime.text.conversation import Encodable
 
 # Fields of every response that nothing here changes.
@@ -76,7 +77,7 @@ class ResponsesBody(GenerationBody):
     truncation: Annotated[Literal["disabled"], UNSUPPORTED] = "disabled"
 
     def tool_use(self) -> ToolUse:
-        return ToolUse.of(self.tools, self.tool_choice, self.parallel_tool_calls)
+        return tool_use_of(self.tools, self.tool_choice, self.parallel_tool_calls)
 
     def prompts(self, use: ToolUse) -> Sequence[Encodable]:
         first: list[Message] = [{"role": "system", "content": self.instructions}] if self.instructions else []

@@ -165,6 +165,11 @@ class Decoder:
         self._release_ended()
         request.close()  # also one that was never enqueued
 
+    def cancel_all(self) -> None:
+        """Give up on all requests."""
+        for request in [*self.scheduler.owners, *self.waiting, *self.scheduler.parked]:
+            self.cancel(request)
+
     def skip_prefill(self, token_ids: list[int]) -> None:
         """Behave as if these tokens were in the cache already, while nothing runs: for measurements at a given length.
 

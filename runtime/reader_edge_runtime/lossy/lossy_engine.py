@@ -108,10 +108,10 @@ class LossyEngine(Engine):
         with self.working() as decoder:
             return load_session(decoder, file, self.package.fingerprint(), _SESSION)
 
-    def close(self, *requests: Request) -> None:
+    def release(self, *requests: Request) -> None:
         """As of Engine, but measured pass times, which exact engines plan by, stay as they are."""
         self.withdraw(*requests)
-        if not self._shared.is_working:
+        if not self._shared.is_working and not self._shared.is_closed:
             with self.working():
                 pass
 

@@ -4,13 +4,14 @@ import asyncio
 import weakref
 from functools import partial
 from types import TracebackType
+from typing import Unpack
 
 from reader_edge_runtime.answer import GenerationResult
 from reader_edge_runtime.config import GenerationConfig, ServingConfig
 from reader_edge_runtime.drafting.device_drafts import DeviceDrafts
 from reader_edge_runtime.engine import Engine
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.given_arguments import given_config
+from reader_edge_runtime.given_arguments import GenerationOptions, given_config
 from reader_edge_runtime.outside.user_input import shown
 from reader_edge_runtime.serving.answer_stream import AnswerStream
 from reader_edge_runtime.serving.preparation import Preparation
@@ -51,6 +52,11 @@ class AsyncEngine:
         weakref.finalize(self, self._worker.close, True, _LEFT_WAIT_S)
 
     @property
+    def context_length(self) -> int:
+        """Tokens that a prompt and its answer may have together."""
+        return self.engine.context_length
+
+    @property
     def num_running(self) -> int:
         """Requests whose answers are being decoded."""
         return self._worker.num_running
@@ -66,8 +72,9 @@ class AsyncEngine:
         config: GenerationConfig | None = None,
         priority: int = 0,
         device: DeviceDrafts | None = None,
+        **options: Unpack[GenerationOptions],
     ) -> AnswerStream:
-        """Answer one prompt piece by piece; see AnswerStream.
+        """Answer one prompt piece by piece; see AnswerStream. options: as of `Engine.generate`.
 
         priority: the waiting request with the lowest goes next, among equals the first that came. Raises ConfigError if
         it is not a whole number.
@@ -75,13 +82,20 @@ class AsyncEngine:
         """
         if not isinstance(priority, int) or isinstance(priority, bool):
             raise ConfigError(f"priority is {shown(priority)}, but must be a whole number.")
+        if options:
+            prompt, config = self.engine.with_options(prompt, config, options)
         return AnswerStream(self._worker, partial(self._preparation.answer, prompt, config, device), priority)
 
     async def generate(
-        self, prompt: Encodable, config: GenerationConfig | None = None, priority: int = 0
+        self,
+        prompt: Encodable,
+        config: GenerationConfig | None = None,
+        priority: int = 0,
+        **options: Unpack[GenerationOptions],
     ) -> GenerationResult:
         """Answer one prompt. Arguments and errors: see `stream`."""
-        return GenerationResult.of_chunks([chunk async for chunk in self.stream(prompt, config, priority)])
+        stream = self.stream(prompt, config, priority, None, **options)
+        return GenerationResult.of_chunks([chunk async for chunk in stream])
 
     async def close(self, cancels: bool = False) -> None:
         """Take no more requests; wait for running ones, or cancel them. Further calls do nothing."""

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from reader_edge_runtime.answer import Answer, GenerationChunk
 from reader_edge_runtime.config import ServingConfig
@@ -93,7 +94,7 @@ class Worker:
                     if answer.request.is_running:
                         answer.request.fail(error)
             self._hand_out()
-        with self._engine.working() as decoder:
+        with suppress(ClosedError), self._engine.working() as decoder:
             decoder.prompt_pace.budget = decoder.on_advance = None
 
     def _wait(self) -> list[Answer] | None:
@@ -132,7 +133,7 @@ class Worker:
             if chunk is None:
                 continue
             if chunk.finish_reason is not None:  # its place is free before anybody hears of the end
-                self._engine.close(answer.request)
+                self._engine.release(answer.request)
                 with self._changed:
                     del self._answers[answer]
             try:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from reader_edge_runtime.config import GenerationConfig
-from reader_edge_runtime.text.conversation import Conversation, Encodable, text_of
+from reader_edge_runtime.text.conversation import Conversation, Encodable, Tool, text_of
 from reader_edge_runtime.text.text_stream import StreamDecoder
 from reader_edge_runtime.text.thinking import ThinkingForm, ThinkingReader
 from reader_edge_runtime.text.tokenizer import Tokenizer
@@ -15,11 +15,13 @@ class Reading:
     """kept: special tokens that are part of the text, by id; decoding leaves all others out.
 
     thinking: the form of what is split off; None where nothing is. is_thinking: whether the prompt ends inside it.
+    tools: those that it may call.
     """
 
     kept: Mapping[int, str] = field(default_factory=dict)
     thinking: ThinkingForm | None = None
     is_thinking: bool = False
+    tools: Sequence[Tool] = ()
 
     @classmethod
     def of(
@@ -33,10 +35,10 @@ class Reading:
         texts = tokenizer.call_form.texts if chat.tools else ()
         form = tokenizer.thinking_form if config.splits_thinking else None
         if form is None:
-            return cls(tokenizer.special_in(texts))
+            return cls(tokenizer.special_in(texts), tools=chat.tools)
         continued = _continued(chat) if chat.continues_final_message else ""
         is_open = form.is_open(tokenizer.spelled(token_ids), continued)
-        return cls(tokenizer.special_in([*texts, *form.texts]), form, is_open)
+        return cls(tokenizer.special_in([*texts, *form.texts]), form, is_open, chat.tools)
 
     def reader(self) -> ThinkingReader | None:
         """What splits thinking off one answer."""

@@ -30,7 +30,7 @@ def travelled(facts: dict[str, object]) -> dict[str, object]:
 
 
 def test_configs_come_out_as_they_went_in() -> None:
-    for config in (CONFIG, GenerationConfig()):
+    for config in (CONFIG, GenerationConfig(sampling=SamplingConfig())):
         assert config_of(travelled(facts_of(config))) == config
 
 

@@ -129,4 +129,4 @@ def test_measured_pass_times_are_left_alone(lossy: LossyEngine, monkeypatch: pyt
     monkeypatch.setattr(lossy.decoder.planner.times, "take_outrun", lambda: True)
     lossy.generate("# tar", GenerationConfig(8))
     with lossy.working():
-        lossy.close()  # from within a step, as finalised iterators do
+        lossy.release()  # from within a step, as finalised iterators do

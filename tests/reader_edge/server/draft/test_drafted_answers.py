@@ -11,7 +11,7 @@ import pytest
 from reader_edge.remote.link import Link, LostError
 from reader_edge.remote.remote_engine import RemoteEngine
 from reader_edge_runtime import Conversation, DraftSources, Engine, GenerationConfig, GenerationResult, SamplingConfig
-from reader_edge_runtime.errors import BusyError, ConfigError, PromptError, RemoteError, TokenizerError
+from reader_edge_runtime.errors import BusyError, ClosedError, ConfigError, PromptError, RemoteError, TokenizerError
 from reader_edge_runtime.generation_config import Grammar
 from reader_edge_runtime.text.tokenizer import Tokenizer
 from tests.conftest import make_as_new
@@ -244,6 +244,29 @@ def test_what_cannot_be_asked_is_told_in_one_sentence(device: Device, tmp_path: 
         with pytest.raises((error, PromptError), match=words):
             remote.generate(prompt, asked)  # type: ignore[arg-type]
     assert remote.generate("# tar", config(5)).finish_reason == "length"
+
+
+def list_files(folder: str) -> list[str]:
+    """The files of a folder."""
+    return [folder]
+
+
+def test_options_are_given_from_afar_too(device: Device, chat_engine: Engine) -> None:
+    remote = device()
+    assert remote.context_length == chat_engine.context_length
+    answer = remote.generate("# tar", schema={"const": {"a": 7}}, max_tokens=40)
+    assert answer.parsed == {"a": 7}
+    assert answer.usage.completion_tokens == len(answer.token_ids)
+    *_, last = remote.stream("# tar", max_tokens=4, temperature=0)
+    assert last.result is not None
+    assert last.result.text == chat_engine.generate("# tar", max_tokens=4, temperature=0).text
+    with pytest.raises(PromptError, match="Tools cannot be declared over a link"):
+        remote.generate("Hi", tools=[list_files])
+    with pytest.raises(ConfigError, match="do you mean 'max_tokens'"):
+        remote.generate("Hi", max_token=5)  # type: ignore[call-arg]
+    remote.close()
+    with pytest.raises(ClosedError, match="closed: connect another one"):
+        remote.generate("# tar")
 
 
 def test_what_is_no_engine_is_told_in_one_sentence(device: Device, tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """An answer's text that comes in pieces, as a reader of calls takes it apart."""
 
-from reader_edge.server.forms.said import Said
-from reader_edge.server.forms.tool_calls import ToolCallParser
-from reader_edge.server.forms.tools import ToolUse
 from reader_edge_runtime.text.calls.call_form import CallForm
+from reader_edge_runtime.text.calls.said import Said
+from reader_edge_runtime.text.calls.tool_calls import ToolCallParser
+from reader_edge_runtime.text.calls.tool_use import ToolUse
 
 
 def read_calls(

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from reader_edge.server.forms.said import Said
-from reader_edge.server.forms.tool_calls import ToolCallParser
-from reader_edge.server.forms.tools import ToolUse
 from reader_edge_runtime.text.calls.call_form import CallForm, Notation
+from reader_edge_runtime.text.calls.said import Said
+from reader_edge_runtime.text.calls.tool_calls import ToolCallParser
+from reader_edge_runtime.text.calls.tool_use import ToolUse
 from reader_edge_runtime.text.thinking import ThinkingForm, ThinkingReader
 from tests.conftest import ROOT
 from tests.reader_edge.server.forms.call_families import FORMS, PLAIN, USE, P, form_of

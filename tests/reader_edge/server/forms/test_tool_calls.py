@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from reader_edge.server.forms.said import Said
-from reader_edge.server.forms.tool_calls import ToolCallParser
-from reader_edge.server.forms.tools import ToolUse
 from reader_edge_runtime.text.calls.call_form import CallForm
+from reader_edge_runtime.text.calls.said import Said
+from reader_edge_runtime.text.calls.tool_calls import ToolCallParser
+from reader_edge_runtime.text.calls.tool_use import ToolUse
 from tests.reader_edge.server.forms.read_calls import read_calls
 
 NAMES = ("look_up", "stop")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from reader_edge.server.forms.tools import ToolUse
 from reader_edge_runtime.text.calls.call_form import CallForm, Notation
+from reader_edge_runtime.text.calls.tool_use import ToolUse
 from reader_edge_runtime.text.conversation import Conversation, Message
 from reader_edge_runtime.text.template.chat_template import ChatTemplate
 from tests.conftest import ROOT

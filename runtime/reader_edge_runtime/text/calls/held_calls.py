@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from reader_edge.server.forms.said import Said
 from reader_edge_runtime.text.calls.call_form import CallForm, Notation
 from reader_edge_runtime.text.calls.call_notation import read_calls
+from reader_edge_runtime.text.calls.said import Said
 
 _HALVES = re.compile("[\ud800-\udfff]")
 _NAME = "[a-zA-Z0-9_.-]+"

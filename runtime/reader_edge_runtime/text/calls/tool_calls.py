@@ -1,12 +1,14 @@
 """Calls of tools in an answer's text, found while it comes."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 
-from reader_edge.server.forms.held_calls import HeldCalls, call_head, has_json_arguments, json_text
-from reader_edge.server.forms.said import Said
-from reader_edge.server.forms.tools import ToolUse
 from reader_edge_runtime.text.calls.call_form import CallForm, Notation
 from reader_edge_runtime.text.calls.call_notation import is_open, read_calls
+from reader_edge_runtime.text.calls.held_calls import HeldCalls, call_head, has_json_arguments, json_text
+from reader_edge_runtime.text.calls.said import Said, new_call_id
+from reader_edge_runtime.text.calls.tool_use import ToolCall, ToolUse
+from reader_edge_runtime.text.conversation import Tool
 
 _PREFIXES = ("[TOOL_CALLS]", "<|python_tag|>")  # of whole answers that are calls, where a template says nothing of it
 
@@ -170,3 +172,12 @@ class ToolCallParser:
 def _overlap(text: str, tag: str) -> int:
     """How many characters at the end of a text may be the beginning of a tag."""
     return next((size for size in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:size])), 0)
+
+
+def called_tools(text: str, tools: Sequence[Tool], form: CallForm) -> tuple[str, tuple[ToolCall, ...]]:
+    """What a whole answer says beside its calls of these tools, and the calls."""
+    declared = tuple(dict(tool) for tool in tools)
+    use = ToolUse(declared, tuple(tool["function"]["name"] for tool in declared))
+    said = ToolCallParser(use, form).push(text, is_last=True)
+    calls = [ToolCall(each.name, json.loads(each.text), new_call_id()) for each in said if each.call >= 0 and each.name]
+    return "".join(each.text for each in said if each.call < 0), tuple(calls)

@@ -1,0 +1,208 @@
+"""What is given beside a prompt is the config's own, whichever door it comes to; answers are read as what was asked."""
+
+import asyncio
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+import reader_edge
+import reader_edge_runtime
+from reader_edge_runtime import (
+    AsyncEngine,
+    Conversation,
+    Engine,
+    EngineConfig,
+    GenerationConfig,
+    GenerationResult,
+    Grammar,
+    SamplingConfig,
+)
+from reader_edge_runtime.answer import AnswerForm
+from reader_edge_runtime.errors import AnswerError, ClosedError, ConfigError, PromptError
+from reader_edge_runtime.given_arguments import GenerationOptions, with_options
+from reader_edge_runtime.stats import GenerationStats
+from reader_edge_runtime.text.calls.call_form import CallForm
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"a": {"const": 7}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+
+
+class Answer(BaseModel):
+    a: int
+
+
+def weather(city: str) -> str:
+    """How warm it is."""
+    return city
+
+
+def result(text: str, form: AnswerForm, finish_reason: Any = "stop") -> GenerationResult:
+    stats = GenerationStats(num_prompt_tokens=5, num_reused_tokens=2, num_tokens=3)
+    return GenerationResult(text, (1, 2, 3), finish_reason, stats, form=form)
+
+
+def test_every_field_of_both_configs_is_an_option() -> None:
+    names = {each.name for kind in (GenerationConfig, SamplingConfig) for each in fields(kind)}
+    assert GenerationOptions.__annotations__.keys() == names | {"schema", "tools"}
+
+
+def test_options_are_what_the_config_would_say(engine: Engine) -> None:
+    config = GenerationConfig(max_tokens=9, sampling=SamplingConfig(temperature=0.7, seed=3), stop=("\n\n",))
+    expected = engine.generate("# tar", config)
+    given: Any = {"max_tokens": 9, "temperature": 0.7, "seed": 3, "stop": "\n\n"}
+    assert engine.generate("# tar", **given).token_ids == expected.token_ids
+    assert engine.generate_batch(["# tar"], **given)[0].token_ids == expected.token_ids
+    *_, last = engine.stream("# tar", **given)
+    assert last.result is not None
+    assert (last.result.text, last.result.token_ids) == (expected.text, expected.token_ids)
+
+    async def ask() -> GenerationResult:
+        async with AsyncEngine(engine) as serving:
+            return await serving.generate("# tar", **given)
+
+    assert asyncio.run(ask()).token_ids == expected.token_ids
+
+
+def test_options_stand_over_the_config_and_none_is_none() -> None:
+    config = GenerationConfig(max_tokens=9, sampling=SamplingConfig(temperature=0.7, seed=3))
+    _, found = with_options("a", config, {"max_tokens": 4, "top_p": 0.5, "stop": ["x"], "seed": None}, {"top_k": 5})
+    assert found == GenerationConfig(4, SamplingConfig(temperature=0.7, seed=3, top_p=0.5), ("x",))
+    assert with_options("a", config, {"top_k": None}, {})[1] is config
+
+
+def test_what_is_given_is_completed_by_what_the_maker_recommends() -> None:
+    _, found = with_options("a", None, {"temperature": 0.7, "seed": 3}, {"top_k": 5, "temperature": 1.0})
+    assert found.sampling == SamplingConfig(temperature=0.7, top_k=5, seed=3)
+    assert with_options("a", None, {"max_tokens": 3}, {"top_k": 5})[1].sampling is None
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_token": 5}, "There is no option 'max_token': do you mean 'max_tokens'?"),
+        ({"xyz": 5}, "There is no option 'xyz': there are max_tokens, "),
+        ({"max_tokens": "5"}, "max_tokens is '5', but must be a whole number"),
+        ({"temperature": -1}, "temperature is -1, but must be from 0 to 100"),
+        ({"stop": ""}, "stop is "),
+        ({"stop": 5}, "stop is 5"),
+        ({"schema": 5}, "schema is 5, but must be a JSON schema"),
+        ({"schema": "nothing"}, "schema is 'nothing', which is no JSON schema"),
+        ({"schema": "[]"}, "schema is '\\[\\]', but must be a JSON schema"),
+        ({"schema": {"a": {1}}}, "which is no JSON schema"),
+        ({"schema": {}, "tools": [weather]}, "schema and tools cannot both"),
+        ({"schema": {}, "grammar": Grammar("regex", "a")}, "schema and grammar cannot both"),
+        ({"tools": weather}, "tools is .*, but must be a list of functions"),
+        ({"tools": "weather"}, "tools is 'weather', but must be a list of functions"),
+        ({"tools": [5]}, "A tool is 5, but must be a function"),
+    ],
+)
+def test_an_option_that_is_none_is_one_sentence(engine: Engine, options: Any, words: str) -> None:
+    for door in (engine.generate, engine.stream, lambda prompt, **given: engine.generate_batch([prompt], **given)):
+        with pytest.raises(ConfigError, match=words):
+            door("# tar", **options)
+
+
+def test_tools_make_a_text_the_users_and_have_no_place_beside_tokens_or_other_tools() -> None:
+    prompt, config = with_options("Hi", None, {"tools": [weather]}, {})
+    assert isinstance(prompt, Conversation)
+    assert prompt.messages == [{"role": "user", "content": "Hi"}]
+    assert prompt.tools[0]["function"]["name"] == "weather"
+    assert config.splits_thinking
+    messages = [{"role": "user", "content": "Hi"}]
+    chat = Conversation(messages, template_args={"enable_thinking": False})
+    for given in (messages, tuple(messages), chat):
+        asked, _ = with_options(given, None, {"tools": (weather,)}, {})
+        assert isinstance(asked, Conversation)
+        assert list(asked.messages) == messages
+    with pytest.raises(PromptError, match="has tools already"):
+        with_options(prompt, None, {"tools": [weather]}, {})
+    for ids in ([1, 2], 5):
+        with pytest.raises(PromptError, match="give a text or messages"):
+            with_options(ids, None, {"tools": [weather]}, {})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, json.dumps(SCHEMA)])
+def test_an_answer_to_a_schema_is_parsed(engine: Engine, schema: Any) -> None:
+    pytest.importorskip("llguidance", reason="grammars are an extra")
+    answer = engine.generate("# tar", schema=schema, max_tokens=40)
+    assert answer.parsed == {"a": 7}
+    assert json.loads(answer.text) == {"a": 7}
+    assert engine.generate("# tar", max_tokens=4).parsed is None
+
+
+def test_an_answer_to_a_class_is_an_object_of_it() -> None:
+    form = AnswerForm(Grammar.of_schema(Answer))
+    assert result('{"a": 5}', form).parsed == Answer(a=5)
+    with pytest.raises(AnswerError, match=r"The answer '\{\"a\"' ended \('length'\) before its JSON did: allow more"):
+        _ = result('{"a"', form, "length").parsed
+    with pytest.raises(AnswerError, match=r"The answer .* is none that Answer takes: 1 validation error"):
+        _ = result('{"a": "b"}', form).parsed
+
+
+def test_calls_in_an_answer_are_read_and_their_message_goes_on_with_the_conversation() -> None:
+    prompt, _ = with_options("Hi", None, {"tools": [weather]}, {})
+    assert isinstance(prompt, Conversation)
+    text = 'Well.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Bern"}}\n</tool_call>'
+    answer = result(text, AnswerForm(None, prompt.tools, CallForm()))
+    (call,) = answer.tool_calls
+    assert (call.name, call.arguments, len(call.id)) == ("weather", {"city": "Bern"}, 9)
+    assert weather(**call.arguments) == "Bern"
+    assert answer.message["tool_calls"] == [call.message]
+    assert answer.message["content"].strip() == "Well."
+    assert answer.tool_calls[0].id == call.id
+    plain = result("Well.", AnswerForm())
+    assert (plain.tool_calls, plain.message) == ((), {"role": "assistant", "content": "Well."})
+
+
+def test_a_result_is_short_in_print_and_tells_its_usage() -> None:
+    answer = result("word " * 200, AnswerForm())
+    assert len(str(answer)) < 130
+    assert "\n" not in str(answer)
+    usage = answer.usage
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens, usage.cached_tokens) == (5, 3, 8, 2)
+
+
+def test_an_engine_that_is_closed_says_so(demo_folder: Path) -> None:
+    with Engine.load(demo_folder, EngineConfig(is_calibrated=False, is_probed=False)) as engine:
+        assert engine.context_length == engine.package.manifest.max_context
+        begun = engine.stream("# tar", max_tokens=50)
+        next(begun)
+        unread = engine.stream("# tar", max_tokens=50)
+    engine.close()
+    with pytest.raises(ClosedError, match=r"^This engine is closed: load it again\.$"):
+        list(begun)
+    with pytest.raises(ClosedError, match="closed"):
+        list(unread)
+    uses: list[Any] = [lambda: engine.generate("# tar"), engine.forget, lambda: engine.decoder]
+    uses += [lambda: engine.generate_batch(["# tar"]), lambda: AsyncEngine(engine)]
+    for use in uses:
+        with pytest.raises(ClosedError, match="closed"):
+            use()
+
+
+def test_serving_an_engine_that_is_closed_ends_in_an_error(demo_folder: Path) -> None:
+    async def ask() -> None:
+        engine = Engine.load(demo_folder, EngineConfig(is_calibrated=False, is_probed=False))
+        async with AsyncEngine(engine) as serving:
+            assert serving.context_length == engine.context_length
+            stream = serving.stream("# tar", max_tokens=2000, ignores_eos=True)
+            await anext(stream)
+            engine.close()
+            assert [chunk.finish_reason async for chunk in stream][-1] == "cancelled"
+            with pytest.raises(ClosedError):
+                await serving.generate("# tar")
+
+    asyncio.run(asyncio.wait_for(ask(), 60))
+
+
+@pytest.mark.parametrize("module", [reader_edge, reader_edge_runtime])
+def test_dir_shows_what_there_is(module: Any) -> None:
+    assert set(module.__all__) <= set(dir(module))
