@@ -25,6 +25,7 @@ from reader_edge_runtime.text.tokenizer_file import check_patterns
 _CONFIG_FILE, _MAP_FILE = "tokenizer_config.json", "special_tokens_map.json"
 _OPTIONAL_NAMES = ("unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _NAMES = ("bos_token", "eos_token", *_OPTIONAL_NAMES)
+_PLACEHOLDERS = ("image_token", "audio_token", "video_token")
 _TOKEN_FIELDS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 _MAX_ADDED_TOKENS = 1 << 14
 _FORCED_CLEANING = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
@@ -42,9 +43,14 @@ def load_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerFast:
             "package cannot hold: set it to false, and run the package with --text-is-text."
         )
     try:
-        fast = FastTokenizer.from_file(str(folder / TOKENIZER_NAME))
+        fields = json.loads((folder / TOKENIZER_NAME).read_bytes())
+        added = fields.get("added_tokens") or []
+        if rowless := _rowless_placeholders(settings, added, vocab_size):
+            added = fields["added_tokens"] = [token for token in added if token["content"] not in rowless]
+            fast, settings = FastTokenizer.from_str(json.dumps(fields)), _without(settings, rowless)
+        else:
+            fast = FastTokenizer.from_file(str(folder / TOKENIZER_NAME))
         check_patterns(fast, folder / TOKENIZER_NAME, "fetch the model again")
-        added = json.loads((folder / TOKENIZER_NAME).read_bytes()).get("added_tokens") or []
         check_ids(fast, ((token["id"], token["content"]) for token in added), folder / TOKENIZER_NAME)
         _check_spaces(settings, fast)
         _set_prefix_space(fast, settings)
@@ -74,6 +80,33 @@ def _settings(folder: Path) -> dict[str, Any]:
     )
     # transformers reads the map only where tokenizer_config.json does not list the added tokens.
     return config if "added_tokens_decoder" in config else config | special
+
+
+def _rowless_placeholders(settings: Mapping[str, Any], added: list[Any], vocab_size: int) -> set[str]:
+    """Added tokens that stand for images or sounds and have no row in a model of texts, as Gemma 3's smallest ones."""
+    extra = settings.get("extra_special_tokens")
+    named = {**settings, **(extra if isinstance(extra, dict) else {})}
+    texts = {_text_of(named.get(name)) for name in _PLACEHOLDERS}
+    return {token["content"] for token in added if token["id"] >= vocab_size and token["content"] in texts}
+
+
+def _text_of(token: object) -> str | None:
+    """Of a token that is given as a text, or as an object of its text and how it is found."""
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) else None
+
+
+def _without(settings: Mapping[str, Any], texts: set[str]) -> dict[str, Any]:
+    """Settings that name none of these tokens, by themselves, in a list or in an object."""
+
+    def left(value: Any) -> Any:
+        if isinstance(value, list):
+            return [token for token in value if _text_of(token) not in texts]
+        if isinstance(value, dict):
+            return {key: token for key, token in value.items() if _text_of(token) not in texts}
+        return value
+
+    return {key: left(value) for key, value in settings.items() if _text_of(value) not in texts}
 
 
 def _check_spaces(settings: Mapping[str, Any], fast: FastTokenizer) -> None:

@@ -161,6 +161,27 @@ def test_tokens_that_only_the_config_calls_special_are_special(folder: Path) -> 
     assert load_tokenizer(folder, VOCAB_SIZE + 1).decode([token_id], skip_special_tokens=True) == ""
 
 
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_token_for_images_that_the_model_has_no_row_for_is_left_out(folder: Path, is_nested: bool) -> None:
+    """Gemma 3 of a billion weights has one, and reads texts alone."""
+    fast = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    size, text = fast.get_vocab_size(), "a <image_soft_token> of a pot"
+    expected = fast.encode(text).ids
+    fast.add_special_tokens(["<image_soft_token>"])
+    fast.save(str(folder / "tokenizer.json"))
+    named = {"image_token": "<image_soft_token>"}
+    settings = folder / "tokenizer_config.json"
+    added = {str(size): {"content": "<image_soft_token>", "special": True}}
+    _change(settings, added_tokens_decoder=added, **({"extra_special_tokens": named} if is_nested else named))
+    loaded = load_tokenizer(folder, size)
+    assert list(loaded(text).input_ids) == expected
+    assert "<image_soft_token>" not in loaded.get_vocab()
+    assert load_tokenizer(folder, size + 1)(text).input_ids != expected
+    _change(settings, image_token=..., extra_special_tokens=..., added_tokens_decoder=...)
+    with pytest.raises(TokenizerError, match="vocabulary ends at"):  # a word of the template, as far as it knows
+        load_tokenizer(folder, size)
+
+
 def test_a_padding_token_that_the_model_has_no_row_for_is_left_out(folder: Path) -> None:
     _change(folder / "tokenizer_config.json", **{"pad_token": "[PAD]"})
     size = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab_size()
