@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -174,8 +175,9 @@ def test_an_old_package_that_a_living_export_has_moved_away_is_not_put_back(tmp_
 
     def rename_beside_another(path: Path, target: Path) -> Path:
         if path.name.startswith(".out.partial") and Path(target) == out:  # the old one is away
-            with pytest.raises(ZeroDivisionError), new_package(out, force=True):
-                seen.extend(each.name for each in tmp_path.iterdir() if 1 / (each != out))
+            with suppress(EOFError), new_package(out, force=True):
+                seen.extend(each.name for each in tmp_path.iterdir())
+                raise EOFError  # it ends without a package
         return rename(path, target)
 
     with pytest.MonkeyPatch.context() as patch, new_package(out, force=True) as partial:
