@@ -75,7 +75,10 @@ class CompletionRun:
             "prompt_tokens": num_prompt_tokens,
             "completion_tokens": num_tokens,
             "total_tokens": num_prompt_tokens + num_tokens,
-            "prompt_tokens_details": {"cached_tokens": sum(stats.num_reused_tokens for stats in first)},
+            "prompt_tokens_details": {
+                "cached_tokens": sum(stats.num_reused_tokens for stats in first),
+                "cache_write_tokens": 0,  # which responses must have: of those that would have a price
+            },
             "completion_tokens_details": {
                 "reasoning_tokens": total.num_reasoning_tokens,
                 "accepted_prediction_tokens": total.num_accepted_tokens,

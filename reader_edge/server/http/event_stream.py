@@ -60,15 +60,17 @@ class EventStream(Response):
             await self._events.aclose()
 
     async def _send_all(self, send: Send) -> None:
+        num_sent = 1
         await _send(send, self._event(self._first))
         try:
             async for event in self._events:
                 await _send(send, self._event(event))
+                num_sent += 1
             end = self._end
         except LeftError:
             raise
         except Exception as error:
-            end = self._event(self._failure(api_error(error)))
+            end = self._event(self._failure(api_error(error), num_sent))
         await _send(send, end)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -77,8 +79,10 @@ class EventStream(Response):
         """What marks the end."""
         return b"" if self._is_named else _END
 
-    def _failure(self, error: ApiError) -> Json:
-        return error.fields | ({"type": "error"} if self._is_named else {})
+    def _failure(self, error: ApiError, number: int) -> Json:
+        """number: of events before. Of a named one OpenAI's client looks for an "error", its types for the rest."""
+        told = {"message": str(error), "param": error.param, "code": error.code}
+        return error.fields | ({"type": "error", **told, "sequence_number": number} if self._is_named else {})
 
     def _event(self, fields: Json) -> bytes:
         name = f"event: {fields['type']}\n" if self._is_named else ""
@@ -94,7 +98,7 @@ class LineStream(EventStream):
     def _end(self) -> bytes:
         return b""
 
-    def _failure(self, error: ApiError) -> Json:
+    def _failure(self, error: ApiError, number: int) -> Json:
         return {"error": str(error)}
 
     def _event(self, fields: Json) -> bytes:

@@ -71,7 +71,8 @@ def test_answers_that_run_too_long_are_given_up_in_words(
     error = plain.json()["error"]
     assert (error["message"], error["code"]) == ("The server is shutting down.", "shutting_down")
     assert chat.text.endswith(f"data: {json.dumps({'error': error})}\n\n")
-    assert response.text.endswith(f"event: error\ndata: {json.dumps({'error': error, 'type': 'error'})}\n\n")
+    told, _, last = response.text.rpartition("event: error\ndata: ")
+    assert json.loads(last) == error | {"error": error, "type": "error", "sequence_number": told.count("data: ")}
     assert caplog.records == []
 
 
