@@ -43,7 +43,6 @@ _INERT = {  # values of keys that change nothing where they are written
     "attention.max_alibi_bias": 0,
     "expert_shared_count": 0,
     "leading_dense_block_count": 0,
-    "pooling_type": 0,
     "ssm.v_head_reordered": True,
 }
 _WITHOUT = {"qwen3_5_moe_text": ("intermediate_size",)}  # what a model type has no use for
@@ -101,6 +100,10 @@ def _shared(file: GgufFile, values: Metadata) -> Config:
         raise file.error(f"sends each token to {num_chosen} of {num_experts} experts")
     if not values.flag("attention.causal", True):
         raise UnsupportedArchitectureError(f"'{file.path}' attends to later tokens too, so it is no text generator.")
+    if pooling := values.size("pooling_type", 0, least=0):
+        raise UnsupportedArchitectureError(
+            f"'{file.path}' makes embeddings of texts (pooling_type {pooling}), so it is no text generator."
+        )
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:
         raise file.error("lacks the tensor token_embd.weight", "give the file of a whole model")

@@ -285,6 +285,7 @@ def _olmo3(config: PretrainedConfig) -> Values:
 
 _OWN: dict[str, Callable[[PretrainedConfig], Values]] = {
     "llama": _llama,
+    "mistral": _llama,
     "ministral3": _ministral3,
     "gemma": _gemma,
     "gemma2": _gemma2,
@@ -301,4 +302,4 @@ _OWN: dict[str, Callable[[PretrainedConfig], Values]] = {
     "lfm2_moe": _lfm2_moe,
     "olmo3": _olmo3,
 }
-OLLAMA_MODELS = tuple(_OWN)
+OLLAMA_MODELS = tuple(model_type for model_type in _OWN if model_type != "mistral")  # whose converter knows Mistral 3

@@ -65,7 +65,6 @@ def test_the_small_model_is_a_source(tmp_path: Path) -> None:
         ({"split.count": 3}, "one of 3 parts"),
         ({"llama.vocab_size": 7}, "vocab_size as 7, and 259 embeddings"),
         ({"llama.attention.head_count_kv": [1, 2]}, r"head_count_kv as \[1, 2\]"),
-        ({"llama.pooling_type": 3}, "'llama.pooling_type' to 3"),
         ({"llama.ssm.v_head_reordered": False}, "'llama.ssm.v_head_reordered' to False"),
         ({"tokenizer.ggml.add_sep_token": True}, "'tokenizer.ggml.add_sep_token' to True"),
         ({"tokenizer.ggml.precompiled_charsmap": "x"}, "'tokenizer.ggml.precompiled_charsmap' to 'x'"),
@@ -88,6 +87,7 @@ def test_what_cannot_be_mapped_is_refused_by_name(values: dict[str, Any], words:
     [
         ({"llama.expert_count": 8, "llama.expert_used_count": 2}, "mixture of experts"),
         ({"llama.attention.causal": False}, "later tokens"),
+        ({"llama.pooling_type": 3}, r"makes embeddings of texts \(pooling_type 3\)"),
         ({"llama.attention.value_length": 8}, "differ in size"),
         ({"llama.rope.scaling.type": "longrope"}, "'longrope'"),
         ({"llama.rope.scaling.attn_factor": 1.5}, "scales attention by 1.5"),

@@ -55,7 +55,10 @@ def test_every_type_has_the_values_that_the_library_gives_it(
 
 
 ATTACKS = {
-    "no GGUF file": [b"", b"GGU", b"PRECIOUS" * 9],
+    "no GGUF file": [b"GGU", b"PRECIOUS" * 9],
+    "is empty: fetch it again": [b""],
+    "a format that GGUF replaced": [struct.pack("<II", 0x67676A74, 3) + bytes(64), b"lmgg" + bytes(64)],
+    "is a web page": [b"<!DOCTYPE html><html>", b"<html><head>"],
     "version 1,.*converted since August 2023": [raw_gguf(version=1)],
     "version 4.*update reader-edge": [raw_gguf(version=4)],
     "big-endian machines.*gguf-convert-endian FILE little": [raw_gguf(version=3 << 24), raw_gguf(version=2 << 24)],

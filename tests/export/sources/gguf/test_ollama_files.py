@@ -67,6 +67,16 @@ def test_what_models_of_an_architecture_differ_in_is_kept(
     check(write_as_ollama(model, tmp_path / "source", tmp_path / "model.gguf", values), model)
 
 
+@pytest.mark.parametrize("rope_type", ["", "default"])
+def test_positions_of_mistral_that_are_not_stretched_are_given_as_nought(rope_type: str, tmp_path: Path) -> None:
+    model = build_source("mistral", tmp_path / "source")
+    own: dict[str, Any] = {"rope.dimension_count": 32, "attention.head_dim": None, "rope.scaling.type": rope_type}
+    own |= {f"rope.scaling.{key}": 0.0 for key in ("factor", "yarn_beta_fast", "yarn_beta_slow")}
+    path = write_as_ollama(model, tmp_path / "source", tmp_path / "model.gguf", own, architecture="mistral3")
+    assert find_source(path, None).architecture == "mistral"
+    check(path, model)
+
+
 def test_factors_tell_which_part_of_a_head_rotates(tmp_path: Path) -> None:
     """Of Phi-4 mini, of which the converter says that all does."""
     factors = {"short_factor": [1.0 + i / 8 for i in range(4)], "long_factor": [2.0 + i for i in range(4)]}
@@ -158,10 +168,19 @@ def test_files_of_older_versions_are_the_same_models(name: str, tmp_path: Path) 
     check(write_as_ollama(model, tmp_path / "source", path, values, rename, architecture=architecture), model)
 
 
-def test_layers_that_guess_later_tokens_are_left_out_under_their_older_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ({"block_count": 3, "nextn_predict_layers": 1}, ("blk.2.nextn.eh_proj.weight", "blk.2.attn_norm.weight")),
+        ({}, ("mtp.fc.weight", "mtp.layers.0.attn_norm.weight")),
+    ],
+)
+def test_layers_that_guess_later_tokens_are_left_out_under_both_of_their_names(
+    values: dict[str, Any], names: tuple[str, str], tmp_path: Path
+) -> None:
     model = build_source("qwen3_5_text", tmp_path / "source")
-    tensors = {"mtp.fc.weight": np.ones((64, 128), "f4"), "mtp.layers.0.attn_norm.weight": np.ones(64, "f4")}
-    path = write_as_ollama(model, tmp_path / "source", tmp_path / "model.gguf", tensors=tensors)
+    tensors = dict(zip(names, (np.ones((64, 128), "f4"), np.ones(64, "f4")), strict=True))
+    path = write_as_ollama(model, tmp_path / "source", tmp_path / "model.gguf", values, tensors=tensors)
     assert find_source(path, None).left_out == ("layers that guess later tokens",)
     check(path, model)
 
