@@ -1,9 +1,10 @@
 """One export from a source to the files of a package. Imports PyTorch and its company: see `pipeline`."""
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerFast
 
@@ -46,9 +47,20 @@ from reader_edge_runtime.package.manifest import (
 )
 from reader_edge_runtime.package.manifest_file import write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.package.speculator_part import SpeculatorPart
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
+_TRACED_NAME = "traced.onnx"
 _VERSIONS = ("torch", "transformers", "optimum", "onnx", "onnxruntime", "reader-edge")
+
+
+class _Opened(NamedTuple):
+    """A source that was read. text: its tokenizer as the package has it. kept: its matrices that stay as they are."""
+
+    model: SourceModel
+    tokenizer: PreTrainedTokenizerFast
+    text: Tokenizer
+    kept: KeptTypes
 
 
 class PackageExport:
@@ -85,6 +97,29 @@ class PackageExport:
         self.ends: tuple[str, ...] = ()
 
     def run(self) -> Manifest:
+        opened = self._open()
+        work = self._folder / WORK_NAME
+        with Journal(self._folder, self._key) as journal, (work / MOMENTS_NAME).open("a+b") as moments:
+            calibration = Calibration(moments)
+            is_calibrated = self._recall(journal, opened.model, calibration)
+            check_room(self._folder, self._size(opened.model))
+            state_ids = self._state_ids(opened.model)
+            layers = self._trace(opened.model, work, state_ids)
+            is_rounded = self._options.precision in QUANTIZED_PRECISIONS and opened.kept.needs_calibration
+            if is_rounded and not is_calibrated:
+                self._calibrate(opened, calibration, journal)
+            files = self._store(opened.model, work, calibration, journal)
+            own_files, part = self._store_speculator(opened, work, calibration)
+            self._write_for_engines(layers, work)
+            with self._stages.enter("naming the files"):
+                manifest = self._manifest(opened, layers, {**files, **own_files}, state_ids)
+                manifest = replace(manifest, speculator=part)
+            manifest = self._checked(manifest, opened, journal)
+            write_manifest(self._folder, manifest)
+        return manifest
+
+    def _open(self) -> _Opened:
+        """The source, checked as far as it can be before anything is computed; its tokenizer is written."""
         with self._stages.enter("checking the tokenizer"):  # its errors come before weights are read
             tokenizer = self._source.load_tokenizer(self._source.told_vocab_size)
         if self._speculator_source is not None:
@@ -101,61 +136,51 @@ class PackageExport:
             write_tokenizer(tokenizer, self._folder)
         kept = KeptTypes.of(model) if self._options.precision == "keep" else KeptTypes()
         self.other_types = kept.num_others
-        work = self._folder / WORK_NAME
-        with Journal(self._folder, self._key) as journal, (work / MOMENTS_NAME).open("a+b") as moments:
-            calibration = Calibration(moments)
-            is_calibrated = self._recall(journal, model, calibration)
-            check_room(self._folder, self._size(model))
-            with self._stages.enter("tracing"):
-                state_ids = self._state_ids(model)
-                layers = trace_model(model, self._source.max_context, work / "traced.onnx", state_ids)
-                check_layers(layers, self._source.config, self._source.max_context)
-            if self._options.precision in QUANTIZED_PRECISIONS and kept.needs_calibration and not is_calibrated:
-                with self._stages.enter("calibrating"):
-                    self._calibrate(model, text, calibration)
-                    journal.add_calibration(calibration.noted())
-            with self._stages.enter("rounding" if self._options.precision in CALIBRATED else "storing"):
-                files = write_graph(
-                    work / "traced.onnx",
-                    self._folder,
-                    self._options,
-                    calibration,
-                    model,
-                    journal,
-                    self._stages,
-                    on_choice=lambda finer: check_room(self._folder, self._size(model, finer)),
-                )
-            part = None
-            if self._speculator is not None:
-                with self._stages.enter("storing the speculator"):
-                    arguments = model, text, self._calibration, calibration, self._folder, work, self._stages
-                    own_files, part = self._speculator.write(*arguments)
-                    files |= own_files
-            with self._stages.enter("writing the package"):
-                if self._options.is_for_devices:
-                    layer = attention_layers(layers)[0]
-                    write_commit_graph(
-                        self._folder / COMMIT_NAME, self._options.kv_dtype, layer.num_kv_heads, layer.head_dim
-                    )
-            if self._options.engine == IREE:
-                self._write_mlir(work)
-            with self._stages.enter("naming the files"):
-                manifest = self._manifest(model, tokenizer, layers, kept, files, state_ids)
-                manifest = replace(manifest, speculator=part)
-            if self._options.engine == IREE:
-                with self._stages.enter("comparing modules"):
-                    check_modules(ModelPackage(self._folder, manifest))
-            if self._options.check != "none":
-                with self._stages.enter("comparing conversations"):
-                    self.chats = check_chats(tokenizer, text)
-                manifest = self._checked(manifest, model, text, journal)
-            write_manifest(self._folder, manifest)
-        return manifest
+        return _Opened(model, tokenizer, text, kept)
 
-    def _write_mlir(self, work: Path) -> None:
-        with self._stages.enter("compiling"):
-            target = self._options.iree_target
-            write_mlir(self._folder, work, target, self._stages.share(num_steps(target)))
+    def _trace(self, model: SourceModel, work: Path, state_ids: tuple[int, ...]) -> list[TracedLayer]:
+        with self._stages.enter("tracing"):
+            layers = trace_model(model, self._source.max_context, work / _TRACED_NAME, state_ids)
+            check_layers(layers, self._source.config, self._source.max_context)
+        return layers
+
+    def _store(
+        self, model: SourceModel, work: Path, calibration: Calibration, journal: Journal
+    ) -> dict[str, FileEntry]:
+        """Write the graph and its weights."""
+        with self._stages.enter("rounding" if self._options.precision in CALIBRATED else "storing"):
+            return write_graph(
+                work / _TRACED_NAME,
+                self._folder,
+                self._options,
+                calibration,
+                model,
+                journal,
+                self._stages,
+                on_choice=lambda finer: check_room(self._folder, self._size(model, finer)),
+            )
+
+    def _store_speculator(
+        self, opened: _Opened, work: Path, calibration: Calibration
+    ) -> tuple[Mapping[str, FileEntry], SpeculatorPart | None]:
+        if self._speculator is None:
+            return {}, None
+        with self._stages.enter("storing the speculator"):
+            arguments = opened.model, opened.text, self._calibration, calibration, self._folder, work, self._stages
+            return self._speculator.write(*arguments)
+
+    def _write_for_engines(self, layers: Sequence[TracedLayer], work: Path) -> None:
+        """Write what only devices and IREE read."""
+        with self._stages.enter("writing the package"):
+            if self._options.is_for_devices:
+                layer = attention_layers(layers)[0]
+                write_commit_graph(
+                    self._folder / COMMIT_NAME, self._options.kv_dtype, layer.num_kv_heads, layer.head_dim
+                )
+        if self._options.engine == IREE:
+            with self._stages.enter("compiling"):
+                target = self._options.iree_target
+                write_mlir(self._folder, work, target, self._stages.share(num_steps(target)))
 
     def _recall(self, journal: Journal, model: SourceModel, calibration: Calibration) -> bool:
         """Whether an export that was killed has left its calibration."""
@@ -168,8 +193,17 @@ class PackageExport:
             self._tell(f"Resuming an export that was stopped: {', '.join(left)}.")
         return is_calibrated
 
-    def _checked(self, manifest: Manifest, model: SourceModel, text: Tokenizer, journal: Journal) -> Manifest:
+    def _checked(self, manifest: Manifest, opened: _Opened, journal: Journal) -> Manifest:
+        """The manifest with what the checks found that the options want."""
         package, kind = ModelPackage(self._folder, manifest), self._options.check
+        if self._options.engine == IREE:
+            with self._stages.enter("comparing modules"):
+                check_modules(package)
+        if kind == "none":
+            return manifest
+        model, text = opened.model, opened.text
+        with self._stages.enter("comparing conversations"):
+            self.chats = check_chats(opened.tokenizer, text)
         check, noted = PackageCheck(package, text, self._folder, self._stages), NotedCheck(journal, package)
         figures = noted.quality(kind, partial(check.quality, self._source, model, is_quick=kind == "quick"))
         if self._speculator is not None and manifest.speculator is not None:
@@ -181,16 +215,19 @@ class PackageExport:
         table = noted.successors(text.fingerprint(), partial(check.successors, model.num_parameters))
         return replace(manifest, files={**manifest.files, SUCCESSORS_NAME: table})
 
-    def _calibrate(self, model: SourceModel, text: Tokenizer, calibration: Calibration) -> None:
-        max_tokens = max_calibration_tokens(model.num_parameters)
-        max_length = min(MAX_SEQUENCE, self._source.max_context)
-        sequences = self._calibration.token_sequences(text, max_length, max_tokens)
-        # Once through all layers; to see where errors show, there and back again.
-        num_walks = 3 if self._options.precision == "int4" else 1
-        layered = LayeredModel(model, advance=self._stages.share(num_walks))
-        calibrate(layered, sequences, calibration)
-        if self._options.precision == "int4":
-            measure_sensitivity(layered, sequences, calibration)
+    def _calibrate(self, opened: _Opened, calibration: Calibration, journal: Journal) -> None:
+        """Collect the statistics that rounding uses, and note them."""
+        with self._stages.enter("calibrating"):
+            max_tokens = max_calibration_tokens(opened.model.num_parameters)
+            max_length = min(MAX_SEQUENCE, self._source.max_context)
+            sequences = self._calibration.token_sequences(opened.text, max_length, max_tokens)
+            # Once through all layers; to see where errors show, there and back again.
+            num_walks = 3 if self._options.precision == "int4" else 1
+            layered = LayeredModel(opened.model, advance=self._stages.share(num_walks))
+            calibrate(layered, sequences, calibration)
+            if self._options.precision == "int4":
+                measure_sensitivity(layered, sequences, calibration)
+            journal.add_calibration(calibration.noted())
 
     def _state_ids(self, model: SourceModel) -> tuple[int, ...]:
         """What the graph reports for speculators; only the attention that CPUs run by default has outputs to spare."""
@@ -203,14 +240,9 @@ class PackageExport:
         return replace(size, others=size.others + (self._speculator.num_bytes if self._speculator else 0))
 
     def _manifest(
-        self,
-        model: SourceModel,
-        tokenizer: PreTrainedTokenizerFast,
-        layers: list[TracedLayer],
-        kept: KeptTypes,
-        files: Mapping[str, FileEntry],
-        state_ids: tuple[int, ...],
+        self, opened: _Opened, layers: list[TracedLayer], files: Mapping[str, FileEntry], state_ids: tuple[int, ...]
     ) -> Manifest:
+        model, tokenizer, _, kept = opened
         attention = attention_layers(layers)[0]
         eos_token_ids, bos_token_id = self._source.special_token_ids(tokenizer)
         self.ends = tuple(tokenizer.backend_tokenizer.id_to_token(i) or f"id {i}" for i in eos_token_ids)
