@@ -6,7 +6,7 @@ Shapes are compared on a module without memory, so that no size in a header is a
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gguf
 import numpy as np
@@ -24,7 +24,6 @@ from reader_edge_export.sources.gguf.expert_places import (
 from reader_edge_export.sources.gguf.gguf_file import GgufFile, Tensor
 from reader_edge_export.sources.gguf.layer_sizes import architecture_of, unread_tensors
 from reader_edge_export.sources.gguf.rope import ROPE_TENSORS
-from reader_edge_export.sources.gguf.value_heads import value_columns, value_rows
 from reader_edge_runtime.arrays import Float32Array, Int64Array
 
 # Rotate neighbouring values of a head, transformers its two halves.
@@ -45,6 +44,12 @@ _CALLED = {".dt_bias": ".dt_proj.bias", ".block_sparse_moe.router.": ".block_spa
 _SCALES = {".router.scale": "ffn_gate_inp.scale", ".router.per_expert_scale": "ffn_down_exps.scale"}  # of Gemma 4
 _ENDINGS = {".layer_scalar": ".weight", ".sinks": ".weight", ".expert_bias": ".bias"}
 _COLUMNS = (".A_log", ".D")  # of Granite 4, one number a row
+# Value heads of a gated delta layer lie in the order of llama.cpp's converter, one of each key head in turn;
+# transformers has those of a key head side by side.
+_BEHIND_KEYS = ("in_proj_qkv.weight", "conv1d.weight")  # which queries and keys are in front of
+_OF_VALUES = ("in_proj_z.weight",)
+_OF_HEADS = ("in_proj_a.weight", "in_proj_b.weight", "A_log", "dt_bias")
+_READING = "out_proj.weight"
 
 
 class Piece(NamedTuple):
@@ -198,7 +203,7 @@ class Placement:
     def row_order(self, name: str) -> Int64Array | None:
         """Which of its rows in the file each row of a parameter is; None where they are in order."""
         if self._architecture in _DELTA:
-            return value_rows(self._config, name)
+            return _value_rows(self._config, name)
         module = name.split(".")[-2]
         if self._architecture not in _PAIRED or module not in self._num_heads:
             return None
@@ -207,7 +212,7 @@ class Placement:
 
     def column_order(self, name: str) -> Int64Array | None:
         """The same of its columns."""
-        return value_columns(self._config, name) if self._architecture in _DELTA else None
+        return _value_columns(self._config, name) if self._architecture in _DELTA else None
 
     def expert_order(self, name: str) -> Int64Array | None:
         """The same of each expert's rows."""
@@ -232,3 +237,33 @@ def _stored_names(names: gguf.TensorNameMap, architecture: str, name: str, num_r
         known = known.replace(ours, theirs)
     stored = names.get_name(known, (".weight", ".bias")) or name
     return [stored + next((end for ending, end in _ENDINGS.items() if name.endswith(ending)), "")]
+
+
+def _value_rows(config: Any, name: str) -> Int64Array | None:
+    """Which of its rows in the file each row of a parameter is; None where they are in order."""
+    if not _is_reordered(config, name):
+        return None
+    own = name.split(".linear_attn.")[1]
+    if own in _OF_HEADS:
+        return _order(config, 1)
+    values = _order(config, config.linear_value_head_dim)
+    if own in _OF_VALUES:
+        return values
+    num_before = 2 * config.linear_num_key_heads * config.linear_key_head_dim
+    return np.concatenate((np.arange(num_before), num_before + values)) if own in _BEHIND_KEYS else None
+
+
+def _value_columns(config: Any, name: str) -> Int64Array | None:
+    """The same of a parameter's columns."""
+    is_reading = _is_reordered(config, name) and name.endswith(f".linear_attn.{_READING}")
+    return _order(config, config.linear_value_head_dim) if is_reading else None
+
+
+def _is_reordered(config: Any, name: str) -> bool:
+    return ".linear_attn." in name and config.linear_num_value_heads != config.linear_num_key_heads
+
+
+def _order(config: Any, size: int) -> Int64Array:
+    """By heads of so many values each."""
+    heads = np.arange(config.linear_num_value_heads).reshape(-1, config.linear_num_key_heads).T.reshape(-1, 1)
+    return (heads * size + np.arange(size)).reshape(-1)

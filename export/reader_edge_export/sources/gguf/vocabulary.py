@@ -6,20 +6,24 @@ Defaults are those of llama.cpp (`src/llama-vocab.cpp`), which knows them by the
 import re
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TypeVar
 
 from reader_edge_export.sources.ends import end_ids
 from reader_edge_export.sources.gguf.gguf_file import OTHER, GgufFile
 from reader_edge_export.sources.gguf.metadata import Metadata
 from reader_edge_export.sources.gguf.pre_tokenizer import PRE_TOKENIZERS
+from reader_edge_export.sources.gguf.tokenizer_kind import (
+    BYTE_LEVEL,
+    MERGED_PIECES,
+    SENTENCE_PIECE,
+    TokenizerKind,
+    kind_of,
+)
 from reader_edge_runtime.errors import TokenizerError
 
-T = TypeVar("T")
-
-BYTE_LEVEL, SENTENCE_PIECE, MERGED_PIECES = "gpt2", "llama", "gemma4"  # values of tokenizer.ggml.model
 _MAX_TOKEN_CHARACTERS = 1 << 10
 _MAX_TEMPLATES = 16
-_SENTENCE_PIECE_IDS = {"bos": 1, "eos": 2, "unknown": 0}
+_SENTENCE_PIECE_IDS = {"bos": (1, "<s>"), "eos": (2, "</s>"), "unknown": (0, "<unk>")}
+BYTE_TOKEN = re.compile("<0x[0-9A-F]{2}>")
 _FILLER = re.compile(r"\[PAD(\d{1,9})\]", re.ASCII)
 # Tokens that no text of a decoder needs, and what only other kinds of tokenizers read.
 _IGNORED = frozenset(
@@ -46,70 +50,60 @@ class TokenKind(IntEnum):
     BYTE = 6
 
 
+TEXT_KINDS = (TokenKind.NORMAL, TokenKind.UNDEFINED, TokenKind.UNUSED)
+
+
 @dataclass(frozen=True, slots=True)
 class GgufVocabulary:
     """The tokens of a model, by id.
 
-    kind: BYTE_LEVEL, SENTENCE_PIECE or MERGED_PIECES, which are pieces joined by merges. pre: a key of PRE_TOKENIZERS,
-    with BYTE_LEVEL. token_kinds: see TokenKind.
-    merges: "LEFT RIGHT", best first, without scores. scores: of tokens, with SENTENCE_PIECE. end_ids: tokens that end
-    an answer, that of a text first. adds_bos, adds_eos: whether a text gets them. adds_space: whether a text is read as
-    if a space came before it. strips_behind: whether special tokens swallow white space behind them. first_filler: from
-    here on Ollama's converter made tokens up.
+    token_kinds: see TokenKind. end_ids: tokens that end an answer, that of a text first. adds_bos, adds_eos: whether a
+    text gets them. strips_behind: whether special tokens swallow white space behind them. first_filler: from here on
+    Ollama's converter made tokens up.
     """
 
-    kind: str
-    pre: str
+    kind: TokenizerKind
     tokens: list[str]
     token_kinds: list[int]
-    merges: list[str]
-    scores: list[float]
     bos_id: int | None
     eos_id: int | None
     unknown_id: int | None
     end_ids: tuple[int, ...]
     adds_bos: bool
     adds_eos: bool
-    adds_space: bool
     strips_behind: bool
     first_filler: int
 
     def is_filler(self, token_id: int) -> bool:
         """Whether a converter made this token up because the model's own tokenizer has none of its id."""
-        return token_id >= self.first_filler or self.tokens[token_id] == f"[PAD{token_id}]"  # of whichever kind
+        made_up = (f"[PAD{token_id}]", f"[EMPTY_{token_id}]")  # of whichever kind; the second by `_tokens`
+        return token_id >= self.first_filler or self.tokens[token_id] in made_up
 
 
 def vocabulary_of(file: GgufFile) -> GgufVocabulary:
     """Read and check what a file says of its tokenizer. Raises TokenizerError, GgufError for values of other kinds."""
     values = Metadata(file, "tokenizer.ggml")
-    kind = _one_of(file, "tokenizer.ggml.model", values.text("model"), (BYTE_LEVEL, SENTENCE_PIECE, MERGED_PIECES))
-    is_byte_level, has_scores = kind == BYTE_LEVEL, kind == SENTENCE_PIECE
-    # Where the name is missing llama.cpp takes a default, and warns that the model will be the worse for it.
-    pre = _one_of(file, "tokenizer.ggml.pre", values.text("pre", ""), tuple(PRE_TOKENIZERS)) if is_byte_level else ""
     tokens = _tokens(file, values)
-    normal = [int(TokenKind.NORMAL)] * len(tokens)
-    token_kinds = (
-        _for_each(file, tokens, "token_type", values.sizes("token_type")) if values.has("token_type") else normal
-    )
-    ids = _special_ids(file, values, kind, len(tokens))
+    token_kinds = _token_kinds(file, values, tokens)
+    text_ids = [token_id for token_id, kind in enumerate(token_kinds) if kind in TEXT_KINDS]
+    kind = kind_of(file, values, tokens, text_ids)
+    ids = _special_ids(file, values, tokens)
     named = [ids["eos"], *_further_ends(file, values, len(tokens)), ids["eot"], ids["eom"]]
     control = {token_id for token_id, kind in enumerate(token_kinds) if kind == TokenKind.CONTROL}
     vocabulary_ids = {token: token_id for token_id, token in enumerate(tokens)}
     name = Metadata(file, "general").text("name", "").lower()
+    adds_bos = values.flag("add_bos_token", PRE_TOKENIZERS[kind.pre].adds_bos if kind.kind == BYTE_LEVEL else True)
+    is_gemma4 = MERGED_PIECES in (values.text("model"), values.text("pre", ""))  # whose files often say no, wrongly
     vocabulary = GgufVocabulary(
         kind=kind,
-        pre=pre,
         tokens=tokens,
         token_kinds=token_kinds,
-        merges=[] if has_scores else values.texts("merges"),
-        scores=[] if not has_scores else _for_each(file, tokens, "scores", values.numbers("scores")),
         bos_id=ids["bos"],
         eos_id=ids["eos"],
         unknown_id=ids["unknown"],
         end_ids=end_ids((end for end in named if end is not None), vocabulary_ids, control),
-        adds_bos=values.flag("add_bos_token", PRE_TOKENIZERS[pre].adds_bos if is_byte_level else True),
+        adds_bos=adds_bos or is_gemma4,
         adds_eos=values.flag("add_eos_token", False),
-        adds_space=has_scores and values.flag("add_space_prefix", True),
         first_filler=_first_filler(tokens),
         strips_behind="phi-3" in name or "phi3" in name,  # the format has no word for it, llama.cpp goes by the name
     )
@@ -132,14 +126,6 @@ def chat_template_of(file: GgufFile) -> str | dict[str, str] | None:
     return default or named or None
 
 
-def _one_of(file: GgufFile, key: str, name: str, known: tuple[str, ...]) -> str:
-    if name not in known:
-        raise TokenizerError(
-            f"'{file.path}' gives {key} as {name!r:.80}, which is not known here; known are: {', '.join(known)}."
-        )
-    return name
-
-
 def _tokens(file: GgufFile, values: Metadata) -> list[str]:
     tokens = [token or f"[EMPTY_{token_id}]" for token_id, token in enumerate(values.texts("tokens"))]
     if not tokens:
@@ -154,21 +140,32 @@ def _tokens(file: GgufFile, values: Metadata) -> list[str]:
     return tokens
 
 
-def _for_each(file: GgufFile, tokens: list[str], key: str, values: list[T]) -> list[T]:
-    if len(values) != len(tokens):
-        raise TokenizerError(f"'{file.path}' gives {key} for {len(values)} of {len(tokens)} tokens: {OTHER}.")
-    return values
+def _token_kinds(file: GgufFile, values: Metadata, tokens: list[str]) -> list[int]:
+    """Of all tokens; without them all are normal."""
+    kinds = values.sizes("token_type") if values.has("token_type") else [int(TokenKind.NORMAL)] * len(tokens)
+    if len(kinds) != len(tokens):
+        raise TokenizerError(f"'{file.path}' gives token_type for {len(kinds)} of {len(tokens)} tokens: {OTHER}.")
+    if others := set(kinds) - set(TokenKind):
+        raise TokenizerError(f"'{file.path}' has a token_type of {min(others)}, which is none: {OTHER}.")
+    if not set(kinds) & {*TEXT_KINDS, TokenKind.BYTE}:
+        raise TokenizerError(f"'{file.path}' calls all its tokens special, so that no text has one: {OTHER}.")
+    for token, kind in zip(tokens, kinds, strict=True):
+        if kind == TokenKind.BYTE and not BYTE_TOKEN.fullmatch(token):
+            raise TokenizerError(f"'{file.path}' calls {token!r:.80} the token of a byte, which it is not: {OTHER}.")
+    return kinds
 
 
-def _special_ids(file: GgufFile, values: Metadata, kind: str, num_tokens: int) -> dict[str, int | None]:
-    """Ids by name; those the file does not name are None, or what SentencePiece takes."""
-    ids: dict[str, int | None] = {}
+def _special_ids(file: GgufFile, values: Metadata, tokens: list[str]) -> dict[str, int | None]:
+    """Ids by name; those that the file does not name are None, or SentencePiece's where the token is called so."""
+    is_sentence_piece, ids = values.text("model") == SENTENCE_PIECE, dict[str, int | None]()
     for name in ("bos", "eos", "eot", "eom", "unknown"):
         key = f"{name}_token_id"
-        default = _SENTENCE_PIECE_IDS.get(name) if kind == SENTENCE_PIECE else None
-        ids[name] = values.size(key, default, least=0) if values.has(key) or default is not None else None
-        if (ids[name] or 0) >= num_tokens:
-            raise TokenizerError(f"'{file.path}' gives {key} as {ids[name]} of {num_tokens} tokens: {OTHER}.")
+        ids[name] = values.size(key, least=0) if values.has(key) else None
+        if (ids[name] or 0) >= len(tokens):
+            raise TokenizerError(f"'{file.path}' gives {key} as {ids[name]} of {len(tokens)} tokens: {OTHER}.")
+        usual_id, usual = _SENTENCE_PIECE_IDS.get(name, (0, None))
+        if not values.has(key) and is_sentence_piece and tokens[usual_id : usual_id + 1] == [usual]:
+            ids[name] = usual_id
     return ids
 
 

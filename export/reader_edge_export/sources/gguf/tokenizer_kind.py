@@ -1,0 +1,161 @@
+"""Which kind of tokenizer a file has: what it declares, held against its own tokens, merges and scores.
+
+Converters name another kind (Ollama's calls Gemma 4 `llama`, and pieces without a tokenizer.model `gpt2`), put ids or
+one number for scores, and `default` where they know no rule. What the tokens show is followed where it is clear; where
+it is not, the file is refused by what contradicts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NoReturn
+
+from tokenizers import decoders, pre_tokenizers
+
+from reader_edge_export.sources.gguf.gguf_file import OTHER, GgufFile
+from reader_edge_export.sources.gguf.metadata import Metadata
+from reader_edge_export.sources.gguf.pre_tokenizer import PRE_TOKENIZERS
+from reader_edge_runtime.errors import TokenizerError
+
+BYTE_LEVEL, SENTENCE_PIECE, MERGED_PIECES = "gpt2", "llama", "gemma4"  # values of tokenizer.ggml.model
+_ALPHABET = frozenset(pre_tokenizers.ByteLevel.alphabet())
+_BYTE_SPACE = "\u0120"  # a space in that alphabet
+_UNKNOWN_RULES = ("", "default")
+# The only rules of these architectures, whose older files name none.
+_RULES = {"gpt-oss": "gpt-4o", "lfm2": "lfm2", "lfm2moe": "lfm2", "mistral3": "tekken"}
+_LLAMA3_IDS = {"<|begin_of_text|>": 128000, "<|start_header_id|>": 128006, "<|eot_id|>": 128009}
+# Of words that merges make, how many a rule may cut apart, which could then come of no text. A model's own cuts up to a
+# ninetieth (of Qwen 2: marks of scripts), another's up to a fifth; one that a converter did not know, none.
+_MAX_CUT, _MAX_CUT_UNKNOWN, _FEWEST_CUT = 1 / 20, 1 / 1000, 16
+_MAX_WORDS, _MAX_WORD_CHARACTERS = 1 << 14, 1 << 10
+_MAX_RISING = 1 / 100  # of merges whose pieces' scores rise, as they do where a converter changed a few
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerKind:
+    """kind: BYTE_LEVEL, SENTENCE_PIECE or MERGED_PIECES, which are pieces joined by merges.
+
+    pre: a key of PRE_TOKENIZERS, with BYTE_LEVEL. merges: "LEFT RIGHT", best first, without scores. scores: of tokens,
+    with SENTENCE_PIECE. adds_space: whether a text is read as if a space came before it.
+    """
+
+    kind: str
+    pre: str = ""
+    merges: Sequence[str] = ()
+    scores: Sequence[float] = ()
+    adds_space: bool = False
+
+
+def kind_of(file: GgufFile, values: Metadata, tokens: list[str], text_ids: list[int]) -> TokenizerKind:
+    """values: of the tokenizer. text_ids: tokens that text is made of. Raises TokenizerError, GgufError."""
+    model = _one_of(file, "tokenizer.ggml.model", values.text("model"), (BYTE_LEVEL, SENTENCE_PIECE, MERGED_PIECES))
+    merges = values.texts("merges") if model != SENTENCE_PIECE or values.has("merges") else []
+    spelt = frozenset("".join(merges)) - {" "} if merges else frozenset("".join(tokens[i] for i in text_ids))
+    is_pieces, is_bytes = not spelt <= _ALPHABET, spelt <= _ALPHABET and _BYTE_SPACE in spelt
+    pre = values.text("pre", "")
+    if model == BYTE_LEVEL and not is_pieces:
+        return _byte_level(file, pre, tokens, merges)
+    if is_bytes:
+        if model == MERGED_PIECES or not merges or pre in _UNKNOWN_RULES:
+            _refuse(file, f"names its tokenizer {model!r}, but has tokens of bytes, as 'gpt2' has")
+        return _byte_level(file, pre, tokens, merges)
+    if model == MERGED_PIECES:
+        if values.flag("add_space_prefix", False):
+            _refuse(file, f"names its tokenizer {model!r}, but wants a space before a text, which this kind has not")
+        return TokenizerKind(MERGED_PIECES, merges=merges)
+    adds_space = _adds_space(file, values, model, pre)
+    if model == BYTE_LEVEL:
+        return TokenizerKind(MERGED_PIECES, merges=merges, adds_space=adds_space)
+    scores = values.numbers("scores") if not merges or values.has("scores") else []
+    if scores and len(scores) != len(tokens):
+        raise TokenizerError(f"'{file.path}' gives scores for {len(scores)} of {len(tokens)} tokens: {OTHER}.")
+    if _has_ranks(file, tokens, text_ids, merges, scores):
+        return TokenizerKind(SENTENCE_PIECE, scores=scores, adds_space=adds_space)
+    return TokenizerKind(MERGED_PIECES, merges=merges, adds_space=adds_space)
+
+
+def parts_of(merge: str) -> tuple[str, str]:
+    """What a merge joins: "LEFT RIGHT"."""
+    left, _, right = merge[1:].partition(" ")
+    return merge[:1] + left, right
+
+
+def joined(merge: str) -> str:
+    """What a merge makes."""
+    return "".join(parts_of(merge))
+
+
+def _one_of(file: GgufFile, key: str, name: str, known: tuple[str, ...]) -> str:
+    if name not in known:
+        raise TokenizerError(
+            f"'{file.path}' gives {key} as {name!r:.80}, which is not known here; known are: {', '.join(known)}."
+        )
+    return name
+
+
+def _refuse(file: GgufFile, problem: str) -> NoReturn:
+    raise TokenizerError(f"'{file.path}' {problem}: {OTHER}.")
+
+
+def _byte_level(file: GgufFile, pre: str, tokens: list[str], merges: list[str]) -> TokenizerKind:
+    """With the rule that the file names; where that is none or `default`, with that of its family."""
+    is_llama3 = all(len(tokens) > token_id and tokens[token_id] == token for token, token_id in _LLAMA3_IDS.items())
+    family = "llama-bpe" if is_llama3 else _RULES.get(str(file.metadata.get("general.architecture")), pre)
+    rule = family if pre in _UNKNOWN_RULES else pre
+    _one_of(file, "tokenizer.ggml.pre", rule, tuple(PRE_TOKENIZERS))
+    words = _words(merges)
+    cutter = PRE_TOKENIZERS[rule].pre_tokenizer()
+    cut = [word for word in words if len(cutter.pre_tokenize_str(word)) > 1]
+    share = _MAX_CUT_UNKNOWN if rule in _UNKNOWN_RULES else _MAX_CUT
+    if len(cut) > max(_FEWEST_CUT, share * len(words)):
+        _refuse(
+            file,
+            f"gives tokenizer.ggml.pre as {rule!r}, by which {len(cut)} of {len(words)} of its tokens come of no text, "
+            f"such as {cut[0]!r:.40}",
+        )
+    return TokenizerKind(BYTE_LEVEL, rule, merges)
+
+
+def _words(merges: list[str]) -> list[str]:
+    """Texts of tokens that merges make, of all ranks, so many as are quickly looked at; those of whole characters."""
+    some = merges[:: -(-len(merges) // _MAX_WORDS) or 1]
+    decoder = decoders.ByteLevel()
+    words = [decoder.decode([joined(merge)]) for merge in some if len(merge) <= _MAX_WORD_CHARACTERS]
+    return [word for word in words if "\ufffd" not in word]
+
+
+def _adds_space(file: GgufFile, values: Metadata, model: str, pre: str) -> bool:
+    """As the file says; where it does not, Gemma adds none, and other SentencePiece does, as in llama.cpp."""
+    is_gemma = pre == MERGED_PIECES or str(file.metadata.get("general.architecture")).startswith("gemma")
+    if model == BYTE_LEVEL and not is_gemma and not values.has("add_space_prefix"):
+        _refuse(
+            file,
+            "names its tokenizer 'gpt2', but has merges of pieces, and no add_space_prefix, without which nobody knows "
+            "whether a space goes before a text",
+        )
+    return values.flag("add_space_prefix", not is_gemma)
+
+
+def _has_ranks(
+    file: GgufFile, tokens: list[str], text_ids: list[int], merges: list[str], scores: Sequence[float]
+) -> bool:
+    """Whether scores rank the pieces, rather than merges; refuse a file where neither does, or they contradict."""
+    ranks = [scores[i] for i in text_ids if len(tokens[i]) > 1] if scores else []
+    if not _rank(ranks):
+        if not merges and len(ranks) > 1:
+            _refuse(file, f"has no merges, and scores that rank no pieces (from {ranks[0]:g} to {ranks[-1]:g})")
+        return not merges
+    if not _agree(merges, dict(zip(tokens, scores, strict=True))):
+        _refuse(file, "has merges and scores of its pieces in different orders")
+    return True
+
+
+def _rank(scores: Sequence[float]) -> bool:
+    """Whether scores fall with the ids, as SentencePiece's do; ids in their place rise, and one number does neither."""
+    return sum((second < first) - (second > first) for first, second in pairwise(scores)) > 0
+
+
+def _agree(merges: list[str], scores: dict[str, float]) -> bool:
+    """Whether the pieces that merges make have scores in the order of the merges."""
+    known = [score for merge in merges if (score := scores.get(joined(merge))) is not None]
+    return sum(second > first for first, second in pairwise(known)) <= _MAX_RISING * len(known)
