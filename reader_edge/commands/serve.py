@@ -1,5 +1,6 @@
 """`reader-edge serve`: a model behind OpenAI's HTTP interface."""
 
+import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import click
 import reader_edge
 from reader_edge.commands import options
 from reader_edge.terminal.command_help import helpful_command
+from reader_edge.terminal.log import FORMATS, LEVELS, log_to_stderr
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,22 @@ class ServerAddress:
                 "name it with --api-key-file."
             )
         return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What is logged, from which level on, and how."""
+
+    log_level: str
+    log_format: str
+    logs_prompts: bool
+
+    def tell(self, line: str) -> None:
+        """Say how far the start is: in a log of JSON, as JSON."""
+        if self.log_format == "json":
+            logging.getLogger("reader_edge.serve").info("%s", line)
+        else:
+            click.echo(line, err=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +87,21 @@ class Limits:
     show_default=True,
     help="Most seconds of an answer, waiting included.",
 )
+@click.option(
+    "--log-level",
+    type=click.Choice(LEVELS),
+    default="info",
+    show_default=True,
+    help="Least level of the log: 'info' has a line for each request, 'warning' for those refused or broken off.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="Lines for eyes, or a JSON object a line.",
+)
+@click.option("--log-prompts", "logs_prompts", is_flag=True, help="Have the log say what was asked, too.")
 @options.engine
 @options.guard
 @options.text_is_text
@@ -84,13 +117,19 @@ class Limits:
 @options.draft_model
 @options.no_speculator
 @options.grouped(
-    place=ServerAddress, limits=Limits, serving="ServingConfig", engine_config="EngineConfig", sources="DraftSources"
+    place=ServerAddress,
+    limits=Limits,
+    log=Log,
+    serving="ServingConfig",
+    engine_config="EngineConfig",
+    sources="DraftSources",
 )
 def serve(
     model: str | None,
     name: str | None,
     place: ServerAddress,
     limits: Limits,
+    log: Log,
     serving: "reader_edge.ServingConfig",
     engine_config: "reader_edge.EngineConfig",
     sources: "reader_edge.DraftSources",
@@ -111,12 +150,19 @@ def serve(
 
     name = name or model_name(model)
     max_choices = min(MAX_CHOICES, engine_config.max_batch + serving.max_waiting)  # more could never be taken in
-    settings = ServerSettings(name, place.keys(), limits.max_tokens, max_choices, max_answer_s=limits.max_answer_s)
-    with open_socket(place.host, place.port) as socket:
-        click.echo(f"Loading '{name}'.", err=True)
+    settings = ServerSettings(
+        model_name=name,
+        api_keys=place.keys(),
+        max_tokens=limits.max_tokens,
+        max_choices=max_choices,
+        max_answer_s=limits.max_answer_s,
+        logs_prompts=log.logs_prompts,
+    )
+    with log_to_stderr(log.log_level, log.log_format), open_socket(place.host, place.port) as socket:
+        log.tell(f"Loading '{name}'.")
         loaded = load_engine(model, engine_config, replace(sources, extra=(*sources.extra, DeviceSource())))
         engine = AsyncEngine(loaded, serving)
         port = socket.getsockname()[1]
         host = f"[{place.host.strip('[]')}]" if ":" in place.host else place.host
-        click.echo(f"Serving '{name}' at http://{host}:{port}/v1 (Ctrl-C ends it).", err=True)
+        log.tell(f"Serving '{name}' at http://{host}:{port}/v1 (Ctrl-C ends it).")
         listen(make_app(engine, settings), socket, engine)

@@ -8,7 +8,9 @@ from typing import TypeVar
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
+from reader_edge.server.http.request_log import RequestNote, note_of
 from reader_edge_runtime.errors import (
     BusyError,
     CapacityError,
@@ -52,10 +54,22 @@ class ApiError(ReaderEdgeError):
 
     def response(self, is_ollama: bool = False) -> Response:
         """is_ollama: whether the client knows errors as Ollama words them."""
-        body = json.dumps(
-            {"error": str(self)} if is_ollama else self.fields
-        )  # in ASCII: names from a request may hold halves of characters
-        return Response(body, self.status, self.headers, "application/json")
+        return _Refusal(self, {"error": str(self)} if is_ollama else self.fields)
+
+    def note(self, note: RequestNote) -> None:
+        """Have it in the log's line of a request."""
+        note.refuse(self.status, str(self), self.param)
+
+
+class _Refusal(Response):
+    def __init__(self, error: ApiError, fields: dict[str, object]) -> None:
+        # In ASCII: names from a request may hold halves of characters.
+        super().__init__(json.dumps(fields), error.status, error.headers, "application/json")
+        self._error = error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._error.note(note_of(scope))
+        await super().__call__(scope, receive, send)
 
 
 def shown_json(value: object) -> str:

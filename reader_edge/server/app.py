@@ -18,6 +18,7 @@ from reader_edge.server.endpoints import make_endpoints
 from reader_edge.server.http.guard import Guard
 from reader_edge.server.http.json_body import BodyBudget
 from reader_edge.server.http.page import Page
+from reader_edge.server.http.request_log import RequestLog
 from reader_edge.server.metrics import Metrics
 from reader_edge.server.ollama.models import OllamaModels
 from reader_edge.server.openapi import openapi_document
@@ -63,7 +64,11 @@ def make_app(engine: AsyncEngine, settings: ServerSettings) -> Starlette:
     ]
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(Guard, settings.api_keys), Middleware(BodyBudget, settings.max_bodies_bytes)],
+        middleware=[
+            Middleware(RequestLog, settings.logs_prompts),
+            Middleware(Guard, settings.api_keys),
+            Middleware(BodyBudget, settings.max_bodies_bytes),
+        ],
         exception_handlers={HTTPException: error_response, Exception: error_response},
         lifespan=lifespan,
     )

@@ -15,13 +15,12 @@ from reader_edge.server.completion_run import CompletionRun
 from reader_edge.server.contract import JsonObject, decode
 from reader_edge.server.http.event_stream import EventStream, LeftError, unless_left
 from reader_edge.server.http.json_body import read_values
+from reader_edge.server.http.request_log import LEFT_STATUS, note_of
 from reader_edge.server.metrics import Metrics
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, Conversation, GenerationResult
 from reader_edge_runtime.text.calls.tool_calls import ToolCallParser
 from reader_edge_runtime.text.tokenizer import Tokenizer
-
-_LEFT_STATUS = 499  # nginx's; nobody is there to read it
 
 Body = TypeVar("Body", bound=JsonObject)
 
@@ -50,6 +49,7 @@ class Endpoint(ABC, Generic[Body]):
                 return Response(json.dumps(direct), media_type="application/json")
             completion = self._checked_completion_request(body)
             answers = self._answers(completion)
+            note_of(request.scope).usage = answers.usage
             if completion.is_streamed:
                 events = self._events(body, completion, answers)
                 return self._stream(await unless_left(request.receive, anext(events)), events, completion)
@@ -58,7 +58,8 @@ class Endpoint(ABC, Generic[Body]):
             text = json.dumps(self._whole(body, completion, answers, results), allow_nan=False)
             return Response(text, headers=dict(completion.headers), media_type="application/json")
         except (LeftError, ClientDisconnect):
-            return Response(status_code=_LEFT_STATUS)
+            note_of(request.scope).leave()
+            return Response(status_code=LEFT_STATUS)
         except Exception as error:
             return self._refusal(error)
 

@@ -17,7 +17,7 @@ class ServerSettings:
     max_tokens: of an answer, and what one may have that asks for no number. max_choices: answers to one request.
     max_body_bytes, max_body_s: of a request's body, and how long it may take to come. max_bodies_bytes: of those of all
     requests that are not answered yet. max_answer_s: waiting included. max_away_s: that an answer waits for a device
-    whose connection was lost.
+    whose connection was lost. logs_prompts: whether the log says what was asked.
     """
 
     model_name: str
@@ -29,6 +29,7 @@ class ServerSettings:
     max_bodies_bytes: int = 64 << 20
     max_answer_s: float = 600.0
     max_away_s: float = 60.0
+    logs_prompts: bool = False
 
     def is_served(self, name: str) -> bool:
         """Whether a client means the model by this name: with its tag or without, and `:latest` behind either.

@@ -14,7 +14,7 @@ _GROUPS = {  # titles, and the parameters under each, whatever command has them
     ),
     "Drafting": ("is_drafted", "history", "datastores", "head", "draft_model", "draft_context"),
     "Machine": ("threads", "provider", "uses_native", "is_near_tie_guarded", "is_calibrated"),
-    "Output": ("stats", "as_json", "compare", "plot"),
+    "Output": ("stats", "as_json", "compare", "plot", "log_level", "log_format", "logs_prompts"),
 }
 _MANY = 10  # options that are listed in groups
 

@@ -81,7 +81,7 @@ class Life:
         self.log = folder / "log"
         (folder / "kept").mkdir(parents=True, exist_ok=True)
         (folder / "temporary").mkdir(exist_ok=True)
-        options = ["--port", "0", "--name", "model", "--no-calibrate", "--threads", "1", *how]
+        options = ["--port", "0", "--name", "model", "--no-calibrate", "--threads", "1", "--log-level", "error", *how]
         environment = {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(folder / "temporary")}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(

@@ -15,6 +15,7 @@ from reader_edge.remote.settings import config_of, conversation_of
 from reader_edge.server.api_error import ApiError, api_error
 from reader_edge.server.draft.kept_answer import KeptAnswer
 from reader_edge.server.draft.kept_answers import KeptAnswers
+from reader_edge.server.http.request_log import LEFT_STATUS, RequestNote, note_of
 from reader_edge.server.metrics import Metrics
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
@@ -28,6 +29,7 @@ _LAST_WORD_S = 1.0  # for what a device said before it left
 _PART_BYTES = 1 << 18  # of the tokenizer in a frame
 _DRAFTS_A_TOKEN = 8  # that a device may send; one that keeps to its turn sends 5 at most
 _SPARE_DRAFTS = 64  # besides, over one connection
+_ASKING = {frames.ASK: "ASK", frames.RESUME: "RESUME"}  # and what the log calls them
 _LATE = (frames.HINT, frames.TREE, frames.CANCEL)  # what may come behind an answer's end
 _FAULT_CODE, _END_CODE = 1008, 1000  # of WebSockets: a peer that does what it may not, and a plain end
 _TYPICAL_PAST = 256  # rows at which a device is told what passes take
@@ -57,7 +59,7 @@ class DraftEndpoint:
         except (WebSocketDisconnect, WebSocketDisconnected):
             pass
         except Exception as error:
-            await _refuse(websocket, error)
+            await _refuse(websocket, error, note_of(websocket.scope))
             await _close(websocket, _FAULT_CODE if isinstance(error, ReaderEdgeError) else _END_CODE)
         finally:
             self._num_connections -= 1
@@ -111,24 +113,43 @@ class DraftEndpoint:
             kind, reader = await _received(websocket, _IDLE_S)
         except TimeoutError:
             raise ApiError(408, f"Nothing was asked for {_IDLE_S:g} seconds: connect again.") from None
+        if kind == frames.FETCH:
+            await self._send_tokenizer(websocket)
+        elif kind in _ASKING:
+            await self._serve_answer(websocket, kind, reader)
+        elif kind not in _LATE:
+            raise FrameError(f"A frame of kind {kind} has no place here.")
+
+    async def _serve_answer(self, websocket: WebSocket, kind: int, reader: Reader) -> None:
+        """An answer that is asked for or taken up, and its line of the log."""
+        note = note_of(websocket.scope).within(_ASKING[kind])
+        note.model = self._settings.model_name
         try:
-            if kind == frames.FETCH:
-                await self._send_tokenizer(websocket)
-            elif kind == frames.ASK:
+            if kind == frames.ASK:
                 ask = Ask.unpacked(reader)
                 reader.end()
-                await self._answer(websocket, ask.answer_id, self._begun(ask), 0)
-            elif kind == frames.RESUME:
+                note.read_prompt({"prompt": ask.token_ids or None, "messages": ask.settings.get("conversation")})
+                answer, answer_id, num_sent = self._begun(ask), ask.answer_id, 0
+            else:
                 resume = Resume.unpacked(reader)
                 reader.end()
-                await self._answer(websocket, resume.answer_id, self.answers.taken_up(resume), resume.num_tokens)
-            elif kind not in _LATE:
-                raise FrameError(f"A frame of kind {kind} has no place here.")
-        except FrameError:
+                answer, answer_id, num_sent = self.answers.taken_up(resume), resume.answer_id, resume.num_tokens
+            note.usage = answer.usage
+            await self._answer(websocket, answer_id, answer, num_sent, note)
+        except (WebSocketDisconnect, WebSocketDisconnected):
+            note.leave()
+            raise
+        except FrameError as error:
+            note.refuse(400, str(error))
             raise
         except ReaderEdgeError as error:
-            await _refuse(websocket, error)
+            await _refuse(websocket, error, note)
             self._metrics.count_request(frames.DRAFT_PATH, api_error(error).status)
+        except BaseException as error:
+            note.break_off(error)
+            raise
+        finally:
+            note.write()
 
     async def _send_tokenizer(self, websocket: WebSocket) -> None:
         for start in range(0, len(self._tokenizer), _PART_BYTES):
@@ -152,7 +173,9 @@ class DraftEndpoint:
         self.answers.add(ask.answer_id, answer)
         return answer
 
-    async def _answer(self, websocket: WebSocket, answer_id: bytes, answer: KeptAnswer, num_sent: int) -> None:
+    async def _answer(
+        self, websocket: WebSocket, answer_id: bytes, answer: KeptAnswer, num_sent: int, note: RequestNote
+    ) -> None:
         """Send an answer while its device drafts for it. Raises WebSocketDisconnect, and what the answer failed of."""
         reader = answer.reader = asyncio.ensure_future(answer.send(websocket.send_bytes, num_sent))
         listener = asyncio.ensure_future(self._listen(websocket, answer))
@@ -169,11 +192,13 @@ class DraftEndpoint:
                 await asyncio.wait((listener,), timeout=_LAST_WORD_S)  # it may have said that it wants no more
             if listener.done() and listener.exception() is None:
                 is_kept = False
+                note.refuse(LEFT_STATUS, "The device wanted no more.")
                 await websocket.send_bytes(answer.end("cancelled"))
                 return
             if reader.done():
                 is_kept = reader.exception() is None or isinstance(reader.exception(), _GONE)
                 reader.result()
+                note.status = 200
                 self._metrics.count_request(frames.DRAFT_PATH, 200)
                 return
             listener.result()
@@ -223,9 +248,10 @@ async def _received(websocket: WebSocket, max_s: float | None = None) -> tuple[i
     return frames.opened(message.get("bytes") or message.get("text") or b"")
 
 
-async def _refuse(websocket: WebSocket, error: Exception) -> None:
-    """Say what keeps a request from its answer, to whoever is there still."""
+async def _refuse(websocket: WebSocket, error: Exception, note: RequestNote) -> None:
+    """Say what keeps a request from its answer, to whoever is there still, and to the log."""
     refusal = ApiError(400, str(error), code="frame") if isinstance(error, FrameError) else api_error(error)
+    refusal.note(note)
     facts: dict[str, object] = {"status": refusal.status, "message": str(refusal), "code": refusal.code}
     try:
         await websocket.send_bytes(frames.packed_facts(frames.REFUSAL, facts))

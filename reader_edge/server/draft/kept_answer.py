@@ -43,6 +43,13 @@ class KeptAnswer:
         """Whether there is something of it to come back for."""
         return bool(self.token_ids) or self._last is not None
 
+    def usage(self) -> dict[str, object]:
+        """Tokens counted so far, in OpenAI's words."""
+        stats = self._stream.stats or GenerationStats()
+        accepted = {"accepted_prediction_tokens": stats.num_accepted_tokens}
+        counts = {"prompt_tokens": stats.num_prompt_tokens, "completion_tokens": stats.num_tokens}
+        return counts | {"completion_tokens_details": accepted}
+
     def give_up(self) -> None:
         """Nobody will ask for the rest."""
         self._stream.give_up()

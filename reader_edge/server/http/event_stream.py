@@ -10,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from reader_edge.server.api_error import ApiError, api_error
 from reader_edge.server.completion_request import Json
+from reader_edge.server.http.request_log import RequestNote, note_of
 
 Result = TypeVar("Result")
 _END = b"data: [DONE]\n\n"
@@ -52,14 +53,15 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        note = note_of(scope)
         try:
-            await unless_left(receive, self._send_all(send))
+            await unless_left(receive, self._send_all(send, note))
         except LeftError:
-            return
+            note.leave()
         finally:
             await self._events.aclose()
 
-    async def _send_all(self, send: Send) -> None:
+    async def _send_all(self, send: Send, note: RequestNote) -> None:
         num_sent = 1
         await _send(send, self._event(self._first))
         try:
@@ -70,7 +72,9 @@ class EventStream(Response):
         except LeftError:
             raise
         except Exception as error:
-            end = self._event(self._failure(api_error(error), num_sent))
+            failure = api_error(error)
+            failure.note(note)
+            end = self._event(self._failure(failure, num_sent))
         await _send(send, end)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

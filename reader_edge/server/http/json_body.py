@@ -8,6 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reader_edge.server.api_error import ApiError
 from reader_edge.server.contract import without_gc
+from reader_edge.server.http.request_log import note_of
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime.text.finite_json import finite
 
@@ -33,9 +34,11 @@ async def read_values(request: Request, settings: ServerSettings, is_type_checke
             408, f"The body took longer than {settings.max_body_s:g} seconds to come: send it at once."
         ) from None
     try:
-        return load_json(body)
+        values = load_json(body)
     except (ValueError, RecursionError):
         raise ApiError(400, "The body is not JSON: send an object.", code="invalid_json") from None
+    note_of(request.scope).read(values)
+    return values
 
 
 def load_json(data: bytes) -> object:

@@ -8,15 +8,18 @@ import socket
 import time
 from importlib.util import find_spec
 from types import FrameType
+from typing import cast
 
 import h11
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.flow_control import service_unavailable
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from reader_edge.remote.frames import DRAFT_PATH
 from reader_edge.remote.frames import MAX_BYTES as MAX_FRAME_BYTES
 from reader_edge.server.http.guard import MAX_HEADER_BYTES
+from reader_edge.server.http.request_log import RequestLog, RequestNote
 from reader_edge_runtime import AsyncEngine
 from reader_edge_runtime.errors import ConfigError
 
@@ -30,6 +33,7 @@ _TICK_S = 0.1
 _REQUEST_S = 45.0  # from its first byte to its last, headers and body
 _TOLD = 1.2  # connections, of those that there may be
 _UNFINISHED = (h11.IDLE, h11.SEND_BODY)
+_FULL = "As many connections are open as there may be: try again later."
 
 
 def max_connections() -> int:
@@ -78,12 +82,23 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self._watch()
         # Some beyond the limit are told so, in answer to what they ask; each takes a file of the process.
-        if self.limit_concurrency is not None and len(self.connections) > _TOLD * self.limit_concurrency:
+        self._most, self.limit_concurrency = self.limit_concurrency or _MAX_CONNECTIONS, None
+        if len(self.connections) > _TOLD * self._most:
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._watch()
+
+    def handle_events(self) -> None:
+        """uvicorn's own limit answers outside the application, so in no line of the log."""
+        is_full = max(len(self.connections), len(self.tasks)) >= self._most
+        self.app = _refusing_all if is_full else self.config.loaded_app
+        super().handle_events()
+
+    def send_400_response(self, msg: str) -> None:
+        _refuse_unread(400, msg)
+        super().send_400_response(msg)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -101,7 +116,13 @@ class Connection(H11Protocol):
         if self.conn.their_state not in _UNFINISHED or self.transport.get_protocol() is not self:
             self._stop_timer()
         elif self._timer is None:
-            self._timer = self.loop.call_later(_REQUEST_S, self.transport.abort)
+            self._timer = self.loop.call_later(_REQUEST_S, self._give_up)
+
+    def _give_up(self) -> None:
+        # Else nothing was asked, or the application has a line.
+        if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
+            _refuse_unread(408, f"No whole request came within {_REQUEST_S:g} seconds.")
+        self.transport.abort()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -116,6 +137,7 @@ class Server(uvicorn.Server):
         most = max_connections()
         config = uvicorn.Config(
             app,
+            log_config=None,
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -158,6 +180,17 @@ class Server(uvicorn.Server):
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Neither that a socket was refused with a status, as it should be, nor each thing sent to one that has left."""
+    """Neither that a socket was refused with a status, as it should be, nor each thing sent to one that has left, nor
+    what has a line of its own."""
     message = record.getMessage()
-    return "without completing handshake" not in message and message != "socket.send() raised exception."
+    return "without completing handshake" not in message and message not in _NO_NEWS
+
+
+_NO_NEWS = ("socket.send() raised exception.", "Invalid HTTP request received.")
+_refusing_all = RequestLog(cast(ASGIApp, service_unavailable), refusal=_FULL)
+
+
+def _refuse_unread(status: int, sentence: str) -> None:
+    note = RequestNote()
+    note.refuse(status, sentence)
+    note.write()

@@ -20,6 +20,7 @@ FORMAT_VERSION = 2
 
 _MAX_FILE_BYTES = 1 << 12
 _MAX_ROWS = 1 << 16
+_LARGE = 1 << 30  # bytes of a model whose dozen passes take seconds
 
 _LOG = logging.getLogger("reader_edge.measuring")
 
@@ -29,7 +30,7 @@ def load_or_settle(
 ) -> tuple[Target, WidthReport]:
     """The target to use and its report, as `settle_width` has them: from the cache, else probed and kept.
 
-    on_progress: gets 0 and 1 before it probes; without it, a line of the log warns of the wait.
+    on_progress: gets 0 and 1 before it probes; without it, a line of the log warns of a long wait.
     A cache that cannot be written is no error: the next start probes again.
     """
     kept = kept_verdict(target, threads)
@@ -38,7 +39,8 @@ def load_or_settle(
     path = verdict_path(target, threads)
     if on_progress is not None:
         on_progress(0, 1)
-    level = logging.WARNING if on_progress is None else logging.INFO
+    is_long = target.manifest.num_bytes > _LARGE
+    level = logging.WARNING if on_progress is None and is_long else logging.INFO
     _LOG.log(level, "Comparing the bits of narrow and wide passes on this machine, once: about a dozen passes.")
     settled, report = settle_width(target)
     with suppress(OSError):

@@ -43,9 +43,12 @@ def test_the_second_start_reads_what_the_first_found(target: FakeTarget, probed:
     assert first[0].min_rows == second[0].min_rows == 2
 
 
-@pytest.mark.parametrize("is_called_back", [False, True])
+@pytest.mark.parametrize(
+    ("is_called_back", "num_bytes", "level"),
+    [(False, 1 << 31, logging.WARNING), (True, 1 << 31, logging.INFO), (False, 1 << 20, logging.INFO)],
+)
 def test_a_probe_is_told_before_it_begins_and_only_then(
-    is_called_back: bool, target: FakeTarget, probed: list[Target], caplog: pytest.LogCaptureFixture
+    is_called_back: bool, num_bytes: int, level: int, probed: list[Target], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "reader_edge")
     calls: list[tuple[int, int]] = []
@@ -54,10 +57,11 @@ def test_a_probe_is_told_before_it_begins_and_only_then(
         assert not probed
         calls.append((done, total))
 
+    target = FakeTarget(replace(make_manifest(6), files={GRAPH_NAME: FileEntry(num_bytes, "ab" * 32)}))
     for _ in range(2):
         load_or_settle(target, 2, note if is_called_back else None)
     (line,) = caplog.records
-    assert line.levelno == (logging.INFO if is_called_back else logging.WARNING)
+    assert line.levelno == level
     assert calls == [(0, 1)] * is_called_back
 
 

@@ -33,6 +33,7 @@ class ServerProcess:
 
     def __init__(self, package: Path, key_file: Path) -> None:
         options = ["--port", "0", "--api-key-file", str(key_file), "--name", "demo", "--no-calibrate", "--threads", "1"]
+        options += ["--log-level", "warning"]  # nobody reads the pipe
         self.process = subprocess.Popen(
             [sys.executable, "-m", "reader_edge", "serve", str(package), *options],
             stderr=subprocess.PIPE,

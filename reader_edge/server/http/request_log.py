@@ -1,0 +1,169 @@
+"""A line of the log for each request: what was asked, and what came of it; what a prompt says only where that is asked
+for. Keys, headers and queries are in no line."""
+
+import json
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LEFT_STATUS = 499  # nginx's; nobody is there to read it
+SOCKET_STATUS = 101
+
+_NAME = "reader_edge.note"  # in an ASGI scope
+_MAX_MODEL, _MAX_PATH, _MAX_ERROR, _MAX_PROMPT = 100, 200, 500, 10_000  # characters
+_COUNTS = {
+    "prompt_tokens": "prompt_tokens",
+    "completion_tokens": "completion_tokens",
+    "accepted_prediction_tokens": "accepted_tokens",
+}
+_PROMPT_FIELDS = ("messages", "prompt", "input", "system", "instructions", "suffix", "prediction", "tools", "functions")
+_PLACE = re.compile(rf"'(?:{'|'.join(_PROMPT_FIELDS)})(?:\.\w+|\[\d+\])*'")
+# What a sentence quotes, cut short or not, and lists; no apostrophe within a word, no index of a place.
+_QUOTED = re.compile(r"""(?<!\w)'(?:[^'\\]|\\.)*(?:'(?!\w)|$)|(?<!\w)"(?:[^"\\]|\\.)*(?:"|$)|(?<!\w)\[[^\]]*(?:\]|$)""")
+_PLAIN = re.compile(r"[!-~]+")
+
+_LOG = logging.getLogger("reader_edge.server.requests")
+
+
+@dataclass(slots=True)
+class RequestNote:
+    """What is known of a request, by whoever handles it. method, path: None where nobody could read them.
+
+    tells_prompts: whether the line says what was asked. status: of the answer; where a stream broke off, what a whole
+    answer would have had. usage: tells tokens, in OpenAI's words.
+    """
+
+    method: str | None = None
+    path: str | None = None
+    tells_prompts: bool = False
+    model: str | None = None
+    status: int | None = None
+    usage: Callable[[], Mapping[str, Any]] | None = None
+    error: str | None = None
+    prompt: str | None = None
+    start_s: float = field(default_factory=time.perf_counter)
+
+    def within(self, method: str) -> "RequestNote":
+        """Of a request that comes over this one's connection."""
+        return RequestNote(method, self.path, self.tells_prompts)
+
+    def read(self, values: object) -> None:
+        """Note what a body says."""
+        if not isinstance(values, dict):
+            return
+        model = values.get("model") or values.get("name")
+        self.model = model if isinstance(model, str) else None
+        self.read_prompt(values)
+
+    def read_prompt(self, values: Mapping[str, object]) -> None:
+        """Note what is asked, where the log is to say it."""
+        if self.tells_prompts:
+            asked = {name: values[name] for name in _PROMPT_FIELDS if values.get(name) is not None}
+            self.prompt = _cut(json.dumps(asked), _MAX_PROMPT)
+
+    def refuse(self, status: int, sentence: str, param: str | None = None) -> None:
+        """Note what a request is refused with, or what ends its answer. param: the field at fault."""
+        self.status = status
+        is_of_prompt = status == 400 and (param is None or re.split(r"[.\[]", param)[0] in _PROMPT_FIELDS)
+        self.error = _without_values(sentence) if is_of_prompt and not self.tells_prompts else sentence
+
+    def leave(self) -> None:
+        """Note that the client has gone."""
+        self.status, self.error = LEFT_STATUS, "The client left before the end."
+
+    def break_off(self, error: BaseException) -> None:
+        """Note what kept the server from an answer. Sentences of bugs may say anything, and stay with their traces."""
+        if not isinstance(error, Exception):
+            self.refuse(503, "The server was stopped.")
+        elif (status := getattr(error, "status", None)) is not None:  # an ApiError's
+            self.refuse(status, str(error))
+        else:
+            self.refuse(500, "The server failed to answer; another line says why.")
+
+    def write(self) -> None:
+        """Have the line in the log."""
+        if self.status is None:
+            self.leave()
+        assert self.status is not None
+        level = logging.INFO if self.status < 400 else logging.ERROR if self.status == 500 else logging.WARNING
+        if _LOG.isEnabledFor(level):
+            fields = self._fields()
+            _LOG.log(level, "%s", _line(fields), extra={"fields": fields})
+
+    def _fields(self) -> dict[str, object]:
+        usage: Mapping[str, Any] = {} if self.usage is None else self.usage()
+        counts = {**usage, **usage.get("completion_tokens_details", {})}
+        known: dict[str, object | None] = {
+            "method": self.method,
+            "path": _cut(self.path, _MAX_PATH),
+            "status": self.status,
+            "model": _cut(self.model, _MAX_MODEL),
+            **{name: counts[key] for key, name in _COUNTS.items() if counts.get("prompt_tokens")},
+            "seconds": round(time.perf_counter() - self.start_s, 4),
+            "error": _cut(self.error, _MAX_ERROR),
+            "prompt": self.prompt,
+        }
+        return {name: value for name, value in known.items() if value is not None}
+
+
+class RequestLog:
+    """An ASGI application before another one. refusal: what that one refuses all requests with, if it does."""
+
+    def __init__(self, app: ASGIApp, tells_prompts: bool = False, refusal: str | None = None) -> None:
+        self._app = app
+        self._tells_prompts = tells_prompts
+        self._refusal = refusal
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        note = RequestNote(scope.get("method", "WEBSOCKET"), scope["path"], self._tells_prompts, error=self._refusal)
+        scope[_NAME] = note
+
+        async def send_noted(message: Message) -> None:
+            if message["type"] in ("http.response.start", "websocket.http.response.start"):
+                note.status = message["status"]
+            elif message["type"] == "websocket.accept":
+                note.status = SOCKET_STATUS
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_noted)
+        except BaseException as error:
+            note.break_off(error)
+            raise
+        finally:
+            note.write()
+
+
+def note_of(scope: Scope) -> RequestNote:
+    """The note of a request; one that nobody reads where none is kept."""
+    note = scope.get(_NAME)
+    return note if isinstance(note, RequestNote) else RequestNote()
+
+
+def _line(fields: Mapping[str, object]) -> str:
+    """For eyes; texts that could be read as more than one are in quotes, control characters spelt out."""
+    head = [_word(fields.get(name, "-")) for name in ("method", "path", "status")]
+    rest = [f"{name}={_word(value)}" for name, value in fields.items() if name not in ("method", "path", "status")]
+    return " ".join([*head, *rest])
+
+
+def _word(value: object) -> str:
+    text = str(value)
+    return text if _PLAIN.fullmatch(text) and not {'"', "\\", "="} & set(text) else json.dumps(text)
+
+
+def _cut(text: str | None, most: int) -> str | None:
+    return text if text is None or len(text) <= most else f"{text[:most]}..."
+
+
+def _without_values(sentence: str) -> str:
+    """A refusal of a prompt without what it quotes of it."""
+    return _QUOTED.sub(lambda found: found[0] if _PLACE.fullmatch(found[0]) else "'...'", sentence)

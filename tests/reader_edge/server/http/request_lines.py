@@ -1,0 +1,27 @@
+"""The log's lines of requests, as their fields."""
+
+import logging
+from typing import Any
+
+import pytest
+
+
+class RequestLines:
+    """Those of a test."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        self._caplog = caplog
+        caplog.set_level(logging.INFO, "reader_edge.server.requests")
+
+    @property
+    def records(self) -> list[logging.LogRecord]:
+        return [each for each in self._caplog.records if each.name == "reader_edge.server.requests"]
+
+    @property
+    def fields(self) -> list[dict[str, Any]]:
+        return [vars(each)["fields"] for each in self.records]
+
+    def only(self) -> dict[str, Any]:
+        """The fields of the only line."""
+        (fields,) = self.fields
+        return fields
