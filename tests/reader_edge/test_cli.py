@@ -148,7 +148,7 @@ def test_ctrl_c_stops_an_answer_on_its_way() -> None:
         "    time.sleep(0.05)\n"
         "    return step(self)\n"
         "Decoder.step = slow_step\n"
-        "main(['run', '-p', 'the the the the', '-n', '2000'])\n"
+        "main(['run', '-p', 'the the the the', '-n', '2000', '--no-calibrate'])\n"
     )
     with _python("-c", code) as process:
         assert process.stdout is not None

@@ -45,7 +45,8 @@ def load_or_measure(
     kept = None if is_redone else _read(path, batch_size)
     if kept is None or (kept.is_in_doubt and kept.num_measured < _MOST_MEASURED):
         if kept is not None:
-            _LOG.info("Passes are measured again: other work ran beside the last measuring.")
+            level = logging.WARNING if on_progress is None else logging.INFO
+            _LOG.log(level, "Passes are measured again, since other work ran beside the last measuring.")
         start = time.monotonic()
         measured = measure_pass_cost(target, batch_size, on_progress=on_progress)
         _LOG.info("Measured passes in %.1f s; kept in '%s'.", time.monotonic() - start, path)

@@ -117,7 +117,11 @@ def measure_pass_cost(
     grid = grid.within(_MAX_GRID_S, first)
     level = logging.WARNING if on_progress is None else logging.INFO  # of a wait that nobody would know the reason of
     expected_s = max(max_seconds, grid.least_seconds(first))
-    _LOG.log(level, "Measuring what passes of this model take on this machine, once: about %.0f s.", expected_s)
+    _LOG.log(
+        level,
+        "Measuring what passes of this model take on this machine, for later starts too: about %.0f s.",
+        expected_s,
+    )
     for past, width in grid.cells[:: len(grid.widths)] + grid.cells[-1:]:
         _pass_seconds(target, cache, batch_size, past, width)  # first passes allocate
     rounds: list[list[float]] = []

@@ -41,7 +41,7 @@ def load_or_settle(
         on_progress(0, 1)
     is_long = target.manifest.num_bytes > _LARGE
     level = logging.WARNING if on_progress is None and is_long else logging.INFO
-    _LOG.log(level, "Comparing the bits of narrow and wide passes on this machine, once: about a dozen passes.")
+    _LOG.log(level, "Comparing the bits of narrow and wide passes on this machine, for later starts too.")
     settled, report = settle_width(target)
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)

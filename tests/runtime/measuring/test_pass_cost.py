@@ -138,7 +138,9 @@ def test_a_line_of_the_log_says_what_is_measured_and_about_how_long_it_takes(
     measure_pass_cost(target, on_progress=note if is_called_back else None)
     (line,) = caplog.records
     assert (line.name, line.levelno) == ("reader_edge.measuring", level)
-    assert line.getMessage() == f"Measuring what passes of this model take on this machine, once: {told}."
+    assert (
+        line.getMessage() == f"Measuring what passes of this model take on this machine, for later starts too: {told}."
+    )
     assert calls[:2] == [(0, 6), (1, 6)][: 2 * is_called_back]
 
 
