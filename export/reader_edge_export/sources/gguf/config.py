@@ -63,6 +63,8 @@ def config_of(file: GgufFile) -> Config:
             f"GGUF; supported are: {', '.join(_MODELS)}."
         )
     values = Metadata(file, architecture)
+    if architecture in _WITH_BASE:
+        values.number("rope.freq_base")
     model_type, build = _MODELS[architecture]
     config = {"model_type": model_type, **_shared(file, values), **build(file, values)}
     values.check_all_asked(_IGNORED, _INERT)
@@ -170,7 +172,6 @@ def _granite(file: GgufFile, values: Metadata) -> Config:
 
 def _olmo2(file: GgufFile, values: Metadata) -> Config:
     """OLMo 3's files are OLMo 2's with a window. Positions are stretched in layers without one alone."""
-    values.number("rope.freq_base")  # all converters write it, but Ollama's where it did not find it
     config = heads(file, values)
     window = values.size("attention.sliding_window", 0, least=0)
     if not window:
@@ -267,4 +268,6 @@ _MODELS: dict[str, tuple[str, Callable[[GgufFile, Metadata], Config]]] = {  # by
     "qwen35moe": ("qwen3_5_moe_text", qwen35moe),
     "lfm2moe": ("lfm2_moe", lfm2moe),
 }
+# Their bases of positions are not 10000, and every converter writes them, but for Ollama's where it found none.
+_WITH_BASE = ("olmo2", "smollm3", "lfm2", "lfm2moe", "gpt-oss")
 _MIXTURES = ("qwen3moe", "gpt-oss", "qwen35moe", "lfm2moe", "granitehybrid", "granitemoe", "gemma4")

@@ -228,6 +228,8 @@ def test_gemma_3_is_stretched_as_its_makers_have_it(
         ),
         ("llama", {"rope.freq_base": None}, "base of its positions .*: give another file .* in Hugging Face format"),
         ("olmo3", {"rope.freq_base": None}, "gives no olmo2.rope.freq_base: give another file"),
+        ("lfm2", {"rope.freq_base": None}, "gives no lfm2.rope.freq_base: give another file"),
+        ("gpt_oss", {"rope.freq_base": 0.0}, "does not give the base of its positions"),
         ("olmo3", {"rope.scaling.type": None}, "sets 'olmo2.rope.scaling.yarn_attn_factor' to 1.5"),
         ("phi3", {"rope.scaling.attn_factor": 1.5}, "scales attention by 1.5 instead of 1: give another file"),
         ("qwen3_5_text", {"ssm.v_head_reordered": False}, "'qwen35.ssm.v_head_reordered' to False"),
