@@ -1,9 +1,8 @@
 """Which package MODEL means: a package, a Hugging Face folder, a GGUF file, a name, or the demo; which tokenizer."""
 
 import os
-import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -11,66 +10,70 @@ import click
 
 from reader_edge.catalogue.names import canonical, is_model_name, similar_name
 from reader_edge.catalogue.pull import found_here, pulled
-from reader_edge.catalogue.store import StoredModel
-from reader_edge.terminal.console import load_progress, stderr_console, work_progress
-from reader_edge.terminal.control_characters import visible
+from reader_edge.exported import ModelSource, exported, package_of
+from reader_edge.terminal.console import load_progress, stderr_console
 from reader_edge_export.libraries import check_installation
-from reader_edge_export.options import AUTO, ExportOptions
 from reader_edge_export.sources.gguf.magic import is_gguf
 from reader_edge_export.sources.source import source_name
 from reader_edge_runtime import DraftSources, EngineConfig
-from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.drafting.sources.speculator.speculated_tree import NAME as SPECULATOR
 from reader_edge_runtime.errors import CatalogueError, PackageError, TokenizerError
+from reader_edge_runtime.given_arguments import Callback
 from reader_edge_runtime.package.manifest import MANIFEST_NAME, TOKENIZER_NAME
-from reader_edge_runtime.package.manifest_file import FORMAT_VERSION
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.package.pipeline_file import PIPELINE_NAME
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # a device that only asks a server has no ONNX Runtime, and reads tokenizers here
-    from reader_edge_runtime import Engine
+    import reader_edge_runtime
+    from reader_edge.engine import Engine
 
-E = TypeVar("E", bound="Engine")
+E = TypeVar("E", bound="reader_edge_runtime.Engine")
 
 MODEL_VARIABLE = "READER_EDGE_MODEL"
 NO_SOURCES = DraftSources()
 _SOURCE_FILES = ("config.json", "adapter_config.json", "snapshots/*/config.json", "*.gguf", "*.safetensors")
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSource:
-    """A folder or file that a model is exported from. name: in the catalogue or on the hub, None for any other."""
-
-    path: Path
-    name: str | None = None
-
-
 def load_engine(model: str | None, config: EngineConfig, sources: DraftSources = NO_SOURCES) -> "Engine":
-    """Find a model and load it, with progress on a terminal.
+    """Find a model and load it as `Engine.load` does, and say where it drafts less than was asked for."""
+    from reader_edge.engine import Engine
 
-    sources: their draft model may be whatever `model` may be.
-    """
-    from reader_edge_runtime import Engine
-
-    return load_with(Engine.load, model, config, sources)
+    return _noticed(Engine.load(model, config, sources=sources), sources)
 
 
 def load_with(load: Callable[..., E], model: str | None, config: EngineConfig, sources: DraftSources) -> E:
-    """The same for an engine of another kind. load: takes what `Engine.load` does."""
+    """The same for an engine of another kind. load: takes what the runtime's `Engine.load` does."""
+    return _noticed(loaded(load, model, config, sources), sources)
+
+
+def loaded(
+    load: Callable[..., E],
+    model: str | None,
+    config: EngineConfig,
+    sources: DraftSources,
+    on_calibration: Callback | None = None,
+) -> E:
+    """Find a model and load it, with progress on a terminal or in a notebook.
+
+    sources: their draft model may be whatever `model` may be.
+    """
     package = find_package(model)
     found = _found(sources) if config.is_drafted else sources
-    with load_progress("Checking the model", "Measuring this machine (once)") as (on_files, on_calibration):
-        on_measuring = on_calibration if stderr_console().is_terminal else None  # in a pipe, a line of the log tells it
-        engine = load(package, config, sources=found, on_progress=on_files, on_calibration=on_measuring)
+    with load_progress("Checking the model", "Measuring this machine (once)") as (on_files, on_measuring):
+        drawn = on_measuring if stderr_console().is_terminal else None  # in a pipe, a line of the log tells it
+        return load(package, config, sources=found, on_progress=on_files, on_calibration=on_calibration or drawn)
+
+
+def _noticed(engine: E, sources: DraftSources) -> E:
     if notice := draft_notice(engine, sources):
         click.echo(notice, err=True)
     return engine
 
 
-def draft_notice(engine: "Engine", sources: DraftSources = NO_SOURCES) -> str:
+def draft_notice(engine: "reader_edge_runtime.Engine", sources: DraftSources = NO_SOURCES) -> str:
     """What to tell a user whose engine drafts less than was asked for; "" where it drafts everything."""
     permission = engine.draft_permission
     if permission.scope == "all":
@@ -91,7 +94,7 @@ def draft_notice(engine: "Engine", sources: DraftSources = NO_SOURCES) -> str:
     )
 
 
-def further_sources(engine: "Engine", sources: DraftSources) -> list[DraftSource]:
+def further_sources(engine: "reader_edge_runtime.Engine", sources: DraftSources) -> list[DraftSource]:
     """Sources beside those compiled in, opened for other drafters of an engine's model; given as for `load_engine`.
 
     A speculator that the engine leaves alone, since it cannot pay here, is none of them.
@@ -134,7 +137,7 @@ def find_package(model: str | None) -> Path:
     if not name:
         return bundled_demo()
     source = _exported_from(name)
-    return Path(name) if source is None else _exported(source)
+    return Path(name) if source is None else exported(source)
 
 
 def find_tunable(model: str, source: str | None) -> tuple[Path, Path | None]:
@@ -148,7 +151,7 @@ def find_tunable(model: str, source: str | None) -> tuple[Path, Path | None]:
         return Path(model), None if source is None else find_source(source).path
     if source is not None:
         raise PackageError(f"'{model}' is no package, but a source itself: leave --source out.")
-    return _exported(own, check="none"), own.path
+    return exported(own, check="none"), own.path
 
 
 def find_source(model: str) -> ModelSource:
@@ -162,12 +165,6 @@ def find_source(model: str) -> ModelSource:
     if found_here(model) is None:
         check_installation()  # before a download that nothing could be made of
     return ModelSource(pulled(model), canonical(model))
-
-
-def tell_place(source: ModelSource) -> None:
-    """Tell where a model lies that was named and not given by its path."""
-    if source.name is not None:
-        click.echo(visible(f"'{source.name}' is read from '{source.path}'."), err=True)
 
 
 def _exported_from(model: str) -> ModelSource | None:
@@ -193,7 +190,7 @@ def find_stored(model: str | None) -> Path:
     source = found_here(name)
     if source is None:
         raise CatalogueError(f"'{name}' is not here: `reader-edge pull {name}` fetches it.")
-    package = _package_of(ModelSource(source, canonical(name)))
+    package = package_of(ModelSource(source, canonical(name)))
     return package if (package / MANIFEST_NAME).is_file() else source
 
 
@@ -261,55 +258,3 @@ def _is_name(model: str) -> bool:
             f"or a name (`reader-edge pull --help` lists them).{f' Did you mean {similar}?' if similar else ''}"
         )
     return True
-
-
-def _stored_for(source: ModelSource) -> StoredModel:
-    return StoredModel(source.name or str(source.path.resolve()))
-
-
-def _package_of(source: ModelSource) -> Path:
-    """Where the package that a model is run as belongs."""
-    kind = "gguf" if is_gguf(source.path) else "int8"  # a file itself says what it becomes
-    return _stored_for(source).package(kind, f"{FORMAT_VERSION} {_source_key(source.path)}")
-
-
-def _exported(source: ModelSource, check: str = AUTO) -> Path:
-    """The package of a model, in the user's cache; one process exports it while others wait.
-
-    check: of `ExportOptions`. A first answer does not wait for checks that take longer than the export.
-    """
-    from reader_edge_export.pipeline import export_model
-
-    stored, out = _stored_for(source), _package_of(source)
-    if (out / MANIFEST_NAME).is_file():
-        return out
-    KernelLoader.shared()  # has the drafter compiled meanwhile, where it did not come compiled
-    model = source.name or str(source.path)
-    tell_place(source)
-    with work_progress(f"Exporting {model} (once)") as work, stored.locked():
-        if (out / MANIFEST_NAME).is_file():  # another process has exported it meanwhile
-            return out
-        options = ExportOptions(check=check)
-        report = export_model(
-            source.path,
-            out,
-            options,
-            on_stage=work.on_stage,
-            name=source.name,
-            tell=work.tell,
-            on_share=work.on_progress,
-        )
-        stored.remove_outdated(out)
-        if report.warning is not None:
-            click.echo(f"Warning: {report.warning}", err=True)
-    if check == AUTO:
-        quoted = visible(shlex.quote(model))
-        click.echo(f"`reader-edge tune {quoted}` measures its quality, and lets it draft better.", err=True)
-    return out
-
-
-def _source_key(path: Path) -> str:
-    """Changes when a file of the model does. Sizes and times: reading all weights at every start would take seconds."""
-    files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path]
-    stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return f"{path.resolve()} {stats}"

@@ -4,13 +4,16 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import reader_edge
 from reader_edge.commands.sampling import GivenSampling
 from reader_edge_runtime.outside.user_input import as_text
+
+if TYPE_CHECKING:
+    import reader_edge_runtime
 
 
 def dash_alone(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -55,7 +58,7 @@ class PromptInput:
 
     def answer(
         self,
-        engine: "reader_edge.Engine",
+        engine: "reader_edge_runtime.Engine",
         text: str | None,
         config: "reader_edge.GenerationConfig",
         given: GivenSampling,

@@ -85,7 +85,8 @@ def export(
 
     MODEL is a Hugging Face folder, a GGUF file, or a name (`reader-edge pull --help`).
     """
-    from reader_edge.model_source import find_source, tell_place
+    from reader_edge.exported import tell_place
+    from reader_edge.model_source import find_source
     from reader_edge.terminal.checks import (
         GLOSSARY,
         chat_pairs,

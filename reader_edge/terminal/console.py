@@ -4,7 +4,9 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, TextIO
 
 import click
@@ -30,13 +32,15 @@ from reader_edge.terminal.times import readable_time
 OnProgress = Callable[[float, float], None]
 OnStage = Callable[[str], None]
 
+_caller: ContextVar[OnProgress | None] = ContextVar("caller", default=None)
+
 
 class _Console(Console):
     """Shows texts as they are: what a package, a file or a source is called is neither markup nor control."""
 
     def __init__(self, file: TextIO) -> None:
         super().__init__(file=file, highlight=False, markup=False, emoji=False)
-        if not self.is_terminal:
+        if not self.is_terminal and not self.is_jupyter:
             self.width = 200  # as wide as tables need, so that nothing is cut
 
     def render_str(self, text: str, **options: Any) -> Text:
@@ -100,6 +104,21 @@ def print_columns(rows: Sequence[Sequence[str]]) -> None:
 
 
 @contextmanager
+def progress_for(caller: Callable[[int, int], None] | None) -> Iterator[None]:
+    """Have the bars of tasks within call a function in place of being drawn; None draws them."""
+    before = _caller.set(None if caller is None else lambda done, total: caller(round(done), round(total)))
+    try:
+        yield
+    finally:
+        _caller.reset(before)
+
+
+def _draws(console: Console) -> bool:
+    """Whether bars can be drawn: on a terminal, or in a notebook that has what rich draws them with."""
+    return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
+
+
+@contextmanager
 def byte_progress(label: str) -> Iterator[OnProgress]:
     """A bar for bytes done and bytes in all; gone when it is full, and never there in a pipe."""
     with _bars([label], DownloadColumn(binary_units=True)) as (on_progress,):
@@ -127,9 +146,12 @@ def load_progress(*labels: str) -> AbstractContextManager[tuple[OnProgress, ...]
 
 @contextmanager
 def _bars(labels: Sequence[str], *amount: ProgressColumn) -> Iterator[tuple[OnProgress, ...]]:
+    if (caller := _caller.get()) is not None:
+        yield tuple(caller for _ in labels)
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), *amount)
     progress = Progress(*columns, console=stderr_console(), transient=True)
-    progress.disable = not progress.console.is_terminal
+    progress.disable = not _draws(progress.console)
 
     def bar(label: str) -> OnProgress:
         task = progress.add_task(visible(label), total=None, visible=len(labels) == 1)
@@ -143,7 +165,7 @@ def _bars(labels: Sequence[str], *amount: ProgressColumn) -> Iterator[tuple[OnPr
 def stage_progress(label: str) -> Iterator[OnStage]:
     """A spinner that names the stage of a long task; in a pipe, one line a stage."""
     console = stderr_console()
-    if not console.is_terminal:
+    if not _draws(console):
         yield lambda stage: console.print(f"{label}: {stage}", soft_wrap=True)
         return
     with Progress(
@@ -179,8 +201,9 @@ def work_progress(label: str) -> Iterator[Work]:
     def tell(line: str) -> None:
         console.print(line, soft_wrap=True)  # above the spinner, which is drawn again
 
-    if not console.is_terminal:
-        yield Work(lambda stage: tell(f"{label}: {stage}"), lambda done, total: None, tell)
+    caller = _caller.get()
+    if caller is not None or not _draws(console):
+        yield Work(lambda stage: tell(f"{label}: {stage}"), caller or (lambda done, total: None), tell)
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
     with Progress(*columns, _TimeLeft(), console=console, transient=True) as progress:

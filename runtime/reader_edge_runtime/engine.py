@@ -101,17 +101,17 @@ class Engine:
     @classmethod
     def load(
         cls,
-        path: str | os.PathLike[str],
+        model: str | os.PathLike[str],
         config: EngineConfig | None = None,
         draft: DraftConfig | None = None,
         sources: DraftSources | None = None,
         drafter: Drafter | None = None,
         on_progress: Callback | None = None,
         on_calibration: Callback | None = None,
-    ) -> "Engine":
+    ) -> Self:
         """Open a package, check its files, load its graph and probe it.
 
-        path: the package's folder.
+        model: the package's folder.
         draft, sources: limits of drafting, and what is drafted from.
         drafter: a drafter of your own, in place of draft and sources.
         on_progress: called with bytes checked and bytes in all.
@@ -125,7 +125,7 @@ class Engine:
         if drafter is not None and drafted_from != DraftSources():
             raise ConfigError("drafter is in place of what sources describe: give one of them.")
         callbacks = given_callback(on_progress, "on_progress"), given_callback(on_calibration, "on_calibration")
-        return cls(*assemble(given_path(path, "path"), *configs, drafted_from, drafter, *callbacks))
+        return cls(*assemble(given_path(model, "model"), *configs, drafted_from, drafter, *callbacks))
 
     def encode_prompt(self, prompt: Encodable) -> list[int]:
         """Token ids of a text, or of a conversation through the model's chat template; token ids as they are.

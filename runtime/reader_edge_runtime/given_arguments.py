@@ -22,6 +22,7 @@ from reader_edge_runtime.text.calls.declared_tool import declared_tool
 from reader_edge_runtime.text.conversation import Conversation, Encodable, Message, Tool
 
 Callback = Callable[[int, int], None]
+Called = TypeVar("Called", bound=Callable[..., None])
 Config = TypeVar("Config", EngineConfig, DraftConfig, DraftSources, GenerationConfig, ServingConfig)
 
 _SAMPLING = frozenset(each.name for each in fields(SamplingConfig))
@@ -70,7 +71,7 @@ def is_iterable(value: object) -> bool:
     return True
 
 
-def given_callback(callback: Callback | None, name: str) -> Callback | None:
+def given_callback(callback: Called | None, name: str) -> Called | None:
     """Check a progress callback that a caller gave. Raises ConfigError."""
     if callback is not None and not callable(callback):
         raise ConfigError(f"{name} is {shown(callback)}, but must be a function of two numbers.")
@@ -80,7 +81,8 @@ def given_callback(callback: Callback | None, name: str) -> Callback | None:
 def given_config(config: Config | None, kind: type[Config], name: str) -> Config:
     """A config as it was given, or one of defaults. Raises ConfigError."""
     if config is not None and not isinstance(config, kind):
-        raise ConfigError(f"{name} is {shown(config)}, but must be a {kind.__name__}.")
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        raise ConfigError(f"{name} is {shown(config)}, but must be {article} {kind.__name__}.")
     return kind() if config is None else config
 
 

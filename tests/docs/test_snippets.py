@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import reader_edge
 from reader_edge_runtime import DraftSources, Engine, EngineConfig
 from tests.conftest import ROOT
 from tests.docs.markdown import PAGES, code_blocks, page_name
@@ -38,14 +39,15 @@ def test_python_in_the_documentation_runs(
     compiled = compile(code, "documentation", "exec")
     if any(each in code for each in _NEED_A_SERVER):
         return
-    load = Engine.load
 
-    def load_demo(path: str, config: EngineConfig | None = None, sources: DraftSources | None = None) -> Engine:
+    def load_demo(
+        model: str | None = None, config: EngineConfig | None = None, sources: DraftSources | None = None
+    ) -> Engine:
         """The demo, whatever is named, as fast as may be: files of sources are not there."""
         assert sources is None or isinstance(sources, DraftSources)
-        return load(package, replace(config or EngineConfig(), is_calibrated=False, threads=1))
+        return Engine.load(package, replace(config or EngineConfig(), is_calibrated=False, threads=1))
 
-    monkeypatch.setattr(Engine, "load", load_demo)
+    monkeypatch.setattr(reader_edge.Engine, "load", load_demo)
     if "LossyEngine" in code:
         from reader_edge_runtime.lossy.lossy_engine import LossyEngine
 

@@ -15,7 +15,8 @@ from filelock import FileLock
 from reader_edge.catalogue.names import canonical
 from reader_edge.catalogue.store import StoredModel
 from reader_edge.cli import main
-from reader_edge.model_source import ModelSource, bundled_demo, find_package, find_source, find_stored, model_name
+from reader_edge.exported import ModelSource
+from reader_edge.model_source import bundled_demo, find_package, find_source, find_stored, model_name
 from reader_edge_export import pipeline
 from reader_edge_export.options import ExportOptions, ExportReport
 from reader_edge_runtime.errors import (

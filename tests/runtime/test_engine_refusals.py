@@ -54,7 +54,7 @@ def test_what_cannot_be_told_of_progress_is_refused(demo_folder: Path) -> None:
 
 @pytest.mark.parametrize("given", [3, b"history", [], "a\0b", "\ud800", "a" * 5000], ids=ascii)
 def test_what_can_be_no_path_is_refused_in_one_sentence(engine: Engine, demo_folder: Path, given: Any) -> None:
-    with pytest.raises(ConfigError, match="path is "):
+    with pytest.raises(ConfigError, match="model is "):
         Engine.load(given)
     for name in ("history", "head", "draft_model"):
         with pytest.raises(ConfigError, match=f"{name} is "):
@@ -75,7 +75,7 @@ def test_a_number_of_too_many_digits_to_show_is_refused_wherever_it_stands(engin
         engine.generate_batch(huge)
     with pytest.raises(ConfigError, match="too long to show"):
         engine.generate("# tar", huge)
-    for choice in ({"path": huge}, {"path": "", "sources": huge}):
+    for choice in ({"model": huge}, {"model": "", "sources": huge}):
         with pytest.raises(ConfigError, match="too long to show"):
             Engine.load(**choice)
     for source in ({"datastores": huge}, {"head": huge}, {"extra": huge}, {"extra": [huge]}):

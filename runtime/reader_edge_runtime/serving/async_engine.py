@@ -4,7 +4,7 @@ import asyncio
 import weakref
 from functools import partial
 from types import TracebackType
-from typing import Unpack
+from typing import Self, Unpack
 
 from reader_edge_runtime.answer import GenerationResult
 from reader_edge_runtime.config import GenerationConfig, ServingConfig
@@ -101,7 +101,7 @@ class AsyncEngine:
         """Take no more requests; wait for running ones, or cancel them. Further calls do nothing."""
         await asyncio.to_thread(self._worker.close, cancels)
 
-    async def __aenter__(self) -> "AsyncEngine":
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(

@@ -12,7 +12,8 @@ from huggingface_hub import constants
 from reader_edge.catalogue.hub_cache import hub_cache
 from reader_edge.catalogue.pull import found_here, pulled
 from reader_edge.cli import main
-from reader_edge.model_source import ModelSource, find_source, find_stored, model_name
+from reader_edge.exported import ModelSource
+from reader_edge.model_source import find_source, find_stored, model_name
 from reader_edge_runtime.errors import CatalogueError, HubUnavailableError
 from tests.reader_edge.catalogue.conftest import set_hub
 from tests.reader_edge.catalogue.fake_hub import FakeHub

@@ -6,8 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from reader_edge import AsyncEngine, GenerationConfig, SamplingConfig, ServingConfig
-from reader_edge_runtime import DraftSources, Engine, EngineConfig
+from reader_edge_runtime import (
+    AsyncEngine,
+    DraftSources,
+    Engine,
+    EngineConfig,
+    GenerationConfig,
+    SamplingConfig,
+    ServingConfig,
+)
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting import device_drafts
 from reader_edge_runtime.drafting.device_drafts import DeviceDrafts, DeviceTree, TextCheck
