@@ -131,7 +131,7 @@ def _check_buffers(build: Callable[[], PreTrainedModel], source: str, error: typ
         outline = build()
     norms = [parameter for parameter in outline.parameters() if parameter.ndim < 2]
     if sum(tensor.nbytes for tensor in (*outline.buffers(), *norms)) > _MAX_BUFFER_BYTES:
-        raise error(f"'{source}' describes a model whose tables and norms take more than a gigabyte: fetch it again.")
+        raise error(f"'{source}' describes a model whose tables and norms take more than a gigabyte: give another.")
 
 
 class _EmptyOnMeta(TorchFunctionMode):

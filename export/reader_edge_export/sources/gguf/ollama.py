@@ -58,7 +58,7 @@ def _renamed_tensors(file: GgufFile, ends: dict[str, str]) -> dict[str, Tensor]:
 def _missing(metadata: dict[str, Value], given: str, architecture: str, file: GgufFile) -> dict[str, Value]:
     """What the converter leaves out, or writes wrongly."""
     if given == "gptoss":
-        return {"tokenizer.ggml.pre": "gpt-4o", "gpt-oss.rope.scaling.type": "yarn"}
+        return {"gpt-oss.rope.scaling.type": "yarn"}
     gate = file.tensors.get("blk.0.ffn_gate.weight")
     if given == "lfm2" and "output_norm.weight" in file.tensors and gate is not None:
         return {"lfm2.feed_forward_length": gate.shape[0]}

@@ -87,9 +87,9 @@ def joined(merge: str) -> str:
 
 def _one_of(file: GgufFile, key: str, name: str, known: tuple[str, ...]) -> str:
     if name not in known:
-        raise TokenizerError(
-            f"'{file.path}' gives {key} as {name!r:.80}, which is not known here; known are: {', '.join(known)}."
-        )
+        problem = f"gives {key} as {name!r:.80}, which is not known here" if name else f"gives no {key}"
+        remedy = "give the model in Hugging Face format"
+        raise TokenizerError(f"'{file.path}' {problem}; known are: {', '.join(known)}: {remedy}.")
     return name
 
 

@@ -76,7 +76,7 @@ def test_what_converters_fill_ids_with_is_no_text(tmp_path: Path, capfd: pytest.
     [
         ({"model": "bert"}, "model as 'bert', which is not known here; known are: gpt2, llama"),
         ({"pre": "klingon"}, "pre as 'klingon', which is not known here; known are: default, gpt-2"),
-        ({"pre": None}, "pre as ''"),
+        ({"pre": None}, "gives no tokenizer.ggml.pre; known are: default, .*: give the model in Hugging Face format"),
         ({"tokens": None}, "no tokenizer.ggml.tokens"),
         ({"tokens": [1, 2]}, r"tokens as \[1, 2\]"),
         ({"tokens": ["a", "a"]}, "has the token 'a' as 0 and as 1: give another file"),

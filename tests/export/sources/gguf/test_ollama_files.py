@@ -131,7 +131,7 @@ def test_gpt_oss_may_come_from_its_makers_own_checkpoint(tmp_path: Path) -> None
 _OLDER: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {  # architecture, values, parts of tensors' names
     "gpt_oss": (
         "gptoss",
-        {"expert_feed_forward_length": None, "rope.scaling.type": None},
+        {"expert_feed_forward_length": None, "rope.scaling.type": None, "tokenizer.ggml.pre": "default"},
         {".attn_output.": ".attn_out.", ".attn_sinks.weight": ".attn_sinks", ".post_attention_norm.": ".ffn_norm."},
     ),
     "olmo3": ("olmo3", {}, {}),
