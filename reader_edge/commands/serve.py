@@ -19,6 +19,7 @@ class ServerAddress:
     host: str
     port: int
     api_key_file: Path | None
+    shares_between_keys: bool
 
     def keys(self) -> tuple[bytes, ...]:
         """The keys that clients are asked for. Raises ConfigError, and UsageError where anybody could ask."""
@@ -74,6 +75,12 @@ class Limits:
     help="Port to listen on; 0 takes a free one.",
 )
 @click.option("--api-key-file", type=options.FILE, help="Require one of the keys in this file, one a line.")
+@click.option(
+    "--share-between-keys",
+    "shares_between_keys",
+    is_flag=True,
+    help="Let prompts and answers of one key's holders hasten those of others, who may then find out what was asked.",
+)
 @click.option("--name", help="Name of the model for clients. Default: the name of MODEL.")
 @options.max_batch
 @click.option("--max-waiting", default=64, show_default=True, help="Answers that may wait; more are refused.")
@@ -157,6 +164,7 @@ def serve(
         max_choices=max_choices,
         max_answer_s=limits.max_answer_s,
         logs_prompts=log.logs_prompts,
+        shares_between_keys=place.shares_between_keys,
     )
     with log_to_stderr(log.log_level, log.log_format), open_socket(place.host, place.port) as socket:
         log.tell(f"Loading '{name}'.")

@@ -3,6 +3,7 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -47,7 +48,7 @@ class Endpoint(ABC, Generic[Body]):
             direct = self._direct_answer(body)
             if direct is not None:
                 return Response(json.dumps(direct), media_type="application/json")
-            completion = self._checked_completion_request(body)
+            completion = self._checked_completion_request(body, request.scope.get("caller", ""))
             answers = self._answers(completion)
             note_of(request.scope).usage = answers.usage
             if completion.is_streamed:
@@ -72,13 +73,16 @@ class Endpoint(ABC, Generic[Body]):
         answers = self._answers(completion)
         return self._whole(body, completion, answers, await answers.whole())
 
-    def _checked_completion_request(self, body: Body) -> CompletionRequest:
-        """What a body asks.
+    def _checked_completion_request(self, body: Body, caller: str = "") -> CompletionRequest:
+        """What a body asks. caller: as for `ServerSettings.salt`.
 
         Raises what `_question` does, and ApiError for messages to a model without a chat template, and for more answers
         in a form than there ever is room for.
         """
         completion = self._completion_request(body)
+        salts = [self._settings.salt(caller, config.cache_salt) for config in completion.configs]
+        configs = [replace(each, cache_salt=salt) for each, salt in zip(completion.configs, salts, strict=True)]
+        completion = replace(completion, configs=configs)
         if not self._tokenizer.has_chat_template and any(isinstance(each, Conversation) for each in completion.prompts):
             raise ApiError(
                 400, f"This model has no chat template: send a plain prompt to {self.plain_path} instead of messages."

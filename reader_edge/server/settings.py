@@ -17,7 +17,8 @@ class ServerSettings:
     max_tokens: of an answer, and what one may have that asks for no number. max_choices: answers to one request.
     max_body_bytes, max_body_s: of a request's body, and how long it may take to come. max_bodies_bytes: of those of all
     requests that are not answered yet. max_answer_s: waiting included. max_away_s: that an answer waits for a device
-    whose connection was lost. logs_prompts: whether the log says what was asked.
+    whose connection was lost. logs_prompts: whether the log says what was asked. shares_between_keys: whether prompts and
+    answers of one key's holders hasten those of others.
     """
 
     model_name: str
@@ -30,6 +31,7 @@ class ServerSettings:
     max_answer_s: float = 600.0
     max_away_s: float = 60.0
     logs_prompts: bool = False
+    shares_between_keys: bool = False
 
     def is_served(self, name: str) -> bool:
         """Whether a client means the model by this name: with its tag or without, and `:latest` behind either.
@@ -38,6 +40,11 @@ class ServerSettings:
         """
         own = self.model_name.removesuffix(_LATEST)
         return name.removesuffix(_LATEST) in (own, untagged(own))
+
+    def salt(self, caller: str, asked: str) -> str:
+        """`GenerationConfig.cache_salt` of a request. caller: whose key was sent. asked: the body's own salt."""
+        own = "" if self.shares_between_keys or len(self.api_keys) < 2 else caller
+        return f"{own}:{asked}" if own or asked else ""
 
     def allowed_tokens(self, name: str, asked: int | None) -> tuple[int, dict[str, str]]:
         """How many tokens an answer may have, and the header that names the limit where more are asked for.

@@ -158,6 +158,8 @@ class GenerationConfig:
         grammar then applies behind a thinking part that the prompt has opened.
     is_scored: add up the log-probabilities of the answer's tokens, at temperature 1.
     acceptance: the rule that decides which drafted tokens are emitted. A rule that is not exact may change the answer.
+    cache_salt: what keeps users of one engine apart: a request neither finds the texts of other salts in the KV cache,
+        nor is drafted from what was answered under them, so that no time and no count tells of them.
     """
 
     max_tokens: Annotated[int, Range(1)] = 512
@@ -174,12 +176,14 @@ class GenerationConfig:
     splits_thinking: bool = False
     is_scored: bool = False
     acceptance: AcceptanceRule = EXACT
+    cache_salt: str = ""
 
     def __post_init__(self) -> None:
         check(self)
         require(isinstance(self.sampling, SamplingConfig | None), "sampling", self.sampling, "a SamplingConfig")
         require(isinstance(self.grammar, Grammar | None), "grammar", self.grammar, "a Grammar")
         require(isinstance(self.prediction, str), "prediction", self.prediction, "a text")
+        require(isinstance(self.cache_salt, str), "cache_salt", self.cache_salt, "a text")
         require(isinstance(self.acceptance, AcceptanceRule), "acceptance", self.acceptance, "an AcceptanceRule")
         stop, ids = (self.stop,) if isinstance(self.stop, str) else self.stop, self.stop_token_ids
         is_list = isinstance(stop, Sequence) and not isinstance(stop, str | bytes)

@@ -14,7 +14,7 @@ from reader_edge.remote.frames import Ask, FrameError, Reader, Resume
 from reader_edge.remote.settings import config_of, conversation_of
 from reader_edge.server.api_error import ApiError, api_error
 from reader_edge.server.draft.kept_answer import KeptAnswer
-from reader_edge.server.draft.kept_answers import KeptAnswers
+from reader_edge.server.draft.kept_answers import KeptAnswers, own_id
 from reader_edge.server.http.request_log import LEFT_STATUS, RequestNote, note_of
 from reader_edge.server.metrics import Metrics
 from reader_edge.server.settings import ServerSettings
@@ -124,16 +124,19 @@ class DraftEndpoint:
         """An answer that is asked for or taken up, and its line of the log."""
         note = note_of(websocket.scope).within(_ASKING[kind])
         note.model = self._settings.model_name
+        caller = websocket.scope.get("caller", "")
         try:
             if kind == frames.ASK:
                 ask = Ask.unpacked(reader)
                 reader.end()
                 note.read_prompt({"prompt": ask.token_ids or None, "messages": ask.settings.get("conversation")})
-                answer, answer_id, num_sent = self._begun(ask), ask.answer_id, 0
+                answer_id, num_sent = own_id(caller, ask.answer_id), 0
+                answer = self._begun(ask, caller)
             else:
                 resume = Resume.unpacked(reader)
                 reader.end()
-                answer, answer_id, num_sent = self.answers.taken_up(resume), resume.answer_id, resume.num_tokens
+                answer_id, num_sent = own_id(caller, resume.answer_id), resume.num_tokens
+                answer = self.answers.taken_up(answer_id, resume)
             note.usage = answer.usage
             await self._answer(websocket, answer_id, answer, num_sent, note)
         except (WebSocketDisconnect, WebSocketDisconnected):
@@ -155,13 +158,18 @@ class DraftEndpoint:
         for start in range(0, len(self._tokenizer), _PART_BYTES):
             await websocket.send_bytes(frames.frame(frames.PART, self._tokenizer[start : start + _PART_BYTES]))
 
-    def _begun(self, ask: Ask) -> KeptAnswer:
+    def _begun(self, ask: Ask, caller: str) -> KeptAnswer:
         """The answer that is asked for, begun. Raises ApiError and ConfigError."""
-        self.answers.check_new(ask.answer_id)
+        answer_id = own_id(caller, ask.answer_id)
+        self.answers.check_new(answer_id)
         settings: dict[str, Any] = dict(ask.settings)
         chat = settings.pop("conversation", None)
         config = config_of(settings)
-        config = replace(config, max_tokens=self._settings.allowed_tokens("max_tokens", config.max_tokens)[0])
+        max_tokens, salt = (
+            self._settings.allowed_tokens("max_tokens", config.max_tokens)[0],
+            self._settings.salt(caller, ""),
+        )
+        config = replace(config, max_tokens=max_tokens, cache_salt=salt)
         permission = self._engine.engine.draft_permission
         if ask.mode == frames.VERIFY and not (permission.is_on and config.is_drafted):
             reason = permission.reason if not permission.is_on else "the request is not to be drafted"
@@ -170,7 +178,7 @@ class DraftEndpoint:
         prompt = ask.token_ids if chat is None else conversation_of(chat)
         stream = self._engine.stream(prompt, config, device=device)
         answer = KeptAnswer(stream, device, chat is not None, self._settings.max_answer_s, self._metrics)
-        self.answers.add(ask.answer_id, answer)
+        self.answers.add(answer_id, answer)
         return answer
 
     async def _answer(

@@ -10,6 +10,11 @@ from reader_edge.server.draft.kept_answer import KeptAnswer
 MAX_KEPT = 64  # answers whose devices are away
 
 
+def own_id(caller: str, answer_id: bytes) -> bytes:
+    """An answer's id here, which a device of another caller, by whose key was sent, does not have."""
+    return caller.encode() + answer_id
+
+
 class KeptAnswers:
     """keep_s: how long an answer waits for its device."""
 
@@ -29,16 +34,16 @@ class KeptAnswers:
     def add(self, answer_id: bytes, answer: KeptAnswer) -> None:
         self._answers[answer_id] = answer
 
-    def taken_up(self, resume: Resume) -> KeptAnswer:
+    def taken_up(self, answer_id: bytes, resume: Resume) -> KeptAnswer:
         """The answer that a device comes back to. Raises ApiError where there is none, or the texts differ."""
-        answer = self._answers.get(resume.answer_id)
+        answer = self._answers.get(answer_id)
         if answer is None:
             limit = f"it is kept for {self._keep_s:g} seconds, and not over a restart"
             raise ApiError(404, f"The answer is not here any more ({limit}): ask again.", code=ANSWER_GONE)
         known = answer.token_ids[: resume.num_tokens]
         if len(known) < resume.num_tokens or hash_of(known) != resume.text_hash:
             raise ApiError(409, "The device has another text of this answer than the server: ask again.")
-        if (timer := self._away.pop(resume.answer_id, None)) is not None:
+        if (timer := self._away.pop(answer_id, None)) is not None:
             timer.cancel()
         if answer.reader is not None:  # over a connection that is lost, though nobody knows yet
             answer.reader.cancel()

@@ -20,7 +20,7 @@ _KEY = re.compile(rb"[!-~]{%d,%d}" % (_MIN_KEY_BYTES, _MAX_KEY_BYTES))
 
 
 class Guard:
-    """An ASGI application before another one."""
+    """An ASGI application before another one, which finds whose key was sent in its scope, as `caller`; "" for none."""
 
     def __init__(self, app: ASGIApp, api_keys: tuple[bytes, ...]) -> None:
         self._app = app
@@ -28,29 +28,33 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket" or (scope["type"] == "http" and scope["path"] not in _OPEN_PATHS):
-            refusal = self._refusal(Headers(scope=scope), is_socket=scope["type"] == "websocket")
-            if refusal is not None:
+            try:
+                scope["caller"] = self._caller(Headers(scope=scope), is_socket=scope["type"] == "websocket")
+            except ApiError as refusal:
                 await refusal.response(is_of_ollama(scope["path"]))(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    def _refusal(self, headers: Headers, is_socket: bool) -> ApiError | None:
+    def _caller(self, headers: Headers, is_socket: bool) -> str:
+        """Raises ApiError for whoever may not ask."""
         if is_socket and "origin" in headers:  # of another site's page maybe, which may ask any address for sockets
-            return ApiError(403, "Pages get no drafting sockets here: connect with reader-edge.")
+            raise ApiError(403, "Pages get no drafting sockets here: connect with reader-edge.")
         if sum(len(name) + len(value) for name, value in headers.raw) > MAX_HEADER_BYTES:
-            return ApiError(431, f"The headers have more than the {MAX_HEADER_BYTES} bytes that they may: send fewer.")
+            raise ApiError(431, f"The headers have more than the {MAX_HEADER_BYTES} bytes that they may: send fewer.")
         if not self._digests:
             # A page of another site may give its own name this machine's address, but not change its name.
             host = headers.get("host", "")
             is_ours = is_loopback(host if host.endswith("]") else host.rpartition(":")[0] or host)
             remedy = "address it as localhost, or start it with --api-key-file"
-            return None if is_ours else ApiError(403, f"This server answers to no host {host!r:.100}: {remedy}.")
+            if not is_ours:
+                raise ApiError(403, f"This server answers to no host {host!r:.100}: {remedy}.")
+            return ""
         scheme, _, key = headers.get("authorization", "").partition(" ")
         digest = hashlib.sha256(key.strip().encode()).digest()
         matches = [hmac.compare_digest(digest, each) for each in self._digests]  # all: time tells nothing
         if scheme.lower() == "bearer" and any(matches):
-            return None
-        return ApiError(
+            return digest.hex()
+        raise ApiError(
             401, "The API key is missing or wrong: send 'Authorization: Bearer KEY'.", code="invalid_api_key"
         )
 

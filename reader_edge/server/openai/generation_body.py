@@ -77,7 +77,7 @@ class StreamOptions(JsonObject, ignored="include_obfuscation"):
 
 _IGNORED = "guided_decoding_backend prompt_cache_key prompt_cache_retention safety_identifier service_tier user"
 _IGNORED_CHOICES = """
-    cache_prompt cache_salt chat_id request_id keep_alive mirostat_eta mirostat_tau num_batch num_ctx num_gpu
+    cache_prompt chat_id request_id keep_alive mirostat_eta mirostat_tau num_batch num_ctx num_gpu
     num_keep num_thread return_progress session_id store timings_per_token usage use_mlock use_mmap
 """
 
@@ -103,6 +103,7 @@ class GenerationBody(JsonObject, ignored=_IGNORED):
     stop: Stop = ()
     stop_token_ids: Annotated[tuple[int, ...], Meta(max_length=MAX_BIASES, description="a list of token ids")] = ()
     ignore_eos: bool = False
+    cache_salt: Annotated[str, Meta(max_length=1024)] = ""
 
     prediction: Prediction | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -189,6 +190,7 @@ class GenerationBody(JsonObject, ignored=_IGNORED):
             stop_token_ids=self.stop_token_ids,
             prediction=text_of(self.prediction.content) if self.prediction else "",
             ignores_eos=self.ignore_eos,
+            cache_salt=self.cache_salt,
             wants_logprobs=wants_logprobs,
             num_top_logprobs=num_top_logprobs,
             splits_thinking=True,

@@ -37,7 +37,8 @@ class Lane(Decoder):
 
     def num_known(self, request: Request) -> int:
         """First tokens of a request, its last left out, that this lane has in its cache."""
-        return max((num_shared(text, request.token_ids) for text in self.scheduler.texts()), default=0)
+        salt = request.config.cache_salt
+        return max((num_shared(text, request.token_ids) for text in self.scheduler.texts(salt)), default=0)
 
     def _advance(self) -> None:
         super()._advance()

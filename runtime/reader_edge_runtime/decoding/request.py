@@ -230,7 +230,8 @@ class Request:
         """Have a drafter draft for this request, of whose guesses other requests say nothing."""
         if self._guesses:
             self.trust = Trust()
-        self.drafter = drafter.begin(RequestContext(self.token_ids, self._guesses, self.sampling.temperature))
+        temperature, salt = self.sampling.temperature, self.config.cache_salt
+        self.drafter = drafter.begin(RequestContext(self.token_ids, self._guesses, temperature, salt))
 
     def prepare(self) -> None:
         """Have made meanwhile what the choice after a pass takes."""

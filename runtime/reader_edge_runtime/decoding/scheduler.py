@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from reader_edge_runtime.decoding.kv_budget import KvBudget
 from reader_edge_runtime.decoding.request import Request
-from reader_edge_runtime.decoding.slots import Slots
+from reader_edge_runtime.decoding.slots import KeptText, Slots
 
 
 class Scheduler:
@@ -29,11 +29,11 @@ class Scheduler:
         """All requests that own slots, in the slots' order."""
         return [*self.running, self.prefilling] if self.prefilling is not None else list(self.running)
 
-    def texts(self) -> list[list[int]]:
-        """The tokens whose rows each slot holds, in the slots' order."""
-        lengths = self._slots.lengths
-        owned = [owner.token_ids[: lengths[slot]] for slot, owner in enumerate(self.owners)]
-        return owned + self._slots.idle_texts()
+    def texts(self, salt: str = "") -> list[list[int]]:
+        """The tokens whose rows each slot holds, in the slots' order; none of a text of another salt."""
+        owned = [KeptText(owner.token_ids, owner.config.cache_salt) for owner in self.owners]
+        texts = zip(owned + self._slots.idle_texts(), self._slots.lengths, strict=False)
+        return [text.token_ids[:length] if text.salt == salt else [] for text, length in texts]
 
     def enqueue(self, request: Request) -> None:
         """Have a request wait behind those of its priority."""
@@ -75,8 +75,8 @@ class Scheduler:
         slot has changed.
         """
         self._kv_budget.check(request)
-        running = [each.token_ids for each in self.running]
-        known = request.reusable_token_ids
+        running = [KeptText(each.token_ids, each.config.cache_salt) for each in self.running]
+        known = KeptText(request.reusable_token_ids, request.config.cache_salt)
         self._slots.bring_forward(known, running)
         with self._slots.resizing():
             self._kv_budget.make_room([*self.running, request])
@@ -103,7 +103,8 @@ class Scheduler:
         for slot in reversed(range(len(self.running))):
             request = self.running[slot]
             if leaves(request):
-                self._slots.release(slot, request.token_ids, self.prefilling is not None)
+                text = KeptText(request.token_ids, request.config.cache_salt)
+                self._slots.release(slot, text, self.prefilling is not None)
                 self.running[slot] = self.running[-1]
                 self.running.pop()
                 taken.append(request)

@@ -38,8 +38,8 @@ def save_session(
 ) -> None:
     """Write a session in place of a file, or make it; it appears whole or not at all. Raises SessionError.
 
-    Requests that run meanwhile are in it as far as they have come. messages: a conversation to keep beside it. form:
-    what marks the file, which alone `load_session` takes.
+    Requests that run meanwhile are in it as far as they have come, but for all with a `cache_salt`. messages: a
+    conversation to keep beside it. form: what marks the file, which alone `load_session` takes.
     """
     check_rows(decoder)
     texts = [text[: decoder.cache.usable(slot, len(text))] for slot, text in enumerate(decoder.scheduler.texts())]

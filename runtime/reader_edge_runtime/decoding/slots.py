@@ -2,10 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from reader_edge_runtime.cache import Cache
 
-Texts = Sequence[Sequence[int]]
+
+class KeptText(NamedTuple):
+    """A text whose rows a slot has. salt: of its request; texts of different ones share nothing."""
+
+    token_ids: list[int]
+    salt: str = ""
+
+
+_NO_TEXT = KeptText([])
 
 # Last tokens of a prompt that recurrent states are not moved over when it is scored. The same prompt may come again,
 # whose last one is scored again; a next turn may leave out what opened the answer, as "<think>".
@@ -25,7 +34,7 @@ class Slots:
     def __init__(self, cache: Cache, max_slots: int) -> None:
         self._cache = cache
         self._max_slots = max_slots
-        self._idle_token_ids: list[list[int]] = [[] for _ in range(cache.num_slots)]
+        self._idle = [_NO_TEXT] * cache.num_slots
         self.num_running = 0
         self.is_torn = False
         self._longest_shared = 0  # tokens that the newest sequence's prompt shares with some text
@@ -51,37 +60,37 @@ class Slots:
             raise
         self.is_torn = False
 
-    def bring_forward(self, token_ids: list[int], running: Texts) -> None:
+    def bring_forward(self, text: KeptText, running: Sequence[KeptText]) -> None:
         """Bring the idle slot that holds most of a text to where the next sequence begins.
 
         Where a running sequence (see `acquire`) holds as much, that is the slot whose loss matters least.
         """
         self._fit()
-        idle, slot = self._idle_token_ids, self.num_running
+        idle, slot = self._idle, self.num_running
         self._longest_shared = 0
         if slot == self._cache.num_slots:
             return
-        _, num_copied = self._most_shared(running, token_ids)
-        shared = [self._num_usable(other, idle[other], token_ids) for other in range(slot, self._cache.num_slots)]
+        _, num_copied = self._most_shared(running, text)
+        shared = [self._num_usable(other, idle[other], text) for other in range(slot, self._cache.num_slots)]
         useful = [num if num > num_copied else 0 for num in shared]
-        best = slot + max(range(len(useful)), key=lambda i: (useful[i], -len(idle[slot + i])))
+        best = slot + max(range(len(useful)), key=lambda i: (useful[i], -len(idle[slot + i].token_ids)))
         self.is_torn = True
         self._cache.swap(slot, best)
         idle[slot], idle[best] = idle[best], idle[slot]
         self.is_torn = False
 
-    def acquire(self, token_ids: list[int], running: Texts) -> int:
+    def acquire(self, text: KeptText, running: Sequence[KeptText]) -> int:
         """Give slot `num_running`, which is there, to a new sequence; returns how many of its first tokens it holds.
 
-        running: the tokens of the sequences in the first slots, whose rows are copied where they hold more of the text.
+        running: the texts of the sequences in the first slots, whose rows are copied where they hold more of the text.
         The last token is never reused: its logits are what decoding starts from.
         """
         self.is_torn = True
         self._fit()
         slot = self.num_running
-        num_shared = self._num_shared(slot, self._idle_token_ids[slot], token_ids)
-        source, num_copied = self._most_shared(running, token_ids)
-        self._idle_token_ids[slot] = []
+        num_shared = self._num_shared(slot, self._idle[slot], text)
+        source, num_copied = self._most_shared(running, text)
+        self._idle[slot] = _NO_TEXT
         num_reused = self._cut(slot, num_shared)
         if num_copied > num_reused:
             num_reused = self._cache.copy(source, slot, num_copied)
@@ -114,48 +123,49 @@ class Slots:
         self._cache.swap(slot, other)
         self.is_torn = False
 
-    def release(self, slot: int, token_ids: list[int], is_last_apart: bool = False) -> None:
+    def release(self, slot: int, text: KeptText, is_last_apart: bool = False) -> None:
         """Make a running slot idle; the last running slot takes its place.
 
         is_last_apart: the last one stays behind all others, so the one before it takes the place.
         """
         self.is_torn = True
         last = self.num_running - 1
-        kept = token_ids[: self._cache.lengths[slot]]
+        kept = text._replace(token_ids=text.token_ids[: self._cache.lengths[slot]])
         self._cache.swap(slot, last - is_last_apart)
         self._cache.swap(last - is_last_apart, last)
         self._cache.trim(last)
-        self._idle_token_ids[last] = kept
+        self._idle[last] = kept
         self.num_running -= 1
         self.is_torn = False
 
     def reset(self) -> None:
         """Make all slots idle, and forget what they hold."""
         self.num_running = 0
-        self._idle_token_ids = [[] for _ in range(self._cache.num_slots)]
+        self._idle = [_NO_TEXT] * self._cache.num_slots
         self.forget()
         self.is_torn = False
 
-    def idle_texts(self) -> list[list[int]]:
+    def idle_texts(self) -> list[KeptText]:
         """What each idle slot holds, in the slots' order."""
         self._fit()
         places = range(self.num_running, self._cache.num_slots)
-        return [self._idle_token_ids[slot][: self._cache.lengths[slot]] for slot in places]
+        texts = [(self._idle[slot], self._cache.lengths[slot]) for slot in places]
+        return [text._replace(token_ids=text.token_ids[:length]) for text, length in texts]
 
     def remember(self, texts: list[list[int]]) -> None:
         """While nothing runs: the first slots hold these texts, whose rows are written."""
-        self._idle_token_ids[: len(texts)] = texts
+        self._idle[: len(texts)] = map(KeptText, texts)
 
     def fill(self, token_ids: list[int]) -> None:
         """Let the first idle slot hold these tokens, with made-up rows."""
         self._cache.fill(self.num_running, len(token_ids))
-        self._idle_token_ids[self.num_running] = token_ids
+        self._idle[self.num_running] = KeptText(token_ids)
 
     def forget(self) -> None:
         """Drop what idle slots remember."""
         for slot in range(self.num_running, self._cache.num_slots):
             self._cut(slot, 0)
-            self._idle_token_ids[slot] = []
+            self._idle[slot] = _NO_TEXT
 
     def _cut(self, slot: int, length: int) -> int:
         """Keep the first rows of a slot alone, as many as can be gone on from; returns how many."""
@@ -165,22 +175,24 @@ class Slots:
 
     def _fit(self) -> None:
         """Follow a cache that has changed its size."""
-        del self._idle_token_ids[self._cache.num_slots :]
-        while len(self._idle_token_ids) < self._cache.num_slots:
-            self._idle_token_ids.append([])
+        del self._idle[self._cache.num_slots :]
+        self._idle += [_NO_TEXT] * (self._cache.num_slots - len(self._idle))
 
-    def _most_shared(self, texts: Texts, token_ids: list[int]) -> tuple[int, int]:
+    def _most_shared(self, texts: Sequence[KeptText], wanted: KeptText) -> tuple[int, int]:
         """The slot of the sequence, of those in the first slots, that holds most of a text, and how much of it."""
-        shared = [self._num_usable(slot, text, token_ids) for slot, text in enumerate(texts)]
+        shared = [self._num_usable(slot, text, wanted) for slot, text in enumerate(texts)]
         return max(enumerate(shared), key=lambda found: found[1], default=(0, 0))
 
-    def _num_usable(self, slot: int, kept: Sequence[int], token_ids: list[int]) -> int:
+    def _num_usable(self, slot: int, kept: KeptText, wanted: KeptText) -> int:
         """How many of a text's first tokens, without its last, a slot that holds other ones can be gone on from."""
-        num_shared = self._num_shared(slot, kept, token_ids)
+        num_shared = self._num_shared(slot, kept, wanted)
         self._longest_shared = max(self._longest_shared, num_shared)
         return self._cache.usable(slot, num_shared)
 
-    def _num_shared(self, slot: int, kept: Sequence[int], token_ids: list[int]) -> int:
+    def _num_shared(self, slot: int, kept: KeptText, wanted: KeptText) -> int:
         """How many of a text's first tokens, without its last, a slot holds that has the rows of other ones."""
-        limit = min(len(kept), self._cache.lengths[slot], len(token_ids) - 1)
-        return next((i for i in range(limit) if kept[i] != token_ids[i]), limit)
+        if kept.salt != wanted.salt:
+            return 0
+        held, token_ids = kept.token_ids, wanted.token_ids
+        limit = min(len(held), self._cache.lengths[slot], len(token_ids) - 1)
+        return next((i for i in range(limit) if held[i] != token_ids[i]), limit)

@@ -38,25 +38,27 @@ class RequestContext(NamedTuple):
     """What is known of a request when its drafting begins.
 
     token_ids: the request's own list, the prompt, which grows by the answer; drafting only reads it. temperature: at
-    which the answer's tokens are drawn; 0 where each is the best.
+    which the answer's tokens are drawn; 0 where each is the best. salt: `GenerationConfig.cache_salt`; drafts hold
+    nothing of requests that have another.
     """
 
     token_ids: Sequence[int]
     guesses: Guesses = NO_GUESSES
     temperature: float = 0.0
+    salt: str = ""
 
 
 class RequestDrafter:
     """What a drafter or a source keeps of one request; this much and nothing more where no child says otherwise.
 
-    token_ids: the request's own list. num_prompt_tokens: as many of them were there when it began. asked: of a drafter,
+    token_ids, salt: the request's own. num_prompt_tokens: as many tokens were there when it began. asked: of a drafter,
     names of the sources that take long and were asked for its last draft.
     """
 
     asked: Sequence[str] = ()
 
     def __init__(self, context: RequestContext) -> None:
-        self.token_ids = context.token_ids
+        self.token_ids, self.salt = context.token_ids, context.salt
         self.num_prompt_tokens = len(context.token_ids)
 
     def observe(self, scored: ScoredTree | None) -> None:

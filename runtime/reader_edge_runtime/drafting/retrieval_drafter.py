@@ -2,6 +2,7 @@
 
 import time
 import warnings
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 # Past answers that wait to be learned with the next draft.
 _MAX_UNLEARNED = 64
+# Salts whose cores outlive their requests.
+_MAX_KEPT = 8
 # Of so many drafts for which a source was asked that learns its gain, one is made without it, too.
 _COMPARED = 2
 
@@ -38,6 +41,8 @@ class RetrievalDrafter(Drafter):
     table: the target's likely successors of single tokens, where its package has them. own_answers: what the target
     said before anybody asked, as a history that all others come behind. left_alone: names of sources that are none of
     its own, since they cannot pay here.
+
+    What is learned of requests serves those with the same salt, but for a history file, which all share.
 
     Until the compiled core is loaded, or compiled on a machine that never ran it, nothing is drafted; requests that
     began before catch up. Raises ConfigError for more sources than can be mixed, HistoryError.
@@ -64,8 +69,9 @@ class RetrievalDrafter(Drafter):
         self._history_file = history_file
         self._table = table
         self._own_texts = {text.tobytes(): text for text in own_answers.texts} if own_answers is not None else {}
-        self._past_answers = history_file.read() if history_file is not None else []
-        self._core: DraftingCore | None = None
+        self._is_shared = history_file is not None
+        self._past_answers = [("", text) for text in history_file.read()] if history_file is not None else []
+        self._forget_cores()
         self._is_changing = False
         self._loader = KernelLoader.shared()
 
@@ -82,17 +88,18 @@ class RetrievalDrafter(Drafter):
         return RetrievalRequest(self, context)
 
     def draft(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | ReaderEdgeError]:
-        core, self.asked_s = self.core(), 0.0
-        if core is None:
+        self.asked_s = 0.0
+        cores = [core for each in draft_requests if (core := self.core(each.request.salt)) is not None]
+        if len(cores) < len(draft_requests):
             return [DraftTree.root(draft_request.request.token_ids[-1]) for draft_request in draft_requests]
         with self.changing():
-            return self._drafts(core, draft_requests)
+            return self._drafts(cores, draft_requests)
 
     def _drafts(
-        self, core: "DraftingCore", draft_requests: Sequence[DraftRequest]
+        self, cores: Sequence["DraftingCore"], draft_requests: Sequence[DraftRequest]
     ) -> list[DraftTree | ReaderEdgeError]:
         requests = [cast(RetrievalRequest, draft_request.request) for draft_request in draft_requests]
-        states = [request.caught_up(core) for request in requests]
+        states = [request.caught_up(core) for request, core in zip(requests, cores, strict=True)]
         drafts: list[DraftTree | ReaderEdgeError] = []
         proposals = self.sources.propose(
             [request.sources for request in requests],
@@ -114,7 +121,8 @@ class RetrievalDrafter(Drafter):
     def forget(self) -> None:
         """Also what came from a history file, which itself stays as it is; the model's own answers are kept."""
         self.sources.restore({})
-        self._core, self._past_answers, self._is_changing = None, [], False
+        self._forget_cores()
+        self._past_answers, self._is_changing = [], False
         self.core()  # now, so that the next request need not wait for the counting
 
     def state(self) -> dict[str, Array]:
@@ -125,12 +133,14 @@ class RetrievalDrafter(Drafter):
         core = self._new_core()
         core.restore(arrays, vocab_size)
         self.sources.restore(arrays)
-        self._core, self._past_answers, self._is_changing = core, [], False
+        self._forget_cores()
+        self._keep("", core)
+        self._past_answers, self._is_changing = [], False
 
-    def learn_later(self, token_ids: Sequence[int]) -> None:
+    def learn_later(self, token_ids: Sequence[int], salt: str = "") -> None:
         """Take an answer into the history when something is next drafted."""
         if self.config.is_history_used:
-            self._past_answers.append(np.array(token_ids, np.int32))
+            self._past_answers.append(("" if self._is_shared else salt, np.array(token_ids, np.int32)))
             if len(self._past_answers) > _MAX_UNLEARNED:
                 self.core()
 
@@ -145,19 +155,39 @@ class RetrievalDrafter(Drafter):
             warnings.warn(f"{error} Answers are no longer added to it.", stacklevel=2)
             self._history_file = None
 
-    def core(self) -> "DraftingCore | None":
-        """The compiled core, with all past answers learned; None while it is not loaded."""
+    def core(self, salt: str = "") -> "DraftingCore | None":
+        """The compiled core of a salt's requests, with all past answers learned; None while none is loaded."""
         if not self._loader.is_ready:
             return None
+        salt = "" if self._is_shared else salt
         if self._is_changing:
-            self._drop_core()
-        if self._core is None or self._past_answers:
+            self._drop_cores()
+        if salt not in self._cores or self._past_answers:
             with self.changing():
-                core = self._core or self._counted(self._own_texts.values())
-                for answer in self._past_answers:
-                    core.history.add(answer)
-                self._core, self._past_answers = core, []
-        return self._core
+                for each, answer in self._past_answers:
+                    self._core_of(each).history.add(answer)
+                self._core_of(salt)
+                self._past_answers = []
+        return self._core_of(salt)
+
+    def _core_of(self, salt: str) -> "DraftingCore":
+        core = self._cores.get(salt)
+        if core is None:
+            core = self._counted(self._own_texts.values())
+        self._keep(salt, core)
+        return core
+
+    def _keep(self, salt: str, core: "DraftingCore") -> None:
+        """Keep a core although no request has it; those without use for longest go first, that without a salt never."""
+        self._cores[salt] = core
+        self._kept.pop(salt, None)
+        self._kept[salt] = core
+        if len(self._kept) > _MAX_KEPT:
+            del self._kept[next(each for each in self._kept if each)]
+
+    def _forget_cores(self) -> None:
+        self._kept: dict[str, DraftingCore] = {}
+        self._cores: weakref.WeakValueDictionary[str, DraftingCore] = weakref.WeakValueDictionary()
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -167,10 +197,11 @@ class RetrievalDrafter(Drafter):
         yield
         self._is_changing = False
 
-    def _drop_core(self) -> None:
+    def _drop_cores(self) -> None:
         """What was learned is lost, but for past answers in a file."""
         known = [] if self._history_file is None else self._history_file.read()
-        self._core, self._past_answers = None, [*known, *self._past_answers]
+        self._forget_cores()
+        self._past_answers = [*(("", text) for text in known), *self._past_answers]
         self._is_changing = False
 
     def _counted(self, texts: Iterable[Int32Array]) -> "DraftingCore":
@@ -248,7 +279,7 @@ class RetrievalRequest(RequestDrafter):
         return self._state
 
     def finish(self) -> None:
-        core = None if self._state is None else self._drafter.core()  # learns past answers, for drafts alone
+        core = None if self._state is None else self._drafter.core(self.salt)  # learns past answers, for drafts alone
         has_answer = len(self.token_ids) > self.num_prompt_tokens
         answer = self.token_ids[max(0, self.num_prompt_tokens - PROMPT_TAIL) :]
         if core is not None:
@@ -257,7 +288,7 @@ class RetrievalRequest(RequestDrafter):
             for text in used:
                 self._drafter.remember(text)
         elif has_answer:
-            self._drafter.learn_later(answer)
+            self._drafter.learn_later(answer, self.salt)
         if has_answer:
             self._drafter.remember(answer)
         self.sources.finish()

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.sources.text_slot import TextSlot, best_slot, num_shared, side_by_side
+from reader_edge_runtime.drafting.drafter import RequestDrafter
+from reader_edge_runtime.drafting.sources.text_slot import TextSlot, best_slot, side_by_side
 from reader_edge_runtime.target import Pass, Target
 
 NARROW = 8  # tokens of a pass that take about as long as one
@@ -55,9 +56,9 @@ class DraftModel:
         one_s, wide_s = self._pass_s(1), self._pass_s(num_tokens)
         return one_s, max(0.0, wide_s - one_s) / max(num_tokens - 1, 1)
 
-    def take(self, owner: object, token_ids: Sequence[int]) -> DraftSlot:
+    def take(self, owner: RequestDrafter, token_ids: Sequence[int]) -> DraftSlot:
         """A slot for a text: of the free ones, the one that holds most of it."""
-        slot = best_slot(self._slots, lambda each: num_shared(each.token_ids, token_ids))
+        slot = best_slot(self._slots, lambda each: each.num_held(owner, token_ids))
         if slot is None:
             slot = DraftSlot(len(self._slots))
             self._slots.append(slot)

@@ -5,9 +5,12 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import TypeVar
 
+from reader_edge_runtime.drafting.drafter import RequestDrafter
+
 
 class TextSlot:
-    """token_ids: those whose rows it holds, behind the owner's text guesses of how it goes on.
+    """token_ids: those whose rows it holds, behind the owner's text guesses of how it goes on. salt: of its owners, who
+    find nothing of one with another.
 
     Nobody owns it any more when its owner is gone, whether or not it was released.
     """
@@ -15,6 +18,7 @@ class TextSlot:
     def __init__(self, number: int) -> None:
         self.number = number
         self.token_ids: list[int] = []
+        self.salt = ""
         self._owner: weakref.ref[object] | None = None
         self._num_true = 0  # tokens known to be the owner's
 
@@ -22,7 +26,10 @@ class TextSlot:
     def is_free(self) -> bool:
         return self._owner is None or self._owner() is None
 
-    def own(self, owner: object) -> None:
+    def own(self, owner: RequestDrafter) -> None:
+        if self.salt != owner.salt:
+            self.clear()
+            self.salt = owner.salt
         self._owner = weakref.ref(owner)
         self._num_true = 0
 
@@ -33,6 +40,10 @@ class TextSlot:
     def clear(self) -> None:
         self.token_ids.clear()
         self._num_true = 0
+
+    def num_held(self, owner: RequestDrafter, token_ids: Sequence[int]) -> int:
+        """How much of a text a new owner would find in it."""
+        return num_shared(self.token_ids, token_ids) if self.salt == owner.salt else 0
 
     def num_known(self, token_ids: Sequence[int]) -> int:
         """With how many tokens of the owner's text it begins, the last left out: what follows that is wanted."""

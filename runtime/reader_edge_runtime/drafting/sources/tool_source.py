@@ -14,16 +14,20 @@ from reader_edge_runtime.text.calls.call_guide import CallGuide
 Past = dict[str, dict[str, list[str]]]  # values that arguments had, raw JSON, the last first, by tool and argument
 
 _MAX_TOOLS, _MAX_ARGUMENTS, _MAX_VALUES = 256, 64, 8
+_MAX_SALTS = 64
 _MAX_BYTES = 1 << 20
 
 
 class ToolSource(DraftSource):
-    """Silent about requests without tools. is_learning: whether later requests hear of calls."""
+    """Silent about requests without tools. is_learning: whether later requests of the same salt learn of calls.
+
+    pasts: by salt, those that were used last.
+    """
 
     name = "tools"
 
     def __init__(self, is_learning: bool = True) -> None:
-        self.past: Past = {}
+        self.pasts: dict[str, Past] = {}
         self._is_learning = is_learning
 
     def begin(self, context: RequestContext) -> "ToolRequest | None":
@@ -33,16 +37,19 @@ class ToolSource(DraftSource):
     def propose(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree]:
         return [cast(ToolRequest, draft_request.request).proposal() for draft_request in draft_requests]
 
-    def learn(self, calls: Sequence[tuple[str, Mapping[str, str]]]) -> None:
+    def learn(self, calls: Sequence[tuple[str, Mapping[str, str]]], salt: str = "") -> None:
         """Keep the values of calls, of the last tools, arguments and values alone."""
-        if self._is_learning:
-            self.past = recalled(self.past, calls)
+        if self._is_learning and calls:
+            self.pasts[salt] = recalled(self.pasts.pop(salt, {}), calls)
+            if len(self.pasts) > _MAX_SALTS:
+                del self.pasts[next(iter(self.pasts))]
 
     def state(self) -> Arrays:
-        return {"calls": np.frombuffer(json.dumps(self.past).encode(), np.uint8)} if self.past else {}
+        past = self.pasts.get("")
+        return {"calls": np.frombuffer(json.dumps(past).encode(), np.uint8)} if past else {}
 
     def restore(self, arrays: Arrays) -> None:
-        self.past = {}
+        self.pasts = {}
         if "calls" in arrays:
             said = json.loads(arrays["calls"].tobytes()[:_MAX_BYTES])
             for tool, values in said.items():
@@ -57,7 +64,7 @@ class ToolRequest(RequestDrafter):
     def __init__(self, source: ToolSource, context: RequestContext, guide: CallGuide) -> None:
         super().__init__(context)
         self._source, self._guide = source, guide
-        self._past = recalled(source.past, guide.calls)
+        self._past = recalled(source.pasts.get(self.salt, {}), guide.calls)
 
     def proposal(self) -> DraftTree:
         """A tree of the guide's paths."""
@@ -65,7 +72,7 @@ class ToolRequest(RequestDrafter):
         return merged(self.token_ids[-1], paths)
 
     def finish(self) -> None:
-        self._source.learn(self._guide.calls)
+        self._source.learn(self._guide.calls, self.salt)
 
 
 def recalled(past: Past, calls: Sequence[tuple[str, Mapping[str, str]]]) -> Past:

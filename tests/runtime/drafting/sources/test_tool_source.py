@@ -94,7 +94,7 @@ def test_past_calls_of_the_same_tool_are_told_to_later_requests_until_they_are_f
 def test_nothing_is_kept_where_no_history_is() -> None:
     source = ToolSource(is_learning=False)
     source.learn([("weather", {"city": '"Rome"'})])
-    assert source.past == {}
+    assert source.pasts == {}
     assert source.state() == {}
 
 

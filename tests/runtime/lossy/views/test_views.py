@@ -12,6 +12,7 @@ from reader_edge_runtime.config import EngineConfig, GenerationConfig, SamplingC
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.decoding.slots import KeptText
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.drafting.no_drafter import NoDrafter
@@ -102,7 +103,7 @@ def test_an_answer_that_lost_its_slot_reads_its_view_again() -> None:
     while request.num_output_tokens < 9:
         decoder.step()
     decoder.running.remove(request)
-    decoder.slots.release(0, request.token_ids)
+    decoder.slots.release(0, KeptText(request.token_ids))
     decoder.forget()
     decoder.waiting.append(request)
     decoder.finish(request)

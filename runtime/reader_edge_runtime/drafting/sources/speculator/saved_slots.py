@@ -12,11 +12,11 @@ _MOST_SLOTS = 1 << 10
 
 
 def saved_slots(slots: SpeculatorSlots) -> dict[str, Array]:
-    """Of each slot its text, where its rows start, and these; {} where nothing was read."""
+    """Of each slot its text, where its rows start, and these; {} where nothing was read. None of a text with a salt."""
     arrays: dict[str, Array] = {}
     for number, slot in enumerate(slots.slots):
         slots.fit(slot)
-        num_rows = slots.cache.lengths[slot.number]
+        num_rows = 0 if slot.salt else slots.cache.lengths[slot.number]
         arrays[f"text/{number}"] = np.array(slot.token_ids if num_rows else [], np.int32)
         arrays[f"start/{number}"] = np.array([slot.start], np.int32)
         if num_rows:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from reader_edge_runtime.cache import Cache
+from reader_edge_runtime.drafting.drafter import RequestDrafter
 from reader_edge_runtime.drafting.sources.speculator.speculator import Speculator
-from reader_edge_runtime.drafting.sources.text_slot import TextSlot, best_slot, num_shared
+from reader_edge_runtime.drafting.sources.text_slot import TextSlot, best_slot
 
 _FIRST_CAPACITY = 256  # rows of the cache to begin with
 
@@ -41,9 +42,9 @@ class SpeculatorSlots:
         self.max_slots = max_slots
         self.slots: list[SpeculatorSlot] = []
 
-    def take(self, owner: object, token_ids: Sequence[int]) -> SpeculatorSlot:
+    def take(self, owner: RequestDrafter, token_ids: Sequence[int]) -> SpeculatorSlot:
         """A slot for a text: of the free ones, the one that holds most of it."""
-        slot = best_slot(self.slots, lambda each: num_shared(each.token_ids, token_ids) - each.start) or self.add()
+        slot = best_slot(self.slots, lambda each: each.num_held(owner, token_ids) - each.start) or self.add()
         slot.own(owner)
         return slot
 
