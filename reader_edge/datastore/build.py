@@ -9,6 +9,7 @@ from pathlib import Path
 from reader_edge.datastore.corpus import CorpusPiece, read_pieces
 from reader_edge.terminal.console import byte_progress, stage_progress
 from reader_edge.terminal.sizes import readable_size
+from reader_edge_runtime.atomic_file import mode_of_all
 from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuilder
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.header import DatastoreFacts, DatastoreHeader
@@ -31,7 +32,10 @@ class BuildReport:
 def build_datastore(
     corpus: Sequence[Path], out: Path, tokenizer: Tokenizer, file_format: str | None, text_field: str, max_memory: int
 ) -> BuildReport:
-    """Build `out` from the texts of corpus files. Raises DatastoreError, InstallationError, TokenizerError."""
+    """Build `out` from the texts of corpus files, readable for whoever may read all of them.
+
+    Raises DatastoreError, InstallationError, TokenizerError.
+    """
     started = time.perf_counter()
     builder = DatastoreBuilder(tokenizer.fingerprint(), tokenizer.vocab_size)
     for path in corpus:
@@ -50,11 +54,11 @@ def build_datastore(
             num_done += num_bytes
     names = tuple("".join(c if c.isprintable() else "?" for c in path.name) for path in corpus)
     facts = DatastoreFacts.merged([DatastoreFacts(names, len(names))])
-    return _write(builder, out, facts, "tokenising", started)
+    return _write(builder, out, facts, mode_of_all(corpus), "tokenising", started)
 
 
 def merge_datastores(paths: Sequence[Path], out: Path, max_memory: int) -> BuildReport:
-    """Build `out` from the documents of built datastores, in order. Raises DatastoreError, InstallationError."""
+    """Build `out` from the documents of built datastores, in order; see `build_datastore`."""
     started = time.perf_counter()
     datastores = [Datastore.open(path) for path in paths]
     builder = DatastoreBuilder(datastores[0].header.tokenizer_fingerprint, datastores[0].header.vocab_size)
@@ -62,7 +66,7 @@ def merge_datastores(paths: Sequence[Path], out: Path, max_memory: int) -> Build
     for part in datastores:
         builder.add_datastore(part)
     facts = DatastoreFacts.merged([part.facts for part in datastores])
-    return _write(builder, out, facts, "reading", started)
+    return _write(builder, out, facts, mode_of_all(paths), "reading", started)
 
 
 def _batches(pieces: Iterator[CorpusPiece]) -> Iterator[list[CorpusPiece]]:
@@ -100,7 +104,7 @@ def _check_memory(num_bytes: int, max_memory: int, done_share: float) -> None:
 
 
 def _write(
-    builder: DatastoreBuilder, out: Path, facts: DatastoreFacts, first_stage: str, started: float
+    builder: DatastoreBuilder, out: Path, facts: DatastoreFacts, mode: int, first_stage: str, started: float
 ) -> BuildReport:
     stages = [(first_stage, started)]
     with stage_progress(f"Building {out.name}") as show_stage:
@@ -109,6 +113,6 @@ def _write(
             stages.append((stage, time.perf_counter()))
             show_stage(stage)
 
-        header = builder.write(out, facts, on_stage)
+        header = builder.write(out, facts, on_stage, mode)
     stages.append(("", time.perf_counter()))
     return BuildReport(header, {stage: end - start for (stage, start), (_, end) in pairwise(stages)})

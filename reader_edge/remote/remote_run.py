@@ -15,6 +15,7 @@ from reader_edge.terminal.given_up import given_up_sentence
 from reader_edge.terminal.model_text import ModelText
 from reader_edge_runtime.config import GenerationConfig, SamplingConfig
 from reader_edge_runtime.errors import ConfigError, PromptError
+from reader_edge_runtime.outside.plain_file import check_secret
 from reader_edge_runtime.outside.user_input import BYTE_ORDER_MARK, read_bounded
 from reader_edge_runtime.stats import GenerationStats
 from reader_edge_runtime.text.conversation import Conversation, Encodable
@@ -53,6 +54,7 @@ def read_key(path: Path | None) -> str | None:
         raise ConfigError(f"No key can be read from '{path}': give the server's key in it, as text.") from error
     if not lines:
         raise ConfigError(f"'{path}' is empty: write the server's key into it.")
+    check_secret(path, ConfigError, "ask for another key where they know this one")
     return lines[0]
 
 

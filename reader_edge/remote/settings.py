@@ -12,7 +12,7 @@ from reader_edge.remote.frames import FrameError
 from reader_edge_runtime.acceptance import EXACT
 from reader_edge_runtime.config import GenerationConfig, Grammar, SamplingConfig
 from reader_edge_runtime.errors import ConfigError, PromptError
-from reader_edge_runtime.generation_config import MAX_BIASES, MAX_STOP_CHARACTERS, MAX_STOPS
+from reader_edge_runtime.generation_config import MAX_BIASES, MAX_SALT_CHARACTERS, MAX_STOP_CHARACTERS, MAX_STOPS
 from reader_edge_runtime.outside.user_input import shown
 from reader_edge_runtime.stats import GenerationStats
 from reader_edge_runtime.text.conversation import Conversation
@@ -22,7 +22,7 @@ _BEYOND = 2**63  # all counts and seconds
 
 Facts = dict[str, Any]
 
-_PLAIN = ("max_tokens", "stop", "stop_token_ids", "prediction", "ignores_eos", "is_drafted", "is_scored")
+_PLAIN = ("max_tokens", "stop", "stop_token_ids", "prediction", "ignores_eos", "is_drafted", "is_scored", "cache_salt")
 _ABSENT = ("wants_logprobs", "wants_prompt_logprobs", "splits_thinking")  # they take more than tokens back
 _SAMPLING = tuple(field.name for field in fields(SamplingConfig) if field.name != "logit_bias")
 _GRAMMAR = tuple(field.name for field in fields(Grammar) if field.name != "model")
@@ -55,6 +55,7 @@ def config_of(facts: Mapping[str, Any]) -> GenerationConfig:
     _check_size("stop_token_ids", plain.get("stop_token_ids"), list, MAX_BIASES)
     for text in plain["stop"] if isinstance(plain.get("stop"), list) else ():
         _check_size("A text of stop", text, str, MAX_STOP_CHARACTERS)
+    _check_size("cache_salt", plain.get("cache_salt"), str, MAX_SALT_CHARACTERS)
     sampling = _object(facts.get("sampling", {}), "sampling", (*_SAMPLING, "logit_bias"))
     pairs = sampling.pop("logit_bias", [])
     if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):

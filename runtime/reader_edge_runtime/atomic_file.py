@@ -10,8 +10,10 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import reduce
+from operator import and_
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,10 +27,11 @@ _NO_PLACE = (
 
 
 @contextmanager
-def new_file(path: Path, mode: int = 0o666, is_durable: bool = False) -> Iterator[BinaryIO]:
+def new_file(path: Path, mode: int = 0o666, is_durable: bool = False, keeps_mode: bool = True) -> Iterator[BinaryIO]:
     """A file that takes the name `path` when the block ends well, and vanishes when it does not.
 
-    mode: permissions of a new file, less the umask; a replaced file hands its own on. A symbolic link is followed.
+    mode: permissions of a new file, less the umask. keeps_mode: whether a file that is replaced hands its own on. A
+    symbolic link is followed.
     is_durable: the file survives a loss of power once the block has been left. Raises OSError, which names `path`,
     also for a device or a folder.
     """
@@ -36,6 +39,7 @@ def new_file(path: Path, mode: int = 0o666, is_durable: bool = False) -> Iterato
     partial, lock = temporary_name(target), None
     try:
         old_mode = _regular_file_mode(target)
+        old_mode = old_mode if keeps_mode else None
         clear_leftovers(target)
         file, lock = _new_locked(partial, mode if old_mode is None else 0o600)
         with file:
@@ -62,6 +66,11 @@ def write_file(path: Path, data: bytes) -> None:
     """Put `data` in place of a file, or make it. Raises OSError."""
     with new_file(path) as file:
         file.write(data)
+
+
+def mode_of_all(paths: Iterable[Path]) -> int:
+    """What a file may be made of these with: whoever may not read or write one of them may not do so there."""
+    return 0o600 | reduce(and_, (stat.S_IMODE(path.stat().st_mode) for path in paths), 0o666)
 
 
 def check_writable(path: Path, num_bytes: int = 0) -> None:

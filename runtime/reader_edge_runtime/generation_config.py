@@ -14,6 +14,7 @@ from reader_edge_runtime.outside.user_input import shown
 _TOKEN_IDS = Range(0, 2**31 - 1)
 LOGIT_BIASES = Range(-10_000, 10_000)
 MAX_STOPS, MAX_STOP_CHARACTERS, MAX_BIASES = 16, 1000, 1024  # of what a server is asked, stop tokens as biases
+MAX_SALT_CHARACTERS = 1024  # likewise
 _GRAMMARS = ("json_schema", "regex", "choice", "lark")
 _MAX_GRAMMAR = 1 << 16  # characters
 OWN_SAMPLING = ("repetition_penalty", "temperature", "top_k", "top_p", "min_p")  # what a package may recommend

@@ -69,6 +69,7 @@ READERS: dict[str, tuple[str, str, Callable[[Path], Any]]] = {
 def test_a_mark_before_a_text_is_no_part_of_it(name: str, tmp_path: Path) -> None:
     file_name, text, read = READERS[name]
     path = tmp_path / file_name
+    path.touch(0o600)  # as keys must be
     path.write_bytes(text.encode())
     expected = read(path)
     path.write_bytes(MARK + text.encode())

@@ -42,14 +42,15 @@ def record(
     from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
     from reader_edge.terminal.console import count_progress
     from reader_edge.terminal.control_characters import visible
-    from reader_edge_runtime.atomic_file import new_file
+    from reader_edge_runtime.atomic_file import mode_of_all, new_file
 
     if out.exists() and not force:
         raise click.UsageError(f"'{out}' exists: add --force to replace it.")
     file_prompts = read_prompts(prompts or VERIFY_PROMPTS)
     engine = load_engine(model, replace(engine_config, is_calibrated=False))
     questions = play_out(engine, file_prompts, config, is_raw=False)
-    with count_progress("Answers recorded") as on_progress, new_file(out) as file:
+    mode = mode_of_all([] if prompts is None else [prompts])
+    with count_progress("Answers recorded") as on_progress, new_file(out, mode, keeps_mode=False) as file:
         for number, line in enumerate(record_answers(engine, questions, config), start=1):
             file.write(f"{line}\n".encode())
             on_progress(number, len(questions))

@@ -165,10 +165,8 @@ class DraftEndpoint:
         settings: dict[str, Any] = dict(ask.settings)
         chat = settings.pop("conversation", None)
         config = config_of(settings)
-        max_tokens, salt = (
-            self._settings.allowed_tokens("max_tokens", config.max_tokens)[0],
-            self._settings.salt(caller, ""),
-        )
+        max_tokens, _ = self._settings.allowed_tokens("max_tokens", config.max_tokens)
+        salt = self._settings.salt(caller, config.cache_salt)
         config = replace(config, max_tokens=max_tokens, cache_salt=salt)
         permission = self._engine.engine.draft_permission
         if ask.mode == frames.VERIFY and not (permission.is_on and config.is_drafted):

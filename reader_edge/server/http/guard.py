@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from reader_edge.server.api_error import ApiError, is_of_ollama
 from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.outside.plain_file import check_secret
 from reader_edge_runtime.outside.user_input import BYTE_ORDER_MARK, read_bounded
 
 MAX_HEADER_BYTES = 16 << 10
@@ -69,7 +70,7 @@ def is_loopback(host: str) -> bool:
 
 
 def read_api_keys(path: Path) -> tuple[bytes, ...]:
-    """The keys of a file, one a line. Raises ConfigError where there is none, or one that could be guessed."""
+    """The keys of a file, one a line. Raises ConfigError where there is none, or one that could be guessed or read."""
     try:
         lines = read_bounded(path, _MAX_FILE_BYTES).removeprefix(BYTE_ORDER_MARK).splitlines()
         keys = tuple(line.strip() for line in lines if line.strip())
@@ -80,4 +81,5 @@ def read_api_keys(path: Path) -> tuple[bytes, ...]:
             f"'{path}' must have one key a line, each of {_MIN_KEY_BYTES} to {_MAX_KEY_BYTES} letters, digits and "
             "signs of ASCII without spaces: `openssl rand -hex 32` makes one."
         )
+    check_secret(path, ConfigError, "replace the keys in it that they know")
     return keys

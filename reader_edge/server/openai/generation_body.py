@@ -27,6 +27,7 @@ from reader_edge_runtime import GenerationConfig, SamplingConfig
 from reader_edge_runtime.generation_config import (
     LOGIT_BIASES,
     MAX_BIASES,
+    MAX_SALT_CHARACTERS,
     MAX_STOP_CHARACTERS,
     MAX_STOPS,
     chosen_sampling,
@@ -103,7 +104,7 @@ class GenerationBody(JsonObject, ignored=_IGNORED):
     stop: Stop = ()
     stop_token_ids: Annotated[tuple[int, ...], Meta(max_length=MAX_BIASES, description="a list of token ids")] = ()
     ignore_eos: bool = False
-    cache_salt: Annotated[str, Meta(max_length=1024)] = ""
+    cache_salt: Annotated[str, Meta(max_length=MAX_SALT_CHARACTERS)] = ""
 
     prediction: Prediction | None = None
     structured_outputs: StructuredOutputs | None = None

@@ -1,9 +1,12 @@
 """The folder in which a user's models, measurements and compiled modules are kept."""
 
+import os
+import stat
 from pathlib import Path
 
 from platformdirs import user_cache_path
 
+from reader_edge_runtime.atomic_file import new_file
 from reader_edge_runtime.errors import ConfigError
 
 
@@ -13,3 +16,34 @@ def cache_folder() -> Path:
         return user_cache_path("reader-edge")
     except RuntimeError:
         raise ConfigError("This user has no home folder: set XDG_CACHE_HOME to a folder for models.") from None
+
+
+def make_own(folder: Path, root: Path) -> None:
+    """Make a folder at or below another, both for this user alone where they are new. Raises OSError."""
+    for each in (*reversed(folder.parents), folder):
+        if each.is_relative_to(root) or each == folder:
+            each.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def keep_own(path: Path, data: bytes) -> None:
+    """Put `data` in a file of the cache, which nobody else may read or write. Raises OSError."""
+    make_own(path.parent, cache_folder())
+    with new_file(path, 0o600, keeps_mode=False) as file:
+        file.write(data)
+
+
+def code_fault(path: Path, root: Path) -> str | None:
+    """Why no code is run that lies in a file or folder at or below `root`; None where it may be, or nothing is there.
+
+    Whoever else may write there could have this user run code of theirs. Windows has no such permissions.
+    """
+    if not hasattr(os, "getuid"):
+        return None
+    places = [each for each in (path, *path.parents) if each.is_relative_to(root)] or [path, path.parent]
+    for each in filter(os.path.lexists, places):
+        found = each.stat() if each.exists() else each.lstat()
+        if found.st_uid != os.getuid():
+            return f"'{each}' belongs to another user, so no code is taken from there: remove it."
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return f"'{each}' can be written by its group or others, so no code is taken from there: `chmod go-w` it."
+    return None

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from reader_edge_runtime.atomic_file import write_file
-from reader_edge_runtime.machine.cache_folder import cache_folder
+from reader_edge_runtime.machine.cache_folder import cache_folder, keep_own
 from reader_edge_runtime.measuring.machine_key import machine_key
 from reader_edge_runtime.measuring.pass_cost import MAX_WIDTH, PassCost, measure_pass_cost
 from reader_edge_runtime.target import Target
@@ -53,8 +52,7 @@ def load_or_measure(
         cost = measured if kept is None else kept.merged(measured)
         fields = asdict(cost) | {"seconds": cost.seconds.tolist()}
         with suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_file(path, json.dumps(fields).encode())
+            keep_own(path, json.dumps(fields).encode())
         return cost
     return kept
 

@@ -10,8 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from reader_edge_runtime.atomic_file import write_file
-from reader_edge_runtime.machine.cache_folder import cache_folder
+from reader_edge_runtime.machine.cache_folder import cache_folder, code_fault, keep_own
 from reader_edge_runtime.measuring.machine_key import machine_key
 from reader_edge_runtime.measuring.width_probe import WidthReport, settle_width
 from reader_edge_runtime.target import Target
@@ -44,14 +43,14 @@ def load_or_settle(
     _LOG.log(level, "Comparing the bits of narrow and wide passes on this machine, for later starts too.")
     settled, report = settle_width(target)
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, json.dumps(asdict(report) | {"min_rows": settled.min_rows}).encode())
+        keep_own(path, json.dumps(asdict(report) | {"min_rows": settled.min_rows}).encode())
     return settled, report
 
 
 def kept_verdict(target: Target, threads: int) -> tuple[Target, WidthReport] | None:
     """The target to use and its report, where a start before this one has probed; else None."""
-    kept = _read(verdict_path(target, threads))
+    path = verdict_path(target, threads)
+    kept = None if code_fault(path, cache_folder()) else _read(path)  # a false one would change answers
     if kept is None:
         return None
     report, min_rows = kept

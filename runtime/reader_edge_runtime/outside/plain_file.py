@@ -37,6 +37,13 @@ def check_plain_file(path: Path, error: type[ReaderEdgeError], remedy: str) -> N
     raise error(f"'{path}' {found}: {remedy}.")
 
 
+def check_secret(path: Path, error: type[ReaderEdgeError], remedy: str) -> None:
+    """Raise `error`, with the remedy, for a file that its group or others may read; a pipe is whoever's made it."""
+    mode = path.stat().st_mode
+    if os.name == "posix" and stat.S_ISREG(mode) and mode & 0o077:
+        raise error(f"'{path}' may be read by others: `chmod 600` it, and {remedy}.")
+
+
 def unblocked(name: str, flags: int) -> int:
     """An opener of files that were plain when they were checked: a pipe that took a file's place is not waited for."""
     return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))

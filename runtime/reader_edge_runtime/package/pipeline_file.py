@@ -4,7 +4,6 @@ A stage has one address, or several, separated by spaces: spare boxes, which ser
 """
 
 import json
-import os
 import re
 import secrets
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from reader_edge_runtime.atomic_file import new_file, write_file
 from reader_edge_runtime.errors import PackageError
-from reader_edge_runtime.outside.plain_file import check_plain_file
+from reader_edge_runtime.outside.plain_file import check_plain_file, check_secret
 from reader_edge_runtime.outside.user_input import BYTE_ORDER_MARK
 from reader_edge_runtime.package.stage_part import MAX_STAGES
 
@@ -102,6 +101,5 @@ def read_key(path: Path) -> bytes:
     text = b"" if path.stat().st_size > 128 else path.read_bytes().removeprefix(BYTE_ORDER_MARK).strip()
     if re.fullmatch(rb"[0-9a-f]{64}", text) is None:
         raise PackageError(f"'{path}' is no key of a pipeline: give the pipeline.key that `reader-edge split` wrote.")
-    if os.name == "posix" and path.stat().st_mode & 0o077:
-        raise PackageError(f"'{path}' may be read by others: `chmod 600` it, and split again where others know it.")
+    check_secret(path, PackageError, "split again where others know it")
     return bytes.fromhex(text.decode())

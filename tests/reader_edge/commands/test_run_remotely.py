@@ -63,6 +63,7 @@ def test_the_answer_is_the_one_of_the_server(asked: list[str | None], engine: En
     for name in ("tokens/s on the server", "the way included", "accepted by source", "acceptance length"):
         assert name in told.stderr
     key = tmp_path / "key"
+    key.touch(0o600)
     key.write_text("secret-key\n")
     fields = json.loads(run("-p", "# tar", "--raw", "--json", "--no-draft", "--api-key-file", str(key)).stdout)
     assert (fields["text"], fields["token_ids"]) == (raw.text, list(raw.token_ids))
@@ -88,9 +89,13 @@ def test_what_has_no_place_beside_a_server_is_told(asked: list[str | None], engi
     empty.write_text("")
     binary = tmp_path / "binary"
     binary.write_bytes(b"\xff")
+    known = tmp_path / "known"
+    known.write_text("secret-key")
+    known.chmod(0o644)
     wrong = [
         (["-p", "a", "--api-key-file", str(empty)], 1, "is empty"),
         (["-p", "a", "--api-key-file", str(binary)], 1, "No key can be read"),
+        (["-p", "a", "--api-key-file", str(known)], 1, "may be read by others: `chmod 600` it"),
         (["-p", ""], 1, "prompt is empty"),
         (["-p", "a", "--raw", "-s", "b"], 1, "leave them out"),
         (["some-model", "-p", "a"], 2, "leave some-model out"),

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import resource
 from pathlib import Path
 
@@ -203,3 +204,27 @@ def test_a_tokenizer_that_is_none_is_told(runner: CliRunner, corpus: Path, tmp_p
     for name, sentence in ((tmp_path / "nowhere", "There is nothing at"), (broken, "is not a readable tokenizer")):
         arguments = ["-o", str(tmp_path / "new.ds"), "--tokenizer", str(name)]
         assert sentence in failed(runner.invoke(main, ["datastore", "build", str(corpus), *arguments]))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
+@pytest.mark.parametrize(("modes", "expected"), [((0o600, 0o644), 0o600), ((0o640, 0o660), 0o640), ((0o444,), 0o644)])
+def test_a_datastore_may_be_read_by_those_who_may_read_all_that_it_was_built_from(
+    command: Command, modes: tuple[int, ...], expected: int, tmp_path: Path
+) -> None:
+    files, out = [tmp_path / f"{number}.txt" for number in range(len(modes))], tmp_path / "out.ds"
+    for file, mode in zip(files, modes, strict=True):
+        file.write_text(TEXT, encoding="utf-8")
+        file.chmod(mode)
+    for options in ([], ["--force"]):  # the second replaces a file that others may read
+        assert command("build", *files, "-o", out, *options).exit_code == 0
+        assert out.stat().st_mode & 0o777 == expected & ~_umask()
+        out.chmod(0o666)
+    out.chmod(0o600)
+    assert command("merge", out, out, "-o", tmp_path / "merged.ds").exit_code == 0
+    assert (tmp_path / "merged.ds").stat().st_mode & 0o777 == 0o600
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -22,6 +22,7 @@ CONFIG = GenerationConfig(
     ignores_eos=True,
     is_drafted=False,
     is_scored=True,
+    cache_salt="mine",
 )
 
 

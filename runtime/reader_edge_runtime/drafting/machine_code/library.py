@@ -7,10 +7,10 @@ file's name tells what it was compiled from, so that one of other sources is nev
 import functools
 import hashlib
 import os
-import stat
 import subprocess
 import sys
 import tempfile
+import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from filelock import FileLock
 
 from reader_edge_runtime.drafting.machine_code.compile_target import CompileTarget
 from reader_edge_runtime.errors import DraftError
+from reader_edge_runtime.machine.cache_folder import code_fault, make_own
 from reader_edge_runtime.outside.user_input import read_bounded
 
 _HERE = Path(__file__).parent
@@ -85,6 +86,9 @@ def _found_or_compiled(name: str) -> bytes:
     if folder is not None:
         # No room, or no locks in this file system. One process compiles, and others wait for it.
         with suppress(OSError, NotImplementedError), FileLock(folder / "compiling.lock"):
+            if fault := code_fault(folder / name, folder):
+                warnings.warn(fault, stacklevel=2)
+                (folder / name).unlink()
             return intact(folder / name) or _compiled(folder / name)
     with tempfile.TemporaryDirectory(prefix="reader-edge-") as own:
         return _compiled(Path(own) / name)
@@ -104,20 +108,22 @@ def intact(path: Path) -> bytes | None:
 def cache_folder() -> Path | None:
     """Where kernels that were compiled here are kept, made if need be; None where there is none to write and to trust.
 
-    `NUMBA_CACHE_DIR`, or a folder in the user's cache.
+    `NUMBA_CACHE_DIR`, or a folder in the user's cache. Warns of one that others may write.
     """
     root = os.environ.get("NUMBA_CACHE_DIR")
     own = Path(platformdirs.user_cache_dir("reader-edge", appauthor=False))
     folder = Path(root).absolute() if root else own / "kernels"
     if not folder.is_absolute():  # without a home: a place below whatever folder is the current one
         return None
+    top = folder if root else own
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        found = folder.stat()
+        make_own(folder, top)
+        fault = code_fault(folder, top)
     except OSError:
         return None
-    is_own = not hasattr(os, "getuid") or (found.st_uid == os.getuid() and not found.st_mode & stat.S_IWOTH)
-    return folder if is_own and os.access(folder, os.W_OK) else None
+    if fault:
+        warnings.warn(fault, stacklevel=2)
+    return folder if not fault and os.access(folder, os.W_OK) else None
 
 
 def _compiled(path: Path) -> bytes:
@@ -131,6 +137,7 @@ def _compiled(path: Path) -> bytes:
     )
     if outcome.returncode:
         raise DraftError(f"Nothing can be drafted: its kernels were not compiled ({_last_line(outcome.stderr)}).")
+    path.chmod(0o600)
     code = intact(path)
     if code is None:
         raise DraftError(f"Nothing can be drafted: its kernels were damaged on their way to '{path.parent}'.")

@@ -94,8 +94,10 @@ class HistoryFile:
             if header := file.read(records.HEADER_BYTES):
                 records.check_header(header, self._header, self.path)
             self._write(file, record)
+            written = os.fstat(file.fileno())
             with suppress(FileNotFoundError), _open(self._successor) as successor:
-                self._write(successor, record)
+                if _is_successor(os.fstat(successor.fileno()), written):
+                    self._write(successor, record)
             written = os.fstat(file.fileno())
         if written.st_size > self._max_bytes and (self._rewriter is None or not self._rewriter.is_alive()):
             self._rewriter = threading.Thread(target=self._rewrite_later, name="reader-edge history")
@@ -192,6 +194,15 @@ def _num_bytes(path: Path) -> int:
     if not stat.S_ISREG(found.st_mode):
         raise HistoryError(f"'{path}' is not a regular file: name another one.")
     return found.st_size
+
+
+def _is_successor(found: os.stat_result, file: os.stat_result) -> bool:
+    """Whether a file that bears a successor's name is one, and none that another user made to read what is appended.
+
+    A rewriter is whoever uses the file, and lets nobody read more than that does.
+    """
+    is_ours = not hasattr(os, "getuid") or found.st_uid in (file.st_uid, os.getuid(), 0)
+    return is_ours and stat.S_ISREG(found.st_mode) and found.st_nlink <= 1 and not found.st_mode & ~file.st_mode & 0o777
 
 
 def _successor(path: Path) -> Path:

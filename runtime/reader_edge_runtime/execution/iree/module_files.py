@@ -10,7 +10,7 @@ from reader_edge_runtime.execution.iree.compilation import compile_module, modul
 from reader_edge_runtime.execution.iree.module_index import ModuleIndex, mlir_name, module_name
 from reader_edge_runtime.execution.iree.target_machine import TargetMachine
 from reader_edge_runtime.execution.iree.wheel import compiler_version
-from reader_edge_runtime.machine.cache_folder import cache_folder
+from reader_edge_runtime.machine.cache_folder import cache_folder, code_fault, make_own
 from reader_edge_runtime.package.model_package import ModelPackage
 
 
@@ -40,8 +40,8 @@ class ModuleFiles:
         path = self.cached(width, num_visible)
         module = compile_module(self._package.path(mlir_name(width)), self._target, num_visible, is_aside)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with new_file(path) as file:
+            make_own(path.parent, cache_folder())
+            with new_file(path, 0o600, keeps_mode=False) as file:
                 file.write(module)
                 file.flush()
                 check(Path(file.name))
@@ -51,5 +51,9 @@ class ModuleFiles:
         return path
 
     def cached(self, width: int, num_visible: int | None = None) -> Path:
+        """Raises ProviderError where others could have put their own code."""
         key = module_key(self._package.path(mlir_name(width)), self._target, num_visible)
-        return cache_folder() / "iree" / f"{key}.vmfb"
+        path = cache_folder() / "iree" / f"{key}.vmfb"
+        if fault := code_fault(path, cache_folder()):
+            raise ProviderError(fault)
+        return path

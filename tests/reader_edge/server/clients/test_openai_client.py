@@ -43,6 +43,7 @@ def client(demo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     folder = tmp_path_factory.mktemp("served")
     package = PackageCopy(demo_folder, folder / "package")
     package.write_file("chat_template.jinja", CHAT_TEMPLATE.encode())
+    (folder / "keys").touch(0o600)
     (folder / "keys").write_text(KEY)
     server = ServerProcess(package.folder, folder / "keys")
     with server.client() as client:

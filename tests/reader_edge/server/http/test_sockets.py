@@ -61,6 +61,7 @@ class ServerProcess:
 @pytest.fixture
 def server(chat_package: PackageCopy, tmp_path: Path) -> Iterator[ServerProcess]:
     key_file = tmp_path / "keys"
+    key_file.touch(0o600)
     key_file.write_text(KEY)
     server = ServerProcess(chat_package.folder, key_file)
     yield server

@@ -1,6 +1,7 @@
 """What a server refuses: always in OpenAI's form, in one sentence, and without harm to others."""
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Iterator, MutableMapping
 from pathlib import Path
@@ -270,6 +271,7 @@ def test_which_hosts_are_this_machine_alone() -> None:
 
 def test_keys_that_could_be_guessed_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "keys"
+    file.touch(0o600)
     file.write_text(f"\n{KEY}\n  another-key-of-ours \n")
     assert read_api_keys(file) == (KEY.encode(), b"another-key-of-ours")
     for content in (
@@ -288,6 +290,18 @@ def test_keys_that_could_be_guessed_are_refused(tmp_path: Path) -> None:
             read_api_keys(file)
     with pytest.raises(ConfigError, match="cannot be read"):
         read_api_keys(tmp_path)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o644, 0o777])
+def test_keys_that_others_can_read_are_refused(mode: int, tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(KEY)
+    file.chmod(mode)
+    with pytest.raises(ConfigError, match=r"^'.*keys' may be read by others: `chmod 600` it, and replace .*\.$"):
+        read_api_keys(file)
+    file.chmod(0o400)
+    assert read_api_keys(file) == (KEY.encode(),)
 
 
 @pytest.mark.parametrize("is_ollama", [False, True])

@@ -181,12 +181,15 @@ def test_a_compiler_that_fails_is_told_in_one_sentence(nothing_compiled: Path, m
 def test_a_folder_that_others_may_write_to_is_no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder = library.cache_folder.__wrapped__
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    tmp_path.chmod(0o777)
-    assert folder() is None
+    for mode in (0o777, 0o775, 0o757):
+        tmp_path.chmod(mode)
+        with pytest.warns(UserWarning, match=r"can be written by its group or others, .*: `chmod go-w` it\.$"):
+            assert folder() is None
     tmp_path.chmod(0o755)
     assert folder() == tmp_path
     monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
-    assert folder() is None
+    with pytest.warns(UserWarning, match=r"belongs to another user, .*: remove it\.$"):
+        assert folder() is None
     monkeypatch.delattr(os, "getuid")  # Windows
     assert folder() == tmp_path
 

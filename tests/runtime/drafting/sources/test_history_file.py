@@ -240,3 +240,30 @@ def test_what_is_no_regular_file_is_refused_and_left_alone(tmp_path: Path, make:
             with pytest.raises(HistoryError, match="is not a regular file"):
                 use()
     assert {path.name: path.lstat().st_mode for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
+@pytest.mark.parametrize("kind", ["readable by others", "another user's", "a hard link", "sound"])
+def test_a_successor_that_another_user_could_have_made_is_not_written_to(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, successor = tmp_path / "file", tmp_path / ".file.successor"
+    append_all(history(path), [[1, 2, 3]])
+    successor.touch(0o600)
+    if kind == "readable by others":
+        successor.chmod(0o644)
+    elif kind == "a hard link":
+        os.link(successor, tmp_path / "kept")
+    elif kind == "another user's":
+        fstat, owner = os.fstat, 1 + os.getuid()
+
+        def foreign(number: int) -> os.stat_result:
+            found = list(fstat(number))
+            is_successor = found[1] == successor.stat().st_ino
+            return os.stat_result([*found[:4], owner if is_successor else found[4], *found[5:]])
+
+        monkeypatch.setattr(os, "fstat", foreign)
+    append_all(history(path), [[4, 5, 6]])
+    assert bool(successor.stat().st_size) == (kind == "sound")
+    monkeypatch.undo()
+    assert contents(history(path)) == [[1, 2, 3], [4, 5, 6]]

@@ -84,8 +84,11 @@ class DatastoreBuilder:
         self._append(tokens.tobytes())
         self._num_documents += header.num_documents
 
-    def write(self, path: Path, facts: DatastoreFacts, on_stage: OnStage) -> DatastoreHeader:
-        """Sort, and write or replace a file. Raises DatastoreError when there are no tokens, or no room for it."""
+    def write(self, path: Path, facts: DatastoreFacts, on_stage: OnStage, mode: int = 0o666) -> DatastoreHeader:
+        """Sort, and write or replace a file. mode: its permissions, less the umask.
+
+        Raises DatastoreError when there are no tokens, or no room for it.
+        """
         self.end_document()
         if not self.num_tokens:
             raise DatastoreError("The corpus holds no token: give files with text.")
@@ -95,7 +98,7 @@ class DatastoreBuilder:
         suffixes = sort_suffixes(stream)[: self.num_tokens]
         on_stage("writing")
         try:
-            with new_file(path, is_durable=True) as file:
+            with new_file(path, mode, is_durable=True, keeps_mode=False) as file:
                 return self._write_parts(file, facts.pack(), stream, suffixes)
         except OSError as error:
             raise DatastoreError(write_failure(path, error, "build it again")) from error

@@ -1,6 +1,7 @@
 """An engine of TensorRT: a session whose graph is one engine, for one capacity of the cache."""
 
 import hashlib
+import warnings
 from pathlib import Path
 
 from reader_edge_runtime.errors import ProviderError
@@ -15,7 +16,7 @@ from reader_edge_runtime.execution.onnxruntime.session import (
 from reader_edge_runtime.execution.onnxruntime.tensorrt.libraries import TensorRt
 from reader_edge_runtime.execution.onnxruntime.tensorrt.profile import CAPACITY_NAME, Shape, ShapeRange, shape_ranges
 from reader_edge_runtime.execution.onnxruntime.wheel import INSTALLED_WHEEL, ort
-from reader_edge_runtime.machine.cache_folder import cache_folder
+from reader_edge_runtime.machine.cache_folder import cache_folder, code_fault, make_own
 from reader_edge_runtime.package.manifest import GRAPH_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 
@@ -75,10 +76,13 @@ def engine_folder(package: ModelPackage, tensorrt: TensorRt, num_slots: int, num
 def _made_folder(folder: Path) -> Path | None:
     """None where nothing can be kept."""
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # an engine is code
+        make_own(folder, cache_folder())  # an engine is code
+        fault = code_fault(folder, cache_folder())
     except OSError:
         return None
-    return folder
+    if fault:
+        warnings.warn(fault, stacklevel=2)
+    return None if fault else folder
 
 
 def _written(names: dict[str, ShapeRange], shapes: tuple[Shape, ...]) -> str:
