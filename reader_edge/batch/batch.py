@@ -8,6 +8,7 @@ from reader_edge.batch.batch_input import count_requests, read_requests
 from reader_edge.batch.batch_job import BatchBackend, BatchJob
 from reader_edge.batch.batch_output import BatchOutput
 from reader_edge.server.endpoints import PATHS
+from reader_edge_runtime.atomic_file import mode_of_all
 from reader_edge_runtime.errors import BatchError
 
 
@@ -52,5 +53,5 @@ def open_batch(input_file: Path, output_file: Path) -> Iterator[Batch]:
     if output_file.exists() and output_file.samefile(input_file):
         raise BatchError(f"'{output_file}' is the input too: name another file for the output.")
     ids = count_requests(input_file, PATHS)
-    with BatchOutput(output_file, ids) as output:
+    with BatchOutput(output_file, ids, mode_of_all([input_file])) as output:
         yield Batch(input_file, ids, output)

@@ -27,8 +27,8 @@ class BatchOutput:
     input, and for what is no output; then nothing in it has changed.
     """
 
-    def __init__(self, path: Path, ids: Mapping[str, str]) -> None:
-        """ids: of the input's requests, by what the input calls them."""
+    def __init__(self, path: Path, ids: Mapping[str, str], mode: int = 0o666) -> None:
+        """ids: of the input's requests, by what the input calls them. mode: of a new file, less the umask."""
         self._path = path
         self._lock = FileLock(f"{os.path.realpath(path)}.lock")  # one file, by whatever links it is named
         self.done: set[str] = set()
@@ -36,7 +36,7 @@ class BatchOutput:
         try:
             if path.exists() and not path.is_file():
                 raise BatchError(f"'{path}' is not an output of this input: name another file.")
-            path.open("ab").close()  # the lock would make folders
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, mode))  # the lock would make folders
             self._lock.acquire(timeout=0)
             self._file = self._opened()  # who had the lock may have taken it away
         except Timeout:

@@ -17,7 +17,7 @@ class ServerSettings:
     max_tokens: of an answer, and what one may have that asks for no number. max_choices: answers to one request.
     max_body_bytes, max_body_s: of a request's body, and how long it may take to come. max_bodies_bytes: of those of all
     requests that are not answered yet. max_answer_s: waiting included. max_away_s: that an answer waits for a device
-    whose connection was lost. logs_prompts: whether the log says what was asked. shares_between_keys: whether prompts and
+    whose connection was lost. logs_prompts: whether the log says the prompts. shares_between_keys: whether prompts and
     answers of one key's holders hasten those of others.
     """
 
