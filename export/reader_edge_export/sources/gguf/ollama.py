@@ -21,6 +21,8 @@ _ENDS = {  # by the architecture in the file, how names of tensors end
     "lfm2": {"output_norm.weight": "token_embd_norm.weight"},
     "gemma4": {".ffn_gate_inp.per_expert_scale": ".ffn_down_exps.scale"},
 }
+# The config's own factor here; llama.cpp multiplies by what the first key gives.
+_FACTOR, _YARN_FACTOR = "olmo2.rope.scaling.attn_factor", "olmo2.rope.scaling.yarn_attn_factor"
 _ADDED = {TokenKind.CONTROL, TokenKind.USER_DEFINED}
 # Gemma 3 of 4, 12 and 27 billion weights, whose stretched positions the converter drops: by layers, as it knows them.
 _GEMMA3_LAYERS, _GEMMA3_CONTEXT, _GEMMA3_FACTOR = (34, 48, 62), 1 << 17, 8.0
@@ -33,10 +35,9 @@ def in_words_of_llama_cpp(file: GgufFile) -> GgufFile:
         return file
     architecture = _ARCHITECTURES.get(given, given)
     metadata = {_renamed_key(key, given, architecture): value for key, value in file.metadata.items()}
-    metadata |= {"general.architecture": architecture, **_missing(metadata, given, architecture, file)}
-    # The config's own factor here, where llama.cpp's key by this name is multiplied by what YaRN has.
-    if architecture == "olmo2" and (factor := metadata.pop("olmo2.rope.scaling.attn_factor", None)) is not None:
-        metadata.setdefault("olmo2.rope.scaling.yarn_attn_factor", factor)
+    metadata |= {"general.architecture": architecture, **_missing(metadata, given, file)}
+    if metadata.get("olmo2.rope.scaling.type") == "yarn" and _YARN_FACTOR not in metadata and _FACTOR in metadata:
+        metadata[_YARN_FACTOR] = metadata.pop(_FACTOR)
     return file.with_header(metadata, _renamed_tensors(file, _ENDS.get(given, {})))
 
 
@@ -55,17 +56,17 @@ def _renamed_tensors(file: GgufFile, ends: dict[str, str]) -> dict[str, Tensor]:
     return tensors
 
 
-def _missing(metadata: dict[str, Value], given: str, architecture: str, file: GgufFile) -> dict[str, Value]:
+def _missing(metadata: dict[str, Value], given: str, file: GgufFile) -> dict[str, Value]:
     """What the converter leaves out, or writes wrongly."""
     if given == "gptoss":
-        return {"gpt-oss.rope.scaling.type": "yarn"}
+        return {"gpt-oss.rope.scaling.type": metadata.get("gpt-oss.rope.scaling.type", "yarn")}
     gate = file.tensors.get("blk.0.ffn_gate.weight")
     if given == "lfm2" and "output_norm.weight" in file.tensors and gate is not None:
         return {"lfm2.feed_forward_length": gate.shape[0]}
-    if architecture != "gemma3":
+    if given != "gemma3":
         return {}
     cut = _cut_vocabulary(file)
-    is_stretched = any(key.startswith(f"{architecture}.rope.scal") for key in metadata)
+    is_stretched = any(key.startswith("gemma3.rope.scal") for key in metadata)
     if "gemma3.rope.local.freq_base" not in metadata or is_stretched:
         return cut
     layers, context = (metadata.get(f"gemma3.{key}") for key in ("block_count", "context_length"))
