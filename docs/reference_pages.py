@@ -18,6 +18,7 @@ import click
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "runtime")]  # which MkDocs takes back once this is imported
 
+import reader_edge  # noqa: E402
 from docs.field_table import field_table  # noqa: E402
 from reader_edge.cli import main  # noqa: E402
 from reader_edge_runtime.package import layer, manifest, stage_part  # noqa: E402
@@ -34,6 +35,16 @@ classes that decode requests (`reader_edge/server/contract.py`). A running serve
 - Fields that mean the same may be given together only if their values agree.
 - Unknown fields are refused by name at every depth.
 """
+
+_WINGS = (
+    "reader_edge_runtime.lossy.lossy_engine.LossyEngine",
+    "reader_edge_runtime.lossy.relaxed.Relaxed",
+    "reader_edge_runtime.lossy.big_little.BigLittle",
+    "reader_edge_runtime.lossy.judge.Judged",
+    "reader_edge_runtime.lossy.views.views.Views",
+    "reader_edge_runtime.lossy.mean_forecaster.MeanForecaster",
+    "reader_edge_runtime.series.forecaster.Forecaster",
+)
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -55,7 +66,8 @@ def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
     """Add the generated pages to those of docs/."""
     from mkdocs.structure.files import File
 
-    for name, page in (("cli", command_line_page), ("http-fields", http_page), ("manifest", manifest_page)):
+    pages = {"cli": command_line_page, "http-fields": http_page, "manifest": manifest_page}
+    for name, page in (pages | {"python-docstrings": docstrings_page}).items():
         files.append(File.generated(config, f"reference/{name}.md", content=page()))
     for path in _benchmarks("*.md", "*.svg"):
         files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
@@ -78,6 +90,12 @@ def on_page_markdown(markdown: str, page: "Page", **_: object) -> str:
 
 def _benchmarks(*patterns: str) -> list[Path]:
     return sorted(path for pattern in patterns for path in (ROOT / "benchmarks").rglob(pattern))
+
+
+def docstrings_page() -> str:
+    """What mkdocstrings reads of every public name, and of the wings that nothing else imports."""
+    names = [f"reader_edge.{name}" for name in reader_edge.__all__ if name != "__version__"]
+    return "\n\n".join(["# Classes and functions", *(f"::: {name}" for name in [*names, *_WINGS])])
 
 
 def command_line_page() -> str:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
         ReaderEdgeError,
         SamplingConfig,
         ServingConfig,
+        ToolCall,
+        Usage,
     )
 
 __version__ = "0.2.0"
@@ -41,6 +43,8 @@ __all__ = [
     "RemoteEngine",
     "SamplingConfig",
     "ServingConfig",
+    "ToolCall",
+    "Usage",
     "__version__",
 ]
 

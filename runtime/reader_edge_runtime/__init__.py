@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from reader_edge_runtime.answer import GenerationChunk, GenerationResult
+    from reader_edge_runtime.answer import GenerationChunk, GenerationResult, Usage
     from reader_edge_runtime.config import (
         DraftConfig,
         EngineConfig,
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from reader_edge_runtime.errors import ReaderEdgeError
     from reader_edge_runtime.serving.async_engine import AsyncEngine
     from reader_edge_runtime.stats import GenerationStats
+    from reader_edge_runtime.text.calls.tool_use import ToolCall
     from reader_edge_runtime.text.conversation import Conversation, Message
 
 __all__ = [
@@ -36,6 +37,8 @@ __all__ = [
     "ReaderEdgeError",
     "SamplingConfig",
     "ServingConfig",
+    "ToolCall",
+    "Usage",
 ]
 
 _PLACES = {
@@ -54,6 +57,8 @@ _PLACES = {
     "ReaderEdgeError": "errors",
     "SamplingConfig": "config",
     "ServingConfig": "config",
+    "ToolCall": "text.calls.tool_use",
+    "Usage": "answer",
 }
 
 if not TYPE_CHECKING:

@@ -13,15 +13,16 @@ import pytest
 import reader_edge
 from reader_edge_runtime import DraftSources, Engine, EngineConfig
 from tests.conftest import ROOT
-from tests.docs.markdown import PAGES, code_blocks, page_name
+from tests.docs.markdown import DOCS, PAGES, code_blocks, page_name
 from tests.reader_edge.package_copy import CHAT_TEMPLATE, PackageCopy
 
 _NEED_A_SERVER = ("from openai import", "RemoteEngine(")
 _IS_TESTED_ELSEWHERE = "class Sentence(DraftSource)"  # tests/runtime/drafting/test_docs_example.py
+PROGRAMS_PAGE = DOCS / "how-to" / "python.md"  # tests/docs/test_programs.py runs each by itself
 SNIPPETS = [
     pytest.param("\n".join(blocks), id=page_name(page))
     for page in PAGES
-    if (blocks := code_blocks(page, "python")) and _IS_TESTED_ELSEWHERE not in blocks[0]
+    if page != PROGRAMS_PAGE and (blocks := code_blocks(page, "python")) and _IS_TESTED_ELSEWHERE not in blocks[0]
 ]
 
 
