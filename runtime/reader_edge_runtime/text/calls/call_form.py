@@ -159,7 +159,6 @@ _FORMS: tuple[tuple[tuple[str, ...], CallForm], ...] = (
     ),
     (("<|tool_call_start|>",), _LFM2),
     (("<|tool_list_start|>",), _LFM2),  # whose templates may leave calls to the content
-    (("List of tools: [",), _LFM2),
     (("<function_calls>",), CallForm("<function_calls>", "</function_calls>", notation=Notation.PYTHON)),  # OLMo 3
     (("<|tool_call>", "call:"), CallForm("<|tool_call>", "<tool_call|>", notation=Notation.BRACES)),  # Gemma 4
     (
@@ -226,6 +225,7 @@ _FORMS: tuple[tuple[tuple[str, ...], CallForm], ...] = (
         ("<|START_ACTION|>",),  # Command
         CallForm("", "", "parameters", "tool_name", opening="<|START_ACTION|>[", closing="]<|END_ACTION|>", joint=", "),
     ),
+    (("List of tools: [",), _LFM2),  # LFM2.5, likewise
 )
 
 

@@ -12,6 +12,8 @@ from reader_edge_runtime.text.conversation import Tool
 
 _PREFIXES = ("[TOOL_CALLS]", "<|python_tag|>")  # of whole answers that are calls, where a template says nothing of it
 
+_FUNCTION_ENDS = ("</function>", "</invoke>")
+
 
 class ToolCallParser:
     """Reads one answer.
@@ -142,7 +144,9 @@ class ToolCallParser:
             end = inner.find(mark, self._num_searched)
         if is_last:
             # Without its end nothing tells of some calls whether all of their arguments were said.
-            is_whole = self._form.notation not in (Notation.KEYS, Notation.XML) or "</function>" in inner
+            is_whole = self._form.notation not in (Notation.KEYS, Notation.XML) or any(
+                end in inner for end in _FUNCTION_ENDS
+            )
             calls = self._calls(inner) if is_whole else []
             if self._are_calls_held and not calls:
                 self._follow()

@@ -15,8 +15,10 @@ _ASKS_FOR_NULL = re.compile(r"""content['"\]]*\s*(?:is\s+(?:not\s+)?none\b|[!=]=
 def null_readings(messages: Sequence[Message], source: str) -> Iterator[Sequence[Message]]:
     """Ways to give these messages to a template, of which the first that it renders is right."""
     left_out = [{key: value for key, value in each.items() if value is not None} for each in messages]
-    if all("content" in each for each in left_out):  # nothing that templates stumble over
+    if all("content" in each for each in left_out):  # nothing that templates stumble over but thoughts alone
         yield left_out
+        with_thoughts = [_with_thought(each) for each in left_out]
+        yield from [with_thoughts] if with_thoughts != left_out else []
         return
     as_they_are = [dict(each) for each in messages]
     empty = [{**each, "content": each.get("content", "")} for each in left_out]

@@ -113,6 +113,17 @@ def test_the_form_is_told_from_published_templates(name: str) -> None:
     assert CallForm.of_template(source).tag == TAGS[name]
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ tools }}<|tool_list_start|>[{{ tool }}]<|tool_list_end|>",
+        "{% if tools %}List of tools: [{{ tool }}]{% endif %}",
+    ],
+)
+def test_templates_of_lfm2_that_leave_calls_to_the_content_are_known_by_how_they_list_tools(source: str) -> None:
+    assert CallForm.of_template(source).tag == "<|tool_call_start|>"
+
+
 @pytest.mark.parametrize("size", [1, 4, 1000])
 @pytest.mark.parametrize(
     "call",

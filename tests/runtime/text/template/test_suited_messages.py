@@ -96,10 +96,11 @@ def test_what_the_system_says_stands_before_the_user_s_first_where_a_template_kn
         rendered(NO_SYSTEM, FIRST)
 
 
+@pytest.mark.parametrize("content", [None, ""])
 @pytest.mark.parametrize("name", sorted(path.stem for path in TEMPLATES.glob("*.jinja")))
-def test_a_message_that_only_thinks_is_taken_by_every_template(name: str) -> None:
+def test_a_message_that_only_thinks_is_taken_by_every_template(name: str, content: str | None) -> None:
     source = (TEMPLATES / f"{name}.jinja").read_text(encoding="utf-8")
-    thought = {"role": "assistant", "content": None, "reasoning_content": "Hm, hm."}
+    thought = {"role": "assistant", "content": content, "reasoning_content": "Hm, hm."}
     text = rendered(source, USER, thought, USER)
     assert "None" not in text.partition("Weather?")[2]
     assert "null" not in text.partition("Weather?")[2]
