@@ -24,9 +24,9 @@ _UNKNOWN_RULES = ("", "default")
 # The only rules of these architectures, whose older files name none.
 _RULES = {"gpt-oss": "gpt-4o", "lfm2": "lfm2", "lfm2moe": "lfm2", "mistral3": "tekken"}
 _LLAMA3_IDS = {"<|begin_of_text|>": 128000, "<|start_header_id|>": 128006, "<|eot_id|>": 128009}
-# Of words that merges make, how many a rule may cut apart, which could then come of no text. A model's own cuts up to a
-# ninetieth (of Qwen 2: marks of scripts), another's up to a fifth; one that a converter did not know, none.
-_MAX_CUT, _MAX_CUT_UNKNOWN, _FEWEST_CUT = 1 / 20, 1 / 1000, 16
+# Of words that merges make, how many a rule may cut apart, which could then come of no text. A model's own cuts up to
+# a ninetieth (of Qwen 2: marks of scripts) and no numbers, another's up to a fifth.
+_MAX_CUT, _MAX_CUT_UNKNOWN, _FEWEST_CUT = 1 / 40, 1 / 1000, 16
 _MAX_WORDS, _MAX_WORD_CHARACTERS = 1 << 14, 1 << 10
 _MAX_RISING = 1 / 100  # of merges whose pieces' scores rise, as they do where a converter changed a few
 
@@ -106,12 +106,13 @@ def _byte_level(file: GgufFile, pre: str, tokens: list[str], merges: list[str]) 
     words = _words(merges)
     cutter = PRE_TOKENIZERS[rule].pre_tokenizer()
     cut = [word for word in words if len(cutter.pre_tokenize_str(word)) > 1]
+    numbers = [word for word in cut if word.isascii() and word.strip().isdigit()]
     share = _MAX_CUT_UNKNOWN if rule in _UNKNOWN_RULES else _MAX_CUT
-    if len(cut) > max(_FEWEST_CUT, share * len(words)):
+    if len(cut) > max(_FEWEST_CUT, share * len(words)) or len(numbers) > _FEWEST_CUT:
         _refuse(
             file,
             f"gives tokenizer.ggml.pre as {rule!r}, by which {len(cut)} of {len(words)} of its tokens come of no text, "
-            f"such as {cut[0]!r:.40}",
+            f"such as {(numbers or cut)[0]!r:.40}",
         )
     return TokenizerKind(BYTE_LEVEL, rule, merges)
 

@@ -8,6 +8,7 @@ import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
+from reader_edge_export.sources.gguf.pre_tokenizer import PRE_TOKENIZERS
 from reader_edge_export.sources.gguf.tokenizer import build_tokenizer
 from reader_edge_export.sources.gguf.vocabulary import TokenKind, vocabulary_of
 from reader_edge_runtime.errors import TokenizerError
@@ -24,13 +25,11 @@ TEXTS = [
 SPECIAL, PLAIN = ("<pad>", "<eos>", "<bos>", "<unk>", "<turn>"), ("<table>", "</s>")
 
 
-def _trained(pre_tokenizer: pre_tokenizers.PreTokenizer, size: int = 900) -> Tokenizer:
+def _trained(pre_tokenizer: pre_tokenizers.PreTokenizer, lines: list[str] = LINES) -> Tokenizer:
     fast = Tokenizer(models.BPE())
     fast.pre_tokenizer, fast.decoder = pre_tokenizer, decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    fast.train_from_iterator(
-        LINES, trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
-    )
+    fast.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=900, initial_alphabet=alphabet, show_progress=False))
     fast.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
     fast.add_tokens([AddedToken(token, special=False, normalized=False) for token in PLAIN])
     return fast
@@ -127,7 +126,8 @@ def test_byte_level_merges_are_read_so_in_a_file_that_calls_itself_llama(tmp_pat
 def test_a_rule_that_a_converter_did_not_know_is_that_of_the_family_where_it_has_one(
     architecture: str, rule: str, pre: str | None, tmp_path: Path
 ) -> None:
-    path = write_gguf(tmp_path / "file", architecture, as_ollama_writes(_trained(split(LLAMA3)), pre=pre), {})
+    values = as_ollama_writes(_trained(PRE_TOKENIZERS[rule].pre_tokenizer()), pre=pre)
+    path = write_gguf(tmp_path / "file", architecture, values, {})
     assert vocabulary_of(GgufFile.open(path)).kind.pre == rule
 
 
@@ -149,6 +149,15 @@ def test_a_rule_that_a_converter_did_not_know_is_that_of_the_family_where_it_has
 def test_what_byte_level_tokens_contradict_is_refused(changes: dict[str, object], words: str, tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match=words):
         _built(tmp_path / "file", "llama", as_ollama_writes(_trained(split(LLAMA3)), **changes))
+
+
+@pytest.mark.parametrize("pre", ["qwen2", "tekken", "smollm"])
+def test_a_rule_that_cuts_the_numbers_of_a_vocabulary_into_digits_is_refused(pre: str, tmp_path: Path) -> None:
+    """Few of its tokens, as in Llama 3's vocabulary of 128,000, but of every text with numbers."""
+    lines = [*LINES, *(str(number) for number in range(100, 140))] * 3
+    values = as_ollama_writes(_trained(split(LLAMA3), lines), pre=pre)
+    with pytest.raises(TokenizerError, match=rf"tokenizer\.ggml\.pre as '{pre}', by which .* such as '\d+'"):
+        _built(tmp_path / "file", "llama", values)
 
 
 @pytest.mark.parametrize(
