@@ -114,6 +114,17 @@ def test_one_and_two_threads_give_the_same_answer(demo_folder: Path, monkeypatch
     assert len(answers) == 1
 
 
+def test_more_threads_than_cores_are_cut_with_a_warning_and_the_answer_is_the_same(
+    demo_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processor, "num_usable_cores", lambda: 1)
+    few, many = (EngineConfig(threads=threads, is_calibrated=False, is_probed=False) for threads in (1, 400))
+    expected = Engine.load(demo_folder, few).generate("# curl", GREEDY).token_ids
+    with pytest.warns(UserWarning, match=r"^400 threads would wait .* on the 1 core .*: 1 will compute\.$"):
+        engine = Engine.load(demo_folder, many)
+    assert engine.generate("# curl", GREEDY).token_ids == expected
+
+
 def test_same_seed_same_text_other_seed_other_text(engine: Engine) -> None:
     sampled = [
         engine.generate("# curl", replace(GREEDY, sampling=SamplingConfig(temperature=1.0, seed=seed))).token_ids

@@ -1,6 +1,7 @@
 """Packages for devices of IREE: passes see fixed numbers of rows, and every module is compared before it serves."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -145,6 +146,17 @@ def test_a_module_that_was_spoilt_in_the_cache_is_compiled_again(on_device: Mode
     assert modules.module(1, 2 * LEAST_VISIBLE) is first
     again = device_modules.DeviceModules(on_device, index, TARGETS["vulkan"])
     again.module(1, 2 * LEAST_VISIBLE)  # kept: nothing is compiled, of which a warning would tell
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
+def test_a_module_that_others_could_have_written_is_refused(on_device: ModelPackage, cache: Path) -> None:
+    modules = device_modules.DeviceModules(on_device, ModuleIndex.of(on_device), TARGETS["vulkan"])
+    path = modules._files.cached(1, 2 * LEAST_VISIBLE)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"theirs")
+    path.chmod(0o666)
+    with pytest.raises(ProviderError, match=r"can be written by its group or others, .*: `chmod go-w` it\.$"):
+        modules.module(1, 2 * LEAST_VISIBLE)
 
 
 def test_no_more_modules_are_loaded_than_memory_is_meant_for(

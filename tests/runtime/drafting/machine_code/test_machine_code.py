@@ -148,6 +148,22 @@ def test_without_a_folder_to_write_kernels_are_compiled_for_this_process_alone(
     assert not places[0].parent.exists()
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
+def test_kernels_that_others_could_have_written_are_compiled_again(
+    nothing_compiled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = nothing_compiled / "cache" / library.object_name(CompileTarget.of_this_machine())
+    kept.write_bytes(sealed(b"theirs"))
+    kept.chmod(0o664)
+    monkeypatch.setattr(library, "_compiled", lambda path: b"ours")
+    with pytest.warns(UserWarning, match=r"can be written by its group or others, .*: `chmod go-w` it\.$"):
+        assert library.machine_code() == b"ours"
+    assert not kept.exists()
+    kept.write_bytes(sealed(b"ours again"))
+    kept.chmod(0o644)
+    assert library.machine_code() == b"ours again"
+
+
 @pytest.mark.parametrize("error", [PermissionError("compiling.lock"), NotImplementedError("flock")])
 def test_without_a_lock_kernels_are_compiled_for_this_process_alone(
     nothing_compiled: Path, monkeypatch: pytest.MonkeyPatch, error: Exception

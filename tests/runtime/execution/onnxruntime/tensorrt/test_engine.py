@@ -1,5 +1,6 @@
 """An engine: what TensorRT is told, where it keeps what it built, and what is refused."""
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -110,6 +111,18 @@ def test_the_plugins_devices_are_told_the_same(demo_folder: Path, monkeypatch: p
     _, _, devices, provider, settings = asked
     assert (devices, provider) == (PLUGIN.devices, PLUGIN.provider)
     assert "past_key.0:8x2x320x64" in settings["nv_profile_max_shapes"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
+def test_engines_that_others_could_have_written_are_told_of_and_not_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "cache_folder", lambda: tmp_path / "cache")
+    folder = tmp_path / "cache" / "engines" / "key"
+    assert engine._made_folder(folder) == folder
+    folder.parent.chmod(0o770)
+    with pytest.warns(UserWarning, match=r"engines' can be written by its group or others, .*: `chmod go-w` it\.$"):
+        assert engine._made_folder(folder) is None
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(demo_folder: Path, tmp_path: Path) -> None:
