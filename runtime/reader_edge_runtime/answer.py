@@ -59,6 +59,7 @@ class GenerationResult:
     reasoning: what the model thought, if the config splits it off.
     given_up: what an acceptance rule that is not exact gave up; {} for one that is.
     sampling: how the tokens were chosen; with its seed the answer can be repeated.
+    left_out: the parts of a lenient schema that the answer was not held to.
     form: what the text is to be read as.
     """
 
@@ -72,6 +73,7 @@ class GenerationResult:
     reasoning: str = ""
     given_up: Mapping[str, object] = field(default_factory=dict)
     sampling: SamplingConfig | None = None
+    left_out: tuple[str, ...] = ()
     form: AnswerForm = field(default=AnswerForm(), compare=False)
 
     @classmethod
@@ -93,6 +95,7 @@ class GenerationResult:
             "".join(chunk.reasoning for chunk in chunks),
             last.given_up,
             last.sampling,
+            last.left_out,
         )
 
     @property
@@ -146,6 +149,7 @@ class GenerationChunk:
     reasoning: what the model thinks, if the config splits it off.
     given_up: only in the last chunk: what an acceptance rule that is not exact gave up; {} for one that is.
     sampling: only in the last chunk: how the tokens were chosen; with its seed the answer can be repeated.
+    left_out: only in the last chunk: the parts of a lenient schema that the answer was not held to.
     result: only in the last chunk: the whole answer.
     """
 
@@ -160,6 +164,7 @@ class GenerationChunk:
     reasoning: str = ""
     given_up: Mapping[str, object] = field(default_factory=dict)
     sampling: SamplingConfig | None = None
+    left_out: tuple[str, ...] = ()
     result: GenerationResult | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
@@ -179,8 +184,13 @@ class Answer:
         constraint: Constraint | None = None,
         guesses: Guesses = NO_GUESSES,
         reading: Reading | None = None,
+        left_out: tuple[str, ...] = (),
     ) -> None:
-        """reading: how tokens become text; by default special tokens are left out, and nothing is split off."""
+        """reading: how tokens become text; by default special tokens are left out, and nothing is split off.
+
+        left_out: the parts of a lenient schema that the answer is not held to.
+        """
+        self.left_out = left_out
         reading = reading or Reading()
         self.request = Request(prompt_token_ids, config, manifest, self._push, constraint=constraint, guesses=guesses)
         self._stream = TextStream(tokenizer, self.request.token_ids, config.stop, reading.kept)
@@ -213,7 +223,7 @@ class Answer:
             return chunk
         given_up = request.acceptance.report(request.output_token_ids)
         ended = replace(chunk, finish_reason=request.finish_reason, stats=request.stats, error=request.error)
-        ended = self._taken[-1] = replace(ended, given_up=given_up, sampling=request.sampling)
+        ended = self._taken[-1] = replace(ended, given_up=given_up, sampling=request.sampling, left_out=self.left_out)
         form = AnswerForm(self._grammar, self._tools, self._tokenizer.call_form if self._tools else None)
         return replace(ended, result=replace(GenerationResult.of_chunks(self._taken), form=form))
 

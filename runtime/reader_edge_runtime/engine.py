@@ -214,9 +214,9 @@ class Engine:
         if device is not None:
             guesses = replace(guesses, device=device)
         reading = Reading.of(prompt, token_ids, config, self.tokenizer)
-        constraint = self._constraint(config, token_ids, reading)
+        constraint, left_out = self._constraint(config, token_ids, reading)
         try:
-            return Answer(token_ids, config, manifest, self.tokenizer, constraint, guesses, reading)
+            return Answer(token_ids, config, manifest, self.tokenizer, constraint, guesses, reading, left_out)
         except BaseException:
             if constraint is not None:
                 constraint.close()
@@ -233,14 +233,18 @@ class Engine:
         config = given_config(config, GenerationConfig, "config")
         return config if config.sampling else replace(config, sampling=chosen_sampling(self.sampling, {}))
 
-    def _constraint(self, config: GenerationConfig, token_ids: Sequence[int], reading: Reading) -> Constraint | None:
+    def _constraint(
+        self, config: GenerationConfig, token_ids: Sequence[int], reading: Reading
+    ) -> tuple[Constraint | None, tuple[str, ...]]:
+        """What holds an answer to its grammar, and the parts that it is not held to."""
         if config.grammar is None:
-            return None
+            return None, ()
         constraint = self._grammars.constraint(config.grammar)
         if not reading.is_thinking:
-            return constraint
+            return constraint, constraint.left_out
         is_end, manifest = reading.thinking_end(token_ids, self.tokenizer), self.package.manifest
-        return AfterThinking(constraint, is_end, manifest.vocab_size, manifest.eos_token_ids)
+        after = AfterThinking(constraint, is_end, manifest.vocab_size, manifest.eos_token_ids)
+        return after, constraint.left_out
 
     @cached_property
     def _grammars(self) -> "Grammars":

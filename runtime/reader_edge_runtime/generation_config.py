@@ -16,7 +16,7 @@ LOGIT_BIASES = Range(-10_000, 10_000)
 MAX_STOPS, MAX_STOP_CHARACTERS, MAX_BIASES = 16, 1000, 1024  # of what a server is asked, stop tokens as biases
 MAX_SALT_CHARACTERS = 1024  # likewise
 _GRAMMARS = ("json_schema", "regex", "choice", "lark")
-_MAX_GRAMMAR = 1 << 16  # characters
+MAX_GRAMMAR = 1 << 16  # characters
 OWN_SAMPLING = ("repetition_penalty", "temperature", "top_k", "top_p", "min_p")  # what a package may recommend
 _SEED_BITS = 32  # of one drawn here: short enough to be typed
 
@@ -128,8 +128,8 @@ class Grammar:
         is_known = isinstance(self.kind, str) and self.kind in _GRAMMARS
         require(is_known, "kind", self.kind, f"one of {', '.join(_GRAMMARS)}")
         require(isinstance(self.text, str), "text", self.text, "a text")
-        if len(self.text) > _MAX_GRAMMAR:
-            size = f"{len(self.text)} characters, but may have {_MAX_GRAMMAR} at most"
+        if len(self.text) > MAX_GRAMMAR:
+            size = f"{len(self.text)} characters, but may have {MAX_GRAMMAR} at most"
             raise ConfigError(f"The grammar has {size}: shorten it, or the schemas and tools that it is made of.")
         require(isinstance(self.name, str), "name", self.name, "a text")
         if not self.name:

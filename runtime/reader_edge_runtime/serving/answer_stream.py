@@ -24,7 +24,7 @@ class AnswerStream:
     def __init__(self, worker: Worker, make_answer: Callable[[], Awaitable[Answer]], priority: int = 0) -> None:
         """make_answer: encodes the prompt, beside the event loop. priority: as of a request."""
         self._worker = worker
-        self._make_answer = make_answer
+        self._make_answer: Callable[[], Awaitable[Answer]] | None = make_answer
         self._priority = priority
         self._chunks: asyncio.Queue[GenerationChunk] = asyncio.Queue()
 
@@ -38,6 +38,11 @@ class AnswerStream:
         """The prompt as the model reads it; empty before it was asked for."""
         request = None if self._answer is None else self._answer.request
         return [] if request is None else request.token_ids[: request.num_prompt_tokens]
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The parts of a lenient schema that the answer is not held to; none before its start."""
+        return () if self._answer is None else self._answer.left_out
 
     def __aiter__(self) -> "AnswerStream":
         return self
@@ -78,7 +83,9 @@ class AnswerStream:
         self.give_up()
 
     async def _start(self) -> None:
+        assert self._make_answer is not None
         answer = await self._make_answer()
+        self._make_answer = None  # which holds the prompt
         answer.request.priority = self._priority
         loop, chunks = asyncio.get_running_loop(), self._chunks  # and not this object, which may be left meanwhile
         try:

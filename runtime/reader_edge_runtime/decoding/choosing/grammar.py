@@ -4,21 +4,24 @@ llguidance (https://github.com/guidance-ai/llguidance) says which tokens may com
 processes that are bounded in time and memory (grammar_worker/), one for each answer: a grammar may be a stranger's.
 """
 
+import contextlib
 import importlib.util
 import json
+import logging
 from array import array
-from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
 
 from reader_edge_runtime.config import Grammar
 from reader_edge_runtime.decoding.choosing.grammar_process import GrammarProcess, GrammarProcesses, Vocabulary
-from reader_edge_runtime.decoding.choosing.grammar_worker.channel import ADVANCE, CUT, MASK, OVER, READABLE
+from reader_edge_runtime.decoding.choosing.grammar_worker.channel import ADVANCE, CHECK, CUT, MASK, OVER
 from reader_edge_runtime.decoding.choosing.grammar_worker.tree_cut import FORCED
-from reader_edge_runtime.decoding.choosing.lenient_schema import key_patterns, lenient_patterns, without_patterns
 from reader_edge_runtime.draft_tree import FORCED_SOURCE, DraftTree
 from reader_edge_runtime.errors import ConfigError, InstallationError
+
+_LOG = logging.getLogger(__name__)
 
 
 class Grammars:
@@ -29,29 +32,15 @@ class Grammars:
             raise InstallationError("Grammars need llguidance, which is missing: pip install 'reader-edge[grammar]'.")
         self._processes = GrammarProcesses(vocabulary)
         self._vocab_size = len(vocabulary.tokens)
+        self._checks = ThreadPoolExecutor(1, "reader-edge-checks")
 
     def constraint(self, grammar: Grammar) -> "GrammarConstraint":
         """A constraint at its beginning. Raises ConfigError for what is no grammar of its kind, or too complex.
 
-        Of schemas that are lenient, patterns that the library cannot follow are left out.
+        Of schemas that are lenient, what the library cannot follow is left out. A whole answer is compared with its
+        schema behind its end, in a thread of its own, and the log has an error where it does not satisfy it.
         """
-        try:
-            return GrammarConstraint(self._start(), grammar, self._vocab_size)
-        except ConfigError:
-            patterns = lenient_patterns(grammar)
-            if not patterns:
-                raise
-        left = without_patterns(grammar, self._unreadable(patterns, grammar.name))
-        try:
-            return GrammarConstraint(self._start(), left, self._vocab_size)
-        except ConfigError as error:
-            if "not disjoint" not in str(error):  # several patterns may name one key
-                raise
-        return GrammarConstraint(self._start(), without_patterns(left, key_patterns(left)), self._vocab_size)
-
-    def _unreadable(self, patterns: Sequence[str], name: str) -> list[str]:
-        readable = readable_patterns(self._start(), patterns, name)
-        return [pattern for pattern, is_readable in zip(patterns, readable, strict=True) if not is_readable]
+        return GrammarConstraint(self._start(), grammar, self._vocab_size, self._checks)
 
     def _start(self) -> GrammarProcess:
         try:
@@ -74,12 +63,13 @@ class _Conversation:
         self._channel = process.channel
         self._name = name
 
-    def tell(self, kind: str, text: str) -> list[int]:
-        """The grammar, and what the process replies."""
+    def tell(self, kind: str, text: str) -> tuple[list[int], list[str]]:
+        """The grammar. Returns the tokens that it forces, and what is left out of it."""
         with self:
             self._channel.write_text(json.dumps({"kind": kind, "text": text}).encode())
             self._channel.flush()
-            return self.read_numbers()
+            forced, left_out = json.loads(self.read())
+            return forced, left_out
 
     def ask(self, *numbers: int) -> None:
         with self:
@@ -111,28 +101,28 @@ class _Conversation:
             raise ConfigError(f"The {self._name} {reason}.") from None
 
 
-def readable_patterns(process: GrammarProcess, patterns: Sequence[str], name: str) -> list[int]:
-    """Whether the library reads each pattern of a grammar's schemas. Raises ConfigError."""
-    conversation = _Conversation(process, name)
-    try:
-        return conversation.tell(READABLE, json.dumps(patterns))
-    finally:
-        conversation.close()
-
-
 class GrammarConstraint:
     """A `Constraint` of one request. Raises ConfigError where following the grammar takes more than it may.
 
-    is_over: whether the grammar allows nothing more. forced: tokens that come next.
+    is_over: whether the grammar allows nothing more. forced: tokens that come next. left_out: what the answer is not
+    held to, as parts of a schema that is lenient.
     """
 
-    def __init__(self, process: GrammarProcess, grammar: Grammar, vocab_size: int) -> None:
+    def __init__(
+        self, process: GrammarProcess, grammar: Grammar, vocab_size: int, checks: ThreadPoolExecutor | None = None
+    ) -> None:
+        """checks: has the thread that compares whole answers with their schemas; None compares none."""
         self._process = _Conversation(process, grammar.name)
         self._vocab_size = vocab_size
+        self._checks = checks
+        self._name = grammar.name
+        self._has_schema = grammar.kind == "json_schema"
+        self._has_begun = self._is_closed = False
         self._mask: npt.NDArray[np.bool_] | None = None
         self._is_awaited = False  # whether the process was asked for it
         self.is_over = False
-        self.forced = self._process.tell(grammar.kind, grammar.text)
+        self.forced, left_out = self._process.tell(grammar.kind, grammar.text)
+        self.left_out = tuple(left_out)
         self.mask()
 
     def prepare(self) -> None:
@@ -153,6 +143,7 @@ class GrammarConstraint:
         self._process.ask(ADVANCE, token_id)
         state, *self.forced = self._process.read_numbers()
         self.is_over = state == OVER
+        self._has_begun = True
         self._mask = None
 
     def cut(self, tree: DraftTree, max_nodes: int) -> DraftTree:
@@ -168,7 +159,27 @@ class GrammarConstraint:
         return DraftTree(token_ids, parents, sources, values).pruned(max_nodes)
 
     def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        with contextlib.suppress(RuntimeError):  # where the program ends
+            if self._checks is not None and self._has_schema and self._has_begun:
+                self._checks.submit(self._check)
+                return
         self._process.close()
+
+    def _check(self) -> None:
+        """Compare what was answered with its schema, where it is whole."""
+        try:
+            self._take_awaited()
+            self._process.ask(CHECK)
+            problem = self._process.read().decode(errors="replace")
+            if problem:
+                _LOG.error("An answer does not satisfy its schema (%s): %s.", self._name, problem)
+        except ConfigError as error:
+            _LOG.warning("An answer was not compared with its schema: %s", error)
+        finally:
+            self._process.close()
 
     def _take_awaited(self) -> None:
         """Replies come in the order of what was asked."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import importlib
 import os
 import signal
 import socket
@@ -19,13 +20,15 @@ def main() -> None:
     """Read a tokenizer, then fork a process for each socket that comes. Without forks, be such a process."""
     if sys.platform == "win32":
         channel = Channel(sys.stdin.buffer, sys.stdout.buffer)
-        follow(channel, read_tokenizer(channel))
+        follow(channel, *read_tokenizer(channel))
         return
     control = socket.socket(fileno=sys.stdin.fileno())
     ended: dict[int, int] = {}
     signal.signal(signal.SIGCHLD, lambda *_: _reap(ended))
     with control.makefile("rb") as reader:
-        tokenizer = read_tokenizer(Channel(reader, reader))
+        tokenizer, key_tokens = read_tokenizer(Channel(reader, reader))
+    with contextlib.suppress(ImportError):  # once for all, since each process that is forked may need it
+        importlib.import_module("jsonschema")
     gc.freeze()
     control.sendall(b"+")
     while True:
@@ -41,7 +44,7 @@ def main() -> None:
                 control.detach()
                 os.close(0)
                 stream = socket.socket(fileno=descriptors[0]).makefile("rwb")
-                follow(Channel(stream, stream), tokenizer)
+                follow(Channel(stream, stream), tokenizer, key_tokens)
                 os._exit(0)
         os.close(descriptors[0])
 

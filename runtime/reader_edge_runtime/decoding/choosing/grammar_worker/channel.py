@@ -9,8 +9,8 @@ from typing import BinaryIO
 ADVANCE = 1  # by a token: GOES_ON or OVER, then the tokens that are forced next
 CUT = 2  # how many tokens to force, a tree's tokens, their parents: the same of the tree that is left
 MASK = 3  # the tokens that may come next, a bit each, as a text
+CHECK = 4  # what the answer, where it is whole, says that its schema does not allow; a text
 GOES_ON, OVER = 0, 1
-READABLE = "readable"  # a kind of grammar that is none: a list of patterns, of which the reply says which can be read
 OUT_OF_MEMORY = 77  # what such a process ends with
 
 Stream = BinaryIO | io.BufferedIOBase

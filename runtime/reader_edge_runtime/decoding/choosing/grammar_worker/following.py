@@ -4,11 +4,15 @@ import contextlib
 import json
 import os
 from array import array
+from collections.abc import Iterator
 from typing import Any
 
-from .channel import ADVANCE, CUT, GOES_ON, MASK, OUT_OF_MEMORY, OVER, READABLE, Channel
+from .channel import ADVANCE, CHECK, CUT, GOES_ON, MASK, OUT_OF_MEMORY, OVER, Channel
+from .checking import problem_of
+from .grammar_source import GrammarSource
 from .limits import limit_memory, start_clock, stop_clock
 from .tree_cut import cut
+from .unique_keys import KeyTokens, UniqueKeys
 
 _MAX_START_S = 2.0  # of CPU time, until the grammar can be followed
 _MAX_STEP_S = 0.5  # that it may take at once,
@@ -17,42 +21,47 @@ _MAX_LEXER_STATES = 50_000  # up to 2 kB each
 _MAX_ERROR_CHARACTERS = 200
 
 
-def follow(channel: Channel, tokenizer: Any) -> None:
+def follow(channel: Channel, tokenizer: Any, key_tokens: KeyTokens) -> None:
     """Follow one grammar until nobody asks any more, or the allowed time is over, which ends the process."""
     limit_memory()
     channel.write_numbers([os.getpid()])
     channel.flush()
     with contextlib.suppress(EOFError, OSError):
         try:
-            _answer(channel, tokenizer)
+            _answer(channel, tokenizer, key_tokens)
         except MemoryError:
             os._exit(OUT_OF_MEMORY)
 
 
-def _answer(channel: Channel, tokenizer: Any) -> None:
+def _answer(channel: Channel, tokenizer: Any, key_tokens: KeyTokens) -> None:
     start_clock(_MAX_START_S)
     grammar = json.loads(channel.read_text())
-    if grammar["kind"] == READABLE:
-        _reply(channel, "", array("i", map(_is_readable, json.loads(grammar["text"]))).tobytes())
+    try:
+        followed = Followed(GrammarSource(grammar["kind"], grammar["text"]), tokenizer, key_tokens)
+    except (ValueError, RecursionError) as error:
+        _reply(channel, str(error) or type(error).__name__, b"")
         return
-    matcher, error = _matcher(grammar, tokenizer)
-    _reply(channel, error, b"" if error else array("i", matcher.compute_ff_tokens()).tobytes())
+    problem = followed.error
+    _reply(channel, problem, b"" if problem else json.dumps([followed.forced, followed.left_out]).encode())
     left_s = _MAX_STEP_S
-    while not error:
+    while not problem:
         kind, *numbers = channel.read_numbers()
-        start_clock(left_s)
-        reply = _REPLIES[kind](matcher, numbers)
-        error = matcher.get_error()  # the grammar became too large for the library
-        _reply(channel, error, reply)
+        start_clock(left_s if kind != CHECK else _MAX_START_S)
+        reply = followed.reply(kind, numbers)
+        problem = followed.error  # the grammar became too large for the library
+        _reply(channel, problem, reply)
         left_s = min(stop_clock(left_s) + (_REFILL_S if kind == ADVANCE else 0), _MAX_STEP_S)
 
 
 def _reply(channel: Channel, error: str, reply: bytes) -> None:
-    sentence = " ".join(error.replace("<non-verbose/>", "").split()).rstrip(".")
-    channel.write_text(_shortened(sentence).encode(errors="replace"))
+    channel.write_text(_sentence(error).encode(errors="replace"))
     if not error:
         channel.write_text(reply)
     channel.flush()
+
+
+def _sentence(error: str) -> str:
+    return _shortened(" ".join(error.replace("<non-verbose/>", "").split()).rstrip("."))
 
 
 def _shortened(error: str) -> str:
@@ -64,64 +73,101 @@ def _shortened(error: str) -> str:
     return f"{error[: min(place, half)]} ...{error[place : place + half]}"
 
 
-def _advance(matcher: Any, numbers: list[int]) -> bytes:
-    matcher.consume_token(numbers[0])
-    is_over = matcher.is_stopped()
-    return array("i", [OVER] if is_over else [GOES_ON, *matcher.compute_ff_tokens()]).tobytes()
+class Followed:
+    """A grammar at a place of an answer. left_out: what of its schemas is not held, in words.
 
+    Raises ValueError or RecursionError for what is no grammar.
+    """
 
-def _cut(matcher: Any, numbers: list[int]) -> bytes:
-    num_nodes = len(numbers) // 2
-    tree = cut(matcher, numbers[1 : num_nodes + 1], numbers[num_nodes + 1 :], numbers[0])
-    return array("i", [number for each in tree for number in each]).tobytes()
+    def __init__(self, source: GrammarSource, tokenizer: Any, key_tokens: KeyTokens) -> None:
+        self._matcher = self._read(source, tokenizer)
+        self._tokenizer = tokenizer
+        self._key_tokens = key_tokens
+        self._has_key_patterns = source.has_key_patterns
+        source.note(self._matcher.get_grammar_warnings())
+        self._schema = source.schema
+        self._keys = UniqueKeys(key_tokens) if source.schema is not None and source.is_open else None
+        self._text = bytearray()
+        self._has_begun = False
+        self._replies = {ADVANCE: self._advance, CUT: self._cut, MASK: self._mask, CHECK: self._check}
+        self.left_out = list(dict.fromkeys(source.left_out))
 
+    @property
+    def forced(self) -> list[int]:
+        """Tokens that come next."""
+        forced: list[int] = self._matcher.compute_ff_tokens()
+        return forced
 
-def _mask(matcher: Any, numbers: list[int]) -> bytes:
-    mask: bytes = matcher.compute_bitmask()
-    return mask
+    @property
+    def error(self) -> str:
+        """What is wrong with the grammar."""
+        error: str = self._matcher.get_error()
+        if "NoExtensionBias" in error:
+            return "it allows nothing" if not self._has_begun else "it allows nothing that could come next"
+        return error.replace("Unsatisfiable schema", "it allows nothing")
 
+    def reply(self, kind: int, numbers: list[int]) -> bytes:
+        return self._replies[kind](numbers)
 
-_REPLIES = {ADVANCE: _advance, CUT: _cut, MASK: _mask}
+    @staticmethod
+    def _read(source: GrammarSource, tokenizer: Any) -> Any:
+        """llguidance's matcher of a grammar, of which as little is left out as has to be."""
+        from llguidance import LLMatcher, LLParserLimits
 
+        while True:
+            text = source.library_text()
+            for precomputes in (True, False):  # without it more can be followed, more slowly
+                limits = LLParserLimits(
+                    max_lexer_states=_MAX_LEXER_STATES, precompute_large_lexemes=precomputes, verbose_errors=False
+                )
+                matcher = LLMatcher(tokenizer, text, log_level=0, limits=limits)
+                if "precompute" not in matcher.get_error():
+                    break
+            error = matcher.get_error()
+            if not error or "Unsatisfiable" in error or not source.weaken(_sentence(error)):
+                return matcher
 
-def _matcher(grammar: dict[str, str], tokenizer: Any) -> tuple[Any, str]:
-    """llguidance's matcher of a grammar, and what is wrong with it."""
-    from llguidance import LLMatcher, LLParserLimits
+    def _advance(self, numbers: list[int]) -> bytes:
+        self._has_begun = True
+        self._matcher.consume_token(numbers[0])
+        if self._schema is not None:
+            text = self._key_tokens.tokens[numbers[0]]
+            self._text += text
+            if self._keys is not None:
+                self._keys.push(text)
+        is_over = self._matcher.is_stopped()
+        return array("i", [OVER] if is_over else [GOES_ON, *self.forced]).tobytes()
 
-    try:
-        source = _source(grammar["kind"], grammar["text"])
-        for precomputes in (True, False):  # without it more can be followed, more slowly
-            limits = LLParserLimits(
-                max_lexer_states=_MAX_LEXER_STATES, precompute_large_lexemes=precomputes, verbose_errors=False
-            )
-            matcher = LLMatcher(tokenizer, source, log_level=0, limits=limits)
-            if "precompute" not in matcher.get_error():
-                break
-    except (ValueError, RecursionError) as error:
-        return None, str(error) or type(error).__name__
-    return matcher, matcher.get_error()
+    def _cut(self, numbers: list[int]) -> bytes:
+        num_nodes = len(numbers) // 2
+        tree = cut(self._matcher, numbers[1 : num_nodes + 1], numbers[num_nodes + 1 :], numbers[0])
+        return array("i", [number for each in tree for number in each]).tobytes()
 
+    def _mask(self, numbers: list[int]) -> bytes:
+        mask: bytes = self._matcher.compute_bitmask()
+        ahead = self._ahead if self._has_key_patterns else None
+        forbidden = self._keys.forbidden(ahead) if self._keys is not None else ()
+        if not forbidden:
+            return mask
+        left = bytearray(mask)
+        for token_id in forbidden:
+            left[token_id >> 3] &= ~(1 << (token_id & 7)) & 0xFF
+        return bytes(left) if any(left) else mask  # where every key was there before
 
-def _is_readable(pattern: str) -> bool:
-    """Whether the library reads a pattern of a JSON schema."""
-    from llguidance import LLMatcher
+    def _ahead(self, text: bytes) -> Iterator[int]:
+        """The tokens that may come behind a further text."""
+        ahead, token_ids = self._matcher.deep_copy(), self._tokenizer.greedy_tokenize(text.decode(errors="replace"))
+        if ahead.try_consume_tokens(token_ids) == len(token_ids):
+            left = int.from_bytes(ahead.compute_bitmask(), "little")
+            while left:
+                yield (left & -left).bit_length() - 1
+                left &= left - 1
 
-    schema = json.dumps({"type": "string", "pattern": pattern})
-    return not LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(schema))
-
-
-def _source(kind: str, text: str) -> str:
-    """A grammar in the library's own form. Raises ValueError or RecursionError."""
-    from llguidance import LLMatcher
-
-    match kind:
-        case "json_schema":
-            # No free spaces: small models go on with them for ever.
-            return LLMatcher.grammar_from_json_schema(text, overrides={"whitespace_flexible": False})
-        case "regex":
-            return LLMatcher.grammar_from_regex(text)
-        case "choice":
-            quoted = [json.dumps(each, ensure_ascii=False) for each in json.loads(text)]
-            return LLMatcher.grammar_from_lark("start: " + " | ".join(quoted))
-        case _:
-            return LLMatcher.grammar_from_lark(text)
+    def _check(self, numbers: list[int]) -> bytes:
+        """What a whole answer says that its schema does not allow."""
+        if self._schema is None or not (self._matcher.is_accepting() or self._matcher.is_stopped()):
+            return b""
+        try:
+            return problem_of(self._schema, self._text.decode()).encode(errors="replace")
+        except Exception:  # of a validator that is missing, or a schema that it cannot read
+            return b""

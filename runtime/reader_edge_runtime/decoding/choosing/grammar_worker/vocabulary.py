@@ -5,10 +5,14 @@ import json
 from typing import Any
 
 from .channel import Channel
+from .unique_keys import KeyTokens
 
 
-def read_tokenizer(channel: Channel) -> Any:
-    """The model's tokenizer: its end tokens, its special tokens, the lengths of all, their bytes, tokenizer.json."""
+def read_tokenizer(channel: Channel) -> tuple[Any, KeyTokens]:
+    """The model's tokenizer, and in which of its tokens keys end.
+
+    The channel has its end tokens, its special tokens, the lengths of all, their bytes, tokenizer.json.
+    """
     from llguidance import LLTokenizer
     from llguidance._tokenizer import TokenizerWrapper
 
@@ -21,7 +25,7 @@ def read_tokenizer(channel: Channel) -> Any:
     spelling = _Spelling(channel.read_text().decode(), tokens, special_ids, eos_token_ids[0])
     tokenizer = LLTokenizer(TokenizerWrapper(spelling), n_vocab=len(tokens), eos_token=eos_token_ids)
     spelling.spell_greedily = tokenizer.greedy_tokenize
-    return tokenizer
+    return tokenizer, KeyTokens(spelling.texts)
 
 
 class _Spelling:
@@ -38,9 +42,9 @@ class _Spelling:
 
         self.eos_token_id = eos_token_id
         self.tokens, self.special_token_ids = tokens, special_ids
-        self._texts = tokens.copy()
+        self.texts = tokens.copy()
         for token_id in special_ids:
-            self._texts[token_id] = b""
+            self.texts[token_id] = b""
         self._fast = Tokenizer.from_str(json.dumps(_inside_text(json.loads(tokenizer_json))))
         self._fast.encode_special_tokens = True
         self._fast.no_truncation()
@@ -49,7 +53,7 @@ class _Spelling:
 
     def __call__(self, text: str) -> list[int]:
         token_ids: list[int] = self._fast.encode(text, add_special_tokens=False).ids
-        is_same = b"".join([self._texts[token_id] for token_id in token_ids]) == text.encode()
+        is_same = b"".join([self.texts[token_id] for token_id in token_ids]) == text.encode()
         return token_ids if is_same else self.spell_greedily(text)
 
 

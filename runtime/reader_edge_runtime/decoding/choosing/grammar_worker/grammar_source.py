@@ -1,0 +1,153 @@
+"""A grammar in the library's own form, its schemas as far as they can be held."""
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from decimal import Decimal
+from typing import Any
+
+from .checking import number
+from .held_schema import HeldSchema
+from .lark_ends import can_end
+
+_IN_LARK = re.compile(r"%json\s*")
+_UNSOUND = re.compile("Expected|Invalid|must be")  # how the library refuses what is no schema
+_COUNTS = "min/maxProperties"
+_WARNINGS = {"oneOf": "'oneOf' beyond 'anyOf'", _COUNTS: "'minProperties' and 'maxProperties'"}  # by their first words
+_KEYS = ("patternProperties", "additionalProperties", "unevaluatedProperties")
+
+
+class GrammarSource:
+    """left_out: what of lenient schemas is not held, in words. schema: what answers are compared with, where it is one.
+
+    is_open: whether the answer may have objects with keys that are not listed. has_key_patterns: whether there are
+    patterns of keys. Raises ValueError or RecursionError.
+    """
+
+    def __init__(self, kind: str, text: str) -> None:
+        self.left_out: list[str] = []
+        self.is_open = self.has_key_patterns = False
+        self.schema: Any = None
+        self._kind = kind
+        self._parts: list[Any] = []  # of the text: texts, and schemas in between
+        self._lenient: list[Any] = []
+        if kind == "json_schema":
+            self._parts = [self._held(_loaded(text))]
+            self.schema = _loaded(text)
+            self.has_key_patterns = any(each.get(_KEYS[0]) for each in _objects(self.schema))
+        elif kind == "lark":
+            self._parts = list(self._split(text))
+            if not can_end("".join(part if isinstance(part, str) else ' "" ' for part in self._parts)):
+                raise ValueError("no text that follows it ever ends")
+        else:
+            self._parts = [text]
+
+    def library_text(self) -> str:
+        """What the library reads."""
+        from llguidance import LLMatcher
+
+        text = "".join(part if isinstance(part, str) else json.dumps(_plain(part)) for part in self._parts)
+        match self._kind:
+            case "json_schema":
+                # No free spaces: small models go on with them for ever.
+                return LLMatcher.grammar_from_json_schema(text, overrides={"whitespace_flexible": False})
+            case "regex":
+                return LLMatcher.grammar_from_regex(text)
+            case "choice":
+                quoted = [json.dumps(each, ensure_ascii=False) for each in json.loads(text)]
+                return LLMatcher.grammar_from_lark("start: " + " | ".join(quoted))
+        return LLMatcher.grammar_from_lark(text)
+
+    def note(self, warnings: Iterable[str]) -> None:
+        """What the library leaves out besides. An answer is then compared with what is held."""
+        for warning in warnings:
+            self.left_out.append(_WARNINGS.get(warning.split()[0], warning))
+        if not self.left_out or self.schema is None:
+            return
+        (self.schema,) = self._parts
+        for part in _objects(self.schema):
+            if "oneOf" in part and _WARNINGS["oneOf"] in self.left_out:
+                part.setdefault("allOf", []).append({"anyOf": part.pop("oneOf")})
+            if _WARNINGS[_COUNTS] in self.left_out:
+                part.pop("minProperties", None)
+                part.pop("maxProperties", None)
+
+    def weaken(self, reason: str) -> bool:
+        """Leave more out of lenient schemas, which the library refuses for a reason; whether there was more."""
+        if _UNSOUND.search(reason):
+            return False
+        with_patterns = [each for schema in self._lenient for each in _objects(schema) if each.get(_KEYS[0])]
+        if with_patterns:
+            self.left_out.append(f"'{_KEYS[0]}' ({reason})")
+            for each in with_patterns:
+                for name in _KEYS:
+                    each.pop(name, None)
+            return True
+        rich = [schema for schema in self._lenient if schema.keys() - {"type", "x-guidance"}]
+        for schema in rich:
+            kept = {name: schema[name] for name in ("type", "x-guidance") if name in schema}
+            schema.clear()
+            schema.update(kept)
+        if rich:
+            self.left_out.append(f"all but its type ({reason})")
+        return bool(rich)
+
+    def _held(self, schema: Any) -> Any:
+        options = schema.get("x-guidance") if isinstance(schema, dict) else None
+        is_lenient = isinstance(options, dict) and options.get("lenient") is True
+        held = HeldSchema(schema, self.left_out.append if is_lenient else _refuse, _is_readable if is_lenient else bool)
+        if not held.can_end:
+            raise ValueError("it allows nothing: no text that follows it ever ends")
+        self.is_open = self.is_open or held.is_open
+        self._lenient += [schema] if is_lenient else []
+        return schema
+
+    def _split(self, text: str) -> Iterator[Any]:
+        """A Lark grammar's text, and the schemas in it."""
+        place = 0
+        while (found := _IN_LARK.search(text, place)) is not None:
+            yield text[place : found.end()]
+            try:
+                _, place = json.JSONDecoder().raw_decode(text, found.end())
+            except ValueError:  # the library tells what is wrong
+                place = found.end()
+            else:
+                yield self._held(_loaded(text[found.end() : place]))
+        yield text[place:]
+
+
+def _loaded(text: str) -> Any:
+    return json.loads(text, parse_float=number)
+
+
+def _refuse(words: str) -> None:
+    raise ValueError(f"{words} is not supported")
+
+
+def _is_readable(pattern: str) -> bool:
+    """Whether the library reads a pattern of a JSON schema; one that nothing follows is read."""
+    from llguidance import LLMatcher
+
+    schema = json.dumps({"type": "string", "pattern": pattern})
+    error = LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(schema))
+    return not error or "Unsatisfiable" in error
+
+
+def _objects(part: Any) -> Iterator[dict[str, Any]]:
+    left = [part]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            yield part
+        left += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+
+
+def _plain(part: Any) -> Any:
+    """A schema whose numbers JSON can write."""
+    if isinstance(part, Decimal):
+        value = number(str(part)) if part.is_finite() else part
+        return value if isinstance(value, int) else float(value) if abs(value) < sys.float_info.max else str(value)
+    if isinstance(part, list):
+        return [_plain(each) for each in part]
+    return {name: _plain(each) for name, each in part.items()} if isinstance(part, dict) else part

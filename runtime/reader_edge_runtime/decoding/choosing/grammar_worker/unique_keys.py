@@ -1,0 +1,120 @@
+"""Keys of open objects, none of which comes twice: a rule of a grammar cannot say so, so tokens are masked."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+
+_QUOTE, _BACKSLASH = 0x22, 0x5C
+
+
+class KeyTokens:
+    """The tokens of a vocabulary in which a key can end. endings: by what stands before their first quote.
+
+    whole: those in which a key may begin, too, by whether a string has begun before. token_ids: of all, by their bytes.
+    """
+
+    def __init__(self, tokens: Sequence[bytes]) -> None:
+        self.tokens = tokens
+        self.endings: dict[bytes, list[int]] = {}
+        self.whole: dict[bool, list[int]] = {False: [], True: []}
+        self.token_ids = {token: token_id for token_id, token in enumerate(tokens)}
+        for token_id, token in enumerate(tokens):
+            if b'"' in token:
+                self.endings.setdefault(token[: token.index(b'"')], []).append(token_id)
+                for is_string, least in ((False, 2), (True, 3)):
+                    if token.count(b'"') >= least:
+                        self.whole[is_string].append(token_id)
+
+
+class UniqueKeys:
+    """Follows a JSON text without free spaces, and knows the keys of the objects that are open."""
+
+    def __init__(self, tokens: KeyTokens) -> None:
+        self._tokens = tokens
+        self._keys: list[set[str] | None] = []  # of each object that is open; None for a list
+        self._is_string = self._is_key = self._is_escaped = False
+        self._key = b""  # as far as it came
+
+    def push(self, text: bytes) -> bool:
+        """The text goes on; whether no key of it was there before."""
+        is_unique = True
+        for byte in text:
+            if self._is_string:
+                is_unique = self._push_inside(byte) and is_unique
+            elif byte == _QUOTE:
+                self._is_string, self._key = True, b""
+            elif byte in b"{[":
+                self._keys.append(set() if byte == 0x7B else None)
+                self._is_key = byte == 0x7B
+            elif byte in b"}]":
+                self._keys = self._keys[:-1]
+                self._is_key = False
+            elif byte in b",:":
+                self._is_key = byte == 0x2C and bool(self._keys) and self._keys[-1] is not None
+        return is_unique
+
+    def _push_inside(self, byte: int) -> bool:
+        """A byte of a string; whether it ends a key that was there before."""
+        if self._is_escaped or byte == _BACKSLASH:
+            self._is_escaped = not self._is_escaped
+        elif byte == _QUOTE:
+            self._is_string = False
+            return not self._is_key or self._take_key()
+        if self._is_key:
+            self._key += bytes([byte])
+        return True
+
+    def _take_key(self) -> bool:
+        keys, key = self._keys[-1], _unescaped(self._key)
+        if keys is None or key in keys:
+            return False
+        keys.add(key)
+        return True
+
+    def forbidden(self, ahead: Callable[[bytes], Iterable[int]] | None) -> list[int]:
+        """Tokens with which a key would come again.
+
+        ahead: tokens that the grammar allows behind a text; None where a key can always grow.
+        """
+        keys = self._keys[-1] if self._keys else None
+        if not self._is_key or not keys or self._is_escaped:
+            return []
+        begun = b'"' + self._key if self._is_string else b""
+        spelled = (b'"' + json.dumps(key, ensure_ascii=False)[1:-1].encode() for key in keys)
+        rests = [text[len(begun) :] for text in spelled if text.startswith(begun)]
+        steps = {rest[:size] for rest in rests for size in range(1, len(rest) + 1)} if ahead is not None else ()
+        token_ids = self._tokens.token_ids
+        found = [token_ids[step] for step in steps if step in token_ids and self._is_dead(step, rests, ahead)]
+        if self._is_string:
+            if b"\\" in self._key:
+                rests = [rest for rest in self._tokens.endings if _unescaped(self._key + rest) in keys]
+            found += [token_id for rest in rests for token_id in self._tokens.endings.get(rest, ())]
+        whole = self._tokens.whole[self._is_string]
+        return found + [each for each in whole if not self._copy().push(self._tokens.tokens[each])]
+
+    def _is_dead(self, text: bytes, rests: list[bytes], ahead: Callable[[bytes], Iterable[int]] | None) -> bool:
+        """Whether a text leads to earlier keys alone. rests: what is left of each of them."""
+        for token_id in ahead(text) if ahead is not None else ():
+            part, quote, _ = self._tokens.tokens[token_id].partition(b'"')
+            longer = text + part
+            if quote and longer not in rests:
+                return False
+            if not quote and not (
+                any(rest.startswith(longer) for rest in rests) and self._is_dead(longer, rests, ahead)
+            ):
+                return False
+        return True
+
+    def _copy(self) -> "UniqueKeys":
+        copy = UniqueKeys(self._tokens)
+        copy._keys = [*self._keys[:-1], set(self._keys[-1] or ())]
+        copy._is_string, copy._is_key, copy._is_escaped = self._is_string, self._is_key, self._is_escaped
+        copy._key = self._key
+        return copy
+
+
+def _unescaped(key: bytes) -> str:
+    """A key without its escapes."""
+    try:
+        return str(json.loads(b'"' + key + b'"'))
+    except ValueError:  # it does not end here
+        return "\0" + key.decode(errors="replace")
