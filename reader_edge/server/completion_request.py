@@ -8,7 +8,7 @@ from reader_edge.server.forms.structured_outputs import RequestedFormat
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import GenerationConfig, SamplingConfig
 from reader_edge_runtime.text.calls.tool_use import ToolUse
-from reader_edge_runtime.text.conversation import Encodable
+from reader_edge_runtime.text.conversation import Conversation, Encodable
 
 Json = dict[str, object]
 SEED_HEADER = "X-Seed"
@@ -32,6 +32,14 @@ class CompletionRequest:
     priority: int = 0
     names_temperature: bool = True
     headers: Mapping[str, str] = field(default_factory=dict)
+
+    def without_prompts(self) -> "CompletionRequest":
+        """The same without conversations, which nobody needs once they are encoded."""
+        return replace(self, prompts=["" if isinstance(each, Conversation) else each for each in self.prompts])
+
+    def with_headers(self, headers: Mapping[str, str]) -> "CompletionRequest":
+        """The same with further headers of its answer."""
+        return replace(self, headers={**self.headers, **headers})
 
     def greedy(self) -> "CompletionRequest":
         """The same at temperature 0."""

@@ -1,14 +1,18 @@
 """the choices of one completion request, in pieces as they come."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from reader_edge.server.api_error import ApiError
 from reader_edge.server.completion_request import CompletionRequest, Json
 from reader_edge.server.metrics import Metrics
+from reader_edge.server.settings import LEFT_OUT_HEADER
 from reader_edge_runtime import AsyncEngine, GenerationChunk, GenerationResult, GenerationStats
 from reader_edge_runtime.errors import ClosedError
+
+_MAX_LEFT_OUT = 16  # parts of a schema that a header names
 
 
 class CompletionRun:
@@ -18,7 +22,7 @@ class CompletionRun:
         asked = zip(completion.prompts, completion.configs, strict=True)
         self._streams = [engine.stream(prompt, config, completion.priority) for prompt, config in asked]
         self.start_s = time.monotonic()
-        self._completion_request = completion
+        self._completion_request = completion.without_prompts()
         self._metrics = metrics
         self._max_s = max_s
         self._stats: dict[int, GenerationStats] = {}
@@ -85,6 +89,12 @@ class CompletionRun:
                 "rejected_prediction_tokens": total.num_drafted_tokens - total.num_accepted_tokens,
             },
         }
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What tells the parts of schemas that the answers are not held to, once they have begun."""
+        left_out = dict.fromkeys(part for stream in self._streams for part in stream.left_out)
+        return {LEFT_OUT_HEADER: json.dumps(list(left_out)[:_MAX_LEFT_OUT])} if left_out else {}
 
     def prompt_token_ids(self, number: int) -> Sequence[int]:
         """The prompt of a choice that has begun."""

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from itertools import islice
-from typing import Annotated, Any, TypeVar, dataclass_transform, get_args
+from typing import Annotated, Any, ClassVar, Self, TypeVar, dataclass_transform, get_args
 
 import msgspec
-from msgspec import Meta, inspect
+from msgspec import Meta, inspect, structs
 
 from reader_edge.server.api_error import ApiError, shown_json, wrong_value
 from reader_edge.server.tidying import ARRAYS, FieldError, ObjectTidy, alternatives
@@ -57,7 +57,14 @@ class JsonObject(msgspec.Struct, metaclass=_Strict):
     """An object of a request. A field that is null is as good as one left out; unknown fields are refused by name.
 
     ignored: option of a class, names of fields that are taken for other systems' sake and change nothing.
+    read_once: names of fields of which nothing is needed once a request was understood.
     """
+
+    read_once: ClassVar[tuple[str, ...]] = ()
+
+    def kept(self) -> Self:
+        """The same without what was read once, which may be large, for as long as the answer takes."""
+        return structs.replace(self, **dict.fromkeys(self.read_once))
 
 
 def within(config: type, name: str) -> Meta:
@@ -73,7 +80,7 @@ def bounds(allowed: Range) -> Meta:
 
 
 def decode(values: object, kind: type[Kind]) -> Kind:
-    """An object of this class from values that JSON was read into, which lose their nulls.
+    """An object of this class from values that JSON was read into, which lose their nulls and fields that are ignored.
 
     Raises ApiError with one sentence.
     """

@@ -1,5 +1,6 @@
 """What all endpoints have in common: a body in, a completion request to the engine, answers out."""
 
+import asyncio
 import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
@@ -44,30 +45,41 @@ class Endpoint(ABC, Generic[Body]):
 
     async def _respond(self, request: Request) -> Response:
         try:
-            body = decode(await self._values(request), self.body_type)
-            direct = self._direct_answer(body)
-            if direct is not None:
-                return Response(json.dumps(direct), media_type="application/json")
-            completion = self._checked_completion_request(body, request.scope.get("caller", ""))
+            # Beside the event loop: what a stranger sends may take a while to read.
+            body, completion = await asyncio.to_thread(
+                self._read, await self._values(request), request.scope.get("caller", "")
+            )
+            if not isinstance(completion, CompletionRequest):
+                return Response(json.dumps(completion), media_type="application/json")
             answers = self._answers(completion)
             note_of(request.scope).usage = answers.usage
+            completion = completion.without_prompts()
             if completion.is_streamed:
                 events = self._events(body, completion, answers)
-                return self._stream(await unless_left(request.receive, anext(events)), events, completion)
+                first = await unless_left(request.receive, anext(events))
+                return self._stream(first, events, completion.with_headers(answers.headers))
             results = await unless_left(request.receive, answers.whole())
             # In ASCII: what a request said of its form may hold halves of characters.
             text = json.dumps(self._whole(body, completion, answers, results), allow_nan=False)
-            return Response(text, headers=dict(completion.headers), media_type="application/json")
+            headers = {**completion.headers, **answers.headers}
+            return Response(text, headers=headers, media_type="application/json")
         except (LeftError, ClientDisconnect):
             note_of(request.scope).leave()
             return Response(status_code=LEFT_STATUS)
         except Exception as error:
             return self._refusal(error)
 
+    def _read(self, values: object, caller: str = "") -> tuple[Body, CompletionRequest | Json]:
+        """A body without what was read once, and what it asks of the engine, or what answers it directly."""
+        body = decode(values, self.body_type)
+        direct = self._direct_answer(body)
+        return body.kept(), self._checked_completion_request(body, caller) if direct is None else direct
+
     async def answer_whole(self, values: object) -> Json:
         """What a request that asks for no stream is answered with, without HTTP. Raises what keeps it from that."""
         body = decode(values, self.body_type)
         completion = self._checked_completion_request(body)
+        body = body.kept()
         if completion.is_streamed:
             raise ApiError(400, "'stream' has no place here: leave it out.", "stream", "unsupported_parameter")
         answers = self._answers(completion)

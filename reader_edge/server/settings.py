@@ -7,6 +7,7 @@ from reader_edge.server.api_error import wrong_value
 MAX_CHOICES = 16
 _LATEST = ":latest"
 LIMIT_HEADER = "X-Max-Tokens-Limit"
+LEFT_OUT_HEADER = "X-Schema-Left-Out"
 
 
 @dataclass(frozen=True, slots=True)

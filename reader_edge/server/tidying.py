@@ -1,4 +1,4 @@
-"""Values of JSON made ready for their class, in place: nulls taken out, unknown fields refused by their place."""
+"""Values of JSON made ready for their class, in place: nulls and ignored fields taken out, unknown ones refused."""
 
 import math
 from collections.abc import Callable
@@ -28,14 +28,18 @@ class FieldError(Exception):
 
 
 class ObjectTidy:
-    """Takes nulls out of an object of one of these classes, which its tag decides on, and adds a tag that is missing.
+    """Takes nulls and ignored fields out of an object of one of these classes, which its tag decides on.
 
-    Raises FieldError for a field that the class does not have, which msgspec would tell without its whole name.
+    It adds a tag that is missing. Raises FieldError for a field that the class does not have, which msgspec would tell
+    without its whole name.
     """
 
     def __init__(self, classes: list[inspect.StructType]) -> None:
         self._tag_field, self._first_tag = classes[0].tag_field, classes[0].tag
         self._fields = {each.tag: {part.encode_name: _tidy_of(part.type) for part in each.fields} for each in classes}
+        self._ignored = {
+            each.tag: frozenset(part.encode_name for part in each.fields if _is_ignored(part.type)) for each in classes
+        }
         if self._tag_field is not None:
             for fields in self._fields.values():
                 fields[self._tag_field] = None
@@ -51,7 +55,8 @@ class ObjectTidy:
         fields = self._fields.get(tag) if isinstance(tag, str | None) else None
         if fields is None:
             return
-        for name in [name for name, each in value.items() if each is None]:
+        ignored = self._ignored[tag]
+        for name in [name for name, each in value.items() if each is None or name in ignored]:
             del value[name]
         for name, each in value.items():
             if name not in fields:
@@ -59,6 +64,10 @@ class ObjectTidy:
             tidy = fields[name]
             if tidy is not None:
                 _tidy_within(name, tidy, each)
+
+
+def _is_ignored(info: inspect.Type) -> bool:
+    return isinstance(info, inspect.Metadata) and bool((info.extra or {}).get("is_ignored"))
 
 
 def _tidy_of(info: inspect.Type) -> Tidy | None:

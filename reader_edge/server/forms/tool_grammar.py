@@ -2,13 +2,14 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, groupby
 from typing import Any
 
 from reader_edge.server.api_error import ApiError
 from reader_edge.server.forms.structured_outputs import check_depth
 from reader_edge_runtime import Grammar
+from reader_edge_runtime.generation_config import MAX_GRAMMAR
 from reader_edge_runtime.text.calls.argument_kinds import is_text, kinds_of, listed
 from reader_edge_runtime.text.calls.call_form import CallForm, Notation
 from reader_edge_runtime.text.calls.held_calls import call_head, call_tail
@@ -36,13 +37,28 @@ def tool_grammar(use: ToolUse, form: CallForm, answer: Grammar | None) -> Gramma
             "tools",
         )
     calls = [tool["function"] for tool in use.tools if tool["function"]["name"] in use.names]
-    rules = [_start(use, form, answer), f"call: {' | '.join(f'call{number}' for number in range(len(calls)))}"]
+    names = ", ".join(repr(function["name"]) for function in calls)
+    rules, left = [], MAX_GRAMMAR
+    for rule in chain([_start(use, form, answer)], _calls(calls, form)):
+        rules.append(rule)
+        left -= len(rule) + 1
+        if left < 0:  # before the rest is written
+            raise ApiError(
+                400,
+                f"The grammar of the parameters of {names:.200} has more than {MAX_GRAMMAR} characters: shorten their "
+                "schemas, or give fewer tools.",
+                "tools",
+            )
+    return Grammar("lark", "\n".join(rules), f"grammar of the parameters of {names}")
+
+
+def _calls(calls: Sequence[Json], form: CallForm) -> Iterator[str]:
+    """The rules of calls of these functions. Raises ApiError."""
+    yield f"call: {' | '.join(f'call{number}' for number in range(len(calls)))}"
     for number, function in enumerate(calls):
         head = _spelled(call_head(form, function["name"]).removeprefix(form.begin), form)
-        rules.append(f"call{number}: {head} arguments{number} {_spelled(call_tail(form), form)}")
-        rules += _arguments(f"arguments{number}", function, form)
-    asked = ", ".join(repr(function["name"]) for function in calls)
-    return Grammar("lark", "\n".join(rules), f"grammar of the parameters of {asked}")
+        yield f"call{number}: {head} arguments{number} {_spelled(call_tail(form), form)}"
+        yield from _arguments(f"arguments{number}", function, form)
 
 
 def _start(use: ToolUse, form: CallForm, answer: Grammar | None) -> str:
@@ -126,27 +142,28 @@ def _compact(text: str) -> str:
     return json.dumps(schema | {"x-guidance": options | {"whitespace_flexible": False}})
 
 
-def _arguments(rule: str, function: Json, form: CallForm) -> list[str]:
+def _arguments(rule: str, function: Json, form: CallForm) -> Iterator[str]:
     """The rules of a function's arguments. Raises ApiError."""
     schema = function.get("parameters") or {"type": "object", "properties": {}, "additionalProperties": False}
     check_depth(schema, f"The schema of the parameters of '{function['name']}'", "tools")
     is_strict = function.get("strict") is True
     if form.notation not in (Notation.XML, Notation.KEYS):
-        return [f"{rule}: %json {_followed(schema, is_strict)}"]
+        yield f"{rule}: %json {_followed(schema, is_strict)}"
+        return
     before, between, behind = form.parameter
     (described, *_) = kinds_of(schema, schema) or [{}]  # which may stand behind a reference
     properties, required = described.get("properties"), described.get("required")
-    names, rules = [], []
+    needed = {key for key in required if isinstance(key, str)} if isinstance(required, list) else set()
+    names = []
     for number, (key, value) in enumerate(properties.items() if isinstance(properties, dict) else ()):
         name = f"{rule}p{number}"
-        is_required = isinstance(required, list) and key in required
-        names.append(name if is_required else f"{name}?")
-        rules.append(f"{name}: {_spelled(before + key + between, form)} {name}v")
-        rules += _value(f"{name}v", value, schema, behind, is_strict)
-    return [f"{rule}: {' '.join(names) or json.dumps('')}", *rules]
+        names.append(name if key in needed else f"{name}?")
+        yield f"{name}: {_spelled(before + key + between, form)} {name}v"
+        yield from _value(f"{name}v", value, schema, behind, is_strict)
+    yield f"{rule}: {' '.join(names) or json.dumps('')}"
 
 
-def _value(rule: str, schema: object, root: Json, behind: str, is_strict: bool) -> list[str]:
+def _value(rule: str, schema: object, root: Json, behind: str, is_strict: bool) -> Iterator[str]:
     """A value that is written as it is where it is a text, as JSON otherwise, with what stands behind it."""
     kinds = kinds_of(schema, root)
     free = [kind for kind in kinds if is_text(kind)]
@@ -156,18 +173,39 @@ def _value(rule: str, schema: object, root: Json, behind: str, is_strict: bool) 
             400, f"This model writes texts without quotes, where '{asked[0]}' cannot be held: leave it out.", "tools"
         )
     if free:  # whatever else it may be is written as some text
-        return [f"{rule}[suffix={json.dumps(behind)}]: /(?s:.*)/"]
-    definitions: Json = {name: root[name] for name in ("$defs", "definitions") if name in root}
+        yield f"{rule}[suffix={json.dumps(behind)}]: /(?s:.*)/"
+        return
     texts = [value for kind in kinds for value in listed(kind) or () if isinstance(value, str)]
     if not texts:
         described = schema if isinstance(schema, dict) else {}
-        return [f"{rule}: %json {_followed(definitions | described, is_strict)} {json.dumps(behind)}"]
+        yield f"{rule}: %json {_followed(_with_definitions(described, root), is_strict)} {json.dumps(behind)}"
+        return
     words = [json.dumps(text, ensure_ascii=False) for text in texts]
     others = [kind for kind in map(_without_texts, kinds) if kind is not None]
-    if not others:
-        return [f"{rule}: ({' | '.join(words)}) {json.dumps(behind)}"]
-    rest = f"{rule}o: %json {_followed({**definitions, 'anyOf': others}, is_strict)}"
-    return [f"{rule}: ({' | '.join([*words, f'{rule}o'])}) {json.dumps(behind)}", rest]
+    if others:
+        words.append(f"{rule}o")
+        rest = _with_definitions({"anyOf": others}, root)
+        yield f"{rule}o: %json {_followed(rest, is_strict)}"
+    yield f"{rule}: ({' | '.join(words)}) {json.dumps(behind)}"
+
+
+def _with_definitions(schema: Json, root: Json) -> Json:
+    """A schema with those definitions that it refers to, directly or not."""
+    found: Json = {name: {} for name in ("$defs", "definitions")}
+    left: list[object] = [schema]
+    while left:
+        part = left.pop()
+        if isinstance(part, list):
+            left += part
+        elif isinstance(part, dict):
+            left += part.values()
+            place, _, name = str(part.get("$ref", "")).removeprefix("#/").partition("/")
+            name = name.partition("/")[0].replace("~1", "/").replace("~0", "~")
+            definitions = root.get(place) if place in found else None
+            if isinstance(definitions, dict) and name in definitions and name not in found[place]:
+                found[place][name] = definitions[name]
+                left.append(definitions[name])
+    return {name: definitions for name, definitions in found.items() if definitions} | schema
 
 
 def _without_texts(kind: Mapping[str, Any]) -> Json | None:

@@ -164,6 +164,8 @@ class OllamaMessage(JsonObject):
 class OllamaChatBody(OllamaBody, ignored="system"):  # Open WebUI's, beside a system message
     """What `/api/chat` takes."""
 
+    read_once = ("messages", "tools", "format")
+
     messages: Annotated[tuple[OllamaMessage, ...], _MESSAGES] = ()
     tools: Annotated[tuple[Tool, ...], MaxTools] = ()
 
@@ -182,6 +184,8 @@ class OllamaChatBody(OllamaBody, ignored="system"):  # Open WebUI's, beside a sy
 
 class GenerateBody(OllamaBody):
     """What `/api/generate` takes. raw: the prompt is taken as it is, without the model's chat template."""
+
+    read_once = ("prompt", "system", "format")
 
     prompt: str = ""
     system: str = ""

@@ -34,6 +34,8 @@ _MAX_TOP_LOGPROBS = 20
 class ChatBody(ChoicesBody):
     """What `/v1/chat/completions` takes."""
 
+    read_once = (*ChoicesBody.read_once, "messages", "tools", "response_format", "chat_template_kwargs")
+
     messages: Messages
     tools: Annotated[tuple[Tool, ...], MaxTools] = ()
     tool_choice: ToolChoice | None = None

@@ -36,6 +36,8 @@ _PROMPTS = "a text, a list of token ids, or a list of such"
 class CompletionBody(ChoicesBody):
     """What `/v1/completions` takes."""
 
+    read_once = (*ChoicesBody.read_once, "prompt", "response_format")
+
     prompt: Annotated[str | Annotated[list[int | str | list[int]], Meta(min_length=1)], Meta(description=_PROMPTS)]
     response_format: ResponseFormat = AnyText()
     logprobs: Annotated[int, Meta(ge=0, le=_MAX_LOGPROBS)] | None = None

@@ -5,13 +5,13 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
 from reader_edge.server.api_error import ApiError, agreed
 from reader_edge.server.completion_request import CompletionRequest, check_model, seed_headers, with_next_seed
-from reader_edge.server.contract import IGNORED, UNSUPPORTED, JsonObject, bounds, only, within
+from reader_edge.server.contract import UNSUPPORTED, JsonObject, bounds, only, within
 from reader_edge.server.forms.structured_outputs import (
     ChoiceForm,
     JsonForm,
@@ -78,7 +78,7 @@ class StreamOptions(JsonObject, ignored="include_obfuscation"):
 
 _IGNORED = "guided_decoding_backend prompt_cache_key prompt_cache_retention safety_identifier service_tier user"
 _IGNORED_CHOICES = """
-    cache_prompt chat_id request_id keep_alive mirostat_eta mirostat_tau num_batch num_ctx num_gpu
+    cache_prompt chat_id request_id keep_alive metadata mirostat_eta mirostat_tau num_batch num_ctx num_gpu
     num_keep num_thread return_progress session_id store timings_per_token usage use_mlock use_mmap
 """
 
@@ -86,6 +86,15 @@ _IGNORED_CHOICES = """
 class GenerationBody(JsonObject, ignored=_IGNORED):
     """The fields that chats, completions and responses share. repeat_penalty: repetition_penalty, as llama.cpp and
     Open WebUI call it."""
+
+    read_once: ClassVar[tuple[str, ...]] = (
+        "guided_choice",
+        "guided_grammar",
+        "guided_json",
+        "guided_regex",
+        "prediction",
+        "structured_outputs",
+    )
 
     model: Annotated[str, Meta(description="the name of a model")] = ""
     stream: bool = False
@@ -112,7 +121,6 @@ class GenerationBody(JsonObject, ignored=_IGNORED):
     guided_regex: str | None = None
     guided_choice: ChoiceForm | None = None
     guided_grammar: str | None = None
-    metadata: Annotated[Any, IGNORED] = None  # which responses repeat
 
     @property
     def num_choices(self) -> int:

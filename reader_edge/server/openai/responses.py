@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import Annotated, Literal
 
+from msgspec import Meta
 from starlette.responses import Response
 
 from reader_edge.server.api_error import agreed
@@ -49,8 +50,16 @@ class ResponseStreamOptions(JsonObject, ignored="include_obfuscation"):
     """There is nothing to choose."""
 
 
+Metadata = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
+    Meta(max_length=16, description="an object of at most 16 texts of 512 characters, with names of 64"),
+]
+
+
 class ResponsesBody(GenerationBody):
     """What `/v1/responses` takes. Nothing is stored, so none can go on from another."""
+
+    read_once = (*GenerationBody.read_once, "input", "tools", "text", "chat_template_kwargs")
 
     input: InputItems
     instructions: str = ""
@@ -60,6 +69,7 @@ class ResponsesBody(GenerationBody):
     tool_choice: FlatToolChoice | None = None
     parallel_tool_calls: bool = True
     reasoning: ReasoningOptions = ReasoningOptions()
+    metadata: Metadata | None = None  # which the response repeats
     reasoning_effort: str | None = None  # the word of chats, which Open WebUI keeps
     chat_template_kwargs: TemplateArgs | None = None
     enable_thinking: bool | None = None
@@ -153,7 +163,7 @@ class ResponsesEndpoint(Endpoint[ResponsesBody]):
             "incomplete_details": None,
             "instructions": body.instructions or None,
             "max_output_tokens": completion.configs[0].max_tokens,
-            "metadata": body.metadata if isinstance(body.metadata, dict) else {},
+            "metadata": body.metadata or {},
             "parallel_tool_calls": use.is_parallel,
             "previous_response_id": None,
             "store": False,

@@ -1,12 +1,14 @@
 """What an argument may be that is written without quotes, where only its schema tells a text from a number."""
 
-from collections.abc import Iterator, Mapping
+from collections import ChainMap
+from collections.abc import Mapping
 from typing import Any
 
 Schema = Mapping[str, Any]
 
-_MAX_DEPTH = 16  # of choices and references
 _MAX_KINDS = 64
+_MAX_VISITED = 256  # choices, references and lists of types on the way to them
+_MAX_REFERENCE = 1000  # characters
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "string": (str,),
     "integer": (int,),
@@ -21,13 +23,22 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 def kinds_of(schema: object, root: Schema) -> list[Schema]:
     """The schemas of which a value follows one, without `anyOf`, `oneOf`, references and lists of types.
 
-    root: the schema in which references are looked up. Empty where there are too many to tell.
+    root: the schema in which references are looked up. Each choice counts once, however often it is referred to. Empty
+    where there are too many to tell.
     """
     kinds: list[Schema] = []
-    for kind in _kinds(schema, root, 0):
-        if len(kinds) == _MAX_KINDS:
+    left, visited = [schema], dict[int, Schema]()
+    while left:
+        part = left.pop()
+        if not isinstance(part, Mapping):
+            kinds.append({})
+        elif id(part) not in visited:
+            visited[id(part)] = part
+            parts = _parts(part, root)
+            left += [] if parts is None else parts[: _MAX_VISITED + 1][::-1]
+            kinds += [part] if parts is None else []
+        if len(kinds) > _MAX_KINDS or len(visited) > _MAX_VISITED:
             return []
-        kinds.append(kind)
     return kinds
 
 
@@ -38,28 +49,24 @@ def properties_of(parameters: Schema) -> Schema:
     return properties if isinstance(properties, Mapping) else {}
 
 
-def _kinds(schema: object, root: Schema, depth: int) -> Iterator[Schema]:
-    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
-        yield {}
-        return
-    parts: object = next((schema[name] for name in ("anyOf", "oneOf") if name in schema), None)
-    match schema:
-        case {"$ref": str(name)}:
-            parts = [_referred(name, root)]
-        case {"allOf": [only]}:
-            parts = [only]
-        case {"type": list(types)}:
-            parts = [{**schema, "type": each} for each in types]
-    if not isinstance(parts, list):
-        yield schema
-        return
-    for part in parts:
-        yield from _kinds(part, root, depth + 1)
+def _parts(schema: Schema, root: Schema) -> list[Any] | None:
+    """The schemas that a schema chooses from; None where it says itself what a value is."""
+    reference, every, types = (schema.get(name) for name in ("$ref", "allOf", "type"))
+    if isinstance(reference, str):
+        return [_referred(reference, root)]
+    if isinstance(every, list) and len(every) == 1:
+        return every
+    if isinstance(types, list):  # in front of the schema, which may be too large to copy for each
+        return [ChainMap({"type": kind}, schema) for kind in types[: len(_TYPES)]]  # type: ignore[arg-type]
+    parts = next((schema[name] for name in ("anyOf", "oneOf") if name in schema), None)
+    return parts if isinstance(parts, list) else None
 
 
 def _referred(name: str, root: Schema) -> object:
     """What a reference within the schema names; None where it names nothing there."""
     found: object = root
+    if len(name) > _MAX_REFERENCE:
+        return None
     for step in name.removeprefix("#").split("/")[1:]:
         step = step.replace("~1", "/").replace("~0", "~")
         found = found.get(step) if isinstance(found, Mapping) else None
