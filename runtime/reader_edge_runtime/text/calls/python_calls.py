@@ -8,6 +8,7 @@ from reader_edge_runtime.text.calls.literal_reader import LiteralReader, OpenTex
 
 _NAME = re.compile(r"\s*([\w.-]+)\s*\(")
 _KEY = re.compile(r"\s*([^\s=,*()\[\]{}'\"][^=,*()\[\]{}'\"]{0,255}?)\s*=(?!=)\s*")
+_ANY_NAME = r"[\w.-]+"
 _ANY_KEY = r"[^\W\d][\w.-]*"
 
 
@@ -16,17 +17,15 @@ class PythonCalls:
 
     keys: declared names of arguments, by that of the tool. quote: in which texts stand as they are, whatever quotes
     and backslashes they have themselves; "" where texts are Python's or JSON's. Such a text ends at its first quote
-    that the next argument or the end of the call stands behind. After other quotes of its own only a declared argument
-    is one.
+    that another argument, another call or the end of all stands behind. After other quotes of its own these must be
+    declared.
     """
 
     def __init__(self, body: str, keys: Mapping[str, Iterable[str]], quote: str = "") -> None:
         self._reader = LiteralReader(body.strip())
         self._keys, self._quote = keys, quote
         self._is_list = self._reader.has("[")
-        names = _any_of(keys)
-        last = r"(?:,\s*)?\]\s*\Z" if self._is_list else r"\Z"
-        self._call_end = rf"\s*(?:,\s*)?\)\s*(?:{last}|(?:[,;]\s*)?(?:{names})\s*\()"
+        self._anyhow = self._ends(_ANY_NAME, _ANY_KEY)
 
     def read(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Each call's name and arguments. Raises ValueError, which OpenTextError is for a text that has no end."""
@@ -42,23 +41,24 @@ class PythonCalls:
 
     def _arguments(self, name: str) -> dict[str, Any]:
         reader, arguments = self._reader, dict[str, Any]()
-        declared = self._ends(_any_of(self._keys.get(name, ())) if self._keys.get(name) else _ANY_KEY)
-        anyhow = self._ends(_ANY_KEY)
+        declared = self._ends(_any_of(self._keys), _any_of(self._keys.get(name) or ()) or _ANY_KEY)
         while (key := reader.take(_KEY)) is not None:
             is_verbatim = bool(self._quote) and reader.text.startswith(self._quote, reader.place)
-            arguments[key[1]] = self._verbatim(anyhow, declared) if is_verbatim else reader.value(declared)
+            arguments[key[1]] = self._verbatim(declared) if is_verbatim else reader.value(declared)
             if not reader.has(","):
                 break
         reader.need(")")
         return arguments
 
-    def _ends(self, key: str) -> re.Pattern[str]:
-        """What stands behind an argument: another of these keys, or the end of the call."""
-        return re.compile(rf"\s*,\s*(?:{key})\s*=(?!=)|{self._call_end}")
+    def _ends(self, name: str, key: str) -> re.Pattern[str]:
+        """What stands behind an argument: another of these keys, another call by one of these names, or the end."""
+        last = r"(?:,\s*)?\]\s*\Z" if self._is_list else r"\Z"
+        end = rf"\s*(?:,\s*)?\)\s*(?:{last}|(?:[,;]\s*)?(?:{name})\s*\()"
+        return re.compile(rf"\s*,\s*(?:{key})\s*=(?!=)|{end}")
 
-    def _verbatim(self, ends: re.Pattern[str], later_ends: re.Pattern[str]) -> str:
+    def _verbatim(self, later_ends: re.Pattern[str]) -> str:
         reader, start = self._reader, self._reader.place + 1
-        end = reader.text.find(self._quote, start)
+        ends, end = self._anyhow, reader.text.find(self._quote, start)
         while end >= 0:
             if ends.match(reader.text, end + 1):
                 reader.place = end + 1
@@ -68,4 +68,4 @@ class PythonCalls:
 
 
 def _any_of(names: Iterable[str]) -> str:
-    return "|".join(sorted(map(re.escape, names), key=len, reverse=True)) or "(?!)"
+    return "|".join(sorted(map(re.escape, names), key=len, reverse=True))

@@ -107,6 +107,12 @@ def test_texts_without_escapes_are_as_they_stand(text: str) -> None:
     assert read(f"[write(text='{text}', path='{text}'), wait()]", AS_THEY_ARE) == calls
 
 
+def test_arguments_and_tools_that_nobody_declared_are_no_part_of_a_text() -> None:
+    body = "[write(text='a', mood='b'), other(text='c'), wait()]"
+    assert read(body, AS_THEY_ARE) == []  # as it calls another tool, and not with all of that as the first text
+    assert read(body.replace("other", "write"), AS_THEY_ARE)[0] == ("write", {"text": "a", "mood": "b"})
+
+
 def test_other_quotes_and_inner_texts_have_escapes_all_the_same() -> None:
     body = r"""[write(text="a\n", path=['it\'s', "\n"])]"""
     assert read(body, AS_THEY_ARE) == [("write", {"text": "a\n", "path": ["it's", "\n"]})]
