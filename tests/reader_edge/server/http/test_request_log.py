@@ -221,17 +221,23 @@ def test_a_client_that_leaves_is_a_line(served: Served, lines: RequestLines, lea
 
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_an_answer_that_breaks_off_is_a_line_with_what_ended_it(
-    async_engine: AsyncEngine, caplog: pytest.LogCaptureFixture, is_streamed: bool
+    async_engine: AsyncEngine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_streamed: bool
 ) -> None:
-    lines = RequestLines(caplog)
-    served = Served(async_engine, ServerSettings("demo", max_answer_s=0.05))
-    response = served.post(
-        "/v1/completions", BODY | {"max_tokens": 4000, "ignore_eos": True, "stream": is_streamed, "prompt": SECRET}
-    )
+    lines, decoder = RequestLines(caplog), async_engine.engine.decoder
+    step = decoder.step
+
+    def slow_step() -> object:
+        time.sleep(0.05)
+        return step()
+
+    monkeypatch.setattr(decoder, "step", slow_step)
+    served = Served(async_engine, ServerSettings("demo", max_answer_s=2))
+    body = BODY | {"max_tokens": 4000, "ignore_eos": True, "prompt": SECRET}
+    response = served.post("/v1/completions", body | {"stream": is_streamed})
     assert response.status_code == (200 if is_streamed else 504)
     line = lines.only()
     assert line["status"] == 504
-    assert line["error"] == "The answer takes longer than 0.05 seconds: ask for fewer tokens."
+    assert line["error"] == "The answer takes longer than 2 seconds: ask for fewer tokens."
     assert line["prompt_tokens"] > 0
     assert line["completion_tokens"] > 0
 
