@@ -1,6 +1,7 @@
 """Which package MODEL means."""
 
 import json
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -11,14 +12,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from filelock import FileLock
+from rich.console import Console
 
 from reader_edge.catalogue.names import canonical
 from reader_edge.catalogue.store import StoredModel
 from reader_edge.cli import main
 from reader_edge.exported import ModelSource
-from reader_edge.model_source import bundled_demo, find_package, find_source, find_stored, model_name
+from reader_edge.model_source import bundled_demo, find_package, find_source, find_stored, load_engine, model_name
 from reader_edge_export import pipeline
 from reader_edge_export.options import ExportOptions, ExportReport
+from reader_edge_runtime import EngineConfig
 from reader_edge_runtime.errors import (
     CatalogueError,
     GgufError,
@@ -271,3 +274,21 @@ def test_an_unknown_architecture_is_one_sentence_and_leaves_nothing(
     assert error.startswith("Error: The model type 'sphinx' cannot be exported; supported are: ")
     assert not list((tmp_path / "cache").rglob("reader_edge.json"))
     assert not list((tmp_path / "cache").rglob("*.partial*"))
+
+
+@pytest.mark.parametrize(("is_terminal", "level"), [(False, logging.WARNING), (True, logging.INFO)])
+def test_a_measuring_is_a_line_in_a_pipe_and_a_bar_on_a_terminal(
+    is_terminal: bool,
+    level: int,
+    demo_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr("reader_edge_runtime.measuring.cost_cache.cache_folder", lambda: tmp_path)
+    monkeypatch.setattr("reader_edge_runtime.measuring.pass_cost._seconds", lambda *_: 1e-3)
+    monkeypatch.setattr(Console, "is_terminal", is_terminal)
+    caplog.set_level(logging.INFO, "reader_edge")
+    load_engine(str(demo_folder), EngineConfig())
+    (line,) = [record for record in caplog.records if record.getMessage().startswith("Measuring")]
+    assert (line.name, line.levelno) == ("reader_edge.measuring", level)

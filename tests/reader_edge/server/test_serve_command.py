@@ -1,5 +1,6 @@
 """What `reader-edge serve` refuses before it loads a model."""
 
+import json
 import socket
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from click.testing import CliRunner
 
 from reader_edge.cli import main
 from reader_edge.model_source import model_name
+from reader_edge.server.http.request_log import RequestNote
 from reader_edge.server.settings import ServerSettings
 
 
@@ -62,3 +64,52 @@ def test_no_more_choices_are_promised_than_can_be_taken_in(
     assert first == f"Loading '{demo_folder.name}'."
     assert last.startswith(f"Serving '{demo_folder.name}' at http://127.0.0.1:")
     assert promised[0].max_choices == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], ["Loading", "INFO", "Serving", "INFO", "WARNING", "ERROR"]),
+        (["--log-level", "warning"], ["Loading", "Serving", "WARNING", "ERROR"]),
+        (["--log-level", "error"], ["Loading", "Serving", "ERROR"]),
+        (["--log-format", "json"], ["info", "info", "info", "info", "warning", "error"]),
+        (["--log-format", "json", "--log-level", "warning"], ["warning", "error"]),
+    ],
+)
+def test_the_log_is_told_as_its_options_say(
+    options: list[str],
+    words: list[str],
+    runner: CliRunner,
+    demo_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Of a package that was never probed here, and requests that end in three ways."""
+    monkeypatch.setattr("reader_edge_runtime.measuring.width_cache.cache_folder", lambda: tmp_path)
+
+    def listen(*_: object) -> None:
+        for status in (200, 404, 500):
+            note = RequestNote("GET", "/v1/models", status=status)
+            note.write()
+
+    monkeypatch.setattr("reader_edge.server.http.listening.listen", listen)
+    result = runner.invoke(main, ["serve", str(demo_folder), "--port", "0", "--no-calibrate", *options])
+    assert (result.exit_code, result.stdout) == (0, "")
+    lines = result.stderr.splitlines()
+    if "json" in options:
+        assert [json.loads(line)["level"] for line in lines] == words
+    else:
+        levels = [line.split(" ")[0 if line.startswith(("Loading", "Serving")) else 1] for line in lines]
+        assert levels == words
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_prompts_are_logged_where_that_is_asked_for(
+    is_asked: bool, runner: CliRunner, demo_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[ServerSettings] = []
+    monkeypatch.setattr("reader_edge.server.app.make_app", lambda engine, settings: made.append(settings))
+    monkeypatch.setattr("reader_edge.server.http.listening.listen", lambda app, socket, engine: None)
+    options = ["--port", "0", "--no-calibrate", *["--log-prompts"] * is_asked]
+    assert runner.invoke(main, ["serve", str(demo_folder), *options]).exit_code == 0
+    assert made[0].logs_prompts == is_asked

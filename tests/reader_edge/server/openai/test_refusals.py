@@ -256,7 +256,7 @@ def test_a_client_that_hangs_up_during_its_body_is_no_fault_of_ours(
 
     asyncio.run(served.app(scope, receive, send))
     assert sent[0]["status"] == 499
-    assert not caplog.records
+    assert [record.name for record in caplog.records] == ["reader_edge.server.requests"]
 
 
 def test_a_path_with_a_further_slash_leads_nowhere_else(served: Served) -> None:
