@@ -11,7 +11,7 @@ import click
 from reader_edge.catalogue.names import canonical, is_model_name, similar_name
 from reader_edge.catalogue.pull import found_here, pulled
 from reader_edge.exported import ModelSource, exported, package_of
-from reader_edge.terminal.console import load_progress, stderr_console
+from reader_edge.terminal.console import draws_bars, load_progress, stderr_console
 from reader_edge_export.libraries import check_installation
 from reader_edge_export.sources.gguf.magic import is_gguf
 from reader_edge_export.sources.source import source_name
@@ -63,7 +63,7 @@ def loaded(
     package = find_package(model)
     found = _found(sources) if config.is_drafted else sources
     with load_progress("Checking the model", "Measuring this machine (once)") as (on_files, on_measuring):
-        drawn = on_measuring if stderr_console().is_terminal else None  # in a pipe, a line of the log tells it
+        drawn = on_measuring if draws_bars(stderr_console()) else None  # in a pipe, a line of the log tells it
         return load(package, config, sources=found, on_progress=on_files, on_calibration=on_calibration or drawn)
 
 

@@ -113,7 +113,7 @@ def progress_for(caller: Callable[[int, int], None] | None) -> Iterator[None]:
         _caller.reset(before)
 
 
-def _draws(console: Console) -> bool:
+def draws_bars(console: Console) -> bool:
     """Whether bars can be drawn: on a terminal, or in a notebook that has what rich draws them with."""
     return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
 
@@ -151,7 +151,7 @@ def _bars(labels: Sequence[str], *amount: ProgressColumn) -> Iterator[tuple[OnPr
         return
     columns = (TextColumn("{task.description}"), BarColumn(), *amount)
     progress = Progress(*columns, console=stderr_console(), transient=True)
-    progress.disable = not _draws(progress.console)
+    progress.disable = not draws_bars(progress.console)
 
     def bar(label: str) -> OnProgress:
         task = progress.add_task(visible(label), total=None, visible=len(labels) == 1)
@@ -165,7 +165,7 @@ def _bars(labels: Sequence[str], *amount: ProgressColumn) -> Iterator[tuple[OnPr
 def stage_progress(label: str) -> Iterator[OnStage]:
     """A spinner that names the stage of a long task; in a pipe, one line a stage."""
     console = stderr_console()
-    if not _draws(console):
+    if not draws_bars(console):
         yield lambda stage: console.print(f"{label}: {stage}", soft_wrap=True)
         return
     with Progress(
@@ -202,7 +202,7 @@ def work_progress(label: str) -> Iterator[Work]:
         console.print(line, soft_wrap=True)  # above the spinner, which is drawn again
 
     caller = _caller.get()
-    if caller is not None or not _draws(console):
+    if caller is not None or not draws_bars(console):
         yield Work(lambda stage: tell(f"{label}: {stage}"), caller or (lambda done, total: None), tell)
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
