@@ -146,6 +146,8 @@ def _has_ranks(
         if not merges and len(ranks) > 1:
             _refuse(file, f"has no merges, and scores that rank no pieces (from {ranks[0]:g} to {ranks[-1]:g})")
         return not merges
+    if 2 * sum(score.is_integer() for score in ranks) < len(ranks):
+        _refuse(file, f"has scores of a Unigram tokenizer ({ranks[0]:g} and so on), which is cut by other rules")
     if not _agree(merges, dict(zip(tokens, scores, strict=True))):
         _refuse(file, "has merges and scores of its pieces in different orders")
     return True

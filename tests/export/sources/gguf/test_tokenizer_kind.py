@@ -184,6 +184,12 @@ def test_merges_and_scores_in_different_orders_are_refused(gemma: Tokenizer, tmp
         _built(tmp_path / "file", "gemma3", values)
 
 
+def test_scores_that_are_probabilities_are_refused(tmp_path: Path) -> None:
+    """Ollama's converter writes them of any tokenizer.model, also of one whose pieces no merges join."""
+    with pytest.raises(TokenizerError, match=r"scores of a Unigram tokenizer \(-2\.5 and so on\)"):
+        _built(tmp_path / "file", "llama", sentence_piece({"▁a": -2.5, "ab": -3.25, "▁ab": -9.75}, {}))
+
+
 def test_texts_that_have_no_token_are_refused_where_they_would_vanish(tmp_path: Path) -> None:
     values = small_vocabulary()
     values["tokenizer.ggml.tokens"][values["tokenizer.ggml.tokens"].index("q")] = "<q>"
