@@ -209,11 +209,11 @@ def _gguf_pairs(summary: "GgufSummary") -> list[tuple[str, str]]:
         ("size", readable_size(summary.num_bytes)),
         ("tensors", str(sum(group.num_tensors for group in summary.tensors.values()))),
         *tensors,
-        ("can be exported", _told_exportable(summary)),
+        ("can be exported", _exportable(summary)),
     ]
 
 
-def _told_exportable(summary: "GgufSummary") -> str:
+def _exportable(summary: "GgufSummary") -> str:
     if summary.refusal is not None:
         return f"no: {summary.refusal}"
     return "yes" if summary.is_compared else "yes by its header; whether its tensors fit, the extra 'export' finds out"

@@ -75,11 +75,11 @@ def test_info_compares_tensors_as_export_does(
     tensors: dict[str, Any], words: str, runner: CliRunner, tmp_path: Path
 ) -> None:
     path = write_small(tmp_path / "small.gguf", small_vocabulary(), tensors=tensors)
-    told = pairs(runner.invoke(main, ["info", str(path)]))["can be exported"]
-    assert told.startswith("no: ")
-    assert words in told
+    shown = pairs(runner.invoke(main, ["info", str(path)]))["can be exported"]
+    assert shown.startswith("no: ")
+    assert words in shown
     refused = runner.invoke(main, ["export", str(path), str(tmp_path / "out")])
-    assert refused.stderr.splitlines()[-1] == f"Error: {told.removeprefix('no: ')}"
+    assert refused.stderr.splitlines()[-1] == f"Error: {shown.removeprefix('no: ')}"
 
 
 def test_info_needs_no_pytorch_and_tells_what_it_did_not_compare(path: Path) -> None:
@@ -89,8 +89,8 @@ def test_info_needs_no_pytorch_and_tells_what_it_did_not_compare(path: Path) -> 
         "importlib.util.find_spec = lambda name, *parents: None if name == 'torch' else find(name, *parents)\n"
         "from click.testing import CliRunner\n"
         "from reader_edge.cli import main\n"
-        "told = CliRunner().invoke(main, ['info', sys.argv[1]]).stdout\n"
-        "assert 'can be exported  yes by its header; whether its tensors fit' in told, told\n"
+        "shown = CliRunner().invoke(main, ['info', sys.argv[1]]).stdout\n"
+        "assert 'can be exported  yes by its header; whether its tensors fit' in shown, shown\n"
         "assert not {'torch', 'transformers', 'onnx'} & set(sys.modules), 'heavy'\n"
     )
     subprocess.run([sys.executable, "-c", script, str(path)], env={"PYTHONPATH": ":".join(sys.path)}, check=True)

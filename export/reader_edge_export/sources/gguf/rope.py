@@ -91,7 +91,7 @@ def longrope_of(file: GgufFile, values: Metadata, original_context: int) -> dict
     """
     if (kind := values.text("rope.scaling.type", "longrope")) != "longrope":
         raise _unknown(file, kind)
-    said = values.number("rope.scaling.attn_factor", 1.0)
+    given = values.number("rope.scaling.attn_factor", 1.0)
     computed = 1.0
     scaling = None
     if _LONG_FACTORS in file.tensors and _SHORT_FACTORS in file.tensors:
@@ -101,8 +101,8 @@ def longrope_of(file: GgufFile, values: Metadata, original_context: int) -> dict
             computed = math.sqrt(1 + math.log(ratio) / math.log(original_context))
         long, short = (factors_of(file, name).tolist() for name in (_LONG_FACTORS, _SHORT_FACTORS))
         scaling = {"type": "longrope", "long_factor": long, "short_factor": short}
-    if abs(said - computed) > 1e-4:
-        raise file.error(f"scales attention by {said:g} instead of {computed:g}")
+    if abs(given - computed) > 1e-4:
+        raise file.error(f"scales attention by {given:g} instead of {computed:g}")
     return scaling
 
 
