@@ -46,7 +46,7 @@ _INERT = {  # values of keys that change nothing where they are written
     "ssm.v_head_reordered": True,
 }
 _WITHOUT = {"qwen3_5_moe_text": ("intermediate_size",)}  # what a model type has no use for
-_IMAGE_KEYS = ("vision.", "audio.", "mm.")
+_IMAGE_KEYS, _IMAGE_TENSORS = ("vision.", "audio.", "mm."), ("v.", "a.", "s.", "mm.")
 _MAX_LEARNED_POSITIONS = 1 << 13  # transformers keeps a square mask of them for every layer
 
 
@@ -67,7 +67,9 @@ def config_of(file: GgufFile) -> Config:
         values.number("rope.freq_base")
     model_type, build = _MODELS[architecture]
     config = {"model_type": model_type, **_shared(file, values), **build(file, values)}
-    values.check_all_asked(_IGNORED, _INERT)
+    keys = (key.removeprefix(f"{architecture}.") for key in file.metadata)
+    of_images = [key for key in keys if key.startswith(_IMAGE_KEYS)]  # which some files have without such a model
+    values.check_all_asked((*_IGNORED, *of_images), _INERT)
     return {key: value for key, value in config.items() if key not in _WITHOUT.get(model_type, ())}
 
 
@@ -78,8 +80,7 @@ def _check_is_model(file: GgufFile) -> None:
     architecture = architecture_of(file)
     if architecture == "clip":
         raise file.error("holds what turns images into tokens (mmproj), no model of texts", "give the file beside it")
-    images = tuple(f"{architecture}.{key}" for key in _IMAGE_KEYS)
-    if any(key.startswith(images) for key in file.metadata):
+    if any(name.startswith(_IMAGE_TENSORS) for name in file.tensors):
         raise UnsupportedArchitectureError(
             f"'{file.path}' holds a model of images too, in one file, as Ollama keeps them: give the file of the text "
             "model alone, as llama.cpp has it beside its mmproj."

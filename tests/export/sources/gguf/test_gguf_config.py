@@ -152,11 +152,19 @@ def test_values_that_change_nothing_are_taken(tmp_path: Path) -> None:
     assert find_source(write_small(tmp_path / "file", VOCABULARY, values | same), None).config == plain.config
 
 
+@pytest.mark.parametrize("name", ["v.patch_embd.weight", "mm.input_projection.weight", "a.conv1d.0.weight"])
+def test_a_file_with_a_model_of_images_is_refused_for_its_tensors(name: str, tmp_path: Path) -> None:
+    keys = {"llama.vision.block_count": 27, "llama.mm.tokens_per_image": 256, "llama.audio.block_count": 2}
+    plain = find_source(write_small(tmp_path / "plain", VOCABULARY), None)
+    assert find_source(write_small(tmp_path / "keys", VOCABULARY, keys), None).config == plain.config
+    path = write_small(tmp_path / "file", VOCABULARY, keys, {name: np.zeros((3, 3), np.float32)})
+    with pytest.raises(UnsupportedArchitectureError, match="a model of images too, in one file, as Ollama keeps them"):
+        find_source(path, None)
+
+
 @pytest.mark.parametrize(
     ("architecture", "values", "words"),
     [
-        ("gemma3", {"gemma3.vision.block_count": 27}, "a model of images too, in one file, as Ollama keeps them"),
-        ("gemma3", {"gemma3.mm.tokens_per_image": 256}, "a model of images too"),
         ("clip", {"clip.has_vision_encoder": True}, r"turns images into tokens \(mmproj\).*give the file beside it"),
         ("llama", {"general.type": "mmproj"}, "holds no model but 'mmproj'"),
         ("llama", {"general.type": "imatrix"}, "holds no model but 'imatrix'"),
