@@ -286,7 +286,7 @@ def test_a_measuring_is_a_line_in_a_pipe_and_a_bar_on_a_terminal(
     tmp_path: Path,
 ) -> None:
     monkeypatch.setattr("reader_edge_runtime.measuring.cost_cache.cache_folder", lambda: tmp_path)
-    monkeypatch.setattr("reader_edge_runtime.measuring.pass_cost._seconds", lambda *_: 1e-3)
+    monkeypatch.setattr("reader_edge_runtime.measuring.pass_cost._seconds", lambda *_: 0.05)
     monkeypatch.setattr(Console, "is_terminal", is_terminal)
     caplog.set_level(logging.INFO, "reader_edge")
     load_engine(str(demo_folder), EngineConfig())

@@ -34,6 +34,7 @@ _MAX_ROUNDS = 6
 _MOST_SPREAD = 0.2
 _PASSES = 2  # of a cell in a round
 _ROW_ROUNDS = 5
+_LONG_S = 1.0  # a wait whose reason is told to whoever listens to warnings alone
 _MAX_GRID_S = 10.0  # what a slow model's grid may take: somebody waits for the first word
 _LEAST_WIDEST = 8
 _LEAST_WIDTHS = (1, 2, 4, 8)
@@ -102,7 +103,7 @@ def measure_pass_cost(
 ) -> PassCost:
     """Time passes over the grid, within about `max_seconds` but at least two rounds; of a slow model, fewer cells.
 
-    on_progress: gets rounds done and the most there may be; without it, a line of the log warns of the wait.
+    on_progress: gets rounds done and the most there may be; without it, a line of the log warns of a long wait.
     """
     max_past = target.manifest.max_context - MAX_WIDTH
     longest = min(max_past, max(MAX_CACHED_ROWS // batch_size, PASTS[0]))
@@ -115,8 +116,10 @@ def measure_pass_cost(
         on_progress(0, _MAX_ROUNDS)
     first = _first_seconds(target, cache, batch_size, grid)
     grid = grid.within(_MAX_GRID_S, first)
-    level = logging.WARNING if on_progress is None else logging.INFO  # of a wait that nobody would know the reason of
-    expected_s = max(max_seconds, grid.least_seconds(first))
+    least_s = grid.least_seconds(first)
+    expected_s = max(least_s, min(max_seconds, least_s * _MAX_ROUNDS / _MIN_ROUNDS))
+    is_unexplained = on_progress is None and expected_s > _LONG_S
+    level = logging.WARNING if is_unexplained else logging.INFO
     _LOG.log(
         level,
         "Measuring what passes of this model take on this machine, for later starts too: about %.0f s.",

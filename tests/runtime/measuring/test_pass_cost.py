@@ -110,8 +110,9 @@ def test_a_context_too_short_for_as_many_nodes_leaves_batches_unmeasured(monkeyp
 @pytest.mark.parametrize(
     ("node_s", "is_called_back", "level", "told"),
     [
-        (1e-6, False, logging.WARNING, "about 4 s"),
-        (1e-6, True, logging.INFO, "about 4 s"),
+        (1e-6, False, logging.INFO, "about 0 s"),  # no wait to explain
+        (5e-4, False, logging.WARNING, "about 4 s"),
+        (5e-4, True, logging.INFO, "about 4 s"),
         (0.004, False, logging.WARNING, "about 8 s"),
     ],
 )
@@ -123,7 +124,7 @@ def test_a_line_of_the_log_says_what_is_measured_and_about_how_long_it_takes(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A warning, which is seen without any settings, where nobody is called back."""
+    """A warning, which is seen without any settings, of a wait of which nobody is called back."""
     calls: list[tuple[int, int]] = []
 
     def seconds(_target: object, _cache: object, _past: int, trees: list[DraftTree], *_: object) -> float:
