@@ -4,7 +4,7 @@ import re
 from difflib import get_close_matches
 
 from reader_edge.catalogue.entries import CATALOGUE, Origin
-from reader_edge_runtime.errors import CatalogueError
+from reader_edge_runtime.errors import UnknownModelError
 
 # With the C of "C:file" a Windows path, a name before the colon has two letters or more.
 _TAGGED = re.compile(r"[A-Za-z0-9][\w.-]+:[\w.-]+")
@@ -26,7 +26,7 @@ def canonical(name: str) -> str:
 
 
 def find_origin(name: str) -> Origin:
-    """Where a model comes from. Raises CatalogueError for a name that is none."""
+    """Where a model comes from. Raises UnknownModelError for a name that is none."""
     known = CATALOGUE.get(canonical(name))
     if known:
         return known
@@ -41,7 +41,7 @@ def find_origin(name: str) -> Origin:
         remedy = f"did you mean {similar}? If not,"
     else:
         remedy = "`reader-edge pull --help` names them;"
-    raise CatalogueError(f"The catalogue has no model '{name}': {remedy} any of the hub's is OWNER/NAME.")
+    raise UnknownModelError(f"The catalogue has no model '{name}': {remedy} any of the hub's is OWNER/NAME.")
 
 
 def similar_name(name: str) -> str | None:

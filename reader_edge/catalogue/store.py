@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 
 from reader_edge.catalogue.disk import folder_bytes
 from reader_edge_runtime.atomic_file import clear_leftovers, temporary_name, write_file
-from reader_edge_runtime.errors import CatalogueError, PackageError
+from reader_edge_runtime.errors import CatalogueError, PackageError, UnknownModelError
 from reader_edge_runtime.machine.cache_folder import cache_folder, make_own
 from reader_edge_runtime.package.manifest import MANIFEST_NAME, Manifest
 from reader_edge_runtime.package.manifest_file import read_manifest
@@ -36,13 +36,14 @@ _PACKAGE = re.compile(r"([\w-]+)-[0-9a-f]{16}")
 class Part:
     """Something that is stored of a model. time: when it was complete, in seconds since the epoch.
 
-    is_untuned: a package of which `reader-edge tune` makes more.
+    is_untuned: a package of which `reader-edge tune` makes more. path: of its folder.
     """
 
     what: str
     num_bytes: int
     time: float
-    is_untuned: bool = False
+    is_untuned: bool
+    path: Path
 
 
 class StoredModel:
@@ -114,7 +115,7 @@ class StoredModel:
         for place in sorted(self.folder.glob("[!.]*")):
             if what := _kind(place):
                 with suppress(FileNotFoundError):  # a download that became the source meanwhile
-                    parts.append(Part(what, folder_bytes(place), place.lstat().st_mtime, _is_untuned(place)))
+                    parts.append(Part(what, folder_bytes(place), place.lstat().st_mtime, _is_untuned(place), place))
         return parts
 
     def remove(self) -> int:
@@ -124,7 +125,7 @@ class StoredModel:
         """
         clear_leftovers(self.folder)
         if not self.is_stored:
-            raise CatalogueError(f"No model '{self.name}' is stored here: `reader-edge list` names those that are.")
+            raise UnknownModelError(f"No model '{self.name}' is stored here: `reader-edge list` names those that are.")
         try:
             with self._lock(timeout_s=0):
                 num_bytes = folder_bytes(self.folder)

@@ -7,7 +7,7 @@ from rich.table import Table
 from reader_edge.proof.plain_answers import usual_sampling
 from reader_edge.proof.result import Counts, Divergence, ProofReport, ProofRun
 from reader_edge.proof.ways import Way
-from reader_edge.terminal.checks import GLOSSARY
+from reader_edge.terminal.checks import glossary
 from reader_edge.terminal.control_characters import visible
 from reader_edge_runtime import Engine
 from reader_edge_runtime.package.manifest import EXACT_ATTENTIONS
@@ -41,7 +41,7 @@ def proof_table(report: ProofReport) -> Table:
     """One row for each run that compared something; the others are counted by `not_covered_sentence`."""
     columns = ("drafter", "way", "batch", "prompts", "nodes", "acceptance length", "tokens", "divergences")
     title = f"Drafted against plain decoding ({report.provider}, {report.precision}, {report.attention} attention). "
-    title += f"{GLOSSARY} explains the words"
+    title += f"'{glossary()}' explains the words"
     table = Table(*columns, "rows bit-equal", title=title, title_justify="left")
     for run in report.runs:
         if not run.is_covered:

@@ -1,9 +1,9 @@
 """What an export kept, and the figures of its checks, in words."""
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
-_DOCS = "docs/how-to/export.md#conversations"
-GLOSSARY = "docs/reference/glossary.md"  # where each of these words is explained
+GLOSSARY_PAGE = "docs/reference/glossary.md"  # where each of these words is explained; a wheel has it beside its code
 WORDS: dict[str, tuple[str, Callable[[float], str]]] = {
     "tree_logit_error": ("logits unlike the source's", lambda value: f"by {value:.2g} at most"),
     "logit_scale": ("largest logit", lambda value: f"{value:.3g}"),
@@ -29,6 +29,13 @@ WORDS: dict[str, tuple[str, Callable[[float], str]]] = {
     "chats_different": ("unlike transformers", lambda value: f"{value:.0f} conversations"),
     "source_weight_bits": ("measured against", lambda value: f"the source's own {value:.0f}-bit weights, in fp32"),
 }
+
+
+def glossary() -> Path:
+    """The page that explains the words: of the wheel, or of the checkout."""
+    package = Path(__file__).resolve().parents[1]
+    inside = package / "glossary.md"
+    return inside if inside.is_file() else package.parent / GLOSSARY_PAGE
 
 
 def check_pairs(checks: Mapping[str, float]) -> list[tuple[str, str]]:
@@ -81,4 +88,4 @@ def chat_pairs(suited: Sequence[str], different: Sequence[str], mended: Sequence
         ("unlike transformers", different, "not on purpose: look at such prompts before you rely on their answers"),
         ("taken here alone", mended, "nothing to do: transformers refuses them"),
     ]
-    return [(words, f"{'; '.join(names)} ({meaning}: {_DOCS})") for words, names, meaning in noted if names]
+    return [(words, f"{'; '.join(names)} ({meaning})") for words, names, meaning in noted if names]

@@ -1,6 +1,8 @@
 """Tables and lines for eyes, and progress on standard error."""
 
+import os
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -29,6 +31,8 @@ from rich.text import Text
 from reader_edge.terminal.control_characters import visible
 from reader_edge.terminal.times import readable_time
 
+_LEAST_WIDTH = 20  # that a table is squeezed to
+
 OnProgress = Callable[[float, float], None]
 OnStage = Callable[[str], None]
 
@@ -41,10 +45,16 @@ class _Console(Console):
     def __init__(self, file: TextIO) -> None:
         super().__init__(file=file, highlight=False, markup=False, emoji=False)
         if not self.is_terminal and not self.is_jupyter:
-            self.width = 200  # as wide as tables need, so that nothing is cut
+            self.width = asked_width() or 200  # as wide as tables need
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(visible(text), **options)
+
+
+def asked_width() -> int | None:
+    """Columns that $COLUMNS asks for; None where it says nothing of use."""
+    columns = os.environ.get("COLUMNS", "")
+    return max(_LEAST_WIDTH, int(columns)) if columns.isascii() and columns.isdigit() and len(columns) < 6 else None
 
 
 def stderr_console() -> Console:
@@ -55,7 +65,7 @@ def stderr_console() -> Console:
 def figures_table(title: str, name: str, *figures: str) -> Table:
     """An empty table: a column of names, then columns of figures."""
     table = Table(title=title, title_justify="left")
-    table.add_column(name, no_wrap=True)
+    table.add_column(name, overflow="fold")
     for figure in figures:
         table.add_column(figure, justify="right")
     return table
@@ -64,8 +74,8 @@ def figures_table(title: str, name: str, *figures: str) -> Table:
 def pairs_table(title: str, pairs: Iterable[tuple[str, str]]) -> Table:
     """A table of names and values."""
     table = Table(title=title, title_justify="left", show_header=False)
-    table.add_column(style="bold")
-    table.add_column()
+    table.add_column(style="bold", overflow="fold")
+    table.add_column(overflow="fold")
     for name, value in pairs:
         table.add_row(name, value)
     return table
@@ -92,15 +102,31 @@ def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
     """Names and values on standard output, values below each other."""
     width = max(len(name) for name, _ in pairs)
     for name, value in pairs:
-        click.echo(visible(f"{name:<{width}}  {value}"))
+        for line in folded(visible(f"{name:<{width}}  {value}"), width + 2):
+            click.echo(line)
 
 
 def print_columns(rows: Sequence[Sequence[str]]) -> None:
     """Rows on standard output, each but the last column as wide as its widest cell."""
     shown = [[visible(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-    for row in shown:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    if (asked := asked_width()) is not None:  # the first column is that of names, which may be long
+        widths[0] = max(_LEAST_WIDTH, min(widths[0], asked - sum(widths[1:]) - 2 * len(widths[1:])))
+    for first, *others in shown:
+        name, *rest = [first[place : place + widths[0]] for place in range(0, len(first), widths[0])] or [""]
+        cells = zip([name, *others], widths, strict=True)
+        click.echo("  ".join(cell.ljust(width) for cell, width in cells).rstrip())
+        for part in rest:
+            click.echo(part)
+
+
+def folded(line: str, indent: int) -> list[str]:
+    """A line, or several no longer than is asked for, those behind the first indented."""
+    asked = asked_width()
+    if asked is None or len(line) <= asked:
+        return [line.rstrip()]
+    indent = min(indent, asked // 2)
+    return textwrap.wrap(line, asked, subsequent_indent=" " * indent, drop_whitespace=True)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from reader_edge.terminal.console import print_report
+from reader_edge.terminal.console import folded, print_report
 from reader_edge.terminal.control_characters import visible
 from reader_edge_runtime.examination.finding import Finding, Severity, verdict
 
@@ -35,7 +35,8 @@ def print_findings(findings: Sequence[Finding]) -> None:
     else:
         for finding in findings:
             line = f"{finding.severity:<7} {finding.check}: {finding.sentence}"
-            click.echo(visible(f"{line} {finding.remedy}".rstrip()))
+            for part in folded(visible(f"{line} {finding.remedy}".rstrip()), 8):
+                click.echo(part)
     print_report(_VERDICTS[verdict(findings)])
 
 

@@ -1,6 +1,7 @@
 """`reader-edge list` and `reader-edge rm`: what is stored is shown and removed, and nothing else."""
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -44,6 +45,18 @@ def test_sources_and_packages_are_listed_with_their_sizes_and_times(runner: CliR
     assert all(line[-1].strip().startswith("2023-11-1") for line in (source, package))
 
 
+def test_programs_get_the_list_as_one_json_object(runner: CliRunner, model: StoredModel) -> None:
+    os.utime(model.folder / "source", (1_700_000_000, 1_700_000_000))
+    package, source = json.loads(runner.invoke(main, ["list", "--json"]).stdout)["models"]
+    assert source == {
+        **{"name": "owner/model", "what": "source", "num_bytes": 1500, "is_untuned": False},
+        **{"time": "2023-11-14T22:13:20+00:00", "path": str(model.folder / "source")},
+    }
+    assert (package["what"], package["is_untuned"]) == ("package, int8", True)
+    model.remove()
+    assert json.loads(runner.invoke(main, ["list", "--json"]).stdout) == {"models": []}
+
+
 def test_where_nothing_is_stored_it_says_how_to_begin(runner: CliRunner) -> None:
     result = runner.invoke(main, ["list"])
     assert (result.exit_code, result.stdout) == (0, "")
@@ -69,7 +82,7 @@ def test_rm_says_what_it_removed(runner: CliRunner, model: StoredModel) -> None:
     assert result.stdout == f"Removed owner/model: package, int8, source; {num_bytes / 1e6:.1f} MB.\n"
     assert list(model.folder.parent.iterdir()) == []
     again = runner.invoke(main, ["rm", "owner/model"])
-    assert again.exit_code == 1
+    assert again.exit_code == 2
     assert again.stderr == "Error: No model 'owner/model' is stored here: `reader-edge list` names those that are.\n"
 
 
@@ -101,7 +114,7 @@ def test_of_a_model_that_lies_elsewhere_only_the_package_is_removed(
 def test_no_name_leads_out_of_the_store(runner: CliRunner, model: StoredModel, tmp_path: Path, name: str) -> None:
     before = sorted(tmp_path.rglob("*"))
     result = runner.invoke(main, ["rm", name])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert isinstance(result.exception, SystemExit)
     assert sorted(tmp_path.rglob("*")) == before
 
