@@ -1,7 +1,8 @@
 """The command line: `reader-edge COMMAND`. Each command has its own file in `reader_edge.commands`.
 
 What a command was asked for goes to standard output, everything else to standard error. Exit codes: 0 success,
-1 an error or a proof that failed, 2 wrong usage, 130 interrupted.
+1 an error or a proof that failed, 2 wrong usage, 130 interrupted. Usage is wrong where the command line has to be
+changed: see docs/how-to/command-line.md.
 """
 
 import errno
@@ -16,6 +17,7 @@ import click
 from reader_edge import __version__
 from reader_edge.commands.batch import batch
 from reader_edge.commands.bench.bench import bench
+from reader_edge.commands.completion import completion
 from reader_edge.commands.datastore import datastore
 from reader_edge.commands.doctor import doctor
 from reader_edge.commands.export import export
@@ -87,6 +89,7 @@ COMMANDS = (
     series,
     bench,
     lossy,
+    completion,
 )
 for command in COMMANDS:
     main.add_command(command)
@@ -98,6 +101,8 @@ def _errors_told() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise _interrupted() from None
+    except click.UsageError as error:
+        raise _in_one_sentence(error) from error
     except OSError as error:
         if error.errno == errno.EPIPE:  # which click takes care of
             raise
@@ -114,8 +119,17 @@ def _errors_told() -> Iterator[None]:
         errors = sys.modules.get("reader_edge_runtime.errors")
         if errors is None or not isinstance(error, errors.ReaderEdgeError):
             raise
+        if isinstance(error, errors.ConfigError):  # what is asked cannot be, whoever finds it: wrong usage
+            raise click.UsageError(visible(str(error))) from error
         further = " `reader-edge doctor MODEL` says more." if isinstance(error, errors.ProviderError) else ""
         raise click.ClickException(visible(f"{error}{further}")) from error
+
+
+def _in_one_sentence(error: click.UsageError) -> click.UsageError:
+    """Without the lines about usage and help that click tells before it; help that was asked for stays."""
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+        return error
+    return click.UsageError(visible(error.format_message()))
 
 
 def _interrupted() -> click.exceptions.Exit:

@@ -19,7 +19,7 @@ from reader_edge_runtime import DraftSources, EngineConfig
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.drafting.sources.speculator.speculated_tree import NAME as SPECULATOR
-from reader_edge_runtime.errors import CatalogueError, PackageError, TokenizerError
+from reader_edge_runtime.errors import CatalogueError, ConfigError, PackageError, TokenizerError, UnknownModelError
 from reader_edge_runtime.given_arguments import Callback
 from reader_edge_runtime.package.manifest import MANIFEST_NAME, TOKENIZER_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -150,7 +150,7 @@ def find_tunable(model: str, source: str | None) -> tuple[Path, Path | None]:
     if own is None:
         return Path(model), None if source is None else find_source(source).path
     if source is not None:
-        raise PackageError(f"'{model}' is no package, but a source itself: leave --source out.")
+        raise ConfigError(f"'{model}' is no package, but a source itself: leave --source out.")
     return exported(own, check="none"), own.path
 
 
@@ -253,7 +253,7 @@ def _is_name(model: str) -> bool:
     is_slip = path.parent.name and path.parent.exists()  # "models/demo" beside a folder models
     if is_slip or not is_model_name(model):
         similar = None if is_slip else similar_name(model)
-        raise PackageError(
+        raise UnknownModelError(
             f"There is nothing at '{model}': give a package, a model's folder in Hugging Face format, a GGUF file, "
             f"or a name (`reader-edge pull --help` lists them).{f' Did you mean {similar}?' if similar else ''}"
         )

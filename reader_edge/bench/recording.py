@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from reader_edge_runtime.arrays import Float32Array, Int64Array
-from reader_edge_runtime.errors import ConfigError, PromptError
+from reader_edge_runtime.errors import PromptError, UserFileError
 from reader_edge_runtime.outside.user_input import as_text, read_bounded
 from reader_edge_runtime.package.manifest import MAX_VOCAB
 from reader_edge_runtime.text.tokenizer import Tokenizer
@@ -50,7 +50,7 @@ class RecordedRequest:
 
 
 def read_recording(path: Path, tokenizer: Tokenizer, end_token_id: int = END_TOKEN_ID) -> list[RecordedRequest]:
-    """Requests of a recording, one JSON object a line: task and turns of input and output. Raises ConfigError.
+    """Requests of a recording, one JSON object a line: task and turns of input and output. Raises UserFileError.
 
     With the tokenizer that a line was recorded with, its token ids and successors are taken; otherwise texts are
     encoded, and end_token_id closes each output.
@@ -58,7 +58,7 @@ def read_recording(path: Path, tokenizer: Tokenizer, end_token_id: int = END_TOK
     try:
         lines = as_text(read_bounded(path, _MAX_BYTES)).split("\n")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"'{path}' is not UTF-8 text (byte {error.start}): {_WANTED}.") from error
+        raise UserFileError(f"'{path}' is not UTF-8 text (byte {error.start}): {_WANTED}.") from error
     fingerprint = tokenizer.fingerprint()
     requests = []
     for number, line in enumerate(lines, start=1):
@@ -74,14 +74,14 @@ def read_recording(path: Path, tokenizer: Tokenizer, end_token_id: int = END_TOK
                 for turn in record["turns"]
             ]
         except PromptError as error:
-            raise ConfigError(f"Line {number} of '{path}': {error}") from error
+            raise UserFileError(f"Line {number} of '{path}': {error}") from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ConfigError(f"Line {number} of '{path}' is not a recorded request: {_WANTED}.") from error
+            raise UserFileError(f"Line {number} of '{path}' is not a recorded request: {_WANTED}.") from error
         if turns and not turns[0].prompt:  # compiled drafting looks at the last token unchecked
-            raise ConfigError(f"Line {number} of '{path}' begins with an empty input: drafting needs a token before.")
+            raise UserFileError(f"Line {number} of '{path}' begins with an empty input: drafting needs a token before.")
         requests.append(RecordedRequest(str(record.get("task", "")), turns))
     if not any(request.turns for request in requests):
-        raise ConfigError(f"'{path}' holds no recorded answer: {_WANTED}.")
+        raise UserFileError(f"'{path}' holds no recorded answer: {_WANTED}.")
     return requests
 
 

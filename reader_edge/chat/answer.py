@@ -11,7 +11,7 @@ from reader_edge.terminal.console import print_table
 from reader_edge.terminal.given_up import given_up_sentence
 from reader_edge.terminal.model_text import ModelText
 from reader_edge_runtime import Conversation, Engine, GenerationConfig, GenerationStats, Message
-from reader_edge_runtime.errors import PromptError
+from reader_edge_runtime.errors import ConfigError, PromptError
 from reader_edge_runtime.text.conversation import Encodable, Prompt
 
 
@@ -29,23 +29,23 @@ def build_prompt(engine: Engine, text: str, system: str | None, is_raw: bool) ->
 
 
 def with_template_args(prompt: Prompt, args: Mapping[str, Any]) -> Encodable:
-    """A prompt whose chat template is given more. Raises PromptError where there is none."""
+    """A prompt whose chat template is given more. Raises ConfigError where there is none."""
     if not args:
         return prompt
     if isinstance(prompt, str):
-        raise PromptError("No chat template is used here, which --template-arg is for: leave it out.")
+        raise ConfigError("No chat template is used here, which --template-arg is for: leave it out.")
     return Conversation(prompt, (), args)
 
 
 def check_messages_options(engine: Engine, system: str | None, is_raw: bool) -> None:
-    """Raise PromptError for what is asked of messages where a plain text is answered."""
+    """Raise ConfigError for what is asked of messages where a plain text is answered."""
     if engine.tokenizer.has_chat_template and not is_raw:
         return
     reason = "--raw takes the prompt as it is" if is_raw else "This model has no chat template"
     if system is not None:
-        raise PromptError(f"{reason}, so a system message has no place: leave -s out.")
+        raise ConfigError(f"{reason}, so a system message has no place: leave -s out.")
     if engine.decoder.config.is_text_literal:
-        raise PromptError(f"{reason}, so control tokens in a text are read as such: leave --text-is-text out.")
+        raise ConfigError(f"{reason}, so control tokens in a text are read as such: leave --text-is-text out.")
 
 
 def system_messages(system: str | None) -> list[Message]:

@@ -1,8 +1,7 @@
 """The chat: a conversation on a terminal."""
 
-import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
@@ -12,26 +11,27 @@ import click
 
 from reader_edge.chat.answer import check_messages_options, print_answer, system_messages, with_template_args
 from reader_edge.chat.answer_report import stats_table
-from reader_edge.commands.sampling import GivenSampling
+from reader_edge.chat.chat_commands import HELP, ChatCommands, is_command
+from reader_edge.chat.given_sampling import GivenSampling
 from reader_edge.terminal.console import print_table
 from reader_edge.terminal.control_characters import visible
 from reader_edge.terminal.model_text import ModelText
-from reader_edge_runtime import Engine, GenerationConfig, Message, ReaderEdgeError
+from reader_edge_runtime import Engine, GenerationConfig, GenerationStats, Message, ReaderEdgeError
 from reader_edge_runtime.text.conversation import Prompt
 
-HELP = (
-    "/reset or /clear forgets the conversation, /bye, /exit, /quit or Ctrl-D leaves, Ctrl-C stops an answer, "
-    "/help or /? shows this."
-)
+Load = Callable[[str], Engine]  # the engine of a model by its name
+
 _LEAVING = ("/bye", "/exit", "/quit")
-_COMMAND = re.compile(r"/([A-Za-z]+|\?)(?= |$)")  # no path, and no comment of a program
-_MARK = "> "
+_MARK, _FURTHER = "> ", ". "
+_QUOTES = '"""'  # around a text of several lines
 
 
 class Chat:
     """One conversation. Without a chat template each line is a text of its own, to be continued.
 
-    messages: what was said so far. template_args: what the chat template is given besides.
+    engine: of the model that answers, which `/model` changes where there is a `load`. config: of each answer, but for
+    its sampling. messages: what was said so far. template_args: what the chat template is given besides. last: the
+    statistics of the last answer, and how it was sampled.
     """
 
     def __init__(
@@ -44,26 +44,45 @@ class Chat:
         messages: Sequence[Message] = (),
         template_args: Mapping[str, Any] = MappingProxyType({}),
         sampling: GivenSampling | None = None,
+        load: Load | None = None,
     ) -> None:
         check_messages_options(engine, system, is_raw)
-        self._engine = engine
-        self._config = config
-        self._is_conversation = engine.tokenizer.has_chat_template and not is_raw
-        self._shows_stats = shows_stats
-        self._template_args = template_args
-        self._sampling = sampling or GivenSampling()
+        self.engine = engine
+        self.config = config
+        self.sampling = sampling or GivenSampling()
+        self.shows_stats = shows_stats
+        self.load = load
+        self.is_raw = is_raw
+        self.template_args = template_args
         self.messages = list(messages) or system_messages(system)
-        self._first_messages = [each for each in self.messages[:1] if each["role"] == "system"]
+        self.last: tuple[GenerationStats, GenerationConfig] | None = None
+        self._commands = ChatCommands(self)
+
+    @property
+    def is_conversation(self) -> bool:
+        return self.engine.tokenizer.has_chat_template and not self.is_raw
+
+    @property
+    def system(self) -> str | None:
+        """The system message that the conversation begins with."""
+        first = self.messages[:1]
+        return str(first[0]["content"]) if first and first[0]["role"] == "system" else None
+
+    def begin(self, system: str | None) -> None:
+        """Forget what was said."""
+        self.messages = system_messages(system)
+        self.engine.forget()
 
     def run(self) -> None:
         """Read lines and answer them until the user leaves."""
         with suppress(ImportError):  # on Windows, whose console edits lines itself
             import readline  # noqa: F401  (importing it gives input() editing and a history)
-        kind = "Type a message" if self._is_conversation else "Type a text to continue (this is not a chat model)"
+        kind = "Type a message" if self.is_conversation else "Type a text to continue (this is not a chat model)"
         click.echo(f"{kind}. {HELP}", err=True)
         while True:
             try:
-                line = _read_line().rstrip()
+                line = _read_line(_MARK).rstrip()
+                text = _whole_text(line) if line.startswith(_QUOTES) else None
             except KeyboardInterrupt:
                 click.echo("\n/bye or Ctrl-D leaves.", err=True)
                 continue
@@ -72,42 +91,50 @@ class Chat:
                 return
             if line in _LEAVING:
                 return
-            self._obey(line)
+            if text is None and is_command(line):
+                self._told(lambda line=line: self._commands.obey(line))  # type: ignore[misc]
+            elif said := (line if text is None else text).strip():
+                self._answer(said)
 
-    def _obey(self, line: str) -> None:
-        """Do what a line asks for. One that begins with a space is always said."""
-        if line in ("/help", "/?"):
-            click.echo(HELP, err=True)
-        elif line in ("/reset", "/clear"):
-            self.messages = list(self._first_messages)
-            self._engine.forget()
-        elif command := _COMMAND.match(line):
-            told = visible(command[0])
-            click.echo(f"There is no command {told}. To say this to the model, begin with a space. {HELP}", err=True)
-        elif line.strip():
-            self._answer(line.strip())
-
-    def _answer(self, text: str) -> None:
-        """Answer one line; errors are shown, and the conversation goes on without it."""
-        question: Message = {"role": "user", "content": text}
-        prompt: Prompt = [*self.messages, question] if self._is_conversation else text
-        answer = ModelText(ends_line=True)
+    def _told(self, action: Callable[[], None]) -> None:
+        """Do it; what keeps it from that is told, and the chat goes on."""
         try:
-            told = with_template_args(prompt, self._template_args)
-            config = replace(self._config, sampling=self._sampling.chosen(self._engine.sampling))
-            stats = print_answer(self._engine, told, config, answer)
-            if self._shows_stats:
-                print_table(stats_table(self._engine, stats, config.sampling))
+            action()
         except KeyboardInterrupt:
             click.echo("Stopped.", err=True)
-        except ReaderEdgeError as error:
+        except click.ClickException as error:
+            click.echo(f"Error: {visible(error.message)}", err=True)
+        except (ReaderEdgeError, OSError) as error:
             click.echo(f"Error: {visible(str(error))}", err=True)
+
+    def _answer(self, text: str) -> None:
+        """Answer one text; after an error the conversation goes on without it."""
+        question: Message = {"role": "user", "content": text}
+        prompt: Prompt = [*self.messages, question] if self.is_conversation else text
+        answer = ModelText(ends_line=True)
+        self._told(lambda: self._write_answer(prompt, answer))
         if answer.pieces:
             self.messages += [question, {"role": "assistant", "content": "".join(answer.pieces)}]
 
+    def _write_answer(self, prompt: Prompt, answer: ModelText) -> None:
+        told = with_template_args(prompt, self.template_args)
+        config = replace(self.config, sampling=self.sampling.chosen(self.engine.sampling))
+        stats = print_answer(self.engine, told, config, answer)
+        self.last = stats, config
+        if self.shows_stats:
+            print_table(stats_table(self.engine, stats, config.sampling))
 
-def _read_line() -> str:
+
+def _whole_text(line: str) -> str:
+    """A text of several lines, from the line on that begins it to the one that ends in quotes too."""
+    lines = [line.removeprefix(_QUOTES)]
+    while not lines[-1].rstrip().endswith(_QUOTES):
+        lines.append(_read_line(_FURTHER))
+    return "\n".join([*lines[:-1], lines[-1].rstrip().removesuffix(_QUOTES)])
+
+
+def _read_line(mark: str) -> str:
     if sys.stdout.isatty():
-        return input(_MARK)
-    click.echo(_MARK, nl=False, err=True)  # standard output is for the answers
+        return input(mark)
+    click.echo(mark, nl=False, err=True)  # standard output is for the answers
     return input()

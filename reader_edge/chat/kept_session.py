@@ -6,15 +6,28 @@ from reader_edge.chat.answer import system_messages
 from reader_edge_runtime import Engine, Message
 from reader_edge_runtime.atomic_file import check_writable, write_failure
 from reader_edge_runtime.decoding.session import check_rows
-from reader_edge_runtime.errors import PromptError, SessionError
+from reader_edge_runtime.errors import ConfigError, SessionError
 from reader_edge_runtime.text.conversation import Prompt
+
+_MARK = b"\x89redgs"  # that exact and lossy ones begin with
+
+
+def check_session_place(path: Path) -> None:
+    """Raise SessionError where a session would take the place of something else."""
+    if path.is_file():
+        with path.open("rb") as file:
+            is_free = file.read(len(_MARK)) == _MARK
+    else:
+        is_free = not path.exists()
+    if not is_free:
+        raise SessionError(f"'{path}' is there, and no session: name another file.")
 
 
 class KeptSession:
     """messages: what was said so far, a system message included; none of a model without a chat template.
 
     Opening it loads the file where there is one. Raises SessionError, also for a
-    model over several boxes, and PromptError for another system message than
+    model over several boxes, and ConfigError for another system message than
     it began with.
     """
 
@@ -28,7 +41,7 @@ class KeptSession:
             raise SessionError(write_failure(path, error, "try again")) from error
         self.messages = engine.load_session(path) if path.exists() else []
         if self.messages and system is not None and self.messages[0] != system_messages(system)[0]:
-            raise PromptError(f"The session in '{path}' began with another system message: leave -s out.")
+            raise ConfigError(f"The session in '{path}' began with another system message: leave -s out.")
 
     def prompt(self, asked: Prompt) -> Prompt:
         """What is asked next, behind all that was said; a plain text stands alone."""

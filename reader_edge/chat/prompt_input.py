@@ -1,6 +1,7 @@
 """What a command that answers is asked, and the answer, or the chat, that it prints."""
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import reader_edge
-from reader_edge.commands.sampling import GivenSampling
+from reader_edge.chat.given_sampling import GivenSampling
 from reader_edge_runtime.outside.user_input import as_text
 
 if TYPE_CHECKING:
@@ -42,15 +43,12 @@ class PromptInput:
         if self.dash and self.prompt is not None:
             raise click.UsageError("Give the prompt with -p or on standard input, not both.")
         prompt = self.dash or self.prompt
-        if prompt is not None and prompt != "-":
-            return prompt
         if prompt is None and sys.stdin.isatty():
             return None
-        piped = sys.stdin.buffer.read()
-        try:
-            return as_text(piped).removesuffix("\n").removesuffix("\r")
-        except UnicodeDecodeError as error:
-            raise click.UsageError(f"Standard input is not UTF-8 text (byte {error.start}): convert it.") from None
+        text = _piped() if prompt in (None, "-") else prompt
+        if not text:
+            raise click.UsageError("The prompt is empty: give some text with -p or on standard input.")
+        return text
 
     def beside(self, model: str | None) -> "tuple[str | None, PromptInput]":
         """The model and what is asked, where a dash alone came in the model's place."""
@@ -65,8 +63,12 @@ class PromptInput:
         session_file: Path | None,
         shows_stats: bool,
         as_json: bool,
+        load: "Callable[[str], reader_edge_runtime.Engine]",
     ) -> None:
-        """Print the answer to a text, or chat where there is none, in a session that goes on where one is named."""
+        """Print the answer to a text, or chat where there is none, in a session that goes on where one is named.
+
+        load: the engine of another model, for a chat.
+        """
         from reader_edge.chat.answer import build_prompt, print_json, print_text, with_template_args
         from reader_edge.chat.chat import Chat
         from reader_edge.chat.kept_session import KeptSession
@@ -75,7 +77,17 @@ class PromptInput:
         session = None if session_file is None else KeptSession(engine, session_file, self.system)
         if text is None:
             said = session.messages if session else ()
-            chat = Chat(engine, config, self.system, self.raw, shows_stats, said, self.template_args, given)
+            chat = Chat(
+                engine,
+                config,
+                self.system,
+                self.raw,
+                shows_stats,
+                said,
+                self.template_args,
+                given,
+                load if session is None else None,
+            )
             chat.run()
             if session is not None:
                 session.save(chat.messages)
@@ -91,3 +103,12 @@ class PromptInput:
             answer = print_text(engine, whole, config, shows_stats, given.note(sampling))
         if session is not None:
             session.save_answer(prompt, answer)
+
+
+def _piped() -> str:
+    """What standard input has, less one line end."""
+    piped = sys.stdin.buffer.read()
+    try:
+        return as_text(piped).removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"Standard input is not UTF-8 text (byte {error.start}): convert it.") from None

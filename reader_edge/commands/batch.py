@@ -12,6 +12,7 @@ import click
 import reader_edge
 from reader_edge.commands import options
 from reader_edge.terminal.command_help import helpful_command
+from reader_edge.terminal.shell_completion import MODEL
 
 if TYPE_CHECKING:
     from reader_edge.batch.batch_job import BatchBackend
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 )
 @click.argument("input_file", metavar="INPUT", type=options.FILE)
 @click.argument("output_file", metavar="OUTPUT", type=options.FILE_PATH)
-@click.argument("model", required=False)
+@click.argument("model", type=MODEL, required=False)
 @click.option("--name", help="Name of the model in the requests. Default: the name of MODEL.")
 @options.max_batch
 @options.kv_bytes

@@ -7,6 +7,7 @@ import click
 
 from reader_edge.commands import options
 from reader_edge.terminal.command_help import helpful_command
+from reader_edge.terminal.shell_completion import MODEL
 
 
 def _parse_size(ctx: click.Context, param: click.Parameter, value: str) -> int:
@@ -30,6 +31,7 @@ _force = click.option("--force", is_flag=True, help="Replace an existing datasto
 _tokenizer = click.option(
     "--tokenizer",
     required=True,
+    type=MODEL,
     metavar="MODEL",
     help="Whose tokenizer to use: a package, Hugging Face folder, GGUF file, model name, or a tokenizer.json.",
 )
@@ -155,8 +157,6 @@ def _check_out(out: Path, force: bool) -> None:
         raise click.UsageError(f"'{out}' exists and is not a datastore: name another file.")
     if out.exists() and not force:
         raise click.UsageError(f"'{out}' exists: add --force to replace it.")
-    if not out.parent.is_dir():
-        raise click.UsageError(f"There is no folder '{out.parent}'.")
     try:
         check_writable(out)
     except OSError as error:

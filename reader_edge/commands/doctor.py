@@ -8,6 +8,7 @@ import click
 
 from reader_edge.commands import options
 from reader_edge.terminal.command_help import helpful_command
+from reader_edge.terminal.shell_completion import MODEL
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +21,7 @@ _EXIT_CODES = {"well": 0, "slower": 1, "broken": 2}
 
 
 @helpful_command("Find what keeps models from running, or from running fast.", "reader-edge doctor smollm2:135m")
-@click.argument("model", required=False)
+@click.argument("model", type=MODEL, required=False)
 @options.as_json
 @click.pass_context
 def doctor(ctx: click.Context, model: str | None, as_json: bool) -> None:

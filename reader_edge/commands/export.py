@@ -6,10 +6,11 @@ import click
 
 from reader_edge.commands import options
 from reader_edge.terminal.command_help import helpful_command
+from reader_edge.terminal.shell_completion import MODEL
 
 
 @helpful_command("Export a model to a package.", "reader-edge export qwen2.5:0.5b qwen --precision int4")
-@click.argument("model")
+@click.argument("model", type=MODEL)
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option(
     "--precision",
@@ -33,7 +34,11 @@ from reader_edge.terminal.command_help import helpful_command
     help="Type of the KV cache with attention 'exact'. 'int8' takes about a quarter of the memory of 'fp32' and is "
     "read faster; it is for keep, int8, int8-a16 and int4 only, and their default. 'fp16' takes half.",
 )
-@click.option("--max-context", type=int, help="Tokens of prompt and answer together. Default: the model's own limit.")
+@click.option(
+    "--max-context",
+    type=click.IntRange(16),
+    help="Tokens of prompt and answer together. Default: the model's own limit.",
+)
 @click.option(
     "--calibration-text",
     type=options.FILE,
@@ -88,10 +93,10 @@ def export(
     from reader_edge.exported import tell_place
     from reader_edge.model_source import find_source
     from reader_edge.terminal.checks import (
-        GLOSSARY,
         chat_pairs,
         check_pairs,
         end_pairs,
+        glossary,
         kept_pairs,
         left_out_pairs,
         sampling_pairs,
@@ -141,7 +146,7 @@ def export(
         *stage_pairs(report.stage_seconds),
     ]
     print_table(pairs_table("Exported", pairs))
-    click.echo(f"What these words mean: {GLOSSARY}.", err=True)
+    click.echo(f"What these words mean: '{glossary()}'.", err=True)
     click.echo("'reader-edge warm' lets it answer some instructions now, to draft from its answers later.", err=True)
     for warning in filter(None, (report.warning, report.speculator_warning)):
         click.echo(f"Warning: {warning}", err=True)

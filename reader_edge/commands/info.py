@@ -8,6 +8,7 @@ import click
 
 from reader_edge.commands import options
 from reader_edge.terminal.command_help import helpful_command
+from reader_edge.terminal.shell_completion import MODEL
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +24,7 @@ _BITS_OF_KEPT = "exact at every width; with native kernels and without, the last
 
 
 @helpful_command("Show what a package or a GGUF file holds.", "reader-edge info smollm2:135m")
-@click.argument("model", required=False)
+@click.argument("model", type=MODEL, required=False)
 @options.as_json
 def info(model: str | None, as_json: bool) -> None:
     """Show what a package holds, and check its files against their checksums.

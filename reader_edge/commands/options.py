@@ -3,6 +3,8 @@
 import functools
 import json
 import math
+import os
+import re
 from collections.abc import Callable
 from dataclasses import fields
 from importlib import util
@@ -13,6 +15,7 @@ import click
 
 import reader_edge
 from reader_edge.bench.replay.replay_plan import datastore_path
+from reader_edge.terminal.shell_completion import MODEL
 
 T = TypeVar("T")
 
@@ -20,7 +23,17 @@ DIFFERENT_TOKENS = "Drafted and plain decoding emitted different tokens: 'reader
 _SERVE = ("msgspec", "prometheus_client", "starlette", "uvicorn")
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
-FILE_PATH = click.Path(dir_okay=False, path_type=Path)  # of one that may be missing
+
+
+class _FilePath(click.Path):
+    """Of a file that may be missing, in a folder that may not."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        return path if path.parent.is_dir() else self.fail(f"There is no folder '{path.parent}'.", param, ctx)
+
+
+FILE_PATH = _FilePath(dir_okay=False, path_type=Path)
 
 
 class FiniteRange(click.FloatRange):
@@ -60,6 +73,7 @@ def _switch_off(flag: str, field: str, meaning: str) -> Callable[[Callable[..., 
 # Named like the fields of EngineConfig and GenerationConfig, so that they can be grouped into these.
 threads = click.option(
     "--threads",
+    type=click.IntRange(0, 1024),
     default=0,
     show_default=True,
     help="Threads to compute with, at most as many as there are usable cores; 0 takes all of these.",
@@ -127,20 +141,35 @@ template_args = click.option(
     help="Set a variable of the chat template, such as enable_thinking=false; may be repeated.",
 )
 no_draft = _switch_off("--no-draft", "is_drafted", "Decode plainly: one token per pass.")
+
+
+def _few(ctx: click.Context, parameter: click.Parameter, values: tuple[Path, ...]) -> tuple[Path, ...]:
+    if len(values) > 4:
+        raise click.BadParameter(
+            f"{len(values)} datastores are given: 4 at most, which `datastore merge` makes one of."
+        )
+    return values
+
+
 datastores = click.option(
     "--datastore",
     "datastores",
     multiple=True,
-    type=click.Path(),
+    type=FILE,
+    callback=_few,
     metavar="FILE",
     help="Also draft from this datastore (`reader-edge datastore build`); up to 4.",
 )
 head = click.option("--head", type=FILE, help="Also draft with this trained head (`reader-edge train-drafter`).")
 _draft_model = click.option(
-    "--draft-model", metavar="MODEL", help="Also draft with this smaller model, which must have the same tokenizer."
+    "--draft-model",
+    type=MODEL,
+    metavar="MODEL",
+    help="Also draft with this smaller model, which must have the same tokenizer.",
 )
 _draft_context = click.option(
     "--draft-context",
+    type=click.IntRange(0, 1 << 28),
     default=0,
     show_default=True,
     metavar="N",
@@ -164,12 +193,20 @@ prompts = click.option(
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 plot = click.option("--plot", type=FILE_PATH, help="Draw the result: a .png, .svg or .pdf file.")
-max_batch = click.option("--max-batch", default=8, show_default=True, help="Answers decoded together.")
-kv_bytes = click.option(
-    "--kv-bytes", "max_kv_bytes", default=0, show_default=True, help="Most bytes of the KV cache; 0 is no limit."
+max_batch = click.option(
+    "--max-batch", type=click.IntRange(1, 256), default=8, show_default=True, help="Answers decoded together."
 )
+kv_bytes = click.option(
+    "--kv-bytes",
+    "max_kv_bytes",
+    type=click.IntRange(0, 2**63 - 1),
+    default=0,
+    show_default=True,
+    help="Most bytes of the KV cache; 0 is no limit.",
+)
+MAX_TOKENS: Any = click.IntRange(1, 2**31 - 1)
 answer_tokens = click.option(
-    "-n", "--max-tokens", type=click.IntRange(1), default=4096, show_default=True, help="Most tokens of an answer."
+    "-n", "--max-tokens", type=MAX_TOKENS, default=4096, show_default=True, help="Most tokens of an answer."
 )
 
 
@@ -180,6 +217,14 @@ def check_server_installed() -> None:
     missing = [needed for needed in _SERVE if util.find_spec(needed) is None]
     if missing:
         raise InstallationError(f"This needs {missing[0]}, which is missing: pip install 'reader-edge[serve]'.")
+
+
+def tcp_addresses(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Places to listen at, separated by commas."""
+    for address in () if value is None else value.split(","):
+        if not re.fullmatch(r"tcp://[^/\s]+:\d{1,5}", address):
+            raise click.BadParameter(f"{address!r:.80} is no address of a stage: give tcp://HOST:PORT.")
+    return value
 
 
 def node_budgets(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, ...] | None:

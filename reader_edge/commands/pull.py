@@ -4,6 +4,7 @@ import click
 
 from reader_edge.catalogue.entries import CATALOGUE
 from reader_edge.terminal.command_help import helpful_command
+from reader_edge.terminal.shell_completion import MODEL
 
 _NAMES = ", ".join(name + (" (gated)" if origin.is_gated else "") for name, origin in CATALOGUE.items())
 
@@ -14,7 +15,7 @@ _NAMES = ", ".join(name + (" (gated)" if origin.is_gated else "") for name, orig
     "reader-edge pull Qwen/Qwen2.5-0.5B-Instruct",
     before=f"Known names: {_NAMES}. A gated model asks you to accept its licence on the hub first.\n\n",
 )
-@click.argument("name")
+@click.argument("name", type=MODEL)
 def pull(name: str) -> None:
     """Fetch the model NAME into the user's cache, and print its path.
 

@@ -5,10 +5,11 @@ from pathlib import Path
 import click
 
 from reader_edge.terminal.command_help import helpful_command
+from reader_edge.terminal.shell_completion import MODEL
 
 
 @helpful_command("Remove a fetched or exported model.", "reader-edge rm smollm2:135m")
-@click.argument("name")
+@click.argument("name", type=MODEL)
 def rm(name: str) -> None:
     """Remove a model from the cache: its download and the packages exported from it.
 

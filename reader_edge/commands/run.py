@@ -1,16 +1,18 @@
 """`reader-edge run`: answer a prompt, or chat."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
 
 import reader_edge
+from reader_edge.chat.given_sampling import GivenSampling, sampling
 from reader_edge.chat.prompt_input import PromptInput, dash_alone
 from reader_edge.commands import options
-from reader_edge.commands.sampling import GivenSampling, sampling
 from reader_edge.remote.remote_server import RemoteServer
 from reader_edge.terminal.command_help import helpful_command
+from reader_edge.terminal.shell_completion import MODEL
 
 
 @helpful_command(
@@ -18,11 +20,18 @@ from reader_edge.terminal.command_help import helpful_command
     "reader-edge run smollm2:135m",
     'reader-edge run smollm2:135m -p "Explain tar to me." -n 200 --stats',
 )
-@click.argument("model", required=False)
+@click.argument("model", type=MODEL, required=False)
 @click.argument("dash", required=False, metavar="[-]", callback=dash_alone)
 @click.option("-p", "--prompt", help="The prompt; '-' reads it from standard input.")
 @click.option("-s", "--system", help="A system message, for models with a chat template.")
-@click.option("-n", "--max-tokens", default=512, show_default=True, help="The most tokens that an answer may have.")
+@click.option(
+    "-n",
+    "--max-tokens",
+    type=options.MAX_TOKENS,
+    default=512,
+    show_default=True,
+    help="The most tokens that an answer may have.",
+)
 @sampling
 @options.stop
 @options.engine
@@ -114,7 +123,8 @@ def run(
     accept_any_text()
     engine = load_engine(model, engine_config, sources)
     if not compare:
-        prompt_input.answer(engine, text, config, given, session_file, stats, as_json)
+        load = partial(load_engine, config=engine_config, sources=sources)
+        prompt_input.answer(engine, text, config, given, session_file, stats, as_json, load)
         return
     assert text is not None
     config = replace(config, is_scored=stats or as_json, sampling=given.chosen(engine.sampling))

@@ -10,6 +10,7 @@ import reader_edge
 from reader_edge.commands import options
 from reader_edge.terminal.command_help import helpful_command
 from reader_edge.terminal.log import FORMATS, LEVELS, log_to_stderr
+from reader_edge.terminal.shell_completion import MODEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Limits:
 
 
 @helpful_command("Serve a model over OpenAI's API and Ollama's.", "reader-edge serve smollm2:135m --port 8000")
-@click.argument("model", required=False)
+@click.argument("model", type=MODEL, required=False)
 @click.option(
     "--host",
     default="127.0.0.1",
@@ -83,7 +84,13 @@ class Limits:
 )
 @click.option("--name", help="Name of the model for clients. Default: the name of MODEL.")
 @options.max_batch
-@click.option("--max-waiting", default=64, show_default=True, help="Answers that may wait; more are refused.")
+@click.option(
+    "--max-waiting",
+    type=click.IntRange(0, 1_000_000),
+    default=64,
+    show_default=True,
+    help="Answers that may wait; more are refused.",
+)
 @options.kv_bytes
 @options.answer_tokens
 @click.option(

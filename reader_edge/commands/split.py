@@ -4,11 +4,13 @@ from pathlib import Path
 
 import click
 
+from reader_edge.commands import options
 from reader_edge.terminal.command_help import helpful_command
+from reader_edge.terminal.shell_completion import MODEL
 
 
 @helpful_command("Cut a package into stages, for several boxes.", "reader-edge split smollm2:135m OUT --stages 2")
-@click.argument("model")
+@click.argument("model", type=MODEL)
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--stages", type=click.IntRange(2, 64), help="How many boxes run the model.  [default: those of --fit]")
 @click.option(
@@ -18,6 +20,7 @@ from reader_edge.terminal.command_help import helpful_command
 @click.option(
     "--at",
     "addresses",
+    callback=options.tcp_addresses,
     help="Where the stages but the last will listen, as tcp://10.0.0.2:5551,tcp://10.0.0.3:5551; without it, ports of "
     "this machine.",
 )

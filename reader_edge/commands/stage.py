@@ -16,7 +16,9 @@ from reader_edge.terminal.command_help import helpful_command
     "Serve a stage of a model over several boxes.", "reader-edge stage OUT/1 --listen tcp://127.0.0.1:5551"
 )
 @click.argument("package", type=click.Path(path_type=Path))
-@click.option("--listen", help="Where the other boxes reach this one, as tcp://10.0.0.2:5551.")
+@click.option(
+    "--listen", callback=options.tcp_addresses, help="Where the other boxes reach this one, as tcp://10.0.0.2:5551."
+)
 @click.option(
     "--key", type=options.FILE, help="The key that `split` wrote. Default: the file pipeline.key beside PACKAGE."
 )

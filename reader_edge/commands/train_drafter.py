@@ -10,6 +10,7 @@ import click
 
 from reader_edge.commands import options
 from reader_edge.terminal.command_help import helpful_command
+from reader_edge.terminal.shell_completion import MODEL
 
 if TYPE_CHECKING:
     from reader_edge_export.heads.acceptance import HeadAcceptance
@@ -23,7 +24,7 @@ _FORMATS = ("mlp", "eagle3", "mtp")
     "reader-edge train-drafter smollm2:135m -o my.head",
     "reader-edge train-drafter qwen2.5:3b -o my.eagle3 --format eagle3",
 )
-@click.argument("package")
+@click.argument("package", type=MODEL)
 @click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="The file or folder to write.")
 @click.option(
     "--format",
@@ -69,6 +70,8 @@ def train_drafter(
     from reader_edge_runtime.assembly import open_package
     from reader_edge_runtime.errors import ConfigError
 
+    if out.exists() and not force:  # before the imports of torch, which take seconds
+        raise ConfigError(f"'{out}' exists already: choose another name or replace it with --force.")
     check_installation(("torch", "onnx"), "Training")
     from reader_edge_export.heads.answering import check_prompts
     from reader_edge_export.heads.train_drafter import HeadReport, HeadTraining, check_place

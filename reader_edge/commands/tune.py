@@ -3,12 +3,14 @@
 import click
 
 from reader_edge.terminal.command_help import helpful_command
+from reader_edge.terminal.shell_completion import MODEL
 
 
 @helpful_command("Measure a package, and let it draft better.", "reader-edge tune smollm2:135m")
-@click.argument("model")
+@click.argument("model", type=MODEL)
 @click.option(
     "--source",
+    type=MODEL,
     help="What the package MODEL was exported from: a Hugging Face folder, a GGUF file or a name. Only needed for a "
     "package outside the cache.",
 )
@@ -21,7 +23,7 @@ def tune(model: str, source: str | None) -> None:
     """
     from reader_edge.catalogue.store import model_around
     from reader_edge.model_source import find_tunable
-    from reader_edge.terminal.checks import GLOSSARY, check_pairs
+    from reader_edge.terminal.checks import check_pairs, glossary
     from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, work_progress
     from reader_edge.terminal.control_characters import visible
     from reader_edge_export.tuning import tune_package
@@ -42,7 +44,7 @@ def tune(model: str, source: str | None) -> None:
         *stage_pairs(report.stage_seconds),
     ]
     print_table(pairs_table("Tuned", pairs))
-    click.echo(f"What these words mean: {GLOSSARY}.", err=True)
+    click.echo(f"What these words mean: '{glossary()}'.", err=True)
     if not report.manifest.is_measured:
         shown_model = visible(model)
         click.echo(f"`reader-edge tune {shown_model} --source SOURCE` measures its quality too.", err=True)

@@ -10,12 +10,15 @@ import click
 import reader_edge
 from reader_edge.commands import options
 from reader_edge.terminal.command_help import helpful_command
+from reader_edge.terminal.shell_completion import MODEL
 
 
 @helpful_command("Prove that drafting changes no token.", "reader-edge verify smollm2:135m --minutes 5")
-@click.argument("model", required=False)
+@click.argument("model", type=MODEL, required=False)
 @options.prompts
-@click.option("-n", "--max-tokens", default=96, show_default=True, help="Most tokens of each answer.")
+@click.option(
+    "-n", "--max-tokens", type=options.MAX_TOKENS, default=96, show_default=True, help="Most tokens of each answer."
+)
 @click.option(
     "--minutes",
     type=options.FiniteRange(min=0),

@@ -9,6 +9,7 @@ import click
 import reader_edge
 from reader_edge.commands import options
 from reader_edge.terminal.command_help import helpful_command
+from reader_edge.terminal.shell_completion import MODEL
 
 _MOST_AN_ANSWER = 128
 _FEWEST_AN_ANSWER = 64  # on the mean, by which it is reckoned how many instructions are enough
@@ -19,7 +20,7 @@ _BATCH = 16
     "Let a model answer instructions, and draft from its answers.",
     "reader-edge warm smollm2:135m --prompts prompts.jsonl",
 )
-@click.argument("model", required=False)
+@click.argument("model", type=MODEL, required=False)
 @click.option(
     "--prompts",
     type=options.FILE,

@@ -14,7 +14,7 @@ from reader_edge.terminal.console import pairs_table, print_table
 from reader_edge.terminal.given_up import given_up_sentence
 from reader_edge.terminal.model_text import ModelText
 from reader_edge_runtime.config import GenerationConfig, SamplingConfig
-from reader_edge_runtime.errors import ConfigError, PromptError
+from reader_edge_runtime.errors import ConfigError, PromptError, UserFileError
 from reader_edge_runtime.outside.plain_file import check_secret
 from reader_edge_runtime.outside.user_input import BYTE_ORDER_MARK, read_bounded
 from reader_edge_runtime.stats import GenerationStats
@@ -33,28 +33,28 @@ class RemotePrompt:
     template_args: dict[str, Any]
 
     def encodable(self, has_chat_template: bool) -> Encodable:
-        """Raises PromptError for what has no place without a chat template."""
+        """Raises ConfigError for what has no place without a chat template."""
         if not self.text:
             raise PromptError("The prompt is empty: give some text with -p or on standard input.")
         if has_chat_template and not self.is_raw:
             system = [] if self.system is None else [{"role": "system", "content": self.system}]
             return Conversation([*system, {"role": "user", "content": self.text}], (), self.template_args)
         if self.system is not None or self.template_args:
-            raise PromptError("No chat template is used here, which -s and --template-arg are for: leave them out.")
+            raise ConfigError("No chat template is used here, which -s and --template-arg are for: leave them out.")
         return self.text
 
 
 def read_key(path: Path | None) -> str | None:
-    """The first key of a file, one a line. Raises ConfigError."""
+    """The first key of a file, one a line. Raises UserFileError."""
     if path is None:
         return None
     try:
         lines = read_bounded(path, _MAX_KEY_FILE).removeprefix(BYTE_ORDER_MARK).decode("ascii").split()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"No key can be read from '{path}': give the server's key in it, as text.") from error
+        raise UserFileError(f"No key can be read from '{path}': give the server's key in it, as text.") from error
     if not lines:
-        raise ConfigError(f"'{path}' is empty: write the server's key into it.")
-    check_secret(path, ConfigError, "ask for another key where they know this one")
+        raise UserFileError(f"'{path}' is empty: write the server's key into it.")
+    check_secret(path, UserFileError, "ask for another key where they know this one")
     return lines[0]
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import click
 
 import reader_edge
+from reader_edge.chat.given_sampling import GivenSampling
 from reader_edge.chat.prompt_input import PromptInput
-from reader_edge.commands.sampling import GivenSampling
 
 
 @dataclass(frozen=True, slots=True)

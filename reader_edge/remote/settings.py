@@ -39,9 +39,9 @@ def facts_of(config: GenerationConfig) -> Facts:
     if config.acceptance is not EXACT:
         raise ConfigError(f"The acceptance rule {config.acceptance.name!r} is not given by a server: leave it out.")
     facts: Facts = {name: getattr(config, name) for name in _PLAIN}
-    sampling = config.sampling or SamplingConfig()
-    facts["sampling"] = {name: getattr(sampling, name) for name in _SAMPLING}
-    facts["sampling"]["logit_bias"] = list(sampling.logit_bias.items())
+    if (sampling := config.sampling) is not None:  # else as the server's model recommends
+        facts["sampling"] = {name: getattr(sampling, name) for name in _SAMPLING}
+        facts["sampling"]["logit_bias"] = list(sampling.logit_bias.items())
     if config.grammar is not None:
         facts["grammar"] = {name: getattr(config.grammar, name) for name in _GRAMMAR}
     return facts
@@ -56,7 +56,16 @@ def config_of(facts: Mapping[str, Any]) -> GenerationConfig:
     for text in plain["stop"] if isinstance(plain.get("stop"), list) else ():
         _check_size("A text of stop", text, str, MAX_STOP_CHARACTERS)
     _check_size("cache_salt", plain.get("cache_salt"), str, MAX_SALT_CHARACTERS)
-    sampling = _object(facts.get("sampling", {}), "sampling", (*_SAMPLING, "logit_bias"))
+    grammar = None
+    if facts.get("grammar") is not None:
+        grammar = Grammar(**{"kind": "", "text": ""} | _object(facts["grammar"], "grammar", _GRAMMAR))
+    return GenerationConfig(**plain, sampling=_sampling_of(facts.get("sampling")), grammar=grammar)
+
+
+def _sampling_of(facts: object) -> SamplingConfig | None:
+    if facts is None:
+        return None
+    sampling = _object(facts, "sampling", (*_SAMPLING, "logit_bias"))
     pairs = sampling.pop("logit_bias", [])
     if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         raise ConfigError(f"logit_bias is {shown(pairs)}, but must be a list of pairs.")
@@ -65,10 +74,7 @@ def config_of(facts: Mapping[str, Any]) -> GenerationConfig:
         bias = dict(pairs)
     except TypeError:
         raise ConfigError(f"logit_bias is {shown(pairs)}, but must name token ids.") from None
-    grammar = None
-    if facts.get("grammar") is not None:
-        grammar = Grammar(**{"kind": "", "text": ""} | _object(facts["grammar"], "grammar", _GRAMMAR))
-    return GenerationConfig(**plain, sampling=SamplingConfig(**sampling, logit_bias=bias), grammar=grammar)
+    return SamplingConfig(**sampling, logit_bias=bias)
 
 
 def conversation_facts(chat: Conversation) -> Facts:

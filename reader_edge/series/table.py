@@ -14,7 +14,7 @@ from reader_edge.series.periods import first_days
 from reader_edge.series.row_times import RowTimes, row_times, step_told
 from reader_edge_runtime.arrays import Float64Array
 from reader_edge_runtime.atomic_file import new_file, write_failure
-from reader_edge_runtime.errors import InstallationError, SeriesError
+from reader_edge_runtime.errors import ConfigError, InstallationError, SeriesError
 from reader_edge_runtime.outside.plain_file import check_plain_file
 from reader_edge_runtime.series.forecast import Forecast
 from reader_edge_runtime.series.frame import MOST_VALUES
@@ -58,14 +58,15 @@ class SeriesTable:
 def read_table(path: Path, time_column: str | None, columns: Sequence[str]) -> SeriesTable:
     """time_column: None takes the first column of times. columns: of series; none takes all of numbers.
 
-    Raises SeriesError for a file that is no table or lacks a column, InstallationError without pyarrow.
+    Raises ConfigError for a name of no kind of table, SeriesError for a file that is none or lacks a column,
+    InstallationError without pyarrow.
     """
     try:
         import pyarrow as pa
     except ModuleNotFoundError:
         raise InstallationError("Tables need pyarrow: pip install 'reader-edge[series]'.") from None
     if path.suffix not in SUFFIXES:
-        raise SeriesError(f"'{path}' names no kind of table: give one that ends in {' or '.join(SUFFIXES)}.")
+        raise ConfigError(f"'{path}' names no kind of table: give one that ends in {' or '.join(SUFFIXES)}.")
     check_plain_file(path, SeriesError, "give a table in a file")
     if path.stat().st_size > _MAX_BYTES:
         raise SeriesError(f"'{path}' has more than {_MAX_BYTES >> 30} GiB: give the last part of it.")
@@ -77,20 +78,18 @@ def read_table(path: Path, time_column: str | None, columns: Sequence[str]) -> S
 
 
 def check_output(path: Path | None, table: Path) -> None:
-    """Raise SeriesError, before the work, for a name of no kind of table, in no folder, or of the table itself."""
+    """Raise ConfigError, before the work, for a name of no kind of table, or of the table itself."""
     if path is None:
         return
     if path.suffix not in SUFFIXES:
-        raise SeriesError(f"'{path}' names no kind of table: end it in {' or '.join(SUFFIXES)}.")
-    if not path.parent.is_dir():
-        raise SeriesError(f"There is no folder '{path.parent}' for the forecast: make it first.")
+        raise ConfigError(f"'{path}' names no kind of table: end it in {' or '.join(SUFFIXES)}.")
     check_apart(path, table)
 
 
 def check_apart(path: Path, table: Path) -> None:
-    """Raise SeriesError where what is written at `path` would replace the table that is read."""
+    """Raise ConfigError where what is written at `path` would replace the table that is read."""
     if path.exists() and path.samefile(table):
-        raise SeriesError(f"'{path}' is the table that is forecast: name another file to write.")
+        raise ConfigError(f"'{path}' is the table that is forecast: name another file to write.")
 
 
 def forecast_columns(table: SeriesTable, forecast: Forecast, levels: Sequence[float]) -> dict[str, list[Any]]:

@@ -28,7 +28,14 @@ class TokenizerError(ReaderEdgeError):
 
 
 class ConfigError(ReaderEdgeError):
-    """An option is outside its range."""
+    """An option is outside its range, or has no place beside another or with this model: the caller asks otherwise.
+
+    The command line exits with 2.
+    """
+
+
+class UserFileError(ReaderEdgeError):
+    """A file that a caller names cannot be read, or holds something else than it should."""
 
 
 class PromptError(ReaderEdgeError):
@@ -137,12 +144,20 @@ class CatalogueError(ReaderEdgeError):
     """A name means no model, or what it means cannot be fetched, kept or removed."""
 
 
+class UnknownModelError(CatalogueError, PackageError, ConfigError):
+    """A caller names a model that is neither a path nor a name."""
+
+
 class HubUnavailableError(CatalogueError):
     """The hub does not answer, or what asks it is not installed."""
 
 
 class ExportError(ReaderEdgeError):
     """A model cannot be exported."""
+
+
+class ExportPlaceError(ExportError, ConfigError):
+    """What is exported or trained is not to be written where the caller says."""
 
 
 class UnsupportedArchitectureError(ExportError):

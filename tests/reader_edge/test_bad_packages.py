@@ -101,7 +101,7 @@ def test_a_spoilt_package_is_one_sentence(
 @pytest.mark.parametrize("command", ["run", "verify", "info"])
 def test_a_folder_that_is_missing_or_empty_is_one_sentence(runner: CliRunner, tmp_path: Path, command: str) -> None:
     missing = runner.invoke(main, [command, str(tmp_path / "missing")], input="# tar")
-    assert missing.exit_code == 1
+    assert missing.exit_code == 2
     assert missing.stderr.startswith("Error: There is nothing at '")
     (tmp_path / "empty").mkdir()
     empty = runner.invoke(main, [command, str(tmp_path / "empty")], input="# tar")

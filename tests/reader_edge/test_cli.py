@@ -91,22 +91,22 @@ def test_it_runs_as_a_module() -> None:
     assert stdout.startswith("Usage: reader-edge ")
 
 
-def _without_onnxruntime(command: str) -> tuple[int, str, str]:
+def _without_onnxruntime(*arguments: str) -> tuple[int, str, str]:
     code = (
         "from importlib import metadata\n"
         "def version(name):\n"
         "    raise metadata.PackageNotFoundError(name)\n"
         "metadata.version = version\n"
         "from reader_edge.cli import main\n"
-        f"main([{command!r}])\n"
+        f"main({list(arguments)!r})\n"
     )
     return _output("-c", code)
 
 
-@pytest.mark.parametrize("command", ["run", "verify", "serve"])
-def test_missing_onnxruntime_is_told_in_one_sentence(command: str) -> None:
+@pytest.mark.parametrize("arguments", [["run", "-p", "a"], ["verify"], ["serve"]])
+def test_missing_onnxruntime_is_told_in_one_sentence(arguments: list[str]) -> None:
     sentence = "Error: ONNX Runtime is missing: pip install 'reader-edge[cpu]' (or 'reader-edge[gpu]').\n"
-    assert _without_onnxruntime(command) == (1, "", sentence)
+    assert _without_onnxruntime(*arguments) == (1, "", sentence)
 
 
 def test_info_tells_what_a_package_is_without_onnxruntime() -> None:
@@ -192,7 +192,7 @@ def test_a_closed_standard_error_leaves_the_answer_alone(
 
 def test_a_closed_standard_input_is_empty(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(SystemExit, match="1"):
+    with pytest.raises(SystemExit, match="2"):
         main(["run"])
     sys.stdin.close()
     assert capsys.readouterr().err == "Error: The prompt is empty: give some text with -p or on standard input.\n"

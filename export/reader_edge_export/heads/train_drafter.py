@@ -32,7 +32,7 @@ from reader_edge_runtime.atomic_file import check_writable, write_failure
 from reader_edge_runtime.config import EngineConfig
 from reader_edge_runtime.drafting.sources.head_file import NUM_FIRST
 from reader_edge_runtime.drafting.sources.head_sizes import HeadSizes
-from reader_edge_runtime.errors import ExportError
+from reader_edge_runtime.errors import ExportError, ExportPlaceError
 from reader_edge_runtime.execution.providers import open_head
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Target
@@ -165,7 +165,7 @@ class HeadTraining:
 def check_place(out: Path, is_forced: bool) -> None:
     """Raise ExportError unless a head may be written at `out`; folders above it are made."""
     if out.exists() and not is_forced:
-        raise ExportError(f"'{out}' exists already: choose another name or replace it with --force.")
+        raise ExportPlaceError(f"'{out}' exists already: choose another name or replace it with --force.")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         check_writable(out)

@@ -10,31 +10,33 @@ from pathlib import Path
 
 from reader_edge_export.journal import JOURNAL_NAME, MOMENTS_NAME, TABLE_NAME, WORK_NAME, has_work
 from reader_edge_runtime.atomic_file import FULL_DISK, leftovers, temporary_name, temporary_names
-from reader_edge_runtime.errors import ExportError
+from reader_edge_runtime.errors import ExportError, ExportPlaceError
 from reader_edge_runtime.machine.path_lock import PathLock
 from reader_edge_runtime.package.manifest import MANIFEST_NAME, WEIGHTS_NAME
 
 
 def check_target(out: Path, force: bool | None, manifest_name: str = MANIFEST_NAME) -> None:
-    """Raise ExportError unless a folder with this manifest may be written at `out`, an absolute path.
+    """Raise ExportPlaceError unless a folder with this manifest may be written at `out`, an absolute path.
 
     force: None where what is there is never replaced.
     """
     if not str(out).isprintable():  # else ONNX's own libraries fail, and a terminal obeys
-        raise ExportError(f"'{out}' holds what is no text, or cannot be shown: choose another folder.")
+        raise ExportPlaceError(f"'{out}' holds what is no text, or cannot be shown: choose another folder.")
     try:
         _check_place(out)
     except OSError as error:
         raise _unwritten(out, error) from error
     if not out.exists():
         if out.is_symlink():
-            raise ExportError(f"'{out}' is a link to '{os.readlink(out)}', which is not there: choose another folder.")
+            raise ExportPlaceError(
+                f"'{out}' is a link to '{os.readlink(out)}', which is not there: choose another folder."
+            )
         return
     if not force:
         remedy = "choose another folder" if force is None else "choose another folder or replace it with --force"
-        raise ExportError(f"'{out}' exists already: {remedy}.")
+        raise ExportPlaceError(f"'{out}' exists already: {remedy}.")
     if not out.is_dir() or (any(out.iterdir()) and not (out / manifest_name).is_file()):
-        raise ExportError(f"'{out}' is no model package, so --force does not replace it: choose another folder.")
+        raise ExportPlaceError(f"'{out}' is no model package, so --force does not replace it: choose another folder.")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from reader_edge_export.package.package_folder import check_target, new_package
 from reader_edge_export.split.layer_costs import layer_seconds
 from reader_edge_export.split.stage_ranges import ranges, stage_ends
 from reader_edge_export.stages import OnShare, Stages
-from reader_edge_runtime.errors import ExportError
+from reader_edge_runtime.errors import ConfigError, ExportError
 from reader_edge_runtime.package.manifest import (
     COMMIT_NAME,
     GRAPH_NAME,
@@ -59,7 +59,7 @@ def split_package(
     The longest stage is as short as memory allows, by passes of layers on this machine. box_bytes: as `stage_ends` has
     it. addresses: where the stages but the last will listen; loopback where none are given. on_share: gets the bytes
     that are written, and how many there are in all.
-    Raises InstallationError, PackageError or ExportError.
+    Raises InstallationError, PackageError, ConfigError or ExportError.
     """
     check_installation(["onnx", "onnx_ir"], "Splitting")
     whole = ModelPackage.open(package)
@@ -69,7 +69,7 @@ def split_package(
     check_target(folder, force=None)
     addresses = addresses or [f"tcp://127.0.0.1:{FIRST_PORT + number}" for number in range(num_stages - 1)]
     if len(addresses) != num_stages - 1:
-        raise ExportError(
+        raise ConfigError(
             f"{num_stages} stages have {num_stages - 1} addresses, since the last one is where the answers are made; "
             f"got {len(addresses)}."
         )

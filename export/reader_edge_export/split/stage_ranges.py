@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from itertools import accumulate, pairwise
 
-from reader_edge_runtime.errors import ExportError
+from reader_edge_runtime.errors import ConfigError
 
 PROCESS_BYTES = 256 << 20  # of a stage beside its weights: libraries, cache, passes
 
@@ -18,7 +18,7 @@ def stage_ends(
     """The layer behind each stage's last one: the longest stage is as short as memory allows, by what each layer takes.
 
     layer_bytes: of each layer's weights. box_bytes: memory of each stage's box; none where all are large enough. cuts:
-    layers that may be the first of a stage; None for any. Raises ExportError where there are more stages than layers,
+    layers that may be the first of a stage; None for any. Raises ConfigError where there are more stages than layers,
     or a box is too small.
     """
     num_layers = len(costs)
@@ -46,14 +46,14 @@ def stage_ends(
         best = reached
     if not best:
         places = ", ".join(map(str, ends)) or "none"
-        raise ExportError(f"This model can be cut in front of these layers alone: {places}. Give fewer stages.")
+        raise ConfigError(f"This model can be cut in front of these layers alone: {places}. Give fewer stages.")
     fullest, _, chosen = best[num_layers]
     if box_bytes and fullest > 1:
         needs = [sizes[end] - sizes[start] for start, end in pairwise([0, *chosen])]
         worst = max(range(num_stages), key=lambda index: needs[index] / rooms[index])
         unit, scale = ("GB", 1e9) if box_bytes[worst] >= 1e9 else ("MB", 1e6)
         needed, there = (needs[worst] + PROCESS_BYTES) / scale, box_bytes[worst] / scale
-        raise ExportError(
+        raise ConfigError(
             f"The model does not fit: stage {worst + 1} needs {needed:.2f} {unit}, of which "
             f"{PROCESS_BYTES / scale:.2f} {unit} are for its process beside weights, where its box has {there:.2f} "
             f"{unit}: give more or larger boxes, or export with fewer bits."
@@ -62,15 +62,15 @@ def stage_ends(
 
 
 def _check_number(num_stages: int, num_layers: int, num_bytes: int, box_bytes: Sequence[int]) -> None:
-    """Raise ExportError for what is no split. num_bytes: that the whole model takes on one box."""
+    """Raise ConfigError for what is no split. num_bytes: that the whole model takes on one box."""
     if num_stages == len(box_bytes) == 1:
         if num_bytes <= box_bytes[0]:
-            raise ExportError(
+            raise ConfigError(
                 f"One box holds it: the model needs {num_bytes / 1e9:.2f} GB where the box has "
                 f"{box_bytes[0] / 1e9:.2f} GB, so no split is needed."
             )
     elif not 2 <= num_stages <= num_layers:
-        raise ExportError(f"A model of {num_layers} layers has no {num_stages} stages: give 2 to {num_layers}.")
+        raise ConfigError(f"A model of {num_layers} layers has no {num_stages} stages: give 2 to {num_layers}.")
 
 
 def ranges(ends: Sequence[int]) -> list[range]:

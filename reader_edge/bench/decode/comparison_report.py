@@ -205,8 +205,8 @@ def _excerpt(prompt: str) -> str:
 
 
 def _label(prompt: str) -> str:
-    """An excerpt in characters that plot fonts have, with nothing that matplotlib takes for a formula."""
-    return _excerpt(prompt).encode("latin-1", "replace").decode("latin-1").replace("$", r"\$")
+    """An excerpt with nothing that matplotlib takes for a formula."""
+    return _excerpt(prompt).replace("$", r"\$")
 
 
 def _parts_table(bench: DecodeBench) -> Table:

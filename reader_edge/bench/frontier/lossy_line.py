@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from reader_edge.terminal.console import figures_table
-from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.errors import UserFileError
 from reader_edge_runtime.outside.user_input import as_text
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class LossyLine:
 
     @classmethod
     def read(cls, path: Path) -> "LossyLine":
-        """What `lossy bench --json` printed. Raises ConfigError for anything else."""
+        """What `lossy bench --json` printed. Raises UserFileError for anything else."""
         try:
             text = as_text(path.read_bytes()[: _MOST_BYTES + 1])
             if len(text) > _MOST_BYTES:
@@ -56,9 +56,9 @@ class LossyLine:
             if not points or points[0].changed:
                 raise ValueError("its first way is not exact")
         except OSError as error:
-            raise ConfigError(f"'{path}' cannot be read: {error.strerror or error}.") from error
+            raise UserFileError(f"'{path}' cannot be read: {error.strerror or error}.") from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ConfigError(f"'{path}' is not what `lossy bench --json` prints: make it again.") from error
+            raise UserFileError(f"'{path}' is not what `lossy bench --json` prints: make it again.") from error
         return cls(points)
 
     def allowed(self, point: LossyPoint) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from reader_edge_runtime.arrays import Float64Array
-from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.errors import UserFileError
 from reader_edge_runtime.measuring.cost_cache import MAX_FILE_BYTES, parse_cost
 from reader_edge_runtime.measuring.pass_cost import PassCost
 from reader_edge_runtime.outside.user_input import read_bounded
@@ -59,12 +59,14 @@ def best_width(values: Sequence[float], times: Float64Array) -> int:
 
 
 def read_cost(path: Path) -> PassCost:
-    """Pass times as `reader-edge bench cost --json` prints them, one sequence in a pass. Raises ConfigError."""
+    """Pass times as `reader-edge bench cost --json` prints them, one sequence in a pass. Raises UserFileError."""
     try:
         fields = json.loads(read_bounded(path, MAX_FILE_BYTES))
         cost = parse_cost(fields, fields["batch_size"])
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-        raise ConfigError(f"'{path}' holds no pass times: give what `reader-edge bench cost --json` prints.") from error
+        raise UserFileError(
+            f"'{path}' holds no pass times: give what `reader-edge bench cost --json` prints."
+        ) from error
     if cost.batch_size != 1 or cost.widths[0] != 1:
-        raise ConfigError(f"'{path}' has no times of single sequences and nodes: measure it with --batch 1.")
+        raise UserFileError(f"'{path}' has no times of single sequences and nodes: measure it with --batch 1.")
     return cost

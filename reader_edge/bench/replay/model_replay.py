@@ -16,7 +16,7 @@ from reader_edge_runtime.assembly import settled_target
 from reader_edge_runtime.config import EngineConfig
 from reader_edge_runtime.decoding.draft_permission import DraftPermission, draft_permission
 from reader_edge_runtime.drafting.sources.datastore.datastore import open_datastores
-from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.errors import ConfigError, UserFileError
 from reader_edge_runtime.measuring.cost_cache import load_or_measure
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.stats import GenerationStats
@@ -88,7 +88,7 @@ def replay_on_model(
     max_tokens: int,
     on_progress: Callable[[int, int], None],
 ) -> ModelReplays:
-    """Replay so many stretches of each file. on_progress: gets stretches done and in all. Raises ConfigError."""
+    """Replay so many stretches of each file. on_progress: gets stretches done and in all. Raises UserFileError."""
     manifest = package.manifest
     tokenizer, end_token_id = _tokenizer(package, plan.tokenizer)
     recordings = [read_recording(path, tokenizer, end_token_id) for path in plan.files]
@@ -97,7 +97,7 @@ def replay_on_model(
     chosen = [choose_stretches(each, num_stretches, max_tokens, manifest.max_context) for each in recordings]
     for path, (stretches, _) in zip(plan.files, chosen, strict=True):
         if not stretches:
-            raise ConfigError(f"No answer of '{path}' fits this model's context of {manifest.max_context} tokens.")
+            raise UserFileError(f"No answer of '{path}' fits this model's context of {manifest.max_context} tokens.")
     datastores = open_datastores(plan.datastores, tokenizer.fingerprint(), manifest.vocab_size)
     target, report = settled_target(package, config)
     permission = draft_permission(config, manifest.attention, report)

@@ -6,15 +6,23 @@ from pathlib import Path
 import click
 
 import reader_edge
+from reader_edge.chat.given_sampling import measured_sampling
 from reader_edge.commands import options
-from reader_edge.commands.sampling import measured_sampling
 from reader_edge.terminal.command_help import helpful_command
+from reader_edge.terminal.shell_completion import MODEL
 
 
 @helpful_command("Time plain and drafted decoding.", "reader-edge bench decode smollm2:135m --prompts prompts.jsonl")
-@click.argument("model", required=False)
+@click.argument("model", type=MODEL, required=False)
 @options.prompts
-@click.option("-n", "--max-tokens", default=128, show_default=True, help="Most new tokens of each answer.")
+@click.option(
+    "-n",
+    "--max-tokens",
+    type=options.MAX_TOKENS,
+    default=128,
+    show_default=True,
+    help="Most new tokens of each answer.",
+)
 @click.option(
     "--rounds",
     default=3,

@@ -10,6 +10,7 @@ import reader_edge
 from reader_edge.bench.replay.replay_plan import ReplayPlan
 from reader_edge.commands import options
 from reader_edge.terminal.command_help import helpful_command
+from reader_edge.terminal.shell_completion import MODEL
 
 _MOST_HEADS = 32
 
@@ -28,7 +29,7 @@ def _shares(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple
     "Show what drafts reach, and what better ones would.", "reader-edge bench frontier real.jsonl smollm2:135m"
 )
 @click.argument("file", type=options.FILE)
-@click.argument("model", required=False)
+@click.argument("model", type=MODEL, required=False)
 @click.option(
     "--cost",
     "cost_file",

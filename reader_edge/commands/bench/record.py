@@ -6,19 +6,22 @@ from pathlib import Path
 import click
 
 import reader_edge
+from reader_edge.chat.given_sampling import measured_sampling
 from reader_edge.commands import options
-from reader_edge.commands.sampling import measured_sampling
 from reader_edge.terminal.command_help import helpful_command
+from reader_edge.terminal.shell_completion import MODEL
 
 
 @helpful_command(
     "Record plain answers, to replay them.",
     "reader-edge bench record smollm2:135m --prompts prompts.jsonl -o real.jsonl",
 )
-@click.argument("model", required=False)
+@click.argument("model", type=MODEL, required=False)
 @options.prompts
 @click.option("-o", "--out", required=True, type=options.FILE_PATH, help="A .jsonl file.")
-@click.option("-n", "--max-tokens", default=256, show_default=True, help="Most tokens of each answer.")
+@click.option(
+    "-n", "--max-tokens", type=options.MAX_TOKENS, default=256, show_default=True, help="Most tokens of each answer."
+)
 @measured_sampling
 @options.engine
 @click.option("--force", is_flag=True, help="Replace an existing file.")

@@ -8,6 +8,7 @@ import reader_edge
 from reader_edge.bench.replay.replay_plan import ReplayPlan
 from reader_edge.commands import options
 from reader_edge.terminal.command_help import helpful_command
+from reader_edge.terminal.shell_completion import MODEL
 
 
 @helpful_command(
@@ -16,9 +17,12 @@ from reader_edge.terminal.command_help import helpful_command
     name="replay",
 )
 @click.argument("files", nargs=-1, required=True, type=options.FILE, metavar="FILE...")
-@click.option("--model", help="Time plain and drafted decoding on the passes of this MODEL, given as for `run`.")
+@click.option(
+    "--model", type=MODEL, help="Time plain and drafted decoding on the passes of this MODEL, given as for `run`."
+)
 @click.option(
     "--tokenizer",
+    type=MODEL,
     help="A tokenizer.json, or a package, Hugging Face folder, GGUF file or model name. Needed without --model; "
     "by default that of --model.",
 )

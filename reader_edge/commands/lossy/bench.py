@@ -11,6 +11,7 @@ import reader_edge
 from reader_edge.commands import options
 from reader_edge.commands.lossy.rules import RULES, strength_of
 from reader_edge.terminal.command_help import helpful_command
+from reader_edge.terminal.shell_completion import MODEL
 
 if TYPE_CHECKING:
     from reader_edge_runtime.lossy.strength import Strength
@@ -43,7 +44,7 @@ def _strengths(ctx: click.Context, parameter: click.Parameter, values: tuple[str
     "Measure what lossy rules bring and cost.",
     "reader-edge lossy bench smollm2:135m --try relaxed:0.69:0.02 --try big-little:2:0.6",
 )
-@click.argument("model", required=False)
+@click.argument("model", type=MODEL, required=False)
 @click.option(
     "--try",
     "strengths",
@@ -56,7 +57,13 @@ def _strengths(ctx: click.Context, parameter: click.Parameter, values: tuple[str
 @click.option(
     "--tasks", "num_tasks", type=click.IntRange(5, 10_000), default=300, show_default=True, help="Tasks to answer."
 )
-@click.option("--seed", default=0, show_default=True, help="The same seed gives the same tasks.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**32 - 1),
+    default=0,
+    show_default=True,
+    help="The same seed gives the same tasks.",
+)
 @click.option(
     "--rounds", type=click.IntRange(1, 1000), default=3, show_default=True, help="Rounds, all ways in turn in each."
 )

@@ -100,6 +100,7 @@ _OPTIONS = (
     ),
     click.option(
         "--gap",
+        type=options.FiniteRange(0, 100),
         default=0.69,
         show_default=True,
         help="relaxed: most nats that a token may be less likely than the model's choice (0.69: half as likely); 0 is "
@@ -107,18 +108,21 @@ _OPTIONS = (
     ),
     click.option(
         "--budget",
+        type=options.FiniteRange(0, 100),
         default=0.02,
         show_default=True,
         help="relaxed: most nats that an answer gives up, a token on the mean; 0 is exact.",
     ),
     click.option(
         "--distance",
+        type=options.FiniteRange(0, 100),
         default=2.0,
         show_default=True,
         help="big-little: most nats of -ln p of a drafted token that stays (2: 13 % and more); 0 is exact.",
     ),
     click.option(
         "--confidence",
+        type=options.FiniteRange(0, 1),
         default=0.6,
         show_default=True,
         help="big-little: the draft model, or the package's speculator, writes on while its likeliest token has "
@@ -129,18 +133,21 @@ _OPTIONS = (
     ),
     click.option(
         "--threshold",
+        type=options.FiniteRange(0, 1),
         default=0.1,
         show_default=True,
         help="judge: a token stays where it changes the final answer with less than this chance; 0 is exact.",
     ),
     click.option(
         "--context",
+        type=click.IntRange(64, 1 << 28),
         default=256,
         show_default=True,
         help="views: tokens of the prompt that are retrieved, at most: its end, and the passages most like that.",
     ),
     click.option(
         "--weight",
+        type=options.FiniteRange(0, 1),
         default=0.5,
         show_default=True,
         help="views: how much the retrieved tokens have to say beside the whole prompt; 0 is exact, 1 leaves it out.",

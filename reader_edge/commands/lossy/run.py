@@ -1,15 +1,17 @@
 """`reader-edge lossy run`: answer a prompt or chat, and tell what was given up for speed."""
 
+from functools import partial
 from pathlib import Path
 
 import click
 
 import reader_edge
+from reader_edge.chat.given_sampling import GivenSampling, sampling
 from reader_edge.chat.prompt_input import PromptInput, dash_alone
 from reader_edge.commands import options
 from reader_edge.commands.lossy.rules import AskedRule, rule
-from reader_edge.commands.sampling import GivenSampling, sampling
 from reader_edge.terminal.command_help import helpful_command
+from reader_edge.terminal.shell_completion import MODEL
 
 
 @helpful_command(
@@ -17,11 +19,18 @@ from reader_edge.terminal.command_help import helpful_command
     "reader-edge lossy run smollm2:135m",
     'reader-edge lossy run smollm2:135m -p "Explain tar to me." --gap 0.69 --budget 0.02',
 )
-@click.argument("model", required=False)
+@click.argument("model", type=MODEL, required=False)
 @click.argument("dash", required=False, metavar="[-]", callback=dash_alone)
 @click.option("-p", "--prompt", help="The prompt; '-' reads it from standard input.")
 @click.option("-s", "--system", help="A system message, for models with a chat template.")
-@click.option("-n", "--max-tokens", default=512, show_default=True, help="The most tokens that an answer may have.")
+@click.option(
+    "-n",
+    "--max-tokens",
+    type=options.MAX_TOKENS,
+    default=512,
+    show_default=True,
+    help="The most tokens that an answer may have.",
+)
 @rule
 @sampling
 @options.stop
@@ -78,5 +87,5 @@ def run(
     from reader_edge.terminal.model_text import accept_any_text
 
     accept_any_text()
-    engine = asked_rule.load(model, engine_config, sources)
-    prompt_input.answer(engine, text, config, given, session_file, stats, as_json)
+    load = partial(asked_rule.load, config=engine_config, sources=sources)
+    prompt_input.answer(load(model), text, config, given, session_file, stats, as_json, load)

@@ -8,6 +8,7 @@ import click
 import reader_edge
 from reader_edge.commands import options
 from reader_edge.terminal.command_help import helpful_command
+from reader_edge.terminal.shell_completion import MODEL
 
 _JUDGE_BYTES = 1 << 17  # of a judge of 16,000 numbers of a hidden state: found out before the work
 
@@ -17,13 +18,17 @@ _JUDGE_BYTES = 1 << 17  # of a judge of 16,000 numbers of a hidden state: found 
     "reader-edge lossy train-judge smollm2:135m -o my.judge",
     "reader-edge lossy run smollm2:135m --rule judge --judge my.judge",
 )
-@click.argument("model")
+@click.argument("model", type=MODEL)
 @click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The file to write.")
 @click.option(
     "--tasks", "num_tasks", type=click.IntRange(5, 10_000), default=300, show_default=True, help="Tasks to learn from."
 )
 @click.option(
-    "--seed", default=1, show_default=True, help="The same seed gives the same tasks; those of `bench` are 0."
+    "--seed",
+    type=click.IntRange(0, 2**32 - 1),
+    default=1,
+    show_default=True,
+    help="The same seed gives the same tasks; those of `bench` are 0.",
 )
 @click.option("--force", is_flag=True, help="Write the judge even if the gap alone is as good, or OUT exists.")
 @options.draft_model

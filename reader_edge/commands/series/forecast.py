@@ -44,7 +44,7 @@ def _parse_levels(ctx: click.Context, param: click.Parameter, value: str) -> tup
 )
 @click.option(
     "--seed",
-    type=click.IntRange(0),
+    type=click.IntRange(0, 2**64 - 1),
     help="The same seed draws the same numbers, with the same options on the same machine: a rule, not the clock, then "
     "says how much is drafted.",
 )

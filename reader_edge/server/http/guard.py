@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from reader_edge.server.api_error import ApiError, is_of_ollama
-from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.errors import UserFileError
 from reader_edge_runtime.outside.plain_file import check_secret
 from reader_edge_runtime.outside.user_input import BYTE_ORDER_MARK, read_bounded
 
@@ -70,16 +70,16 @@ def is_loopback(host: str) -> bool:
 
 
 def read_api_keys(path: Path) -> tuple[bytes, ...]:
-    """The keys of a file, one a line. Raises ConfigError where there is none, or one that could be guessed or read."""
+    """The keys of a file, one a line. Raises UserFileError for none, and for one that could be guessed or read."""
     try:
         lines = read_bounded(path, _MAX_FILE_BYTES).removeprefix(BYTE_ORDER_MARK).splitlines()
         keys = tuple(line.strip() for line in lines if line.strip())
     except OSError as error:
-        raise ConfigError(f"The keys cannot be read from '{path}': {error.strerror}.") from error
+        raise UserFileError(f"The keys cannot be read from '{path}': {error.strerror}.") from error
     if not keys or not all(_KEY.fullmatch(key) for key in keys):
-        raise ConfigError(
+        raise UserFileError(
             f"'{path}' must have one key a line, each of {_MIN_KEY_BYTES} to {_MAX_KEY_BYTES} letters, digits and "
             "signs of ASCII without spaces: `openssl rand -hex 32` makes one."
         )
-    check_secret(path, ConfigError, "replace the keys in it that they know")
+    check_secret(path, UserFileError, "replace the keys in it that they know")
     return keys

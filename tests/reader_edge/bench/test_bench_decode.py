@@ -89,7 +89,7 @@ def test_a_plot_that_cannot_be_written_is_told_before_the_work(
     runner: CliRunner, tmp_path: Path, plot: str, sentence: str
 ) -> None:
     result = runner.invoke(main, ["bench", "decode", "--plot", str(tmp_path / plot)])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert sentence in result.stderr
 
 

@@ -14,7 +14,7 @@ from reader_edge.bench.replay.replay import replay
 from reader_edge.commands.bench.bench import bench
 from reader_edge.commands.datastore import datastore
 from reader_edge_runtime import DraftConfig
-from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.errors import UserFileError
 from tests.runtime.text.small_tokenizers import BYTE_LEVEL
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
@@ -137,5 +137,5 @@ def test_datastore_of_what_will_be_said_is_drafted_from(tokenizer_path: Path, re
 
 def test_an_answer_to_nothing_is_refused_before_compiled_drafting_looks_for_its_last_token(tmp_path: Path) -> None:
     (tmp_path / "file").write_text('{"turns": [{"input": "", "output": "a a"}]}\n')
-    with pytest.raises(ConfigError, match=r"Line 1 .* begins with an empty input"):
+    with pytest.raises(UserFileError, match=r"Line 1 .* begins with an empty input"):
         read_recording(tmp_path / "file", BYTE_LEVEL)

@@ -21,7 +21,7 @@ from reader_edge_runtime.drafting.drafter import RequestContext
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter, RetrievalRequest
 from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuilder
 from reader_edge_runtime.drafting.sources.datastore.header import DatastoreFacts
-from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.errors import UserFileError
 from tests.conftest import make_as_new
 from tests.reader_edge.package_copy import PackageCopy
 
@@ -71,7 +71,7 @@ def test_a_recording_has_ids_of_a_vocabulary_that_is_padded(recording: Path, eng
     assert successors is not None
     assert successors.top_ids.max() == padded - 1
     for vocab_size in (padded - 1, engine.tokenizer.vocab_size - 1, 1 << 40, "many", None):
-        with pytest.raises(ConfigError, match=r"Line 1 of .* is not a recorded request"):
+        with pytest.raises(UserFileError, match=r"Line 1 of .* is not a recorded request"):
             read(vocab_size=vocab_size)
 
 
@@ -100,14 +100,14 @@ def test_a_recording_whose_ids_cannot_be_is_refused(spoilt: dict[str, object], t
         return read_recording(path, engine.tokenizer)
 
     assert read({**sound, "positions": list(range(1 + ("positions" in spoilt)))})[0].turns[0].output == [7]
-    with pytest.raises(ConfigError, match=r"Line 1 of .* is not a recorded request"):
+    with pytest.raises(UserFileError, match=r"Line 1 of .* is not a recorded request"):
         read({**sound, **spoilt})
 
 
 def test_a_recording_of_a_text_that_cannot_be_encoded_tells_its_line(tmp_path: Path, engine: Engine) -> None:
     path = tmp_path / "answers.jsonl"
     path.write_text(json.dumps({"turns": [{"input": "a\ud800", "output": "b"}]}), encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"Line 1 of .*: "):
+    with pytest.raises(UserFileError, match=r"Line 1 of .*: "):
         read_recording(path, engine.tokenizer)
 
 
@@ -262,7 +262,7 @@ def test_commands_record_replay_and_tell_by_category(
     assert "exists: add --force to replace it." in refused.stderr
     result = runner.invoke(main, ["bench", "record", *common, "--force", "-o", str(answers)])
     assert result.exit_code == 0, result.output
-    assert result.stdout == f"3 answers in '{answers}'.\n"
+    assert result.stdout == f"3 answers (greedy) in '{answers}'.\n"
 
     measured = ["bench", "decode", *common, "--rounds", "1", "--nodes", "4,8"]
     result = runner.invoke(main, [*measured, "--json"])
@@ -292,7 +292,7 @@ def test_logits_that_were_not_recorded_are_one_sentence(runner: CliRunner, demo_
     path.write_text(json.dumps({"turns": [{"input": "# tar", "output": "# git"}]}))
     arguments = ["bench", "replay", str(path), "--sources", "context,logits"]
     result = runner.invoke(main, [*arguments, "--tokenizer", str(demo_folder)])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "does not say what its model thought likely" in result.stderr
     result = runner.invoke(main, [*arguments, "--model", str(demo_folder)])
     assert result.exit_code == 2

@@ -145,12 +145,12 @@ def test_what_holds_no_pass_times_is_told(recording: Path, demo_folder: Path, co
 
 def test_what_cannot_be_asked_is_told(recording: Path, demo_folder: Path, cost: Path) -> None:
     for options, code, message in [
-        (("--sources", "context", "--nodes", "8"), 1, "A pass over 8 drafted nodes was not measured: name 7 at most."),
+        (("--sources", "context", "--nodes", "8"), 2, "A pass over 8 drafted nodes was not measured: name 7 at most."),
         (("--sources", "context", "--head", "nan"), 2, "numbers from 0 to 100"),
         (("--sources", "context", "--head", "many"), 2, "list of numbers"),
         (("--temperature", "-1"), 2, "not in the range"),
-        ((), 1, "does not say what its model thought likely"),
-        (("--plot", "f.txt"), 1, "names no kind of plot"),
+        ((), 2, "does not say what its model thought likely"),
+        (("--plot", "f.txt"), 2, "names no kind of plot"),
     ]:
         result = run(recording, demo_folder, cost, *options)
         assert result.exit_code == code, result.output
@@ -162,7 +162,7 @@ def test_what_cannot_be_asked_is_told(recording: Path, demo_folder: Path, cost: 
 
 def test_a_package_without_a_speculator_has_no_curve_of_it(recording: Path, demo_folder: Path, cost: Path) -> None:
     result = run(recording, demo_folder, cost, "--nodes", "1", "--sources", "context", "--speculator")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "has no speculator" in result.output
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from reader_edge.bench.frontier.lossy_line import LossyLine
 from reader_edge.bench.plot import new_figure
-from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.errors import UserFileError
 
 EXACT = {"way": "exact", "tasks": 10, "right": 8, "tokens": 100, "decoded_tokens": 90, "steps": 45, "changed": 0}
 RELAXED = EXACT | {"way": "relaxed", "right": 7, "steps": 36, "changed": 10}
@@ -74,10 +74,10 @@ def test_ways_of_one_rule_share_a_colour_and_names_are_no_formulas(tmp_path: Pat
     ids=range(11),
 )
 def test_what_no_bench_printed_is_refused(tmp_path: Path, text: str) -> None:
-    with pytest.raises(ConfigError, match=r"'.*lossy\.json' is not what `lossy bench --json` prints"):
+    with pytest.raises(UserFileError, match=r"'.*lossy\.json' is not what `lossy bench --json` prints"):
         line_of(tmp_path, text)
 
 
 def test_a_file_that_is_gone_is_told_of(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"cannot be read: No such file"):
+    with pytest.raises(UserFileError, match=r"cannot be read: No such file"):
         LossyLine.read(tmp_path / "none")

@@ -119,7 +119,7 @@ def test_the_table_has_a_row_a_file_and_their_mean(recording: Path, demo_folder:
 
 def test_tokens_the_model_does_not_have_are_refused(recording: Path, demo_folder: Path) -> None:
     result = run(recording, "--model", demo_folder, "--tokenizer", demo_folder)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "token id 32000" in result.stderr
     assert "leave --tokenizer out" in result.stderr
 

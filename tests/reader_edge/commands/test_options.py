@@ -6,8 +6,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from reader_edge.chat.given_sampling import measured_sampling
 from reader_edge.commands import options
-from reader_edge.commands.sampling import measured_sampling
 from reader_edge_runtime import EngineConfig, GenerationConfig, SamplingConfig
 
 

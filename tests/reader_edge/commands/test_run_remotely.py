@@ -96,12 +96,12 @@ def test_what_has_no_place_beside_a_server_is_told(asked: list[str | None], engi
         (["-p", "a", "--api-key-file", str(empty)], 1, "is empty"),
         (["-p", "a", "--api-key-file", str(binary)], 1, "No key can be read"),
         (["-p", "a", "--api-key-file", str(known)], 1, "may be read by others: `chmod 600` it"),
-        (["-p", ""], 1, "prompt is empty"),
-        (["-p", "a", "--raw", "-s", "b"], 1, "leave them out"),
+        (["-p", ""], 2, "prompt is empty"),
+        (["-p", "a", "--raw", "-s", "b"], 2, "leave them out"),
         (["some-model", "-p", "a"], 2, "leave some-model out"),
         (["-p", "a", "--threads", "2"], 2, "runs elsewhere"),
         (["-p", "a", "--session", str(tmp_path / "s")], 2, "leave --server out"),
-        (["-p", "a", "--head", str(empty)], 1, "history and datastores"),
+        (["-p", "a", "--head", str(empty)], 2, "history and datastores"),
     ]
     for arguments, code, words in wrong:
         result = run(*arguments)

@@ -22,8 +22,8 @@ def test_a_place_where_no_session_can_be_kept_is_told_before_anything_is_said(
     runner: CliRunner, chat_package: PackageCopy, tmp_path: Path
 ) -> None:
     told = ask(runner, chat_package, tmp_path / "no" / "folder")
-    assert (told.exit_code, told.stdout) == (1, "")
-    assert "cannot be written (No such file or directory)" in told.stderr
+    assert (told.exit_code, told.stdout) == (2, "")
+    assert "There is no folder" in told.stderr
 
 
 def test_each_run_goes_on_with_the_conversation(runner: CliRunner, chat_package: PackageCopy, tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_each_run_goes_on_with_the_conversation(runner: CliRunner, chat_package:
     assert "(0 reused)" not in second.stderr
     assert engine.load_session(kept) == messages
     other = ask(runner, chat_package, kept, "-s", "Be long.", "-p", "three")
-    assert other.exit_code == 1
+    assert other.exit_code == 2
     assert "began with another system message" in other.stderr
 
 

@@ -97,7 +97,7 @@ def test_a_split_that_cannot_be_leaves_nothing(
     arguments: list[str], sentence: str, runner: CliRunner, demo_folder: Path, tmp_path: Path
 ) -> None:
     told = runner.invoke(main, ["split", str(demo_folder), str(tmp_path / "out"), *arguments])
-    assert (told.exit_code, sentence in told.stderr) == (1, True), told.stderr
+    assert (told.exit_code, sentence in told.stderr) == (2, True), told.stderr
     assert not list(tmp_path.iterdir())
 
 

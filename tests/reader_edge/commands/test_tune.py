@@ -106,7 +106,7 @@ def test_a_package_gets_its_figures_where_its_source_is_given(
 
 def test_a_source_is_for_packages(runner: CliRunner, source_folder: Path, tuned: Tuned) -> None:
     result = runner.invoke(main, ["tune", str(source_folder), "--source", str(source_folder)])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert result.stderr == f"Error: '{source_folder}' is no package, but a source itself: leave --source out.\n"
     assert not tuned
 

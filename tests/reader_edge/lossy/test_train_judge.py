@@ -39,7 +39,7 @@ def test_a_judge_that_knows_more_is_written_and_taken(demo_folder: Path, tmp_pat
     assert "ranks tokens better than the gap alone" in result.stderr
     assert "kind json" in result.stderr
     refused = trained(out, model=str(demo_folder))
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert "exists already: choose another name or replace it with --force." in refused.stderr
     judged = ["--rule", "judge", "--judge", str(out), "--threshold", "0.3", "--no-calibrate", "-p", "# tar", "-n", "8"]
     told = CliRunner().invoke(main, ["lossy", "run", str(demo_folder), *judged])

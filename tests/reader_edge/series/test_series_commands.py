@@ -94,7 +94,7 @@ def test_the_table_itself_is_not_replaced(package: Path, table: Path, option: st
     before = path.read_bytes()
     arguments = ["--model", str(package), "--horizon", "2", "--paths", "2", option, str(path.with_name(name))]
     done = CliRunner().invoke(main, ["series", "forecast", str(path), *arguments])
-    assert (done.exit_code, done.stdout) == (1, "")
+    assert (done.exit_code, done.stdout) == (2, "")
     assert "is the table that is forecast" in done.stderr
     assert path.read_bytes() == before
 

@@ -42,7 +42,7 @@ def find_speculator(name: str | Path, target: Source) -> SpeculatorSource:
     if (folder / _PICKLE).exists() and not any(folder.glob("*.safetensors")):
         raise ExportError(
             f"'{folder}' holds its weights as {_PICKLE}, a pickle that may run code: convert it with torch.load(..., "
-            "weights_only=True) and safetensors.torch.save_file, in three lines of docs/how-to/speculators.md."
+            "weights_only=True) and safetensors.torch.save_file."
         )
     config = read_json(folder / "config.json")
     kind = config.get("speculators_model_type")

@@ -14,7 +14,7 @@ from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from reader_edge_export.speculators.training.lessons import DEPTH
 from reader_edge_export.speculators.training.new_network import ROPE_THETA
 from reader_edge_export.speculators.training.trained_format import TrainedFormat
-from reader_edge_runtime.errors import ExportError
+from reader_edge_runtime.errors import ExportPlaceError
 from reader_edge_runtime.package.manifest import Manifest
 
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
@@ -31,7 +31,7 @@ _SIZES = (
 def check_folder(out: Path, is_forced: bool) -> None:
     """Raise ExportError unless a speculator may be written at `out`, an absolute path: in place of one alone."""
     if is_forced and out.is_dir() and (others := {file.name for file in out.iterdir()} - _FILE_NAMES):
-        raise ExportError(f"'{out}' holds more than a speculator ({min(others)!r:.80}): choose another name.")
+        raise ExportPlaceError(f"'{out}' holds more than a speculator ({min(others)!r:.80}): choose another name.")
     check_target(out, is_forced, _CONFIG)
 
 

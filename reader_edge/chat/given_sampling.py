@@ -1,8 +1,8 @@
 """Options that say how tokens are chosen: what is left open is as the model's maker recommends, or greedy."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import click
 
@@ -44,6 +44,15 @@ class GivenSampling:
 
         return chosen_sampling({} if self.is_greedy else own, self.values)
 
+    def changed(self, name: str, text: str) -> "GivenSampling":
+        """With another value, as a user types it; "" for none. name: of its option. Raises ClickException."""
+        kinds = {each: kind for each, kind in _KINDS.items() if each.replace("_", "-") == name}
+        if not kinds:
+            known = ", ".join(each.replace("_", "-") for each in _KINDS)
+            raise click.ClickException(f"There is no {name} to set: name one of {known}, max-tokens or greedy.")
+        value = {each: kind.convert(text, None, None) if text else None for each, kind in kinds.items()}
+        return replace(self, is_greedy=False, **value)
+
     def note(self, chosen: "reader_edge.SamplingConfig") -> str:
         """By what an answer can be repeated whose seed nobody gave; "" where there is none."""
         if self.seed is not None or not chosen.temperature:
@@ -51,47 +60,57 @@ class GivenSampling:
         return f"Sampled with {chosen}: --seed gives this text again, --greedy draws nothing."
 
 
+_KINDS: Mapping[str, Any] = {
+    "temperature": FiniteRange(0, 100),
+    "top_k": click.IntRange(0, 2**31 - 1),
+    "top_p": FiniteRange(0, 1),
+    "min_p": FiniteRange(0, 1),
+    "seed": click.IntRange(0, 2**64 - 1),
+    "repetition_penalty": FiniteRange(0.01, 100),
+    "frequency_penalty": FiniteRange(-2, 2),
+    "presence_penalty": FiniteRange(-2, 2),
+}
 _OWN = "Default: as the model recommends, else"
 _OPTIONS = (
     click.option(
         "-t",
         "--temperature",
-        type=FiniteRange(0, 100),
+        type=_KINDS["temperature"],
         help=f"How random the choice is; 0 always takes the likeliest token. {_OWN} 0.",
     ),
     click.option(
         "--top-k",
-        type=click.IntRange(0, 2**31 - 1),
+        type=_KINDS["top_k"],
         help=f"Sample from this many of the likeliest tokens; 0 is off. {_OWN} 0.",
     ),
     click.option(
         "--top-p",
-        type=FiniteRange(0, 1),
+        type=_KINDS["top_p"],
         help=f"Sample from the likeliest tokens up to this total probability; 1 is off. {_OWN} 1.",
     ),
     click.option(
         "--min-p",
-        type=FiniteRange(0, 1),
+        type=_KINDS["min_p"],
         help=f"Drop tokens less likely than this fraction of the likeliest one's probability; 0 is off. {_OWN} 0.",
     ),
     click.option(
         "--seed",
-        type=click.IntRange(0, 2**64 - 1),
+        type=_KINDS["seed"],
         help="The same seed gives the same text, drafted or not. Default: one by chance, told with the answer.",
     ),
     click.option(
         "--repetition-penalty",
-        type=FiniteRange(0.01, 100),
+        type=_KINDS["repetition_penalty"],
         help=f"Above 1, make tokens that are already in prompt or answer less likely; 1 is off. {_OWN} 1.",
     ),
     click.option(
         "--frequency-penalty",
-        type=FiniteRange(-2, 2),
+        type=_KINDS["frequency_penalty"],
         help="Subtract this from a token's logit for each time that it is in the answer; 0 is off.",
     ),
     click.option(
         "--presence-penalty",
-        type=FiniteRange(-2, 2),
+        type=_KINDS["presence_penalty"],
         help="Subtract this from the logit of every token already in the answer; 0 is off.",
     ),
     click.option(
@@ -107,21 +126,21 @@ _MEASURED = (
     click.option(
         "-t",
         "--temperature",
-        type=FiniteRange(0, 100),
+        type=_KINDS["temperature"],
         default=0.0,
         show_default=True,
         help="How random the choice is, whatever the model recommends; 0 always takes the likeliest token.",
     ),
     click.option(
         "--top-p",
-        type=FiniteRange(0, 1),
+        type=_KINDS["top_p"],
         default=1.0,
         show_default=True,
         help="Sample from the likeliest tokens up to this total probability; 1 is off.",
     ),
     click.option(
         "--seed",
-        type=click.IntRange(0, 2**64 - 1),
+        type=_KINDS["seed"],
         default=0,
         show_default=True,
         help="The same seed gives the same text, drafted or not.",

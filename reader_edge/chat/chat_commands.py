@@ -1,0 +1,149 @@
+"""What a chat does when it is told to, by lines that begin with a slash."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from reader_edge.chat.answer_report import stats_table
+from reader_edge.chat.given_sampling import GivenSampling
+from reader_edge.chat.kept_session import check_session_place
+from reader_edge.commands.options import MAX_TOKENS
+from reader_edge.terminal.checks import sampling_pairs
+from reader_edge.terminal.console import pairs_table, print_table
+from reader_edge.terminal.control_characters import visible
+from reader_edge.terminal.sizes import readable_size
+
+if TYPE_CHECKING:
+    from reader_edge.chat.chat import Chat
+
+HELP = "/help shows the commands, /bye, /exit, /quit or Ctrl-D leaves, Ctrl-C stops an answer."
+_COMMAND = re.compile(r"/([A-Za-z]+|\?)(?= |$)")  # no path, and no comment of a program
+_LINES = (
+    ('"""', 'begins a text of several lines, which ends with """'),
+    ("/system [TEXT]", "says what the model is to be; alone, shows it"),
+    (
+        "/set [NAME [VALUE]]",
+        "sets temperature, top-k, top-p, min-p, seed, a penalty or max-tokens; without a value, as",
+    ),
+    ("", "the model recommends; `/set greedy` draws nothing; alone, shows them"),
+    ("/stats", "shows the last answer's statistics, and each further one's; again, no longer"),
+    ("/save FILE", "keeps the conversation, as `run --session FILE` goes on with it"),
+    ("/load FILE", "goes on with a conversation that was kept"),
+    ("/model [MODEL]", "goes on with another model; alone, shows what answers here"),
+    ("/reset, /clear", "forgets the conversation, but for the system message"),
+    ("/bye, /exit, /quit", "leaves, as Ctrl-D does; Ctrl-C stops an answer"),
+    ("/help, /?", "shows this. A line that begins with a space is always said to the model"),
+)
+
+
+def is_command(line: str) -> bool:
+    """Whether a line is meant for the chat. One that begins with a space is always said."""
+    return _COMMAND.match(line) is not None
+
+
+class ChatCommands:
+    """The commands of one chat."""
+
+    def __init__(self, chat: "Chat") -> None:
+        self._chat = chat
+        self._actions: Mapping[str, Callable[[str], None]] = {
+            **dict.fromkeys(("help", "?"), self._help),
+            **dict.fromkeys(("reset", "clear"), self._reset),
+            **{"system": self._system, "set": self._set, "stats": self._stats},
+            **{"save": self._save, "load": self._load, "model": self._model},
+        }
+
+    def obey(self, line: str) -> None:
+        """Do what a line asks for. Raises ReaderEdgeError, ClickException or OSError where that cannot be."""
+        name, _, argument = line[1:].partition(" ")
+        action, argument = self._actions.get(name), argument.strip()
+        if action is None or (argument and action in (self._help, self._reset, self._stats)):
+            words = "There is no command" if action is None else "Nothing goes behind"
+            raise click.ClickException(f"{words} /{name}. To say this to the model, begin with a space. {HELP}")
+        action(argument)
+
+    def _help(self, argument: str) -> None:
+        width = max(len(name) for name, _ in _LINES)
+        for name, meaning in _LINES:
+            click.echo(f"{name:<{width}}  {meaning}", err=True)
+
+    def _reset(self, argument: str) -> None:
+        self._chat.begin(self._chat.system)
+
+    def _system(self, text: str) -> None:
+        chat = self._chat
+        if not chat.is_conversation:
+            raise click.ClickException("No chat template is used here, so a system message has no place.")
+        if not text:
+            shown = "There is no system message." if chat.system is None else visible(chat.system)
+            click.echo(shown, err=True)
+            return
+        rest = chat.messages if chat.system is None else chat.messages[1:]
+        chat.messages = [{"role": "system", "content": text}, *rest]
+
+    def _set(self, argument: str) -> None:
+        chat = self._chat
+        name, _, value = argument.partition(" ")
+        if not name:
+            given = {name.replace("_", "-"): f"{value:g}" for name, value in chat.sampling.values.items()}
+            greedy = {"greedy": "yes"} if chat.sampling.is_greedy else {}
+            pairs = [("max-tokens", str(chat.config.max_tokens)), *given.items(), *greedy.items()]
+            print_table(pairs_table("Set", [*pairs, *sampling_pairs(chat.engine.sampling)]))
+        elif name == "max-tokens" and value:
+            chat.config = replace(chat.config, max_tokens=MAX_TOKENS.convert(value, None, None))
+        elif name == "greedy" and not value:
+            chat.sampling = GivenSampling(is_greedy=True)
+        else:
+            chat.sampling = chat.sampling.changed(name, value)
+
+    def _stats(self, argument: str) -> None:
+        chat = self._chat
+        chat.shows_stats = not chat.shows_stats
+        if chat.shows_stats and chat.last is not None:
+            stats, config = chat.last
+            print_table(stats_table(chat.engine, stats, config.sampling))
+        click.echo(f"Statistics {'follow' if chat.shows_stats else 'no longer follow'} each answer.", err=True)
+
+    def _save(self, name: str) -> None:
+        path = _path(name, "save")
+        check_session_place(path)
+        self._chat.engine.save_session(path, self._chat.messages if self._chat.is_conversation else ())
+        click.echo(visible(f"Kept in '{path}'."), err=True)
+
+    def _load(self, name: str) -> None:
+        path, chat = _path(name, "load"), self._chat
+        if not path.is_file():
+            raise click.ClickException(f"There is no file '{path}': /save writes one.")
+        chat.messages = chat.engine.load_session(path)
+        click.echo(visible(f"{len(chat.messages)} messages of '{path}'."), err=True)
+
+    def _model(self, name: str) -> None:
+        chat = self._chat
+        if name:
+            if chat.load is None:
+                raise click.ClickException("The model of a --session stays: leave, and run the other one without it.")
+            loaded = chat.load(name)
+            if chat.is_conversation and not loaded.tokenizer.has_chat_template:
+                raise click.ClickException(f"{name} is no chat model: leave, and run it by itself.")
+            chat.engine.close()
+            chat.engine, chat.last = loaded, None
+        manifest = chat.engine.package.manifest
+        pairs = [
+            ("source", manifest.source_name),
+            ("folder", str(chat.engine.package.folder)),
+            ("precision", manifest.precision),
+            ("max context", f"{manifest.max_context} tokens"),
+            ("size", readable_size(manifest.num_bytes)),
+            *sampling_pairs(chat.engine.sampling),
+        ]
+        print_table(pairs_table("Model", pairs))
+
+
+def _path(name: str, command: str) -> Path:
+    if not name:
+        raise click.ClickException(f"/{command} needs the name of a file.")
+    return Path(name).expanduser()

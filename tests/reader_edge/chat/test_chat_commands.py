@@ -1,0 +1,189 @@
+"""What a chat does by its commands: each is one line, told on standard error, and never said to the model."""
+
+import builtins
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from reader_edge.chat.chat import Chat
+from reader_edge.chat.given_sampling import GivenSampling
+from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, SamplingConfig
+from tests.reader_edge.package_copy import PackageCopy
+
+CONFIG = GenerationConfig(max_tokens=8, ignores_eos=True)
+OWN = {"temperature": 0.9, "top_k": 40, "top_p": 0.95}
+Type = Callable[..., None]
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch) -> Type:
+    """Have a user type lines, then Ctrl-D."""
+
+    def type_lines(*lines: str) -> None:
+        waiting = iter(lines)
+
+        def read(mark: str = "") -> str:
+            line = next(waiting, None)
+            if line is None:
+                raise EOFError
+            return line
+
+        monkeypatch.setattr(builtins, "input", read)
+
+    return type_lines
+
+
+@pytest.fixture
+def chat(chat_package: PackageCopy) -> Chat:
+    chat_package.change_manifest(sampling=OWN)
+    engine = Engine.load(chat_package.folder, EngineConfig(is_calibrated=False, is_probed=False))
+    return Chat(engine, CONFIG, None, False, False)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, GenerationConfig]]:
+    """Every prompt that an engine answers, and how."""
+    seen: list[tuple[object, GenerationConfig]] = []
+    stream = Engine.stream
+
+    def watch(self: Engine, prompt: object, config: GenerationConfig) -> object:
+        seen.append((prompt, config))
+        return stream(self, prompt, config)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Engine, "stream", watch)
+    return seen
+
+
+Asked = list[tuple[object, GenerationConfig]]
+
+
+def _user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def test_a_text_of_several_lines_is_one_message(chat: Chat, typed: Type, asked: Asked) -> None:
+    typed('"""def f():', "    return 1", "", '/help   """', '"""one line"""', '"""', "/bye", '"""')
+    chat.run()
+    texts = [prompt[-1]["content"] for prompt, _ in asked]  # type: ignore[index]
+    assert texts == ["def f():\n    return 1\n\n/help", "one line", "/bye"]
+
+
+def test_the_system_message_is_changed_shown_and_kept_by_a_reset(
+    chat: Chat, typed: Type, asked: Asked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed("/system", "one", "/system Be brief.", "two", "/system Be long.", "/system", "/reset", "three")
+    chat.run()
+    system = {"role": "system", "content": "Be brief."}
+    assert asked[0][0] == [_user("one")]
+    second: list[dict[str, str]] = asked[1][0]  # type: ignore[assignment]
+    assert [second[0], second[1], second[3]] == [system, _user("one"), _user("two")]
+    assert asked[2][0] == [system | {"content": "Be long."}, _user("three")]
+    told = capsys.readouterr().err
+    assert "There is no system message." in told
+    assert "Be long." in told
+
+
+def test_settings_hold_for_the_answers_behind_them_until_they_are_taken_back(
+    chat: Chat, typed: Type, asked: Asked
+) -> None:
+    typed(
+        "/set temperature 0.2", "/set seed 4", "/set max-tokens 3", "one", "/set temperature", "two", "/set greedy", "a"
+    )
+    chat.run()
+    first, second, third = (config for _, config in asked)
+    assert first.sampling == SamplingConfig(temperature=0.2, top_k=40, top_p=0.95, seed=4)
+    assert second.sampling == SamplingConfig(temperature=0.9, top_k=40, top_p=0.95, seed=4)
+    assert third.sampling == SamplingConfig()
+    assert {config.max_tokens for config in (first, second, third)} == {3}
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("/set temperature -1", "is not in the range 0<=x<=100."),
+        ("/set top-k many", "Error: 'many' is not a valid integer"),
+        ("/set max-tokens 0", "Error: 0 is not in the range"),
+        ("/set colour red", "Error: There is no colour to set: name one of temperature, top-k"),
+        ("/save", "Error: /save needs the name of a file."),
+        ("/load nowhere.session", "Error: There is no file 'nowhere.session': /save writes one."),
+        ("/save /no/such/folder/a", "Error: "),
+        ("/model", "max context"),
+        ("/model nowhere", "Error: The model of a --session stays"),
+        ("/stats now", "Error: Nothing goes behind /stats."),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_the_chat_goes_on(
+    chat: Chat, typed: Type, asked: Asked, capsys: pytest.CaptureFixture[str], line: str, sentence: str
+) -> None:
+    typed(line, "one")
+    chat.run()
+    assert sentence in capsys.readouterr().err
+    assert [prompt for prompt, _ in asked] == [[_user("one")]]
+
+
+def test_settings_are_shown(chat: Chat, typed: Type, capsys: pytest.CaptureFixture[str]) -> None:
+    typed("/set min-p 0.1", "/set")
+    chat.run()
+    told = capsys.readouterr().err
+    assert "min-p" in told
+    assert "temperature 0.9, top-k 40, top-p 0.95, as the model's maker recommends" in told
+
+
+def test_statistics_are_shown_of_the_last_answer_and_behind_each(
+    chat: Chat, typed: Type, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed("one", "/stats", "two", "/stats", "three")
+    chat.run()
+    told = capsys.readouterr().err
+    assert told.count("acceptance length") == 2
+    assert told.count("temperature 0.9, top-k 40, top-p 0.95, seed") == 2
+
+
+def test_a_conversation_is_kept_and_gone_on_with(
+    chat: Chat, typed: Type, asked: Asked, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "kept.session"
+    typed("one", f"/save {path}", "/reset", "two", f"/load {path}", "three")
+    chat.run()
+    last: list[dict[str, str]] = asked[-1][0]  # type: ignore[assignment]
+    assert [each["content"] for each in last if each["role"] == "user"] == ["one", "three"]
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_file_that_is_no_session_is_left_alone(
+    chat: Chat, typed: Type, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "letter"
+    path.write_text("dear")
+    typed(f"/save {path}", f"/load {path}")
+    chat.run()
+    assert path.read_text() == "dear"
+    told = capsys.readouterr().err
+    assert f"Error: '{path}' is there, and no session: name another file." in told
+    assert told.count("Error: ") == 2
+
+
+def test_another_model_goes_on_with_the_conversation(chat: Chat, engine: Engine, typed: Type, asked: Asked) -> None:
+    named: list[str] = []
+
+    def load(name: str) -> Engine:
+        named.append(name)
+        return chat_of[name]
+
+    other = Engine.load(chat.engine.package.folder, EngineConfig(is_calibrated=False, is_probed=False))
+    chat_of, chat.load, first = {"other": other, "demo": engine}, load, chat.engine
+    typed("one", "/model other", "two", "/model demo", "three")
+    chat.run()
+    assert named == ["other", "demo"]
+    assert chat.engine is other is not first
+    last: list[dict[str, str]] = asked[-1][0]  # type: ignore[assignment]
+    assert [each["content"] for each in last if each["role"] == "user"] == ["one", "two", "three"]
+
+
+def test_without_a_template_there_is_no_system_message(
+    engine: Engine, typed: Type, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed("/system Be brief.")
+    Chat(engine, CONFIG, None, False, False, sampling=GivenSampling(is_greedy=True)).run()
+    assert "Error: No chat template is used here" in capsys.readouterr().err
