@@ -26,7 +26,7 @@ _RULES = {"gpt-oss": "gpt-4o", "lfm2": "lfm2", "lfm2moe": "lfm2", "mistral3": "t
 _LLAMA3_IDS = {"<|begin_of_text|>": 128000, "<|start_header_id|>": 128006, "<|eot_id|>": 128009}
 # Of words that merges make, how many a rule may cut apart, which could then come of no text. A model's own cuts up to
 # a ninetieth (of Qwen 2: marks of scripts) and no numbers, another's up to a fifth.
-_MAX_CUT, _MAX_CUT_UNKNOWN, _FEWEST_CUT = 1 / 40, 1 / 1000, 16
+_MAX_CUT, _MAX_CUT_UNKNOWN, _FEWEST_CUT, _FEWEST_NUMBERS = 1 / 40, 1 / 1000, 8, 4
 _MAX_WORDS, _MAX_WORD_CHARACTERS = 1 << 14, 1 << 10
 _MAX_RISING = 1 / 100  # of merges whose pieces' scores rise, as they do where a converter changed a few
 
@@ -108,7 +108,7 @@ def _byte_level(file: GgufFile, pre: str, tokens: list[str], merges: list[str]) 
     cut = [word for word in words if len(cutter.pre_tokenize_str(word)) > 1]
     numbers = [word for word in cut if word.isascii() and word.strip().isdigit()]
     share = _MAX_CUT_UNKNOWN if rule in _UNKNOWN_RULES else _MAX_CUT
-    if len(cut) > max(_FEWEST_CUT, share * len(words)) or len(numbers) > _FEWEST_CUT:
+    if len(cut) > max(_FEWEST_CUT, share * len(words)) or len(numbers) > _FEWEST_NUMBERS:
         _refuse(
             file,
             f"gives tokenizer.ggml.pre as {rule!r}, by which {len(cut)} of {len(words)} of its tokens come of no text, "
