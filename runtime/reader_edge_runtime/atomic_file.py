@@ -30,25 +30,24 @@ _NO_PLACE = (
 def new_file(path: Path, mode: int = 0o666, is_durable: bool = False, keeps_mode: bool = True) -> Iterator[BinaryIO]:
     """A file that takes the name `path` when the block ends well, and vanishes when it does not.
 
-    mode: permissions of a new file, less the umask. keeps_mode: whether a file that is replaced hands its own on. A
-    symbolic link is followed.
+    mode: permissions of a new file, less the umask. keeps_mode: whether a file that is replaced hands its own on; one
+    that another user left there widens nothing. A symbolic link is followed.
     is_durable: the file survives a loss of power once the block has been left. Raises OSError, which names `path`,
     also for a device or a folder.
     """
     target = Path(os.path.realpath(path))
     partial, lock = temporary_name(target), None
     try:
-        old_mode = _regular_file_mode(target)
-        old_mode = old_mode if keeps_mode else None
+        first_mode, last_mode = _modes(target, mode, keeps_mode)
         clear_leftovers(target)
-        file, lock = _new_locked(partial, mode if old_mode is None else 0o600)
+        file, lock = _new_locked(partial, first_mode)
         with file:
             yield file
             if is_durable:
                 file.flush()
                 os.fsync(file.fileno())
-        if old_mode is not None:
-            partial.chmod(old_mode)
+        if last_mode is not None:
+            partial.chmod(last_mode)
         partial.replace(target)
         if is_durable:
             _sync_folder(target.parent)
@@ -141,14 +140,19 @@ def _new_locked(path: Path, mode: int) -> tuple[BinaryIO, PathLock]:
         file.close()
 
 
-def _regular_file_mode(path: Path) -> int | None:
+def _modes(path: Path, mode: int, keeps_mode: bool) -> tuple[int, int | None]:
+    """Permissions of a file while it is written, and those that it gets then, if there are others."""
     try:
-        mode = path.stat().st_mode
+        found = path.stat()
     except FileNotFoundError:
-        return None
-    if not stat.S_ISREG(mode):
+        return mode, None
+    if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, "Not a regular file", str(path))
-    return stat.S_IMODE(mode)
+    if not keeps_mode:
+        return mode, None
+    if hasattr(os, "geteuid") and found.st_uid != os.geteuid():
+        return 0o600 | (mode & found.st_mode), None
+    return 0o600, stat.S_IMODE(found.st_mode)
 
 
 def _sync_folder(folder: Path) -> None:

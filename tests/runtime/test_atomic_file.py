@@ -109,6 +109,20 @@ def test_a_replaced_file_keeps_its_mode_and_a_new_one_gets_the_one_asked_for(tmp
     assert mode_of(path) == 0o640
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
+def test_a_file_that_another_user_left_in_the_place_widens_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+    for theirs, asked, expected in ((0o666, 0o600, 0o600), (0o640, 0o666, 0o640), (0o044, 0o600, 0o600)):
+        path.chmod(theirs)
+        with new_file(path, asked):
+            pass
+        assert mode_of(path) == expected
+
+
 def test_a_link_stays_one_and_its_target_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     write_file(tmp_path / "folder" / "target", b"old")
