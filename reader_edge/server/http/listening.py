@@ -96,6 +96,12 @@ class Connection(H11Protocol):
         self.app = _refusing_all if is_full else self.config.loaded_app
         super().handle_events()
 
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        super().handle_websocket_upgrade(event)
+        refusal = getattr(self.transport.get_protocol(), "response", None)  # of websockets, before the application
+        if refusal is not None and refusal.status_code >= 400:
+            _refuse_unread(refusal.status_code, "A handshake for a socket is malformed.", DRAFT_PATH)
+
     def send_400_response(self, msg: str) -> None:
         _refuse_unread(400, msg)
         super().send_400_response(msg)
@@ -190,7 +196,7 @@ _NO_NEWS = ("socket.send() raised exception.", "Invalid HTTP request received.")
 _refusing_all = RequestLog(cast(ASGIApp, service_unavailable), refusal=_FULL)
 
 
-def _refuse_unread(status: int, sentence: str) -> None:
-    note = RequestNote()
+def _refuse_unread(status: int, sentence: str, path: str | None = None) -> None:
+    note = RequestNote(path=path)
     note.refuse(status, sentence)
     note.write()

@@ -1,9 +1,12 @@
 """The log's lines of requests, as their fields."""
 
 import logging
+import time
 from typing import Any
 
 import pytest
+
+from tests.reader_edge.server.conftest import LIMIT_S
 
 
 class RequestLines:
@@ -20,6 +23,13 @@ class RequestLines:
     @property
     def fields(self) -> list[dict[str, Any]]:
         return [vars(each)["fields"] for each in self.records]
+
+    def wait(self, num_lines: int) -> None:
+        """Until there are so many: behind an answer over a real socket, its line comes a moment later."""
+        end = time.monotonic() + LIMIT_S
+        while len(self.fields) < num_lines:
+            assert time.monotonic() < end
+            time.sleep(0.01)
 
     def only(self) -> dict[str, Any]:
         """The fields of the only line."""

@@ -15,12 +15,14 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 
+from reader_edge.remote import frames
 from reader_edge.remote.remote_engine import RemoteEngine
 from reader_edge.server.http import listening
 from reader_edge.server.http.listening import Connection
 from reader_edge_runtime import GenerationConfig
 from reader_edge_runtime.package.manifest import TOKENIZER_NAME
 from tests.reader_edge.server.conftest import LIMIT_S, Served
+from tests.reader_edge.server.http.request_lines import RequestLines
 
 REQUEST_S = 0.3
 _REFUSED = "without completing handshake"
@@ -89,6 +91,19 @@ def url(served: Served) -> Iterator[str]:
         yield f"http://127.0.0.1:{place.getsockname()[1]}"
         server.should_exit = True
         thread.join(LIMIT_S)
+
+
+@needs_websockets
+def test_a_malformed_handshake_is_a_line_of_the_log(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    lines = RequestLines(caplog)
+    host, _, port = url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=LIMIT_S) as client:
+        client.sendall(UPGRADE % frames.DRAFT_PATH.encode())  # without a key
+        assert client.recv(100).startswith(b"HTTP/1.1 4")
+    lines.wait(1)
+    line = lines.only()
+    assert (line["path"], line["status"] // 100) == (frames.DRAFT_PATH, 4)
+    assert line["error"] == "A handshake for a socket is malformed."
 
 
 @needs_websockets
