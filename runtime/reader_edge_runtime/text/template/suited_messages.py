@@ -18,6 +18,10 @@ _ID_LENGTH = 9
 def suited_messages(messages: Sequence[Message], traits: TemplateTraits) -> list[Message]:
     """The same messages in forms that the template takes; those that it takes already are left alone."""
     messages = _with_suited_systems(messages, traits)
+    if not traits.takes_users_in_a_row:
+        messages = _joined(messages, ("user",))
+    if not traits.takes_answers_in_a_row:
+        messages = _joined(messages, ("assistant",))
     if any(call.get("id") is None for each in messages for call in each.get("tool_calls") or ()):
         messages = messages if traits.takes_calls_without_ids else _with_ids(messages)
     return [
@@ -32,17 +36,18 @@ def _with_suited_systems(messages: Sequence[Message], traits: TemplateTraits) ->
     if any(each["role"] not in _SYSTEM for each in messages[: len(systems)]) and not traits.takes_systems_amid_turns:
         messages = [*systems, *(each for each in messages if each["role"] not in _SYSTEM)]
     if len(systems) > 1 and not traits.takes_systems_in_a_row:
-        messages = _with_joined_systems(messages)
+        messages = _joined(messages, _SYSTEM)
     if systems and any(each["role"] == "user" for each in messages) and not traits.takes_systems:
         messages = _told_by_user(messages)
     return messages
 
 
-def _with_joined_systems(messages: Sequence[Message]) -> list[Message]:
-    """Those of the system in a row are one message."""
+def _joined(messages: Sequence[Message], roles: Sequence[str]) -> list[Message]:
+    """Those of these roles in a row are one message, but for calls and what they are beside."""
     joined: list[Message] = []
     for message in messages:
-        if joined and joined[-1]["role"] in _SYSTEM and message["role"] in _SYSTEM:
+        pair = [*joined[-1:], message]
+        if len(pair) == 2 and all(each["role"] in roles and not each.get("tool_calls") for each in pair):
             text = _GAP.join(filter(None, [text_of(joined[-1]), text_of(message)]))
             joined[-1] = {**joined[-1], "content": text}
         else:

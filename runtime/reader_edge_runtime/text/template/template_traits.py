@@ -82,6 +82,17 @@ class TemplateTraits:
         """Whether one behind other messages is taken."""
         return not self._loses(3, "system", "user", "assistant", "system", "user")
 
+    @cached_property
+    def takes_users_in_a_row(self) -> bool:
+        """Whether the user may say two things in a row; templates whose roles alternate refuse that."""
+        return self._told("user", "user") is not None or self._told("user") is None
+
+    @cached_property
+    def takes_answers_in_a_row(self) -> bool:
+        """Whether the assistant may."""
+        roles = "user", "assistant", "assistant", "user"
+        return self._told(*roles) is not None or self._told("user", "assistant", "user") is None
+
     def _loses(self, place: int, *roles: str) -> bool:
         """Whether messages of the system are refused or left out where there is also this one, and none is without."""
         others = roles[:place] + roles[place + 1 :]

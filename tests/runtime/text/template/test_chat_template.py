@@ -86,7 +86,7 @@ def test_gemma_renders_exactly_and_refuses_in_its_own_words() -> None:
         "<start_of_turn>user\nWhy?<end_of_turn>\n<start_of_turn>model\n"
     )
     with pytest.raises(PromptError, match="refuses these messages: Roles must alternate user/assistant"):
-        render(GEMMA, [*MESSAGES, MESSAGES[-1]])
+        render(GEMMA, [MESSAGES[0], *MESSAGES[2:]])
 
 
 def test_what_transformers_gives_templates_is_there() -> None:

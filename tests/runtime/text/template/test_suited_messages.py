@@ -96,6 +96,22 @@ def test_what_the_system_says_stands_before_the_user_s_first_where_a_template_kn
         rendered(NO_SYSTEM, FIRST)
 
 
+def test_what_a_user_says_in_a_row_is_one_message_where_roles_must_alternate() -> None:
+    again = {"role": "user", "content": "And tomorrow?"}
+    answer, more = {"role": "assistant", "content": "Rain."}, {"role": "assistant", "content": "And wind."}
+    one = [{**USER, "content": "Weather?\n\nAnd tomorrow?"}, {**answer, "content": "Rain.\n\nAnd wind."}, USER]
+    apart = [USER, again, answer, more, USER]
+    assert suited_messages(apart, all_but("takes_users_in_a_row", "takes_answers_in_a_row")) == one
+    assert suited_messages(apart, all_but()) == apart
+    source = (TEMPLATES / "mistral-nemo.jinja").read_text(encoding="utf-8")
+    assert rendered(source, *apart) == rendered(source, *one)
+
+
+def test_answers_that_call_are_not_joined() -> None:
+    history = [USER, called({}), answered(), {"role": "assistant", "content": "Rain."}, called({}), answered()]
+    assert suited_messages(history, all_but("takes_answers_in_a_row")) == history
+
+
 @pytest.mark.parametrize("content", [None, ""])
 @pytest.mark.parametrize("name", sorted(path.stem for path in TEMPLATES.glob("*.jinja")))
 def test_a_message_that_only_thinks_is_taken_by_every_template(name: str, content: str | None) -> None:
