@@ -25,7 +25,7 @@ Facts = dict[str, Any]
 _PLAIN = ("max_tokens", "stop", "stop_token_ids", "prediction", "ignores_eos", "is_drafted", "is_scored", "cache_salt")
 _ABSENT = ("wants_logprobs", "wants_prompt_logprobs", "splits_thinking")  # they take more than tokens back
 _SAMPLING = tuple(field.name for field in fields(SamplingConfig) if field.name != "logit_bias")
-_GRAMMAR = tuple(field.name for field in fields(Grammar) if field.name != "model")
+_GRAMMAR = ("kind", "text", "name")
 _BY_NAME = ("drafted_by_source", "accepted_by_source", "asked_by_source")  # counts; others are by numbers
 _METER = ("num_tokens", "num_changed", "nats_per_token", "repeated_4grams")  # numbers of a lossy answer
 _CONVERSATION = ("messages", "template_args", "continues_final_message")
@@ -58,7 +58,8 @@ def config_of(facts: Mapping[str, Any]) -> GenerationConfig:
     _check_size("cache_salt", plain.get("cache_salt"), str, MAX_SALT_CHARACTERS)
     grammar = None
     if facts.get("grammar") is not None:
-        grammar = Grammar(**{"kind": "", "text": ""} | _object(facts["grammar"], "grammar", _GRAMMAR))
+        given = _object(facts["grammar"], "grammar", _GRAMMAR)
+        grammar = Grammar(*(given.get(name, "") for name in _GRAMMAR))
     return GenerationConfig(**plain, sampling=_sampling_of(facts.get("sampling")), grammar=grammar)
 
 

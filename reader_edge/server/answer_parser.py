@@ -1,5 +1,7 @@
 """What an answer is made of, found while it comes: thoughts, text, and calls of tools."""
 
+from collections.abc import Callable
+
 from reader_edge_runtime import GenerationChunk, GenerationResult
 from reader_edge_runtime.text.calls.said import Said
 from reader_edge_runtime.text.calls.tool_calls import ToolCallParser
@@ -8,10 +10,17 @@ THOUGHT = -2  # in place of a call's number: what the model thinks before it ans
 
 
 class AnswerParser:
-    """Takes one answer apart. calls: what finds calls in its text, where there may be any."""
+    """Takes one answer apart. calls: what finds calls in its text, where there may be any.
 
-    def __init__(self, calls: ToolCallParser | None = None) -> None:
+    compare: gets the name and the arguments of each call of an answer that came to its end.
+    """
+
+    def __init__(
+        self, calls: ToolCallParser | None = None, compare: Callable[[str, str], object] | None = None
+    ) -> None:
         self._calls = calls
+        self._compare = compare
+        self._called: dict[int, tuple[str, str]] = {}
 
     @property
     def num_calls(self) -> int:
@@ -27,7 +36,19 @@ class AnswerParser:
         """What a further piece says, or the whole answer."""
         text = answered.text
         said = [Said(text)] if self._calls is None else self._calls.push(text, answered.finish_reason is not None)
+        if self._compare is not None:
+            self._follow(said, self._compare if answered.finish_reason == "stop" else None)
         return [each for each in (Said(answered.reasoning, THOUGHT), *said) if each.text or each.name is not None]
+
+    def _follow(self, pieces: list[Said], compare: Callable[[str, str], object] | None) -> None:
+        """Put calls together; compare: for the last time."""
+        for piece in pieces:
+            if piece.call >= 0:
+                name, arguments = self._called.get(piece.call, ("", ""))
+                self._called[piece.call] = piece.name or name, arguments + piece.text
+        if compare is not None and not self.is_inside_call:
+            for name, arguments in self._called.values():
+                compare(name, arguments)
 
 
 def text_in(said: list[Said], call: int = -1) -> str:

@@ -15,6 +15,7 @@ from reader_edge.server.api_error import ApiError, api_error
 from reader_edge.server.completion_request import CompletionRequest, Json
 from reader_edge.server.completion_run import CompletionRun
 from reader_edge.server.contract import JsonObject, decode
+from reader_edge.server.forms.tool_grammar import held_arguments
 from reader_edge.server.http.event_stream import EventStream, LeftError, unless_left
 from reader_edge.server.http.json_body import read_values
 from reader_edge.server.http.request_log import LEFT_STATUS, note_of
@@ -133,7 +134,16 @@ class Endpoint(ABC, Generic[Body]):
     def _parser(self, completion: CompletionRequest) -> AnswerParser:
         """Of one answer, from its beginning on."""
         use, is_formed = completion.use, completion.form.grammar is not None
-        return AnswerParser(ToolCallParser(use, self._tokenizer.call_form, is_formed) if use.tools else None)
+        if not use.tools:
+            return AnswerParser()
+        form = self._tokenizer.call_form
+        grammars = held_arguments(use, form) if any(config.grammar is not None for config in completion.configs) else {}
+
+        def compare(name: str, arguments: str) -> None:
+            if name in grammars:
+                self._engine.engine.compare(grammars[name], arguments)
+
+        return AnswerParser(ToolCallParser(use, form, is_formed), compare if grammars else None)
 
     @abstractmethod
     def _completion_request(self, body: Body) -> CompletionRequest:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self, Unpack, cast
 
 from reader_edge_runtime.answer import Answer, GenerationChunk, GenerationResult
 from reader_edge_runtime.assembly import assemble
-from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig
+from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, Grammar
 from reader_edge_runtime.decoding.choosing.after_thinking import AfterThinking
 from reader_edge_runtime.decoding.choosing.constraint import Constraint
 from reader_edge_runtime.decoding.decoder import Decoder
@@ -255,6 +255,10 @@ class Engine:
         tokens = tokenizer.every_token_bytes(manifest.vocab_size)
         special_ids = list(tokenizer.special_tokens)
         return Grammars(Vocabulary(tokens, special_ids, manifest.eos_token_ids, tokenizer.to_json()))
+
+    def compare(self, grammar: Grammar, answer: str) -> None:
+        """Compare a text with a grammar of kind "json_schema" in the background; the log has an error for a miss."""
+        self._grammars.compare(grammar, answer)
 
     def forget(self) -> None:
         """Drop cached prefixes and the drafting history of past requests."""

@@ -103,12 +103,14 @@ class Grammar:
     text: the grammar itself.
     name: its name in error messages; by default its kind.
     model: the class that reads an answer to its schema, as pydantic's models do (`model_validate_json`); None for none.
+    left_out: the parts of a lenient schema that the text does not hold already.
     """
 
     kind: str
     text: str
     name: str = ""
     model: Any = field(default=None, compare=False)
+    left_out: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
     def of_schema(cls, schema: Any) -> "Grammar":

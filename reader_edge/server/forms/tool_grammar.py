@@ -21,6 +21,8 @@ _OF_TEXTS = ("format", "maxLength", "minLength", "pattern")  # what a schema can
 
 Json = dict[str, Any]
 
+_NO_ARGUMENTS: Json = {"type": "object", "properties": {}, "additionalProperties": False}
+
 
 def tool_grammar(use: ToolUse, form: CallForm, answer: Grammar | None) -> Grammar | None:
     """What the answer must be, where it must be anything.
@@ -38,8 +40,8 @@ def tool_grammar(use: ToolUse, form: CallForm, answer: Grammar | None) -> Gramma
         )
     calls = [tool["function"] for tool in use.tools if tool["function"]["name"] in use.names]
     names = ", ".join(repr(function["name"]) for function in calls)
-    rules, left = [], MAX_GRAMMAR
-    for rule in chain([_start(use, form, answer)], _calls(calls, form)):
+    rules, left, left_out = [], MAX_GRAMMAR, dict[str, None]()
+    for rule in chain([_start(use, form, answer)], _calls(calls, form, left_out)):
         rules.append(rule)
         left -= len(rule) + 1
         if left < 0:  # before the rest is written
@@ -49,16 +51,30 @@ def tool_grammar(use: ToolUse, form: CallForm, answer: Grammar | None) -> Gramma
                 "schemas, or give fewer tools.",
                 "tools",
             )
-    return Grammar("lark", "\n".join(rules), f"grammar of the parameters of {names}")
+    return Grammar("lark", "\n".join(rules), f"grammar of the parameters of {names}", left_out=tuple(left_out))
 
 
-def _calls(calls: Sequence[Json], form: CallForm) -> Iterator[str]:
-    """The rules of calls of these functions. Raises ApiError."""
+def held_arguments(use: ToolUse, form: CallForm) -> dict[str, Grammar]:
+    """What holds the arguments of each function that may be called, as whole JSON, by its name.
+
+    Without those whose texts are written without quotes, in which not all of a schema that is not strict is held.
+    """
+    grammars = {}
+    for function in (tool["function"] for tool in use.tools if tool["function"]["name"] in use.names):
+        is_strict = function.get("strict") is True
+        if is_strict or form.notation not in (Notation.XML, Notation.KEYS):
+            text = _followed(function.get("parameters") or _NO_ARGUMENTS, is_strict)
+            grammars[function["name"]] = Grammar("json_schema", text, f"parameters of {function['name']!r}")
+    return grammars
+
+
+def _calls(calls: Sequence[Json], form: CallForm, left_out: dict[str, None]) -> Iterator[str]:
+    """The rules of calls of these functions. left_out: gets what they do not hold. Raises ApiError."""
     yield f"call: {' | '.join(f'call{number}' for number in range(len(calls)))}"
     for number, function in enumerate(calls):
         head = _spelled(call_head(form, function["name"]).removeprefix(form.begin), form)
         yield f"call{number}: {head} arguments{number} {_spelled(call_tail(form), form)}"
-        yield from _arguments(f"arguments{number}", function, form)
+        yield from _arguments(f"arguments{number}", function, form, left_out)
 
 
 def _start(use: ToolUse, form: CallForm, answer: Grammar | None) -> str:
@@ -142,9 +158,9 @@ def _compact(text: str) -> str:
     return json.dumps(schema | {"x-guidance": options | {"whitespace_flexible": False}})
 
 
-def _arguments(rule: str, function: Json, form: CallForm) -> Iterator[str]:
+def _arguments(rule: str, function: Json, form: CallForm, left_out: dict[str, None]) -> Iterator[str]:
     """The rules of a function's arguments. Raises ApiError."""
-    schema = function.get("parameters") or {"type": "object", "properties": {}, "additionalProperties": False}
+    schema = function.get("parameters") or _NO_ARGUMENTS
     check_depth(schema, f"The schema of the parameters of '{function['name']}'", "tools")
     is_strict = function.get("strict") is True
     if form.notation not in (Notation.XML, Notation.KEYS):
@@ -159,20 +175,24 @@ def _arguments(rule: str, function: Json, form: CallForm) -> Iterator[str]:
         name = f"{rule}p{number}"
         names.append(name if key in needed else f"{name}?")
         yield f"{name}: {_spelled(before + key + between, form)} {name}v"
-        yield from _value(f"{name}v", value, schema, behind, is_strict)
+        kinds = kinds_of(value, schema)
+        unheld = [keyword for keyword in _OF_TEXTS if any(is_text(kind) and keyword in kind for kind in kinds)]
+        if unheld and is_strict:
+            raise ApiError(
+                400,
+                f"This model writes texts without quotes, where '{unheld[0]}' cannot be held: leave it out.",
+                "tools",
+            )
+        left_out.update({f"'{keyword}' of texts without quotes": None for keyword in unheld})
+        yield from _value(f"{name}v", value, kinds, schema, behind, is_strict)
     yield f"{rule}: {' '.join(names) or json.dumps('')}"
 
 
-def _value(rule: str, schema: object, root: Json, behind: str, is_strict: bool) -> Iterator[str]:
+def _value(
+    rule: str, schema: object, kinds: Sequence[Mapping[str, Any]], root: Json, behind: str, is_strict: bool
+) -> Iterator[str]:
     """A value that is written as it is where it is a text, as JSON otherwise, with what stands behind it."""
-    kinds = kinds_of(schema, root)
-    free = [kind for kind in kinds if is_text(kind)]
-    asked = [name for name in _OF_TEXTS for kind in free if name in kind]
-    if asked and is_strict:
-        raise ApiError(
-            400, f"This model writes texts without quotes, where '{asked[0]}' cannot be held: leave it out.", "tools"
-        )
-    if free:  # whatever else it may be is written as some text
+    if any(map(is_text, kinds)):  # whatever else it may be is written as some text
         yield f"{rule}[suffix={json.dumps(behind)}]: /(?s:.*)/"
         return
     texts = [value for kind in kinds for value in listed(kind) or () if isinstance(value, str)]

@@ -4,11 +4,12 @@ llguidance (https://github.com/guidance-ai/llguidance) says which tokens may com
 processes that are bounded in time and memory (grammar_worker/), one for each answer: a grammar may be a stranger's.
 """
 
-import contextlib
 import importlib.util
 import json
 import logging
+import threading
 from array import array
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -21,6 +22,8 @@ from reader_edge_runtime.decoding.choosing.grammar_worker.tree_cut import FORCED
 from reader_edge_runtime.draft_tree import FORCED_SOURCE, DraftTree
 from reader_edge_runtime.errors import ConfigError, InstallationError
 
+_MAX_PENDING = 16  # answers that wait to be compared with their schemas, each with a process
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -32,7 +35,7 @@ class Grammars:
             raise InstallationError("Grammars need llguidance, which is missing: pip install 'reader-edge[grammar]'.")
         self._processes = GrammarProcesses(vocabulary)
         self._vocab_size = len(vocabulary.tokens)
-        self._checks = ThreadPoolExecutor(1, "reader-edge-checks")
+        self._checks = Checks()
 
     def constraint(self, grammar: Grammar) -> "GrammarConstraint":
         """A constraint at its beginning. Raises ConfigError for what is no grammar of its kind, or too complex.
@@ -42,6 +45,17 @@ class Grammars:
         """
         return GrammarConstraint(self._start(), grammar, self._vocab_size, self._checks)
 
+    def compare(self, grammar: Grammar, answer: str) -> None:
+        """Compare a text with a grammar of kind "json_schema", as whole answers are compared with theirs."""
+        self._checks.submit(grammar.name, lambda: self._problem(grammar, answer))
+
+    def _problem(self, grammar: Grammar, answer: str) -> str:
+        constraint = GrammarConstraint(self._start(), grammar, self._vocab_size)
+        try:
+            return constraint.problem(answer)
+        finally:
+            constraint.close()
+
     def _start(self) -> GrammarProcess:
         try:
             return self._processes.start()
@@ -50,6 +64,39 @@ class Grammars:
             raise ConfigError(
                 f"The process that follows grammars cannot be started ({reason}): ask without a grammar."
             ) from None
+
+
+class Checks:
+    """Has whole answers compared with their schemas, one after the other in a thread; the log has what is wrong."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "reader-edge-checks")
+        self._places = threading.Semaphore(_MAX_PENDING)
+
+    def submit(self, name: str, find: Callable[[], str]) -> bool:
+        """Compare one; whether there is room for it. name: of its grammar. find: what is wrong, "" for nothing."""
+        if not self._places.acquire(blocking=False):
+            _LOG.warning("An answer was not compared with its schema (%s): too many wait for that.", name)
+            return False
+        try:
+            self._thread.submit(self._compare, name, find)
+        except RuntimeError:  # the program ends
+            return False
+        return True
+
+    def wait(self) -> None:
+        """Until all are compared that were submitted before."""
+        self._thread.submit(int).result()
+
+    def _compare(self, name: str, find: Callable[[], str]) -> None:
+        try:
+            problem = find()
+            if problem:
+                _LOG.error("An answer does not satisfy its schema (%s): %s.", name, problem)
+        except ConfigError as error:
+            _LOG.warning("An answer was not compared with its schema: %s", error)
+        finally:
+            self._places.release()
 
 
 class _Conversation:
@@ -109,7 +156,7 @@ class GrammarConstraint:
     """
 
     def __init__(
-        self, process: GrammarProcess, grammar: Grammar, vocab_size: int, checks: ThreadPoolExecutor | None = None
+        self, process: GrammarProcess, grammar: Grammar, vocab_size: int, checks: Checks | None = None
     ) -> None:
         """checks: has the thread that compares whole answers with their schemas; None compares none."""
         self._process = _Conversation(process, grammar.name)
@@ -122,7 +169,7 @@ class GrammarConstraint:
         self._is_awaited = False  # whether the process was asked for it
         self.is_over = False
         self.forced, left_out = self._process.tell(grammar.kind, grammar.text)
-        self.left_out = tuple(left_out)
+        self.left_out = (*grammar.left_out, *left_out)
         self.mask()
 
     def prepare(self) -> None:
@@ -162,22 +209,19 @@ class GrammarConstraint:
         if self._is_closed:
             return
         self._is_closed = True
-        with contextlib.suppress(RuntimeError):  # where the program ends
-            if self._checks is not None and self._has_schema and self._has_begun:
-                self._checks.submit(self._check)
-                return
-        self._process.close()
+        checks = self._checks if self._has_schema and self._has_begun else None
+        if checks is None or not checks.submit(self._name, self._last_problem):
+            self._process.close()
 
-    def _check(self) -> None:
-        """Compare what was answered with its schema, where it is whole."""
+    def problem(self, text: str = "") -> str:
+        """What a text has that the schema does not allow, "" for nothing. By default the answer, where it is whole."""
+        self._take_awaited()
+        self._process.ask(CHECK, *text.encode(errors="replace"))
+        return self._process.read().decode(errors="replace")
+
+    def _last_problem(self) -> str:
         try:
-            self._take_awaited()
-            self._process.ask(CHECK)
-            problem = self._process.read().decode(errors="replace")
-            if problem:
-                _LOG.error("An answer does not satisfy its schema (%s): %s.", self._name, problem)
-        except ConfigError as error:
-            _LOG.warning("An answer was not compared with its schema: %s", error)
+            return self.problem()
         finally:
             self._process.close()
 

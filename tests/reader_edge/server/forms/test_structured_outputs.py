@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from reader_edge.server.settings import LEFT_OUT_HEADER
 from reader_edge_runtime import Engine, GenerationConfig, Grammar
 from tests.reader_edge.server.conftest import LIMIT_S, Served
 from tests.reader_edge.server.openai.test_answers import events
@@ -89,6 +90,10 @@ def test_without_strict_what_cannot_be_followed_is_left_out_of_a_schema(served: 
     schema = SCHEMA | {"dependentSchemas": {"name": {"minProperties": 2}}}
     form = {"type": "json_schema", "json_schema": {"name": "tool", "schema": schema}}
     assert is_tool(content(served, response_format=form))
+    for stream in (False, True):
+        answer = served.post("/v1/chat/completions", CHAT | {"response_format": form, "stream": stream})
+        assert json.loads(answer.headers[LEFT_OUT_HEADER]) == ["'dependentSchemas'"]
+    assert LEFT_OUT_HEADER not in served.post("/v1/chat/completions", CHAT | {"response_format": FORMAT}).headers
     form["json_schema"] = {"name": "tool", "schema": schema, "strict": True}
     refused = served.post("/v1/chat/completions", CHAT | {"response_format": form})
     assert_refused(refused, 400, "dependentSchemas")

@@ -158,6 +158,10 @@ def test_texts_without_quotes_are_free_where_nothing_else_is_asked_of_them(engin
         properties["text"] = {"type": "string", "maxLength": 4}
         with pytest.raises(ApiError, match="'maxLength' cannot be held"):
             tool_grammar(use, form, None)
+        function["strict"] = False
+        lenient = tool_grammar(use, form, None)
+        assert lenient is not None
+        assert lenient.left_out == ("'maxLength' of texts without quotes",)
 
 
 OPTIONAL = {"anyOf": [{"type": "string"}, {"type": "null"}]}  # as pydantic writes `str | None`
@@ -226,3 +230,29 @@ def test_a_served_call_behind_a_special_token_comes_as_a_call(engine: Engine) ->
         assert (choice["finish_reason"], choice["message"]["content"]) == ("tool_calls", None)
         assert is_right(call["function"]["name"], json.loads(call["function"]["arguments"]))
         assert len(call["id"]) == 9
+
+
+def test_the_arguments_of_a_call_are_compared_with_their_schema_once_more(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fields = {"model": "demo", "messages": [USER], "tool_choice": "required", "max_tokens": 200, "seed": 3}
+    fields |= {"parallel_tool_calls": False, "temperature": 1, "tools": list(tools(True))}
+    model = family_engine(engine, "mistral-v3")
+    compared: list[tuple[Grammar, str]] = []
+    monkeypatch.setattr(model, "compare", lambda *given: compared.append(given))
+    served = Served(AsyncEngine(model), ServerSettings("demo", max_tokens=500))
+    for stream in (False, True):
+        assert served.post("/v1/chat/completions", fields | {"stream": stream}).status_code == 200
+    assert len(compared) == 2
+    monkeypatch.undo()
+    with caplog.at_level("ERROR"):
+        for grammar, arguments in compared:
+            model.compare(grammar, arguments)
+        model.compare(
+            Grammar("json_schema", json.dumps(PARAMETERS), "parameters of 'weather'"), '{"city":"Rome","days":1}'
+        )
+        model._grammars._checks.wait()
+    assert [record.getMessage() for record in caplog.records] == [
+        "An answer does not satisfy its schema (parameters of 'weather'): "
+        "'enum' at #/properties/city/enum does not hold."
+    ]

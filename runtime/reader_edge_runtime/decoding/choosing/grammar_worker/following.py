@@ -164,10 +164,11 @@ class Followed:
                 left &= left - 1
 
     def _check(self, numbers: list[int]) -> bytes:
-        """What a whole answer says that its schema does not allow."""
-        if self._schema is None or not (self._matcher.is_accepting() or self._matcher.is_stopped()):
+        """What a whole answer, or another text, has that the schema does not allow. numbers: the text's bytes."""
+        is_whole = bool(numbers) or self._matcher.is_accepting() or self._matcher.is_stopped()
+        if self._schema is None or not is_whole:
             return b""
         try:
-            return problem_of(self._schema, self._text.decode()).encode(errors="replace")
+            return problem_of(self._schema, bytes(numbers or self._text).decode()).encode(errors="replace")
         except Exception:  # of a validator that is missing, or a schema that it cannot read
             return b""
