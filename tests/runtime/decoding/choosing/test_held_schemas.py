@@ -207,6 +207,8 @@ def test_an_answer_that_misses_its_schema_is_an_error_in_the_log(
         followed.reply(ADVANCE, [byte])
     assert END in allowed(followed)
     assert problem_of_answer(followed) == ""
+    monkeypatch.setattr(followed, "_schema", {"$ref": "https://example.com/schema.json"})
+    assert problem_of_answer(followed).startswith("?")
     monkeypatch.setattr(followed, "_schema", {"type": "array", "items": {"type": "string"}})
     assert problem_of_answer(followed) == "'type' at #/items/type does not hold"
     config = GenerationConfig(grammar=Grammar("json_schema", json.dumps({"const": [12]})))

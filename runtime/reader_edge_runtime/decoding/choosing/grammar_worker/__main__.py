@@ -27,8 +27,6 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, lambda *_: _reap(ended))
     with control.makefile("rb") as reader:
         tokenizer, key_tokens = read_tokenizer(Channel(reader, reader))
-    with contextlib.suppress(ImportError):  # once for all, since each process that is forked may need it
-        importlib.import_module("jsonschema")
     gc.freeze()
     control.sendall(b"+")
     while True:
@@ -47,6 +45,8 @@ def main() -> None:
                 follow(Channel(stream, stream), tokenizer, key_tokens)
                 os._exit(0)
         os.close(descriptors[0])
+        with contextlib.suppress(Exception):  # once for those to come; the first grammar does not wait for it
+            importlib.import_module("jsonschema")
 
 
 def _reap(ended: dict[int, int]) -> None:

@@ -10,6 +10,7 @@ ADVANCE = 1  # by a token: GOES_ON or OVER, then the tokens that are forced next
 CUT = 2  # how many tokens to force, a tree's tokens, their parents: the same of the tree that is left
 MASK = 3  # the tokens that may come next, a bit each, as a text
 CHECK = 4  # the bytes of a text, or none for the answer: what of it the schema does not allow, as a text
+UNCHECKED = "?"  # before the reply to CHECK, where there is no telling
 GOES_ON, OVER = 0, 1
 OUT_OF_MEMORY = 77  # what such a process ends with
 

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterator
 from typing import Any
 
-from .channel import ADVANCE, CHECK, CUT, GOES_ON, MASK, OUT_OF_MEMORY, OVER, Channel
+from .channel import ADVANCE, CHECK, CUT, GOES_ON, MASK, OUT_OF_MEMORY, OVER, UNCHECKED, Channel
 from .checking import problem_of
 from .grammar_source import GrammarSource
 from .limits import limit_memory, start_clock, stop_clock
@@ -170,5 +170,5 @@ class Followed:
             return b""
         try:
             return problem_of(self._schema, bytes(numbers or self._text).decode()).encode(errors="replace")
-        except Exception:  # of a validator that is missing, or a schema that it cannot read
-            return b""
+        except Exception as error:  # of a validator that is missing, or a schema that it cannot read
+            return f"{UNCHECKED}{type(error).__name__}".encode()
