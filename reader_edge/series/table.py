@@ -39,12 +39,12 @@ class SeriesTable:
     left_out: tuple[str, ...] = ()
 
     def check_horizon(self, horizon: int) -> None:
-        """Raise SeriesError, before the work, where times to come are none that a calendar has."""
+        """Raise ConfigError, before the work, where times to come are none that a calendar has."""
         if self.times is not None:
             try:
                 self.times.coming(horizon)
             except OverflowError:
-                raise SeriesError(
+                raise ConfigError(
                     f"{horizon} steps of {step_told(self.times.step)} behind {self.times.coming(0)} lead beyond the "
                     "year 9999: give a shorter horizon, or leave out the column of times."
                 ) from None
@@ -58,8 +58,8 @@ class SeriesTable:
 def read_table(path: Path, time_column: str | None, columns: Sequence[str]) -> SeriesTable:
     """time_column: None takes the first column of times. columns: of series; none takes all of numbers.
 
-    Raises ConfigError for a name of no kind of table, SeriesError for a file that is none or lacks a column,
-    InstallationError without pyarrow.
+    Raises ConfigError for a name of no kind of table and for a column that is none of numbers, SeriesError for a file
+    that is no table, InstallationError without pyarrow.
     """
     try:
         import pyarrow as pa
@@ -161,11 +161,11 @@ def _read_csv(path: Path, time_column: str | None, columns: Sequence[str]) -> An
 def _chosen(
     schema: Any, path: Path, time_column: str | None, columns: Sequence[str]
 ) -> tuple[str | None, list[str], tuple[str, ...]]:
-    """The column of times, those of series, and what holds no numbers. Raises SeriesError."""
+    """The column of times, those of series, and what holds no numbers. Raises ConfigError and SeriesError."""
     for name in (*columns, *([] if time_column is None else [time_column])):
         if schema.names.count(name) != 1:
             there = ", ".join(schema.names[:8])
-            raise SeriesError(f"'{path}' has no one column {name!r:.80}, but {there:.200}: name one of these.")
+            raise ConfigError(f"'{path}' has no one column {name!r:.80}, but {there:.200}: name one of these.")
     if len(set(schema.names)) < len(schema.names):
         raise SeriesError(f"'{path}' has two columns of one name: rename one of them.")
     kinds = {field.name: _kind(field.type) for field in schema}
@@ -176,7 +176,7 @@ def _chosen(
     others = [name for name in kinds if name != time_column]
     names = list(columns) or [name for name in others if kinds[name] == "number"]
     if wrong := [name for name in names if kinds[name] != "number"]:
-        raise SeriesError(f"Column {wrong[0]!r:.80} of '{path}' holds no numbers: name another one.")
+        raise ConfigError(f"Column {wrong[0]!r:.80} of '{path}' holds no numbers: name another one.")
     if not names:
         raise SeriesError(f"'{path}' has no column of numbers: give a table with a column for each series.")
     return time_column, names, () if columns else tuple(name for name in others if kinds[name] != "number")

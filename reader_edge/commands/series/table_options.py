@@ -38,7 +38,8 @@ def asked_table(
 ) -> "SeriesTable":
     """The series of TABLE, or of the bundled one, once it is known that `out` can be written.
 
-    Tells on standard error what holds no numbers. Raises SeriesError, or InstallationError without pyarrow.
+    Tells on standard error what holds no numbers. Raises ConfigError, SeriesError, or
+    InstallationError without pyarrow.
     """
     from reader_edge.series.bundled import bundled_table
     from reader_edge.series.table import check_output, read_table

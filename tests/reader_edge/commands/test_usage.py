@@ -173,6 +173,7 @@ def _late(demo: Path, there: Path) -> list[list[str]]:
         ["series", "forecast", "-o", f"{free}.txt"],
         ["series", "forecast", "--plot", f"{free}.txt"],
         ["series", "forecast", "--paths", "1000000000"],
+        ["series", "forecast", "--column", "no-such-column"],
         ["lossy", "forecast", "-o", f"{free}.txt"],
         ["series", "train", out, "-o", free],
     ]
