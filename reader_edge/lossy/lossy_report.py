@@ -9,8 +9,9 @@ from reader_edge.lossy.way_figures import WayFigures
 from reader_edge.terminal.console import figures_table, print_report
 
 NOTE = (
-    "Answers are paired with those of the first way: lost are right there alone, won here alone; p is the chance that "
-    "luck splits them so (McNemar). Seconds are of all answers: the median of the rounds, and its quartiles."
+    "All answers are greedy, whatever the model recommends, and paired with those of the first way: lost are right "
+    "there alone, won here alone; p is the chance that luck splits them so (McNemar). Seconds are of all answers: the "
+    "median of the rounds, and its quartiles."
 )
 
 

@@ -97,3 +97,17 @@ def test_info_as_json_holds_the_manifest_and_what_follows_from_it(runner: CliRun
     values = 2 * manifest["num_layers"] * manifest["num_kv_heads"] * manifest["head_dim"]
     assert fields["kv_bytes_per_token"] == 4 * values
     assert fields["checksums_verified"] is True
+
+
+def test_info_tells_how_the_maker_of_the_model_has_tokens_chosen(runner: CliRunner, package: PackageCopy) -> None:
+    def told() -> str:
+        lines = runner.invoke(main, ["info", str(package.folder)]).stdout.splitlines()
+        return next(line.split(maxsplit=1)[1] for line in lines if line.startswith("sampling"))
+
+    assert told() == "greedy"
+    package.change_manifest(sampling={"repetition_penalty": 1.1})
+    assert told() == "greedy, repetition-penalty 1.1, as the model's maker recommends"
+    package.change_manifest(sampling={"temperature": 0.6, "top_k": 20, "top_p": 0.95})
+    assert told() == "temperature 0.6, top-k 20, top-p 0.95, as the model's maker recommends"
+    fields = json.loads(runner.invoke(main, ["info", str(package.folder), "--json"]).stdout)
+    assert fields["sampling"] == {"temperature": 0.6, "top_k": 20, "top_p": 0.95}

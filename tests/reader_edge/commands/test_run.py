@@ -316,3 +316,17 @@ def test_compare_as_json(runner: CliRunner) -> None:
     assert fields["text"] == _run(runner, "-p", PROMPT)
     assert fields["speedup"] == pytest.approx(fields["drafted_tokens_per_s"] / fields["plain_tokens_per_s"])
     assert fields["acceptance_length"] >= 1
+
+
+def test_measurements_and_proofs_say_how_tokens_are_chosen(
+    runner: CliRunner, drawing: PackageCopy, tmp_path: Path
+) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("# tar\n")
+    model, asked = str(drawing.folder), ["--prompts", str(prompts), "-n", "6"]
+    bench = runner.invoke(main, ["bench", "decode", model, *asked, "--rounds", "1"])
+    assert "threads; greedy; width probe" in bench.stdout
+    proof = runner.invoke(main, ["verify", model, *asked, "--minutes", "0.02"])
+    assert "drawn with temperature 0.9, top-k 40, top-p 0.95 (as the model recommends)" in proof.stdout
+    usual = runner.invoke(main, ["verify", *asked, "--minutes", "0.02"])
+    assert "drawn with temperature 0.8, top-p 0.95 (the model recommends nothing)" in usual.stdout
