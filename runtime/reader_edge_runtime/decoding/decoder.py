@@ -197,7 +197,7 @@ class Decoder:
         """Who drafts, what of each draft is verified, and how wide the pass is."""
         # A padded tree needs rows in every slot, so the fullest slot bounds all trees.
         past = max(self.cache.lengths[: len(self._stepping)])
-        room = self.target.manifest.max_context - past
+        room = min(self.target.manifest.max_context - past, self.kv_budget.max_nodes)
         max_nodes = self.permission.max_nodes(len(self._stepping))
         room = given_room = room if max_nodes is None else min(room, max_nodes)
         if not self.drafter.is_ready:

@@ -6,6 +6,7 @@ from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.errors import CapacityError
 
+_NARROW = 8  # nodes of a tree, of which no bound on memory takes any away
 FIRST_CAPACITY = 256  # rows of a new cache, and for an answer's beginning where nothing bounds it
 
 
@@ -14,18 +15,22 @@ class KvBudget:
 
     A cache of pages takes the sum of what its slots hold, a dense one as many times the longest as it has slots.
     max_bytes: of the cache; 0 for any number. While a dense one moves to another size, the rows in use are there twice.
-    max_slots: requests that run together at most. widest: nodes of a draft tree, whose rows come on top of the text's.
+    max_slots: requests that run together at most. widest: nodes that a draft tree is to have, whose rows come on top of
+    the text's. max_nodes: those that it may have. They are fewer where recurrent layers would keep so much for an
+    accepted path that few requests had room.
     """
 
     def __init__(self, cache: Cache, max_bytes: int, max_slots: int, widest: int, max_context: int) -> None:
         self._cache = cache
         self._max_bytes = max_bytes
         self._max_slots = max_slots
-        self._widest = widest
+        self.max_nodes = widest if max_bytes else max_context
         self._max_context = max_context
         if max_bytes:
-            cache.max_pending = widest
             cache.foresee(max_slots)
+            cache.max_pending = widest
+            while not cache.is_cut_anywhere and self.max_nodes > _NARROW and self._is_crowded():
+                cache.max_pending = self.max_nodes = max(_NARROW, self.max_nodes // 2)
             if cache.num_bytes > max_bytes:
                 cache.resize(1, 1)
 
@@ -95,6 +100,10 @@ class KvBudget:
         num_new = num_slots - len(needed) - len(idle)
         return self._cache.num_bytes_of([*needed, *idle, *[0] * num_new], capacity)
 
+    def _is_crowded(self) -> bool:
+        """Whether less than half of the memory is left for rows where as many requests run as may."""
+        return 2 * self._num_bytes([1] * self._max_slots) > self._max_bytes
+
     def _fits(self, requests: Sequence[Request]) -> bool:
         return self._num_bytes(list(map(self._num_rows, requests))) <= self._max_bytes
 
@@ -107,7 +116,7 @@ class KvBudget:
         return num_slots if num_requests <= num_slots else max(num_requests, min(2 * num_slots, self._max_slots))
 
     def _num_rows(self, request: Request) -> int:
-        return min(request.max_length + self._widest, self._max_context)
+        return min(request.max_length + self.max_nodes, self._max_context)
 
 
 def _readable(num_bytes: int) -> str:

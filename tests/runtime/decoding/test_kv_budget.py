@@ -105,6 +105,28 @@ def test_in_caches_of_all_kinds_what_was_taken_is_answered_within_the_bound(
             assert request.output_token_ids == reference(target.manifest, prompt, request.config, target)
 
 
+def test_a_tight_bound_narrows_the_drafts_of_recurrent_layers_rather_than_refuse_requests() -> None:
+    target = FakeHybridTarget(replace(hybrid_manifest(6), layers=WIDE_STATES))
+    alone = target.new_cache(1, 1)
+    alone.foresee(4)
+    alone.max_pending = MAX_WIDTH
+    tight = alone.num_bytes_of([40 + MAX_WIDTH], 512) - 1
+    wide, narrow = (
+        Decoder(target, RightDrafter(target, 60, 1), EngineConfig(max_batch=4, max_kv_bytes=max_bytes))
+        for max_bytes in (100 * tight, tight)
+    )
+    assert (wide.kv_budget.max_nodes, narrow.kv_budget.max_nodes) == (MAX_WIDTH, 8)
+    for decoder in (wide, narrow):
+        requests = [decoder.submit([number] * 20, GenerationConfig(max_tokens=20)) for number in range(3)]
+        while any(request.is_running for request in requests):
+            decoder.step()
+            assert decoder.cache.num_bytes <= decoder.config.max_kv_bytes
+        assert max(max(request.stats.steps_by_width) for request in requests) <= decoder.kv_budget.max_nodes
+        for request in requests:
+            prompt = request.token_ids[:20]
+            assert request.output_token_ids == reference(target.manifest, prompt, request.config, target)
+
+
 def test_what_waits_is_refused_in_a_sentence_once_it_fits_no_more() -> None:
     """Where the bound, or what a text takes, has changed since it was taken."""
     decoder = bounded_decoder(num_bytes(60 + MAX_WIDTH, 60 + MAX_WIDTH))
