@@ -15,6 +15,6 @@ with Engine.load("qwen2.5:0.5b") as engine:
     while (answer := engine.generate(messages, tools=[temperature], max_tokens=200)).tool_calls:
         messages.append(answer.message)
         for call in answer.tool_calls:
-            said = temperature(**call.arguments)
-            messages.append({"role": "tool", "tool_call_id": call.id, "content": said})
+            content = temperature(**call.arguments)
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": content})
     print(answer.text)

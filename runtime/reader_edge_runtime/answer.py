@@ -40,7 +40,7 @@ class Usage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
-    """What an answer's text is to be read as: JSON where a schema was asked for, and calls of these tools."""
+    """What an answer's text is to be read as: JSON of a schema, and calls of these tools."""
 
     grammar: Grammar | None = None
     tools: Sequence[Tool] = ()
@@ -119,7 +119,7 @@ class GenerationResult:
 
     @cached_property
     def parsed(self) -> Any:
-        """The answer to a schema as an object of its class, or as JSON is read; None where no schema was asked for.
+        """The answer to a schema as an object of its class, or as JSON is read; None where there was no schema.
 
         Raises AnswerError where the answer was cut, or is nothing that its class takes.
         """

@@ -59,14 +59,14 @@ class SamplingConfig:
 
     def __str__(self) -> str:
         """In few words, as "temperature 0.6, top-k 20, seed 7": what is not as in greedy decoding."""
-        said = [] if self.temperature else ["greedy"]
+        words = [] if self.temperature else ["greedy"]
         for each in fields(self):
             value, name = getattr(self, each.name), each.name.replace("_", "-")
             if each.name == "logit_bias":
-                said += [f"{len(value)} biases"] if value else []
+                words += [f"{len(value)} biases"] if value else []
             elif (each.name == "seed" or value != each.default) and (self.temperature or "penalty" in name):
-                said.append(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}")
-        return ", ".join(said)
+                words.append(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}")
+        return ", ".join(words)
 
 
 def chosen_sampling(own: Mapping[str, float], given: Mapping[str, Any]) -> SamplingConfig:

@@ -60,6 +60,7 @@ class GenerationOptions(TypedDict, total=False):
     splits_thinking: bool | None
     is_scored: bool | None
     acceptance: AcceptanceRule | None
+    cache_salt: str | None
 
 
 def is_iterable(value: object) -> bool:

@@ -68,19 +68,19 @@ def test_a_choice_is_one_of_its_texts(run: Callable[[str], str]) -> None:
 
 
 def test_an_answer_to_a_schema_is_an_object(run: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader_edge_runtime.Engine, "generate", told(json.dumps(PERSON)))
+    monkeypatch.setattr(reader_edge_runtime.Engine, "generate", saying(json.dumps(PERSON)))
     assert run("schema") == "Anna 31\n"
 
 
 def test_functions_are_called_until_the_model_answers(
     run: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr(reader_edge_runtime.Engine, "generate", told(CALL, "21 degrees.", asked=asked))
+    prompts: list[Any] = []
+    monkeypatch.setattr(reader_edge_runtime.Engine, "generate", saying(CALL, "21 degrees.", prompts=prompts))
     assert run("tools") == "21 degrees.\n"
-    assert [message["role"] for message in asked[1]] == ["user", "assistant", "tool"]
-    assert asked[1][2]["content"] == "21 degrees in Bern"
-    assert asked[1][2]["tool_call_id"] == asked[1][1]["tool_calls"][0]["id"]
+    assert [message["role"] for message in prompts[1]] == ["user", "assistant", "tool"]
+    assert prompts[1][2]["content"] == "21 degrees in Bern"
+    assert prompts[1][2]["tool_call_id"] == prompts[1][1]["tool_calls"][0]["id"]
 
 
 def test_a_session_goes_on_where_it_was(run: Callable[[str], str], tmp_path: Path) -> None:
@@ -90,13 +90,13 @@ def test_a_session_goes_on_where_it_was(run: Callable[[str], str], tmp_path: Pat
     assert (tmp_path / "talk").stat().st_size > size
 
 
-def told(*texts: str, asked: list[Any] | None = None) -> Callable[..., reader_edge.GenerationResult]:
-    """`generate` of a model that says these texts, one after the other; it is asked all the same."""
+def saying(*texts: str, prompts: list[Any] | None = None) -> Callable[..., reader_edge.GenerationResult]:
+    """`generate` of a model that says these texts, one after the other; it runs all the same."""
     generate, left = reader_edge_runtime.Engine.generate, list(texts)
 
     def answer(engine: reader_edge_runtime.Engine, prompt: Any, **options: Any) -> reader_edge.GenerationResult:
-        if asked is not None:
-            asked.append(list(prompt))
+        if prompts is not None:
+            prompts.append(list(prompt))
         result = generate(engine, prompt, **options | {"max_tokens": 4})
         values = {name: getattr(result, name) for name in ("token_ids", "finish_reason", "stats", "form")}
         return reader_edge.GenerationResult(left.pop(0), **values)

@@ -60,13 +60,13 @@ def answers(engine: reader_edge_runtime.Engine) -> None:
         assert engine.generate("# tar", max_tokens=2).token_ids
 
 
-def test_a_file_is_exported_once_and_what_is_done_is_told(
+def test_a_file_is_exported_once_and_what_is_done_is_progress(
     gguf: Path, exported: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told: list[tuple[int, int]] = []
-    answers(Engine.load(gguf, QUICK, on_progress=lambda done, total: told.append((done, total))))
-    assert told[0] == (2, 3)
-    assert told[-1][0] == told[-1][1] > 1_000_000  # bytes of the package, checked
+    progress: list[tuple[int, int]] = []
+    answers(Engine.load(gguf, QUICK, on_progress=lambda done, total: progress.append((done, total))))
+    assert progress[0] == (2, 3)
+    assert progress[-1][0] == progress[-1][1] > 1_000_000  # bytes of the package, checked
     assert f"Exporting {gguf} takes about 20 s, once." in capsys.readouterr().err
     answers(Engine.load(str(gguf), QUICK))
     assert exported == [gguf]

@@ -1,4 +1,4 @@
-"""What is given beside a prompt is the config's own, whichever door it comes to; answers are read as what was asked."""
+"""What is given beside a prompt is the config's own, whichever door it comes to; answers are read in that form."""
 
 import asyncio
 import json
@@ -119,9 +119,9 @@ def test_tools_make_a_text_the_users_and_have_no_place_beside_tokens_or_other_to
     messages = [{"role": "user", "content": "Hi"}]
     chat = Conversation(messages, template_args={"enable_thinking": False})
     for given in (messages, tuple(messages), chat):
-        asked, _ = with_options(given, None, {"tools": (weather,)}, {})
-        assert isinstance(asked, Conversation)
-        assert list(asked.messages) == messages
+        chat_with_tools, _ = with_options(given, None, {"tools": (weather,)}, {})
+        assert isinstance(chat_with_tools, Conversation)
+        assert list(chat_with_tools.messages) == messages
     with pytest.raises(PromptError, match="has tools already"):
         with_options(prompt, None, {"tools": [weather]}, {})
     for ids in ([1, 2], 5):

@@ -46,9 +46,9 @@ def declared_tool(tool: Callable[..., Any] | Tool) -> Tool:
     if not callable(tool) or isinstance(tool, type):
         raise ConfigError(f"A tool is {shown(tool)}, but must be a function, or a JSON object that describes one.")
     name = getattr(tool, "__name__", "")
-    description, said = _described(inspect.getdoc(tool) or "")
+    description, descriptions = _described(inspect.getdoc(tool) or "")
     parameters = _object(_parameters(tool, name), f"{name}()")
-    for parameter, words in said.items():
+    for parameter, words in descriptions.items():
         if parameter in parameters["properties"]:
             parameters["properties"][parameter]["description"] = words
     head = {"description": description} if description else {}
