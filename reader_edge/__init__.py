@@ -63,4 +63,4 @@ if not TYPE_CHECKING:
         return getattr(import_module(_PLACES.get(name, "reader_edge_runtime")), name)
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+        return sorted(__all__)

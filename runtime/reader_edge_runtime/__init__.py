@@ -70,4 +70,4 @@ if not TYPE_CHECKING:
         return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+        return sorted(__all__)

@@ -339,6 +339,7 @@ class Engine:
     def close(self) -> None:
         """End all requests and give the model's memory back, where nobody else holds the decoder. Again: nothing."""
         self._shared.close()
+        self.__dict__.pop("_grammars", None)  # with its process
 
     def __enter__(self) -> Self:
         return self

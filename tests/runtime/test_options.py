@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import weakref
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,8 @@ def test_an_engine_that_is_closed_says_so(demo_folder: Path) -> None:
         begun = engine.stream("# tar", max_tokens=50)
         next(begun)
         unread = engine.stream("# tar", max_tokens=50)
+        held = weakref.ref(engine.decoder.target)
+    assert held() is None  # the model's memory is given back
     engine.close()
     with pytest.raises(ClosedError, match=r"^This engine is closed: load it again\.$"):
         list(begun)
@@ -205,4 +208,5 @@ def test_serving_an_engine_that_is_closed_ends_in_an_error(demo_folder: Path) ->
 
 @pytest.mark.parametrize("module", [reader_edge, reader_edge_runtime])
 def test_dir_shows_what_there_is(module: Any) -> None:
-    assert set(module.__all__) <= set(dir(module))
+    assert dir(module) == sorted(module.__all__)
+    assert all(getattr(module, name) is not None for name in dir(module))
