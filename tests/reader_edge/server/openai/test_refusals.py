@@ -13,7 +13,7 @@ from reader_edge.server.api_error import shown_json
 from reader_edge.server.http.guard import is_loopback, read_api_keys
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
-from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.errors import UserFileError
 from reader_edge_runtime.text.template.chat_template import ChatTemplate
 from tests.reader_edge.server.conftest import LIMIT_S, Served
 
@@ -286,9 +286,9 @@ def test_keys_that_could_be_guessed_are_refused(tmp_path: Path) -> None:
         "k" * 1025,
     ):
         file.write_text(content, encoding="utf-8")
-        with pytest.raises(ConfigError, match=r"^[^\n]+openssl[^\n]+\.$"):
+        with pytest.raises(UserFileError, match=r"^[^\n]+openssl[^\n]+\.$"):
             read_api_keys(file)
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(UserFileError, match="cannot be read"):
         read_api_keys(tmp_path)
 
 
@@ -298,7 +298,7 @@ def test_keys_that_others_can_read_are_refused(mode: int, tmp_path: Path) -> Non
     file = tmp_path / "keys"
     file.write_text(KEY)
     file.chmod(mode)
-    with pytest.raises(ConfigError, match=r"^'.*keys' may be read by others: `chmod 600` it, and replace .*\.$"):
+    with pytest.raises(UserFileError, match=r"^'.*keys' may be read by others: `chmod 600` it, and replace .*\.$"):
         read_api_keys(file)
     file.chmod(0o400)
     assert read_api_keys(file) == (KEY.encode(),)
