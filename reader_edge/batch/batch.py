@@ -9,7 +9,7 @@ from reader_edge.batch.batch_job import BatchBackend, BatchJob
 from reader_edge.batch.batch_output import BatchOutput
 from reader_edge.server.endpoints import PATHS
 from reader_edge_runtime.atomic_file import mode_of_all
-from reader_edge_runtime.errors import BatchError
+from reader_edge_runtime.errors import BatchError, ConfigError
 
 
 class Batch:
@@ -47,11 +47,11 @@ class Batch:
 
 @contextmanager
 def open_batch(input_file: Path, output_file: Path) -> Iterator[Batch]:
-    """A batch whose files are sound, and this process's alone. Raises BatchError, and OSError for the input."""
+    """A batch of sound files, of this process alone. Raises ConfigError, BatchError, and OSError for the input."""
     if not input_file.is_file():
         raise BatchError(f"'{input_file}' is no file, which is read twice: write the requests to one.")
     if output_file.exists() and output_file.samefile(input_file):
-        raise BatchError(f"'{output_file}' is the input too: name another file for the output.")
+        raise ConfigError(f"'{output_file}' is the input too: name another file for the output.")
     ids = count_requests(input_file, PATHS)
     with BatchOutput(output_file, ids, mode_of_all([input_file])) as output:
         yield Batch(input_file, ids, output)

@@ -41,8 +41,8 @@ def request(number: int, url: str = "/v1/completions", **body: object) -> dict[s
 REQUESTS = [request(number) for number in range(12)]
 
 
-def assert_refused(result: Result, words: str) -> None:
+def assert_refused(result: Result, words: str, code: int = 1) -> None:
     """One sentence, with these words."""
-    assert result.exit_code == 1
+    assert result.exit_code == code
     assert result.stderr.startswith(f"Error: {words}"), result.stderr
     assert result.stderr.count("\n") == 1

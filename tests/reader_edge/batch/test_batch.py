@@ -103,5 +103,5 @@ def test_a_cluster_without_its_library_is_one_sentence(files: Files, monkeypatch
 def test_a_model_that_is_none_leaves_no_output(files: Files) -> None:
     files.write(*REQUESTS[:1])
     result = CliRunner().invoke(main, ["batch", str(files.given), str(files.out), "none-such"])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert not files.out.exists()

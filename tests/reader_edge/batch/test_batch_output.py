@@ -71,7 +71,7 @@ def test_one_file_is_not_input_and_output_and_none_is_written_twice_at_once(file
     files.write(*REQUESTS[:1])
     given = files.given.read_bytes()
     result = CliRunner().invoke(main, ["batch", str(files.given), str(files.given)])
-    assert_refused(result, f"'{files.given}' is the input too")
+    assert_refused(result, f"'{files.given}' is the input too", 2)
     assert files.given.read_bytes() == given
     with FileLock(f"{files.out}.lock"):
         assert_refused(files.run(), f"Another process writes '{files.out}'")
@@ -80,8 +80,8 @@ def test_one_file_is_not_input_and_output_and_none_is_written_twice_at_once(file
         result = CliRunner().invoke(main, ["batch", str(files.given), str(link)])
         assert_refused(result, f"Another process writes '{link}'")
     files.out = tmp_path / "no" / "folder"
-    sentence = "cannot be written (No such file or directory): name a file in a folder that can be written."
-    assert_refused(files.run(), f"'{files.out}' {sentence}")
+    sentence = f"Invalid value for 'OUTPUT': There is no folder '{files.out.parent}'."
+    assert_refused(files.run(), sentence, 2)
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ def test_without_a_key_it_listens_nowhere_else(runner: CliRunner, tmp_path: Path
 def test_a_port_that_is_taken_is_one_sentence(runner: CliRunner) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         refused = runner.invoke(main, ["serve", "--port", str(taken.getsockname()[1])])
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert refused.stderr.startswith("Error: Nothing can listen at 127.0.0.1:")
     assert len(refused.stderr.splitlines()) == 1
 
