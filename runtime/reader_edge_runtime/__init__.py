@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from reader_edge_runtime.drafting.draft_sources import DraftSources
     from reader_edge_runtime.engine import Engine
     from reader_edge_runtime.errors import ReaderEdgeError
+    from reader_edge_runtime.given_arguments import GenerationOptions
     from reader_edge_runtime.serving.async_engine import AsyncEngine
     from reader_edge_runtime.stats import GenerationStats
     from reader_edge_runtime.text.calls.tool_use import ToolCall
@@ -30,6 +31,7 @@ __all__ = [
     "EngineConfig",
     "GenerationChunk",
     "GenerationConfig",
+    "GenerationOptions",
     "GenerationResult",
     "GenerationStats",
     "Grammar",
@@ -50,6 +52,7 @@ _PLACES = {
     "EngineConfig": "config",
     "GenerationChunk": "answer",
     "GenerationConfig": "config",
+    "GenerationOptions": "given_arguments",
     "GenerationResult": "answer",
     "GenerationStats": "stats",
     "Grammar": "config",
