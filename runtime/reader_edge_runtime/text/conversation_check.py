@@ -16,6 +16,7 @@ TOOL_NAME_WORDS = "1 to 64 letters, digits, '_', '-' or '.'"
 IGNORED = "id opts annotations cache_control parsed provider_specific_fields reasoning_details thinking_blocks"
 _KNOWN = {"role", "content", "name", "tool_calls", "tool_call_id", "tool_name", "refusal", *REASONING, *IGNORED.split()}
 MEDIA = ("image", "images", "image_url", "audio", "audios", "input_audio", "video", "videos", "file", "files")
+_FUNCTION = ("name", "description", "parameters", "strict", "return")  # the last of transformers' own schemas
 _CONTENT = "a text, or a list of parts of type 'text'"
 
 
@@ -34,7 +35,7 @@ def sound_conversation(conversation: Conversation, template: str | None = None) 
     if isinstance(messages, list | tuple) and not messages:
         raise PromptError("The conversation is empty: give at least one message.")
     _check_final(conversation)
-    check_tools(conversation.tools)
+    check_tools(conversation.tools, template)
     return replace(conversation, messages=sound_messages(messages, template))
 
 
@@ -45,7 +46,7 @@ def sound_messages(messages: Sequence[Message], template: str | None = None) -> 
     return [_sound_message(each, f"messages[{number}]", template) for number, each in enumerate(messages)]
 
 
-def check_tools(tools: Sequence[Tool]) -> None:
+def check_tools(tools: Sequence[Tool], template: str | None = None) -> None:
     """Raise PromptError unless these are tools, as `Conversation` has them, each of another name."""
     if not isinstance(tools, list | tuple):
         raise _wrong("tools", tools, "a list of tools")
@@ -63,6 +64,9 @@ def check_tools(tools: Sequence[Tool]) -> None:
         names.add(name)
         _check_kind(function, "description", str, "a text", f"{place}.function")
         _check_kind(function, "parameters", Mapping, "a JSON schema, an object", f"{place}.function")
+        for further in function:
+            if further not in _FUNCTION and not _is_empty(function[further]):
+                _check_further(further, function[further], f"{place}.function", template)
 
 
 def _sound_message(message: Message, place: str, template: str | None) -> Message:

@@ -73,6 +73,7 @@ def test_what_would_be_left_out_is_refused_by_its_place(message: Any, place: str
         ([tool(name="a b")], "tools[0].function.name"),
         ([tool(description=5)], "tools[0].function.description"),
         ([tool(parameters="{}")], "tools[0].function.parameters"),
+        ([tool(input_schema={"type": "object"})], "tools[0].function.input_schema"),
         ([tool(), tool()], "tools"),
         ("f", "tools"),
     ],
