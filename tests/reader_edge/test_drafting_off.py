@@ -26,6 +26,7 @@ SAID = "drafting is off"
 # Commands that run a model, and those that do not, or run its passes alone: a new command belongs in one of them.
 ANSWERING = {"run", "serve", "batch", "warm", "verify", "bench decode", "bench record", "bench replay"}
 OTHERS = {
+    "completion",
     *(
         "pull",
         "list",
@@ -84,10 +85,11 @@ def test_every_command_that_answers_is_tried_here() -> None:
 
 @pytest.fixture
 def sources(tmp_path: Path) -> Sequence[object]:
-    """Options that name what can be drafted from, none of which is there."""
-    head = tmp_path / "head.bin"
-    head.write_bytes(b"not opened")
-    return "--head", head, "--datastore", tmp_path / "none.ds", "--history", tmp_path / "history.bin"
+    """Options that name what can be drafted from, which is opened by nobody."""
+    head, datastore = tmp_path / "head.bin", tmp_path / "none.ds"
+    for path in (head, datastore):
+        path.write_bytes(b"not opened")
+    return "--head", head, "--datastore", datastore, "--history", tmp_path / "history.bin"
 
 
 @pytest.mark.usefixtures("never_drafts")
