@@ -30,7 +30,7 @@ class Chat:
     """One conversation. Without a chat template each line is a text of its own, to be continued.
 
     engine: of the model that answers, which `/model` changes where there is a `load`. config: of each answer, but for
-    its sampling. messages: what was said so far. template_args: what the chat template is given besides. last: the
+    its sampling. messages: those so far. template_args: what the chat template is given besides. last: the
     statistics of the last answer, and how it was sampled.
     """
 
@@ -69,7 +69,7 @@ class Chat:
         return str(first[0]["content"]) if first and first[0]["role"] == "system" else None
 
     def begin(self, system: str | None) -> None:
-        """Forget what was said."""
+        """Begin again, with nothing but a system message."""
         self.messages = system_messages(system)
         self.engine.forget()
 
@@ -92,12 +92,12 @@ class Chat:
             if line in _LEAVING:
                 return
             if text is None and is_command(line):
-                self._told(lambda line=line: self._commands.obey(line))  # type: ignore[misc]
-            elif said := (line if text is None else text).strip():
-                self._answer(said)
+                self._reporting(lambda line=line: self._commands.obey(line))  # type: ignore[misc]
+            elif question := (line if text is None else text).strip():
+                self._answer(question)
 
-    def _told(self, action: Callable[[], None]) -> None:
-        """Do it; what keeps it from that is told, and the chat goes on."""
+    def _reporting(self, action: Callable[[], None]) -> None:
+        """Do it; what keeps it from that is shown, and the chat goes on."""
         try:
             action()
         except KeyboardInterrupt:
@@ -112,14 +112,14 @@ class Chat:
         question: Message = {"role": "user", "content": text}
         prompt: Prompt = [*self.messages, question] if self.is_conversation else text
         answer = ModelText(ends_line=True)
-        self._told(lambda: self._write_answer(prompt, answer))
+        self._reporting(lambda: self._write_answer(prompt, answer))
         if answer.pieces:
             self.messages += [question, {"role": "assistant", "content": "".join(answer.pieces)}]
 
     def _write_answer(self, prompt: Prompt, answer: ModelText) -> None:
-        told = with_template_args(prompt, self.template_args)
+        whole = with_template_args(prompt, self.template_args)
         config = replace(self.config, sampling=self.sampling.chosen(self.engine.sampling))
-        stats = print_answer(self.engine, told, config, answer)
+        stats = print_answer(self.engine, whole, config, answer)
         self.last = stats, config
         if self.shows_stats:
             print_table(stats_table(self.engine, stats, config.sampling))

@@ -1,4 +1,4 @@
-"""What a chat does when it is told to, by lines that begin with a slash."""
+"""The commands of a chat: lines that begin with a slash."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -36,12 +36,12 @@ _LINES = (
     ("/model [MODEL]", "goes on with another model; alone, shows what answers here"),
     ("/reset, /clear", "forgets the conversation, but for the system message"),
     ("/bye, /exit, /quit", "leaves, as Ctrl-D does; Ctrl-C stops an answer"),
-    ("/help, /?", "shows this. A line that begins with a space is always said to the model"),
+    ("/help, /?", "shows this. A line that begins with a space always goes to the model"),
 )
 
 
 def is_command(line: str) -> bool:
-    """Whether a line is meant for the chat. One that begins with a space is always said."""
+    """Whether a line is meant for the chat. One that begins with a space never is."""
     return _COMMAND.match(line) is not None
 
 

@@ -15,7 +15,7 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class GivenSampling:
     """What a user says of SamplingConfig, by the names of its fields; None where nothing. is_greedy: take no other's
-    recommendation. Raises UsageError where both are said."""
+    recommendation. Raises UsageError where both are given."""
 
     temperature: float | None = None
     top_k: int | None = None
@@ -96,7 +96,7 @@ _OPTIONS = (
     click.option(
         "--seed",
         type=_KINDS["seed"],
-        help="The same seed gives the same text, drafted or not. Default: one by chance, told with the answer.",
+        help="The same seed gives the same text, drafted or not. Default: one by chance, shown with the answer.",
     ),
     click.option(
         "--repetition-penalty",

@@ -45,13 +45,13 @@ class _Console(Console):
     def __init__(self, file: TextIO) -> None:
         super().__init__(file=file, highlight=False, markup=False, emoji=False)
         if not self.is_terminal and not self.is_jupyter:
-            self.width = asked_width() or 200  # as wide as tables need
+            self.width = wanted_width() or 200  # as wide as tables need
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(visible(text), **options)
 
 
-def asked_width() -> int | None:
+def wanted_width() -> int | None:
     """Columns that $COLUMNS asks for; None where it says nothing of use."""
     columns = os.environ.get("COLUMNS", "")
     return max(_LEAST_WIDTH, int(columns)) if columns.isascii() and columns.isdigit() and len(columns) < 6 else None
@@ -110,8 +110,8 @@ def print_columns(rows: Sequence[Sequence[str]]) -> None:
     """Rows on standard output, each but the last column as wide as its widest cell."""
     shown = [[visible(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-    if (asked := asked_width()) is not None:  # the first column is that of names, which may be long
-        widths[0] = max(_LEAST_WIDTH, min(widths[0], asked - sum(widths[1:]) - 2 * len(widths[1:])))
+    if (wanted := wanted_width()) is not None:  # the first column is that of names, which may be long
+        widths[0] = max(_LEAST_WIDTH, min(widths[0], wanted - sum(widths[1:]) - 2 * len(widths[1:])))
     for first, *others in shown:
         name, *rest = [first[place : place + widths[0]] for place in range(0, len(first), widths[0])] or [""]
         cells = zip([name, *others], widths, strict=True)
@@ -121,12 +121,12 @@ def print_columns(rows: Sequence[Sequence[str]]) -> None:
 
 
 def folded(line: str, indent: int) -> list[str]:
-    """A line, or several no longer than is asked for, those behind the first indented."""
-    asked = asked_width()
-    if asked is None or len(line) <= asked:
+    """A line, or several no longer than is wanted, those behind the first indented."""
+    wanted = wanted_width()
+    if wanted is None or len(line) <= wanted:
         return [line.rstrip()]
-    indent = min(indent, asked // 2)
-    return textwrap.wrap(line, asked, subsequent_indent=" " * indent, drop_whitespace=True)
+    indent = min(indent, wanted // 2)
+    return textwrap.wrap(line, wanted, subsequent_indent=" " * indent, drop_whitespace=True)
 
 
 @contextmanager

@@ -75,10 +75,10 @@ def chosen_sampling(own: Mapping[str, float], given: Mapping[str, Any]) -> Sampl
     Where tokens are drawn and no seed is given, one is drawn too: by which the answer can be repeated.
     Raises ConfigError.
     """
-    asked = SamplingConfig(**{**own, **given})
-    if asked.temperature and "seed" not in given:
-        return replace(asked, seed=secrets.randbits(_SEED_BITS))
-    return asked
+    chosen = SamplingConfig(**{**own, **given})
+    if chosen.temperature and "seed" not in given:
+        return replace(chosen, seed=secrets.randbits(_SEED_BITS))
+    return chosen
 
 
 def is_own_sampling(values: object) -> bool:

@@ -28,19 +28,19 @@ def own_sampling(given: Mapping[str, Any], place: str) -> dict[str, float]:
     is_drawn = given.get("do_sample") or False
     if not isinstance(is_drawn, bool):
         raise ExportError(f"{place} gives do_sample as {shown(is_drawn)}: true or false can be meant, correct it.")
-    said = {name: given[name] for name in OWN_SAMPLING if given.get(name) is not None}
-    if said.get("top_k") == -1:  # all tokens, as some write it
-        said["top_k"] = 0
+    named = {name: given[name] for name in OWN_SAMPLING if given.get(name) is not None}
+    if named.get("top_k") == -1:  # all tokens, as some write it
+        named["top_k"] = 0
     try:
-        asked = SamplingConfig(**(_DRAWN | said))
+        read = SamplingConfig(**(_DRAWN | named))
     except ConfigError as error:
         raise ExportError(f"{place} cannot be meant: {str(error).removesuffix('.')}; correct it.") from None
     names = OWN_SAMPLING if is_drawn else ("repetition_penalty",)
-    if not is_drawn and asked.repetition_penalty == 1:
+    if not is_drawn and read.repetition_penalty == 1:
         return {}
-    return {name: getattr(asked, name) for name in names if name in said or (is_drawn and name in _DRAWN)}
+    return {name: getattr(read, name) for name in names if name in named or (is_drawn and name in _DRAWN)}
 
 
 def other_choices(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """What is asked for besides, which is not done here."""
+    """What is recommended besides, which is not done here."""
     return tuple(name for name, off in _OTHERS.items() if given.get(name) not in (None, off))
