@@ -12,6 +12,12 @@ LOG = logging.getLogger("reader_edge.some.part")
 BREAKERS = "a\nb\r\x1b[2J\x85\u2028\u202e\ud800"
 
 
+@pytest.fixture(autouse=True)
+def only_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pytest's own handlers would hand a lone surrogate on to the process that reports, which cannot take it."""
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+
+
 def logged(capsys: pytest.CaptureFixture[str], level: str = "info", form: str = "text") -> list[str]:
     """Lines of a few records, one of them with a trace."""
     with log_to_stderr(level, form):
