@@ -8,18 +8,13 @@ import pytest
 
 from reader_edge.terminal.log import log_to_stderr
 
-LOG = logging.getLogger("reader_edge.some.part")
+LOG, ROOT = logging.getLogger("reader_edge.some.part"), logging.getLogger()
 BREAKERS = "a\nb\r\x1b[2J\x85\u2028\u202e\ud800"
-
-
-@pytest.fixture(autouse=True)
-def only_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pytest's own handlers would hand a lone surrogate on to the process that reports, which cannot take it."""
-    monkeypatch.setattr(logging.getLogger(), "handlers", [])
 
 
 def logged(capsys: pytest.CaptureFixture[str], level: str = "info", form: str = "text") -> list[str]:
     """Lines of a few records, one of them with a trace."""
+    before, ROOT.handlers = ROOT.handlers, []  # pytest's own hand a lone surrogate on, which no process can be sent
     with log_to_stderr(level, form):
         LOG.debug("small")
         LOG.info("%s", BREAKERS, extra={"fields": {"path": BREAKERS}})
@@ -30,6 +25,7 @@ def logged(capsys: pytest.CaptureFixture[str], level: str = "info", form: str = 
             LOG.exception("bad")
         logging.getLogger("elsewhere").info("chatter")
         logging.getLogger("elsewhere").warning("of a library")
+    ROOT.handlers = before
     LOG.error("after")
     captured = capsys.readouterr()
     assert captured.out == ""
