@@ -23,6 +23,7 @@ from reader_edge_runtime import Engine, EngineConfig
 from reader_edge_runtime.decoding.planning.planner import Planner
 from reader_edge_runtime.drafting.machine_code.library import machine_code
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
+from reader_edge_runtime.machine import processor
 
 ROOT = Path(__file__).parent.parent
 
@@ -47,6 +48,9 @@ atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
 
 _IS_SAMPLED = "READER_EDGE_TESTS_ARE_SAMPLED"  # told to workers: a run that names no tests tries some combinations
 _MANY = 3  # combinations of a test's parameters: of so many every third is tried
+
+# readline, which pytest loads, gives the processes that are started a width, to which their tables would keep.
+os.environ["COLUMNS"] = ""
 
 # Some hundred processes are started: without bytecode on disk, each would compile our modules and the tests again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -176,6 +180,12 @@ def _is_slow(path: Path) -> bool:
     source = path.read_text(encoding="utf-8")
     helpers = (ROOT.joinpath(*name.split(".")).with_suffix(".py") for name in _HELPER_IMPORT.findall(source))
     return bool(_SLOW_IMPORT.search(source)) or any(map(_is_slow, helpers))
+
+
+@pytest.fixture
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads compute, also where pytest's worker has one core, for which they would be cut."""
+    monkeypatch.setattr(processor, "num_usable_cores", lambda: 2)
 
 
 @pytest.fixture(scope="session")

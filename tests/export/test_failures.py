@@ -76,7 +76,7 @@ def test_a_graph_that_computes_something_else_is_refused(
         norm.const_value = ir.tensor(norm.const_value.numpy() * np.float32(1.001), name=norm.name)
         store_weights(editor, *arguments)
 
-    monkeypatch.setattr("reader_edge_export.onnx_graph.graph.store_weights", store_wrong)
+    monkeypatch.setattr("reader_edge_export.package_graph.store_weights", store_wrong)
     with pytest.raises(ParityError, match="differ by"):
         export_model(source, tmp_path / "out", FP32)
     assert not list(tmp_path.glob("out*"))

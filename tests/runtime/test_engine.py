@@ -107,8 +107,8 @@ def test_prefill_in_chunks_of_any_size_gives_the_same_answer(demo_folder: Path, 
     assert len(answers) == 1
 
 
-def test_one_and_two_threads_give_the_same_answer(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processor, "num_usable_cores", lambda: 2)
+@pytest.mark.usefixtures("two_cores")
+def test_one_and_two_threads_give_the_same_answer(demo_folder: Path) -> None:
     configs = [EngineConfig(threads=threads, is_calibrated=False, is_probed=False) for threads in (1, 2)]
     answers = {Engine.load(demo_folder, config).generate("# curl", GREEDY).token_ids for config in configs}
     assert len(answers) == 1

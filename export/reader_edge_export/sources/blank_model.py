@@ -73,7 +73,7 @@ def _make_plain(skeleton: PreTrainedModel) -> None:
 
 def _not_built(source: str, reason: Exception, error: type[ExportError]) -> ExportError:
     said = " ".join(str(reason).split()) or type(reason).__name__
-    remedy = "give another file" if issubclass(error, GgufError) else "correct its config"
+    remedy = "give another file" if issubclass(error, GgufError) else "correct its config.json"
     return error(f"'{source}' describes a model that cannot be built ({said:.200}): {remedy}.")
 
 

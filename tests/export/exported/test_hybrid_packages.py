@@ -40,6 +40,7 @@ def test_hybrids_are_lossless_bit_for_bit(package: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("form", [("fp32", None), ("int8", None), ("int4", None), ("int8", "int8"), ("int8", "fp16")])
 @pytest.mark.parametrize("model_type", HYBRIDS)
 @pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.usefixtures("two_cores")
 def test_trees_have_the_bits_of_single_tokens_and_commits_those_of_a_fresh_prefill(
     exported: Callable[..., Path], model_type: str, form: tuple[str, str | None], threads: int
 ) -> None:
@@ -50,6 +51,7 @@ def test_trees_have_the_bits_of_single_tokens_and_commits_those_of_a_fresh_prefi
 
 
 @pytest.mark.parametrize("model_type", [*HYBRIDS, "granitemoehybrid", "qwen3_moe", "gemma4_text-experts"])
+@pytest.mark.usefixtures("two_cores")
 def test_random_operations_on_slots_leave_what_a_fresh_prefill_leaves(
     exported: Callable[..., Path], model_type: str
 ) -> None:

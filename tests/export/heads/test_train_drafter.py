@@ -154,7 +154,7 @@ def test_a_file_that_is_there_is_not_replaced_unasked(package: Path, tmp_path: P
     path = tmp_path / "mine.head"
     path.write_bytes(b"mine")
     told = CliRunner().invoke(main, ["train-drafter", str(package), "-o", str(path)])
-    assert told.exit_code == 1
+    assert told.exit_code == 2
     assert "exists already" in told.stderr
     assert path.read_bytes() == b"mine"
 

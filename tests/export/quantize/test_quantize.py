@@ -52,6 +52,7 @@ def test_a_nodes_bits_depend_on_its_ancestors_only(model_type: str, precision: s
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8", "int8-a16", "int4"])
+@pytest.mark.usefixtures("two_cores")
 def test_bits_do_not_depend_on_the_number_of_threads(precision: str, exported: Exported) -> None:
     package = ModelPackage.open(exported("llama", precision, "exact"))
     one, two = (_forward(HostTarget.open(package, threads), [PROMPT], [TREE]) for threads in (1, 2))

@@ -125,7 +125,7 @@ def test_a_map_of_all_tokens_to_themselves_is_no_map(tiny_model: Callable[[str],
 
 def test_no_name_is_not_the_current_folder(tmp_path: Path) -> None:
     told = CliRunner().invoke(main, ["export", str(tmp_path), str(tmp_path / "out"), "--speculator", ""])
-    assert told.exit_code == 1
+    assert told.exit_code == 2
     assert told.stderr == "Error: speculator is '', which names no folder: give one, or leave speculator out.\n"
 
 

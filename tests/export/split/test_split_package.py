@@ -9,7 +9,7 @@ from gguf import GGMLQuantizationType as Kind
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.split.split_package import split_package
 from reader_edge_export.split.stage_ranges import ranges, stage_ends
-from reader_edge_runtime.errors import ExportError, ManifestError, PackageError
+from reader_edge_runtime.errors import ConfigError, ExportError, ManifestError, PackageError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.package.manifest import MANIFEST_NAME, TOKENIZER_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -140,13 +140,13 @@ def test_no_box_gets_what_it_has_no_room_for_and_time_decides_among_the_rest() -
 
 
 def test_a_model_that_fits_nowhere_is_told_what_it_needs(tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match=r"stage 1 needs 4\.27 GB, of which 0\.27 GB .* where its box has 4\.00 GB"):
+    with pytest.raises(ConfigError, match=r"stage 1 needs 4\.27 GB, of which 0\.27 GB .* where its box has 4\.00 GB"):
         stage_ends([1] * 8, 2, [GB] * 8, [4 * GB, 4 * GB])
-    with pytest.raises(ExportError, match=r"276\.44 MB, of which 268\.44 MB .* where its box has 1\.00 MB"):
+    with pytest.raises(ConfigError, match=r"276\.44 MB, of which 268\.44 MB .* where its box has 1\.00 MB"):
         stage_ends([1] * 2, 2, [8_000_000] * 2, [1_000_000] * 2)
-    with pytest.raises(ExportError, match=r"in front of these layers alone: 2\. Give fewer"):
+    with pytest.raises(ConfigError, match=r"in front of these layers alone: 2\. Give fewer"):
         stage_ends([GB] * 4, 3, cuts=[2])
-    with pytest.raises(ExportError, match="A model of 3 layers has no 4 stages: give 2 to 3"):
+    with pytest.raises(ConfigError, match="A model of 3 layers has no 4 stages: give 2 to 3"):
         stage_ends([GB] * 3, 4)
 
 

@@ -135,6 +135,7 @@ def test_a_cost_that_passes_outrun_is_measured_anew_at_the_next_start(
     cost_cache.forget_cost(target, threads=1, batch_size=1)  # what is not there is no error
 
 
+@pytest.mark.usefixtures("two_cores")
 def test_neither_a_batch_nor_a_server_measures_more_than_the_load_did(
     demo_folder: Path, num_measured: list[int]
 ) -> None:

@@ -79,6 +79,6 @@ def test_what_is_no_speculator_is_never_replaced_by_one(
     make(tmp_path / "out")
     command = ["train-drafter", str(package), "-o", str(tmp_path / "out"), "--format", form, "--force"]
     told = CliRunner().invoke(main, command)
-    assert told.exit_code == 1
+    assert told.exit_code == 2
     assert words in told.stderr
     assert len(told.stderr.splitlines()) == 1

@@ -212,7 +212,7 @@ def test_the_command_prints_the_folder_and_what_each_token_of_a_chain_is_worth(
     assert f"export SOURCE NEW --speculator {path} (SOURCE: what {package} was exported from)" in told.stderr
     assert len({file.stat().st_mode for file in path.iterdir()}) == 1
     told = CliRunner().invoke(main, command)
-    assert told.exit_code == 1
+    assert told.exit_code == 2
     assert "exists already" in told.stderr
 
 
