@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import chain, count
 from pathlib import Path
@@ -237,6 +237,20 @@ def engine(shared_engine: Engine) -> Iterator[Engine]:
     yield shared_engine
     assert not shared_engine.decoder.running, "a test left a sequence running"
     assert not shared_engine.decoder.waiting, "a test left a sequence waiting"
+
+
+@pytest.fixture
+def give_away(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Has a file, or a link, belong to another user. Only root can; other users are themselves another from then on."""
+
+    def give(path: Path) -> None:
+        user = os.geteuid()
+        if user == 0:
+            os.chown(path, 1, -1, follow_symlinks=False)
+        else:
+            monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+
+    return give
 
 
 @pytest.fixture(scope="session")

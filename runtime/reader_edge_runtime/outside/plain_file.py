@@ -37,10 +37,22 @@ def check_plain_file(path: Path, error: type[ReaderEdgeError], remedy: str) -> N
     raise error(f"'{path}' {found}: {remedy}.")
 
 
+def is_own(found: os.stat_result) -> bool:
+    """Whether a file is of this process's user, or of root, who can do all that it could; on Windows any is."""
+    return not hasattr(os, "geteuid") or found.st_uid in (os.geteuid(), 0)
+
+
 def check_secret(path: Path, error: type[ReaderEdgeError], remedy: str) -> None:
-    """Raise `error`, with the remedy, for a file that its group or others may read; a pipe is whoever's made it."""
-    mode = path.stat().st_mode
-    if os.name == "posix" and stat.S_ISREG(mode) and mode & 0o077:
+    """Raise `error`, with the remedy, for a file that its group or others may read, or that another user owns.
+
+    A pipe is whoever's made it.
+    """
+    found = path.stat()
+    if os.name != "posix" or not stat.S_ISREG(found.st_mode):
+        return
+    if not is_own(found):
+        raise error(f"'{path}' belongs to another user: `chown` it, and {remedy}.")
+    if found.st_mode & 0o077:
         raise error(f"'{path}' may be read by others: `chmod 600` it, and {remedy}.")
 
 

@@ -1,11 +1,13 @@
 """A file is read as a whole up to a bound, and refused beyond it; values of any kind are shown, and paths refused."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.outside.plain_file import is_own
 from reader_edge_runtime.outside.user_input import given_path, read_bounded, shown
 
 
@@ -23,6 +25,12 @@ def test_a_file_beyond_the_bound_is_refused(tmp_path: Path) -> None:
 def test_a_device_without_an_end_is_refused() -> None:
     with pytest.raises(OSError, match="more than the 1 MiB"):
         read_bounded(Path("/dev/zero"), 1 << 20)
+
+
+@pytest.mark.parametrize(("owner", "user", "wanted"), [(7, 7, True), (0, 7, True), (7, 8, False), (7, 0, False)])
+def test_a_file_is_ones_own_or_roots(owner: int, user: int, wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user, raising=False)
+    assert is_own(os.stat_result([0o600, 0, 0, 1, owner, *[0] * 5])) == wanted
 
 
 def test_whatever_is_given_can_be_shown() -> None:

@@ -32,6 +32,7 @@ from filelock import FileLock, Timeout
 from reader_edge_runtime.arrays import Int32Array
 from reader_edge_runtime.drafting.sources import history_records as records
 from reader_edge_runtime.errors import HistoryError
+from reader_edge_runtime.outside.plain_file import is_own
 
 _NEW_FILE_MODE = 0o600  # it holds prompts
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
@@ -39,13 +40,19 @@ _LOCK_SECONDS = 10
 _MIN_BOUND = 1024
 # A file is hardly ever replaced twice during one append; where its identity is unstable, it always seems to be.
 _MAX_TRIES = 4
+_MAX_LINKS = 40  # one behind another, as in Linux
 
 
 class HistoryFile:
-    """The history of one tokenizer, bounded to `max_tokens` tokens; symbolic links are followed."""
+    """The history of one tokenizer, bounded to `max_tokens` tokens.
+
+    Symbolic links are followed to where a file is. Raises HistoryError for links that lead nowhere, or are another
+    user's.
+    """
 
     def __init__(self, path: Path, tokenizer_fingerprint: bytes, max_tokens: int, vocab_size: int) -> None:
-        self.path = Path(os.path.realpath(path))
+        with _explained(path):
+            self.path = _followed(path)
         self._successor = _successor(self.path)
         self._header = records.pack_header(tokenizer_fingerprint)
         self._max_tokens = max_tokens
@@ -59,7 +66,7 @@ class HistoryFile:
         """The last used texts that hold at most `max_tokens` tokens together, the last one last; none without a file.
 
         Warns of damage, and repairs it: what is whole is kept. Raises HistoryError for a file of another tokenizer, of
-        a newer format, or of another kind.
+        a newer format, or of another kind, and for one that another user owns or may write.
         """
         if not self.path.parent.is_dir():  # its lock would make the folder
             raise HistoryError(f"There is no folder '{self.path.parent}': make it, or name another file.")
@@ -90,6 +97,7 @@ class HistoryFile:
     def _append(self, record: bytes) -> bool:
         """Write a record; False if another file, which may lack it, has taken the name meanwhile."""
         with _open(self.path, os.O_CREAT) as file:
+            _check_own(os.fstat(file.fileno()), self.path)
             file.seek(0)
             if header := file.read(records.HEADER_BYTES):
                 records.check_header(header, self._header, self.path)
@@ -143,8 +151,12 @@ class HistoryFile:
         return found
 
     def _content(self) -> memoryview:
-        """The file as bytes, mapped; empty where there is none yet. Raises HistoryError for a foreign file."""
-        if not _num_bytes(self.path):
+        """The file as bytes, mapped; empty where there is none yet. Raises HistoryError, as `read` does."""
+        found = _found(self.path)
+        if found is None:
+            return memoryview(b"")
+        _check_own(found, self.path)
+        if not found.st_size:
             return memoryview(b"")
         content = np.memmap(self.path, np.uint8, mode="r").data
         records.check_header(bytes(content[: records.HEADER_BYTES]), self._header, self.path)
@@ -164,9 +176,9 @@ class HistoryFile:
 
 def erase_history(path: Path) -> None:
     """Delete a history file, whatever tokenizer it belongs to. Raises HistoryError for a file of another kind."""
-    file = Path(os.path.realpath(path))
     with _explained(path):
-        _num_bytes(file)
+        file = _followed(path)
+        _found(file)
         with file.open("rb") as content:
             if content.read(len(records.MAGIC)) != records.MAGIC:
                 raise HistoryError(f"'{path}' is not a history file: it was left alone.")
@@ -177,7 +189,7 @@ def erase_history(path: Path) -> None:
 
 def _open(path: Path, flags: int = 0) -> FileIO:
     """A file to append to, unbuffered: each write is one call."""
-    _num_bytes(path)
+    _found(path)
 
     def opener(name: str, own_flags: int) -> int:
         return os.open(name, own_flags & ~os.O_CREAT | flags | _NO_LINK, _NEW_FILE_MODE)
@@ -185,15 +197,39 @@ def _open(path: Path, flags: int = 0) -> FileIO:
     return FileIO(path, "a+", opener=opener)
 
 
-def _num_bytes(path: Path) -> int:
-    """The size of a file, 0 where there is none. Raises HistoryError for what is no regular file."""
+def _found(path: Path) -> os.stat_result | None:
+    """What there is of a file. Raises HistoryError for what is no regular file."""
     try:
         found = path.stat()
     except FileNotFoundError:
-        return 0
+        return None
     if not stat.S_ISREG(found.st_mode):
         raise HistoryError(f"'{path}' is not a regular file: name another one.")
-    return found.st_size
+    return found
+
+
+def _check_own(found: os.stat_result, path: Path) -> None:
+    """Raise HistoryError for a file by which another user could read what is asked, or choose what is drafted."""
+    if not is_own(found):
+        raise HistoryError(f"The history '{path}' belongs to another user: `chown` it, or name another file.")
+    if os.name == "posix" and found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise HistoryError(
+            f"The history '{path}' can be written by its group or others: `chmod go-w` it, or name another file."
+        )
+
+
+def _followed(path: Path) -> Path:
+    """Where a path leads; `HistoryFile` says by which links."""
+    target, place = Path(os.path.realpath(path)), path
+    for _ in range(_MAX_LINKS):
+        if not place.is_symlink():
+            break
+        if not is_own(place.lstat()):
+            raise HistoryError(f"'{place}' is a link of another user's: name the file that is meant, or another one.")
+        place = place.parent / place.readlink()
+    if path.is_symlink() and not target.exists():
+        raise HistoryError(f"'{path}' is a link to '{target}', where nothing is: name that file, or another one.")
+    return target
 
 
 def _is_successor(found: os.stat_result, file: os.stat_result) -> bool:
@@ -201,8 +237,8 @@ def _is_successor(found: os.stat_result, file: os.stat_result) -> bool:
 
     A rewriter is whoever uses the file, and lets nobody read more than that does.
     """
-    is_ours = not hasattr(os, "getuid") or found.st_uid in (file.st_uid, os.getuid(), 0)
-    return is_ours and stat.S_ISREG(found.st_mode) and found.st_nlink <= 1 and not found.st_mode & ~file.st_mode & 0o777
+    is_wider = bool(found.st_mode & ~file.st_mode & 0o777)
+    return is_own(found) and stat.S_ISREG(found.st_mode) and found.st_nlink <= 1 and not is_wider
 
 
 def _successor(path: Path) -> Path:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -302,6 +302,16 @@ def test_keys_that_others_can_read_are_refused(mode: int, tmp_path: Path) -> Non
         read_api_keys(file)
     file.chmod(0o400)
     assert read_api_keys(file) == (KEY.encode(),)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such owners")
+def test_keys_of_another_users_file_are_refused(tmp_path: Path, give_away: Callable[[Path], None]) -> None:
+    file = tmp_path / "keys"
+    file.write_text(KEY)
+    file.chmod(0o600)
+    give_away(file)
+    with pytest.raises(UserFileError, match=r"^'.*keys' belongs to another user: `chown` it, and replace .*\.$"):
+        read_api_keys(file)
 
 
 @pytest.mark.parametrize("is_ollama", [False, True])

@@ -219,7 +219,7 @@ def test_link_is_followed_and_stays(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     link, target = tmp_path / "link", tmp_path / "folder" / "target"
     link.symlink_to(target)
-    append_all(history(link), [[1]])
+    append_all(history(target), [[1]])
     history(link)._rewrite()
     append_all(history(link), [[2]])
     assert contents(history(link)) == contents(history(target)) == [[1], [2]]
@@ -240,6 +240,62 @@ def test_what_is_no_regular_file_is_refused_and_left_alone(tmp_path: Path, make:
             with pytest.raises(HistoryError, match="is not a regular file"):
                 use()
     assert {path.name: path.lstat().st_mode for path in tmp_path.iterdir()} == before
+
+
+def test_a_link_to_where_nothing_is_makes_no_file_there(tmp_path: Path) -> None:
+    (tmp_path / "first").symlink_to("second")
+    (tmp_path / "second").symlink_to("target")
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("first", "second", "loop"):
+        with pytest.raises(HistoryError, match=r"is a link to '.*', where nothing is: name that file, or another"):
+            history(tmp_path / name)
+    assert {path.name for path in tmp_path.iterdir()} == {"first", "second", "loop"}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such owners")
+def test_another_users_link_is_not_followed(tmp_path: Path, give_away: Callable[[Path], None]) -> None:
+    path, inner, outer = tmp_path / "file", tmp_path / "inner", tmp_path / "outer"
+    append_all(history(path), [[1]])
+    inner.symlink_to(path)
+    outer.symlink_to(inner)
+    give_away(inner)
+    for use in (history, erase_history):
+        with pytest.raises(HistoryError, match="is a link of another user's: name the file that is meant"):
+            use(outer)
+    assert path.exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such owners")
+@pytest.mark.parametrize("content", [b"", None])
+def test_another_users_file_is_neither_read_nor_written_to(
+    content: bytes | None, tmp_path: Path, give_away: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "file"
+    early = history(path)
+    append_all(early, [[1, 2, 3]])
+    if content is not None:
+        path.write_bytes(content)
+    before = path.read_bytes()
+    give_away(path)
+    for use in (history(path).read, partial(append_all, history(path), [[4]]), partial(append_all, early, [[4]])):
+        with pytest.raises(HistoryError, match=r"^The history '.*' belongs to another user: `chown` it, or name .*\.$"):
+            use()
+    assert path.read_bytes() == before
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o664, 0o666])
+def test_a_file_that_others_can_write_is_neither_read_nor_written_to(mode: int, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    append_all(history(path), [[1, 2, 3]])
+    before = path.read_bytes()
+    path.chmod(mode)
+    for use in (history(path).read, partial(append_all, history(path), [[4]])):
+        with pytest.raises(HistoryError, match="can be written by its group or others: `chmod go-w` it, or name"):
+            use()
+    assert path.read_bytes() == before
+    path.chmod(mode & ~0o022)
+    assert contents(history(path)) == [[1, 2, 3]]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
