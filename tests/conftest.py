@@ -33,9 +33,6 @@ hypothesis.settings.load_profile("no deadline")
 # A shell's background job starts with Ctrl-C ignored, and the processes that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# pytest-xdist has it in its workers, and tables that are piped keep to it.
-os.environ.pop("COLUMNS", None)
-
 # What `reader-edge pull smollm2:135m` fetched, looked for once, in the user's own cache: processes that are started
 # from here, pytest's workers among them, see the cache of the tests, and are told by the environment.
 _REAL_MODEL = os.environ.setdefault("READER_EDGE_TESTS_MODEL", str(StoredModel("smollm2:135m").source() or ""))
