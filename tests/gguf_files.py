@@ -56,7 +56,7 @@ def write_gguf(
         if isinstance(value, list):
             writer.add_array(key, value)
         elif value is not None:
-            is_size = type(value) is int  # which converters write without a sign, unlike those in arrays
+            is_size = type(value) is int and value >= 0  # which converters write without a sign, unlike those in arrays
             kind = gguf.GGUFValueType.UINT32 if is_size else gguf.GGUFValueType.get_type(value)
             writer.add_key_value(key, value, kind)
     for name, tensor in tensors.items():

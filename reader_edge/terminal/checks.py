@@ -63,7 +63,7 @@ def sampling_pairs(sampling: Mapping[str, float], others: Sequence[str] = ()) ->
     """Names and values for a table: how tokens are chosen where nobody says, and what else is recommended."""
     words = ", ".join(f"{name.replace('_', '-')} {value:g}" for name, value in sampling.items())
     drawn = words if sampling.get("temperature") else ", ".join(["greedy", *([words] if words else [])])
-    ignored = [("not done here", f"{', '.join(others)} of generation_config.json")] if others else []
+    ignored = [("not done here", f"{', '.join(others)}, which the maker recommends too")] if others else []
     return [("sampling", f"{drawn}, as the model's maker recommends" if sampling else "greedy"), *ignored]
 
 

@@ -9,13 +9,16 @@ from reader_edge_runtime.outside.user_input import shown
 
 # What transformers' `generate` takes where a file says nothing, tokens being drawn.
 _DRAWN = {"temperature": 1.0, "top_k": 50, "top_p": 1.0}
-# Other ways to choose that a file may ask for, and what they are where they are off.
+# Other ways to choose, and to end, that a file may ask for, and what they are where they are off.
 _OTHERS: Mapping[str, object] = {
-    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff", "no_repeat_ngram_size"), 0),
-    **dict.fromkeys(("typical_p", "encoder_repetition_penalty", "num_beams"), 1),
+    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), 0),
+    **dict.fromkeys(("min_length", "min_new_tokens", "frequency_penalty", "presence_penalty", "diversity_penalty"), 0),
+    **dict.fromkeys(("typical_p", "encoder_repetition_penalty", "num_beams", "num_beam_groups"), 1),
     **dict.fromkeys(("top_h", "penalty_alpha", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens"), None),
     **dict.fromkeys(("forced_bos_token_id", "forced_eos_token_id", "sequence_bias", "guidance_scale"), None),
-    **dict.fromkeys(("exponential_decay_length_penalty", "watermarking_config"), None),
+    **dict.fromkeys(("exponential_decay_length_penalty", "watermarking_config", "force_words_ids"), None),
+    **dict.fromkeys(("constraints", "stop_strings", "max_time", "dola_layers"), None),
+    "token_healing": False,
 }
 
 

@@ -32,6 +32,11 @@ _SAMPLING_KEYS = {
     **{"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"},
     "repetition_penalty": "penalty_repeat",
 }
+_SAMPLING = "general.sampling."
+# Switches of what llama.cpp does besides, all off at 0, and what counts only beside them.
+_SWITCHES = {"mirostat": ("mirostat_tau", "mirostat_eta"), "xtc_probability": ("xtc_threshold",)}
+_WHOLE_CONTEXT = -1  # of penalty_last_n, as it is here
+_MAX_KEYS, _MAX_KEY_CHARACTERS = 16, 40  # which are shown of a file from outside
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +69,23 @@ class GgufSource(Source):
     def sampling(self) -> dict[str, float]:
         given: dict[str, Any] = {}
         for name, key in _SAMPLING_KEYS.items():
-            value = self.file.metadata.get(f"general.sampling.{key}")
+            value = self.file.metadata.get(_SAMPLING + key)
             given[name] = float(str(np.float32(value))) if isinstance(value, float) else value  # 0.95, as it was meant
         is_drawn = any(given[name] is not None for name in given if name != "repetition_penalty")
         return own_sampling(given | {"do_sample": is_drawn}, f"'{self.file.path}', in general.sampling,")
+
+    def other_choices(self) -> tuple[str, ...]:
+        """By the keys of the file, also those that llama.cpp does not know."""
+        metadata = self.file.metadata
+        given = {key.removeprefix(_SAMPLING): metadata[key] for key in metadata if key.startswith(_SAMPLING)}
+        idle = set(_SAMPLING_KEYS.values())
+        for switch, others in _SWITCHES.items():
+            if given.get(switch, 0) == 0:
+                idle |= {switch, *others}
+        if given.get("penalty_repeat", 1) == 1 or given.get("penalty_last_n") == _WHOLE_CONTEXT:
+            idle.add("penalty_last_n")
+        asked = [repr(key[:_MAX_KEY_CHARACTERS])[1:-1] for key in given if key not in idle]
+        return tuple(_SAMPLING + key for key in asked[:_MAX_KEYS])
 
     @property
     def files(self) -> list[Path]:

@@ -65,6 +65,42 @@ def test_a_package_keeps_it_and_the_report_says_what_is_not_done(folder: Path, t
 
 
 @pytest.mark.parametrize(
+    ("generation", "names"),
+    [
+        ({"min_new_tokens": 8, "min_length": 4}, {"min_new_tokens", "min_length"}),
+        ({"min_new_tokens": 0, "min_length": 0, "encoder_no_repeat_ngram_size": None, "token_healing": False}, set()),
+        ({"stop_strings": ["END"], "dola_layers": "high"}, {"stop_strings", "dola_layers"}),
+        ({"presence_penalty": 1.5, "frequency_penalty": 0}, {"presence_penalty"}),
+    ],
+)
+def test_all_that_changes_an_answer_and_is_not_done_is_reported(
+    folder: Path, generation: dict[str, Any], names: set[str]
+) -> None:
+    _write(folder, generation)
+    assert set(find_source(folder, None).other_choices()) == names
+
+
+@pytest.mark.parametrize(
+    ("keys", "names"),
+    [
+        ({"temp": 0.7, "mirostat": 0, "mirostat_tau": 5.0, "xtc_probability": 0.0, "xtc_threshold": 0.1}, ()),
+        ({"mirostat": 2, "mirostat_tau": 5.0}, ("mirostat", "mirostat_tau")),
+        ({"xtc_probability": 0.5, "xtc_threshold": 0.1}, ("xtc_probability", "xtc_threshold")),
+        ({"penalty_repeat": 1.1, "penalty_last_n": 64}, ("penalty_last_n",)),
+        ({"penalty_repeat": 1.1, "penalty_last_n": -1}, ()),
+        ({"penalty_last_n": 64}, ()),
+        ({"sequence": "kt", "another\n": 1.0}, ("sequence", r"another\n")),
+    ],
+)
+def test_keys_of_gguf_files_that_are_not_done_are_reported_too(
+    keys: dict[str, Any], names: tuple[str, ...], tmp_path: Path
+) -> None:
+    values = {f"general.sampling.{name}": value for name, value in keys.items()}
+    source = find_source(write_small(tmp_path / "a.gguf", small_vocabulary(), values), None)
+    assert source.other_choices() == tuple(f"general.sampling.{name}" for name in names)
+
+
+@pytest.mark.parametrize(
     "generation",
     [
         {"do_sample": "yes"},
