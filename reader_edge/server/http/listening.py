@@ -66,9 +66,10 @@ def open_socket(host: str, port: int) -> socket.socket:
 
 
 def listen(app: ASGIApp, place: socket.socket, engine: AsyncEngine) -> None:
-    """Answer until SIGINT or SIGTERM: then no new request is taken, and running answers get a while to their end.
+    """Answer until SIGINT or SIGTERM: then no new request is taken, nor the rest of one that has not come whole.
 
-    After it, or at a second signal, they are given up, which their clients learn.
+    Running answers get a while to their end. After it, or at a second signal, they are given up, which their clients
+    learn.
     """
     asyncio.run(Server(app, engine).serve([place]))
 
@@ -105,6 +106,12 @@ class Connection(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         _refuse_unread(400, msg)
         super().send_400_response(msg)
+
+    def shutdown(self) -> None:
+        """uvicorn's, which would wait for bodies too that come slowly or never, as if their answers ran."""
+        super().shutdown()
+        if self.conn.their_state is h11.SEND_BODY:
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

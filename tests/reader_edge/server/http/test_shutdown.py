@@ -76,26 +76,35 @@ def test_answers_that_run_too_long_are_given_up_in_words(
     assert {record.name for record in caplog.records} == {"reader_edge.server.requests"}  # and no fault
 
 
-def test_whoever_sends_no_more_keeps_it_from_its_end_no_longer(
-    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("unfinished", "statuses"), [(UNFINISHED, [499, 503]), (UNFINISHED[:40], [503])], ids=["body", "headers"]
+)
+def test_a_request_that_has_not_come_whole_is_dropped_at_once_while_answers_run_on(
+    served: Served, unfinished: bytes, statuses: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(listening, "_STOPPING_S", 0)
-    monkeypatch.setattr(listening, "_LEAVING_S", 0)
-
-    async def hang_on() -> bytes:
+    async def hang_on() -> tuple[bytes, bool, int]:
         with listening.open_socket("127.0.0.1", 0) as place:
+            host, port = place.getsockname()
             server = listening.Server(served.app, served.engine)
             serving = asyncio.create_task(server.serve([place]))
-            reader, writer = await asyncio.open_connection(*place.getsockname())
-            writer.write(UNFINISHED)
-            while not server.server_state.tasks:
-                await asyncio.sleep(0.01)
-            server.should_exit = True
-            await serving
-            writer.close()
-            return await reader.read()
+            async with httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=LIMIT_S) as client:
+                asked = asyncio.create_task(client.post("/v1/completions", json=LONG | {"prompt": "# tar"}))
+                while not served.engine.engine.decoder.running:
+                    await asyncio.sleep(0.01)
+                reader, writer = await asyncio.open_connection(host, port)
+                writer.write(unfinished)
+                while len(server.server_state.connections) < 2 or len(server.server_state.tasks) < len(statuses):
+                    await asyncio.sleep(0.01)
+                server.handle_exit(SIGINT, None)
+                with contextlib.closing(writer):
+                    received = await reader.read()
+                is_running = not asked.done()
+                server.handle_exit(SIGINT, None)
+                server._captured_signals.clear()  # the end of this process is not meant
+                status = (await asked).status_code
+                await serving
+            return received, is_running, status
 
-    with caplog.at_level(logging.WARNING), contextlib.suppress(ConnectionResetError):
-        assert asyncio.run(asyncio.wait_for(hang_on(), LIMIT_S)) == b""
-    (record,) = caplog.records  # and no fault
-    assert vars(record)["fields"]["status"] == 499
+    with caplog.at_level(logging.WARNING):
+        assert asyncio.run(asyncio.wait_for(hang_on(), LIMIT_S)) == (b"", True, 503)
+    assert sorted(vars(record)["fields"]["status"] for record in caplog.records) == statuses  # and no fault
