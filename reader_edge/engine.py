@@ -2,14 +2,15 @@
 
 import os
 from functools import partial
-from typing import Self
+from typing import Self, Unpack
 
 import reader_edge_runtime
 from reader_edge.model_source import loaded
 from reader_edge.terminal.console import progress_for
 from reader_edge_runtime import DraftConfig, DraftSources, EngineConfig, ServingConfig
 from reader_edge_runtime.drafting.drafter import Drafter
-from reader_edge_runtime.given_arguments import Callback, given_callback, given_config
+from reader_edge_runtime.errors import ReaderEdgeError
+from reader_edge_runtime.given_arguments import Callback, EngineOptions, engine_config, given_callback, given_config
 from reader_edge_runtime.outside.user_input import given_path
 
 
@@ -35,11 +36,13 @@ class Engine(reader_edge_runtime.Engine):
         drafter: Drafter | None = None,
         on_progress: Callback | None = None,
         on_calibration: Callback | None = None,
+        **options: Unpack[EngineOptions],
     ) -> Self:
         """Find a model, have it fetched and exported where it is not yet, once, and load it.
 
         model: a name, as "smollm2:135m" or "OWNER/NAME" of the hub, a GGUF file, a folder in Hugging Face format, or
             a package. None: what $READER_EDGE_MODEL names, else the bundled demo.
+        options: fields of the config by their names, as threads=2.
         draft, sources: limits of drafting, and what is drafted from; a draft model is named as a model.
         drafter: a drafter of your own, in place of draft and sources.
         on_progress: called with what is done and what there is to do in all, of each stage in turn: fetching,
@@ -51,10 +54,13 @@ class Engine(reader_edge_runtime.Engine):
         TokenizerError, DatastoreError, HeadError, DraftModelError, ConfigError or ProviderError.
         """
         name = None if model is None else os.fspath(model) if given_path(model, "model") else ""
-        given = given_config(config, EngineConfig, "config"), given_config(sources, DraftSources, "sources")
+        given = engine_config(config, options), given_config(sources, DraftSources, "sources")
         load = partial(super().load, draft=draft, drafter=drafter)
-        with progress_for(given_callback(on_progress, "on_progress")):
-            return loaded(load, name, *given, given_callback(on_calibration, "on_calibration"))
+        try:
+            with progress_for(given_callback(on_progress, "on_progress")):
+                return loaded(load, name, *given, given_callback(on_calibration, "on_calibration"))
+        except ReaderEdgeError as error:
+            raise error from None  # its sentence is what is read, not what libraries met before
 
 
 class AsyncEngine(reader_edge_runtime.AsyncEngine):
@@ -82,12 +88,13 @@ class AsyncEngine(reader_edge_runtime.AsyncEngine):
         on_progress: Callback | None = None,
         on_calibration: Callback | None = None,
         serving: ServingConfig | None = None,
+        **options: Unpack[EngineOptions],
     ) -> Self:
         """As `Engine.load`, which takes a while: call it before an event loop runs, or in a thread beside it.
 
         The engine is closed with this one. serving: limits of what runs and waits.
         """
-        engine = Engine.load(model, config, draft, sources, drafter, on_progress, on_calibration)
+        engine = Engine.load(model, config, draft, sources, drafter, on_progress, on_calibration, **options)
         made = cls(engine, serving)
         made._is_owner = True
         return made

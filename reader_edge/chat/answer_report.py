@@ -36,7 +36,7 @@ def stats_table(engine: Engine, stats: GenerationStats, sampling: SamplingConfig
         ("prompt tokens", f"{stats.num_prompt_tokens} ({stats.num_reused_tokens} reused)"),
         ("tokens", f"{stats.num_tokens} in {stats.num_steps} steps"),
         ("tokens/s", f"{stats.tokens_per_s:.1f}"),
-        ("perplexity", f"{stats.perplexity:.2f} (1 is certain of every token)"),
+        *_perplexity(stats),
         ("time to first token", _milliseconds(stats.prefill_s)),
         ("acceptance length", f"{stats.acceptance_length:.2f} tokens a step"),
         ("acceptance rate", _share(stats.num_accepted_tokens, stats.num_drafted_tokens)),
@@ -76,6 +76,12 @@ def width_sentence(engine: Engine) -> str:
         f"{report.num_equal} of {report.num_rows} logit rows bit-equal, largest difference {report.max_difference:.2g}:"
         f" drafting {'may change a near tie' if engine.draft_permission.is_on else 'is off'}"
     )
+
+
+def _perplexity(stats: GenerationStats) -> list[tuple[str, str]]:
+    """Nothing of an answer that was not scored."""
+    perplexity = stats.perplexity
+    return [] if perplexity is None else [("perplexity", f"{perplexity:.2f} (1 is certain of every token)")]
 
 
 def _near_tie_guard(engine: Engine, stats: GenerationStats) -> str:

@@ -118,7 +118,7 @@ class Chat:
 
     def _write_answer(self, prompt: Prompt, answer: ModelText) -> None:
         whole = with_template_args(prompt, self.template_args)
-        config = replace(self.config, sampling=self.sampling.chosen(self.engine.sampling))
+        config = replace(self.config, sampling=self.sampling.chosen(self.engine.sampling), is_scored=self.shows_stats)
         stats = print_answer(self.engine, whole, config, answer)
         self.last = stats, config
         if self.shows_stats:

@@ -12,6 +12,8 @@ from reader_edge.terminal.command_help import helpful_command
 from reader_edge.terminal.log import FORMATS, LEVELS, log_to_stderr
 from reader_edge.terminal.shell_completion import MODEL
 
+_LOG = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
@@ -43,13 +45,6 @@ class Log:
     log_level: str
     log_format: str
     logs_prompts: bool
-
-    def tell(self, line: str) -> None:
-        """Say how far the start is: in a log of JSON, as JSON."""
-        if self.log_format == "json":
-            logging.getLogger("reader_edge.serve").info("%s", line)
-        else:
-            click.echo(line, err=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,10 +169,10 @@ def serve(
         shares_between_keys=place.shares_between_keys,
     )
     with log_to_stderr(log.log_level, log.log_format), open_socket(place.host, place.port) as socket:
-        log.tell(f"Loading '{name}'.")
+        _LOG.info("Loading '%s'.", name)
         loaded = load_engine(model, engine_config, replace(sources, extra=(*sources.extra, DeviceSource())))
         engine = AsyncEngine(loaded, serving)
         port = socket.getsockname()[1]
         host = f"[{place.host.strip('[]')}]" if ":" in place.host else place.host
-        log.tell(f"Serving '{name}' at http://{host}:{port}/v1 (Ctrl-C ends it).")
+        _LOG.info("Serving '%s' at http://%s:%d/v1 (Ctrl-C ends it).", name, host, port)
         listen(make_app(engine, settings), socket, engine)

@@ -107,15 +107,16 @@ def stats_of(facts: object) -> GenerationStats:
     if not isinstance(facts, dict):
         raise FrameError("A frame has no statistics where there must be some.")
     for field in fields(stats):
-        value, own = facts.get(field.name, 0), getattr(stats, field.name)
+        own = getattr(stats, field.name)
+        value: Any = facts.get(field.name, None if own is None else 0)
         if isinstance(own, Counter):
             kind = str if field.name in _BY_NAME else int
             if not isinstance(value, list) or not all(_is_count(pair, kind) for pair in value):
                 raise FrameError(f"A frame has {shown(value)} as {field.name}.")
             own.update({key: number for key, number in value})
         elif _is_number(value):
-            setattr(stats, field.name, type(own)(value))
-        else:
+            setattr(stats, field.name, float(value) if own is None else type(own)(value))
+        elif value is not None or own is not None:  # an answer may not be scored
             raise FrameError(f"A frame has {shown(value)} as {field.name}.")
     return stats
 

@@ -4,6 +4,7 @@ import os
 import sys
 import textwrap
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -134,7 +135,9 @@ def progress_for(caller: Callable[[int, int], None] | None) -> Iterator[None]:
     """Have the bars of tasks within call a function in place of being drawn; None draws them."""
     before = _caller.set(None if caller is None else lambda done, total: caller(round(done), round(total)))
     try:
-        yield
+        with warnings.catch_warnings():  # tqdm's, which no bar is drawn by here
+            warnings.filterwarnings("ignore", message="IProgress not found")
+            yield
     finally:
         _caller.reset(before)
 

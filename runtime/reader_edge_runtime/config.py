@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from reader_edge_runtime.generation_config import GenerationConfig, Grammar, SamplingConfig
-from reader_edge_runtime.outside.config_checks import Range, check, require
+from reader_edge_runtime.outside.config_checks import Range, check, refusing_unknown, require
 
 __all__ = ["DraftConfig", "EngineConfig", "GenerationConfig", "Grammar", "SamplingConfig", "ServingConfig"]
 
@@ -12,6 +12,7 @@ __all__ = ["DraftConfig", "EngineConfig", "GenerationConfig", "Grammar", "Sampli
 PROVIDER_NAMES = ("cpu", "cuda", "iree", "webgpu", "tensorrt")
 
 
+@refusing_unknown({})
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """How a model is run on this machine.
@@ -53,6 +54,7 @@ class EngineConfig:
         require(is_known, "provider", self.provider, f"one of {', '.join(PROVIDER_NAMES)}")
 
 
+@refusing_unknown({})
 @dataclass(frozen=True, slots=True)
 class DraftConfig:
     """Limits of draft trees, and what the drafter learns from.
@@ -80,6 +82,7 @@ class DraftConfig:
         check(self)
 
 
+@refusing_unknown({})
 @dataclass(frozen=True, slots=True)
 class ServingConfig:
     """Limits of an `AsyncEngine`.

@@ -26,10 +26,13 @@ from reader_edge_runtime.errors import ConfigError, PromptError
 from reader_edge_runtime.generation_config import chosen_sampling
 from reader_edge_runtime.given_arguments import (
     Callback,
+    EngineOptions,
     GenerationOptions,
+    engine_config,
     given_callback,
     given_config,
     is_iterable,
+    placed_prompt,
     with_options,
 )
 from reader_edge_runtime.guesses import guessed_answer
@@ -108,10 +111,12 @@ class Engine:
         drafter: Drafter | None = None,
         on_progress: Callback | None = None,
         on_calibration: Callback | None = None,
+        **options: Unpack[EngineOptions],
     ) -> Self:
         """Open a package, check its files, load its graph and probe it.
 
         model: the package's folder.
+        options: fields of the config by their names, as threads=2.
         draft, sources: limits of drafting, and what is drafted from.
         drafter: a drafter of your own, in place of draft and sources.
         on_progress: called with bytes checked and bytes in all.
@@ -120,7 +125,7 @@ class Engine:
 
         Raises PackageError, TokenizerError, DatastoreError, HeadError, DraftModelError or ProviderError.
         """
-        configs = given_config(config, EngineConfig, "config"), given_config(draft, DraftConfig, "draft")
+        configs = engine_config(config, options), given_config(draft, DraftConfig, "draft")
         drafted_from = given_config(sources, DraftSources, "sources")
         if drafter is not None and drafted_from != DraftSources():
             raise ConfigError("drafter is in place of what sources describe: give one of them.")
@@ -140,6 +145,8 @@ class Engine:
             raise PromptError(f"A prompt is a text or a list of messages, got {shown(prompt)}.")
         if not prompt:
             raise PromptError("The prompt is an empty list: give at least one message, or token id.")
+        if len(prompt) > 1 and all(isinstance(each, str) for each in prompt):
+            raise PromptError(f"A prompt is one text, not the {len(prompt)} of {shown(prompt)}: use generate_batch.")
         if isinstance(prompt[0], Integral):
             return cast(list[int], list(prompt))  # checked when a request is made of them
         return self.tokenizer.encode_chat(Conversation(cast(Sequence[Message], prompt)))
@@ -166,7 +173,8 @@ class Engine:
         """Answer several prompts together, each as if it were alone; one config for all, or one for each.
 
         options: see `generate`; they are for all. A request that fails has its error in its result; the others are
-        answered. Raises PromptError or ConfigError for a wrong prompt, config or option, before anything is answered.
+        answered. Raises PromptError or ConfigError for a wrong prompt, config or option, before anything is answered;
+        a wrong prompt is named by its place in the list.
         """
         if isinstance(prompts, str) or not is_iterable(prompts):
             raise PromptError(f"Several prompts are a list, not {shown(prompts)}: 'generate' takes a single one.")
@@ -174,9 +182,11 @@ class Engine:
         configs = config if isinstance(config, list | tuple) else [config] * len(prompts)
         if len(configs) != len(prompts):
             raise ConfigError(f"{len(prompts)} prompts came with {len(configs)} configs: give one, or one for each.")
-        given = [self.with_options(*each, options) for each in zip(prompts, configs, strict=True)]
-        answers = [self.answer(*each) for each in given]
+        answers: list[Answer] = []
         try:
+            for index, each in enumerate(zip(prompts, configs, strict=True)):
+                with placed_prompt(index if len(prompts) > 1 else None):
+                    answers.append(self.answer(*self.with_options(*each, options)))
             for answer in answers:
                 self._start(answer)
             return [self._result(answer) for answer in answers]
@@ -283,6 +293,10 @@ class Engine:
         file = given_path(path, "path")
         with self.working() as decoder:
             return load_session(decoder, file, self.package.fingerprint())
+
+    def __repr__(self) -> str:
+        closed = ", closed" if self._shared.is_closed else ""
+        return f"<{type(self).__name__} of {str(self.package.folder)!r}{closed}>"
 
     def _start(self, answer: Answer) -> None:
         with self.working() as decoder:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from reader_edge_runtime.acceptance import EXACT, AcceptanceRule
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.outside.config_checks import Range, check, number, require
+from reader_edge_runtime.outside.config_checks import Range, check, number, refusing_unknown, require
 from reader_edge_runtime.outside.user_input import shown
 
 _TOKEN_IDS = Range(0, 2**31 - 1)
@@ -21,6 +21,7 @@ OWN_SAMPLING = ("repetition_penalty", "temperature", "top_k", "top_p", "min_p") 
 _SEED_BITS = 32  # of one drawn here: short enough to be typed
 
 
+@refusing_unknown({})
 @dataclass(frozen=True, slots=True)
 class SamplingConfig:
     """How a token is chosen from the target's logits. Applied in the order of the fields.
@@ -140,6 +141,7 @@ class Grammar:
             require(_is_choice(self.text), "text", self.text[:80], "a JSON list of texts that are not empty")
 
 
+@refusing_unknown({"sampling": SamplingConfig})
 @dataclass(frozen=True, slots=True)
 class GenerationConfig:
     """What one request asks for.

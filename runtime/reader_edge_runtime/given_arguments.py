@@ -1,7 +1,7 @@
 """What a caller gave to the engine, checked."""
 
-import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import Any, TypedDict, TypeVar, cast
 
@@ -15,8 +15,9 @@ from reader_edge_runtime.config import (
     ServingConfig,
 )
 from reader_edge_runtime.drafting.draft_sources import DraftSources
-from reader_edge_runtime.errors import ConfigError, PromptError
+from reader_edge_runtime.errors import ConfigError, ConversationError, PromptError
 from reader_edge_runtime.generation_config import chosen_sampling
+from reader_edge_runtime.outside.config_checks import require_known
 from reader_edge_runtime.outside.user_input import shown
 from reader_edge_runtime.text.calls.declared_tool import declared_tool
 from reader_edge_runtime.text.conversation import Conversation, Encodable, Message, Tool
@@ -63,6 +64,22 @@ class GenerationOptions(TypedDict, total=False):
     cache_salt: str | None
 
 
+class EngineOptions(TypedDict, total=False):
+    """What may be given beside a model, in place of an `EngineConfig` or over it: its fields."""
+
+    threads: int | None
+    prefill_chunk: int | None
+    max_batch: int | None
+    max_kv_bytes: int | None
+    is_calibrated: bool | None
+    is_probed: bool | None
+    uses_native: bool | None
+    provider: str | None
+    is_near_tie_guarded: bool | None
+    is_text_literal: bool | None
+    is_drafted: bool | None
+
+
 def is_iterable(value: object) -> bool:
     """Whether it can be gone through, which not all can that say so, as an array of no dimension."""
     try:
@@ -87,6 +104,18 @@ def given_config(config: Config | None, kind: type[Config], name: str) -> Config
     return kind() if config is None else config
 
 
+def engine_config(config: EngineConfig | None, options: EngineOptions) -> EngineConfig:
+    """A config with what was given beside it; what is None was not given. Raises ConfigError."""
+    config, given = given_config(config, EngineConfig, "config"), _given_options(options, EngineOptions.__annotations__)
+    return replace(config, **given) if given else config
+
+
+def _given_options(options: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
+    given = {name: value for name, value in options.items() if value is not None}
+    require_known(given, known, "option")
+    return given
+
+
 def with_options(
     prompt: Encodable,
     config: GenerationConfig | None,
@@ -100,12 +129,7 @@ def with_options(
     JSON, or may call tools. Raises ConfigError or PromptError.
     """
     config = given_config(config, GenerationConfig, "config")
-    given = {name: value for name, value in options.items() if value is not None}
-    unknown = next((name for name in given if name not in GenerationOptions.__annotations__), None)
-    if unknown is not None:
-        near = difflib.get_close_matches(unknown, GenerationOptions.__annotations__, 1)
-        remedy = f"do you mean {near[0]!r}?" if near else f"there are {', '.join(GenerationOptions.__annotations__)}."
-        raise ConfigError(f"There is no option {unknown!r}: {remedy}")
+    given = _given_options(options, GenerationOptions.__annotations__)
     schema, tools = given.pop("schema", None), given.pop("tools", None)
     if schema is not None and ("grammar" in given or tools):
         other = "tools" if tools else "grammar"
@@ -119,7 +143,7 @@ def with_options(
         whole = cast(SamplingConfig | None, given.get("sampling", config.sampling))
         given["sampling"] = replace(whole, **sampling) if whole else chosen_sampling(own_sampling, sampling)
     prompt = with_tools(prompt, tools) if tools else prompt
-    return prompt, replace(config, **cast(dict[str, Any], given)) if given else config
+    return prompt, replace(config, **given) if given else config
 
 
 def with_tools(prompt: Encodable, tools: Any) -> Conversation:
@@ -136,3 +160,17 @@ def with_tools(prompt: Encodable, tools: Any) -> Conversation:
     if not isinstance(prompt, list | tuple) or (prompt and not isinstance(prompt[0], Mapping)):
         raise PromptError(f"Tools reach a model with messages, not with {shown(prompt)}: give a text or messages.")
     return Conversation(cast(Sequence[Message], prompt), declared)
+
+
+@contextmanager
+def placed_prompt(index: int | None) -> Iterator[None]:
+    """Have what is wrong with a prompt tell its place among several; None where it is the only one."""
+    try:
+        yield
+    except PromptError as error:
+        if index is None:
+            raise
+        sentence, place = f"prompts[{index}]: {error}", f"prompts[{index}]"
+        if isinstance(error, ConversationError):
+            raise ConversationError(sentence, f"{place}.{error.place}") from None
+        raise PromptError(sentence) from None

@@ -44,7 +44,7 @@ class GenerationStats(StepTimes):
     num_backoff_steps: passes without a draft because drafts had been wasted; num_unready_steps: because the drafter was
         not loaded yet.
     num_redecided_tokens: near ties that a single-token pass decided again.
-    log_probability: sum over the tokens of what the target gave them, where the request was scored.
+    log_probability: sum over the tokens of what the target gave them; None where they were not scored.
     accepted_by_depth: accepted draft tokens by their depth below the pending token (1 is a child of it).
     drafted_by_tenth, predicted_by_tenth, accepted_by_tenth: draft tokens by the tenth their predicted value falls in
         (0 is below 0.1), the sum of their values in thousandths, and how many were accepted.
@@ -70,7 +70,7 @@ class GenerationStats(StepTimes):
     num_backoff_steps: int = 0
     num_unready_steps: int = 0
     num_redecided_tokens: int = 0
-    log_probability: float = 0.0
+    log_probability: float | None = None
     prefill_s: float = 0.0
     decode_s: float = 0.0
 
@@ -95,9 +95,15 @@ class GenerationStats(StepTimes):
         return self.num_decoded_tokens / self.decode_s if self.decode_s else 0.0
 
     @property
-    def perplexity(self) -> float:
-        """How unsure the target was of its own answer, where the request was scored: 1 is certain."""
-        return math.exp(-self.log_probability / self.num_tokens) if self.num_tokens else 1.0
+    def perplexity(self) -> float | None:
+        """How unsure the target was of its own answer: 1 is certain. None where the answer was not scored."""
+        if self.log_probability is None or not self.num_tokens:
+            return None
+        return math.exp(-self.log_probability / self.num_tokens)
+
+    def count_score(self, log_probability: float) -> None:
+        """Count a token's log-probability."""
+        self.log_probability = (self.log_probability or 0.0) + log_probability
 
     def count_step(self, width: int, times: StepTimes) -> None:
         """Count a step whose widest tree had `width` nodes."""
@@ -126,11 +132,15 @@ class GenerationStats(StepTimes):
 
     @classmethod
     def total(cls, several: Iterable["GenerationStats"]) -> "GenerationStats":
-        """Counts and times of several requests together."""
-        total = cls()
+        """Counts and times of several requests together; they are scored where each of them is."""
+        several, total = list(several), cls()
         for stats in several:
             for each in fields(cls):
-                setattr(total, each.name, getattr(total, each.name) + getattr(stats, each.name))
+                if each.name != "log_probability":
+                    setattr(total, each.name, getattr(total, each.name) + getattr(stats, each.name))
+        scores = [stats.log_probability for stats in several if stats.num_tokens]
+        known = [score for score in scores if score is not None]
+        total.log_probability = sum(known) if known and len(known) == len(scores) else None
         return total
 
 

@@ -11,6 +11,7 @@ from tests.docs.markdown import DOCS, PAGES, page_name, sections
 MEASURED = DOCS / "explanation" / "measured"
 _FIGURE = re.compile(r"\b20\d\d-\d\d-\d\d\b|\d tokens/s|\d ms\b")
 _TOOL = re.compile(r"(?<![\w:/])scripts/\w+|(?<=python -m )[\w.]*\w|\bbenchmarks\.[\w.]*\w")
+_LINK = re.compile(r"\]\((?!\w+:)([^)\s]+)\)")
 _COMMIT = re.compile(r"as of commit [0-9a-f]{7}|git worktree add \S+ [0-9a-f]{7}")
 HOUSE_PAGES = [ROOT / "CONTRIBUTING.md"]
 HOUSE_PAGES += sorted(page for folder in ("benchmarks", "models", "native") for page in (ROOT / folder).rglob("*.md"))
@@ -34,6 +35,12 @@ def test_figures_in_the_readme_stand_on_a_measured_page() -> None:
 def test_no_page_but_the_reference_is_long(page: Path) -> None:
     is_long = len(page.read_text(encoding="utf-8").splitlines()) > 150
     assert not is_long or page.parent.name in ("reference", "decisions")
+
+
+@pytest.mark.parametrize("page", [*PAGES, *HOUSE_PAGES], ids=page_name)
+def test_every_link_leads_somewhere_in_a_checkout(page: Path) -> None:
+    links = [link.partition("#")[0] for link in _LINK.findall(page.read_text(encoding="utf-8"))]
+    assert not [link for link in links if link and not (page.parent / link).exists()]
 
 
 @pytest.mark.parametrize("page", sorted(MEASURED.rglob("[!i]*.md")), ids=page_name)

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from reader_edge.model_source import load_engine
 from reader_edge.terminal.console import stderr_console, work_progress
 from reader_edge_export import libraries, pipeline
 from reader_edge_export.options import ExportOptions, ExportReport
-from reader_edge_runtime.errors import ClosedError, ConfigError, InstallationError, PackageError
+from reader_edge_runtime.errors import CatalogueError, ClosedError, ConfigError, InstallationError, PackageError
 from tests.reader_edge.package_copy import PackageCopy
 
 QUICK = EngineConfig(is_calibrated=False, is_probed=False, threads=1)
@@ -165,6 +167,34 @@ def test_a_notebook_has_bars_where_it_can_draw_them_and_lines_else(
         work.on_progress(1, 2)
     assert bool(started) is has_widgets
     assert any("Exporting: rounding" in text for text in shown) is not has_widgets
+
+
+def test_a_model_that_cannot_be_had_is_one_sentence_without_what_libraries_met(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        try:
+            raise OSError("no network")
+        except OSError as error:
+            raise CatalogueError("The hub does not answer.") from error
+
+    monkeypatch.setattr("reader_edge.engine.loaded", fail)
+    with pytest.raises(CatalogueError) as refused:
+        Engine.load("smollm2:135m")
+    told = "".join(traceback.format_exception(refused.value))
+    assert "The hub does not answer." in told
+    assert "OSError: no network" not in told
+
+
+def test_no_library_warns_of_a_bar_that_it_does_not_draw(monkeypatch: pytest.MonkeyPatch, demo_folder: Path) -> None:
+    def warn(*_: object) -> None:
+        warnings.warn("IProgress not found. Please update jupyter and ipywidgets.", stacklevel=1)
+
+    monkeypatch.setattr("reader_edge.engine.loaded", warn)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        Engine.load(demo_folder)
+    assert not warned
 
 
 def test_both_engines_are_those_of_the_face() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
+from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig, ServingConfig
 from reader_edge_runtime.errors import ConfigError
 
 
@@ -81,3 +81,19 @@ def test_numbers_of_numpy_and_lists_are_kept_as_plain_values() -> None:
     plain = SamplingConfig(temperature=0.5, top_k=200, logit_bias={3: 2.0})
     assert config == GenerationConfig(max_tokens=7, sampling=plain, stop=("a",), stop_token_ids=(4,))
     assert type(config.max_tokens) is type(sampling.top_k) is int
+
+
+@pytest.mark.parametrize(
+    ("config", "field", "words"),
+    [
+        (GenerationConfig, "temperature", r"give sampling=SamplingConfig\(temperature=...\), or give it beside"),
+        (GenerationConfig, "max_token", "no field of GenerationConfig 'max_token': do you mean 'max_tokens'"),
+        (SamplingConfig, "temp", "no field of SamplingConfig 'temp': "),
+        (EngineConfig, "thread", "do you mean 'threads'"),
+        (DraftConfig, "nodes", "do you mean 'max_nodes'"),
+        (ServingConfig, "waiting", "do you mean 'max_waiting'"),
+    ],
+)
+def test_a_field_that_a_config_has_not_is_one_sentence(config: Any, field: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        config(**{field: 1})

@@ -210,3 +210,15 @@ def test_history_file_that_cannot_be_written_costs_no_answer(
     monkeypatch.setattr(HistoryFile, "_append", full)
     with pytest.warns(UserWarning, match="No space left on device"):
         assert len(engine.generate("# tar", GREEDY).token_ids) == 60
+
+
+def test_an_answer_that_was_not_scored_has_no_perplexity(engine: Engine) -> None:
+    unscored, scored = (
+        engine.generate("# tar", max_tokens=4, is_scored=is_scored).stats for is_scored in (False, True)
+    )
+    assert (unscored.log_probability, unscored.perplexity) == (None, None)
+    assert scored.perplexity is not None
+    assert scored.perplexity > 1
+    assert GenerationStats.total([scored, scored]).perplexity == pytest.approx(scored.perplexity)
+    assert GenerationStats.total([scored, unscored]).perplexity is None
+    assert GenerationStats.total([]).perplexity is None

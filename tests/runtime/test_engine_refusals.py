@@ -45,6 +45,19 @@ def test_what_is_no_list_of_prompts_and_a_truth_value_as_a_token_are_refused(eng
     )
 
 
+def test_a_wrong_prompt_among_several_is_named_by_its_place(engine: Engine) -> None:
+    wrong: Any = [3, "", [{"role": "user", "content": 3}]]
+    for prompt in wrong:
+        with pytest.raises(PromptError) as alone:
+            engine.generate_batch([prompt])
+        with pytest.raises(PromptError, match=r"^prompts\[1\]: ") as among:
+            engine.generate_batch(["# tar", prompt, "# tar"])
+        assert str(among.value) == f"prompts[1]: {alone.value}"
+    several: Any = ["# tar", "# zip"]
+    with pytest.raises(PromptError, match="generate_batch"):
+        engine.generate(several)
+
+
 def test_what_cannot_be_told_of_progress_is_refused(demo_folder: Path) -> None:
     for name in ("on_progress", "on_calibration"):
         callback: Any = {name: 3}

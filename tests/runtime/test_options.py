@@ -3,7 +3,7 @@
 import asyncio
 import json
 import weakref
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from reader_edge_runtime import (
 )
 from reader_edge_runtime.answer import AnswerForm
 from reader_edge_runtime.errors import AnswerError, ClosedError, ConfigError, PromptError
-from reader_edge_runtime.given_arguments import GenerationOptions, with_options
+from reader_edge_runtime.given_arguments import EngineOptions, GenerationOptions, with_options
 from reader_edge_runtime.stats import GenerationStats
 from reader_edge_runtime.text.calls.call_form import CallForm
 
@@ -53,6 +53,22 @@ def result(text: str, form: AnswerForm, finish_reason: Any = "stop") -> Generati
 def test_every_field_of_both_configs_is_an_option() -> None:
     names = {each.name for kind in (GenerationConfig, SamplingConfig) for each in fields(kind)}
     assert GenerationOptions.__annotations__.keys() == names | {"schema", "tools"}
+    assert EngineOptions.__annotations__.keys() == {each.name for each in fields(EngineConfig)}
+
+
+def test_fields_of_an_engines_config_stand_beside_the_model_and_over_the_config(demo_folder: Path) -> None:
+    quick = EngineConfig(is_calibrated=False, is_probed=False)
+    with Engine.load(demo_folder, quick, threads=2, max_batch=None) as engine:
+        assert engine.decoder.config == replace(quick, threads=2)
+    wrong: Any = {"thread": 2}
+    with pytest.raises(ConfigError, match=r"^There is no option 'thread': do you mean 'threads'\?$"):
+        Engine.load(demo_folder, **wrong)
+
+
+def test_an_engine_in_print_is_its_package_and_whether_it_is_closed(demo_folder: Path) -> None:
+    with Engine.load(demo_folder, EngineConfig(is_calibrated=False, is_probed=False)) as engine:
+        assert repr(engine) == f"<Engine of '{demo_folder}'>"
+    assert repr(engine) == f"<Engine of '{demo_folder}', closed>"
 
 
 def test_options_are_what_the_config_would_say(engine: Engine) -> None:

@@ -33,6 +33,7 @@ _TICK_S = 0.1
 _REQUEST_S = 45.0  # from its first byte to its last, headers and body
 _TOLD = 1.2  # connections, of those that there may be
 _UNFINISHED = (h11.IDLE, h11.SEND_BODY)
+_LOG = logging.getLogger(__name__)
 _FULL = "As many connections are open as there may be: try again later."
 
 
@@ -183,6 +184,11 @@ class Server(uvicorn.Server):
 
     async def _end(self) -> None:
         """Tell those whose answers take too long, then hang up on whoever is there still."""
+        num_answers = self._engine.num_running + self._engine.num_waiting
+        if num_answers and not self._is_hurried:
+            answers, them = ("answer", "it") if num_answers == 1 else ("answers", "them")
+            sentence = "Finishing %d %s (%.0f s at most); Ctrl-C again cancels %s."
+            _LOG.info(sentence, num_answers, answers, _STOPPING_S, them)
         end = time.monotonic() + _STOPPING_S
         while not self._is_hurried and time.monotonic() < end:
             await asyncio.sleep(_TICK_S)

@@ -149,7 +149,7 @@ class Request:
         if not self.takes_best:
             self.sampler.take(token_id)
         if self.config.is_scored:
-            self.stats.log_probability += result.log_probability(b, row, token_id)
+            self.stats.count_score(result.log_probability(b, row, token_id))
         if self.config.wants_logprobs:
             self.logprobs.append(token_logprob(result.wanted_logits[b, row], token_id, self.config.num_top_logprobs))
         return self.emit(token_id)

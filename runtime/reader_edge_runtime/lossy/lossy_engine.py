@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Unpack
 
 from reader_edge_runtime.answer import Answer
 from reader_edge_runtime.array_file import ArrayFormat
@@ -16,7 +17,7 @@ from reader_edge_runtime.drafting.draft_sources import DraftSources
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 from reader_edge_runtime.engine import Engine
 from reader_edge_runtime.errors import ConfigError, SessionError
-from reader_edge_runtime.given_arguments import Callback, given_callback, given_config
+from reader_edge_runtime.given_arguments import Callback, EngineOptions, engine_config, given_callback, given_config
 from reader_edge_runtime.lossy.relaxed import Relaxed
 from reader_edge_runtime.lossy.strength import Strength
 from reader_edge_runtime.measuring.width_probe import WidthReport
@@ -72,9 +73,10 @@ class LossyEngine(Engine):
         strength: Strength | None = None,
         on_progress: Callback | None = None,
         on_calibration: Callback | None = None,
+        **options: Unpack[EngineOptions],
     ) -> "LossyEngine":
         """Open a package as Engine.load does. strength: by default Relaxed(). Raises what it raises."""
-        package, settings = given_path(path, "path"), given_config(config, EngineConfig, "config")
+        package, settings = given_path(path, "path"), engine_config(config, options)
         limits = given_config(draft, DraftConfig, "draft")
         drafted_from, asked = given_config(sources, DraftSources, "sources"), given_strength(strength)
         if drafted_from.history is not None:

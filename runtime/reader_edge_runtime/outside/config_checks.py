@@ -3,14 +3,18 @@
 Numbers of numpy are taken, and kept as Python's.
 """
 
+import difflib
 import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
+from functools import wraps
 from numbers import Integral, Real
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.outside.user_input import shown
 
+_Config = TypeVar("_Config", bound=type)
 _Number = TypeVar("_Number", int, float)
 
 
@@ -46,3 +50,34 @@ def number(name: str, value: Any, kind: type[_Number], allowed: Range) -> _Numbe
 def require(is_valid: bool, name: str, value: object, allowed: str) -> None:
     if not is_valid:
         raise ConfigError(f"{name} is {shown(value)}, but must be {allowed}.")
+
+
+def require_known(given: Iterable[str], known: Iterable[str], kind: str) -> None:
+    """Raise ConfigError for the first name that is none of those that are known. kind: of what is named."""
+    known = list(known)
+    unknown = next((name for name in given if name not in known), None)
+    if unknown is not None:
+        near = difflib.get_close_matches(unknown, known, 1)
+        remedy = f"do you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
+        raise ConfigError(f"There is no {kind} {unknown!r}: {remedy}")
+
+
+def refusing_unknown(parts: Mapping[str, type]) -> Callable[[_Config], _Config]:
+    """Have a config refuse a field that it has not in one sentence. parts: the configs that fields of it hold."""
+
+    def refusing(config: _Config) -> _Config:
+        make: Callable[..., None] = config.__init__  # type: ignore[misc]
+
+        @wraps(make)
+        def checked(self: object, *values: object, **given: object) -> None:
+            for place, part in parts.items():
+                if meant := next((name for name in given if name in part.__dataclass_fields__), None):  # type: ignore[attr-defined]
+                    where = f"give {place}={part.__name__}({meant}=...), or give it beside the prompt"
+                    raise ConfigError(f"{config.__name__} has no field {meant!r}, but its {place} has: {where}.")
+            require_known(given, [each.name for each in fields(self)], f"field of {config.__name__}")  # type: ignore[arg-type]
+            make(self, *values, **given)
+
+        config.__init__ = checked  # type: ignore[misc]
+        return config
+
+    return refusing

@@ -137,6 +137,7 @@ def test_statistics_are_shown_of_the_last_answer_and_behind_each(
     chat.run()
     told = capsys.readouterr().err
     assert told.count("acceptance length") == 2
+    assert told.count("perplexity") == 1  # the first answer was not scored
     assert told.count("temperature 0.9, top-k 40, top-p 0.95, seed") == 2
 
 

@@ -59,6 +59,7 @@ def test_statistics_come_out_as_they_went_in() -> None:
     found = stats_of(travelled(stats_facts(stats)))
     assert found == stats
     assert isinstance(found.decode_s, float)
+    assert stats_of(travelled(stats_facts(GenerationStats(num_tokens=5)))).perplexity is None
 
 
 @pytest.mark.parametrize(
