@@ -73,7 +73,7 @@ def _decoded(path: Path) -> Iterator[tuple[str, float]]:
                 ) from None
             if not data:
                 return
-            yield text if num_read else text.removeprefix(mark), min((num_read + len(data)) / num_bytes, 1.0)
+            yield text if num_read else text.lstrip(mark), min((num_read + len(data)) / num_bytes, 1.0)
             num_read += len(data)
 
 

@@ -278,7 +278,8 @@ class Engine:
     def save_session(self, path: str | os.PathLike[str], messages: Sequence[Message] = ()) -> None:
         """Write the KV cache, its tokens and what drafting learned to a file, whole or not at all.
 
-        messages: a conversation to keep with it. Raises SessionError or ConfigError.
+        messages: a conversation to keep with it; of an empty list `load_session` returns an empty one. Raises
+        SessionError or ConfigError.
         """
         file = given_path(path, "path")
         with self.working() as decoder:

@@ -65,14 +65,17 @@ READERS: dict[str, tuple[str, str, Callable[[Path], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", READERS)
-def test_a_mark_before_a_text_is_no_part_of_it(name: str, tmp_path: Path) -> None:
+TEXTS = ("prompts", "JSON prompts", "a text", "a recording", "a calibration text", "a template", "a package's template")
+
+
+@pytest.mark.parametrize(("name", "num_marks"), [*((name, 1) for name in READERS), *((name, 3) for name in TEXTS)])
+def test_marks_before_a_text_are_no_part_of_it(name: str, num_marks: int, tmp_path: Path) -> None:
     file_name, text, read = READERS[name]
     path = tmp_path / file_name
     path.touch(0o600)  # as keys must be
     path.write_bytes(text.encode())
     expected = read(path)
-    path.write_bytes(MARK + text.encode())
+    path.write_bytes(MARK * num_marks + text.encode())
     found = read(path)
     if name == "a text":  # whose pieces say how much was read
         assert [each.text for each in found] == [each.text for each in expected]
@@ -80,8 +83,10 @@ def test_a_mark_before_a_text_is_no_part_of_it(name: str, tmp_path: Path) -> Non
         assert found == expected
 
 
-def test_a_mark_before_a_piped_prompt_is_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(MARK + b"Hi \xef\xbb\xbf\n"), isatty=bool))
+@pytest.mark.parametrize("num_marks", [1, 3])
+def test_marks_before_a_piped_prompt_are_no_part_of_it(num_marks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    piped = io.BytesIO(MARK * num_marks + b"Hi \xef\xbb\xbf\n")
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=piped, isatty=bool))
     assert PromptInput(None, None, None, False, {}).read() == "Hi \ufeff"
 
 

@@ -166,6 +166,12 @@ def test_what_was_said_is_its_owner_s_alone(kept: Path) -> None:
     assert kept.stat().st_mode & 0o077 == 0
 
 
+def test_a_session_without_messages_is_loaded_without_any_and_can_be_saved_again(engine: Engine, kept: Path) -> None:
+    engine.save_session(kept)
+    engine.save_session(kept, engine.load_session(kept))
+    assert engine.load_session(kept) == []
+
+
 def test_calls_of_tools_are_kept(engine: Engine, tmp_path: Path) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     messages = [{"role": "assistant", "content": None, "tool_calls": [call]}]

@@ -40,7 +40,7 @@ def given_path(path: str | os.PathLike[str], name: str) -> Path:
 
 def as_text(data: bytes) -> str:
     """What a file or a pipe holds, as the text that it is in UTF-8. Raises UnicodeDecodeError."""
-    return data.decode("utf-8").removeprefix(BYTE_ORDER_MARK.decode())
+    return data.decode("utf-8").lstrip(BYTE_ORDER_MARK.decode())  # each tool on its way may have put one
 
 
 def read_bounded(path: Path, max_bytes: int) -> bytes:
