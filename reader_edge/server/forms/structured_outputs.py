@@ -115,7 +115,7 @@ def schema_form(
 ) -> RequestedFormat:
     """is_strict: what cannot be followed is refused, otherwise it is left out. Raises ApiError and ConfigError."""
     check_depth(schema, f"The schema of '{name}'", name)
-    text = json.dumps(schema if is_strict else {**schema, "x-guidance": {"lenient": True}})
+    text = json.dumps({**schema, "x-guidance": {"lenient": not is_strict}})  # in place of options of the client's
     return RequestedFormat(Grammar("json_schema", text), name, echoed)
 
 

@@ -229,10 +229,13 @@ def test_an_answer_that_misses_its_schema_is_an_error_in_the_log(
 
 
 def test_the_validator_sees_what_python_s_json_hides() -> None:
-    assert problem({"type": "object"}, '{"a":1,"a":2}') == "it is no JSON with keys of their own (a key comes twice)"
+    assert problem({"type": "object"}, '{"a":1,"a":2}') == "it is no JSON that every reader takes (a key comes twice)"
     assert problem({"const": 1234567890123456789}, "1234567890123456768")
     assert problem({"type": "number", "multipleOf": 0.1}, "0.3") == ""
     assert problem({"type": "integer"}, "1.0") == ""
+    for number_text in ("1e999999", "-1E+9999999999999999999", "[2e308]"):
+        assert "every reader" in problem({}, number_text)
+    assert problem({}, "[1e308, 1e-999999]") == ""
     assert problem({"format": "date"}, '"2023-02-29"')
     with pytest.raises(Exception, match="example"):  # which is not fetched
         problem({"$ref": "https://example.com/schema.json"}, "1")

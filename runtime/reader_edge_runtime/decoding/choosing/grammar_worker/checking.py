@@ -3,17 +3,21 @@
 import contextlib
 import json
 import re
+import sys
 from collections.abc import Iterator
-from decimal import Decimal, localcontext
+from decimal import Decimal, InvalidOperation, localcontext
 from typing import Any
 
 from .held_texts import python_pattern
 
 _MOST_DIGITS = 400  # of a whole number with an exponent
+_LARGEST = Decimal(sys.float_info.max)
 
 
 def problem_of(schema: Any, text: str) -> str:
     """What an answer says that its schema does not allow, without the answer's words; "" where all is well.
+
+    Numbers that readers take for infinity are never allowed.
 
     Raises ImportError where the validator is missing, and whatever it raises for a schema that it cannot read.
     """
@@ -22,9 +26,9 @@ def problem_of(schema: Any, text: str) -> str:
     from jsonschema_specifications import REGISTRY  # which fetches nothing
 
     try:
-        value = json.loads(text, parse_float=number, object_pairs_hook=_once)
+        value = json.loads(text, parse_float=_finite, object_pairs_hook=_once)
     except ValueError as error:
-        return f"it is no JSON with keys of their own ({str(error).partition(':')[0]})"
+        return f"it is no JSON that every reader takes ({str(error).partition(':')[0]})"
     kind = validator_for(schema, default=Draft202012Validator)
     validator = extend(kind, {"pattern": _pattern})(schema, registry=REGISTRY, format_checker=kind.FORMAT_CHECKER)
     with localcontext(prec=1000):
@@ -35,9 +39,19 @@ def problem_of(schema: Any, text: str) -> str:
 
 
 def number(text: str) -> int | Decimal:
-    """A number of JSON with a point or an exponent, with all its digits."""
-    value = Decimal(text)
+    """A number of JSON with a point or an exponent, with all its digits. Raises ValueError where it is out of reach."""
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        raise ValueError(f"the exponent of {text:.40} is out of reach") from None
     return int(value) if value.adjusted() < _MOST_DIGITS and value == value.to_integral_value() else value
+
+
+def _finite(text: str) -> int | Decimal:
+    value = number(text)
+    if abs(Decimal(value)) > _LARGEST:
+        raise ValueError("a number is no float of 64 bits")
+    return value
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

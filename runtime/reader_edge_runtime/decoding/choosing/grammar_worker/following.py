@@ -9,6 +9,7 @@ from typing import Any
 
 from .channel import ADVANCE, CHECK, CUT, GOES_ON, MASK, OUT_OF_MEMORY, OVER, UNCHECKED, Channel
 from .checking import problem_of
+from .exponents import Exponents
 from .grammar_source import GrammarSource
 from .limits import limit_memory, start_clock, stop_clock
 from .tree_cut import cut
@@ -87,8 +88,9 @@ class Followed:
         source.note(self._matcher.get_grammar_warnings())
         self._schema = source.schema
         self._keys = UniqueKeys(key_tokens) if source.schema is not None and source.is_open else None
+        self._exponents = Exponents(key_tokens)
         self._text = bytearray()
-        self._has_begun = False
+        self._has_begun = self._is_stuck = False
         self._replies = {ADVANCE: self._advance, CUT: self._cut, MASK: self._mask, CHECK: self._check}
         self.left_out = list(dict.fromkeys(source.left_out))
 
@@ -102,7 +104,7 @@ class Followed:
     def error(self) -> str:
         """What is wrong with the grammar."""
         error: str = self._matcher.get_error()
-        if "NoExtensionBias" in error:
+        if "NoExtensionBias" in error or self._is_stuck:
             return "it allows nothing" if not self._has_begun else "it allows nothing that could come next"
         return error.replace("Unsatisfiable schema", "it allows nothing")
 
@@ -133,6 +135,7 @@ class Followed:
         if self._schema is not None:
             text = self._key_tokens.tokens[numbers[0]]
             self._text += text
+            self._exponents.push(text)
             if self._keys is not None:
                 self._keys.push(text)
         is_over = self._matcher.is_stopped()
@@ -146,13 +149,16 @@ class Followed:
     def _mask(self, numbers: list[int]) -> bytes:
         mask: bytes = self._matcher.compute_bitmask()
         ahead = self._ahead if self._has_key_patterns else None
-        forbidden = self._keys.forbidden(ahead) if self._keys is not None else ()
+        forbidden = self._exponents.forbidden() if self._schema is not None else []
+        if self._keys is not None:
+            forbidden += self._keys.forbidden(ahead)
         if not forbidden:
             return mask
         left = bytearray(mask)
         for token_id in forbidden:
             left[token_id >> 3] &= ~(1 << (token_id & 7)) & 0xFF
-        return bytes(left) if any(left) else mask  # where every key was there before
+        self._is_stuck = not any(left)  # every key was there before
+        return bytes(left)
 
     def _ahead(self, text: bytes) -> Iterator[int]:
         """The tokens that may come behind a further text."""

@@ -1,5 +1,6 @@
 """A grammar in the library's own form, its schemas as far as they can be held."""
 
+import copy
 import json
 import re
 import sys
@@ -15,7 +16,11 @@ _IN_LARK = re.compile(r"%json\s*")
 _UNSOUND = re.compile("Expected|Invalid|must be")  # how the library refuses what is no schema
 _COUNTS = "min/maxProperties"
 _WARNINGS = {"oneOf": "'oneOf' beyond 'anyOf'", _COUNTS: "'minProperties' and 'maxProperties'"}  # by their first words
+_OPTIONS = "x-guidance"
 _KEYS = ("patternProperties", "additionalProperties", "unevaluatedProperties")
+
+
+Schema = dict[str, Any]
 
 
 class GrammarSource:
@@ -67,8 +72,8 @@ class GrammarSource:
             return
         (self.schema,) = self._parts
         for part in _objects(self.schema):
-            if "oneOf" in part and _WARNINGS["oneOf"] in self.left_out:
-                part.setdefault("allOf", []).append({"anyOf": part.pop("oneOf")})
+            if isinstance(part.get("oneOf"), list) and _WARNINGS["oneOf"] in self.left_out:
+                _choose_any(part)
             if _WARNINGS[_COUNTS] in self.left_out:
                 part.pop("minProperties", None)
                 part.pop("maxProperties", None)
@@ -84,9 +89,9 @@ class GrammarSource:
                 for name in _KEYS:
                     each.pop(name, None)
             return True
-        rich = [schema for schema in self._lenient if schema.keys() - {"type", "x-guidance"}]
+        rich = [schema for schema in self._lenient if schema.keys() - {"type", _OPTIONS}]
         for schema in rich:
-            kept = {name: schema[name] for name in ("type", "x-guidance") if name in schema}
+            kept = {name: schema[name] for name in ("type", _OPTIONS) if name in schema}
             schema.clear()
             schema.update(kept)
         if rich:
@@ -94,9 +99,17 @@ class GrammarSource:
         return bool(rich)
 
     def _held(self, schema: Any) -> Any:
-        options = schema.get("x-guidance") if isinstance(schema, dict) else None
-        is_lenient = isinstance(options, dict) and options.get("lenient") is True
-        held = HeldSchema(schema, self.left_out.append if is_lenient else _refuse, _is_readable if is_lenient else bool)
+        options = _sound_options(schema.pop(_OPTIONS, None)) if isinstance(schema, dict) else {}
+        if options:
+            schema[_OPTIONS] = options
+        is_lenient = options.get("lenient") is True
+        note = self.left_out.append if is_lenient else _refuse
+        with_choices = [each for each in _objects(schema) if isinstance(each.get("oneOf"), list)]
+        if with_choices and not _are_choices_apart(schema):
+            note(_WARNINGS["oneOf"])
+            for each in with_choices:
+                _choose_any(each)
+        held = HeldSchema(schema, note, _is_readable if is_lenient else lambda pattern: True)
         if not held.can_end:
             raise ValueError("it allows nothing: no text that follows it ever ends")
         self.is_open = self.is_open or held.is_open
@@ -132,6 +145,36 @@ def _is_readable(pattern: str) -> bool:
     schema = json.dumps({"type": "string", "pattern": pattern})
     error = LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(schema))
     return not error or "Unsatisfiable" in error
+
+
+def _are_choices_apart(schema: Schema) -> bool:
+    """Whether no value is of two choices of a `oneOf`, as they were given: closed objects would differ more."""
+    from llguidance import LLMatcher
+
+    given = copy.deepcopy(schema)
+    HeldSchema(given, lambda words: None, _is_readable, closes=False)
+    text = json.dumps(_plain(given | {_OPTIONS: {"lenient": True}}))
+    is_wrong, words = LLMatcher.validate_grammar_with_warnings(LLMatcher.grammar_from_json_schema(text))
+    if is_wrong:
+        return "Unsatisfiable" in words[0]  # which is said in other words
+    return not any(warning.startswith("oneOf") for warning in words)
+
+
+def _choose_any(part: Schema) -> None:
+    """`anyOf` in place of `oneOf`."""
+    choices = {"anyOf": part.pop("oneOf")}
+    if "anyOf" in part:
+        part["allOf"] = [*part.get("allOf", []), choices]
+    else:
+        part.update(choices)
+
+
+def _sound_options(given: Any) -> Schema:
+    """Of the options that came with a schema, those with which an answer is still JSON that follows it."""
+    options = given if isinstance(given, dict) else {}
+    found = {name: options[name] for name in ("lenient", "whitespace_flexible") if isinstance(options.get(name), bool)}
+    marks = {"item_separator": ",", "key_separator": ":"}
+    return found | {name: options[name] for name, mark in marks.items() if str(options.get(name)).strip(" ") == mark}
 
 
 def _objects(part: Any) -> Iterator[dict[str, Any]]:

@@ -8,10 +8,11 @@ key comes under two spellings.
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
+from .held_keys import KEY_ESCAPES, hold_few_keys
 from .held_numbers import hold_numbers, is_exact
-from .held_texts import hold_texts, rust_pattern
+from .held_texts import hold_texts, is_held, rust_pattern
 
 Schema = dict[str, Any]
 Note = Callable[[str], None]  # gets what cannot be held
@@ -47,13 +48,15 @@ _UNFOLLOWED: dict[str, tuple[object, ...]] = {
 class HeldSchema:
     """root: the schema, changed in place. can_end: whether a text of finite length can follow it.
 
-    is_open: whether there may be objects with keys that are not listed.
+    closes: whether objects that list their properties are closed. is_open: whether there may be objects with keys that
+    are not listed.
     """
 
-    def __init__(self, root: Any, note: Note, is_readable: Callable[[str], bool]) -> None:
+    def __init__(self, root: Any, note: Note, is_readable: Callable[[str], bool], closes: bool = True) -> None:
         self.root = root
+        self._closes = closes
         self.is_open = not isinstance(root, dict)
-        self._has_further_keys = False  # beside listed ones
+        self._has_further_keys = False  # beside listed ones, or patterns
         self._note = note
         self._is_readable = is_readable
         self._anchors: dict[str, Any] | None = None
@@ -66,7 +69,7 @@ class HeldSchema:
         self.can_end = self._prune()
         options = root.setdefault("x-guidance", {}) if self._has_further_keys and isinstance(root, dict) else None
         if isinstance(options, dict):  # a listed key could otherwise come as a further one, a letter of it escaped
-            options.setdefault("json_allowed_escapes", 'nrbtf\\"')
+            options["json_allowed_escapes"] = KEY_ESCAPES
 
     def _find(self, root: Any) -> None:
         """Sort the schemas by whether something else holds for the same values."""
@@ -117,6 +120,8 @@ class HeldSchema:
     def _hold(self, schema: Schema) -> None:
         if id(schema) in self._targets and self._targets[id(schema)] is None:
             self._note(f"'$ref' to {schema.pop('$ref')!r:.80}")
+        elif id(schema) in self._targets:
+            schema["$ref"] = quote(schema["$ref"], safe="#%/~!$&'()*+,;=:@?")
         for name in _COUNTS:
             count = schema.get(name)
             if isinstance(count, int | Decimal) and not isinstance(count, bool):
@@ -140,7 +145,7 @@ class HeldSchema:
         if not isinstance(patterns, dict):
             return
         schema["patternProperties"] = held = {rust_pattern(pattern): part for pattern, part in patterns.items()}
-        for pattern in [pattern for pattern in held if not self._is_readable(pattern)]:
+        for pattern in [pattern for pattern in held if not is_held(pattern, self._is_readable)]:
             self._note(f"'patternProperties' {pattern!r:.80}")
             del held[pattern]
             for name in ("additionalProperties", "unevaluatedProperties"):  # which rule what no pattern names
@@ -180,13 +185,15 @@ class HeldSchema:
         listed = {**properties} if isinstance(properties, dict) else {}
         unlisted = [key for key in _items(schema.get("required")) if isinstance(key, str) and key not in listed]
         listed |= {key: {} for key in unlisted}
-        if is_alone and (properties or patterns) and "additionalProperties" not in schema:
+        if is_alone and self._closes and (properties or patterns) and "additionalProperties" not in schema:
             least = schema.get("minProperties", 0)
             if patterns or not isinstance(least, int) or least <= len(listed):
                 schema["properties"], schema["additionalProperties"] = listed, False
         has_further = schema.get("additionalProperties") is not False
         self.is_open = self.is_open or has_further or bool(patterns or unlisted)
-        self._has_further_keys = self._has_further_keys or (has_further and bool(listed))
+        self._has_further_keys = self._has_further_keys or bool(patterns) or (has_further and bool(listed))
+        if isinstance(patterns, dict) and patterns and not has_further:
+            hold_few_keys(schema, self._note)
 
     def _prune(self) -> bool:
         """Make what no text of finite length follows allow nothing; whether the whole can end."""

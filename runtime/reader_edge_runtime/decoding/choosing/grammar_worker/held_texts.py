@@ -25,14 +25,23 @@ _FORMATS = {
 }
 _MAX_LENGTH = {"hostname": 253, "email": 254}
 _LIBRARY_FORMATS = frozenset({"duration", "ipv4", "ipv6", "uuid", "uri"})
-_ESCAPED_IN_CLASS = "[&~|"  # which are, or may become, operators of classes in Rust and in Python
+_PART = re.compile(
+    r"\[\^?(?:\\.|[^\]\\])*\]|\\[pP](?:\{[^}]*\}|.)|\\[xuU]\{[^}]*\}|\\x..|\\u.{4}|\\U.{8}|\\.|.", re.DOTALL
+)
+_OPERATOR = re.compile(r"\\.|[\[&~|]", re.DOTALL)  # which are, or may become, some of classes in Rust and in Python
+_BRACED = re.compile(r"\\[xuU]\{([0-9a-fA-F]{1,6})\}")
+# Properties without the zero byte, and such that are not there without quotes or backslashes.
+_PROPERTY = re.compile(
+    r"\\p(?:[LMNPSZ]|\{(?!(?i:c|cc|other|control|cntrl)\})\w+\}|\{(?:sc|Script)=\w+\})"
+    r"|\\P(?:[CLMNSZ]|\{[CLMNSZ][a-z]?\})"
+)
 
 
 def hold_texts(schema: Schema, note: Note, is_readable: Callable[[str], bool]) -> None:
     """Patterns and formats of a schema, in place. is_readable: whether the library reads a pattern."""
     if isinstance(schema.get("pattern"), str):
         schema["pattern"] = rust_pattern(schema["pattern"])
-        if not is_readable(schema["pattern"]):
+        if not is_held(schema["pattern"], is_readable):
             note(f"'pattern' {schema.pop('pattern')!r:.80}")
     name = schema.get("format")
     if not isinstance(name, str) or name in _LIBRARY_FORMATS or not _may_be_text(schema):
@@ -56,20 +65,52 @@ def _may_be_text(schema: Schema) -> bool:
 
 
 def rust_pattern(pattern: str) -> str:
-    """A pattern of JavaScript's syntax, as schemas have it, in Rust's, whose classes have operators."""
-    parts, is_class = [], False
-    for part in re.findall(r"\\.|.", pattern, re.DOTALL):
-        if is_class and part in _ESCAPED_IN_CLASS:
-            part = "\\" + part
-        elif part in "[]":
-            is_class = part == "["
-        parts.append(part)
-    return "".join(parts)
+    """A pattern of JavaScript's syntax, as schemas have it, in Rust's, whose classes have operators.
+
+    Negated classes are without the zero byte: the library lets quotes and backslashes into classes of all control
+    characters.
+    """
+    return "".join(_rust_class(part, r"\x00") if part.startswith("[") else part for part in _PART.findall(pattern))
+
+
+def _rust_class(part: str, more: str) -> str:
+    """A class without operators. more: what a negated one excludes besides."""
+    if part in ("[", "[]", "[^]"):  # nothing, and any character
+        return {"[": "[", "[]": r"[^\s\S]", "[^]": r"[\s\S]"}[part]
+    start = 2 if part.startswith("[^") else 1
+    inner = _OPERATOR.sub(lambda found: found[0] if len(found[0]) > 1 else "\\" + found[0], part[start:-1])
+    hyphen = "\\" if more and inner.startswith("-") else ""  # which is a character of the class
+    return f"[{inner}]" if start == 1 else f"[^{more}{hyphen}{inner}]"
+
+
+def is_held(pattern: str, is_readable: Callable[[str], bool]) -> bool:
+    """Whether the library holds a pattern of Rust's syntax."""
+    return _is_quoted(pattern) and is_readable(pattern)
+
+
+def _is_quoted(pattern: str) -> bool:
+    """Whether the library holds which of a pattern's characters are quotes and backslashes. pattern: of Rust's."""
+    for part in _PART.findall(pattern):
+        if part.startswith("["):
+            if "--" in part:  # an operator, or a range
+                return False
+        elif part != "\0" and part[:2] not in (r"\x", r"\u", r"\U", r"\p", r"\P"):
+            continue
+        text = _PROPERTY.sub("a", _BRACED.sub(lambda found: f"\\U{int(found[1], 16):08x}", part))
+        if part.startswith("[^"):
+            continue
+        try:
+            takes_zero, *takes_marks = (re.fullmatch(text, character) is not None for character in '\0"\\')
+        except re.error:
+            return False
+        if takes_zero and not all(takes_marks):
+            return False
+    return True
 
 
 def python_pattern(pattern: str) -> str:
     """A pattern of JavaScript's syntax in Python's: classes are of ASCII, and `$` is the end alone."""
-    pattern = rust_pattern(pattern)
+    pattern = "".join(_rust_class(part, "") if part.startswith("[") else part for part in _PART.findall(pattern))
     parts, is_class = [], False
     classes = {r"\d": "0-9", r"\w": "A-Za-z0-9_"}
     for part in re.findall(r"\\.|.", pattern, re.DOTALL):

@@ -1,15 +1,18 @@
 """Keys of open objects, none of which comes twice: a rule of a grammar cannot say so, so tokens are masked."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 
 _QUOTE, _BACKSLASH = 0x22, 0x5C
+_EXPONENT, _DIGITS = re.compile(rb"[eE][+-]?[0-9]{3}"), re.compile(rb"[+-]?[0-9]")
 
 
 class KeyTokens:
     """The tokens of a vocabulary in which a key can end. endings: by what stands before their first quote.
 
     whole: those in which a key may begin, too, by whether a string has begun before. token_ids: of all, by their bytes.
+    exponents: those with a long exponent. digits: those that an exponent goes on with.
     """
 
     def __init__(self, tokens: Sequence[bytes]) -> None:
@@ -17,6 +20,8 @@ class KeyTokens:
         self.endings: dict[bytes, list[int]] = {}
         self.whole: dict[bool, list[int]] = {False: [], True: []}
         self.token_ids = {token: token_id for token_id, token in enumerate(tokens)}
+        self.exponents = [token_id for token_id, token in enumerate(tokens) if _EXPONENT.search(token)]
+        self.digits = [token_id for token_id, token in enumerate(tokens) if _DIGITS.match(token)]
         for token_id, token in enumerate(tokens):
             if b'"' in token:
                 self.endings.setdefault(token[: token.index(b'"')], []).append(token_id)
