@@ -11,7 +11,7 @@ import click
 
 from reader_edge.chat.answer import check_messages_options, print_answer, system_messages, with_template_args
 from reader_edge.chat.answer_report import stats_table
-from reader_edge.chat.chat_commands import HELP, ChatCommands, is_command
+from reader_edge.chat.chat_commands import HELP, LEAVING, ChatCommands, is_command
 from reader_edge.chat.given_sampling import GivenSampling
 from reader_edge.terminal.console import print_table
 from reader_edge.terminal.control_characters import visible
@@ -21,7 +21,6 @@ from reader_edge_runtime.text.conversation import Prompt
 
 Load = Callable[[str], Engine]  # the engine of a model by its name
 
-_LEAVING = ("/bye", "/exit", "/quit")
 _MARK, _FURTHER = "> ", ". "
 _QUOTES = '"""'  # around a text of several lines
 
@@ -89,7 +88,7 @@ class Chat:
             except EOFError:
                 click.echo(err=True)
                 return
-            if line in _LEAVING:
+            if line.removeprefix("/") in LEAVING and is_command(line):
                 return
             if text is None and is_command(line):
                 self._reporting(lambda line=line: self._commands.obey(line))  # type: ignore[misc]
@@ -123,6 +122,8 @@ class Chat:
         self.last = stats, config
         if self.shows_stats:
             print_table(stats_table(self.engine, stats, config.sampling))
+        elif config.sampling.temperature and self.sampling.seed is None:
+            click.echo(f"Sampled with {config.sampling}.", err=True)
 
 
 def _whole_text(line: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from reader_edge.chat.answer import system_messages
 from reader_edge.chat.answer_report import stats_table
 from reader_edge.chat.given_sampling import GivenSampling
 from reader_edge.chat.kept_session import check_session_place
@@ -16,20 +17,24 @@ from reader_edge.terminal.checks import sampling_pairs
 from reader_edge.terminal.console import pairs_table, print_table
 from reader_edge.terminal.control_characters import visible
 from reader_edge.terminal.sizes import readable_size
+from reader_edge_runtime import GenerationConfig
 
 if TYPE_CHECKING:
     from reader_edge.chat.chat import Chat
 
 HELP = "/help shows the commands, /bye, /exit, /quit or Ctrl-D leaves, Ctrl-C stops an answer."
+_SETTING = re.compile(r"\s*=\s*|\s+")  # between a name and its value
+_EMPTY = ('""', "''")
 _COMMAND = re.compile(r"/([A-Za-z]+|\?)(?= |$)")  # no path, and no comment of a program
+LEAVING = ("bye", "exit", "quit")
 _LINES = (
     ('"""', 'begins a text of several lines, which ends with """'),
-    ("/system [TEXT]", "says what the model is to be; alone, shows it"),
+    ("/system [TEXT]", 'says what the model is to be; alone, shows it; `/system ""` removes it'),
     (
         "/set [NAME [VALUE]]",
         "sets temperature, top-k, top-p, min-p, seed, a penalty or max-tokens; without a value, as",
     ),
-    ("", "the model recommends; `/set greedy` draws nothing; alone, shows them"),
+    ("", "the model recommends, or the default; `/set greedy` draws nothing; alone, shows what holds"),
     ("/stats", "shows the last answer's statistics, and each further one's; again, no longer"),
     ("/save FILE", "keeps the conversation, as `run --session FILE` goes on with it"),
     ("/load FILE", "goes on with a conversation that was kept"),
@@ -61,8 +66,9 @@ class ChatCommands:
         """Do what a line asks for. Raises ReaderEdgeError, ClickException or OSError where that cannot be."""
         name, _, argument = line[1:].partition(" ")
         action, argument = self._actions.get(name), argument.strip()
+        is_known = action is not None or name in LEAVING
         if action is None or (argument and action in (self._help, self._reset, self._stats)):
-            words = "There is no command" if action is None else "Nothing goes behind"
+            words = "Nothing goes behind" if is_known else "There is no command"
             raise click.ClickException(f"{words} /{name}. To say this to the model, begin with a space. {HELP}")
         action(argument)
 
@@ -83,22 +89,35 @@ class ChatCommands:
             click.echo(shown, err=True)
             return
         rest = chat.messages if chat.system is None else chat.messages[1:]
-        chat.messages = [{"role": "system", "content": text}, *rest]
+        chat.messages = [*system_messages(None if text in _EMPTY else text), *rest]
 
     def _set(self, argument: str) -> None:
         chat = self._chat
-        name, _, value = argument.partition(" ")
+        name, value = [*_SETTING.split(argument, maxsplit=1), ""][:2]
+        name = name.replace("_", "-")
         if not name:
-            given = {name.replace("_", "-"): f"{value:g}" for name, value in chat.sampling.values.items()}
-            greedy = {"greedy": "yes"} if chat.sampling.is_greedy else {}
-            pairs = [("max-tokens", str(chat.config.max_tokens)), *given.items(), *greedy.items()]
-            print_table(pairs_table("Set", [*pairs, *sampling_pairs(chat.engine.sampling)]))
-        elif name == "max-tokens" and value:
-            chat.config = replace(chat.config, max_tokens=MAX_TOKENS.convert(value, None, None))
-        elif name == "greedy" and not value:
+            given = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in chat.sampling.values.items())
+            pairs = [
+                ("max-tokens", str(chat.config.max_tokens)),
+                ("given here", "greedy" if chat.sampling.is_greedy else given or "nothing"),
+                *self._sampling_pairs(),
+            ]
+            print_table(pairs_table("Settings", pairs))
+        elif name == "max-tokens":
+            max_tokens = MAX_TOKENS.convert(value, None, None) if value else GenerationConfig().max_tokens
+            chat.config = replace(chat.config, max_tokens=max_tokens)
+        elif name == "greedy":
+            if value:
+                raise click.ClickException(f"Nothing goes behind /set greedy: leave {value} out.")
             chat.sampling = GivenSampling(is_greedy=True)
         else:
             chat.sampling = chat.sampling.changed(name, value)
+
+    def _sampling_pairs(self) -> list[tuple[str, str]]:
+        """How tokens are chosen here, and how they would be where nothing is given."""
+        chat = self._chat
+        ((_, default), *_) = sampling_pairs(chat.engine.sampling)
+        return [("sampling", chat.sampling.in_force(chat.engine.sampling)), ("by default", default)]
 
     def _stats(self, argument: str) -> None:
         chat = self._chat
@@ -138,7 +157,7 @@ class ChatCommands:
             ("precision", manifest.precision),
             ("max context", f"{manifest.max_context} tokens"),
             ("size", readable_size(manifest.num_bytes)),
-            *sampling_pairs(chat.engine.sampling),
+            *self._sampling_pairs(),
         ]
         print_table(pairs_table("Model", pairs))
 

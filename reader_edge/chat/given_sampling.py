@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import click
 
 import reader_edge
-from reader_edge.commands.options import FiniteRange
+from reader_edge.commands.options import FiniteRange, IntegerRange
 
 T = TypeVar("T")
 
@@ -44,6 +44,12 @@ class GivenSampling:
 
         return chosen_sampling({} if self.is_greedy else own, self.values)
 
+    def in_force(self, own: Mapping[str, float]) -> str:
+        """The same in words."""
+        chosen = self.chosen(own)
+        words = str(chosen)
+        return words if not self.note(chosen) else f"{words.rpartition(', seed')[0]}, each answer with a seed by chance"
+
     def changed(self, name: str, text: str) -> "GivenSampling":
         """With another value, as a user types it; "" for none. name: of its option. Raises ClickException."""
         kinds = {each: kind for each, kind in _KINDS.items() if each.replace("_", "-") == name}
@@ -62,10 +68,10 @@ class GivenSampling:
 
 _KINDS: Mapping[str, Any] = {
     "temperature": FiniteRange(0, 100),
-    "top_k": click.IntRange(0, 2**31 - 1),
+    "top_k": IntegerRange(0, 2**31 - 1),
     "top_p": FiniteRange(0, 1),
     "min_p": FiniteRange(0, 1),
-    "seed": click.IntRange(0, 2**64 - 1),
+    "seed": IntegerRange(0, 2**64 - 1),
     "repetition_penalty": FiniteRange(0.01, 100),
     "frequency_penalty": FiniteRange(-2, 2),
     "presence_penalty": FiniteRange(-2, 2),

@@ -126,7 +126,7 @@ def info(file: Path, as_json: bool) -> None:
 @click.argument("text")
 @_tokenizer
 @click.option(
-    "-n", "--num", default=10, show_default=True, type=click.IntRange(1, 64), help="Most continuations to show."
+    "-n", "--num", default=10, show_default=True, type=options.IntegerRange(1, 64), help="Most continuations to show."
 )
 def search(file: Path, text: str, tokenizer: str, num: int) -> None:
     """Show what follows TEXT in a datastore, most frequent first.

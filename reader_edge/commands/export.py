@@ -36,7 +36,7 @@ from reader_edge.terminal.shell_completion import MODEL
 )
 @click.option(
     "--max-context",
-    type=click.IntRange(16),
+    type=options.IntegerRange(16),
     help="Tokens of prompt and answer together. Default: the model's own limit.",
 )
 @click.option(

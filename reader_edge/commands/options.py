@@ -36,8 +36,16 @@ class _FilePath(click.Path):
 FILE_PATH = _FilePath(dir_okay=False, path_type=Path)
 
 
+class IntegerRange(click.IntRange):
+    """click's, in words for users."""
+
+    name = "integer"
+
+
 class FiniteRange(click.FloatRange):
     """click's, which takes NaN, in no range and outside none."""
+
+    name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
@@ -73,10 +81,10 @@ def _switch_off(flag: str, field: str, meaning: str) -> Callable[[Callable[..., 
 # Named like the fields of EngineConfig and GenerationConfig, so that they can be grouped into these.
 threads = click.option(
     "--threads",
-    type=click.IntRange(0, 1024),
+    type=IntegerRange(0, 1024),
     default=0,
     show_default=True,
-    help="Threads to compute with, at most as many as there are usable cores; 0 takes all of these.",
+    help="Threads to compute with; 0, or more than there are usable cores, takes one for each of these.",
 )
 no_native = _switch_off("--no-native", "uses_native", "Do not use native kernels.")
 provider = click.option(
@@ -169,7 +177,7 @@ _draft_model = click.option(
 )
 _draft_context = click.option(
     "--draft-context",
-    type=click.IntRange(0, 1 << 28),
+    type=IntegerRange(0, 1 << 28),
     default=0,
     show_default=True,
     metavar="N",
@@ -194,17 +202,17 @@ prompts = click.option(
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 plot = click.option("--plot", type=FILE_PATH, help="Draw the result: a .png, .svg or .pdf file.")
 max_batch = click.option(
-    "--max-batch", type=click.IntRange(1, 256), default=8, show_default=True, help="Answers decoded together."
+    "--max-batch", type=IntegerRange(1, 256), default=8, show_default=True, help="Answers decoded together."
 )
 kv_bytes = click.option(
     "--kv-bytes",
     "max_kv_bytes",
-    type=click.IntRange(0, 2**63 - 1),
+    type=IntegerRange(0, 2**63 - 1),
     default=0,
     show_default=True,
     help="Most bytes of the KV cache; 0 is no limit.",
 )
-MAX_TOKENS: Any = click.IntRange(1, 2**31 - 1)
+MAX_TOKENS: Any = IntegerRange(1, 2**31 - 1)
 answer_tokens = click.option(
     "-n", "--max-tokens", type=MAX_TOKENS, default=4096, show_default=True, help="Most tokens of an answer."
 )

@@ -65,7 +65,7 @@ class Limits:
 )
 @click.option(
     "--port",
-    type=click.IntRange(0, 65535),
+    type=options.IntegerRange(0, 65535),
     default=8000,
     show_default=True,
     help="Port to listen on; 0 takes a free one.",
@@ -81,7 +81,7 @@ class Limits:
 @options.max_batch
 @click.option(
     "--max-waiting",
-    type=click.IntRange(0, 1_000_000),
+    type=options.IntegerRange(0, 1_000_000),
     default=64,
     show_default=True,
     help="Answers that may wait; more are refused.",

@@ -12,7 +12,9 @@ from reader_edge.terminal.shell_completion import MODEL
 @helpful_command("Cut a package into stages, for several boxes.", "reader-edge split smollm2:135m OUT --stages 2")
 @click.argument("model", type=MODEL)
 @click.argument("out", type=click.Path(path_type=Path))
-@click.option("--stages", type=click.IntRange(2, 64), help="How many boxes run the model.  [default: those of --fit]")
+@click.option(
+    "--stages", type=options.IntegerRange(2, 64), help="How many boxes run the model.  [default: those of --fit]"
+)
 @click.option(
     "--fit",
     help="Memory of each box, as 8GB,16GB: none gets layers that it has no room for, beside its process.",

@@ -37,7 +37,7 @@ _FORMATS = ("mlp", "eagle3", "mtp")
 @click.option(
     "--self",
     "num_tokens",
-    type=click.IntRange(1000),
+    type=options.IntegerRange(1000),
     default=200_000,
     show_default=True,
     help="How many tokens the model writes itself, as training data: those of 16 answers at least.",

@@ -31,7 +31,7 @@ _BATCH = 16
     "--tokens",
     default=120_000,
     show_default=True,
-    type=click.IntRange(1, 200_000),
+    type=options.IntegerRange(1, 200_000),
     help="Keep at most this many tokens of answers.",
 )
 @options.engine

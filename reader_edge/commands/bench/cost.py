@@ -13,7 +13,7 @@ from reader_edge.terminal.shell_completion import MODEL
 
 @helpful_command("Show how long a pass takes here.", "reader-edge bench cost smollm2:135m")
 @click.argument("model", type=MODEL, required=False)
-@click.option("--batch", default=1, show_default=True, type=click.IntRange(1, 64), help="Sequences in a pass.")
+@click.option("--batch", default=1, show_default=True, type=options.IntegerRange(1, 64), help="Sequences in a pass.")
 @options.engine
 @click.option("--redo", is_flag=True, help="Measure again instead of showing cached times.")
 @options.as_json

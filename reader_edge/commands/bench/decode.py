@@ -27,7 +27,7 @@ from reader_edge.terminal.shell_completion import MODEL
     "--rounds",
     default=3,
     show_default=True,
-    type=click.IntRange(1, 1000),
+    type=options.IntegerRange(1, 1000),
     help="How often each way answers each prompt.",
 )
 @click.option(

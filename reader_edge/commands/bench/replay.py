@@ -39,8 +39,12 @@ from reader_edge.terminal.shell_completion import MODEL
     show_default=True,
     help="What the drafter knows at first: what it ships with, what it learns from the other FILEs, or nothing.",
 )
-@click.option("--stretches", type=click.IntRange(1), help="Stretches to time per FILE, with --model.  [default: 24]")
-@click.option("-n", "--max-tokens", type=click.IntRange(2), help="Tokens per stretch, with --model.  [default: 64]")
+@click.option(
+    "--stretches", type=options.IntegerRange(1), help="Stretches to time per FILE, with --model.  [default: 24]"
+)
+@click.option(
+    "-n", "--max-tokens", type=options.IntegerRange(2), help="Tokens per stretch, with --model.  [default: 64]"
+)
 @options.threads
 @options.provider
 @options.as_json

@@ -55,23 +55,32 @@ def _strengths(ctx: click.Context, parameter: click.Parameter, values: tuple[str
     f"try every pair. Default: {', '.join(_DEFAULT)}.",
 )
 @click.option(
-    "--tasks", "num_tasks", type=click.IntRange(5, 10_000), default=300, show_default=True, help="Tasks to answer."
+    "--tasks",
+    "num_tasks",
+    type=options.IntegerRange(5, 10_000),
+    default=300,
+    show_default=True,
+    help="Tasks to answer.",
 )
 @click.option(
     "--seed",
-    type=click.IntRange(0, 2**32 - 1),
+    type=options.IntegerRange(0, 2**32 - 1),
     default=0,
     show_default=True,
     help="The same seed gives the same tasks.",
 )
 @click.option(
-    "--rounds", type=click.IntRange(1, 1000), default=3, show_default=True, help="Rounds, all ways in turn in each."
+    "--rounds",
+    type=options.IntegerRange(1, 1000),
+    default=3,
+    show_default=True,
+    help="Rounds, all ways in turn in each.",
 )
 @click.option("--long", "is_long", is_flag=True, help="Ask for facts hidden in 600 to 1,400 tokens of filler instead.")
 @click.option(
     "--retrieved",
     "retrieved_tokens",
-    type=click.IntRange(64),
+    type=options.IntegerRange(64),
     metavar="N",
     help="Answer exactly, but from the N tokens alone that `views` would retrieve, too.",
 )

@@ -140,7 +140,7 @@ _OPTIONS = (
     ),
     click.option(
         "--context",
-        type=click.IntRange(64, 1 << 28),
+        type=options.IntegerRange(64, 1 << 28),
         default=256,
         show_default=True,
         help="views: tokens of the prompt that are retrieved, at most: its end, and the passages most like that.",

@@ -21,11 +21,16 @@ _JUDGE_BYTES = 1 << 17  # of a judge of 16,000 numbers of a hidden state: found 
 @click.argument("model", type=MODEL)
 @click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The file to write.")
 @click.option(
-    "--tasks", "num_tasks", type=click.IntRange(5, 10_000), default=300, show_default=True, help="Tasks to learn from."
+    "--tasks",
+    "num_tasks",
+    type=options.IntegerRange(5, 10_000),
+    default=300,
+    show_default=True,
+    help="Tasks to learn from.",
 )
 @click.option(
     "--seed",
-    type=click.IntRange(0, 2**32 - 1),
+    type=options.IntegerRange(0, 2**32 - 1),
     default=1,
     show_default=True,
     help="The same seed gives the same tasks; those of `bench` are 0.",

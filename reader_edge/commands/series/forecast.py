@@ -25,7 +25,7 @@ def _parse_levels(ctx: click.Context, param: click.Parameter, value: str) -> tup
     "reader-edge series forecast sales.csv --time day --column north --horizon 28 -o forecast.parquet",
 )
 @table_options
-@click.option("--paths", "num_paths", default=64, show_default=True, type=click.IntRange(1), help="Sample paths.")
+@click.option("--paths", "num_paths", default=64, show_default=True, type=options.IntegerRange(1), help="Sample paths.")
 @click.option(
     "--quantiles",
     "levels",
@@ -44,7 +44,7 @@ def _parse_levels(ctx: click.Context, param: click.Parameter, value: str) -> tup
 )
 @click.option(
     "--seed",
-    type=click.IntRange(0, 2**64 - 1),
+    type=options.IntegerRange(0, 2**64 - 1),
     help="The same seed draws the same numbers, with the same options on the same machine: a rule, not the clock, then "
     "says how much is drafted.",
 )

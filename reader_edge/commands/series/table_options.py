@@ -16,7 +16,7 @@ Command = TypeVar("Command", bound=Callable[..., None])
 _OPTIONS = (
     click.argument("table", required=False, type=options.FILE),
     click.option("--model", type=options.FOLDER, help="A package of `series export`. Default: the bundled model."),
-    click.option("--horizon", default=96, show_default=True, type=click.IntRange(1), help="Values to come."),
+    click.option("--horizon", default=96, show_default=True, type=options.IntegerRange(1), help="Values to come."),
     click.option("--time", "time_column", help="The column of times. Default: the first that has times."),
     click.option(
         "--column", "columns", multiple=True, help="A column to forecast, repeatable. Default: all of numbers."

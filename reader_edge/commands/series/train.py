@@ -23,15 +23,15 @@ _LESS = 3  # steps of the model for one of the small model
     help="Share of each series, its last part, that is not learned from.",
 )
 @click.option(
-    "--steps", "num_steps", default=4000, show_default=True, type=click.IntRange(1), help="Steps of training."
+    "--steps", "num_steps", default=4000, show_default=True, type=options.IntegerRange(1), help="Steps of training."
 )
-@click.option("--layers", "num_layers", default=4, show_default=True, type=click.IntRange(1, 64), help="Layers.")
+@click.option("--layers", "num_layers", default=4, show_default=True, type=options.IntegerRange(1, 64), help="Layers.")
 @click.option(
     "--size",
     "hidden_size",
     default=128,
     show_default=True,
-    type=click.IntRange(32, 4096),
+    type=options.IntegerRange(32, 4096),
     help="Numbers of a patch's state, a multiple of 8.",
 )
 @click.option(

@@ -105,7 +105,7 @@ def test_leaving_is_at_once(engine: Engine, say: Say, prompts: list[object], com
     assert prompts == []
 
 
-@pytest.mark.parametrize("line", ["/settle", "/forget", "/Bye", "/bye now"])
+@pytest.mark.parametrize("line", ["/settle", "/forget", "/Bye", "/byes now"])
 def test_an_unknown_command_is_told_and_not_said(
     engine: Engine, say: Say, prompts: list[object], capsys: pytest.CaptureFixture[str], line: str
 ) -> None:

@@ -102,7 +102,10 @@ def test_settings_hold_for_the_answers_behind_them_until_they_are_taken_back(
     ("line", "sentence"),
     [
         ("/set temperature -1", "is not in the range 0<=x<=100."),
-        ("/set top-k many", "Error: 'many' is not a valid integer"),
+        ("/set top-k many", "Error: 'many' is not a valid integer."),
+        ("/set temperature 0.7 0.8", "Error: '0.7 0.8' is not a valid number."),
+        ("/set greedy 1", "Error: Nothing goes behind /set greedy: leave 1 out."),
+        ("/bye now", "Error: Nothing goes behind /bye."),
         ("/set max-tokens 0", "Error: 0 is not in the range"),
         ("/set colour red", "Error: There is no colour to set: name one of temperature, top-k"),
         ("/save", "Error: /save needs the name of a file."),
@@ -125,9 +128,57 @@ def test_a_mistake_is_one_sentence_and_the_chat_goes_on(
 def test_settings_are_shown(chat: Chat, typed: Type, capsys: pytest.CaptureFixture[str]) -> None:
     typed("/set min-p 0.1", "/set")
     chat.run()
-    told = capsys.readouterr().err
-    assert "min-p" in told
+    told = " ".join(capsys.readouterr().err.split())
+    assert "given here min-p 0.1" in told
+    assert "sampling temperature 0.9, top-k 40, top-p 0.95, min-p 0.1, each answer with a seed by chance" in told
     assert "temperature 0.9, top-k 40, top-p 0.95, as the model's maker recommends" in told
+
+
+@pytest.mark.parametrize("command", ["/set", "/model"])
+def test_what_is_shown_as_sampling_is_in_force(
+    engine: Engine, typed: Type, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    typed(command)
+    Chat(engine, CONFIG, None, False, False, sampling=GivenSampling(temperature=0.7, seed=1234567)).run()
+    told = " ".join(capsys.readouterr().err.split())
+    assert "sampling temperature 0.7, seed 1234567 by default greedy" in told
+
+
+def test_a_drawn_seed_is_shown_and_gives_the_text_again(
+    chat: Chat, typed: Type, asked: Asked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed("one")
+    chat.run()
+    first = capsys.readouterr()
+    sampling = asked[0][1].sampling
+    assert f"Sampled with {sampling}.\n" in first.err
+    assert sampling is not None
+    typed("/reset", f"/set seed {sampling.seed}", "one")
+    chat.run()
+    again = capsys.readouterr()
+    assert again.out == first.out
+    assert "Sampled with" not in again.err
+
+
+@pytest.mark.parametrize("line", ["/set top_p 0.5", "/set top-p=0.5", "/set  top_p = 0.5"])
+def test_a_setting_is_taken_as_it_is_written_elsewhere(chat: Chat, typed: Type, asked: Asked, line: str) -> None:
+    typed(line, "one")
+    chat.run()
+    assert asked[0][1].sampling is not None
+    assert asked[0][1].sampling.top_p == 0.5
+
+
+def test_max_tokens_without_a_value_is_the_default_again(chat: Chat, typed: Type) -> None:
+    typed("/set max-tokens 3", "/set max-tokens")
+    chat.run()
+    assert chat.config.max_tokens == GenerationConfig().max_tokens
+
+
+@pytest.mark.parametrize("line", ['/system ""', "/system ''"])
+def test_an_empty_system_message_is_none(chat: Chat, typed: Type, asked: Asked, line: str) -> None:
+    typed("/system Be brief.", line, "one")
+    chat.run()
+    assert asked[0][0] == [_user("one")]
 
 
 def test_statistics_are_shown_of_the_last_answer_and_behind_each(
@@ -138,7 +189,9 @@ def test_statistics_are_shown_of_the_last_answer_and_behind_each(
     told = capsys.readouterr().err
     assert told.count("acceptance length") == 2
     assert told.count("perplexity") == 1  # the first answer was not scored
-    assert told.count("temperature 0.9, top-k 40, top-p 0.95, seed") == 2
+    drawn = "temperature 0.9, top-k 40, top-p 0.95, seed"
+    assert told.count(drawn) == 4
+    assert told.count(f"Sampled with {drawn}") == 2  # where no statistics say as much
 
 
 def test_a_conversation_is_kept_and_gone_on_with(
