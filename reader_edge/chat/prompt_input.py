@@ -20,16 +20,27 @@ if TYPE_CHECKING:
 def dash_alone(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     """The second argument, which can be a dash alone: others run a model with a prompt there."""
     if value not in (None, "-"):
+        if context.params.get("prompt") is not None:
+            raise click.UsageError(f"The prompt is given with -p, so {quote(value)} has no place: leave it out.")
         model, command = context.params.get("model") or "MODEL", context.command_path.partition(" ")[2]
         raise click.UsageError(f"A prompt is given with -p: reader-edge {command} {quote(model)} -p {quote(value)}")
     return value
+
+
+prompt = click.option(
+    "-p",
+    "--prompt",
+    help="The prompt; '-' reads it from standard input. With a text here, standard input is read only where '-' is the "
+    "argument behind MODEL, and follows the text.",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class PromptInput:
     """What is asked.
 
-    dash: "-" where standard input is to be read. raw: without the chat template, which template_args are for.
+    dash: "-" where standard input is to be read, behind a prompt that is given. raw: without the chat template, which
+    template_args are for.
     """
 
     dash: str | None
@@ -39,16 +50,26 @@ class PromptInput:
     template_args: dict[str, Any]
 
     def read(self) -> str | None:
-        """The prompt as given or piped in, less one line end; None on a terminal: a chat is wanted."""
-        if self.dash and self.prompt is not None:
-            raise click.UsageError("Give the prompt with -p or on standard input, not both.")
-        prompt = self.dash or self.prompt
-        if prompt is None and sys.stdin.isatty():
+        """The prompt as given and piped in, less one line end; None on a terminal: a chat is wanted.
+
+        What is piped is left alone where a prompt is given without a dash: a job's standard input may never end.
+        """
+        if self.prompt is None and not self.dash and sys.stdin.isatty():
             return None
-        text = _piped() if prompt in (None, "-") else prompt
-        if not text:
-            raise click.UsageError("The prompt is empty: give some text with -p or on standard input.")
-        return text
+        given = [] if self.prompt in (None, "-") else [str(self.prompt)]
+        texts = [*given, _piped()] if self.dash or not given else given
+        if not all(texts):
+            remedy = ": leave '-' out" if texts[0] else ": give some text with -p or on standard input"
+            raise click.UsageError(f"{'Standard input' if texts[0] else 'The prompt'} is empty{remedy}.")
+        return "\n\n".join(texts)
+
+    @staticmethod
+    def check_session(path: Path | None) -> None:
+        """Raise SessionError for a file that is none, before a model is loaded for it."""
+        from reader_edge.chat.kept_session import check_session_place
+
+        if path is not None:
+            check_session_place(path)
 
     def beside(self, model: str | None) -> "tuple[str | None, PromptInput]":
         """The model and what is asked, where a dash alone came in the model's place."""

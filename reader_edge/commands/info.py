@@ -29,6 +29,8 @@ _BITS_OF_KEPT = "exact at every width; with native kernels and without, the last
 def info(model: str | None, as_json: bool) -> None:
     """Show what a package holds, and check its files against their checksums.
 
+    Without MODEL, info shows what $READER_EDGE_MODEL names, or else the bundled demo.
+
     MODEL may also be a GGUF file: info reads its header and tells what it holds and whether it can be exported, by all
     that export checks before it reads weights. info never downloads or exports anything.
     """

@@ -5,11 +5,11 @@ from pathlib import Path
 import click
 
 from reader_edge.terminal.command_help import helpful_command
-from reader_edge.terminal.shell_completion import MODEL
+from reader_edge.terminal.shell_completion import STORED
 
 
 @helpful_command("Remove a fetched or exported model.", "reader-edge rm smollm2:135m")
-@click.argument("name", type=MODEL)
+@click.argument("name", type=STORED)
 def rm(name: str) -> None:
     """Remove a model from the cache: its download and the packages exported from it.
 

@@ -8,7 +8,7 @@ import click
 
 import reader_edge
 from reader_edge.chat.given_sampling import GivenSampling, sampling
-from reader_edge.chat.prompt_input import PromptInput, dash_alone
+from reader_edge.chat.prompt_input import PromptInput, dash_alone, prompt
 from reader_edge.commands import options
 from reader_edge.remote.remote_server import RemoteServer
 from reader_edge.terminal.command_help import helpful_command
@@ -22,7 +22,7 @@ from reader_edge.terminal.shell_completion import MODEL
 )
 @click.argument("model", type=MODEL, required=False)
 @click.argument("dash", required=False, metavar="[-]", callback=dash_alone)
-@click.option("-p", "--prompt", help="The prompt; '-' reads it from standard input.")
+@prompt
 @click.option("-s", "--system", help="A system message, for models with a chat template.")
 @click.option(
     "-n",
@@ -100,7 +100,8 @@ def run(
 
     MODEL is a package, a Hugging Face folder, a GGUF file, or a name such as smollm2:135m or OWNER/NAME
     (`reader-edge pull --help`). A model that is not a package is exported once. Without MODEL, run uses
-    $READER_EDGE_MODEL, or else the bundled demo. With '-', or from a pipe, the prompt is read from standard input.
+    $READER_EDGE_MODEL, or else the bundled demo. Without -p, the prompt is read from a pipe. With -p, standard input is
+    read only where '-' is given too: `reader-edge run MODEL -p "Summarise:" - < notes.txt`.
     """
     model, prompt_input = prompt_input.beside(model)
     _check_together(engine_config, sources, session_file, compare)
@@ -121,6 +122,7 @@ def run(
     from reader_edge.terminal.model_text import accept_any_text
 
     accept_any_text()
+    prompt_input.check_session(session_file)
     engine = load_engine(model, engine_config, sources)
     if not compare:
         load = partial(load_engine, config=engine_config, sources=sources)

@@ -8,7 +8,7 @@ WORDS: dict[str, tuple[str, Callable[[float], str]]] = {
     "tree_logit_error": ("logits unlike the source's", lambda value: f"by {value:.2g} at most"),
     "logit_scale": ("largest logit", lambda value: f"{value:.3g}"),
     "tree_rows_equal": ("drafted like decoded", lambda value: f"{100 * value:.0f} % of the logit rows, bit for bit"),
-    "tree_decoding_spread": ("drafted unlike decoded", lambda value: f"by {value:.2g} at most, in a logit"),
+    "tree_decoding_spread": ("drafted against decoded", lambda value: f"logits differ by {value:.2g} at most"),
     "greedy_tokens": ("greedy tokens compared", lambda value: f"{value:.0f}, with the source's"),
     "greedy_near_ties": ("undecided among them", lambda value: f"{value:.0f}, where the source's best two are as good"),
     "mean_kl_nats": ("KL divergence, mean", lambda value: f"{value:.2g} nats a token"),
@@ -25,7 +25,7 @@ WORDS: dict[str, tuple[str, Callable[[float], str]]] = {
         lambda value: f"{100 * value:.1f} % of the tokens of a held-out text",
     ),
     "chats_compared": ("conversations compared", lambda value: f"{value:.0f}, with transformers' own rendering"),
-    "chats_suited": ("put differently on purpose", lambda value: f"{value:.0f} conversations"),
+    "chats_suited": ("adapted to the template", lambda value: f"{value:.0f} conversations"),
     "chats_different": ("unlike transformers", lambda value: f"{value:.0f} conversations"),
     "source_weight_bits": ("measured against", lambda value: f"the source's own {value:.0f}-bit weights, in fp32"),
 }
@@ -81,11 +81,11 @@ def chat_pairs(suited: Sequence[str], different: Sequence[str], mended: Sequence
     """Names and values for a table: conversations that are not rendered as transformers does, and what that means."""
     noted = [
         (
-            "put differently",
+            "adapted to the template",
             suited,
             "nothing to do: the template would drop a part, so it gets the conversation in another form",
         ),
         ("unlike transformers", different, "not on purpose: look at such prompts before you rely on their answers"),
-        ("taken here alone", mended, "nothing to do: transformers refuses them"),
+        ("refused by transformers", mended, "nothing to do: they are rendered here"),
     ]
     return [(words, f"{'; '.join(names)} ({meaning})") for words, names, meaning in noted if names]

@@ -17,17 +17,23 @@ _MARK = "# completion of reader-edge"
 # click's own hands over words that bash has cut at colons, which models' names have.
 _BASH = """\
 %(complete_func)s() {
-    local IFS=$'\\n' completion type value
+    local IFS=$'\\n' completion type value files
     COMPREPLY=()
     for completion in $(COMP_LINE="${COMP_LINE:0:COMP_POINT}" COMP_WORDBREAKS="$COMP_WORDBREAKS" \\
         %(complete_var)s=bash_complete "$1"); do
         IFS=',' read -r type value <<< "$completion"
         case $type in
             dir) compopt -o dirnames ;;
-            file) compopt -o default ;;
+            file) compopt -o default; files=$value ;;
             plain) COMPREPLY+=("$value") ;;
         esac
     done
+    # Where there are names, bash adds no files by itself.
+    if [[ $files && ${#COMPREPLY[@]} -gt 0 ]]; then
+        for value in $(compgen -f -- "$files"); do
+            COMPREPLY+=("$(printf %%q "$value")")
+        done
+    fi
 }
 complete -o nosort -F %(complete_func)s %(prog_name)s
 """
@@ -52,9 +58,15 @@ add_completion_class(_ColonBash)
 
 
 class ModelName(click.ParamType):  # type: ignore[type-arg]  # which is generic in new versions of click alone
-    """A MODEL: completed by the names of models that are here, then by those of the catalogue, else by files."""
+    """A MODEL: completed by the names of models that are here, those of the catalogue, and files.
+
+    is_stored: by the first alone.
+    """
 
     name = "text"
+
+    def __init__(self, is_stored: bool = False) -> None:
+        self.is_stored = is_stored
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         return str(value)
@@ -65,12 +77,14 @@ class ModelName(click.ParamType):  # type: ignore[type-arg]  # which is generic 
         from reader_edge.catalogue.entries import CATALOGUE
         from reader_edge.catalogue.store import stored_models
 
-        names = dict.fromkeys([*(model.name for model in stored_models()), *CATALOGUE])
+        names = dict.fromkeys([*(model.name for model in stored_models()), *(() if self.is_stored else CATALOGUE)])
         found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
-        return found or [CompletionItem(incomplete, type="file")]
+        is_name = self.is_stored or (found and ":" in incomplete)
+        return found if is_name else [*found, CompletionItem(incomplete, type="file")]
 
 
 MODEL = ModelName()
+STORED = ModelName(is_stored=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,7 @@ def test_what_is_no_model_file_is_one_sentence(runner: CliRunner, tmp_path: Path
     (tmp_path / "notes.txt").write_text("Dear diary")
     result = runner.invoke(main, ["info", str(tmp_path / "notes.txt")])
     assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
-    assert "is no GGUF file: give a .gguf file or a folder" in result.stderr
+    assert "is no GGUF file: give a .gguf file, a package or a folder" in result.stderr
 
 
 @pytest.mark.parametrize("command", [["info"], ["run", "-p", "x"], ["export"]])

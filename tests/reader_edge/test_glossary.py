@@ -26,7 +26,7 @@ def test_every_figure_has_a_word_that_is_explained(figure: str) -> None:
     ((word, shown),) = check_pairs({figure: 1.0})
     assert word == WORDS[figure][0]
     assert word in EXPLAINED
-    assert shown.startswith(("1", "by 1", "100", "the source's own 1"))
+    assert shown.startswith(("1", "by 1", "logits differ by 1", "100", "the source's own 1"))
 
 
 def _texts(path: Path) -> Iterator[str]:

@@ -76,8 +76,8 @@ def print_compared(
 
 def _table(comparison: Comparison, config: GenerationConfig) -> Table:
     """A comparison of one prompt as a table."""
-    title = f"{comparison.plain.num_tokens} tokens ({config.sampling}), median of {ROUNDS} rounds each, "
-    title += "in alternating order"
+    title = f"{comparison.plain.num_tokens} tokens ({config.sampling})\n"
+    title += f"median of {ROUNDS} rounds each, in alternating order"
     table = Table("", "tokens/s", "speed-up", "acceptance length", "tokens", title=title, title_justify="left")
     plain, *drafted = _speed_cells(comparison)
     table.add_row("plain", plain, "1.00x", "1.00", "")

@@ -7,7 +7,7 @@ import click
 
 import reader_edge
 from reader_edge.chat.given_sampling import GivenSampling, sampling
-from reader_edge.chat.prompt_input import PromptInput, dash_alone
+from reader_edge.chat.prompt_input import PromptInput, dash_alone, prompt
 from reader_edge.commands import options
 from reader_edge.commands.lossy.rules import AskedRule, rule
 from reader_edge.terminal.command_help import helpful_command
@@ -21,7 +21,7 @@ from reader_edge.terminal.shell_completion import MODEL
 )
 @click.argument("model", type=MODEL, required=False)
 @click.argument("dash", required=False, metavar="[-]", callback=dash_alone)
-@click.option("-p", "--prompt", help="The prompt; '-' reads it from standard input.")
+@prompt
 @click.option("-s", "--system", help="A system message, for models with a chat template.")
 @click.option(
     "-n",
@@ -87,5 +87,6 @@ def run(
     from reader_edge.terminal.model_text import accept_any_text
 
     accept_any_text()
+    prompt_input.check_session(session_file)
     load = partial(asked_rule.load, config=engine_config, sources=sources)
     prompt_input.answer(load(model), text, config, given, session_file, stats, as_json, load)

@@ -128,7 +128,7 @@ def test_a_mistake_is_one_sentence_and_the_chat_goes_on(
 def test_settings_are_shown(chat: Chat, typed: Type, capsys: pytest.CaptureFixture[str]) -> None:
     typed("/set min-p 0.1", "/set")
     chat.run()
-    told = " ".join(capsys.readouterr().err.split())
+    told = " ".join(capsys.readouterr().err.replace("│", " ").split())
     assert "given here min-p 0.1" in told
     assert "sampling temperature 0.9, top-k 40, top-p 0.95, min-p 0.1, each answer with a seed by chance" in told
     assert "temperature 0.9, top-k 40, top-p 0.95, as the model's maker recommends" in told
@@ -140,7 +140,7 @@ def test_what_is_shown_as_sampling_is_in_force(
 ) -> None:
     typed(command)
     Chat(engine, CONFIG, None, False, False, sampling=GivenSampling(temperature=0.7, seed=1234567)).run()
-    told = " ".join(capsys.readouterr().err.split())
+    told = " ".join(capsys.readouterr().err.replace("│", " ").split())
     assert "sampling temperature 0.7, seed 1234567 by default greedy" in told
 
 

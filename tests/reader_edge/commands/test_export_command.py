@@ -85,10 +85,10 @@ def test_figures_of_the_checks_are_told_in_words(
     assert figures["KL divergence, mean"] == "0.012 nats a token"
     assert figures["top-1 agreement"] == "98.7 % of the tokens"
     assert figures["conversations compared"] == "35, with transformers' own rendering"
-    assert figures["put differently"].startswith("tools; names (nothing to do: the template would drop a part")
+    assert figures["adapted to the template"].startswith("tools; names (nothing to do: the template would drop a part")
     assert figures["unlike transformers"].startswith("a question (not on purpose: look at such prompts")
     assert figures["unlike transformers"].endswith("before you rely on their answers)")
-    assert "taken here alone" not in figures
+    assert "refused by transformers" not in figures
     assert figures["measured against"] == "the source's own 4-bit weights, in fp32"
     assert figures["another check"] == "5"
 

@@ -55,6 +55,15 @@ def test_the_prompt_may_come_from_a_pipe_less_one_line_end(runner: CliRunner, ar
     assert _run(runner, *arguments, stdin="# git\n\n\n") == _run(runner, "-p", "# git\n\n")
 
 
+def test_what_is_piped_follows_a_prompt_where_a_dash_asks_for_it(runner: CliRunner, demo_folder: Path) -> None:
+    joined = _run(runner, "-p", "# git\n\nnotes")
+    assert _run(runner, "-", "-p", "# git", stdin="notes\n") == joined
+    assert _run(runner, str(demo_folder), "-p", "# git", "-", stdin="notes\n") == joined
+    assert _run(runner, "-p", "# git", stdin="notes\n") == _run(runner, "-p", "# git")
+    result = runner.invoke(main, ["run", "-p", "# git", "-"], input="")
+    assert (result.exit_code, result.stderr) == (2, "Error: Standard input is empty: leave '-' out.\n")
+
+
 def test_a_dash_may_follow_the_model(runner: CliRunner, demo_folder: Path) -> None:
     assert _run(runner, str(demo_folder), "-", stdin="# git\n") == _run(runner, "-p", "# git")
 
@@ -248,7 +257,7 @@ def test_a_prompt_longer_than_the_context_is_one_sentence(runner: CliRunner) -> 
     assert result.stderr.endswith(": shorten the prompt.\n")
 
 
-@pytest.mark.parametrize("arguments", [["-", "-p", "x"], ["--compare", "--no-draft", "-p", "x"], ["package", "prompt"]])
+@pytest.mark.parametrize("arguments", [["--compare", "--no-draft", "-p", "x"], ["package", "prompt"]])
 def test_options_that_exclude_each_other_exit_2(runner: CliRunner, arguments: list[str]) -> None:
     assert runner.invoke(main, ["run", *arguments]).exit_code == 2
 

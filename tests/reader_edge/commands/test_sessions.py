@@ -55,6 +55,18 @@ def test_a_model_without_a_template_finds_its_rows_again(
     assert "(0 reused)" not in second.stderr
 
 
+def test_a_file_that_is_no_session_is_refused_before_a_model_is_loaded(
+    runner: CliRunner, package: PackageCopy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letter = tmp_path / "letter"
+    letter.write_text("dear")
+    monkeypatch.setattr("reader_edge.model_source.load_engine", pytest.fail)
+    result = ask(runner, package, letter, "-p", "one")
+    assert result.exit_code == 1
+    assert result.stderr == f"Error: '{letter}' is there, and no session: name another file.\n"
+    assert letter.read_text() == "dear"
+
+
 def test_a_damaged_session_is_one_sentence_and_stays_as_it_is(
     runner: CliRunner, package: PackageCopy, tmp_path: Path
 ) -> None:

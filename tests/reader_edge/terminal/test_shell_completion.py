@@ -38,7 +38,8 @@ def test_names_of_the_catalogue_are_completed_behind_their_colon(runner: CliRunn
 def test_what_is_stored_is_completed_too(runner: CliRunner) -> None:
     with StoredModel("owner/a-model").locked():
         (StoredModel("owner/a-model").folder / "source").mkdir()
-    assert _completed(runner, "reader-edge rm owner/") == ["owner/a-model"]
+    assert _completed(runner, "reader-edge run owner/") == ["owner/a-model"]
+    assert _completed(runner, "reader-edge rm ") == ["owner/a-model"]  # nothing else can be removed
     shutil.rmtree(StoredModel("owner/a-model").folder)
 
 
@@ -73,7 +74,14 @@ def test_the_shell_is_the_one_that_runs(runner: CliRunner, home: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
-def test_bash_itself_completes_a_name_with_a_colon(runner: CliRunner, home: Path) -> None:
+@pytest.mark.parametrize(
+    ("word", "completions"),
+    [("smollm2:13", "135m\n"), ("smollm2", "smollm2:135m\nsmollm2:360m\nsmollm2:1.7b\nsmollm2\\ package\n")],
+)
+def test_bash_itself_completes_names_with_colons_and_files(
+    runner: CliRunner, home: Path, word: str, completions: str
+) -> None:
+    (home / "smollm2 package").mkdir()
     script = home / "completion"
     script.write_text(runner.invoke(main, ["completion", "bash"]).stdout)
     program = home / "reader-edge"
@@ -81,7 +89,7 @@ def test_bash_itself_completes_a_name_with_a_colon(runner: CliRunner, home: Path
     program.chmod(0o755)
     asked = f"""
         . {script}
-        COMP_LINE='reader-edge run smollm2:13' COMP_POINT=26
+        COMP_LINE='reader-edge run {word}' COMP_POINT={16 + len(word)}
         function_name=$(complete -p reader-edge | sed 's/.*-F \\([^ ]*\\).*/\\1/')
         $function_name reader-edge
         printf '%s\\n' "${{COMPREPLY[@]}}"
@@ -91,5 +99,5 @@ def test_bash_itself_completes_a_name_with_a_colon(runner: CliRunner, home: Path
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
     bash = [str(shutil.which("bash")), "--norc", "-c", asked]
-    result = subprocess.run(bash, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert result.stdout == "135m\n", result.stderr
+    result = subprocess.run(bash, env=environment, cwd=home, capture_output=True, text=True, timeout=60, check=False)
+    assert result.stdout == completions, result.stderr

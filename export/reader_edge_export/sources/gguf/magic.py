@@ -30,4 +30,4 @@ def refuse_as_no_gguf(path: Path) -> NoReturn:
         raise GgufError(f"'{path}' has a format that GGUF replaced in August 2023: give a .gguf file of the model.")
     if head.lower().startswith(_WEB_PAGE):
         raise GgufError(f"'{path}' is a web page, perhaps the one that tells of the file: fetch the file itself.")
-    raise GgufError(f"'{path}' is no GGUF file: give a .gguf file or a folder in Hugging Face format.")
+    raise GgufError(f"'{path}' is no GGUF file: give a .gguf file, a package or a folder in Hugging Face format.")
