@@ -117,13 +117,14 @@ class Chat:
 
     def _write_answer(self, prompt: Prompt, answer: ModelText) -> None:
         whole = with_template_args(prompt, self.template_args)
-        config = replace(self.config, sampling=self.sampling.chosen(self.engine.sampling), is_scored=self.shows_stats)
+        sampling = self.sampling.chosen(self.engine.sampling)
+        config = replace(self.config, sampling=sampling, is_scored=self.shows_stats)
         stats = print_answer(self.engine, whole, config, answer)
         self.last = stats, config
         if self.shows_stats:
-            print_table(stats_table(self.engine, stats, config.sampling))
-        elif config.sampling.temperature and self.sampling.seed is None:
-            click.echo(f"Sampled with {config.sampling}.", err=True)
+            print_table(stats_table(self.engine, stats, sampling))
+        elif self.sampling.note(sampling):
+            click.echo(f"Sampled with {sampling}.", err=True)
 
 
 def _whole_text(line: str) -> str:
