@@ -1,13 +1,12 @@
 """The tokenizer that a vocabulary describes, as one of the `tokenizers` library."""
 
-import re
 from collections.abc import Iterator
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
 
 from reader_edge_export.sources.gguf.gguf_file import OTHER
 from reader_edge_export.sources.gguf.pre_tokenizer import PRE_TOKENIZERS
-from reader_edge_export.sources.gguf.tokenizer_kind import BYTE_LEVEL, SENTENCE_PIECE, parts_of
+from reader_edge_export.sources.gguf.tokenizer_kind import BYTE_LEVEL, MARK, SENTENCE_PIECE, parts_of
 from reader_edge_export.sources.gguf.vocabulary import BYTE_TOKEN, TEXT_KINDS, GgufVocabulary, TokenKind
 from reader_edge_runtime.errors import TokenizerError
 
@@ -16,7 +15,6 @@ _BYTE_TOKENS = frozenset(f"<0x{byte:02X}>" for byte in range(256))
 # Some vocabularies lack bytes that no text of theirs had, such as control characters; none lacks these.
 _SYMBOLS = frozenset("\u0120\u010a" + "".join(map(chr, range(0x21, 0x7F))))
 _SPECIAL = (TokenKind.CONTROL, TokenKind.UNKNOWN)
-_MARK = re.compile(r"<[^\s<>]+>|\[[^\s\[\]]+\]")
 _MAX_ADDED_TOKENS, _MAX_ADDED_CHARACTERS = 1 << 14, 1 << 20
 _MAX_MERGES = 1 << 20  # of SentencePiece's: Gemma has half as many
 # Of SentencePiece's, of which every cut is looked up; Gemma's quarter of a million have some two million characters.
@@ -84,7 +82,7 @@ def _added_without_kind(vocabulary: GgufVocabulary, merges: list[tuple[str, str]
     tokens = [vocabulary.tokens[i] for i in _normal_ids(vocabulary) if i not in framing]
     unmade = [token for token in tokens if len(token) > 1 and token not in made and not BYTE_TOKEN.fullmatch(token)]
     if has_kinds and kind.kind != SENTENCE_PIECE:
-        unmade = [token for token in unmade if _MARK.fullmatch(token)]
+        unmade = [token for token in unmade if MARK.fullmatch(token)]
     if kind.kind == BYTE_LEVEL and PRE_TOKENIZERS[kind.pre].keeps_words:
         cutter, decoder = PRE_TOKENIZERS[kind.pre].pre_tokenizer(), decoders.ByteLevel()
         unmade = [token for token in unmade if len(cutter.pre_tokenize_str(decoder.decode([token]))) > 1]

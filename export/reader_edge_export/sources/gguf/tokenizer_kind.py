@@ -5,6 +5,7 @@ one number for scores, and `default` where they know no rule. What the tokens sh
 it is not, the file is refused by what contradicts.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -29,6 +30,11 @@ _LLAMA3_IDS = {"<|begin_of_text|>": 128000, "<|start_header_id|>": 128006, "<|eo
 _MAX_CUT, _MAX_CUT_UNKNOWN, _FEWEST_CUT, _FEWEST_NUMBERS = 1 / 40, 1 / 1000, 8, 4
 _MAX_WORDS, _MAX_WORD_CHARACTERS = 1 << 14, 1 << 10
 _MAX_RISING = 1 / 100  # of merges whose pieces' scores rise, as they do where a converter changed a few
+# Entries that have only changed places leave all others where they are; one that was put in moves those behind it.
+_MAX_SWAPPED, _LEAST_BESIDE = 16, 32
+# Of tokens that text is made of, how many no merge may make; the vocabularies of models have none but marks.
+_MAX_UNMADE = 1 / 20
+MARK = re.compile(r"<[^\s<>]+>|\[[^\s\[\]]+\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,8 @@ def kind_of(file: GgufFile, values: Metadata, tokens: list[str], text_ids: list[
     """values: of the tokenizer. text_ids: tokens that text is made of. Raises TokenizerError, GgufError."""
     model = _one_of(file, "tokenizer.ggml.model", values.text("model"), (BYTE_LEVEL, SENTENCE_PIECE, MERGED_PIECES))
     merges = values.texts("merges") if model != SENTENCE_PIECE or values.has("merges") else []
+    if len(set(merges)) < len(merges):
+        _refuse(file, f"lists {len(merges) - len(set(merges))} of its {len(merges)} merges more than once")
     spelt = frozenset("".join(merges)) - {" "} if merges else frozenset("".join(tokens[i] for i in text_ids))
     is_pieces, is_bytes = not spelt <= _ALPHABET, spelt <= _ALPHABET and _BYTE_SPACE in spelt
     pre = values.text("pre", "")
@@ -72,6 +80,36 @@ def kind_of(file: GgufFile, values: Metadata, tokens: list[str], text_ids: list[
     if _has_ranks(file, tokens, text_ids, merges, scores):
         return TokenizerKind(SENTENCE_PIECE, scores=scores, adds_space=adds_space)
     return TokenizerKind(MERGED_PIECES, merges=merges, adds_space=adds_space)
+
+
+def check_order(file: GgufFile, kind: TokenizerKind, tokens: list[str], text_ids: list[int]) -> None:
+    """Raise TokenizerError where ids are not in the order of merges or scores, as tokenizers are trained."""
+    if kind.scores:
+        what, ranks = "scores of its pieces", [-kind.scores[i] for i in text_ids if len(tokens[i]) > 1]
+    else:
+        ids, made = {tokens[i]: i for i in text_ids}, dict.fromkeys(map(joined, kind.merges))
+        unmade = [token for token in ids if len(token) > 1 and token not in made and not MARK.fullmatch(token)]
+        if kind.kind == BYTE_LEVEL and len(unmade) > max(_FEWEST_CUT, _MAX_UNMADE * len(ids)):
+            _refuse(file, f"has no merges for {len(unmade)} of its {len(ids)} tokens, such as {unmade[0]!r:.80}")
+        symbols = map(chr, range(0x21, 0x7F)) if kind.kind == BYTE_LEVEL else ()
+        what, ranks = "merges", [ids[token] for token in (*symbols, *made) if token in ids]
+    num_falls = sum(second < first for first, second in pairwise(ranks))
+    num_moved = sum(rank != other for rank, other in zip(ranks, sorted(ranks), strict=True))
+    if num_falls > max(_FEWEST_CUT, _MAX_RISING * len(ranks)):
+        _refuse(file, f"has {what} and tokens in different orders ({num_falls} of {len(ranks)} come before their turn)")
+    if 0 < num_moved <= min(_MAX_SWAPPED, len(ranks) // _LEAST_BESIDE):
+        _refuse(file, f"has {what} and tokens in different orders ({num_moved} of {len(ranks)} have changed places)")
+
+
+def text_tokens(kind: TokenizerKind, tokens: list[str]) -> set[str]:
+    """Tokens that text surely makes, whatever the file calls them; no marks, which it may spell by chance."""
+    if kind.scores:
+        ranks = zip(tokens[1:], kind.scores, kind.scores[1:], kind.scores[2:], strict=False)
+        found = {token for token, before, score, behind in ranks if before > score > behind}
+    else:
+        found = {text for merge in kind.merges for text in (*parts_of(merge), joined(merge))}
+        found |= _ALPHABET if kind.kind == BYTE_LEVEL else set()
+    return {token for token in found if not MARK.fullmatch(token.removeprefix("\u2581"))}
 
 
 def parts_of(merge: str) -> tuple[str, str]:

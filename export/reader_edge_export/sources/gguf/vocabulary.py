@@ -4,6 +4,7 @@ Defaults are those of llama.cpp (`src/llama-vocab.cpp`), which knows them by the
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -16,7 +17,9 @@ from reader_edge_export.sources.gguf.tokenizer_kind import (
     MERGED_PIECES,
     SENTENCE_PIECE,
     TokenizerKind,
+    check_order,
     kind_of,
+    text_tokens,
 )
 from reader_edge_runtime.errors import TokenizerError
 
@@ -87,8 +90,12 @@ def vocabulary_of(file: GgufFile) -> GgufVocabulary:
     token_kinds = _token_kinds(file, values, tokens)
     text_ids = [token_id for token_id, kind in enumerate(token_kinds) if kind in TEXT_KINDS]
     kind = kind_of(file, values, tokens, text_ids)
-    ids = _special_ids(file, values, tokens)
-    named = [ids["eos"], *_further_ends(file, values, len(tokens)), ids["eot"], ids["eom"]]
+    check_order(file, kind, tokens, text_ids)
+    ids, further_ends = _special_ids(file, values, tokens), _further_ends(file, values, len(tokens))
+    named = [ids["eos"], *further_ends, ids["eot"], ids["eom"]]
+    uses = [(f"{name}_token_id", token_id) for name, token_id in ids.items() if token_id is not None]
+    uses += [("eos_token_ids", token_id) for token_id in further_ends]
+    _check_text(file, text_tokens(kind, tokens), tokens, token_kinds, uses)
     control = {token_id for token_id, kind in enumerate(token_kinds) if kind == TokenKind.CONTROL}
     vocabulary_ids = {token: token_id for token_id, token in enumerate(tokens)}
     name = Metadata(file, "general").text("name", "").lower()
@@ -153,6 +160,23 @@ def _token_kinds(file: GgufFile, values: Metadata, tokens: list[str]) -> list[in
         if kind == TokenKind.BYTE and not BYTE_TOKEN.fullmatch(token):
             raise TokenizerError(f"'{file.path}' calls {token!r:.80} the token of a byte, which it is not: {OTHER}.")
     return kinds
+
+
+def _check_text(
+    file: GgufFile, text: set[str], tokens: list[str], kinds: list[int], uses: Iterable[tuple[str, int]]
+) -> None:
+    """Raise TokenizerError where a token of text is called special, or frames it: texts would lose it.
+
+    text: tokens that text makes. uses: (key, id) of tokens that begin or end a text, or stand for what is unknown.
+    """
+    for token, kind in zip(tokens, kinds, strict=True):
+        if kind in (TokenKind.CONTROL, TokenKind.UNKNOWN) and token in text:
+            name = TokenKind(kind).name.lower()
+            raise TokenizerError(f"'{file.path}' calls {token!r:.80} {name}, which text is made of: {OTHER}.")
+    for key, token_id in uses:
+        kind, token = kinds[token_id], tokens[token_id]
+        if kind == TokenKind.BYTE or (kind in TEXT_KINDS and token in text):
+            raise TokenizerError(f"'{file.path}' gives {key} as {token!r:.80}, which text is made of: {OTHER}.")
 
 
 def _special_ids(file: GgufFile, values: Metadata, tokens: list[str]) -> dict[str, int | None]:

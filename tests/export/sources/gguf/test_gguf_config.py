@@ -20,7 +20,7 @@ from tests.gguf_files import SMALL, small_tensors, small_vocabulary, write_gguf,
 VOCABULARY = small_vocabulary()
 ODD_HEAD = ("attention.key_length", "attention.value_length", "rope.dimension_count")
 YARN = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}
-MANY = [str(number) for number in range(400)]
+MANY = [f"<{number}>" for number in range(400)]
 VOCAB_SIZE = len(VOCABULARY["tokenizer.ggml.tokens"])
 
 

@@ -15,6 +15,8 @@ from tests.gguf_files import sentence_piece, small_vocabulary, write_gguf
 
 def test_all_ends_that_ollama_takes_over_are_known(tmp_path: Path) -> None:
     values = small_vocabulary() | {"tokenizer.ggml.eos_token_id": 3, "tokenizer.ggml.eos_token_ids": [3, 5, 4]}
+    for token_id in (3, 5, 4):
+        values["tokenizer.ggml.token_type"][token_id] = int(TokenKind.USER_DEFINED)
     flags = {f"tokenizer.ggml.add_{name}_token": False for name in ("unknown", "padding", "seperator")}
     assert read(tmp_path / "file", values | flags).end_ids[:3] == (3, 5, 4)
     with pytest.raises(TokenizerError, match=r"eos_token_ids as \[3, 999\] of"):

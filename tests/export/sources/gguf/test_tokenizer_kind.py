@@ -1,6 +1,8 @@
 """What a file declares of its tokenizer is held against its own tokens: followed where they are clear, else refused."""
 
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -231,3 +233,105 @@ def test_the_rule_that_the_tokens_came_of_is_taken(pre: str, cut: pre_tokenizers
     own = _trained(cut)
     built = _built(tmp_path / "file", "llama", as_ollama_writes(own, pre=pre, add_bos_token=False))
     assert _ids(built) == _ids(own)
+
+
+def _smollm_like() -> dict[str, Any]:
+    return as_ollama_writes(_trained(split(LLAMA3)), pre="dbrx", add_bos_token=False)
+
+
+def _with_kind(values: dict[str, Any], token: str, kind: TokenKind) -> dict[str, Any]:
+    kinds = list(values["tokenizer.ggml.token_type"])
+    kinds[values["tokenizer.ggml.tokens"].index(token)] = int(kind)
+    return values | {"tokenizer.ggml.token_type": kinds}
+
+
+@pytest.mark.parametrize("token", ["\u0120the", "a", "\u0120"])
+@pytest.mark.parametrize("kind", [TokenKind.CONTROL, TokenKind.UNKNOWN])
+def test_tokens_that_text_is_made_of_are_not_special(token: str, kind: TokenKind, tmp_path: Path) -> None:
+    """They would vanish from answers."""
+    with pytest.raises(TokenizerError, match=f"calls '{token}' {kind.name.lower()}, which text is made of"):
+        _built(tmp_path / "file", "llama", _with_kind(_smollm_like(), token, kind))
+
+
+def _piece(gemma: Tokenizer) -> str:
+    """A piece that merges make."""
+    return "".join(json.loads(gemma.to_str())["model"]["merges"][100])
+
+
+@pytest.mark.parametrize("has_merges", [True, False])
+def test_pieces_that_text_is_made_of_are_not_special_either(has_merges: bool, gemma: Tokenizer, tmp_path: Path) -> None:
+    values = as_ollama_writes(gemma, model="llama", scores=_ranked(gemma))
+    values |= {} if has_merges else {"tokenizer.ggml.merges": None}
+    piece = _piece(gemma)
+    with pytest.raises(TokenizerError, match=re.escape(f"calls {piece!r} control, which text is made of")):
+        _built(tmp_path / "file", "gemma3", _with_kind(values, piece, TokenKind.CONTROL))
+
+
+@pytest.mark.parametrize("name", ["bos_token_id", "eos_token_id", "eot_token_id", "eom_token_id", "unknown_token_id"])
+def test_no_token_of_text_begins_or_ends_one(name: str, gemma: Tokenizer, tmp_path: Path) -> None:
+    values = _smollm_like()
+    word = values["tokenizer.ggml.tokens"].index("\u0120the")
+    with pytest.raises(TokenizerError, match=f"gives {name} as '\u0120the', which text is made of"):
+        _built(tmp_path / "a", "llama", values | {f"tokenizer.ggml.{name}": word})
+    with pytest.raises(TokenizerError, match="gives eos_token_ids as '\u0120the', which text is made of"):
+        _built(tmp_path / "b", "llama", values | {"tokenizer.ggml.eos_token_ids": [word]})
+    pieces = as_ollama_writes(gemma, model="llama", scores=_ranked(gemma), merges=None)
+    pieces[f"tokenizer.ggml.{name}"] = gemma.token_to_id(_piece(gemma))
+    with pytest.raises(TokenizerError, match=re.escape(f"gives {name} as {_piece(gemma)!r}, which text is made of")):
+        _built(tmp_path / "c", "gemma3", pieces)
+
+
+def test_a_mark_may_be_special_though_merges_make_it(tmp_path: Path) -> None:
+    """A trainer's text spells such ones, too."""
+    values = small_vocabulary()
+    values["tokenizer.ggml.merges"] += ["< he", "<he >"]
+    values["tokenizer.ggml.tokens"] += ["<he", "<he>"]
+    values["tokenizer.ggml.token_type"] += [int(TokenKind.NORMAL), int(TokenKind.CONTROL)]
+    values["tokenizer.ggml.eos_token_id"] = values["tokenizer.ggml.tokens"].index("<he>")
+    assert _built(tmp_path / "file", "llama", values).encode("a<he>").tokens == ["a", "<he>"]
+
+
+def _swapped(values: list[Any], first: int, second: int) -> list[Any]:
+    values = list(values)
+    values[first], values[second] = values[second], values[first]
+    return values
+
+
+@pytest.mark.parametrize(
+    ("key", "change", "words"),
+    [
+        ("merges", lambda merges: merges[::-1], "merges and tokens in different orders"),
+        ("merges", lambda merges: sorted(merges), "merges and tokens in different orders"),
+        ("merges", lambda merges: _swapped(merges, 3, 90), "merges and tokens in different orders"),
+        ("merges", lambda merges: [*merges, *merges[:10]], "10 of its .* merges more than once"),
+        ("merges", lambda merges: merges[: len(merges) // 2], "has no merges for .* such as"),
+        ("tokens", lambda tokens: _swapped(tokens, 300, 700), "2 of .* have changed places"),
+        (
+            "tokens",
+            lambda tokens: _swapped(tokens, tokens.index("a"), tokens.index("b")),
+            "2 of .* have changed places",
+        ),
+    ],
+)
+def test_merges_that_contradict_the_tokens_are_refused(
+    key: str, change: Callable[[list[str]], list[str]], words: str, tmp_path: Path
+) -> None:
+    values = _smollm_like()
+    values[f"tokenizer.ggml.{key}"] = change(values[f"tokenizer.ggml.{key}"])
+    with pytest.raises(TokenizerError, match=words):
+        _built(tmp_path / "file", "llama", values)
+
+
+@pytest.mark.parametrize("change", [lambda some: _swapped(some, 30, 90), lambda some: sorted(some[:90]) + some[90:]])
+def test_merges_and_scores_of_pieces_out_of_order_are_refused(
+    change: Callable[[list[Any]], list[Any]], gemma: Tokenizer, tmp_path: Path
+) -> None:
+    values = as_ollama_writes(gemma, model="gemma4", pre=None, scores=None)
+    values["tokenizer.ggml.merges"] = change(values["tokenizer.ggml.merges"])
+    with pytest.raises(TokenizerError, match="merges and tokens in different orders"):
+        _built(tmp_path / "a", "gemma4", values)
+    scores = _ranked(gemma)
+    first = len(scores) - 200
+    scores[first:] = change(scores[first:])
+    with pytest.raises(TokenizerError, match="scores of its pieces and tokens in different orders"):
+        _built(tmp_path / "b", "gemma3", as_ollama_writes(gemma, model="llama", merges=None, scores=scores))
