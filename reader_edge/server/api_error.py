@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from reader_edge.server.http.request_log import RequestNote, note_of
+from reader_edge.server.http.request_log import RequestNote, note_of, public_sentence
 from reader_edge_runtime.errors import (
     BusyError,
     CapacityError,
@@ -22,7 +22,7 @@ from reader_edge_runtime.errors import (
     ReaderEdgeError,
     StageLostError,
 )
-from reader_edge_runtime.outside.user_input import shown
+from reader_edge_runtime.outside.user_input import shown, withheld
 
 Value = TypeVar("Value")
 Handler = Callable[[Request], Awaitable[Response]]
@@ -35,10 +35,16 @@ _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit
 
 
 class ApiError(ReaderEdgeError):
-    """A request that is answered with an error. param: the field at fault. code: for programs."""
+    """A request that is answered with an error. param: the field at fault. code: for programs.
 
-    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
+    public: the message without what it has of the client's texts, for the log; by default it has none.
+    """
+
+    def __init__(
+        self, status: int, message: str, param: str | None = None, code: str | None = None, public: str | None = None
+    ) -> None:
         super().__init__(message)
+        self.public = message if public is None else public
         self.status = status
         self.param = param
         self.code = code
@@ -58,7 +64,7 @@ class ApiError(ReaderEdgeError):
 
     def note(self, note: RequestNote) -> None:
         """Have it in the log's line of a request."""
-        note.refuse(self.status, str(self), self.param)
+        note.refuse(self.status, str(self), self.public)
 
 
 class _Refusal(Response):
@@ -77,19 +83,36 @@ def shown_json(value: object) -> str:
     return json.dumps(value) if isinstance(value, bool) else shown(value)
 
 
-def wrong_value(name: str, value: object, words: str, param: str, code: str | None = None) -> ApiError:
-    """What a value is refused with that is not what `words` say. name: its place. param: the field at fault."""
-    given = "is missing" if value is None else f"is {shown_json(value)}"
-    return ApiError(400, f"'{name}' {given}, but must be {words}.", param, code)
+def withheld_json(value: object) -> str:
+    """The same for the log."""
+    return json.dumps(value) if isinstance(value, bool) else withheld(value)
+
+
+def wrong_value(
+    name: str, value: object, words: str, param: str, code: str | None = None, public_words: str | None = None
+) -> ApiError:
+    """What a value is refused with that is not what `words` say. name: its place. param: the field at fault.
+
+    public_words: the words without what they have of the client's texts; by default they have none.
+    """
+
+    def told(value: str, words: str) -> str:
+        return f"'{name}' {value}, but must be {words}."
+
+    given, public = ("is missing",) * 2 if value is None else (f"is {shown_json(value)}", f"is {withheld_json(value)}")
+    return ApiError(400, told(given, words), param, code, told(public, words if public_words is None else public_words))
 
 
 def agreed(name: str, value: Value | None, other_name: str, other: Value | None) -> Value | None:
     """What two fields say that mean the same; None where neither says anything. Raises ApiError where they differ."""
     if value is None or other is None or value == other:
         return other if value is None else value
-    both = f"'{name}' is {shown_json(value)} and '{other_name}' {shown_json(other)}"
-    sentence = f"{both}, though they mean the same: leave one out."
-    raise ApiError(400, sentence, other_name)
+
+    def told(one: str, another: str) -> str:
+        return f"'{name}' is {one} and '{other_name}' {another}, though they mean the same: leave one out."
+
+    public = told(withheld_json(value), withheld_json(other))
+    raise ApiError(400, told(shown_json(value), shown_json(other)), other_name, public=public)
 
 
 def no_model(name: str, known: str) -> ApiError:
@@ -110,9 +133,10 @@ def api_error(error: Exception) -> ApiError:
             return ApiError(400, str(error), code="kv_cache_exceeded")
         case ChatTemplateError():  # whose file is nothing to strangers
             sentence = f"The model's chat template fails on these messages ({error.reason})"
-            return ApiError(400, f"{sentence}: {_PLAIN}.", "messages", "chat_template_failed")
+            public = f"The model's chat template fails on these messages: {_PLAIN}."
+            return ApiError(400, f"{sentence}: {_PLAIN}.", "messages", "chat_template_failed", public)
         case PromptError() | ConfigError():
-            return ApiError(400, str(error), getattr(error, "place", None))
+            return ApiError(400, str(error), getattr(error, "place", None), public=public_sentence(error))
         case InstallationError():
             return ApiError(501, str(error))
         case RecursionError():

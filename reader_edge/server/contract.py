@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar, dataclass_transform,
 import msgspec
 from msgspec import Meta, inspect, structs
 
-from reader_edge.server.api_error import ApiError, shown_json, wrong_value
+from reader_edge.server.api_error import ApiError, shown_json, withheld_json, wrong_value
 from reader_edge.server.tidying import ARRAYS, FieldError, ObjectTidy, alternatives
 from reader_edge_runtime.outside.config_checks import Range
 
@@ -163,12 +163,14 @@ def _refusal(error: str, value: object, info: inspect.Type) -> ApiError:
 
 def _unknown(place: str) -> ApiError:
     place = place[:_MAX_NAME]
-    return ApiError(400, f"There is no field {place!r}: leave it out.", place, "unknown_parameter")
+    public = "There is no field of this name: leave it out."
+    return ApiError(400, f"There is no field {place!r}: leave it out.", place, "unknown_parameter", public)
 
 
 def _unsupported(place: str, value: object) -> ApiError:
-    sentence = f"'{place}' is {shown_json(value)}, which is not supported here: leave it out."
-    return ApiError(400, sentence, place, "unsupported_parameter")
+    rest = "which is not supported here: leave it out."
+    public = f"'{place}' is {withheld_json(value)}, {rest}"
+    return ApiError(400, f"'{place}' is {shown_json(value)}, {rest}", place, "unsupported_parameter", public)
 
 
 def _field_type(kind: inspect.Type | None, info: inspect.Type, name: str) -> inspect.Type:

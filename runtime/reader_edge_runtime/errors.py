@@ -1,10 +1,21 @@
 """Every error a user can cause, as one tree. Each message is one sentence with the value at fault and the remedy."""
 
 from pathlib import Path
+from typing import Self
 
 
 class ReaderEdgeError(Exception):
-    """Base of all errors of this project."""
+    """Base of all errors of this project.
+
+    public: the sentence without what it has of a caller's texts, for logs; None where whoever worded it made none.
+    """
+
+    public: str | None = None
+
+    def with_public(self, sentence: str) -> Self:
+        """The same error with its public sentence."""
+        self.public = sentence
+        return self
 
 
 class InstallationError(ReaderEdgeError):
@@ -45,9 +56,10 @@ class PromptError(ReaderEdgeError):
 class ConversationError(PromptError):
     """A conversation holds what no chat template can be given. place: of it, as "messages[0].content"."""
 
-    def __init__(self, sentence: str, place: str) -> None:
+    def __init__(self, sentence: str, place: str, public: str | None = None) -> None:
         super().__init__(sentence)
         self.place = place
+        self.public = public
 
 
 class ChatTemplateError(PromptError):

@@ -15,7 +15,7 @@ from reader_edge.remote.settings import config_of, conversation_of
 from reader_edge.server.api_error import ApiError, api_error
 from reader_edge.server.draft.kept_answer import KeptAnswer
 from reader_edge.server.draft.kept_answers import KeptAnswers, own_id
-from reader_edge.server.http.request_log import LEFT_STATUS, RequestNote, note_of
+from reader_edge.server.http.request_log import LEFT_STATUS, RequestNote, note_of, public_sentence
 from reader_edge.server.metrics import Metrics
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
@@ -143,7 +143,7 @@ class DraftEndpoint:
             note.leave()
             raise
         except FrameError as error:
-            note.refuse(400, str(error))
+            _of_frame(error).note(note)
             raise
         except ReaderEdgeError as error:
             await _refuse(websocket, error, note)
@@ -254,9 +254,13 @@ async def _received(websocket: WebSocket, max_s: float | None = None) -> tuple[i
     return frames.opened(message.get("bytes") or message.get("text") or b"")
 
 
+def _of_frame(error: FrameError) -> ApiError:
+    return ApiError(400, str(error), code="frame", public=public_sentence(error))
+
+
 async def _refuse(websocket: WebSocket, error: Exception, note: RequestNote) -> None:
     """Say what keeps a request from its answer, to whoever is there still, and to the log."""
-    refusal = ApiError(400, str(error), code="frame") if isinstance(error, FrameError) else api_error(error)
+    refusal = _of_frame(error) if isinstance(error, FrameError) else api_error(error)
     refusal.note(note)
     facts: dict[str, object] = {"status": refusal.status, "message": str(refusal), "code": refusal.code}
     try:

@@ -40,6 +40,7 @@ def tool_grammar(use: ToolUse, form: CallForm, answer: Grammar | None) -> Gramma
         )
     calls = [tool["function"] for tool in use.tools if tool["function"]["name"] in use.names]
     names = ", ".join(repr(function["name"]) for function in calls)
+    rest = f"has more than {MAX_GRAMMAR} characters: shorten their schemas, or give fewer tools."
     rules, left, left_out = [], MAX_GRAMMAR, dict[str, None]()
     for rule in chain([_start(use, form, answer)], _calls(calls, form, left_out)):
         rules.append(rule)
@@ -47,9 +48,9 @@ def tool_grammar(use: ToolUse, form: CallForm, answer: Grammar | None) -> Gramma
         if left < 0:  # before the rest is written
             raise ApiError(
                 400,
-                f"The grammar of the parameters of {names:.200} has more than {MAX_GRAMMAR} characters: shorten their "
-                "schemas, or give fewer tools.",
+                f"The grammar of the parameters of {names:.200} {rest}",
                 "tools",
+                public=f"The grammar of the parameters of 'tools' {rest}",
             )
     return Grammar("lark", "\n".join(rules), f"grammar of the parameters of {names}", left_out=tuple(left_out))
 

@@ -88,18 +88,21 @@ def tool_use_of(
     names = tuple(str(tool["function"]["name"]) for tool in declared)
     twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
     if twice is not None:
-        raise ApiError(400, f"'tools' has the name {twice!r} twice: give each tool its own.", "tools")
+        rest = "twice: give each tool its own."
+        raise ApiError(400, f"'tools' has the name {twice!r} {rest}", "tools", public=f"'tools' has a name {rest}")
     choice = choice or ("auto" if tools else "none")
     if choice == "none" or (choice == "auto" and not tools):
         return ToolUse()
     if not tools:
         asked = choice if isinstance(choice, str) else choice.name
-        sentence = f"'tool_choice' is {asked!r}, but there are no 'tools': give some, or leave it out."
-        raise ApiError(400, sentence, "tool_choice")
+        rest = "but there are no 'tools': give some, or leave it out."
+        public = f"'tool_choice' is given, {rest}"
+        raise ApiError(400, f"'tool_choice' is {asked!r}, {rest}", "tool_choice", public=public)
     is_strict = any(tool["function"].get("strict") is True for tool in declared)
     if isinstance(choice, str):
         return ToolUse(declared, names, choice == "required", is_parallel, is_strict, choice)
     if choice.name not in names:
         words = f"one of the functions in 'tools' ({', '.join(names):.200}) by name"
-        raise wrong_value("tool_choice", choice.name, words, "tool_choice")
+        public = "one of the functions in 'tools' by name"
+        raise wrong_value("tool_choice", choice.name, words, "tool_choice", public_words=public)
     return ToolUse(declared, (choice.name,), True, False, is_strict, msgspec.to_builtins(choice))

@@ -11,6 +11,9 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from reader_edge_runtime.errors import ReaderEdgeError
+from reader_edge_runtime.outside.user_input import WITHHELD
+
 LEFT_STATUS = 499  # nginx's; nobody is there to read it
 SOCKET_STATUS = 101
 
@@ -22,9 +25,8 @@ _COUNTS = {
     "accepted_prediction_tokens": "accepted_tokens",
 }
 _PROMPT_FIELDS = ("messages", "prompt", "input", "system", "instructions", "suffix", "prediction", "tools", "functions")
-_PLACE = re.compile(rf"'(?:{'|'.join(_PROMPT_FIELDS)})(?:\.\w+|\[\d+\])*'")
-# What a sentence quotes, cut short or not, and lists; no apostrophe within a word, no index of a place.
-_QUOTED = re.compile(r"""(?<!\w)'(?:[^'\\]|\\.)*(?:'(?!\w)|$)|(?<!\w)"(?:[^"\\]|\\.)*(?:"|$)|(?<!\w)\[[^\]]*(?:\]|$)""")
+# From the first quotation mark or bracket that begins a word to the last that ends one: between them may be any.
+_QUOTED = re.compile(r"""(?<!\w)['"({\[](?:.*['")}\]](?!\w)|.*)""", re.DOTALL)
 _PLAIN = re.compile(r"[!-~]+")
 
 _LOG = logging.getLogger("reader_edge.server.requests")
@@ -66,11 +68,11 @@ class RequestNote:
             asked = {name: values[name] for name in _PROMPT_FIELDS if values.get(name) is not None}
             self.prompt = _cut(json.dumps(asked), _MAX_PROMPT)
 
-    def refuse(self, status: int, sentence: str, param: str | None = None) -> None:
-        """Note what a request is refused with, or what ends its answer. param: the field at fault."""
+    def refuse(self, status: int, sentence: str, public: str | None = None) -> None:
+        """Note what a request is refused with, or what ends its answer. public: the sentence without the client's
+        texts; None where it has none."""
         self.status = status
-        is_of_prompt = status == 400 and (param is None or re.split(r"[.\[]", param)[0] in _PROMPT_FIELDS)
-        self.error = _without_values(sentence) if is_of_prompt and not self.tells_prompts else sentence
+        self.error = sentence if public is None or self.tells_prompts else public
 
     def leave(self) -> None:
         """Note that the client has gone."""
@@ -81,7 +83,7 @@ class RequestNote:
         if not isinstance(error, Exception):
             self.refuse(503, "The server was stopped.")
         elif (status := getattr(error, "status", None)) is not None:  # an ApiError's
-            self.refuse(status, str(error))
+            self.refuse(status, str(error), getattr(error, "public", None))
         else:
             self.refuse(500, "The server failed to answer; another line says why.")
 
@@ -164,6 +166,6 @@ def _cut(text: str | None, most: int) -> str | None:
     return text if text is None or len(text) <= most else f"{text[:most]}..."
 
 
-def _without_values(sentence: str) -> str:
-    """A refusal of a prompt without what it quotes of it."""
-    return _QUOTED.sub(lambda found: found[0] if _PLACE.fullmatch(found[0]) else "'...'", sentence)
+def public_sentence(error: ReaderEdgeError) -> str:
+    """A refusal without the client's texts: as whoever worded it says, else without what it quotes and brackets."""
+    return _QUOTED.sub(WITHHELD, str(error)) if error.public is None else error.public

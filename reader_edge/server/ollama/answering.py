@@ -89,7 +89,8 @@ class OllamaEndpoint(Endpoint[AnyBody]):
         check_ollama_model(body.model, self._settings)
         if body.think and self._tokenizer.thinking_form is None:
             sentence = f"'think' is {shown_json(body.think)}, but the model here does not think: leave it out."
-            raise ApiError(400, sentence, "think")
+            public = "'think' is given, but the model here does not think: leave it out."
+            raise ApiError(400, sentence, "think", public=public)
         use, form = body.tool_use(), body.form()
         num_predict = body.options.num_predict
         asked = num_predict if num_predict > 0 else None

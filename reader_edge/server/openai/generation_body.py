@@ -32,7 +32,7 @@ from reader_edge_runtime.generation_config import (
     MAX_STOPS,
     chosen_sampling,
 )
-from reader_edge_runtime.outside.user_input import shown
+from reader_edge_runtime.outside.user_input import WITHHELD, shown
 from reader_edge_runtime.text.calls.call_form import CallForm
 from reader_edge_runtime.text.calls.tool_use import ToolUse
 from reader_edge_runtime.text.conversation import Encodable
@@ -225,10 +225,9 @@ class GenerationBody(JsonObject, ignored=_IGNORED):
         biases = {}
         for token, value in (self.logit_bias or {}).items():
             if not _TOKEN_ID.fullmatch(token):
-                sentence = (
-                    f"'logit_bias' names {shown(token)}, but must name tokens by their ids, as {{'42': -100}} does."
-                )
-                raise ApiError(400, sentence, "logit_bias")
+                rest = "but must name tokens by their ids, as {'42': -100} does."
+                public = f"'logit_bias' names {WITHHELD}, {rest}"
+                raise ApiError(400, f"'logit_bias' names {shown(token)}, {rest}", "logit_bias", public=public)
             biases[int(token)] = value
         return biases
 

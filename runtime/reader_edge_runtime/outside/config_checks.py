@@ -12,7 +12,7 @@ from numbers import Integral, Real
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.outside.user_input import shown
+from reader_edge_runtime.outside.user_input import shown, withheld
 
 _Config = TypeVar("_Config", bound=type)
 _Number = TypeVar("_Number", int, float)
@@ -49,7 +49,8 @@ def number(name: str, value: Any, kind: type[_Number], allowed: Range) -> _Numbe
 
 def require(is_valid: bool, name: str, value: object, allowed: str) -> None:
     if not is_valid:
-        raise ConfigError(f"{name} is {shown(value)}, but must be {allowed}.")
+        sentence = "{} is {}, but must be {}.".format
+        raise ConfigError(sentence(name, shown(value), allowed)).with_public(sentence(name, withheld(value), allowed))
 
 
 def require_known(given: Iterable[str], known: Iterable[str], kind: str) -> None:

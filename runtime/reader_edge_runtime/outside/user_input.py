@@ -8,6 +8,7 @@ from pathlib import Path
 from reader_edge_runtime.errors import ConfigError
 
 _LONG = 10**20
+WITHHELD = "'...'"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # which some editors and shells put before a text, and which is none of it
 
 
@@ -20,6 +21,11 @@ def shown(value: object) -> str:
         return "too long to show"
     except Exception:  # an object of somebody else's
         return f"a {type(value).__name__} that cannot be shown"
+
+
+def withheld(value: object) -> str:
+    """What stands for a value in a sentence for logs: numbers and truth values as they are, no text."""
+    return shown(value) if isinstance(value, bool | int | float) else WITHHELD
 
 
 def given_path(path: str | os.PathLike[str], name: str) -> Path:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from reader_edge_runtime.errors import ConversationError, PromptError
-from reader_edge_runtime.outside.user_input import shown
+from reader_edge_runtime.outside.user_input import WITHHELD, shown, withheld
 from reader_edge_runtime.text.conversation import REASONING, Conversation, Message, Tool
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -60,7 +60,8 @@ def check_tools(tools: Sequence[Tool], template: str | None = None) -> None:
         if not isinstance(name, str) or not re.search(TOOL_NAME, name):
             raise _wrong(f"{place}.function.name", name, TOOL_NAME_WORDS)
         if name in names:
-            raise ConversationError(f"'tools' has the name {name!r} twice: give each tool its own.", "tools")
+            rest = "twice: give each tool its own."
+            raise ConversationError(f"'tools' has the name {name!r} {rest}", "tools", f"'tools' has a name {rest}")
         names.add(name)
         _check_kind(function, "description", str, "a text", f"{place}.function")
         _check_kind(function, "parameters", Mapping, "a JSON schema, an object", f"{place}.function")
@@ -111,25 +112,26 @@ def _text_of_part(part: object, place: str) -> str:
         raise _wrong(place, part, "an object with 'type' ('text') and 'text'")
     kind = part.get("type", "text")
     if kind != "text":
-        raise _unread(place, f"of type {shown(kind)}")
+        raise _unread(place, f"of type {shown(kind)}", place)
     _check_kind(part, "text", str, "a text", place)
     if part.get("text") is None:
         raise _wrong(f"{place}.text", None, "a text")
     further = next((name for name in part if name not in ("type", "text", "cache_control")), None)
     if further is not None:
-        raise _unread(f"{place}.{further}", shown(part[further]))
+        raise _unread(f"{place}.{further}", shown(part[further]), place)
     return str(part["text"])
 
 
 def _check_further(name: object, value: object, place: str, template: str | None) -> None:
     """Raise PromptError for a field that no template has a word for, so that the model would not know of it."""
-    place = f"{place}.{name!s:.80}"
+    around, place = place, f"{place}.{name!s:.80}"
     if not isinstance(name, str):
         raise ConversationError(f"A field is called {shown(name)}, but must have a text as its name.", place)
     if name in MEDIA:
-        raise _unread(place, shown(value))
+        raise _unread(place, shown(value), place)
     if template is not None and not re.search(rf"\b{re.escape(name)}\b", template):
-        raise ConversationError(f"There is no field '{place}': leave it out.", place)
+        public = f"'{around}' has a field that is not known: leave it out."
+        raise ConversationError(f"There is no field '{place}': leave it out.", place, public)
 
 
 def _check_calls(calls: object, role: str, place: str) -> None:
@@ -137,7 +139,7 @@ def _check_calls(calls: object, role: str, place: str) -> None:
         raise _wrong(f"{place}.tool_calls", calls, "a list of calls")
     if calls and role != "assistant":
         sentence = f"'{place}.tool_calls' are for the role 'assistant', which is {role!r} here: leave them out."
-        raise ConversationError(sentence, f"{place}.tool_calls")
+        raise ConversationError(sentence, f"{place}.tool_calls", sentence)  # which names a role that is known
     for number, call in enumerate(calls):
         at = f"{place}.tool_calls[{number}]"
         function = call.get("function") if isinstance(call, Mapping) else None
@@ -165,10 +167,14 @@ def _check_kind(holder: Mapping[str, Any], name: str, kind: type, words: str, pl
 
 
 def _wrong(place: str, value: object, words: str) -> ConversationError:
-    given = "is missing" if value is None else f"is {shown(value)}"
-    return ConversationError(f"'{place}' {given}, but must be {words}.", place)
+    def told(value: str) -> str:
+        return f"'{place}' {value}, but must be {words}."
+
+    given, public = ("is missing",) * 2 if value is None else (f"is {shown(value)}", f"is {withheld(value)}")
+    return ConversationError(told(given), place, told(public))
 
 
-def _unread(place: str, what: str) -> ConversationError:
-    sentence = f"'{place}' is {what}, but the model reads texts alone: leave it out, or say in words what it holds."
-    return ConversationError(sentence, place)
+def _unread(place: str, what: str, public_place: str) -> ConversationError:
+    """public_place: the place, or that around it, without a name that the caller chose."""
+    rest = "but the model reads texts alone: leave it out, or say in words what it holds."
+    return ConversationError(f"'{place}' is {what}, {rest}", place, f"'{public_place}' is {WITHHELD}, {rest}")

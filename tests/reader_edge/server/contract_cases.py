@@ -19,7 +19,6 @@ OLLAMA_BODIES: Mapping[str, dict[str, Any]] = {
     "/api/generate": {"model": "demo", "prompt": "Hi"},
 }
 _UNKNOWN = "made_up"
-_HALF = "\ud800"
 
 
 @dataclass(frozen=True)
@@ -47,24 +46,31 @@ def all_cases(
 
 def half_characters() -> list[Case]:
     """For each field, however deep, that takes a text or anything: half a character, alone and as a name."""
-    cases = []
-    for path, endpoint in ENDPOINTS.items():
-        for place, value in _replaced(inspect.type_info(endpoint.body_type)):
-            cases.append(Case(path, place, BODIES[path] | {_first(place): value}))
-    return cases
+    return cases_of_text("\ud800")
 
 
-def _replaced(kind: Any) -> Iterator[tuple[str, Any]]:
+def cases_of_text(
+    text: str, endpoints: Mapping[str, type[Endpoint[Any]]] = ENDPOINTS, bodies: Mapping[str, dict[str, Any]] = BODIES
+) -> list[Case]:
+    """For each field, however deep, that takes a text or anything: this text, alone and as a name."""
+    return [
+        Case(path, place, bodies[path] | {_first(place): value})
+        for path, endpoint in endpoints.items()
+        for place, value in _replaced(inspect.type_info(endpoint.body_type), text)
+    ]
+
+
+def _replaced(kind: Any, text: str) -> Iterator[tuple[str, Any]]:
     for field in kind.fields:
         for each in _alternatives(field.type):
             if isinstance(each, inspect.StrType | inspect.AnyType | inspect.LiteralType):
-                yield field.encode_name, _HALF
+                yield field.encode_name, text
             elif isinstance(each, inspect.DictType):
-                yield field.encode_name, {_HALF: {_HALF: [_HALF]}}
+                yield field.encode_name, {text: {text: [text]}}
             elif isinstance(each, inspect.ListType | inspect.VarTupleType) and not list(_objects(each)):
-                yield field.encode_name, [_HALF]
+                yield field.encode_name, [text]
         for inner, start in _objects(field.type):
-            for place, value in _replaced(inner):
+            for place, value in _replaced(inner, text):
                 replaced = _least(inner) | {_first(place): value}
                 yield f"{field.encode_name}{start}.{place}", [replaced] if start else replaced
 

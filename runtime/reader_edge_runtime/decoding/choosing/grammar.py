@@ -132,7 +132,9 @@ class _Conversation:
             if not problem:
                 return self._channel.read_text()
         self.close()
-        raise ConfigError(f"The {self._name} cannot be followed ({problem}): change or simplify it.")
+        sentence = "The {} cannot be followed{}: change or simplify it.".format
+        # The library's words quote the grammar, and its name may be that of a caller's tools.
+        raise ConfigError(sentence(self._name, f" ({problem})")).with_public(sentence("grammar", ""))
 
     def read_numbers(self) -> list[int]:
         return array("i", self.read()).tolist()
@@ -147,7 +149,7 @@ class _Conversation:
         if isinstance(error, OSError | EOFError | ValueError):  # ValueError: closed
             reason = self._process.reason(error)
             self.close()
-            raise ConfigError(f"The {self._name} {reason}.") from None
+            raise ConfigError(f"The {self._name} {reason}.").with_public(f"The grammar {reason}.") from None
 
 
 class GrammarConstraint:

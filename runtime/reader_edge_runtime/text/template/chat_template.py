@@ -87,9 +87,11 @@ class ChatTemplate:
         try:
             reply = self._template.reply(self._suited(conversation))
         except (TypeError, ValueError, RecursionError) as error:
-            raise PromptError(f"A message holds what JSON has no word for ({error}): give texts.") from None
+            sentence = f"A message holds what JSON has no word for ({error}): give texts."
+            raise PromptError(sentence).with_public("A message holds what JSON has no word for: give texts.") from None
         if "refusal" in reply:
-            raise PromptError(f"The model's chat template refuses these messages: {reply['refusal']}.")
+            sentence = "The model's chat template refuses these messages"
+            raise PromptError(f"{sentence}: {reply['refusal']}.").with_public(f"{sentence}.")
         if "error" in reply:
             raise ChatTemplateError(reply["error"], self._path)
         return cut_at_tag(reply["text"]) if conversation.continues_final_message else reply["text"]

@@ -13,11 +13,13 @@ import httpx
 import pytest
 import uvicorn
 
+from reader_edge.server.endpoints import OLLAMA_ENDPOINTS
 from reader_edge.server.http import listening
 from reader_edge.server.http.listening import Connection
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
 from tests.reader_edge.server.conftest import LIMIT_S, Served
+from tests.reader_edge.server.contract_cases import OLLAMA_BODIES, Case, cases_of_text
 from tests.reader_edge.server.http.request_lines import RequestLines
 
 KEY = "a-key-that-nobody-guesses"
@@ -89,7 +91,6 @@ BODY = {"model": "demo", "prompt": "# tar", "max_tokens": 4}
         ({"headers": {"Content-Type": "application/json"}, "content": "{"}, 400, None, "The body is not JSON"),
         ({"json": BODY | {"model": "other"}}, 404, "other", "There is no model 'other' here: ask for 'demo'."),
         ({"json": BODY | {"temperature": -1}}, 400, "demo", "'temperature' is -1, but must be"),
-        ({"json": BODY | {"nothing": 1}}, 400, "demo", "There is no field 'nothing'"),
         ({"json": BODY | {"prompt": "a " * 9000}}, 400, "demo", "shorten the prompt"),
         ({"json": BODY | {"prompt": "a" * (4 << 20)}}, 413, None, "The body has more than"),
     ],
@@ -155,8 +156,59 @@ def test_prompts_are_in_no_line_refused_ones_neither_unless_that_is_asked_for(
 
 
 def test_a_refusal_without_its_values_still_names_the_place_and_the_remedy(served: Served, lines: RequestLines) -> None:
-    served.post("/v1/chat/completions", {"model": "demo", "messages": [{"role": "user", "content": {"a": SECRET}}]})
-    assert lines.only()["error"].startswith("'messages[0].content' is {'...': '...'}, but must be ")
+    roles = "one of 'assistant', 'developer', 'system', 'tool', 'user'"
+    parts = "a list of parts of type 'text', at most 10000"
+    user, grammar = {"role": "user", "content": "a"}, "The grammar cannot be followed: change or simplify it."
+    picture = {"type": "image_url", "image_url": {"url": SECRET}}
+    chat, plain = "/v1/chat/completions", "/v1/completions"
+    for path, fields, sentence in (
+        (
+            chat,
+            {"messages": [user | {"content": {}}]},
+            f"'messages[0].content' is '...', but must be a text, or {parts}.",
+        ),
+        (chat, {"messages": [user | {"role": SECRET}]}, f"'messages[0].role' is '...', but must be {roles}."),
+        (
+            chat,
+            {"messages": [user | {"content": [picture]}]},
+            "'messages[0].content[0].type' is '...', but must be 'text'.",
+        ),
+        (chat, {"messages": [user], SECRET: 1}, "There is no field of this name: leave it out."),
+        (plain, {"prompt": "a", "temperature": SECRET}, "'temperature' is '...', but must be a number from 0 to 2."),
+        (plain, {"prompt": "a", "guided_regex": f"{SECRET}[plan("}, grammar),
+        (plain, {"prompt": "a", "guided_json": {"type": SECRET}}, grammar),
+    ):
+        assert served.post(path, {"model": "demo", **fields}).status_code == 400
+        assert lines.fields[-1]["error"] == sentence
+
+
+@pytest.mark.parametrize("text", [SECRET, f"""it's "{SECRET}' [({{ \\' """, f"'){SECRET}(\"", f"{{{SECRET}\n"])
+def test_no_text_of_a_client_is_in_the_line_of_a_refusal(served: Served, lines: RequestLines, text: str) -> None:
+    cases = [*cases_of_text(text), *cases_of_text(text, OLLAMA_ENDPOINTS, OLLAMA_BODIES)]
+    schemas = [{"type": text}, {"pattern": f"[{text}"}, {text: {text: text}}, {"$ref": text}, {"required": text}]
+    cases += [Case("/v1/completions", "", {"prompt": "a", "guided_json": schema}) for schema in schemas]
+    forms = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
+    cases += [
+        Case("/v1/completions", "", {"prompt": "a", form: value}) for form in forms for value in (text, [text, 3])
+    ]
+    function = {"name": "a", "parameters": {"type": "object", "properties": {text: {"type": text}}}, "strict": True}
+    tools = [[{"type": "function", "function": each}] for each in (function, {"name": text}, {"name": "a", text: 1})]
+    messages: list[dict[str, Any]] = [
+        {text: 1},
+        {"content": text, text: text},
+        {"content": [{"type": "text", "text": text, text: text}]},
+    ]
+    chat = {"messages": CHAT, "tool_choice": "required"}
+    cases += [Case("/v1/chat/completions", "", chat | {"tools": each}) for each in tools]
+    cases += [Case("/v1/chat/completions", "", {"messages": [{"role": "user"} | each]}) for each in messages]
+    num_refused = 0
+    for case in cases:
+        if case.place.split(".")[0] in ("model", "name"):  # of which the line has a field
+            continue
+        response = served.post(case.path, {"model": "demo", "max_tokens": 1} | case.body)
+        num_refused += response.status_code >= 400
+        assert SECRET not in json.dumps(lines.fields[-1]), case
+    assert num_refused > len(cases) // 4
 
 
 def test_a_long_prompt_a_long_path_and_a_long_name_are_cut(
