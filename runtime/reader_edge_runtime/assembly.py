@@ -68,13 +68,14 @@ def assemble(
     if drafter is not None:  # which draws on none of these
         sources = replace(sources, has_speculator=False)
     further = (opener or open_sources)(sources, package, tokenizer, target, config)
+    file = None
+    if drafter is None and sources.history is not None:
+        file = HistoryFile(Path(sources.history), bytes.fromhex(fingerprint), draft.max_history_tokens, vocab_size)
+        file.check()
     costs = [load_or_measure(target, config.threads, 1, on_progress=on_calibration)] if config.is_calibrated else []
     alone = [each for each in further if isinstance(each, SpeculatorSource) and not _can_pay(each, costs)]
     further = [each for each in further if each not in alone]
     if drafter is None:  # not before the measuring: its kernels take time and memory while they load
-        file = None
-        if sources.history is not None:
-            file = HistoryFile(Path(sources.history), bytes.fromhex(fingerprint), draft.max_history_tokens, vocab_size)
         table, own_answers = SuccessorTable.of_package(package, fingerprint), OwnAnswers.of_package(package)
         drafter = RetrievalDrafter(draft, further, opened, file, table, own_answers, [each.name for each in alone])
     return package, tokenizer, make_decoder(target, drafter, config, costs, report), report

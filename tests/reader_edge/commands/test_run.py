@@ -244,6 +244,18 @@ def test_a_comparison_draws_both_answers_by_one_seed(runner: CliRunner, drawing:
     assert "temperature 0.9, top-k 40, top-p 0.95, seed" in result.stderr
 
 
+def test_a_file_that_is_no_history_is_refused_before_passes_are_measured(
+    runner: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reader_edge_runtime.assembly.load_or_measure", pytest.fail)
+    letter = tmp_path / "letter"
+    letter.write_text("dear " * 20)
+    result = runner.invoke(main, ["run", "-p", PROMPT, "--history", str(letter)])
+    assert result.exit_code == 1
+    assert str(letter) in result.stderr
+    assert [each.name for each in tmp_path.iterdir()] == ["letter"]
+
+
 def test_an_empty_prompt_is_one_sentence(runner: CliRunner) -> None:
     for result in (runner.invoke(main, ["run", "-p", ""]), runner.invoke(main, ["run"], input="")):
         assert result.exit_code == 2

@@ -62,6 +62,11 @@ class HistoryFile:
         self._rewriter: threading.Thread | None = None
         self._failure: HistoryError | None = None
 
+    def check(self) -> None:
+        """Raise HistoryError for a file of another tokenizer, of a newer format, or of another kind."""
+        with _explained(self.path):
+            self._content()
+
     def read(self) -> list[Int32Array]:
         """The last used texts that hold at most `max_tokens` tokens together, the last one last; none without a file.
 
