@@ -10,14 +10,14 @@ from reader_edge.server.api_error import ApiError
 from reader_edge.server.forms.structured_outputs import check_depth
 from reader_edge_runtime import Grammar
 from reader_edge_runtime.generation_config import MAX_GRAMMAR
-from reader_edge_runtime.text.calls.argument_kinds import is_text, kinds_of, listed
+from reader_edge_runtime.text.calls.argument_kinds import argument_of, is_text, kinds_of, listed
 from reader_edge_runtime.text.calls.call_form import CallForm, Notation
 from reader_edge_runtime.text.calls.held_calls import call_head, call_tail
 from reader_edge_runtime.text.calls.tool_use import ToolUse
 
 _SPACES = {"item_separator": ", ", "key_separator": ": "}  # as models have seen calls
 _SHARED_TOKENS = ("<|channel|>",)  # which begin other parts of an answer, too
-_OF_TEXTS = ("format", "maxLength", "minLength", "pattern")  # what a schema can ask of a text
+_OF_TEXTS = ("format", "maxLength", "minLength", "pattern", "anyOf", "oneOf")  # what a schema can ask of a text
 
 Json = dict[str, Any]
 
@@ -176,7 +176,7 @@ def _arguments(rule: str, function: Json, form: CallForm, left_out: dict[str, No
         name = f"{rule}p{number}"
         names.append(name if key in needed else f"{name}?")
         yield f"{name}: {_spelled(before + key + between, form)} {name}v"
-        kinds = kinds_of(value, schema)
+        kinds = kinds_of(argument_of(schema, key), schema)
         unheld = [keyword for keyword in _OF_TEXTS if any(is_text(kind) and keyword in kind for kind in kinds)]
         if unheld and is_strict:
             raise ApiError(

@@ -1,14 +1,22 @@
 """What an argument may be that is written without quotes, where only its schema tells a text from a number."""
 
+import re
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
-Schema = Mapping[str, Any]
+from reader_edge_runtime.text.calls.schema_reference import Schema, referred
 
-_MAX_KINDS = 64
-_MAX_VISITED = 256  # choices, references and lists of types on the way to them
-_MAX_REFERENCE = 1000  # characters
+_MAX_VISITED = 256  # schemas on the way to what a value may be
+_MAX_TOGETHER = 64  # schemas that a value must follow at once
+_MAX_PATTERNS = 16
+_MAX_PATTERN = 200  # characters
+_MAX_NAME = 64  # characters, of what a pattern is compared with
+_MAX_TRIES = 10**6
+_REPEATED_GROUP = re.compile(r"\)[*+?{]")  # which may take a time that doubles with each character
+_REPEATS = re.compile(r"[*+?{]")
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "string": (str,),
     "integer": (int,),
@@ -18,59 +26,203 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "array": (list,),
     "object": (dict,),
 }
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_CHOICES = ("anyOf", "oneOf")
+_BRANCHES = (("then", False), ("else", True))  # with the condition by which they never count
+# What schemas ask beside references, choices and `allOf`.
+_OF_TEXTS = ("pattern", "format", "minLength", "maxLength", "contentEncoding", "contentMediaType")
+_OF_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_OF_ARRAYS = ("items", "prefixItems", "additionalItems", "contains", "minItems", "maxItems", "uniqueItems")
+_OF_KEYS = ("properties", "patternProperties", "additionalProperties", "unevaluatedProperties")
+_OF_OBJECTS = (*_OF_KEYS, "required", "propertyNames", "minProperties", "maxProperties", "dependentRequired")
+_NO_TEXTS = (*_OF_NUMBERS, *_OF_ARRAYS, *_OF_OBJECTS)
+_ASKED = ("type", "const", "enum", "not", "if", "then", "else", "dependentSchemas", *_OF_TEXTS, *_NO_TEXTS)
+_NUMBER_FORMAT = re.compile(r"u?int\d*|float\d*|double|decimal\d*")
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """facts: what a value must follow, by the place of its schema in memory.
+
+    left: schemas that are not looked at yet, and tuples of those of which one counts.
+    """
+
+    facts: Mapping[int, Schema]
+    left: Mapping[object, object]
+
+    @property
+    def key(self) -> tuple[tuple[int, ...], tuple[object, ...]]:
+        return tuple(self.facts), tuple(self.left)
 
 
 def kinds_of(schema: object, root: Schema) -> list[Schema]:
-    """The schemas of which a value follows one, without `anyOf`, `oneOf`, references and lists of types.
+    """The schemas of which a value follows one, without `allOf`, `anyOf`, `oneOf`, references and lists of types.
 
-    root: the schema in which references are looked up. Each choice counts once, however often it is referred to. Empty
-    where there are too many to tell.
+    root: the schema in which references are looked up. What stands beside references and choices holds for each of
+    them. Of too many choices only what stands beside them is a kind, with the choices; empty where that gives no type.
     """
-    kinds: list[Schema] = []
-    left, visited = [schema], dict[int, Schema]()
+    kinds, sure = _followed(schema, root)
+    if kinds is not None:
+        return kinds
+    return [ChainMap(kind, _mapping(schema)) for kind in _kinds(sure) if "type" in kind]  # type: ignore[arg-type]
+
+
+def _followed(schema: object, root: Schema) -> tuple[list[Schema] | None, Mapping[int, Schema]]:
+    """The kinds of value of a schema, None where there are too many choices, and what holds for all of them."""
+    left, kinds = [_Choice({}, {id(schema): schema})], list[Schema]()
+    sure, visited = left[0].facts, {left[0].key}
     while left:
-        part = left.pop()
-        if not isinstance(part, Mapping):
-            kinds.append({})
-        elif id(part) not in visited:
-            visited[id(part)] = part
-            parts = _parts(part, root)
-            left += [] if parts is None else parts[: _MAX_VISITED + 1][::-1]
-            kinds += [part] if parts is None else []
-        if len(kinds) > _MAX_KINDS or len(visited) > _MAX_VISITED:
-            return []
-    return kinds
+        choice = left.pop()
+        sure = sure if left or kinds else choice.facts
+        for other in reversed(_choices(choice, root)):
+            if not other.left:
+                kinds += _kinds(other.facts)
+            elif other.key not in visited:
+                visited.add(other.key)
+                left.append(other)
+            if len(visited) > _MAX_VISITED or len(other.left) > _MAX_TOGETHER:
+                return None, sure
+    return kinds, sure
 
 
-def properties_of(parameters: Schema) -> Schema:
-    """The schemas of a tool's arguments by name."""
-    (described, *_) = kinds_of(parameters, parameters) or [{}]  # which may stand behind a reference
-    properties = described.get("properties")
-    return properties if isinstance(properties, Mapping) else {}
+def _choices(choice: _Choice, root: Schema) -> list[_Choice]:
+    """What a choice becomes once the first of its schemas is looked at."""
+    (place, schema), *others = choice.left.items()
+    if isinstance(schema, tuple):
+        return [_Choice(choice.facts, {id(part): part, **dict(others)}) for part in schema]
+    if schema is False:
+        return []
+    if not isinstance(schema, Mapping):
+        return [_Choice(choice.facts, dict(others))]
+    together = [referred(name, root) for each in _REFERENCES if isinstance(name := schema.get(each), str)]
+    together += _listed(schema, "allOf")
+    united = {(place, number): parts for number, parts in enumerate(_united(schema))}
+    own = {name: schema[name] for name in _ASKED if name in schema} if together or united else schema
+    facts = {**choice.facts, id(schema): own} if own else choice.facts
+    left: dict[object, object] = {id(part): part for part in together if id(part) not in facts}
+    return [_Choice(facts, left | dict(others) | united)]  # those that multiply last
 
 
-def _parts(schema: Schema, root: Schema) -> list[Any] | None:
-    """The schemas that a schema chooses from; None where it says itself what a value is."""
-    reference, every, types = (schema.get(name) for name in ("$ref", "allOf", "type"))
-    if isinstance(reference, str):
-        return [_referred(reference, root)]
-    if isinstance(every, list) and len(every) == 1:
-        return every
-    if isinstance(types, list):  # in front of the schema, which may be too large to copy for each
-        return [ChainMap({"type": kind}, schema) for kind in types[: len(_TYPES)]]  # type: ignore[arg-type]
-    parts = next((schema[name] for name in ("anyOf", "oneOf") if name in schema), None)
-    return parts if isinstance(parts, list) else None
+def _listed(schema: Schema, name: str) -> list[object]:
+    parts = schema.get(name)
+    return parts[: _MAX_VISITED + 1] if isinstance(parts, list) else []
 
 
-def _referred(name: str, root: Schema) -> object:
-    """What a reference within the schema names; None where it names nothing there."""
-    found: object = root
-    if len(name) > _MAX_REFERENCE:
-        return None
-    for step in name.removeprefix("#").split("/")[1:]:
-        step = step.replace("~1", "/").replace("~0", "~")
-        found = found.get(step) if isinstance(found, Mapping) else None
-    return found if name.startswith("#") else None
+def _united(schema: Schema) -> Iterator[tuple[object, ...]]:
+    """Schemas of which a value follows one of each."""
+    yield from (tuple(_listed(schema, name)) for name in _CHOICES if isinstance(schema.get(name), list))
+    if (condition := schema.get("if")) is not None:
+        yield tuple(schema.get(name, True) for name, never in _BRANCHES if condition is not never)
+    for part in islice(_mapping(schema.get("dependentSchemas")).values(), _MAX_TOGETHER):
+        yield (part, True)
+
+
+def _kinds(facts: Mapping[int, Schema]) -> Iterator[Schema]:
+    """What follows all of these schemas, one for each type."""
+    types: list[str] | None = None
+    values: list[Any] | None = None
+    for fact in facts.values():
+        values = _shared(values, listed(fact))
+        types = _narrowed(types, _types(fact))
+    if types is None and values is None and any(map(_is_of_texts, facts.values())):
+        types = ["string"]
+    kind: ChainMap[str, Any] = ChainMap({}, *facts.values())  # type: ignore[arg-type]  # too large to copy for each
+    for name in types or ():
+        of_type = {"type": name} if values is None else {"type": name, "enum": _of_type(name, values)}
+        if values is None or of_type["enum"]:
+            yield kind.new_child(of_type)
+    if types is None and values != []:
+        yield kind if values is None else kind.new_child({"enum": values})
+
+
+def _types(schema: Schema) -> list[str] | None:
+    """The types that a schema gives; None where it gives none."""
+    types = schema.get("type")
+    if isinstance(types, str):
+        return [types]
+    return [name for name in types[: len(_TYPES)] if isinstance(name, str)] if isinstance(types, list) else None
+
+
+def _narrowed(types: list[str] | None, others: list[str] | None) -> list[str] | None:
+    if types is None or others is None:
+        return others if types is None else types
+    both = [name for name in types if name in others or (name == "integer" and "number" in others)]
+    return both + ["integer"] * ("integer" in others and "number" in types and "integer" not in types)
+
+
+def _shared(values: list[Any] | None, others: list[Any] | None) -> list[Any] | None:
+    if values is None or others is None:
+        return others if values is None else values
+    seen = {repr(value) for value in others}
+    return [value for value in values if repr(value) in seen]
+
+
+def _of_type(name: str, values: Sequence[Any]) -> list[Any]:
+    return [value for value in values if name not in _TYPES or type(value) in _TYPES[name]]
+
+
+def _is_of_texts(schema: Schema) -> bool:
+    """Whether a schema without a type asks what only texts have."""
+    names = [name for name in _OF_TEXTS if name in schema]
+    is_number = names == ["format"] and _NUMBER_FORMAT.fullmatch(str(schema["format"])) is not None
+    return bool(names) and not is_number and not any(name in schema for name in _NO_TEXTS)
+
+
+def arguments_of(parameters: Schema) -> list[str]:
+    """The names of a tool's declared arguments."""
+    parts = {id(part): part for root in _roots(parameters) for part in root.maps}
+    return list(dict.fromkeys(name for part in parts.values() for name in _mapping(part.get("properties"))))
+
+
+def argument_of(parameters: Schema, name: str) -> Schema | None:
+    """The schema of a tool's argument; None where nothing is declared of it."""
+    ways = [[schema for part in root.maps for schema in _declared(part, name)] for root in _roots(parameters)]
+    distinct = {tuple(map(id, way)): {"allOf": way} if way[1:] else way[0] for way in ways if way}
+    return {"anyOf": list(distinct.values())} if distinct else None
+
+
+def _roots(parameters: Schema) -> list[ChainMap[str, Any]]:
+    """What the arguments may follow, as schemas that hold together; all by themselves where there are too many."""
+    kinds, _ = _followed(parameters, parameters)
+    return _reached(parameters) if kinds is None else [kind for kind in kinds if isinstance(kind, ChainMap)]
+
+
+def _reached(parameters: Schema) -> list[ChainMap[str, Any]]:
+    left: dict[object, object] = {id(parameters): parameters}
+    facts, seen = dict[int, Schema](), set[object]()
+    while left and len(seen) <= _MAX_VISITED:
+        place = next(iter(left))
+        seen.add(place)
+        for choice in _choices(_Choice({}, {place: left.pop(place)}), parameters):
+            facts |= choice.facts
+            left |= {place: part for place, part in choice.left.items() if place not in seen}
+    return [ChainMap(schema) for schema in facts.values()]  # type: ignore[arg-type]
+
+
+def _declared(schema: Schema, name: str) -> list[object]:
+    """What a schema of an object asks of the value with this name."""
+    properties, patterns = _mapping(schema.get("properties")), _mapping(schema.get("patternProperties"))
+    first = islice(patterns.items(), _MAX_PATTERNS)
+    found = [properties[name]] if name in properties else []
+    found += [part for pattern, part in first if _may_match(pattern, name)]
+    others = [schema.get(rest) for rest in ("additionalProperties", "unevaluatedProperties")]
+    return found or [part for part in others if isinstance(part, Mapping)]
+
+
+def _may_match(pattern: str, name: str) -> bool:
+    """Whether a name matches, or that cannot be said in few tries."""
+    tries = _MAX_NAME ** (1 + len(_REPEATS.findall(pattern[:_MAX_PATTERN])))
+    tries *= (1 + pattern.count("|")) ** pattern[:_MAX_PATTERN].count("(")
+    if len(pattern) > _MAX_PATTERN or len(name) > _MAX_NAME or tries > _MAX_TRIES or _REPEATED_GROUP.search(pattern):
+        return True
+    try:
+        return re.search(pattern, name) is not None
+    except (re.error, OverflowError, RecursionError):
+        return True
+
+
+def _mapping(value: object) -> Schema:
+    return value if isinstance(value, Mapping) else {}
 
 
 def listed(kind: Schema) -> list[Any] | None:
@@ -85,8 +237,11 @@ def is_text(kind: Schema) -> bool:
 
 
 def takes(kind: Schema, value: object) -> bool:
-    """Whether a value is of a kind, as far as its type and listed values tell."""
-    values, types = listed(kind), _TYPES.get(str(kind.get("type")))
+    """Whether a value is of a kind, as far as its types and listed values tell, and those that it excludes."""
+    values, types, excluded = listed(kind), _types(kind), kind.get("not")
+    is_plain = isinstance(excluded, Mapping) and bool(excluded) and not excluded.keys() - {"type", "const", "enum"}
+    if is_plain and takes(_mapping(excluded), value):
+        return False
     if values is not None:
         return any(type(each) is type(value) and each == value for each in values)
-    return types is None or (type(value) in types)
+    return types is None or any(name not in _TYPES or type(value) in _TYPES[name] for name in types)

@@ -18,17 +18,30 @@ class PythonCalls:
     keys: declared names of arguments, by that of the tool. quote: in which texts stand as they are, whatever quotes
     and backslashes they have themselves; "" where texts are Python's or JSON's. Such a text ends at its first quote
     that another argument, another call or the end of all stands behind. After other quotes of its own these must be
-    declared.
+    declared, and of all texts where the calls cannot be read otherwise.
     """
 
     def __init__(self, body: str, keys: Mapping[str, Iterable[str]], quote: str = "") -> None:
         self._reader = LiteralReader(body.strip())
         self._keys, self._quote = keys, quote
         self._is_list = self._reader.has("[")
-        self._anyhow = self._ends(_ANY_NAME, _ANY_KEY)
+        self._first_ends: re.Pattern[str] | None = self._ends(_ANY_NAME, _ANY_KEY)
 
-    def read(self) -> Iterator[tuple[str, dict[str, Any]]]:
+    def read(self) -> list[tuple[str, dict[str, Any]]]:
         """Each call's name and arguments. Raises ValueError, which OpenTextError is for a text that has no end."""
+        start = self._reader.place
+        try:
+            return list(self._calls())
+        except ValueError as error:
+            if not self._quote:
+                raise
+            self._reader.place, self._first_ends = start, None
+            try:
+                return list(self._calls())
+            except ValueError:
+                raise error from None
+
+    def _calls(self) -> Iterator[tuple[str, dict[str, Any]]]:
         reader = self._reader
         while (name := reader.take(_NAME)) is not None:
             yield name[1], self._arguments(name[1])
@@ -58,7 +71,7 @@ class PythonCalls:
 
     def _verbatim(self, later_ends: re.Pattern[str]) -> str:
         reader, start = self._reader, self._reader.place + 1
-        ends, end = self._anyhow, reader.text.find(self._quote, start)
+        ends, end = self._first_ends or later_ends, reader.text.find(self._quote, start)
         while end >= 0:
             if ends.match(reader.text, end + 1):
                 reader.place = end + 1

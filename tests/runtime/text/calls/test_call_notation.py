@@ -20,7 +20,7 @@ SCHEMAS: dict[str, Any] = {
             "only": {"allOf": [NUMBER]},
             "named": {"$ref": "#/$defs/number"},
             "listed": {"enum": ["1", 2]},
-            "many": {"anyOf": [dict(TEXT) for _ in range(65)]},
+            "many": {"anyOf": [dict(TEXT) for _ in range(300)]},
         },
         "$defs": {"number": NUMBER},
     },

@@ -113,6 +113,14 @@ def test_arguments_and_tools_that_nobody_declared_are_no_part_of_a_text() -> Non
     assert read(body.replace("other", "write"), AS_THEY_ARE)[0] == ("write", {"text": "a", "mood": "b"})
 
 
+@pytest.mark.parametrize("text", ["', b=r[", "\\', b=raw", "', mood=x), other("])
+def test_what_looks_like_an_argument_that_nobody_declared_loses_no_call(text: str) -> None:
+    assert read(f"[write(text='{text}', path='p'), wait()]", AS_THEY_ARE) == [
+        ("write", {"text": text, "path": "p"}),
+        ("wait", {}),
+    ]
+
+
 def test_other_quotes_and_inner_texts_have_escapes_all_the_same() -> None:
     body = r"""[write(text="a\n", path=['it\'s', "\n"])]"""
     assert read(body, AS_THEY_ARE) == [("write", {"text": "a\n", "path": ["it's", "\n"]})]
