@@ -105,13 +105,20 @@ def left_to_kernels(model: ir.Model, folder: Path) -> Path:
     return folder / "native.onnx"
 
 
+def thread_options(num_threads: int) -> ort.SessionOptions:
+    """ONNX Runtime's options for so many threads, also where this process has fewer cores, as pytest's workers do."""
+    options = cpu_options(1)
+    options.intra_op_num_threads = num_threads
+    return options
+
+
 def _value(name: str, sizes: Sequence[int | str]) -> ir.Value:
     dtype = ir.DataType.INT64 if name in _INT64_INPUTS else ir.DataType.FLOAT
     return ir.Value(name=name, shape=ir.Shape(sizes), type=ir.TensorType(dtype))
 
 
 def _session(graph: Path, library: Path | None) -> ort.InferenceSession:
-    options = cpu_options(2)
+    options = thread_options(2)
     if library is not None:
         options.register_custom_ops_library(str(library))
     return ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])

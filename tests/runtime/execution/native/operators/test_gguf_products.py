@@ -26,6 +26,8 @@ from reader_edge_runtime.machine.processor import has_saturating_sums
 from tests.gguf_files import random_rows
 from tests.runtime.execution.native_operator import left_to_kernels, needs_kernels, operator_model
 
+pytestmark = pytest.mark.usefixtures("two_cores")
+
 WIDTHS = range(1, 65)
 # Of the sum of the products' magnitudes, each weight as large as its block's largest, since definitions shift levels:
 # fp32 rounds by 6e-8, and up to 80 blocks are added.

@@ -11,9 +11,15 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 from reader_edge_export.blocks.block_type import BLOCK_TYPES
 from reader_edge_runtime.execution.onnxruntime.native import native_library
-from reader_edge_runtime.execution.onnxruntime.session import cpu_options
 from tests.expert_matrices import ExpertMatrices, random_experts
-from tests.runtime.execution.native_operator import Build, Operator, left_to_kernels, needs_kernels, operator_model
+from tests.runtime.execution.native_operator import (
+    Build,
+    Operator,
+    left_to_kernels,
+    needs_kernels,
+    operator_model,
+    thread_options,
+)
 
 pytestmark = [needs_kernels, pytest.mark.usefixtures("instructions")]
 
@@ -82,6 +88,6 @@ def _native(matrices: ExpertMatrices, folder: Path) -> ort.InferenceSession:
 
 
 def _session(graph: Path, num_threads: int) -> ort.InferenceSession:
-    options = cpu_options(num_threads)
+    options = thread_options(num_threads)
     options.register_custom_ops_library(str(native_library()))
     return ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])

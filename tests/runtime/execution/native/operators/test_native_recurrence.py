@@ -10,7 +10,6 @@ import pytest
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 from reader_edge_runtime.execution.onnxruntime.native import native_library
-from reader_edge_runtime.execution.onnxruntime.session import cpu_options
 from tests.recurrent_trees import (
     Conv,
     DeltaSizes,
@@ -25,7 +24,14 @@ from tests.recurrent_trees import (
     mamba2_inputs,
     random_trees,
 )
-from tests.runtime.execution.native_operator import Build, Operator, left_to_kernels, needs_kernels, operator_model
+from tests.runtime.execution.native_operator import (
+    Build,
+    Operator,
+    left_to_kernels,
+    needs_kernels,
+    operator_model,
+    thread_options,
+)
 
 pytestmark = [needs_kernels, pytest.mark.usefixtures("instructions")]
 
@@ -96,7 +102,7 @@ def test_any_number_of_threads_keeps_the_bits(tmp_path: Path) -> None:
         graph = left_to_kernels(operator_model(inputs, build), tmp_path)
         outputs = []
         for num_threads in (1, 2):
-            options = cpu_options(num_threads)
+            options = thread_options(num_threads)
             options.register_custom_ops_library(str(native_library()))
             outputs.append(ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"]).run(None, feed))
         for one, two in zip(*outputs, strict=True):
