@@ -141,7 +141,8 @@ def search(file: Path, text: str, tokenizer: str, num: int) -> None:
 
     found = search_datastore(file, text, load_tokenizer(tokenizer), num)
     accept_any_text()
-    stderr_console().print(f"{found.num_occurrences} found: {found.matched_text!r}", soft_wrap=True)
+    heading = "; how often, and what follows:" if found.continuations else ""
+    stderr_console().print(f"{found.num_occurrences} found: {found.matched_text!r}{heading}", soft_wrap=True)
     width = max((len(str(count)) for count, _ in found.continuations), default=1)
     for count, continuation in found.continuations:
         click.echo(f"{count:>{width}}  {continuation!r}")

@@ -100,8 +100,8 @@ def run(
 
     MODEL is a package, a Hugging Face folder, a GGUF file, or a name such as smollm2:135m or OWNER/NAME
     (`reader-edge pull --help`). A model that is not a package is exported once. Without MODEL, run uses
-    $READER_EDGE_MODEL, or else the bundled demo. Without -p, the prompt is read from a pipe. With -p, standard input is
-    read only where '-' is given too: `reader-edge run MODEL -p "Summarise:" - < notes.txt`.
+    $READER_EDGE_MODEL, or else the bundled demo. With '-', or from a pipe, the prompt is read from standard input. With
+    -p TEXT, that is read only where '-' is given too: `reader-edge run MODEL -p "Summarise:" - < notes.txt`.
     """
     model, prompt_input = prompt_input.beside(model)
     _check_together(engine_config, sources, session_file, compare)

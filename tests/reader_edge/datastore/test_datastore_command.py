@@ -69,7 +69,7 @@ def test_search_shows_the_most_frequent_continuations(command: Command, built: P
     assert counts == ("3", "1")
     assert texts[0].startswith("' mat\\n")
     assert texts[1].startswith("' rug\\n")
-    assert result.stderr == "4 found: ' sat on the'\n"
+    assert result.stderr == "4 found: ' sat on the'; how often, and what follows:\n"
 
 
 def test_search_for_what_does_not_occur_finds_nothing(command: Command, built: Path) -> None:
