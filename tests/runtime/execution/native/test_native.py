@@ -18,6 +18,7 @@ from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.execution.onnxruntime.session import cpu_options
+from reader_edge_runtime.machine import processor
 from reader_edge_runtime.measuring.cost_cache import cost_path
 from reader_edge_runtime.package.manifest import GRAPH_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -33,7 +34,9 @@ pytestmark = [needs_kernels, pytest.mark.usefixtures("instructions")]
 def targets(demo_folder: Path, instructions: str) -> tuple[HostTarget, HostTarget]:
     """The demo package by its own definitions, and with native kernels."""
     package = ModelPackage.open(demo_folder)
-    pure, native = (HostTarget.open(package, 2, uses_native) for uses_native in (False, True))
+    with pytest.MonkeyPatch.context() as patch:  # pytest's workers have one core
+        patch.setattr(processor, "num_usable_cores", lambda: 2)
+        pure, native = (HostTarget.open(package, 2, uses_native) for uses_native in (False, True))
     assert not pure.is_native
     assert native.is_native
     assert native.instructions == instructions
