@@ -174,11 +174,12 @@ def arguments_of(parameters: Schema) -> list[str]:
     return list(dict.fromkeys(name for part in parts.values() for name in _mapping(part.get("properties"))))
 
 
-def argument_of(parameters: Schema, name: str) -> Schema | None:
+def argument_of(parameters: Schema, name: str) -> object:
     """The schema of a tool's argument; None where nothing is declared of it."""
     ways = [[schema for part in root.maps for schema in _declared(part, name)] for root in _roots(parameters)]
     distinct = {tuple(map(id, way)): {"allOf": way} if way[1:] else way[0] for way in ways if way}
-    return {"anyOf": list(distinct.values())} if distinct else None
+    schemas = list(distinct.values())
+    return {"anyOf": schemas} if schemas[1:] else next(iter(schemas), None)
 
 
 def _roots(parameters: Schema) -> list[ChainMap[str, Any]]:

@@ -164,6 +164,24 @@ def test_texts_without_quotes_are_free_where_nothing_else_is_asked_of_them(engin
         assert lenient.left_out == ("'maxLength' of texts without quotes",)
 
 
+@pytest.mark.parametrize(
+    ("schema", "keyword"),
+    [
+        ({"pattern": "^x"}, "pattern"),
+        ({"type": "string", "allOf": [{"maxLength": 4}]}, "maxLength"),
+        ({"type": "string", "oneOf": [{"const": f"c{number}"} for number in range(300)]}, "oneOf"),
+    ],
+)
+def test_what_texts_without_quotes_are_asked_is_refused_wherever_it_stands(
+    engine: Engine, schema: dict[str, Any], keyword: str
+) -> None:
+    for name in ("qwen-coder", "glm"):
+        function = {"name": "say", "parameters": {"type": "object", "properties": {"a": schema}}, "strict": True}
+        use = ToolUse(({"type": "function", "function": function},), ("say",), is_required=True, is_strict=True)
+        with pytest.raises(ApiError, match=f"'{keyword}' cannot be held"):
+            tool_grammar(use, family_engine(engine, name).tokenizer.call_form, None)
+
+
 OPTIONAL = {"anyOf": [{"type": "string"}, {"type": "null"}]}  # as pydantic writes `str | None`
 KINDS: dict[str, Any] = {
     "optional": OPTIONAL,
