@@ -16,6 +16,8 @@ _BYTE_TOKENS = frozenset(f"<0x{byte:02X}>" for byte in range(256))
 _SYMBOLS = frozenset("\u0120\u010a" + "".join(map(chr, range(0x21, 0x7F))))
 _SPECIAL = (TokenKind.CONTROL, TokenKind.UNKNOWN)
 _MAX_ADDED_TOKENS, _MAX_ADDED_CHARACTERS = 1 << 14, 1 << 20
+# Of SentencePiece's, how many no earlier pieces join: those that a maker added. Baichuan's has the most, a 180th.
+_FEWEST_LATE, _MAX_LATE = 8, 1 / 100
 _MAX_MERGES = 1 << 20  # of SentencePiece's: Gemma has half as many
 # Of SentencePiece's, of which every cut is looked up; Gemma's quarter of a million have some two million characters.
 _MAX_PIECE_CHARACTERS, _MAX_PIECES_CHARACTERS = 128, 1 << 22
@@ -104,17 +106,23 @@ def _merges(vocabulary: GgufVocabulary) -> list[tuple[str, str]]:
         raise TokenizerError(
             f"The GGUF file has pieces of {num_characters} characters together, more than are read: {OTHER}."
         )
-    ranked = []
+    scores, ranked, num_late = vocabulary.kind.scores, [], 0
     for piece, token_id in pieces.items():
         if len(piece) > _MAX_PIECE_CHARACTERS:
             raise TokenizerError(f"The GGUF file has a piece of {len(piece)} characters, more than are read: {OTHER}.")
-        score = vocabulary.kind.scores[token_id]
+        score, is_late = scores[token_id], len(piece) > 1
         for cut in range(1, len(piece)):
             left, right = piece[:cut], piece[cut:]
             if left in pieces and right in pieces:
                 ranked.append((-score, -len(left), -len(right), token_id, left, right))
+                is_late &= any(len(part) > 1 and scores[pieces[part]] <= score for part in (left, right))
+        num_late += is_late
         if len(ranked) > _MAX_MERGES:
             raise TokenizerError(f"The GGUF file's pieces join in more than {_MAX_MERGES} ways: {OTHER}.")
+    if num_late > max(_FEWEST_LATE, _MAX_LATE * len(pieces)):
+        raise TokenizerError(
+            f"The GGUF file gives {num_late} of its {len(pieces)} pieces better scores than what they join: {OTHER}."
+        )
     return [(left, right) for *_, left, right in sorted(ranked)]
 
 

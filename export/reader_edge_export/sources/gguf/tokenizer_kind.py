@@ -108,8 +108,7 @@ def text_tokens(kind: TokenizerKind, tokens: list[str]) -> set[str]:
         found = {token for token, before, score, behind in ranks if before > score > behind}
     else:
         found = {text for merge in kind.merges for text in (*parts_of(merge), joined(merge))}
-        found |= _ALPHABET if kind.kind == BYTE_LEVEL else set()
-    return {token for token in found if not MARK.fullmatch(token.removeprefix("\u2581"))}
+    return {token for token in found | _ALPHABET | {"\u2581"} if not MARK.fullmatch(token.removeprefix("\u2581"))}
 
 
 def parts_of(merge: str) -> tuple[str, str]:

@@ -95,7 +95,10 @@ def vocabulary_of(file: GgufFile) -> GgufVocabulary:
     named = [ids["eos"], *further_ends, ids["eot"], ids["eom"]]
     uses = [(f"{name}_token_id", token_id) for name, token_id in ids.items() if token_id is not None]
     uses += [("eos_token_ids", token_id) for token_id in further_ends]
-    _check_text(file, text_tokens(kind, tokens), tokens, token_kinds, uses)
+    text = text_tokens(kind, tokens)
+    if kind.kind != BYTE_LEVEL:  # whose bytes have symbols instead
+        text |= set(filter(BYTE_TOKEN.fullmatch, tokens))
+    _check_text(file, text, tokens, token_kinds, uses)
     control = {token_id for token_id, kind in enumerate(token_kinds) if kind == TokenKind.CONTROL}
     vocabulary_ids = {token: token_id for token_id, token in enumerate(tokens)}
     name = Metadata(file, "general").text("name", "").lower()

@@ -267,6 +267,22 @@ def test_pieces_that_text_is_made_of_are_not_special_either(has_merges: bool, ge
         _built(tmp_path / "file", "gemma3", _with_kind(values, piece, TokenKind.CONTROL))
 
 
+@pytest.mark.parametrize("token", ["\u2581", "a", "<0x0A>"])
+def test_single_symbols_and_bytes_of_pieces_are_not_special(token: str, gemma: Tokenizer, tmp_path: Path) -> None:
+    values = as_ollama_writes(gemma, model="llama", scores=_ranked(gemma), merges=None)
+    with pytest.raises(TokenizerError, match=f"calls '{token}' control, which text is made of"):
+        _built(tmp_path / "file", "gemma3", _with_kind(values, token, TokenKind.CONTROL))
+
+
+def test_pieces_that_come_before_what_they_join_are_refused(gemma: Tokenizer, tmp_path: Path) -> None:
+    values = as_ollama_writes(gemma, model="llama", scores=_ranked(gemma), merges=None)
+    tokens = values["tokenizer.ggml.tokens"]
+    first = len(tokens) - 500
+    tokens[first:] = tokens[: first - 1 : -1]
+    with pytest.raises(TokenizerError, match="pieces better scores than what they join"):
+        _built(tmp_path / "file", "gemma3", values)
+
+
 @pytest.mark.parametrize("name", ["bos_token_id", "eos_token_id", "eot_token_id", "eom_token_id", "unknown_token_id"])
 def test_no_token_of_text_begins_or_ends_one(name: str, gemma: Tokenizer, tmp_path: Path) -> None:
     values = _smollm_like()
