@@ -85,8 +85,9 @@ def test_gemma_renders_exactly_and_refuses_in_its_own_words() -> None:
         "<s><start_of_turn>user\nBe <brief> & kind.\n\nü🙂<end_of_turn>\n<start_of_turn>model\nYes.<end_of_turn>\n"
         "<start_of_turn>user\nWhy?<end_of_turn>\n<start_of_turn>model\n"
     )
-    with pytest.raises(PromptError, match="refuses these messages: Roles must alternate user/assistant"):
+    with pytest.raises(PromptError, match="refuses these messages: Roles must alternate user/assistant") as refused:
         render(GEMMA, [MESSAGES[0], *MESSAGES[2:]])
+    assert refused.value.public == "The model's chat template refuses these messages."
 
 
 def test_what_transformers_gives_templates_is_there() -> None:
