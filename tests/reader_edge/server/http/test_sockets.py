@@ -42,9 +42,10 @@ class ServerProcess:
         )
         assert self.process.stderr is not None
         assert self.process.stderr.readline().endswith("Z INFO Loading 'demo'.\n")
-        line = self.process.stderr.readline()
-        found = re.search(r"http://127\.0\.0\.1:(\d+)/v1", line)
-        assert found is not None, line + self.process.stderr.read()
+        found = None
+        while found is None and (line := self.process.stderr.readline()):  # what was measured has lines before
+            found = re.search(r"http://127\.0\.0\.1:(\d+)/v1", line)
+        assert found is not None
         self.port = int(found[1])
         self.url = found[0]
         Thread(target=self.process.stderr.read, daemon=True).start()  # a full pipe would hold the server
