@@ -48,7 +48,8 @@ class ServerProcess:
         assert found is not None
         self.port = int(found[1])
         self.url = found[0]
-        Thread(target=self.process.stderr.read, daemon=True).start()  # a full pipe would hold the server
+        self.reader = Thread(target=self.process.stderr.read, daemon=True)  # a full pipe would hold the server
+        self.reader.start()
 
     def figure(self, name: str) -> float:
         """One of /metrics."""
@@ -69,6 +70,9 @@ def server(chat_package: PackageCopy, tmp_path: Path) -> Iterator[ServerProcess]
     yield server
     server.process.kill()
     server.process.wait(timeout=MAX_SECONDS)
+    server.reader.join(MAX_SECONDS)
+    assert server.process.stderr is not None
+    server.process.stderr.close()
 
 
 def test_the_official_client_chats_streams_and_understands_refusals(server: ServerProcess) -> None:
