@@ -74,6 +74,7 @@ def closed(pattern: str, **more: Any) -> dict[str, Any]:
         (closed("^$"), '{"":1}', '{"":1,"":2}'),
         (closed("^(id|x)$", required=["id"]), '{"id":1}', '{"x":1}'),
         (closed("^(id|x)$", properties={"b": {"const": 1}}), '{"b":1,"id":1,"x":1}', '{"id":1,"id":1}'),
+        (closed("^(a)$", additionalProperties={"enum": []}), '{"a":1}', '{"a":1,"a":2}'),
         ({"allOf": [closed("^(a)$"), {"required": ["a"]}]}, '{"a":1}', '{"a":1,"a":2}'),
     ],
 )

@@ -189,6 +189,8 @@ class HeldSchema:
             least = schema.get("minProperties", 0)
             if patterns or not isinstance(least, int) or least <= len(listed):
                 schema["properties"], schema["additionalProperties"] = listed, False
+        if schema.get("additionalProperties") == {"enum": []}:
+            schema["additionalProperties"] = False
         has_further = schema.get("additionalProperties") is not False
         self.is_open = self.is_open or has_further or bool(patterns or unlisted)
         self._has_further_keys = self._has_further_keys or bool(patterns) or (has_further and bool(listed))
