@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import zip_longest
 from typing import Any, TextIO
 
 import click
@@ -108,17 +109,17 @@ def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
 
 
 def print_columns(rows: Sequence[Sequence[str]]) -> None:
-    """Rows on standard output, each but the last column as wide as its widest cell."""
+    """Rows on standard output, each column as wide as its widest cell; the first two give way to a wanted width."""
     shown = [[visible(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     if (wanted := wanted_width()) is not None:  # the first column is that of names, which may be long
-        widths[0] = max(_LEAST_WIDTH, min(widths[0], wanted - sum(widths[1:]) - 2 * len(widths[1:])))
-    for first, *others in shown:
-        name, *rest = [first[place : place + widths[0]] for place in range(0, len(first), widths[0])] or [""]
-        cells = zip([name, *others], widths, strict=True)
-        click.echo("  ".join(cell.ljust(width) for cell, width in cells).rstrip())
-        for part in rest:
-            click.echo(part)
+        for column, least in enumerate((_LEAST_WIDTH, _LEAST_WIDTH // 2)):
+            others = sum(widths) - widths[column] + 2 * len(widths[1:])
+            widths[column] = min(widths[column], max(least, wanted - others))
+    for row in shown:
+        cells = [textwrap.wrap(cell, width) for cell, width in zip(row, widths, strict=True)]
+        for parts in zip_longest(*cells, fillvalue=""):
+            click.echo("  ".join(part.ljust(width) for part, width in zip(parts, widths, strict=True)).rstrip())
 
 
 def folded(line: str, indent: int) -> list[str]:

@@ -37,6 +37,7 @@ def test_a_ready_made_file_takes_the_place_of_a_conversion(tmp_path: Path) -> No
     assert names(real_contenders(cache, file)) == [*ours, "llama.cpp gguf"]
 
 
+@pytest.mark.usefixtures("two_cores")
 @pytest.mark.long
 def test_every_turn_is_asked_and_told_by_category(demo_folder: Path, tmp_path: Path) -> None:
     package = PackageCopy(demo_folder, tmp_path / "package")

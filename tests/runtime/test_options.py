@@ -56,6 +56,7 @@ def test_every_field_of_both_configs_is_an_option() -> None:
     assert EngineOptions.__annotations__.keys() == {each.name for each in fields(EngineConfig)}
 
 
+@pytest.mark.usefixtures("two_cores")
 def test_fields_of_an_engines_config_stand_beside_the_model_and_over_the_config(demo_folder: Path) -> None:
     quick = EngineConfig(is_calibrated=False, is_probed=False)
     with Engine.load(demo_folder, quick, threads=2, max_batch=None) as engine:

@@ -74,3 +74,13 @@ def test_a_list_of_models_keeps_to_it_too(runner: CliRunner, monkeypatch: pytest
         (stored.folder / "source").rmdir()
     assert max(map(len, told.splitlines())) <= 60
     assert "source" in told
+
+
+def test_columns_give_way_and_lose_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    print_columns([("a" * 50, "package, gguf, not tuned", "8.5 MB", "2026-11-28 21:46")])
+    assert capsys.readouterr().out.splitlines() == [
+        "aaaaaaaaaaaaaaaaaaaa  package,      8.5 MB  2026-11-28 21:46",
+        "aaaaaaaaaaaaaaaaaaaa  gguf, not",
+        "aaaaaaaaaa            tuned",
+    ]
