@@ -161,6 +161,7 @@ def test_what_is_the_models_own_is_not_stored_twice(precision: str, tmp_path: Pa
     assert (VOCAB_SIZE, 64) in [tuple(each.shape.numpy()) for each in shared]
 
 
+@pytest.mark.long
 def test_a_killed_export_resumes_with_its_speculator(
     tiny_model: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

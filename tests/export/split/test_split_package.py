@@ -150,6 +150,7 @@ def test_a_model_that_fits_nowhere_is_told_what_it_needs(tmp_path: Path) -> None
         stage_ends([GB] * 3, 4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_a_deep_model_is_cut_where_no_bit_changes(name: str, tmp_path: Path) -> None:
     """No cut comes between a sum that nobody reports and the LayerNormalization that GPT-2 has behind it."""

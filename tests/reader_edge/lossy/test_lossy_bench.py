@@ -34,6 +34,7 @@ def test_lists_of_figures_are_a_grid() -> None:
     assert ways == ["exact", *(f"big-little:{pair}" for pair in ("2:0.3", "2:0.6", "5:0.3", "5:0.6"))]
 
 
+@pytest.mark.long
 def test_views_are_tried_beside_what_was_retrieved_alone() -> None:
     arguments = ["lossy", "bench", "--long", "--seed", "4", "--tasks", "6", "--rounds", "1", "--no-calibrate"]
     arguments += ["--retrieved", "64", "--json"]

@@ -225,6 +225,7 @@ def test_more_of_anything_takes_as_much_more_and_no_more_than_that(
     assert_linear(lambda: read(endpoint, small), lambda: read(endpoint, large), len(large) / len(small))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_schemas_of_tools_take_no_more_than_they_are_long(
     any_endpoints: Mapping[str, Endpoint[Any]], name: str

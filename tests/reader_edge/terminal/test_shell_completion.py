@@ -14,6 +14,12 @@ from reader_edge.catalogue.store import StoredModel
 from reader_edge.cli import main
 
 
+@pytest.fixture(autouse=True)
+def nothing_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests leave models in the cache that they share."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "ZDOTDIR"):

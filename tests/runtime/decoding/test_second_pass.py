@@ -156,6 +156,7 @@ def answers(target: Target, drafter: Drafter) -> list[Request]:
     return requests
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("num_stages", "lost_at"), [(2, ()), (3, ()), (2, (9, 12, 25)), (3, range(8, 90, 9))], ids=str)
 def test_tokens_are_those_of_one_box_over_stages(
     num_stages: int, lost_at: Collection[int], split_demo: Split, demo_folder: Path

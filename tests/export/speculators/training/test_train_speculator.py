@@ -33,6 +33,7 @@ pytestmark = pytest.mark.usefixtures("few")
 CHEAP = SpeculatorPayback(1e-3, 1e-2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", TRAINED_FORMATS)
 def test_a_trained_folder_is_exported_with_its_target_and_drafts(
     form: str, package: Path, tiny_model: Callable[[str], Path], tmp_path: Path
@@ -79,6 +80,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", TRAINED_FORMATS)
 def test_seconds_of_training_lower_the_loss_and_raise_acceptance(
     form: str, demo: Path, monkeypatch: pytest.MonkeyPatch
