@@ -141,7 +141,10 @@ def test_what_waits_is_refused_in_a_sentence_once_it_fits_no_more() -> None:
         assert request.output_token_ids == expected(request)
 
 
-def test_a_session_whose_accepted_path_still_waits_counts_it_from_then_on(tmp_path: Path) -> None:
+def test_a_session_whose_accepted_path_still_waits_counts_it_from_then_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(np, "empty", np.zeros)  # the fake target never writes what a session must have as numbers
     target = FakeHybridTarget(replace(hybrid_manifest(6), layers=WIDE_STATES))
     drafted = Decoder(target, RightDrafter(target, 60, seed=1), EngineConfig())
     request = drafted.submit([1, 2, 3], GenerationConfig(max_tokens=200))
