@@ -17,15 +17,16 @@ from reader_edge.cli import main
 from reader_edge.commands.options import FILE_PATH, FiniteRange, IntegerRange
 from reader_edge_runtime.config import EngineConfig, GenerationConfig, SamplingConfig, ServingConfig
 from reader_edge_runtime.drafting.draft_sources import DraftSources
-from reader_edge_runtime.lossy.big_little import BigLittle
-from reader_edge_runtime.lossy.judge import Judged
-from reader_edge_runtime.lossy.relaxed import Relaxed
-from reader_edge_runtime.lossy.views.views import Views
 from reader_edge_runtime.outside.config_checks import Range
 from tests.reader_edge.package_copy import PackageCopy
 
 CONFIGS = (EngineConfig, GenerationConfig, SamplingConfig, ServingConfig, DraftSources)
-STRENGTHS = (BigLittle, Judged, Relaxed, Views)
+PLACES = {"big_little": "BigLittle", "judge": "Judged", "relaxed": "Relaxed", "views.views": "Views"}
+WHY = "the tree of commands is tried with those of lossy rules"
+STRENGTHS = tuple(
+    getattr(pytest.importorskip(f"reader_edge_runtime.lossy.{place}", reason=WHY), name)
+    for place, name in PLACES.items()
+)
 # Wrong values of options that take texts of some form.
 TEXTS: dict[str, tuple[str, ...]] = {
     "--stop": ("",),
