@@ -226,6 +226,11 @@ class Request:
         """Tokens to draft because a constraint lets no others come next."""
         return self.constraint.forced if self.constraint is not None and self.drafter is not None else ()
 
+    @property
+    def has_hints(self) -> bool:
+        """Whether more than texts can say what comes: a prediction, tools, a device or a constraint."""
+        return bool(self._guesses) or self.constraint is not None
+
     def begin_drafting(self, drafter: Drafter) -> None:
         """Have a drafter draft for this request, of whose guesses other requests say nothing."""
         if self._guesses:

@@ -92,6 +92,12 @@ class Planner:
         """The trust of a new request, which starts from what the last one taught."""
         return self._last_trust.for_next()
 
+    def may_begin(self, request: Request) -> bool:
+        """Whether a new request gets a drafter: it can make up for its start, may try all the same, or has hints."""
+        if request.has_hints or self._spare_s >= self.overheads.first_draft_s:
+            return True
+        return not self._is_wasted_start(request, 1, request.num_prompt_tokens)
+
     def end(self, request: Request, seconds: float) -> None:
         """Learn from a request that ended, whose drafter took so long to finish."""
         self._last_trust = request.trust

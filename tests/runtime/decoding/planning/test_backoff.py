@@ -4,6 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from reader_edge_runtime.config import GenerationConfig
+from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.drafting.drafter import Guesses
+from tests.fake_target import make_manifest
 from tests.runtime.decoding.planning.planning_cases import NOTHING, a_request, chain_of, cost, plan, planner_of, settle
 
 
@@ -81,3 +85,18 @@ def test_wasted_starts_take_half_a_percent_of_a_batchs_time() -> None:
         num_begun += len(made.drafts)
         settle(planner, made, requests, draft_s=1e-3 * len(made.drafts))
     assert 10 <= num_begun <= 16
+
+
+def test_an_answer_too_short_to_make_up_for_a_start_gets_no_drafter_but_is_tried_now_and_then() -> None:
+    planner = planner_of(cost(growth=0.1), overheads=replace(NOTHING, start_s=2e-3))
+    short, long = a_request(max_tokens=6, is_believed=False), a_request(max_tokens=100, is_believed=False)
+    assert (planner.may_begin(short), planner.may_begin(long)) == (False, True)
+    for _ in range(40):  # plain steps of 15 ms, of which half a percent is saved for a try
+        settle(planner, plan(planner, [short], [], room=1), [short])
+    assert planner.may_begin(short)
+
+
+def test_a_short_answer_of_which_more_is_known_gets_a_drafter() -> None:
+    planner = planner_of(cost(growth=0.1), overheads=replace(NOTHING, start_s=2e-3))
+    config, hints = GenerationConfig(max_tokens=6), Guesses([[1, 2]])
+    assert planner.may_begin(Request([1, 2, 3], config, make_manifest(), guesses=hints))
