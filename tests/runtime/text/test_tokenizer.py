@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tokenizers import Tokenizer as FastTokenizer
-from tokenizers import decoders, models
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from reader_edge_runtime.errors import PromptError, TokenizerError
 from reader_edge_runtime.package.manifest import file_entry
@@ -129,6 +129,20 @@ def test_steps_that_could_fill_the_memory_are_refused(tmp_path: Path, parts: dic
     path.write_text(word_level({"a": 0}, **parts))
     with pytest.raises(TokenizerError, match=rf"can make a text {words}"):
         Tokenizer.from_file(path)
+
+
+@pytest.mark.parametrize("place", ["pre_tokenizer", "normalizer", "decoder"])
+def test_a_regular_expression_of_a_tokenizer_has_a_bound(tmp_path: Path, place: str) -> None:
+    fast, long = FastTokenizer(models.BPE()), Regex("x" * 20_000)
+    if place == "pre_tokenizer":
+        fast.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(long, "isolated")])
+    elif place == "normalizer":
+        fast.normalizer = normalizers.Sequence([normalizers.Replace(long, "")])
+    else:
+        fast.decoder = decoders.Replace(long, "")
+    fast.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(TokenizerError, match=r"has a regular expression of 20000 characters, more than the 16384"):
+        Tokenizer.from_file(tmp_path / "tokenizer.json")
 
 
 def test_steps_of_the_richest_known_tokenizer_are_taken(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from reader_edge_export.sources.gguf.pre_tokenizer import PRE_TOKENIZERS
 from reader_edge_export.sources.gguf.tokenizer import build_tokenizer
 from reader_edge_export.sources.gguf.vocabulary import TokenKind
-from reader_edge_runtime.text.pattern_check import problem_of
 from tests.export.sources.gguf.written_vocabulary import PIECES, read
 from tests.gguf_files import byte_level, sentence_piece, small_vocabulary
 
@@ -183,8 +182,3 @@ def test_special_tokens_of_phi_3_swallow_white_space(name: str, is_stripped: boo
         *([] if is_stripped else ["▁", "<0x0A>"]),
         "▁a",
     ]
-
-
-def test_the_expressions_of_all_kinds_are_taken_by_packages() -> None:
-    expressions = {each for kind in PRE_TOKENIZERS.values() for each in kind.expressions}
-    assert [each for each in sorted(expressions) if problem_of(each) is not None] == []
