@@ -6,7 +6,7 @@ from pathlib import Path
 
 from reader_edge_export.sources.architectures import MIN_CONTEXT
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.execution.iree.target_machine import PROCESSOR_ATTENTION, TARGETS, targets_here
+from reader_edge_runtime.execution.iree.target_machine import IREE_ATTENTION, TARGETS, targets_here
 from reader_edge_runtime.package.manifest import (
     ATTENTIONS,
     HALF_PRECISIONS,
@@ -96,10 +96,9 @@ class ExportOptions:
             raise ConfigError(f"target {self.target!r} needs engine {IREE!r}: leave it out.")
         if self.target is not None and self.target not in TARGETS:
             raise ConfigError(f"target is {self.target!r}, but must be one of {', '.join(TARGETS)}.")
-        if self.engine == IREE and self.attention != iree_attention(self.target):
-            whose = f"engine {IREE!r}" if self.target is None else f"target {self.target!r}"
+        if self.engine == IREE and self.attention != IREE_ATTENTION:
             raise ConfigError(
-                f"{whose} needs attention {iree_attention(self.target)!r}, not {self.attention!r}: leave attention out."
+                f"engine {IREE!r} needs attention {IREE_ATTENTION!r}, not {self.attention!r}: leave attention out."
             )
         if self.engine == IREE and self.precision not in (AUTO, "fp32"):
             raise ConfigError(f"engine {IREE!r} needs precision 'fp32', not {self.precision!r}: leave precision out.")
@@ -160,11 +159,6 @@ class ExportOptions:
     def _is_half(self) -> bool:
         """Whether activations and the KV cache are in half precision, and not matrices alone."""
         return self.precision in HALF_PRECISIONS and self.attention not in ROW_ATTENTIONS
-
-
-def iree_attention(target: str | None) -> str:
-    """Of packages for one of IREE's targets; None is this machine's processor."""
-    return PROCESSOR_ATTENTION if target is None else TARGETS[target].attention
 
 
 def default_kv(precision: str, attention: str) -> str:

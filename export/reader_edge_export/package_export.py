@@ -16,7 +16,7 @@ from reader_edge_export.checks.layer_check import check_layers
 from reader_edge_export.checks.noted_check import NotedCheck, has_checks
 from reader_edge_export.checks.package_check import PackageCheck
 from reader_edge_export.journal import MOMENTS_NAME, WORK_NAME, Journal
-from reader_edge_export.mlir.mlir_files import check_modules, num_steps, write_mlir
+from reader_edge_export.mlir.mlir_files import NUM_STEPS, check_modules, write_mlir
 from reader_edge_export.onnx_graph.commit_graph import write_commit_graph
 from reader_edge_export.options import CALIBRATED, IREE, ExportOptions
 from reader_edge_export.package.export_key import version_of
@@ -180,7 +180,7 @@ class PackageExport:
         if self._options.engine == IREE:
             with self._stages.enter("compiling"):
                 target = self._options.iree_target
-                write_mlir(self._folder, work, target, self._stages.share(num_steps(target)))
+                write_mlir(self._folder, work, target, self._stages.share(NUM_STEPS))
 
     def _recall(self, journal: Journal, model: SourceModel, calibration: Calibration) -> bool:
         """Whether an export that was killed has left its calibration."""

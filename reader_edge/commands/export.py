@@ -59,12 +59,12 @@ from reader_edge.terminal.shell_completion import MODEL
     default="onnxruntime",
     show_default=True,
     help="What the package is for besides ONNX Runtime: 'iree' adds MLIR and compiled modules, in fp32 with attention "
-    "'portable-exact', or 'portable' for GPUs.",
+    "'portable-exact'.",
 )
 @click.option(
     "--target",
-    type=click.Choice(["x86-64-v4", "x86-64-v3", "aarch64", "vulkan", "cuda", "rocm", "metal"]),
-    help="What IREE's modules are for: a kind of processor, or a way to GPUs. Default: this machine's processor.",
+    type=click.Choice(["x86-64-v4", "x86-64-v3", "aarch64"]),
+    help="What IREE's modules are for: a kind of processor. Default: this machine's processor.",
 )
 @click.option(
     "--speculator",
@@ -103,13 +103,14 @@ def export(
     )
     from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, work_progress
     from reader_edge.terminal.sizes import readable_size
-    from reader_edge_export.options import ExportOptions, iree_attention
+    from reader_edge_export.options import ExportOptions
     from reader_edge_export.package.package_folder import check_target
     from reader_edge_export.pipeline import export_model
+    from reader_edge_runtime.execution.iree.target_machine import IREE_ATTENTION
 
     options = ExportOptions(
         precision=precision,
-        attention=attention or (iree_attention(target) if engine == "iree" else "exact"),
+        attention=attention or (IREE_ATTENTION if engine == "iree" else "exact"),
         max_context=max_context,
         force=force,
         calibration_text=calibration_text,

@@ -1,7 +1,7 @@
 """A package's graph for passes of one width: one tree, N nodes, as many logit rows.
 
-M and S stay free for processors: loops over the visible rows of a free number take a tenth longer than over a fixed
-one, and one module serves them all. For devices they are fixed, and alike.
+M and S stay free: loops over the visible rows of a free number take a tenth longer than over a fixed one, and one
+module serves them all.
 """
 
 import math
@@ -16,15 +16,9 @@ from reader_edge_export.onnx_graph.graph_editor import sizes_of
 LEAST_PARAMETER = 64
 
 
-def fix_width(model: ir.Model, width: int, num_visible: int | None = None) -> None:
-    """Give the free sizes their numbers, and fold what becomes of them; weights are not read.
-
-    num_visible: M, and S; None leaves them free.
-    """
+def fix_width(model: ir.Model, width: int) -> None:
+    """Give N and R their numbers, and fold what becomes of them; weights are not read."""
     sizes: dict[int | str | None, int] = {"B": 1, "N": width, "R": width}
-    if num_visible is not None:
-        sizes |= {"M": num_visible, "S": num_visible}
-        _see_all(model)
     for value in (*model.graph.inputs, *model.graph.outputs):
         value.shape = ir.Shape([sizes.get(size, size) for size in sizes_of(value) or ()])
     for node in model.graph:
@@ -43,15 +37,6 @@ def fix_width(model: ir.Model, width: int, num_visible: int | None = None) -> No
         common.RemoveUnusedNodesPass(),
     ):
         tidy(model)
-
-
-def _see_all(model: ir.Model) -> None:
-    """Where a pass is given what it sees of the past and no more, nothing is cut out of it."""
-    for node in list(model.graph):
-        data = node.inputs[0] if node.inputs else None
-        if node.op_type == "Slice" and data is not None and str(data.name).startswith("past_"):
-            node.outputs[0].replace_all_uses_with(data)
-            model.graph.remove(node, safe=True)
 
 
 def _is_small(node: ir.Node) -> bool:

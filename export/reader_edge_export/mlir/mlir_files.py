@@ -1,67 +1,54 @@
 """What an export for IREE adds to a package: MLIR for every width, modules of the usual ones, and their index."""
 
-import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import onnx_ir as ir
 
 from reader_edge_export.mlir.fixed_graph import LEAST_PARAMETER, fix_width
 from reader_edge_runtime.errors import ExportError, InstallationError
-from reader_edge_runtime.execution.iree.compilation import VISIBLE, compile_module
+from reader_edge_runtime.execution.iree.compilation import compile_module
 from reader_edge_runtime.execution.iree.module_index import (
     COMPILED_WIDTHS,
-    DEVICE_WIDTHS,
     INDEX_NAME,
-    LEAST_VISIBLE,
     WIDTHS,
     ModuleIndex,
     mlir_name,
     module_name,
 )
-from reader_edge_runtime.execution.iree.target_machine import TARGETS, TargetMachine
+from reader_edge_runtime.execution.iree.target_machine import TARGETS
 from reader_edge_runtime.execution.iree.wheel import compiler_version
 from reader_edge_runtime.package.manifest import GRAPH_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 
 _IMPORTER = "iree.compiler.tools.import_onnx"
 _MAX_REASON = 200
-_SAMPLES = (7919, 7927)  # numbers of visible rows that nothing else in a graph has
+NUM_STEPS = len(WIDTHS) + len(COMPILED_WIDTHS)  # of `write_mlir`
 
 
 def write_mlir(folder: Path, workplace: Path, target: str, advance: Callable[[float], None]) -> None:
     """Add all that belongs to IREE to the files of a package in `folder`, whose graph is there.
 
-    target: one of TARGETS. workplace: a folder for what is needed meanwhile. advance: called after each of `num_steps`.
+    target: one of TARGETS. workplace: a folder for what is needed meanwhile. advance: called after each of NUM_STEPS.
     Raises InstallationError, ExportError, ProviderError.
     """
     version, machine = compiler_version(), TARGETS[target]
     if version is None:
         raise InstallationError("IREE's compiler is missing: pip install 'reader-edge[iree-export]'.")
     parameters: dict[str, tuple[int, int]] = {}
-    widths, compiled, num_visible = _sizes(machine)
-    for width in widths:
-        texts = []
-        for sample in (None,) if num_visible is None else _SAMPLES:
-            model = ir.load(folder / GRAPH_NAME)
-            fix_width(model, width, sample)
-            parameters |= _parameters(model)
-            texts.append(_imported(model, workplace))
-        (folder / mlir_name(width)).write_bytes(texts[0] if num_visible is None else _open_text(texts))
+    for width in WIDTHS:
+        model = ir.load(folder / GRAPH_NAME)
+        fix_width(model, width)
+        parameters |= _parameters(model)
+        (folder / mlir_name(width)).write_bytes(_imported(model, workplace))
         advance(1)
-    for width in compiled:
-        module = compile_module(folder / mlir_name(width), machine, num_visible)
-        (folder / module_name(width, num_visible)).write_bytes(module)
+    for width in COMPILED_WIDTHS:
+        (folder / module_name(width)).write_bytes(compile_module(folder / mlir_name(width), machine))
         advance(1)
     inputs, outputs = (tuple(str(value.name) for value in each) for each in (model.graph.inputs, model.graph.outputs))
     (folder / INDEX_NAME).write_bytes(ModuleIndex(target, version, inputs, outputs, parameters).encoded())
-
-
-def num_steps(target: str) -> int:
-    widths, compiled, _ = _sizes(TARGETS[target])
-    return len(widths) + len(compiled)
 
 
 def check_modules(package: ModelPackage) -> None:
@@ -73,21 +60,8 @@ def check_modules(package: ModelPackage) -> None:
 
     index = ModuleIndex.of(package)
     target = TARGETS[index.target]
-    if target.is_here and not target.is_device:
+    if target.is_here:
         ModuleSet(package, index, target, 0)
-
-
-def _sizes(machine: TargetMachine) -> tuple[tuple[int, ...], tuple[int, ...], int | None]:
-    """Widths that there is MLIR for, those that are compiled, and how many rows these see where that is fixed."""
-    return (DEVICE_WIDTHS, DEVICE_WIDTHS, LEAST_VISIBLE) if machine.is_device else (WIDTHS, COMPILED_WIDTHS, None)
-
-
-def _open_text(texts: Sequence[bytes]) -> bytes:
-    """MLIR that leaves out how many rows are visible, by texts that differ in that alone. Raises ExportError."""
-    opened = {re.sub(rb"\b%d\b" % sample, VISIBLE, text) for sample, text in zip(_SAMPLES, texts, strict=True)}
-    if len(opened) != 1:
-        raise ExportError("The graph holds the number of visible rows in a form of its own: report this model.")
-    return opened.pop()
 
 
 def _imported(model: ir.Model, workplace: Path) -> bytes:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as FastTokenizer
 
 from reader_edge_runtime.errors import PromptError, TokenizerError
 from reader_edge_runtime.package.manifest import file_entry

@@ -15,15 +15,13 @@ from reader_edge_runtime.execution.iree.wheel import compiler_command, compiler_
 # Data tiling stays off: of some shapes its products are wrong, and every module packs the weights into memory of its
 # own.
 _FLAGS = ("--iree-opt-level=O3",)
-VISIBLE = b"@M@"  # in MLIR for devices, where the number of visible KV rows belongs
 _MAX_S = 1800
 _MAX_REASON = 200
 _LOW_PRIORITY = 10
 
 
-def compile_module(mlir: Path, target: TargetMachine, num_visible: int | None = None, is_aside: bool = False) -> bytes:
-    """The module's bytes. num_visible: KV rows that passes see, where the MLIR leaves them out. is_aside: other work
-    goes first.
+def compile_module(mlir: Path, target: TargetMachine, is_aside: bool = False) -> bytes:
+    """The module's bytes. is_aside: other work goes first.
 
     Raises InstallationError without the compiler, ProviderError.
     """
@@ -40,7 +38,7 @@ def compile_module(mlir: Path, target: TargetMachine, num_visible: int | None = 
             with suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, process.pid, _LOW_PRIORITY)
         try:
-            module, said = process.communicate(_text(mlir, num_visible), timeout=_MAX_S)
+            module, said = process.communicate(mlir.read_bytes(), timeout=_MAX_S)
         except BaseException as error:
             process.kill()
             if isinstance(error, subprocess.TimeoutExpired):
@@ -51,16 +49,11 @@ def compile_module(mlir: Path, target: TargetMachine, num_visible: int | None = 
     return module
 
 
-def module_key(mlir: Path, target: TargetMachine, num_visible: int | None = None) -> str:
+def module_key(mlir: Path, target: TargetMachine) -> str:
     """24 hexadecimal digits, others for every graph, size, compiler, target and set of flags."""
-    text = hashlib.sha256(_text(mlir, num_visible)).hexdigest()
+    text = hashlib.sha256(mlir.read_bytes()).hexdigest()
     facts = [text, compiler_version(), target.name, *_FLAGS, *target.flags]
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:24]
-
-
-def _text(mlir: Path, num_visible: int | None) -> bytes:
-    text = mlir.read_bytes()
-    return text if num_visible is None else text.replace(VISIBLE, str(num_visible).encode())
 
 
 @contextmanager

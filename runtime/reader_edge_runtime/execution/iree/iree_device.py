@@ -1,4 +1,4 @@
-"""A device of IREE: its memory, and modules that run on it."""
+"""The processor as a device of IREE: its memory, and modules that run on it."""
 
 import atexit
 import ctypes
@@ -14,13 +14,11 @@ import numpy as np
 
 from reader_edge_runtime.arrays import Array, Float32Array
 from reader_edge_runtime.errors import ProviderError
-from reader_edge_runtime.execution.iree.target_machine import TargetMachine
 from reader_edge_runtime.machine.processor import num_threads
 
 _ELEMENT_TYPES = {"float32": rt.HalElementType.FLOAT_32, "int32": rt.HalElementType.SINT_32}
 _MEMORY = rt.MemoryType.DEVICE_LOCAL | rt.MemoryType.HOST_VISIBLE
 _USAGE = rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING
-_STAGING = rt.MemoryType.HOST_LOCAL | rt.MemoryType.DEVICE_VISIBLE
 _SCOPE, _FUNCTION = "model", "main_graph"  # the importer's names of parameters and of the graph
 _MAX_REASON = 200
 _FAILURES = (OSError, ValueError, RuntimeError, LookupError, MemoryError)  # as IREE's kinds of status are told
@@ -68,22 +66,14 @@ class _Closable:
 
 
 class IreeDevice:
-    """What modules share: the device, and the package's weights, which a processor reads where the file is mapped.
+    """What modules share: the device, and the package's weights, read where the file is mapped."""
 
-    name: of IREE's driver, "local" on a processor. description: which of its devices.
-    """
-
-    def __init__(
-        self, target: TargetMachine, threads: int, weights: Path, parameters: Mapping[str, tuple[int, int]]
-    ) -> None:
-        """threads: of a processor; 0 is the usable cores. Raises ProviderError where there is no such device."""
-        self.name = target.driver
+    def __init__(self, threads: int, weights: Path, parameters: Mapping[str, tuple[int, int]]) -> None:
+        """threads: 0 is the usable cores. Raises ProviderError where IREE cannot use the processor."""
         try:
-            device = _opened(target.driver, num_threads(threads))
-            self.description = "" if self._is_processor else _description(target.driver)
+            device = _opened(num_threads(threads))
         except _FAILURES as error:
-            why = f"IREE finds no device for {target.name} here ({_reason(error)})"
-            raise ProviderError(f"{why}: use --provider cpu.") from error
+            raise ProviderError(f"IREE finds no device here ({_reason(error)}): use --provider cpu.") from error
         instance = rt.VmInstance()
         with weights.open("rb") as file:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -119,24 +109,7 @@ class IreeDevice:
     def sent(self, array: Array) -> Any:
         """A copy of an array."""
         element_type = _ELEMENT_TYPES[array.dtype.name]
-        memory = (_MEMORY, _USAGE) if self._is_processor else (rt.MemoryType.DEVICE_LOCAL, rt.BufferUsage.DEFAULT)
-        return self._allocator.allocate_buffer_copy(*memory, self._held.objects[2], array, element_type)
-
-    def in_host_memory(self, views: Sequence[Any]) -> list[Any]:
-        """Results where the host can read them: as they are on a processor, copied from other devices."""
-        if self._is_processor:
-            return list(views)
-        device = self._held.objects[2]
-        copies = [device.allocator.allocate_buffer(_STAGING, _USAGE, view.byte_length) for view in views]
-        done = device.create_semaphore(0)
-        for number, (view, copy) in enumerate(zip(views, copies, strict=True), 1):
-            device.queue_copy(view.get_buffer(), copy, [(done, number - 1)], [(done, number)])
-        done.wait(len(copies))
-        return copies
-
-    @property
-    def _is_processor(self) -> bool:
-        return self.name == "local"
+        return self._allocator.allocate_buffer_copy(_MEMORY, _USAGE, self._held.objects[2], array, element_type)
 
     @property
     def _allocator(self) -> Any:
@@ -161,22 +134,15 @@ class IreeModule:
         except _FAILURES as error:
             raise ProviderError(f"IREE failed in a pass ({_reason(error)}): export the model again.") from error
         views = [made.get_as_object(index, rt.HalBufferView) for index in range(num_results)]
-        buffers, shapes = self._device.in_host_memory(views), [view.shape for view in views]
-        self._held.held[0] = buffers  # else their memory is another pass's at once
-        return [each.map().asarray(shape, np.dtype(np.float32)) for each, shape in zip(buffers, shapes, strict=True)]
+        self._held.held[0] = views  # else their memory is another pass's at once
+        return [view.map().asarray(view.shape, np.dtype(np.float32)) for view in views]
 
 
-def _opened(driver: str, threads: int) -> Any:
-    if driver == "local" and threads == 1:
+def _opened(threads: int) -> Any:
+    if threads == 1:
         return rt.get_driver("local-sync").create_default_device()
-    if driver == "local":
-        rt.flags.parse_flags(f"--task_topology_group_count={threads}")  # of devices that are made from here on
-        driver = "local-task"
-    return rt.get_driver(driver).create_default_device()
-
-
-def _description(driver: str) -> str:
-    return str(next((each["name"] for each in rt.get_driver(driver).query_available_devices()), "unknown"))
+    rt.flags.parse_flags(f"--task_topology_group_count={threads}")  # of devices that are made from here on
+    return rt.get_driver("local-task").create_default_device()
 
 
 def _reason(error: Exception) -> str:

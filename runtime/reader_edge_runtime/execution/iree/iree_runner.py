@@ -36,8 +36,8 @@ class IreeRunner:
         missed: Callable[[int], None] = lambda width: None,
     ) -> None:
         self.manifest = manifest
-        self.provider = f"IREE ({device.name})"
-        self.pass_facts: tuple[str, ...] = str(runtime_version()), device.name, ",".join(map(str, sorted(modules)))
+        self.provider = "IREE (local)"
+        self.pass_facts: tuple[str, ...] = str(runtime_version()), "local", ",".join(map(str, sorted(modules)))
         self._index = index
         self._device = device
         self._modules = modules
@@ -53,21 +53,15 @@ class IreeRunner:
         return {name: self._device.imported(array) for name, array in past.items()}
 
     def run(self, inputs: Inputs, bound: dict[str, Any]) -> RowsResult:
-        width = inputs["input_ids"].shape[1]
-        return run_module(self._modules[width], self._index, self.manifest, {**inputs, **bound}, width)
-
-
-def run_module(
-    module: IreeModule, index: ModuleIndex, manifest: Manifest, given: Mapping[str, Any], width: int
-) -> RowsResult:
-    """A pass of a module that reports on as many rows as it has nodes. Raises ProviderError."""
-    asked = given["logit_rows"]
-    rows = np.zeros((1, width), np.int32)
-    rows[:, : asked.shape[1]] = asked
-    made = module.call([rows if name == "logit_rows" else given[name] for name in index.inputs], len(index.outputs))
-    results = {name: _checked(name, array, width) for name, array in zip(index.outputs, made, strict=True)}
-    names = zip(manifest.past_names(), manifest.present_names(), strict=True)
-    return RowsResult(results["logits"], results.get("hidden_states"), {past: results[new] for past, new in names})
+        """A pass of a module that reports on as many rows as it has nodes."""
+        width, wanted = inputs["input_ids"].shape[1], inputs["logit_rows"]
+        rows = np.zeros((1, width), np.int32)
+        rows[:, : wanted.shape[1]] = wanted
+        given = {**inputs, **bound, "logit_rows": rows}
+        made = self._modules[width].call([given[name] for name in self._index.inputs], len(self._index.outputs))
+        results = {name: _checked(name, array, width) for name, array in zip(self._index.outputs, made, strict=True)}
+        names = zip(self.manifest.past_names(), self.manifest.present_names(), strict=True)
+        return RowsResult(results["logits"], results.get("hidden_states"), {past: results[new] for past, new in names})
 
 
 def _checked(name: str, array: Float32Array, width: int) -> Float32Array:

@@ -15,30 +15,27 @@ from reader_edge_runtime.package.model_package import ModelPackage
 
 
 class ModuleFiles:
-    """Those for one target. num_visible: KV rows that passes see, of devices alone."""
+    """Those for one target."""
 
     def __init__(self, package: ModelPackage, index: ModuleIndex, target: TargetMachine) -> None:
         self._package = package
         self._index = index
         self._target = target
 
-    def is_shipped(self, width: int, num_visible: int | None = None) -> bool:
-        is_for_it = self._target.name == self._index.target
-        return is_for_it and module_name(width, num_visible) in self._package.manifest.files
+    def is_shipped(self, width: int) -> bool:
+        return self._target.name == self._index.target and module_name(width) in self._package.manifest.files
 
-    def kept(self, width: int, num_visible: int | None = None) -> Path | None:
+    def kept(self, width: int) -> Path | None:
         """A module that was compiled here."""
         if compiler_version() is None:
             return None
-        path = self.cached(width, num_visible)
+        path = self.cached(width)
         return path if os.access(path, os.R_OK) and path.is_file() else None
 
-    def compiled(
-        self, width: int, check: Callable[[Path], None], num_visible: int | None = None, is_aside: bool = False
-    ) -> Path:
+    def compiled(self, width: int, check: Callable[[Path], None], is_aside: bool = False) -> Path:
         """Compile a module, and keep it where `check` does not raise. Raises ProviderError or InstallationError."""
-        path = self.cached(width, num_visible)
-        module = compile_module(self._package.path(mlir_name(width)), self._target, num_visible, is_aside)
+        path = self.cached(width)
+        module = compile_module(self._package.path(mlir_name(width)), self._target, is_aside)
         try:
             make_own(path.parent, cache_folder())
             with new_file(path, 0o600, keeps_mode=False) as file:
@@ -50,9 +47,9 @@ class ModuleFiles:
             raise ProviderError(write_failure(path, error, elsewhere=elsewhere)) from error
         return path
 
-    def cached(self, width: int, num_visible: int | None = None) -> Path:
+    def cached(self, width: int) -> Path:
         """Raises ProviderError where others could have put their own code."""
-        key = module_key(self._package.path(mlir_name(width)), self._target, num_visible)
+        key = module_key(self._package.path(mlir_name(width)), self._target)
         path = cache_folder() / "iree" / f"{key}.vmfb"
         if fault := code_fault(path, cache_folder()):
             raise ProviderError(fault)

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from reader_edge_runtime.errors import PackageError
-from reader_edge_runtime.execution.iree.target_machine import TARGETS
+from reader_edge_runtime.execution.iree.target_machine import IREE_ATTENTION, TARGETS
 from reader_edge_runtime.execution.onnxruntime.graph_contract import input_tensors, output_tensors
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -13,9 +13,6 @@ from reader_edge_runtime.package.model_package import ModelPackage
 INDEX_NAME = "iree.json"
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)  # of passes that there is MLIR for: nodes, and rows that they report on
 COMPILED_WIDTHS = (1, 8)  # those that an export compiles
-
-DEVICE_WIDTHS = (1, 8, 32)  # likewise on devices, where padding takes little time and a size much to compile
-LEAST_VISIBLE = 256  # KV rows that passes on devices see, the others padded to powers of two; an export compiles these
 
 _MAX_BYTES = 1 << 24
 _MAX_MODULE_BYTES = 1 << 28  # of MLIR, or of a module, which hold no weights and are read whole
@@ -57,9 +54,8 @@ def mlir_name(width: int) -> str:
     return f"iree-{width}.mlir"
 
 
-def module_name(width: int, num_visible: int | None = None) -> str:
-    """num_visible: KV rows that its passes see, where their number is fixed."""
-    return f"iree-{width}.vmfb" if num_visible is None else f"iree-{width}-{num_visible}.vmfb"
+def module_name(width: int) -> str:
+    return f"iree-{width}.vmfb"
 
 
 def _checked(fields: Any, manifest: Manifest) -> ModuleIndex:
@@ -68,7 +64,7 @@ def _checked(fields: Any, manifest: Manifest) -> ModuleIndex:
     if type(version) is not int or version != 1 or fields["target"] not in TARGETS:
         raise ValueError(f"format {version!r:.20}, target {fields['target']!r:.20}")
     is_fp32 = manifest.precision == "fp32" and manifest.kv_dtype == "float32"
-    if manifest.attention != TARGETS[fields["target"]].attention or not is_fp32 or manifest.has_states:
+    if manifest.attention != IREE_ATTENTION or not is_fp32 or manifest.has_states:
         raise ValueError(f"{manifest.attention} attention, {manifest.kv_dtype} cache")
     if not isinstance(fields["compiler"], str) or not fields["compiler"].isprintable():
         raise ValueError("compiler")

@@ -117,4 +117,4 @@ class ModuleSet:
 
     def _opened(self, threads: int) -> IreeDevice:
         weights = self._package.path(WEIGHTS_NAME)
-        return IreeDevice(self._target, threads, weights, self._index.parameters)
+        return IreeDevice(threads, weights, self._index.parameters)

@@ -12,10 +12,6 @@ def open_iree(package: ModelPackage, threads: int) -> RowsTarget:
     """Raises PackageError, ProviderError or InstallationError."""
     index = ModuleIndex.of(package)
     target = _target_for(package, index)
-    if target.is_device:
-        from reader_edge_runtime.execution.iree.device_modules import DeviceModules  # which imports IREE's runtime
-
-        return RowsTarget(DeviceModules(package, index, target).runner)
     from reader_edge_runtime.execution.iree.module_set import ModuleSet  # which imports IREE's runtime
 
     return RowsTarget(ModuleSet(package, index, target, threads).runner)
