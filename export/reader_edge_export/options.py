@@ -161,6 +161,11 @@ class ExportOptions:
         return self.precision in HALF_PRECISIONS and self.attention not in ROW_ATTENTIONS
 
 
+def default_attention(engine: str) -> str:
+    """One of ATTENTIONS."""
+    return IREE_ATTENTION if engine == IREE else "exact"
+
+
 def default_kv(precision: str, attention: str) -> str:
     """How the KV cache is usually stored, where that is not for the precision to say."""
     return "int8" if _can_round_cache(precision, attention) else "fp32"

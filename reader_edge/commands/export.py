@@ -103,14 +103,13 @@ def export(
     )
     from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, work_progress
     from reader_edge.terminal.sizes import readable_size
-    from reader_edge_export.options import ExportOptions
+    from reader_edge_export.options import ExportOptions, default_attention
     from reader_edge_export.package.package_folder import check_target
     from reader_edge_export.pipeline import export_model
-    from reader_edge_runtime.execution.iree.target_machine import IREE_ATTENTION
 
     options = ExportOptions(
         precision=precision,
-        attention=attention or (IREE_ATTENTION if engine == "iree" else "exact"),
+        attention=attention or default_attention(engine),
         max_context=max_context,
         force=force,
         calibration_text=calibration_text,
