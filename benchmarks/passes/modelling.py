@@ -1,4 +1,4 @@
-"""Modelled decoding: acceptance on recordings over measured pass times. No model says these tokens, hence the name."""
+"""Modelled decoding: acceptance on recordings over measured pass times, since no model chooses these tokens."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,11 +6,10 @@ from functools import partial
 
 import numpy as np
 
-from reader_edge.bench.frontier.pass_curve import best_width
 from reader_edge.bench.recording import RecordedRequest
-from reader_edge.bench.replay.replayed_request import MAX_DEPTH, ReplayedRequest
-from reader_edge.bench.replay.simulator import Simulator
+from reader_edge.bench.replay.simulator import MAX_DEPTH, ReplayedRequest, Simulator
 from reader_edge_runtime import DraftConfig, GenerationStats
+from reader_edge_runtime.arrays import Float64Array
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.core import DraftingCore
 from reader_edge_runtime.drafting.parameters import cold_parameters
@@ -51,9 +50,18 @@ def replay_reader_edge(requests: Sequence[RecordedRequest], pass_seconds: Mappin
 
     def draft(request: ReplayedRequest, num_left: int) -> DraftTree:
         tree = request.draft(widths[-1], min(MAX_DEPTH, max(1, num_left)))
-        return tree.pruned(best_width(tree.values, times))
+        return tree.pruned(_best_width(tree.values, times))
 
     simulator = Simulator(partial(ReplayedRequest, core), draft)
     for request in requests:
         simulator.decode(request)
     return simulator.stats
+
+
+def _best_width(values: Sequence[float], times: Float64Array) -> int:
+    """Nodes of a tree that a pass pays best for: each adds its value to the tokens expected of it.
+
+    values: of its nodes, the root's among them. times: float64 (W,), seconds of a pass over 1, 2, ... nodes.
+    """
+    expected = np.cumsum(np.sort(values)[::-1])[: len(times)]
+    return int(np.argmax(expected / times[: len(expected)])) + 1

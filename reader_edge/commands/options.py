@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import click
 
 import reader_edge
-from reader_edge.bench.replay.replay_plan import datastore_path
 from reader_edge.terminal.shell_completion import MODEL
 
 T = TypeVar("T")
@@ -246,26 +245,6 @@ def node_budgets(ctx: click.Context, parameter: click.Parameter, value: str | No
     if not all(1 <= budget <= 255 for budget in budgets):
         raise click.BadParameter(f"{value!r} must hold numbers from 1 to 255.")
     return budgets
-
-
-def replay_sources(default: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """What a replay drafts from, "context" and what is wanted behind it."""
-    return click.option(
-        "--sources",
-        default=default,
-        show_default=True,
-        callback=_source_names,
-        help="What to draft from: context, and any of history, logits and datastore=FILE, separated by commas. logits "
-        "need a file that `bench record` wrote.",
-    )
-
-
-def _source_names(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
-    names = tuple(value.split(","))
-    unknown = [name for name in names if name not in ("context", "history", "logits") and not datastore_path(name)]
-    if unknown or "context" not in names:
-        raise click.BadParameter(f"{value!r} must have context, and any of history,logits,datastore=FILE.")
-    return names
 
 
 def engine(command: Callable[..., T]) -> Callable[..., T]:

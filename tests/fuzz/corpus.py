@@ -95,10 +95,6 @@ CORPUS: dict[str, dict[str, bytes]] = {
         "a first width that is not 1": json.dumps({**_COST, "widths": [2, 3]}).encode(),
         "endless nesting": b"[" * 100_000,
     },
-    "lossy.json": {
-        "endless nesting": b"[" * 100_000,
-        "400 digits": json.dumps({"ways": [{"way": "exact", "changed": 0, "tasks": 10**400}]}).encode(),
-    },
     "gguf": {
         "nothing": b"",
         "more tensors than atoms": raw_gguf(counts=(1 << 63, 0)),

@@ -9,11 +9,9 @@ from unittest.mock import patch
 
 import numpy as np
 
-from reader_edge.bench.frontier.lossy_line import LossyLine
 from reader_edge.bench.recording import read_recording
 from reader_edge.bench.replay.replay import replay
 from reader_edge.prompt_file import read_prompts
-from reader_edge.terminal.console import print_report
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_export.sources.gguf.gguf_source import GgufSource
 from reader_edge_export.sources.gguf.summary import summary_of
@@ -179,18 +177,6 @@ def _read_gguf(path: Path) -> None:
         source.file.values(name)
 
 
-def _lossy_figures(folder: Path) -> list[bytes]:
-    counts = {"tasks": 10, "right": 8, "tokens": 100, "decoded_tokens": 90, "steps": 45}
-    ways = [{"way": name, "changed": changed, **counts} for name, changed in (("exact", 0), ("relaxed:1:1", 9))]
-    return [json.dumps({"ways": ways}).encode()]
-
-
-def _place_on_the_line(path: Path) -> None:
-    line = LossyLine.read(path)
-    json.dumps(line.fields())
-    print_report(line.table())
-
-
 SUBJECTS = {
     "manifest": Subject(_manifest_samples, mutated_json, _read_manifest),
     "graph": Subject(lambda _: [(DEMO / GRAPH_NAME).read_bytes()], mutated, GraphFile.read),
@@ -208,7 +194,6 @@ SUBJECTS = {
         mutated_json,
         _read_cost,
     ),
-    "lossy.json": Subject(_lossy_figures, mutated_json, _place_on_the_line),
     "gguf": Subject(_gguf_samples, _spoil_gguf, _read_gguf),
     "session": Subject(_session_samples, _spoil_session, _load_session),
     "session of states": Subject(_hybrid_session_samples, _spoil_session, _load_hybrid_session),

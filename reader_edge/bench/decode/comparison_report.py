@@ -9,8 +9,7 @@ import click
 from rich.table import Table
 
 from reader_edge.bench.decode.comparison import ROUNDS, Comparison, DecodeBench, TimedRounds, compare, together
-from reader_edge.bench.decode.fixed_budget import BudgetRun
-from reader_edge.bench.decode.fixed_budget_report import budget_fields, budget_table
+from reader_edge.bench.decode.fixed_budget import BudgetRun, budget_fields, budget_table
 from reader_edge.bench.plot import new_figure, save_plot
 from reader_edge.chat.answer import tell_context_end
 from reader_edge.chat.answer_report import num_threads, stats_fields, stats_table, width_sentence

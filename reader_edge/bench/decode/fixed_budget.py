@@ -1,13 +1,16 @@
-"""Acceptance at fixed numbers of drafted nodes: what drafting foretells, whatever a pass takes on this machine."""
+"""Acceptance at fixed numbers of drafted nodes: whatever a pass takes on this machine."""
 
 import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from rich.table import Table
+
 from reader_edge.bench.decode.source_sets import SourceStock
-from reader_edge.bench.replay.replayed_request import MAX_DEPTH
-from reader_edge.eval_prompt import EvalPrompt
+from reader_edge.bench.replay.simulator import MAX_DEPTH
+from reader_edge.eval_prompt import EvalPrompt, by_category
+from reader_edge.terminal.console import figures_table
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, GenerationStats
 from reader_edge_runtime.assembly import make_trial_decoder
 from reader_edge_runtime.decoding.planning.planner import Planner
@@ -98,3 +101,46 @@ def answer_at(
 def budget_config(num_nodes: int) -> DraftConfig:
     """Of drafts with so many nodes below the pending token."""
     return DraftConfig(max_nodes=num_nodes + 1, max_depth=MAX_DEPTH)
+
+
+def budget_fields(questions: Sequence[EvalPrompt], runs: Sequence[BudgetRun]) -> list[dict[str, object]]:
+    """Every run, ready for JSON."""
+    return [
+        {
+            "sources": run.sources,
+            "is_warm": run.is_warm,
+            "nodes": run.num_nodes,
+            **_fields(run.stats),
+            "categories": {name: _fields(stats) for name, stats in by_category(questions, run.stats).items()},
+        }
+        for run in runs
+    ]
+
+
+def budget_table(questions: Sequence[EvalPrompt], runs: Sequence[BudgetRun]) -> Table:
+    """A row for each set of sources, a column for each number of nodes; for each category, and for all."""
+    rows: dict[tuple[str, str], list[BudgetRun]] = {}
+    for run in runs:
+        rows.setdefault(("warm" if run.is_warm else "fresh", run.sources), []).append(run)
+    budgets = dict.fromkeys(run.num_nodes for run in runs)
+    title = "Acceptance length by drafted nodes a step, whatever a pass takes (warm: prompts before are remembered)"
+    table = figures_table(title, "", "drafter", *(f"{num} nodes" for num in budgets))
+    table.add_column("drafted from")
+    for category in [*by_category(questions, questions), "all"]:
+        table.add_section()
+        for (drafter, sources), of_row in rows.items():
+            stats = [{**by_category(questions, run.stats), "all": run.stats}[category] for run in of_row]
+            lengths = (f"{GenerationStats.total(each).acceptance_length:.2f}" for each in stats)
+            table.add_row(category, drafter, *lengths, sources)
+    return table
+
+
+def _fields(stats: Sequence[GenerationStats]) -> dict[str, object]:
+    total = GenerationStats.total(stats)
+    return {
+        "acceptance_length": total.acceptance_length,
+        "tokens": total.num_tokens,
+        "steps": total.num_steps,
+        "drafted_by_source": dict(total.drafted_by_source),
+        "accepted_by_source": dict(total.accepted_by_source),
+    }

@@ -1,1 +1,1 @@
-"""Acceptance of recorded answers, replayed through the drafter, without a model and with one: `bench replay`."""
+"""Acceptance of recorded answers, replayed through the drafter without a model: `bench replay`."""

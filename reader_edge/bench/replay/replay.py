@@ -5,9 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from reader_edge.bench.recording import RecordedRequest, read_recording
-from reader_edge.bench.replay.replay_plan import ReplayPlan
-from reader_edge.bench.replay.replayed_request import MAX_DEPTH, ReplayedRequest
-from reader_edge.bench.replay.simulator import Simulator
+from reader_edge.bench.replay.simulator import MAX_DEPTH, ReplayedRequest, Simulator
 from reader_edge.model_source import load_tokenizer
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.config import DraftConfig
@@ -16,23 +14,34 @@ from reader_edge_runtime.drafting.parameters import as_priors, cold_parameters
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore, open_datastores
 from reader_edge_runtime.errors import ConfigError
 
-Replays = dict[int, Simulator[ReplayedRequest]]  # by node budget
+Replays = dict[int, Simulator]  # by node budget
 
 # Drafted nodes where an answer is only learned from: about what measured pass times choose.
 LEARNING_NODES = 16
 
 
-def replay_files(plan: ReplayPlan, tokenizer_name: str, budgets: Sequence[int]) -> list[tuple[str, Replays]]:
-    """Replays of each file, by its name, with each budget. Raises ConfigError, TokenizerError or DatastoreError."""
+def replay_files(
+    paths: Sequence[Path],
+    tokenizer_name: str,
+    sources: Sequence[str],
+    datastores: Sequence[str],
+    priors: str,
+    budgets: Sequence[int],
+) -> list[tuple[str, Replays]]:
+    """Replays of each file, by its name, with each budget. Raises ConfigError, TokenizerError or DatastoreError.
+
+    sources: "context", and beside it "history" and "logits". datastores: their files. priors: what the drafter starts
+    from: "shipped", "others" (learned from the other files) or "none".
+    """
     tokenizer = load_tokenizer(tokenizer_name)
-    datastores = open_datastores(plan.datastores, tokenizer.fingerprint(), tokenizer.vocab_size)
-    recordings = [read_recording(path, tokenizer) for path in plan.files]
-    if plan.is_logits_used:
-        check_successors(plan.files, recordings)
+    opened = open_datastores(datastores, tokenizer.fingerprint(), tokenizer.vocab_size)
+    recordings = [read_recording(path, tokenizer) for path in paths]
+    if "logits" in sources:
+        _check_successors(paths, recordings)
     files = []
-    for which, (path, requests) in enumerate(zip(plan.files, recordings, strict=True)):
-        parameters = first_parameters(plan.priors, recordings, which)
-        replays = {n: replay(requests, _config(plan, n), parameters, datastores) for n in budgets}
+    for which, (path, requests) in enumerate(zip(paths, recordings, strict=True)):
+        parameters = _first_parameters(priors, recordings, which)
+        replays = {n: replay(requests, _config(sources, n), parameters, opened) for n in budgets}
         files.append((path.stem, replays))
     return files
 
@@ -42,7 +51,7 @@ def replay(
     config: DraftConfig,
     parameters: Float32Array | None = None,
     datastores: Sequence[Datastore] = (),
-) -> Simulator[ReplayedRequest]:
+) -> Simulator:
     """Replay requests in order from an empty history, each step with as many nodes as the config allows.
 
     parameters: None takes the shipped.
@@ -57,32 +66,32 @@ def replay(
     return simulator
 
 
-def _config(plan: ReplayPlan, num_nodes: int) -> DraftConfig:
+def _config(sources: Sequence[str], num_nodes: int) -> DraftConfig:
     return DraftConfig(
         max_nodes=num_nodes + 1,
         max_depth=MAX_DEPTH,
-        is_history_used=plan.is_history_used,
-        is_logits_used=plan.is_logits_used,
+        is_history_used="history" in sources,
+        is_logits_used="logits" in sources,
     )
 
 
-def check_successors(files: Sequence[Path], recordings: Sequence[Sequence[RecordedRequest]]) -> None:
-    """Raise ConfigError unless all these recordings say what their model thought likely."""
-    for path, requests in zip(files, recordings, strict=True):
+def _check_successors(paths: Sequence[Path], recordings: Sequence[Sequence[RecordedRequest]]) -> None:
+    """Raise ConfigError unless all these recordings have the successors that their model found likely."""
+    for path, requests in zip(paths, recordings, strict=True):
         if any(turn.successors is None for request in requests for turn in request.turns):
             raise ConfigError(
-                f"'{path}' does not say what its model thought likely, or was recorded with another tokenizer: leave "
-                "logits out of --sources, or record answers with `reader-edge bench record`."
+                f"'{path}' has no likely successors, or was recorded with another tokenizer: leave logits out of "
+                "--sources, or record answers with `reader-edge bench record`."
             )
 
 
-def core_simulator(core: DraftingCore, num_nodes: int = LEARNING_NODES) -> Simulator[ReplayedRequest]:
+def core_simulator(core: DraftingCore, num_nodes: int = LEARNING_NODES) -> Simulator:
     """Simulates decoding with trees of up to num_nodes drafted nodes, which may hold more than the answer has."""
     return Simulator(partial(ReplayedRequest, core), lambda request, num_left: request.draft(num_nodes + 1))
 
 
-def first_parameters(priors: str, recordings: Sequence[Sequence[RecordedRequest]], which: int) -> Float32Array | None:
-    """What the mixture starts from to replay recordings[which]; None is what is shipped. priors: see ReplayPlan."""
+def _first_parameters(priors: str, recordings: Sequence[Sequence[RecordedRequest]], which: int) -> Float32Array | None:
+    """What the mixture starts from to replay recordings[which]; None is what is shipped."""
     if priors == "shipped":
         return None
     if priors == "none":

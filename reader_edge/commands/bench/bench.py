@@ -4,7 +4,6 @@ import click
 
 from reader_edge.commands.bench.cost import cost
 from reader_edge.commands.bench.decode import decode
-from reader_edge.commands.bench.frontier import frontier
 from reader_edge.commands.bench.record import record
 from reader_edge.commands.bench.replay import replay_command
 
@@ -14,5 +13,5 @@ def bench() -> None:
     """Measure this machine, a model or a drafter."""
 
 
-for command in (cost, decode, frontier, record, replay_command):
+for command in (cost, decode, record, replay_command):
     bench.add_command(command)

@@ -1,7 +1,7 @@
 """Packages with trained speculators, as engines run them: a tree's nodes are a chain's, and answers stay the same."""
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,23 +11,17 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from reader_edge.bench.frontier.draft_stores import DraftStores
-from reader_edge.bench.frontier.judge import Judge
-from reader_edge.bench.frontier.pass_curve import PassCurve
-from reader_edge.bench.frontier.speculated import SpeculatedReplay
-from reader_edge.bench.recording import RecordedRequest, RecordedTurn, Successors
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.heads.state_recorder import StateRecorder
 from reader_edge_runtime import DraftSources, Engine, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.decoding import session
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import DraftRequest
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.speculator.speculator import TreeStep
 from reader_edge_runtime.drafting.sources.speculator.speculator_slots import SpeculatorSlots
 from reader_edge_runtime.drafting.sources.speculator.speculator_source import SpeculatorSource
-from reader_edge_runtime.errors import ConfigError, SessionError
+from reader_edge_runtime.errors import SessionError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_speculator import HostSpeculator
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
@@ -263,32 +257,3 @@ def test_speculators_can_be_left_out(speculating: Callable[[str, str], Path]) ->
     engine = Engine.load(speculating("eagle3", "int8"), sources=DraftSources(has_speculator=False))
     assert isinstance(engine.decoder.drafter, RetrievalDrafter)
     assert engine.decoder.drafter.sources.names == ("tools",)
-
-
-def test_the_frontier_asks_the_packages_speculator_in_every_step(
-    speculating: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    num_asked, propose = 0, SpeculatorSource.propose
-
-    def counted(source: SpeculatorSource, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | None]:
-        nonlocal num_asked
-        num_asked += 1
-        return propose(source, draft_requests)
-
-    monkeypatch.setattr(SpeculatorSource, "propose", counted)
-    package = ModelPackage.open(speculating("eagle3", "int8"))
-    prompt, output = [3, 1, 4, 1, 5], [9, 2, 6, 5, 3, 5, 9, 2, 6, 5, 3, 5]
-    said = np.array([*output, 0], np.int64)[:, None]
-    successors = Successors(np.arange(4, 17), said, np.zeros((13, 1), np.float32))
-    requests = [RecordedRequest("copy", [RecordedTurn(prompt, output, successors)])]
-    curve = PassCurve(np.array([np.inf, *([0.01] * 8)]), 8)
-    replay = SpeculatedReplay(package, EngineConfig(is_calibrated=False), None)
-    [point] = Judge(requests, DraftStores(0, 100), curve, 0.0, replay).frontier([4], []).points
-    assert point.speculated is not None
-    asked, without = point.speculated.asked.stats, point.speculated.without.stats
-    assert num_asked == asked.num_steps
-    assert 1 <= without.acceptance_length <= point.oracle.stats.acceptance_length
-    assert 1 < asked.acceptance_length <= point.oracle.stats.acceptance_length
-    assert point.speculated.needed > without.acceptance_length, "its passes take time"
-    with pytest.raises(ConfigError, match="one turn a request"):
-        replay.speculated([RecordedRequest("copy", [RecordedTurn(prompt, output)])], 4, curve)

@@ -12,7 +12,7 @@ from reader_edge.bench.decode.fixed_budget import BudgetRun, answer_at, bench_bu
 from reader_edge.bench.decode.source_sets import SourceStock
 from reader_edge.bench.recording import RecordedRequest, read_recording
 from reader_edge.bench.replay.replay import replay
-from reader_edge.bench.replay.replayed_request import MAX_DEPTH
+from reader_edge.bench.replay.simulator import MAX_DEPTH
 from reader_edge.cli import main
 from reader_edge.eval_prompt import EvalPrompt
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, GenerationStats
@@ -293,7 +293,7 @@ def test_logits_that_were_not_recorded_are_one_sentence(runner: CliRunner, demo_
     arguments = ["bench", "replay", str(path), "--sources", "context,logits"]
     result = runner.invoke(main, [*arguments, "--tokenizer", str(demo_folder)])
     assert result.exit_code == 2
-    assert "does not say what its model thought likely" in result.stderr
+    assert "has no likely successors" in result.stderr
     result = runner.invoke(main, [*arguments, "--model", str(demo_folder)])
     assert result.exit_code == 2
     assert "leave logits out" in result.stderr

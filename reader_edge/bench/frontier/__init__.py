@@ -1,1 +1,0 @@
-"""What drafts reach on recorded answers, and what better evidence or cheaper passes would: `bench frontier`."""
