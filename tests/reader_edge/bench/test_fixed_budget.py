@@ -294,6 +294,3 @@ def test_logits_that_were_not_recorded_are_one_sentence(runner: CliRunner, demo_
     result = runner.invoke(main, [*arguments, "--tokenizer", str(demo_folder)])
     assert result.exit_code == 2
     assert "has no likely successors" in result.stderr
-    result = runner.invoke(main, [*arguments, "--model", str(demo_folder)])
-    assert result.exit_code == 2
-    assert "leave logits out" in result.stderr
