@@ -15,8 +15,7 @@ from reader_edge_runtime.drafting.machine_code import library
 from reader_edge_runtime.drafting.machine_code.compile_target import CompileTarget
 from reader_edge_runtime.drafting.machine_code.library import KernelLibrary
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.machine import free_memory, process_memory, processor
-from reader_edge_runtime.text.template import template_worker
+from reader_edge_runtime.machine import bounded_worker, free_memory, process_memory, processor
 from tests.drafted_text import DraftedText
 
 if sys.platform == "win32":
@@ -53,12 +52,13 @@ def test_free_memory_is_unknown_without_linux(tmp_path: Path) -> None:
     assert free_memory.free_bytes(tmp_path) is None
 
 
-def test_on_windows_templates_run_without_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_windows_bounded_processes_have_no_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setitem(sys.modules, "resource", None)
-    monkeypatch.setattr(template_worker, "signal", SimpleNamespace())
-    template_worker._limit_memory()
-    template_worker._set_alarm(1)
+    monkeypatch.setattr(bounded_worker, "signal", SimpleNamespace())
+    bounded_worker._limit_memory(1)
+    bounded_worker.start_clock(1)
+    assert bounded_worker.stop_clock(0.5) == 0.5
 
 
 def test_on_windows_no_process_is_asked_whether_it_lives_and_no_folder_is_synced(

@@ -8,15 +8,15 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from reader_edge_export.calibration.forked import in_fork
 from reader_edge_runtime.errors import PromptError
+from reader_edge_runtime.machine.bounded_process import run_bounded
 from reader_edge_runtime.text.conversation import Conversation
 from reader_edge_runtime.text.template.suited_messages import with_reasoning_names
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 _CONVERSATIONS = resources.files("reader_edge_export.texts").joinpath("conversations.jsonl")
 
-Rendered = tuple[str, list[int]] | None  # text and token ids; None: refused
+Rendered = list[Any] | None  # text and token ids; None: refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,10 @@ def check_chats(tokenizer: PreTrainedTokenizerFast, text: Tokenizer) -> ChatChec
     if not text.has_chat_template:
         return ChatCheck()
     chats = dict(conversations())
-    expected = in_fork(lambda: {name: _rendered(tokenizer, chat) for name, chat in chats.items()})
-    if expected is None:  # a template that takes too much there, whatever it does here
+    reply = run_bounded(lambda: json.dumps([_rendered(tokenizer, chat) for chat in chats.values()]).encode())
+    if reply is None:  # a template that takes too much there, whatever it does here
         return ChatCheck()
+    expected = dict(zip(chats, json.loads(reply), strict=True))
     found = {name: _by_package(text, chat) for name, chat in chats.items()}
     unlike = [name for name in chats if expected[name] is not None and found[name] != expected[name]]
     suited = tuple(name for name in unlike if found[name] is not None and not text.takes_chat(chats[name]))
@@ -68,7 +69,7 @@ def conversations() -> Iterator[tuple[str, Conversation]]:
 def _by_package(text: Tokenizer, chat: Conversation) -> Rendered:
     try:
         rendered = text.render_chat(chat)
-        return rendered, text.encode(rendered, adds_special_tokens=False)
+        return [rendered, text.encode(rendered, adds_special_tokens=False)]
     except PromptError:
         return None
 
@@ -85,7 +86,7 @@ def _rendered(tokenizer: PreTrainedTokenizerFast, chat: Conversation) -> Rendere
         )
     except Exception:  # a template can raise whatever Python can
         return None
-    return str(rendered), list(tokenizer(rendered, add_special_tokens=False)["input_ids"])
+    return [str(rendered), list(tokenizer(rendered, add_special_tokens=False)["input_ids"])]
 
 
 def _as_of_5(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

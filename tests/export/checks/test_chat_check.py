@@ -1,19 +1,17 @@
 """The export compares how conversations are rendered: texts and token ids, here and by transformers."""
 
-import gc
-import os
-import threading
-import time
+import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from reader_edge_export.calibration.forked import in_fork
 from reader_edge_export.checks.chat_check import ChatCheck, check_chats, conversations
 from reader_edge_export.sources.chat_templates import special_tokens_of
 from reader_edge_export.sources.tokenizer import text_tokenizer, write_tokenizer
+from reader_edge_runtime.machine.bounded_process import run_bounded
 from reader_edge_runtime.package.manifest import CHAT_TEMPLATE_NAME, TOOL_TEMPLATE_NAME
 from reader_edge_runtime.text.conversation import Conversation
 from tests.runtime.text.small_tokenizers import byte_level_tokenizer
@@ -60,8 +58,8 @@ def test_what_a_template_does_not_take_is_told() -> None:
 
 
 def test_what_differs_for_no_reason_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = {name: ("something else", [1]) for name in dict(conversations())}
-    monkeypatch.setattr("reader_edge_export.checks.chat_check.in_fork", lambda work: expected)
+    expected = json.dumps([["something else", [1]] for _ in conversations()]).encode()
+    monkeypatch.setattr("reader_edge_export.checks.chat_check.run_bounded", lambda work: expected)
     compared = check("{% for m in messages %}{{ '<' + m.role + '>' + m.content }}{% endfor %}")
     assert "a question" in compared.different
     assert "tools" in compared.suited
@@ -69,7 +67,7 @@ def test_what_differs_for_no_reason_is_told_apart(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_template_that_transformers_cannot_finish_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reader_edge_export.calibration.forked._MAX_CPU_S", 1)
+    monkeypatch.setattr("reader_edge_export.checks.chat_check.run_bounded", partial(run_bounded, cpu_s=0.5))
     only_there = "{% if 'TemplateDict' in (dict | string) %}"
     assert check(only_there + "{% for i in range(99999) %}{{ 'x' * 9999 }}{% endfor %}{% endif %}") == ChatCheck()
 
@@ -77,43 +75,6 @@ def test_a_template_that_transformers_cannot_finish_is_not_compared(monkeypatch:
 def test_without_a_template_nothing_is_compared() -> None:
     assert check(None) == ChatCheck()
     assert ChatCheck().figures() == {}
-
-
-def test_work_that_takes_too_much_has_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reader_edge_export.calibration.forked._MAX_CPU_S", 1)
-    assert in_fork(_forever) is None
-    assert in_fork(_endless_text) is None
-    assert in_fork(time.process_time) is not None
-
-
-def test_work_that_only_waits_has_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reader_edge_export.calibration.forked._MAX_S", 0.1)
-    assert in_fork(threading.Event().wait) is None
-
-
-def test_the_copy_leaves_our_garbage_alone() -> None:
-    class Session:  # which ends threads when it goes, where there are any
-        def __init__(self) -> None:
-            self.itself, self.home = self, os.getpid()
-
-        def __del__(self) -> None:
-            if os.getpid() != self.home:
-                os._exit(1)
-
-    gc.collect()
-    Session()
-    assert in_fork(lambda: gc.collect() >= 0) is True
-    gc.collect()
-    assert not gc.get_freeze_count()
-
-
-def _forever() -> None:
-    while True:
-        pass
-
-
-def _endless_text() -> str:
-    return "x" * (1 << 40)
 
 
 def test_special_tokens_are_the_tokenizers_own() -> None:

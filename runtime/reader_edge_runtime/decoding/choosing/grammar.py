@@ -5,10 +5,8 @@ processes that are bounded in time and memory (grammar_worker/), one for each an
 """
 
 import importlib.util
-import json
 import logging
 import threading
-from array import array
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,13 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from reader_edge_runtime.config import Grammar
-from reader_edge_runtime.decoding.choosing.grammar_process import GrammarProcess, GrammarProcesses, Vocabulary
-from reader_edge_runtime.decoding.choosing.grammar_worker.channel import ADVANCE, CHECK, CUT, MASK, OVER, UNCHECKED
+from reader_edge_runtime.decoding.choosing.grammar_process import GrammarProcess, Vocabulary
+from reader_edge_runtime.decoding.choosing.grammar_worker import ADVANCE, CHECK, CUT, MASK, OVER, UNCHECKED
 from reader_edge_runtime.decoding.choosing.grammar_worker.tree_cut import FORCED
 from reader_edge_runtime.draft_tree import FORCED_SOURCE, DraftTree
 from reader_edge_runtime.errors import ConfigError, InstallationError
+from reader_edge_runtime.machine.bounded_process import BoundedProgram
 
 _MAX_PENDING = 16  # answers that wait to be compared with their schemas, each with a process
+_WORKER = "reader_edge_runtime.decoding.choosing.grammar_worker.following"
 
 _LOG = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Grammars:
     def __init__(self, vocabulary: Vocabulary) -> None:
         if importlib.util.find_spec("llguidance") is None:
             raise InstallationError("Grammars need llguidance, which is missing: pip install 'reader-edge[grammar]'.")
-        self._processes = GrammarProcesses(vocabulary)
+        self._program = BoundedProgram(_WORKER, vocabulary.messages())
         self._vocab_size = len(vocabulary.tokens)
         self._checks = Checks()
 
@@ -43,22 +43,22 @@ class Grammars:
         Of schemas that are lenient, what the library cannot follow is left out. A whole answer is compared with its
         schema behind its end, in a thread of its own, and the log has an error where it does not satisfy it.
         """
-        return GrammarConstraint(self._start(), grammar, self._vocab_size, self._checks)
+        return GrammarConstraint(self._start(grammar), grammar, self._vocab_size, self._checks)
 
     def compare(self, grammar: Grammar, answer: str) -> None:
         """Compare a text with a grammar of kind "json_schema", as whole answers are compared with theirs."""
         self._checks.submit(grammar.name, lambda: self._problem(grammar, answer))
 
     def _problem(self, grammar: Grammar, answer: str) -> str:
-        constraint = GrammarConstraint(self._start(), grammar, self._vocab_size)
+        constraint = GrammarConstraint(self._start(grammar), grammar, self._vocab_size)
         try:
             return constraint.problem(answer)
         finally:
             constraint.close()
 
-    def _start(self) -> GrammarProcess:
+    def _start(self, grammar: Grammar) -> GrammarProcess:
         try:
-            return self._processes.start()
+            return GrammarProcess(self._program.start(), grammar.name)
         except (OSError, EOFError) as error:  # no memory for a process, or no Python in a program that it is a part of
             reason = getattr(error, "strerror", None) or "it ends at once"
             raise ConfigError(
@@ -101,57 +101,6 @@ class Checks:
             self._places.release()
 
 
-class _Conversation:
-    """What is said to the process of one grammar. Raises ConfigError where the process says what is wrong, or ends.
-
-    name: of the grammar.
-    """
-
-    def __init__(self, process: GrammarProcess, name: str) -> None:
-        self._process = process
-        self._channel = process.channel
-        self._name = name
-
-    def tell(self, kind: str, text: str) -> tuple[list[int], list[str]]:
-        """The grammar. Returns the tokens that it forces, and what is left out of it."""
-        with self:
-            self._channel.write_text(json.dumps({"kind": kind, "text": text}).encode())
-            self._channel.flush()
-            forced, left_out = json.loads(self.read())
-            return forced, left_out
-
-    def ask(self, *numbers: int) -> None:
-        with self:
-            self._channel.write_numbers(numbers)
-            self._channel.flush()
-
-    def read(self) -> bytes:
-        """The reply to what was asked, in the order of asking."""
-        with self:
-            problem = self._channel.read_text().decode(errors="replace")
-            if not problem:
-                return self._channel.read_text()
-        self.close()
-        sentence = "The {} cannot be followed{}: change or simplify it.".format
-        # The library's words quote the grammar, and its name may be that of a caller's tools.
-        raise ConfigError(sentence(self._name, f" ({problem})")).with_public(sentence("grammar", ""))
-
-    def read_numbers(self) -> list[int]:
-        return array("i", self.read()).tolist()
-
-    def close(self) -> None:
-        self._process.close()
-
-    def __enter__(self) -> None:
-        """Something is said, and may be the last."""
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, OSError | EOFError | ValueError):  # ValueError: closed
-            reason = self._process.reason(error)
-            self.close()
-            raise ConfigError(f"The {self._name} {reason}.").with_public(f"The grammar {reason}.") from None
-
-
 class GrammarConstraint:
     """A `Constraint` of one request. Raises ConfigError where following the grammar takes more than it may.
 
@@ -163,7 +112,7 @@ class GrammarConstraint:
         self, process: GrammarProcess, grammar: Grammar, vocab_size: int, checks: Checks | None = None
     ) -> None:
         """checks: has the thread that compares whole answers with their schemas; None compares none."""
-        self._process = _Conversation(process, grammar.name)
+        self._process = process
         self._vocab_size = vocab_size
         self._checks = checks
         self._name = grammar.name
@@ -172,7 +121,7 @@ class GrammarConstraint:
         self._mask: npt.NDArray[np.bool_] | None = None
         self._is_awaited = False  # whether the process was asked for it
         self.is_over = False
-        self.forced, left_out = self._process.tell(grammar.kind, grammar.text)
+        self.forced, left_out = self._process.begin(grammar.kind, grammar.text)
         self.left_out = (*grammar.left_out, *left_out)
         self.mask()
 

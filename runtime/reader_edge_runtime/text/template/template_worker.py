@@ -1,15 +1,7 @@
-"""Renders chat templates in a process of its own: one JSON request a line in, one JSON reply a line out.
+"""Renders chat templates in a bounded process: requests and replies are JSON."""
 
-A script, which imports nothing of this project: a new interpreter starts it within the limits below. Nothing inside an
-interpreter can bound what a template does: one `'a' * 3000000000`, a filter that pads, a list that holds itself twice
-thirty times over, or a recursion each need a guard of their own, and the one forgotten is the hole.
-"""
-
-import contextlib
 import json
-import signal
-import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -21,21 +13,27 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
+from reader_edge_runtime.machine.bounded_worker import Channel, Session, serve, start_clock, stop_clock
+
 _MAX_MEMORY_BYTES = 1 << 29
 _MAX_CPU_S = 1.0
 _MAX_CHARACTERS = 1 << 23
 _MAX_ERROR_CHARACTERS = 300
 
 
-def main() -> None:
-    """Answer requests until standard input ends."""
-    _limit_memory()
-    for line in sys.stdin:
-        _set_alarm(_MAX_CPU_S)
-        reply = json.dumps(reply_to(json.loads(line)))
-        _set_alarm(0)
-        sys.stdout.write(reply + "\n")
-        sys.stdout.flush()
+def prepare(_: Channel) -> Iterator[Session]:
+    """There is nothing to read."""
+    yield render
+
+
+def render(channel: Channel) -> None:
+    """Answer requests until nobody asks any more."""
+    while True:
+        request = channel.receive()
+        start_clock(_MAX_CPU_S)
+        reply = json.dumps(reply_to(json.loads(request))).encode()
+        stop_clock()
+        channel.send(reply)
 
 
 def reply_to(request: Mapping[str, Any]) -> dict[str, str]:
@@ -148,22 +146,5 @@ def _check_name(name: object) -> None:
         raise SecurityError(f"a namespace cannot hold {name!r}, which begins with an underscore")
 
 
-def _limit_memory() -> None:
-    if sys.platform == "win32":  # has neither these limits nor the timer: a template is sandboxed only
-        return
-    import resource
-
-    limits = ((resource.RLIMIT_AS, _MAX_MEMORY_BYTES), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0))
-    for kind, most in limits:
-        with contextlib.suppress(ValueError, OSError):  # macOS refuses to bound a process's memory
-            resource.setrlimit(kind, (most, most))
-
-
-def _set_alarm(cpu_s: float) -> None:
-    """End this process after that much CPU time; it has no handler to run, so nothing delays it. 0 calls it off."""
-    if sys.platform != "win32":
-        signal.setitimer(signal.ITIMER_PROF, cpu_s)
-
-
 if __name__ == "__main__":
-    main()
+    serve(prepare, _MAX_MEMORY_BYTES)

@@ -5,7 +5,7 @@ import random
 from functools import cache
 from typing import Any
 
-from reader_edge_runtime.decoding.choosing.grammar_worker.channel import ADVANCE, CHECK, MASK
+from reader_edge_runtime.decoding.choosing.grammar_worker import ADVANCE, CHECK, MASK
 from reader_edge_runtime.decoding.choosing.grammar_worker.following import Followed
 from reader_edge_runtime.decoding.choosing.grammar_worker.grammar_source import GrammarSource
 from reader_edge_runtime.decoding.choosing.grammar_worker.unique_keys import KeyTokens

@@ -3,11 +3,9 @@
 import asyncio
 import contextlib
 import gc
-import io
 import json
 import os
 import signal
-import struct
 import sys
 import time
 from dataclasses import replace
@@ -17,10 +15,11 @@ import pytest
 
 from reader_edge_runtime import AsyncEngine, Engine, GenerationConfig, Grammar, SamplingConfig
 from reader_edge_runtime.answer import GenerationResult
-from reader_edge_runtime.decoding.choosing.grammar import GrammarConstraint, Grammars
-from reader_edge_runtime.decoding.choosing.grammar_process import GrammarProcess, GrammarProcesses, Vocabulary
-from reader_edge_runtime.decoding.choosing.grammar_worker.channel import OUT_OF_MEMORY
+from reader_edge_runtime.decoding.choosing.grammar import _WORKER, GrammarConstraint, Grammars
+from reader_edge_runtime.decoding.choosing.grammar_process import GrammarProcess, Vocabulary, end_reason
 from reader_edge_runtime.errors import BusyError, ConfigError, InstallationError, PromptError
+from reader_edge_runtime.machine.bounded_process import BoundedProgram
+from reader_edge_runtime.machine.bounded_worker import OUT_OF_MEMORY, EndedError
 
 pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-edge[grammar]'")
 
@@ -42,9 +41,9 @@ HOSTILE = {
 }
 
 
-def grammar_pids(engine: Engine) -> list[int]:
+def grammar_pids(of: Engine | BoundedProgram) -> list[int]:
     """The processes of an engine's grammars, where the system tells."""
-    forker = engine._grammars._processes._forker
+    forker = (of._grammars._program if isinstance(of, Engine) else of)._forker
     assert forker is not None
     children = Path(f"/proc/{forker.process.pid}/task/{forker.process.pid}/children")
     if not children.exists():
@@ -91,10 +90,8 @@ def test_a_hostile_grammar_is_refused_or_followed_in_bounded_time(engine: Engine
 )
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no signals")
 def test_a_refusal_tells_how_the_process_ended(code: int, words: str) -> None:
-    process = GrammarProcess(io.BytesIO(struct.pack("<ii", 4, 5)), io.BytesIO(), {5: code}.__getitem__)
-    process.greet()
-    assert process.reason(EOFError()) == words
-    assert process.reason(TimeoutError()) == "takes more time than it may: simplify it"
+    assert end_reason(EndedError(code)) == words
+    assert end_reason(TimeoutError()) == "takes more time than it may: simplify it"
 
 
 def test_time_is_told_only_where_it_is_the_reason(engine: Engine) -> None:
@@ -138,7 +135,7 @@ def test_a_grammar_whose_process_ends_ends_its_request_alone(engine: Engine) -> 
 def test_where_the_process_that_starts_them_ends_the_next_grammar_starts_it_anew(engine: Engine) -> None:
     expected = engine.generate("# tar", ANY).token_ids
     grammar_pids(engine)
-    forker = engine._grammars._processes._forker
+    forker = engine._grammars._program._forker
     assert forker is not None
     forker.process.kill()
     forker.process.wait()
@@ -163,12 +160,16 @@ def test_without_descriptors_a_grammar_is_refused_and_others_go_on(engine: Engin
 
 
 def test_nobody_tells_how_a_process_ended_whose_parent_has_ended(engine: Engine) -> None:
-    processes = GrammarProcesses(engine._grammars._processes._vocabulary)
-    process = processes.start()
-    assert processes._forker is not None
-    processes._forker.process.kill()
-    processes._forker.process.wait()
-    assert process.reason(EOFError()) == "cannot be followed, since its process ended: ask again"
+    program = BoundedProgram(_WORKER, engine._grammars._program._messages)
+    process = program.start()
+    (pid,) = grammar_pids(program)
+    assert program._forker is not None
+    program._forker.process.kill()
+    program._forker.process.wait()
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(EOFError) as ended:
+        process.channel.receive()
+    assert end_reason(ended.value) == "cannot be followed, since its process ended: ask again"
     process.close()
 
 
@@ -200,13 +201,15 @@ def test_without_forks_each_grammar_has_a_process_of_its_own(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on Windows, which a platform by that name stands for, here and in the process."""
-    expected = Grammars(engine._grammars._processes._vocabulary).constraint(ANY.grammar or Grammar("regex", ""))
-    as_windows = "import runpy, sys; sys.platform = 'win32'; runpy.run_module('grammar_worker', run_name='__main__')"
+    grammar = Grammar("regex", ".{1,500}")
+    expected = engine._grammars.constraint(grammar)
+    as_windows = f"import runpy, sys; sys.platform = 'win32'; runpy.run_module({_WORKER!r}, run_name='__main__')"
     monkeypatch.setattr("sys.executable", script(tmp_path, as_windows))
     monkeypatch.setattr("sys.platform", "win32")
-    processes = GrammarProcesses(engine._grammars._processes._vocabulary)
-    alone, other = (GrammarConstraint(processes.start(), Grammar("regex", ".{1,500}"), 6144) for _ in range(2))
-    assert processes._forker is None
+    program = BoundedProgram(_WORKER, engine._grammars._program._messages)
+    started = [GrammarProcess(program.start(), "grammar") for _ in range(2)]
+    alone, other = (GrammarConstraint(process, grammar, 6144) for process in started)
+    assert program._forker is None
     for _ in range(3):
         assert (alone.mask() == expected.mask()).all()
         token_id = int(alone.mask().argmax())

@@ -14,7 +14,7 @@ pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-
 pytest.importorskip("jsonschema", reason="it is not installed: pip install 'reader-edge[grammar]'")
 
 from reader_edge_runtime import Engine, GenerationConfig, Grammar, SamplingConfig
-from reader_edge_runtime.decoding.choosing.grammar_worker.channel import ADVANCE
+from reader_edge_runtime.decoding.choosing.grammar_worker import ADVANCE
 from reader_edge_runtime.decoding.choosing.grammar_worker.checking import number, problem_of
 from tests.runtime.decoding.choosing.followed import (
     END,

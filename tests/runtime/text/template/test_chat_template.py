@@ -164,10 +164,9 @@ def test_a_conversation_outlives_what_kills_its_renderer() -> None:
     with pytest.raises(PromptError, match="memory"):
         template.render(Conversation(MESSAGES))
     assert template.render(Conversation(MESSAGES[2:3])) == "Yes."
-    worker = template._template._process._worker
-    assert worker is not None
-    worker.kill()
-    worker.wait()
+    process = template._template._process._process
+    assert process is not None
+    process.close()
     with pytest.raises(PromptError, match="time or memory"):
         template.render(Conversation(MESSAGES[2:3]))
     assert template.render(Conversation(MESSAGES[2:3])) == "Yes."
@@ -192,12 +191,13 @@ def test_messages_may_be_mappings_of_any_kind() -> None:
 def test_one_renderer_serves_all_conversations_of_a_template_and_ends_with_it() -> None:
     template = ChatTemplate(CHATML, {})
     template.render(Conversation(MESSAGES))
-    worker = template._template._process._worker
+    process, forker = template._template._process._process, template._template._process._program._forker
     template.render(Conversation(MESSAGES))
-    assert worker is not None
-    assert template._template._process._worker is worker
+    assert template._template._process._process is process
+    assert forker is not None
+    worker = forker.process
     assert worker.poll() is None
-    del template
+    del template, forker
     assert worker.poll() is not None
 
 

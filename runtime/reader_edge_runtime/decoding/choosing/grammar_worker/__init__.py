@@ -1,12 +1,26 @@
-"""Follows grammars in processes of their own, which the system bounds in time and memory; see grammar.py.
+"""Follows grammars in bounded processes (machine/bounded_worker.py), one for each answer; see grammar.py.
 
-A program of its own, run as `python -m grammar_worker`: it imports nothing of this project outside this folder. It
-reads a tokenizer, then forks a process for each grammar, so that no grammar waits for a tokenizer, and none ends with
-another. A grammar is a program from outside: a line of a regular expression can ask for more states than there is
-memory, and nothing stops it inside a process.
-
-Messages (channel.py) are lists of int32, or texts, a length before each. From the process of a grammar: its number. To
-it: the grammar as JSON, then messages whose first number says what they ask. From it, for the grammar and for each
-message: what is wrong (empty for nothing) and, if nothing is, the reply. To the process that forks: a descriptor for
-each grammar, or the number of a process, whose end it then tells.
+What all have in common is read first: the model's end tokens, its special tokens, the lengths of all tokens, their
+bytes, tokenizer.json. Then each process is given its grammar as JSON, and lists of numbers whose first says what they
+ask. Every reply begins with WELL, or with WRONG and what is wrong with the grammar, which ends it.
 """
+
+from array import array
+from collections.abc import Iterable
+
+ADVANCE = 1  # by a token: GOES_ON or OVER, then the tokens that are forced next
+CUT = 2  # how many tokens to force, a tree's tokens, their parents: the same of the tree that is left
+MASK = 3  # the tokens that may come next, a bit each
+CHECK = 4  # the bytes of a text, or none for the answer: what of it the schema does not allow, as a text
+UNCHECKED = "?"  # before the reply to CHECK, where there is no telling
+GOES_ON, OVER = 0, 1
+WELL, WRONG = b"+", b"-"
+
+
+def packed(numbers: Iterable[int]) -> bytes:
+    """Numbers as int32."""
+    return array("i", numbers).tobytes()
+
+
+def unpacked(message: bytes) -> list[int]:
+    return array("i", message).tolist()

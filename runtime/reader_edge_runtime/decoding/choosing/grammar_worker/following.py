@@ -1,20 +1,34 @@
-"""One grammar, followed in a process of its own."""
+"""The program of the processes that follow grammars: one grammar in each."""
 
-import contextlib
+import importlib
 import json
-import os
-from array import array
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from .channel import ADVANCE, CHECK, CUT, GOES_ON, MASK, OUT_OF_MEMORY, OVER, UNCHECKED, Channel
-from .checking import problem_of
-from .exponents import Exponents
-from .grammar_source import GrammarSource
-from .limits import limit_memory, start_clock, stop_clock
-from .tree_cut import cut
-from .unique_keys import KeyTokens, UniqueKeys
+from reader_edge_runtime.decoding.choosing.grammar_worker import (
+    ADVANCE,
+    CHECK,
+    CUT,
+    GOES_ON,
+    MASK,
+    OVER,
+    UNCHECKED,
+    WELL,
+    WRONG,
+    packed,
+    unpacked,
+)
+from reader_edge_runtime.decoding.choosing.grammar_worker.checking import problem_of
+from reader_edge_runtime.decoding.choosing.grammar_worker.exponents import Exponents
+from reader_edge_runtime.decoding.choosing.grammar_worker.grammar_source import GrammarSource
+from reader_edge_runtime.decoding.choosing.grammar_worker.tree_cut import cut
+from reader_edge_runtime.decoding.choosing.grammar_worker.unique_keys import KeyTokens, UniqueKeys
+from reader_edge_runtime.decoding.choosing.grammar_worker.vocabulary import read_tokenizer
+from reader_edge_runtime.machine.bounded_worker import Channel, Session, serve, start_clock, stop_clock
 
+_MAX_MEMORY_BYTES = 128 << 20  # beside what the tokenizer takes
 _MAX_START_S = 2.0  # of CPU time, until the grammar can be followed
 _MAX_STEP_S = 0.5  # that it may take at once,
 _REFILL_S = 0.01  # and for each token in the long run
@@ -22,43 +36,37 @@ _MAX_LEXER_STATES = 50_000  # up to 2 kB each
 _MAX_ERROR_CHARACTERS = 200
 
 
-def follow(channel: Channel, tokenizer: Any, key_tokens: KeyTokens) -> None:
+def prepare(channel: Channel) -> Iterator[Session]:
+    """Read the tokenizer, then what compares answers with their schemas."""
+    yield partial(follow, *read_tokenizer(channel))
+    with suppress(Exception):
+        importlib.import_module("jsonschema")
+
+
+def follow(tokenizer: Any, key_tokens: KeyTokens, channel: Channel) -> None:
     """Follow one grammar until nobody asks any more, or the allowed time is over, which ends the process."""
-    limit_memory()
-    channel.write_numbers([os.getpid()])
-    channel.flush()
-    with contextlib.suppress(EOFError, OSError):
-        try:
-            _answer(channel, tokenizer, key_tokens)
-        except MemoryError:
-            os._exit(OUT_OF_MEMORY)
-
-
-def _answer(channel: Channel, tokenizer: Any, key_tokens: KeyTokens) -> None:
+    request = channel.receive()
     start_clock(_MAX_START_S)
-    grammar = json.loads(channel.read_text())
+    grammar = json.loads(request)
     try:
         followed = Followed(GrammarSource(grammar["kind"], grammar["text"]), tokenizer, key_tokens)
     except (ValueError, RecursionError) as error:
-        _reply(channel, str(error) or type(error).__name__, b"")
+        channel.send(_reply(str(error) or type(error).__name__, b""))
         return
     problem = followed.error
-    _reply(channel, problem, b"" if problem else json.dumps([followed.forced, followed.left_out]).encode())
+    channel.send(_reply(problem, b"" if problem else json.dumps([followed.forced, followed.left_out]).encode()))
     left_s = _MAX_STEP_S
     while not problem:
-        kind, *numbers = channel.read_numbers()
+        kind, *numbers = unpacked(channel.receive())
         start_clock(left_s if kind != CHECK else _MAX_START_S)
         reply = followed.reply(kind, numbers)
         problem = followed.error  # the grammar became too large for the library
-        _reply(channel, problem, reply)
+        channel.send(_reply(problem, reply))
         left_s = min(stop_clock(left_s) + (_REFILL_S if kind == ADVANCE else 0), _MAX_STEP_S)
 
 
-def _reply(channel: Channel, error: str, reply: bytes) -> None:
-    channel.write_text(_sentence(error).encode(errors="replace"))
-    if not error:
-        channel.write_text(reply)
-    channel.flush()
+def _reply(error: str, reply: bytes) -> bytes:
+    return WRONG + _sentence(error).encode(errors="replace") if error else WELL + reply
 
 
 def _sentence(error: str) -> str:
@@ -139,12 +147,12 @@ class Followed:
             if self._keys is not None:
                 self._keys.push(text)
         is_over = self._matcher.is_stopped()
-        return array("i", [OVER] if is_over else [GOES_ON, *self.forced]).tobytes()
+        return packed([OVER] if is_over else [GOES_ON, *self.forced])
 
     def _cut(self, numbers: list[int]) -> bytes:
         num_nodes = len(numbers) // 2
         tree = cut(self._matcher, numbers[1 : num_nodes + 1], numbers[num_nodes + 1 :], numbers[0])
-        return array("i", [number for each in tree for number in each]).tobytes()
+        return packed(number for each in tree for number in each)
 
     def _mask(self, numbers: list[int]) -> bytes:
         mask: bytes = self._matcher.compute_bitmask()
@@ -178,3 +186,7 @@ class Followed:
             return problem_of(self._schema, bytes(numbers or self._text).decode()).encode(errors="replace")
         except Exception as error:  # of a validator that is missing, or a schema that it cannot read
             return f"{UNCHECKED}{type(error).__name__}".encode()
+
+
+if __name__ == "__main__":
+    serve(prepare, _MAX_MEMORY_BYTES)

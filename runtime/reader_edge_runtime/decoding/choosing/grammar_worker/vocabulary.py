@@ -4,25 +4,23 @@ import io
 import json
 from typing import Any
 
-from .channel import Channel
-from .unique_keys import KeyTokens
+from reader_edge_runtime.decoding.choosing.grammar_worker import unpacked
+from reader_edge_runtime.decoding.choosing.grammar_worker.unique_keys import KeyTokens
+from reader_edge_runtime.machine.bounded_worker import Channel
 
 
 def read_tokenizer(channel: Channel) -> tuple[Any, KeyTokens]:
-    """The model's tokenizer, and in which of its tokens keys end.
-
-    The channel has its end tokens, its special tokens, the lengths of all, their bytes, tokenizer.json.
-    """
+    """The model's tokenizer, and in which of its tokens keys end."""
     from llguidance import LLTokenizer
     from llguidance._tokenizer import TokenizerWrapper
 
-    eos_token_ids, special_ids, lengths = channel.read_numbers(), channel.read_numbers(), channel.read_numbers()
-    data = io.BytesIO(channel.read_text())
+    eos_token_ids, special_ids, lengths = (unpacked(channel.receive()) for _ in range(3))
+    data = io.BytesIO(channel.receive())
     tokens = [data.read(length) for length in lengths]
     if not eos_token_ids:  # an id of its own, which no model says
         eos_token_ids, tokens = [len(tokens)], [*tokens, b""]
     special_ids = sorted({*special_ids, *eos_token_ids})
-    spelling = _Spelling(channel.read_text().decode(), tokens, special_ids, eos_token_ids[0])
+    spelling = _Spelling(channel.receive().decode(), tokens, special_ids, eos_token_ids[0])
     tokenizer = LLTokenizer(TokenizerWrapper(spelling), n_vocab=len(tokens), eos_token=eos_token_ids)
     spelling.spell_greedily = tokenizer.greedy_tokenize
     return tokenizer, KeyTokens(spelling.texts)
