@@ -6,7 +6,6 @@ import pytest
 from benchmarks.series.drafted import compared
 from benchmarks.series.held_out import LEVELS, quantile_loss, ranked_score, seasonal, windows
 from benchmarks.series.skill import errors, of_points
-from benchmarks.series.speed import LEARNING_ROUNDS, interleaved
 
 
 def test_windows_lie_in_the_last_fifth() -> None:
@@ -43,16 +42,3 @@ def test_errors_with_drafts_are_a_share_of_those_without() -> None:
     more, spread = compared(plain, plain + np.array([1.0, 2.0]))
     assert more == pytest.approx([0.5, 0.5])
     assert spread == pytest.approx([0, 0])
-
-
-def test_every_source_has_its_turn_and_learning_rounds_do_not_count() -> None:
-    asked = []
-
-    def forecast(source: str, number: int) -> tuple[float, int, int, int]:
-        asked.append((number, source))
-        return float(number), 4, 2, 1
-
-    found = interleaved(forecast, ["a", "b"], 3)
-    assert asked[:4] == [(0, "a"), (0, "b"), (1, "b"), (1, "a")]
-    assert found["a"].seconds == [LEARNING_ROUNDS, LEARNING_ROUNDS + 1, LEARNING_ROUNDS + 2]
-    assert (found["a"].share, found["a"].drafted, found["a"].passes) == (0.5, 12, 3)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 PASS_NODES = 8  # of a pass of the target with drafts
-# Measured: docs/explanation/measured/drafts/speculator-times.md
+# Measured: docs/explanation/measured/drafts/speculators.md
 TOKENS_A_PASS, USUALLY_ADDED = 2.0, 0.25  # without a speculator, and by one that is asked where that pays
 STEP_NODES = (2, 4)  # nodes of the passes of the speculator that asking takes, before it was asked
 _BESIDE_S = 6e-4  # beside them: the tree is drafted again behind each, and now and then without it
