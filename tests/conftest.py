@@ -76,7 +76,7 @@ _SLOW_PLACES = [
         *(
             "runtime/serving",
             "runtime/decoding/choosing/test_grammar_process.py",
-            "runtime/examination/test_examine.py",
+            "runtime/doctor/test_examine.py",
             "runtime/execution/pipeline",
             "runtime/test_engine.py",
             "runtime/test_streams.py",

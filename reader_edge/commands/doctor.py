@@ -13,8 +13,8 @@ from reader_edge.terminal.shell_completion import MODEL
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from reader_edge_runtime.examination.finding import Finding
-    from reader_edge_runtime.examination.surroundings import Surroundings
+    from reader_edge_runtime.doctor.check_result import CheckResult
+    from reader_edge_runtime.doctor.environment import Environment
 
 _MAX_S = 4.0  # of the five that it may take with Python's own start
 _EXIT_CODES = {"well": 0, "slower": 1, "broken": 2}
@@ -34,18 +34,18 @@ def doctor(ctx: click.Context, model: str | None, as_json: bool) -> None:
     from reader_edge.model_source import MODEL_VARIABLE
     from reader_edge.terminal.console import count_progress
     from reader_edge.terminal.findings import findings_as_json, print_findings
-    from reader_edge_runtime.examination.examine import examine_machine
-    from reader_edge_runtime.examination.finding import verdict
-    from reader_edge_runtime.examination.surroundings import Surroundings
+    from reader_edge_runtime.doctor.check_result import verdict
+    from reader_edge_runtime.doctor.environment import Environment
+    from reader_edge_runtime.doctor.examine import examine_machine
 
     ends_at = time.monotonic() + _MAX_S
-    surroundings = Surroundings.here()
+    environment = Environment.here()
     with count_progress("Examining") as on_progress:
         on_progress(0, 2)
-        findings = examine_machine(surroundings, ends_at)
+        findings = examine_machine(environment, ends_at)
         on_progress(1, 2)
         if verdict(findings) != "broken":
-            findings += _package(model, surroundings, ends_at)
+            findings += _package(model, environment, ends_at)
     if as_json:
         click.echo(findings_as_json(findings, model or os.environ.get(MODEL_VARIABLE, "")))
     else:
@@ -53,36 +53,38 @@ def doctor(ctx: click.Context, model: str | None, as_json: bool) -> None:
     ctx.exit(_EXIT_CODES[verdict(findings)])
 
 
-def _package(model: str | None, surroundings: "Surroundings", ends_at: float) -> "list[Finding]":
+def _package(model: str | None, environment: "Environment", ends_at: float) -> "list[CheckResult]":
     """Of engines and a package; of the demo where the model itself is none."""
+    from reader_edge_runtime.doctor.check_result import CheckResult, Severity
+    from reader_edge_runtime.doctor.examine import examine_package
     from reader_edge_runtime.errors import ReaderEdgeError
-    from reader_edge_runtime.examination.examine import examine_package
-    from reader_edge_runtime.examination.finding import Finding, Severity
 
     try:
         folder, findings = _folder(model)
     except ReaderEdgeError as error:
-        return [Finding.of_error("model", Severity.BROKEN, str(error))]
+        return [CheckResult.of_error("model", Severity.BROKEN, str(error))]
     except OSError as error:
         found = f"'{error.filename}' cannot be looked at ({error.strerror})."
-        return [Finding("model", Severity.BROKEN, found, "Give the path of a folder that you may read.")]
-    return findings + examine_package(folder, surroundings, ends_at)
+        return [CheckResult("model", Severity.BROKEN, found, "Give the path of a folder that you may read.")]
+    return findings + examine_package(folder, environment, ends_at)
 
 
-def _folder(model: str | None) -> "tuple[Path, list[Finding]]":
+def _folder(model: str | None) -> "tuple[Path, list[CheckResult]]":
     """The package to look at, and what is to be said of a model that is not exported yet."""
     from reader_edge.model_source import bundled_demo, find_stored
-    from reader_edge_runtime.examination.finding import Finding, Severity
-    from reader_edge_runtime.examination.machine.stages import check_stages
+    from reader_edge_runtime.doctor.check_result import CheckResult, Severity
+    from reader_edge_runtime.doctor.machine import check_stages
     from reader_edge_runtime.package.manifest import MANIFEST_NAME
     from reader_edge_runtime.package.pipeline_file import PIPELINE_NAME, read_pipeline
 
     path = find_stored(model)
     if (path / PIPELINE_NAME).exists():
         found = f"'{path}' is a model over several boxes; besides them the bundled demo is looked at."
-        note = Finding("model", Severity.NOTE, found, "`reader-edge verify` tries all its boxes.")
+        note = CheckResult("model", Severity.NOTE, found, "`reader-edge verify` tries all its boxes.")
         return bundled_demo(), [note, *check_stages(read_pipeline(path))]
     if path.is_dir() and ((path / MANIFEST_NAME).exists() or (path / MANIFEST_NAME).is_symlink()):
         return path, []
     found = f"'{path}' is not exported yet; the bundled demo is looked at in its place."
-    return bundled_demo(), [Finding("model", Severity.NOTE, found, "`reader-edge run` exports it at its first use.")]
+    return bundled_demo(), [
+        CheckResult("model", Severity.NOTE, found, "`reader-edge run` exports it at its first use.")
+    ]

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from reader_edge.terminal.console import folded, print_report
 from reader_edge.terminal.control_characters import visible
-from reader_edge_runtime.examination.finding import Finding, Severity, verdict
+from reader_edge_runtime.doctor.check_result import CheckResult, Severity, verdict
 
 _STYLES = {Severity.WELL: "green", Severity.NOTE: "cyan", Severity.SLOWER: "yellow", Severity.BROKEN: "bold red"}
 _VERDICTS = {
@@ -28,7 +28,7 @@ _FOLDERS = re.compile(
 )
 
 
-def print_findings(findings: Sequence[Finding]) -> None:
+def print_findings(findings: Sequence[CheckResult]) -> None:
     """Show findings on standard output, each with its remedy, and the verdict at the end."""
     if sys.stdout.isatty():
         print_report(_table(findings))
@@ -40,7 +40,7 @@ def print_findings(findings: Sequence[Finding]) -> None:
     print_report(_VERDICTS[verdict(findings)])
 
 
-def findings_as_json(findings: Sequence[Finding], folder: str = "") -> str:
+def findings_as_json(findings: Sequence[CheckResult], folder: str = "") -> str:
     """One object: the verdict, and every finding, paths cut down to their last part.
 
     folder: one that findings may name, whose path may be relative, or hold what ends a path elsewhere.
@@ -68,7 +68,7 @@ def without_folders(text: str, folder: str = "") -> str:
     return _FOLDERS.sub("", text)
 
 
-def _table(findings: Sequence[Finding]) -> Table:
+def _table(findings: Sequence[CheckResult]) -> Table:
     table = Table(show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(style="bold")

@@ -11,18 +11,18 @@ from click.testing import CliRunner
 from reader_edge.cli import main
 from reader_edge.commands import doctor as doctor_command
 from reader_edge.terminal.findings import without_folders
-from reader_edge_runtime.examination import examine
-from reader_edge_runtime.examination.finding import Finding, Severity
-from reader_edge_runtime.examination.surroundings import Surroundings
+from reader_edge_runtime.doctor import examine
+from reader_edge_runtime.doctor.check_result import CheckResult, Severity
+from reader_edge_runtime.doctor.environment import Environment
 from reader_edge_runtime.package.pipeline_file import write_pipeline
 from tests.reader_edge.package_copy import PackageCopy
 from tests.stages_here import free_address
 
 
 @pytest.fixture
-def sound(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
+def sound(monkeypatch: pytest.MonkeyPatch) -> list[CheckResult]:
     """What the machine is said to be, which a test may add to: this one may be busy. Time is enough."""
-    findings = [Finding("cores", Severity.WELL, "All cores.")]
+    findings = [CheckResult("cores", Severity.WELL, "All cores.")]
     monkeypatch.setattr(examine, "examine_machine", lambda *_: list(findings))
     monkeypatch.setattr(doctor_command, "_MAX_S", 120.0)
     return findings
@@ -37,10 +37,15 @@ def sound(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
     ],
 )
 def test_the_worst_finding_is_the_exit_code(
-    severity: Severity, code: int, last: str, runner: CliRunner, sound: list[Finding], monkeypatch: pytest.MonkeyPatch
+    severity: Severity,
+    code: int,
+    last: str,
+    runner: CliRunner,
+    sound: list[CheckResult],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(examine, "examine_package", lambda *_: [])
-    sound.append(Finding("fault", severity, "Found\x1b[2J.", "Do this."))
+    sound.append(CheckResult("fault", severity, "Found\x1b[2J.", "Do this."))
     result = runner.invoke(main, ["doctor"])
     assert result.exit_code == code
     lines = result.stdout.splitlines()
@@ -49,7 +54,7 @@ def test_the_worst_finding_is_the_exit_code(
 
 
 def test_json_says_what_is_wrong_with_a_package_and_not_where_it_lies(
-    runner: CliRunner, package: PackageCopy, sound: list[Finding]
+    runner: CliRunner, package: PackageCopy, sound: list[CheckResult]
 ) -> None:
     (package.folder / "model.onnx.data").write_bytes(b"short")
     result = runner.invoke(main, ["doctor", str(package.folder), "--json"])
@@ -69,7 +74,7 @@ def test_json_names_no_folder_of_a_package_whatever_its_path_holds(
     is_relative: bool,
     runner: CliRunner,
     package: PackageCopy,
-    sound: list[Finding],
+    sound: list[CheckResult],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -84,24 +89,24 @@ def test_json_names_no_folder_of_a_package_whatever_its_path_holds(
         assert part not in result.stdout
 
 
-def test_a_path_that_no_system_has_is_a_finding(runner: CliRunner, sound: list[Finding]) -> None:
+def test_a_path_that_no_system_has_is_a_finding(runner: CliRunner, sound: list[CheckResult]) -> None:
     result = runner.invoke(main, ["doctor", "--json", "/" + "x" * 5000])
     assert result.exit_code == 2
     assert json.loads(result.stdout)["findings"][-1]["check"] == "model"
 
 
-def test_a_model_that_is_not_here_does_not_work(runner: CliRunner, sound: list[Finding]) -> None:
+def test_a_model_that_is_not_here_does_not_work(runner: CliRunner, sound: list[CheckResult]) -> None:
     result = runner.invoke(main, ["doctor", "smollm2:135m"])
     assert result.exit_code == 2
     assert "broken  model: 'smollm2:135m' is not here. `reader-edge pull smollm2:135m` fetches it." in result.stdout
 
 
 def test_of_a_model_that_is_not_exported_the_demo_is_looked_at(
-    runner: CliRunner, tmp_path: Path, sound: list[Finding], monkeypatch: pytest.MonkeyPatch, demo_folder: Path
+    runner: CliRunner, tmp_path: Path, sound: list[CheckResult], monkeypatch: pytest.MonkeyPatch, demo_folder: Path
 ) -> None:
     looked_at = []
 
-    def examine_package(folder: Path, surroundings: Surroundings, ends_at: float) -> list[Finding]:
+    def examine_package(folder: Path, environment: Environment, ends_at: float) -> list[CheckResult]:
         looked_at.append(folder)
         return []
 
@@ -144,7 +149,7 @@ def test_a_home_with_spaces_in_its_name_is_left_out(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_boxes_of_a_model_are_looked_at(
-    runner: CliRunner, sound: list[Finding], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runner: CliRunner, sound: list[CheckResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(examine, "examine_package", lambda *_: [])
     address = free_address()

@@ -16,7 +16,7 @@ _MAX_BYTES = 1 << 20  # of a file of /proc or /sys
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class Environment:
     """A machine and a Python installation on it.
 
     root: where its /proc, /sys and /dev are. search_path: where Python looks for modules. system, machine: as
@@ -34,7 +34,7 @@ class Surroundings:
     cache: Path | None
 
     @classmethod
-    def here(cls) -> "Surroundings":
+    def here(cls) -> "Environment":
         try:
             cache = cache_folder()
         except ConfigError:  # check_cache reports it

@@ -15,7 +15,7 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """check: what was examined. sentence: what was found. remedy: what to do about it; "" where all is well."""
 
     check: str
@@ -24,13 +24,13 @@ class Finding:
     remedy: str = ""
 
     @classmethod
-    def of_error(cls, check: str, severity: Severity, message: str) -> "Finding":
+    def of_error(cls, check: str, severity: Severity, message: str) -> "CheckResult":
         """From a sentence as errors have them: what is wrong, a colon, the remedy."""
         found, _, remedy = message.strip().rpartition(": ")
         return cls(check, severity, f"{found}.", _sentence(remedy)) if found else cls(check, severity, message)
 
 
-def verdict(findings: Iterable[Finding]) -> Severity:
+def verdict(findings: Iterable[CheckResult]) -> Severity:
     """WELL, SLOWER or BROKEN, by the worst finding."""
     worst = max((list(Severity).index(finding.severity) for finding in findings), default=0)
     return Severity.WELL if worst <= 1 else list(Severity)[worst]

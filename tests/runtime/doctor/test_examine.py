@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from reader_edge_runtime.examination import examine
-from reader_edge_runtime.examination.examine import examine_machine, examine_package
-from reader_edge_runtime.examination.finding import Finding, Severity
-from reader_edge_runtime.examination.step_process import StepsRun
+from reader_edge_runtime.doctor import examine
+from reader_edge_runtime.doctor.check_result import CheckResult, Severity
+from reader_edge_runtime.doctor.examine import examine_machine, examine_package
+from reader_edge_runtime.doctor.step_process import StepsRun
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from tests.reader_edge.package_copy import PackageCopy
-from tests.runtime.examination.described import described, install, write
+from tests.runtime.doctor.described import described, install, write
 
 LONG_S = 120.0  # on a busy machine
 _WITHOUT_SESSION = "__version__ = '1.31.1'"
@@ -88,7 +88,7 @@ def test_steps_that_were_not_reached_are_named(tmp_path: Path, monkeypatch: pyte
 def test_a_step_that_ends_the_process_is_told_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    well = Finding("cpu", Severity.WELL, "It runs.")
+    well = CheckResult("cpu", Severity.WELL, "It runs.")
     runs = [StepsRun(begun=["cuda"], returncode=-11), StepsRun([well], ["cpu"])]
     asked = []
 
@@ -130,10 +130,10 @@ def test_a_sound_package_runs_on_the_cpu(demo_folder: Path, tmp_path: Path) -> N
 def test_neither_a_network_is_asked_nor_torch_imported(demo_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(_TRAP)
-    surroundings = described(tmp_path, search_path=(str(tmp_path / "site"), *described(tmp_path).search_path))
+    environment = described(tmp_path, search_path=(str(tmp_path / "site"), *described(tmp_path).search_path))
     findings = [
-        *examine_machine(surroundings, time.monotonic() + LONG_S),
-        *examine_package(demo_folder, surroundings, time.monotonic() + LONG_S),
+        *examine_machine(environment, time.monotonic() + LONG_S),
+        *examine_package(demo_folder, environment, time.monotonic() + LONG_S),
     ]
     assert not [finding for finding in findings if finding.severity == Severity.BROKEN]
 

@@ -1,4 +1,4 @@
-"""Steps of an examination in a process of their own, which engines and drivers may end."""
+"""Checks in a process of their own, which engines and drivers may end: it reports each step before it begins."""
 
 import json
 import os
@@ -8,32 +8,30 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from reader_edge_runtime.examination.finding import Finding, Severity
-from reader_edge_runtime.examination.surroundings import Surroundings
-
-_PACKAGE = "reader_edge_runtime.examination.steps"
+from reader_edge_runtime.doctor.check_result import CheckResult, Severity
+from reader_edge_runtime.doctor.environment import Environment
 
 
 @dataclass(slots=True)
 class StepsRun:
-    """What a process told until it ended.
+    """What a process reported until it ended.
 
     planned, begun: names of the steps it meant to take, and of those it began, in their order. returncode: as
-    `subprocess` has it; None where its time was over. stderr: what it said besides.
+    `subprocess` has it; None where its time was over. stderr: what it wrote besides.
     """
 
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[CheckResult] = field(default_factory=list)
     planned: list[str] = field(default_factory=list)
     begun: list[str] = field(default_factory=list)
     returncode: int | None = 0
     stderr: str = ""
 
 
-def run_steps(module: str, arguments: Iterable[str], surroundings: Surroundings, ends_at: float) -> StepsRun:
-    """Run a module of steps/ until it ends, or until `ends_at` of `time.monotonic`."""
-    path = os.pathsep.join(surroundings.search_path)
-    environ = {**surroundings.environ, "PYTHONPATH": path, "ORT_DISABLE_TELEMETRY": "1"}
-    command = [sys.executable, "-P", "-m", f"{_PACKAGE}.{module}", *arguments]
+def run_steps(module: str, arguments: Iterable[str], environment: Environment, ends_at: float) -> StepsRun:
+    """Run a module of this folder until it ends, or until `ends_at` of `time.monotonic`."""
+    path = os.pathsep.join(environment.search_path)
+    environ = {**environment.environ, "PYTHONPATH": path, "ORT_DISABLE_TELEMETRY": "1"}
+    command = [sys.executable, "-P", "-m", f"{__package__}.{module}", *arguments]
     run = StepsRun()
     try:
         done = subprocess.run(
@@ -55,21 +53,21 @@ def run_steps(module: str, arguments: Iterable[str], surroundings: Surroundings,
     return run
 
 
-def tell_plan(names: Iterable[str]) -> None:
+def report_plan(names: Iterable[str]) -> None:
     """Say, in the process of the steps, which there are."""
-    _tell({"plan": ", ".join(names)})
+    _report({"plan": ", ".join(names)})
 
 
-def tell_step(name: str) -> None:
+def report_step(name: str) -> None:
     """Say, in the process of the steps, that one begins."""
-    _tell({"step": name})
+    _report({"step": name})
 
 
-def tell_finding(finding: Finding) -> None:
-    _tell({"check": finding.check, "severity": finding.severity, "found": finding.sentence, "remedy": finding.remedy})
+def report_result(finding: CheckResult) -> None:
+    _report({"check": finding.check, "severity": finding.severity, "found": finding.sentence, "remedy": finding.remedy})
 
 
-def _tell(fields: dict[str, str]) -> None:
+def _report(fields: dict[str, str]) -> None:
     sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()
 
@@ -84,6 +82,6 @@ def _note(line: str, run: StepsRun) -> None:
             run.begun.append(str(fields["step"]))
         elif set(fields) == {"check", "severity", "found", "remedy"}:
             severity = Severity(fields["severity"])
-            run.findings.append(Finding(fields["check"], severity, fields["found"], fields["remedy"]))
+            run.findings.append(CheckResult(fields["check"], severity, fields["found"], fields["remedy"]))
     except (ValueError, TypeError, RecursionError):
         return

@@ -9,20 +9,19 @@ from unittest.mock import Mock
 
 import pytest
 
+from reader_edge_runtime.doctor import engines, loading, passes, step_process
+from reader_edge_runtime.doctor.check_result import CheckResult, Severity
+from reader_edge_runtime.doctor.engines import check_package
+from reader_edge_runtime.doctor.passes import check_passes
+from reader_edge_runtime.doctor.step_process import StepsRun
 from reader_edge_runtime.errors import ConfigError, InstallationError, MemoryShortageError
-from reader_edge_runtime.examination import step_process
-from reader_edge_runtime.examination.finding import Finding, Severity
-from reader_edge_runtime.examination.step_process import StepsRun
-from reader_edge_runtime.examination.steps import engines, loading, package, passes
-from reader_edge_runtime.examination.steps.package import check_package
-from reader_edge_runtime.examination.steps.passes import check_passes
 from reader_edge_runtime.execution.providers import PROVIDERS
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.reader_edge.package_copy import PackageCopy
 
 
-def failing(error: Exception) -> Iterator[Finding]:
-    yield Finding("check", Severity.WELL, "So far.")
+def failing(error: Exception) -> Iterator[CheckResult]:
+    yield CheckResult("check", Severity.WELL, "So far.")
     raise error
 
 
@@ -45,7 +44,7 @@ def test_steps_are_told_before_their_findings_and_left_out_if_asked(
 def test_a_step_that_fails_is_told_and_the_next_one_taken(
     error: Exception, found: str, demo_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken = {"one": lambda: failing(error), "two": lambda: iter([Finding("two", Severity.WELL, "Well.")])}
+    taken = {"one": lambda: failing(error), "two": lambda: iter([CheckResult("two", Severity.WELL, "Well.")])}
     monkeypatch.setattr(engines, "steps", lambda *_: taken)
     engines.main(demo_folder, [])
     plan, *lines = (json.loads(line) for line in capsys.readouterr().out.splitlines())
@@ -107,7 +106,7 @@ def test_a_graph_that_is_none_does_not_run(demo_folder: Path, tmp_path: Path) ->
 
 
 def test_large_files_are_not_read_whole(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package, "_MOST_HASHED", 0)
+    monkeypatch.setattr(engines, "_MOST_HASHED", 0)
     first, versions = check_package(demo_folder)
     assert first.severity == Severity.NOTE
     assert "right sizes" in first.sentence
@@ -127,4 +126,4 @@ def test_a_finding_of_an_unknown_kind_is_passed_over() -> None:
     for severity in ("well", "odd"):
         line = {"check": "cpu", "severity": severity, "found": "It runs.", "remedy": ""}
         step_process._note(json.dumps(line), run)
-    assert run.findings == [Finding("cpu", Severity.WELL, "It runs.")]
+    assert run.findings == [CheckResult("cpu", Severity.WELL, "It runs.")]

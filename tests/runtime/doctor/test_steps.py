@@ -7,20 +7,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from reader_edge_runtime.examination.finding import Severity
-from reader_edge_runtime.examination.steps import kernels
-from reader_edge_runtime.examination.steps.copy_rate import copy_rate
-from reader_edge_runtime.examination.steps.engines import steps
-from reader_edge_runtime.examination.steps.kernels import check_kernels
-from reader_edge_runtime.examination.steps.memory import check_memory
-from reader_edge_runtime.examination.steps.passes import (
+from reader_edge_runtime.doctor import engines
+from reader_edge_runtime.doctor.check_result import Severity
+from reader_edge_runtime.doctor.engines import check_kernels, check_memory, check_provider, steps
+from reader_edge_runtime.doctor.passes import (
+    copy_rate,
+    cost_result,
     failed_opening,
-    told_cost,
-    told_pass,
-    told_placement,
-    told_widths,
+    pass_result,
+    placement_result,
+    widths_result,
 )
-from reader_edge_runtime.examination.steps.providers import check_provider
 from reader_edge_runtime.execution.onnxruntime.placement import nodes_elsewhere
 from reader_edge_runtime.execution.providers import PROVIDERS, Provider, preferred
 from reader_edge_runtime.measuring.pass_cost import PassCost
@@ -63,9 +60,9 @@ def test_every_registered_engine_is_asked_and_a_missing_package_stops_none(demo_
 
 
 def test_missing_kernels_and_lesser_ones_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "instructions_here", lambda: ["avx512-vnni", "avx2"])
+    monkeypatch.setattr(engines, "instructions_here", lambda: ["avx512-vnni", "avx2"])
     for used, severity in ((None, Severity.SLOWER), ("avx2", Severity.SLOWER), ("avx512-vnni", Severity.WELL)):
-        monkeypatch.setattr(kernels, "native_instructions", lambda used=used: used)
+        monkeypatch.setattr(engines, "native_instructions", lambda used=used: used)
         (found,) = check_kernels()
         assert found.severity == severity
         assert (used or "plain operators") in found.sentence
@@ -113,38 +110,38 @@ def test_nodes_of_another_provider_are_named_as_copies() -> None:
     )
     elsewhere = nodes_elsewhere(SimpleNamespace(session=session, provider="Web"))
     assert elsewhere == {"CPU": ["TopK best"]}
-    found = told_placement("Web", elsewhere)
+    found = placement_result("Web", elsewhere)
     assert found.severity == Severity.SLOWER
     assert found.sentence.startswith("Web leaves 1 nodes to CPU (TopK best)")
 
 
 def test_an_engine_without_sessions_has_no_placement_to_tell() -> None:
     assert nodes_elsewhere(SimpleNamespace(provider="Other")) is None
-    assert told_placement("Other", None).severity == Severity.WELL
+    assert placement_result("Other", None).severity == Severity.WELL
 
 
 def test_bits_that_differ_are_slow_where_a_package_promises_them() -> None:
     report = WidthReport(16, 14, 1e-6)
-    assert told_widths(report, is_exact=True).severity == Severity.SLOWER
-    assert told_widths(report, is_exact=False).severity == Severity.NOTE
-    assert told_widths(WidthReport(16, 16, 0.0, 32), is_exact=True).sentence.startswith("Passes of every width of up")
-    assert "has not run yet" in told_widths(None, is_exact=True).sentence
+    assert widths_result(report, is_exact=True).severity == Severity.SLOWER
+    assert widths_result(report, is_exact=False).severity == Severity.NOTE
+    assert widths_result(WidthReport(16, 16, 0.0, 32), is_exact=True).sentence.startswith("Passes of every width of up")
+    assert "has not run yet" in widths_result(None, is_exact=True).sentence
 
 
 def test_the_cost_curve_is_told_as_far_as_it_is_measured() -> None:
     cost = PassCost(1, (64,), (1, 4, 8), np.array([[1e-3, 2e-3, 3e-3]]))
-    assert told_cost(cost).sentence == "Passes of 1, 8 nodes were measured at 1.00, 3.00 ms."
-    assert told_cost(replace(cost, spread=0.9)).severity == Severity.NOTE
-    assert told_cost(None).severity == Severity.WELL
+    assert cost_result(cost).sentence == "Passes of 1, 8 nodes were measured at 1.00, 3.00 ms."
+    assert cost_result(replace(cost, spread=0.9)).severity == Severity.NOTE
+    assert cost_result(None).severity == Severity.WELL
 
 
 def test_a_pass_far_above_the_bound_of_memory_is_slow() -> None:
     weights, rate = 200 << 20, 20e9
-    assert told_pass(0.012, weights, rate).severity == Severity.WELL
-    slow = told_pass(0.1, weights, rate)
+    assert pass_result(0.012, weights, rate).severity == Severity.WELL
+    slow = pass_result(0.1, weights, rate)
     assert slow.severity == Severity.SLOWER
     assert "takes 100.00 ms; memory, at 20.0 GB/s, gives its 210 MB of weights in 10.49 ms" in slow.sentence
-    assert told_pass(0.1, 8 << 20, rate).severity == Severity.WELL, "caches hold so few"
+    assert pass_result(0.1, 8 << 20, rate).severity == Severity.WELL, "caches hold so few"
 
 
 def test_memory_has_a_rate() -> None:

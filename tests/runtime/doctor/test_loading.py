@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from reader_edge_runtime.examination.finding import Severity
-from reader_edge_runtime.examination.loading import failed_loading, fatal_loading
-from tests.runtime.examination.described import described, install, write
+from reader_edge_runtime.doctor.check_result import Severity
+from reader_edge_runtime.doctor.loading import failed_loading, fatal_loading
+from tests.runtime.doctor.described import described, install, write
 
 
 @pytest.mark.parametrize(

@@ -5,26 +5,29 @@ from pathlib import Path
 
 import pytest
 
+from reader_edge_runtime.doctor.check_result import CheckResult, Severity, verdict
+from reader_edge_runtime.doctor.environment import Environment
+from reader_edge_runtime.doctor.machine import (
+    check_cache,
+    check_cores,
+    check_graphics,
+    check_huge_pages,
+    check_stages,
+    check_wheels,
+)
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.examination.finding import Finding, Severity, verdict
-from reader_edge_runtime.examination.machine.cores import check_cores
-from reader_edge_runtime.examination.machine.graphics import check_graphics
-from reader_edge_runtime.examination.machine.stages import check_stages
-from reader_edge_runtime.examination.machine.storage import check_cache, check_huge_pages
-from reader_edge_runtime.examination.machine.wheels import check_wheels
-from reader_edge_runtime.examination.surroundings import Surroundings
 from reader_edge_runtime.machine import cache_folder
 from reader_edge_runtime.machine.processor import cpu_quota, num_usable_cores
-from tests.runtime.examination.described import described, install, write
+from tests.runtime.doctor.described import described, install, write
 from tests.stages_here import free_address
 
 
 def test_a_sound_machine_is_well(tmp_path: Path) -> None:
     site = tmp_path / "site"
     install(site, "onnxruntime", "1.31.1")
-    surroundings = described(tmp_path, search_path=(str(site),))
+    environment = described(tmp_path, search_path=(str(site),))
     checks = (check_wheels, check_cores, check_graphics, check_cache, check_huge_pages)
-    findings = [finding for check in checks for finding in check(surroundings)]
+    findings = [finding for check in checks for finding in check(environment)]
     assert {finding.severity for finding in findings} == {Severity.WELL}
     assert not any(finding.remedy for finding in findings)
 
@@ -145,7 +148,7 @@ def test_a_user_without_a_home_is_told_what_to_set(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(cache_folder, "user_cache_path", homeless)
     with pytest.raises(ConfigError, match="no home folder: set XDG_CACHE_HOME"):
         cache_folder.cache_folder()
-    assert Surroundings.here().cache is None
+    assert Environment.here().cache is None
     (found,) = check_cache(described(tmp_path, cache=None))
     assert (found.severity, found.remedy[:18]) == (Severity.BROKEN, "Set XDG_CACHE_HOME")
 
@@ -157,7 +160,7 @@ def test_huge_pages_that_are_off_are_noted(tmp_path: Path) -> None:
 
 
 def test_the_worst_finding_is_the_verdict_and_notes_are_none() -> None:
-    well, note, slower, broken = (Finding("check", severity, "Found.") for severity in Severity)
+    well, note, slower, broken = (CheckResult("check", severity, "Found.") for severity in Severity)
     assert verdict([]) == verdict([well, note]) == Severity.WELL
     assert verdict([well, slower, note]) == Severity.SLOWER
     assert verdict([broken, slower]) == Severity.BROKEN
@@ -165,10 +168,10 @@ def test_the_worst_finding_is_the_verdict_and_notes_are_none() -> None:
 
 def test_an_error_s_sentence_is_parted_from_its_remedy() -> None:
     error = "The driver finds no GPU (status 3): make one visible."
-    assert Finding.of_error("cuda", Severity.NOTE, error) == Finding(
+    assert CheckResult.of_error("cuda", Severity.NOTE, error) == CheckResult(
         "cuda", Severity.NOTE, "The driver finds no GPU (status 3).", "Make one visible."
     )
-    assert Finding.of_error("cuda", Severity.NOTE, "It fails.").sentence == "It fails."
+    assert CheckResult.of_error("cuda", Severity.NOTE, "It fails.").sentence == "It fails."
 
 
 def test_a_stage_is_found_where_one_of_its_boxes_listens() -> None:

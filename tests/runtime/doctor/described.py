@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from reader_edge_runtime.examination.surroundings import Surroundings
+from reader_edge_runtime.doctor.environment import Environment
 
 
-def described(root: Path, **changes: Any) -> Surroundings:
+def described(root: Path, **changes: Any) -> Environment:
     """A machine of eight cores, on which all is well but for the changes."""
-    sound = Surroundings(
+    sound = Environment(
         root=root / "machine",
         environ=dict(os.environ),
         search_path=tuple(filter(None, sys.path)),

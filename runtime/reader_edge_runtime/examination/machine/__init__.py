@@ -1,1 +1,0 @@
-"""Checks of the surroundings that load nothing."""
