@@ -4,7 +4,6 @@ MkDocs calls the functions that begin with `on_` (mkdocs.yml, hooks). Nothing is
 can be out of date.
 """
 
-import ast
 import inspect
 import posixpath
 import re
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
+from msgspec.inspect import UnionType
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "runtime")]  # which MkDocs takes back once this is imported
@@ -21,6 +22,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "runtime")]  # which MkDocs takes back onc
 import reader_edge  # noqa: E402
 from docs.field_table import field_table  # noqa: E402
 from reader_edge.cli import main  # noqa: E402
+from reader_edge.server.contract import words_of  # noqa: E402
 from reader_edge_runtime.package import layer, manifest, stage_part  # noqa: E402
 
 _HTTP = """# HTTP fields
@@ -128,15 +130,12 @@ def manifest_page() -> str:
     lines = ["# Package manifest", "", "`reader_edge.json` in a package's folder.", "", "```text", contract, "```", ""]
     for kind in (manifest.Manifest, layer.Layer, stage_part.StagePart, manifest.FileEntry):
         lines += [f"## {kind.__name__}", "", "```text", inspect.getdoc(kind) or "", "```", ""]
-        lines += ["| field | type | default |", "|---|---|---|", *_field_rows(kind), ""]
+        lines += ["| field | value | required |", "|---|---|---|", *_field_rows(kind), ""]
     return "\n".join(lines)
 
 
 def _field_rows(kind: type[Any]) -> Iterator[str]:
-    (definition,) = ast.parse(inspect.getsource(kind)).body
-    assert isinstance(definition, ast.ClassDef)
-    for each in definition.body:
-        if isinstance(each, ast.AnnAssign):
-            default = "" if each.value is None else f"`{ast.unparse(each.value)}`"
-            kind_of = ast.unparse(each.annotation).replace("|", "or")
-            yield f"| `{ast.unparse(each.target)}` | `{kind_of}` | {default} |"
+    info: Any = msgspec.inspect.type_info(kind)
+    for field in info.fields:
+        null = " or null" if isinstance(field.type, UnionType) and field.type.includes_none else ""
+        yield f"| `{field.encode_name}` | {words_of(field.type)}{null} | {'yes' if field.required else ''} |"

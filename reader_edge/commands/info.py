@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import to_builtins
 
 from reader_edge.commands import options
 from reader_edge.terminal.command_help import helpful_command
@@ -72,7 +73,7 @@ def info(model: str | None, as_json: bool) -> None:
         ]
         print_pairs([*_pairs(package.manifest), *drafting])
         return
-    fields = asdict(package.manifest) | {
+    fields = to_builtins(package.manifest) | {
         "folder": str(package.folder),
         "num_bytes": package.manifest.num_bytes,
         "kv_bytes_per_token": package.manifest.kv_row_bytes,

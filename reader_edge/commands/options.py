@@ -19,7 +19,7 @@ from reader_edge.terminal.shell_completion import MODEL
 T = TypeVar("T")
 
 DIFFERENT_TOKENS = "Drafted and plain decoding emitted different tokens: 'reader-edge verify' shows where."
-_SERVE = ("msgspec", "prometheus_client", "starlette", "uvicorn")
+_SERVE = ("prometheus_client", "starlette", "uvicorn")
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 

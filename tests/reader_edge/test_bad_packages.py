@@ -78,7 +78,7 @@ def _claim_more_layers(package: PackageCopy) -> None:
         (_lose_manifest, "it has neither reader_edge.json"),
         (_break_manifest, "is not valid JSON"),
         (_take_newer_format, "format version 99"),
-        (_point_outside, "'../secret', which is not a plain file name"),
+        (_point_outside, "an unusable name in files ('../secret')"),
         (_link_nowhere, "is a link to 'elsewhere.json', where nothing is"),
         (_take_larger_tokenizer, "it belongs to another model"),
         (_take_no_tokenizer, "is not a readable tokenizer"),

@@ -1,39 +1,49 @@
 """What a layer keeps of a text: keys and values of its own or another layer's, recurrent states, or nothing."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
 
 Kind = Literal["attention", "recurrent", "none"]
 
-_STATE_NAME = re.compile(r"[a-z][a-z0-9]{0,15}")
-_MAX_STATES = 4  # of a layer
-_MAX_SIZE = 1 << 16  # of a state's axis
-_MAX_NUMBERS = 1 << 26  # of a state
 _MAX_HEADS = 1 << 12
+_MAX_NUMBERS = 1 << 26  # of a state
+_Heads = Annotated[int, Meta(ge=0, le=_MAX_HEADS)]
+_Name = Annotated[str, Meta(pattern=r"\A[a-z][a-z0-9]{0,15}\Z")]  # of a kind of state
+_Sizes = Annotated[tuple[Annotated[int, Meta(ge=1, le=1 << 16)], ...], Meta(min_length=1, max_length=4)]
+_Numbers = Annotated[int, Meta(ge=1, le=_MAX_NUMBERS)]
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """One layer of a model.
 
-    num_kv_heads, head_dim: sizes of its keys and values; 0 where it has no attention. shares: the layer whose KV cache
-    it reads in place of one of its own. states: sizes of each of its recurrent states, of one text, by kind.
+    num_kv_heads, head_dim: sizes of its keys and values; 0 where it has no attention. cache: "own", or the layer whose
+    KV cache it reads in place of one of its own. states: sizes of each of its recurrent states, of one text, by kind.
     capsules: how many numbers of a node it takes to move each state on, by the same kinds.
     """
 
     kind: Kind
-    num_kv_heads: int = 0
-    head_dim: int = 0
-    shares: int | None = None
-    states: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    capsules: Mapping[str, int] = field(default_factory=dict)
+    num_kv_heads: _Heads = 0
+    head_dim: _Heads = 0
+    cache: Literal["own"] | Annotated[int, Meta(ge=0)] | None = None
+    states: Annotated[Mapping[_Name, _Sizes], Meta(max_length=4)] = field(default_factory=dict)
+    capsules: Mapping[_Name, _Numbers] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        has_attention = self.cache is not None and bool(self.num_kv_heads and self.head_dim)
+        has_none = self.cache is None and not self.num_kv_heads and not self.head_dim
+        if not (has_attention if self.kind == "attention" else has_none):
+            raise ValueError("sizes and cache are those of attention")
+        if bool(self.states) != (self.kind == "recurrent") or self.states.keys() != self.capsules.keys():
+            raise ValueError("states and capsules are those of recurrent layers")
+        if any(math.prod(sizes) > _MAX_NUMBERS for sizes in self.states.values()):
+            raise ValueError(f"a state has {_MAX_NUMBERS} numbers at most")
 
     @classmethod
     def attention(cls, num_kv_heads: int, head_dim: int, shares: int | None = None) -> "Layer":
-        return cls("attention", num_kv_heads, head_dim, shares)
+        return cls("attention", num_kv_heads, head_dim, "own" if shares is None else shares)
 
     @classmethod
     def recurrent(cls, states: Mapping[str, Sequence[int]], capsules: Mapping[str, int]) -> "Layer":
@@ -44,74 +54,18 @@ class Layer:
         return cls("none")
 
     @property
+    def shares(self) -> int | None:
+        """The layer whose KV cache it reads."""
+        return self.cache if isinstance(self.cache, int) else None
+
+    @property
     def has_cache(self) -> bool:
         """Whether it has keys and values of its own."""
-        return self.kind == "attention" and self.shares is None
+        return self.cache == "own"
 
-    def fields(self) -> dict[str, Any]:
-        """As a manifest has it."""
-        if self.kind == "attention":
-            cache = "own" if self.shares is None else self.shares
-            return {"kind": self.kind, "num_kv_heads": self.num_kv_heads, "head_dim": self.head_dim, "cache": cache}
-        if self.kind == "recurrent":
-            states = {kind: list(sizes) for kind, sizes in self.states.items()}
-            return {"kind": self.kind, "states": states, "capsules": dict(self.capsules)}
-        return {"kind": self.kind}
-
-
-def read_layers(values: Sequence[Any]) -> tuple[Layer, ...]:
-    """Layers as a manifest has them. Raises ValueError, with the number of the first that is none."""
-    layers: list[Layer] = []
-    for number, value in enumerate(values):
-        layer = _layer(value)
-        if layer is None or (layer.shares is not None and not _can_share(layer, layers)):
-            raise ValueError(str(number))
-        layers.append(layer)
-    return tuple(layers)
-
-
-def _layer(value: Any) -> Layer | None:
-    if not isinstance(value, dict):
-        return None
-    layer = None
-    if value.get("kind") == "attention" and value.keys() == {"kind", "num_kv_heads", "head_dim", "cache"}:
-        num_kv_heads, head_dim, cache = value["num_kv_heads"], value["head_dim"], value["cache"]
-        is_shared = type(cache) is int
-        if _is_size(num_kv_heads, _MAX_HEADS) and _is_size(head_dim, _MAX_HEADS) and (is_shared or cache == "own"):
-            layer = Layer.attention(num_kv_heads, head_dim, cache if is_shared else None)
-    elif value.get("kind") == "recurrent" and value.keys() == {"kind", "states", "capsules"}:
-        if _are_states(value["states"], value["capsules"]):
-            layer = Layer.recurrent(value["states"], value["capsules"])
-    elif value == {"kind": "none"}:
-        layer = Layer.none()
-    return layer
-
-
-def _can_share(layer: Layer, before: Sequence[Layer]) -> bool:
-    """Whether the layer whose cache it reads comes before it, has one, and of the same sizes."""
-    if layer.shares is None or not 0 <= layer.shares < len(before):
-        return False
-    other = before[layer.shares]
-    return other.has_cache and (other.num_kv_heads, other.head_dim) == (layer.num_kv_heads, layer.head_dim)
-
-
-def _are_states(states: Any, capsules: Any) -> bool:
-    if not isinstance(states, dict) or not isinstance(capsules, dict):
-        return False
-    return (
-        0 < len(states) <= _MAX_STATES
-        and states.keys() == capsules.keys()
-        and all(map(_STATE_NAME.fullmatch, states))
-        and all(map(_is_state, states.values()))
-        and all(_is_size(size, _MAX_NUMBERS) for size in capsules.values())
-    )
-
-
-def _is_state(sizes: Any) -> bool:
-    if not isinstance(sizes, list) or not 1 <= len(sizes) <= 4:
-        return False
-    return all(_is_size(size, _MAX_SIZE) for size in sizes) and math.prod(sizes) <= _MAX_NUMBERS
-
-
-def _is_size(value: Any, most: int) -> bool:
-    return type(value) is int and 1 <= value <= most
+    def can_share(self, before: Sequence["Layer"]) -> bool:
+        """Whether the layer whose cache it reads, if any, is one of these, has one, and of the same sizes."""
+        if self.shares is None:
+            return True
+        other = before[self.shares] if self.shares < len(before) else Layer.none()
+        return other.has_cache and (other.num_kv_heads, other.head_dim) == (self.num_kv_heads, self.head_dim)

@@ -39,7 +39,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
+from msgspec import Meta
+
+from reader_edge_runtime.outside.untrusted_json import Figure, Sha256, Text, one_of
 from reader_edge_runtime.package.layer import Layer
 from reader_edge_runtime.package.speculator_part import SpeculatorPart
 from reader_edge_runtime.package.stage_part import StagePart
@@ -63,13 +67,18 @@ EXACT_ATTENTIONS = ("exact", "portable-exact")  # a node has the same bits in ev
 ROW_ATTENTIONS = ("portable-exact", "portable")  # operators of opset 18; new rows of the KV cache are results
 MAX_VOCAB = 1 << 24
 
+_Size = Annotated[int, Meta(ge=1, le=1 << 12)]
+_Tokens = Annotated[int, Meta(ge=1, le=1 << 28)]
+_Experts = Annotated[int, Meta(ge=1, le=1 << 16)]
+_FileName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\Z")]
+
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
     """Size in bytes and SHA-256 (hex) of one file of the package."""
 
-    num_bytes: int
-    sha256: str
+    num_bytes: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+    sha256: Sha256
 
 
 def sha256_of(path: Path) -> str:
@@ -110,35 +119,35 @@ class Manifest:
     files: file name -> FileEntry, for every file but the manifest.
     """
 
-    architecture: str
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    num_layers: int
-    vocab_size: int
-    top_k: int
-    max_context: int
-    sliding_window: int | None
-    precision: str
-    attention: str
-    kv_dtype: str
-    eos_token_ids: tuple[int, ...]
-    bos_token_id: int | None
-    source_name: str
-    source_fingerprint: str
-    exported_with: Mapping[str, str]
-    checks: Mapping[str, float]
-    files: Mapping[str, FileEntry]
-    kept_types: Mapping[str, int] = field(default_factory=dict)
-    hidden_size: int | None = None
-    special_tokens: Mapping[str, str] | None = None
-    num_experts: int | None = None
-    num_experts_per_token: int | None = None
+    architecture: Text
+    num_heads: _Size
+    num_kv_heads: _Size
+    head_dim: _Size
+    num_layers: _Size
+    vocab_size: Annotated[int, Meta(ge=1, le=MAX_VOCAB)]
+    top_k: Annotated[int, Meta(ge=1, le=256)]
+    max_context: _Tokens
+    sliding_window: _Tokens | None
+    precision: Annotated[str, one_of(*PRECISIONS)]
+    attention: Annotated[str, one_of(*ATTENTIONS)]
+    kv_dtype: Annotated[str, one_of("float32", "int8", *HALF_PRECISIONS.values())]
+    eos_token_ids: tuple[Annotated[int, Meta(ge=0)], ...]
+    bos_token_id: Annotated[int, Meta(ge=0)] | None
+    source_name: Text
+    source_fingerprint: Text
+    exported_with: Mapping[Text, Text]
+    checks: Mapping[Text, Figure]
+    files: Mapping[_FileName, FileEntry]
+    kept_types: Mapping[Text, Annotated[int, Meta(ge=1, le=1 << 16)]] = field(default_factory=dict)
+    hidden_size: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None
+    special_tokens: Mapping[Text, Annotated[str, Meta(max_length=4096)]] | None = None
+    num_experts: _Experts | None = None
+    num_experts_per_token: _Experts | None = None
     layers: tuple[Layer, ...] = ()
     state_ids: tuple[int, ...] = ()
     speculator: SpeculatorPart | None = None
     stage: StagePart | None = None
-    sampling: Mapping[str, float] = field(default_factory=dict)
+    sampling: Mapping[str, Figure] = field(default_factory=dict)
 
     @property
     def form(self) -> str:

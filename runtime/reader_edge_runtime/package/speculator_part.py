@@ -13,7 +13,11 @@ A node for a text's token i + 1 reads the states of token i, and says what follo
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
+
+from msgspec import Meta
+
+from reader_edge_runtime.outside.untrusted_json import one_of
 
 SPECULATOR_GRAPH_NAME = "speculator.onnx"
 SPECULATOR_WEIGHTS_NAME = "speculator.onnx.data"
@@ -23,15 +27,7 @@ SPECULATOR_FORMATS = (EAGLE3, MTP)
 SPECULATOR_AGREEMENT = "speculator_target_agreement"  # among a package's checks: its best token is the target's
 MOST_STATES = 16  # of a target that a package reports
 
-_SIZES = {
-    "num_layers": 64,
-    "num_heads": 1 << 12,
-    "num_kv_heads": 1 << 12,
-    "head_dim": 1 << 12,
-    "hidden_size": 1 << 20,
-    "draft_vocab_size": 1 << 24,
-    "top_k": 256,
-}
+_Size = Annotated[int, Meta(ge=1, le=1 << 12)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,34 +39,17 @@ class SpeculatorPart:
     state_ids: of the target's states (`Manifest.state_ids`) those that it reads, in the order in which it joins them.
     """
 
-    format: str
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    hidden_size: int
-    draft_vocab_size: int
-    top_k: int
-    state_ids: tuple[int, ...]
+    format: Annotated[str, one_of(*SPECULATOR_FORMATS)]
+    num_layers: Annotated[int, Meta(ge=1, le=64)]
+    num_heads: _Size
+    num_kv_heads: _Size
+    head_dim: _Size
+    hidden_size: Annotated[int, Meta(ge=1, le=1 << 20)]
+    draft_vocab_size: Annotated[int, Meta(ge=1, le=1 << 24)]
+    top_k: Annotated[int, Meta(ge=1, le=256)]
+    state_ids: Annotated[tuple[int, ...], Meta(min_length=1, max_length=MOST_STATES)]
 
     @property
     def kv_row_bytes(self) -> int:
         """Of a token in its own KV cache: float32 keys and values of all layers and heads."""
         return 2 * 4 * self.num_layers * self.num_kv_heads * self.head_dim
-
-
-def read_speculator_part(fields: Any, state_ids: tuple[int, ...]) -> SpeculatorPart:
-    """From a manifest's fields. state_ids: that the package reports. Raises ValueError, which names an unusable one."""
-    if not isinstance(fields, dict):
-        raise ValueError("speculator")
-    if fields.get("format") not in SPECULATOR_FORMATS:
-        raise ValueError("format")
-    for name, most in _SIZES.items():
-        if type(value := fields.get(name)) is not int or not 0 < value <= most:
-            raise ValueError(name)
-    read = fields.get("state_ids")
-    if not isinstance(read, list) or not 0 < len(read) <= MOST_STATES:
-        raise ValueError("state_ids")
-    if any(type(each) is not int or each not in state_ids for each in read):
-        raise ValueError("state_ids")
-    return SpeculatorPart(format=fields["format"], state_ids=tuple(read), **{name: fields[name] for name in _SIZES})

@@ -8,21 +8,15 @@ Its graph follows the contract of `manifest`, but for this (E: size of the resid
 Inputs that none of its layers reads are left out. Its layers are numbered from 0, and its KV cache is theirs alone.
 """
 
-import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
+
+from msgspec import Meta
+
+from reader_edge_runtime.outside.untrusted_json import Sha256
 
 HANDED_IN, HANDED_OUT = "hidden_in", "hidden_out"
 MAX_STAGES = 64
-
-_FINGERPRINT = re.compile(r"[0-9a-f]{64}")
-_MOST = {
-    "number": MAX_STAGES,
-    "num_stages": MAX_STAGES,
-    "first_layer": 4096,
-    "num_model_layers": 4096,
-    "width": 1 << 16,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +28,12 @@ class StagePart:
     hexadecimal digits.
     """
 
-    number: int
-    num_stages: int
-    first_layer: int
-    num_model_layers: int
-    width: int
-    whole: str
+    number: Annotated[int, Meta(ge=1, le=MAX_STAGES)]
+    num_stages: Annotated[int, Meta(ge=2, le=MAX_STAGES)]
+    first_layer: Annotated[int, Meta(ge=0, le=4096)]
+    num_model_layers: Annotated[int, Meta(ge=1, le=4096)]
+    width: Annotated[int, Meta(ge=1, le=1 << 16)]
+    whole: Sha256
 
     @property
     def is_first(self) -> bool:
@@ -49,23 +43,11 @@ class StagePart:
     def is_last(self) -> bool:
         return self.number == self.num_stages
 
-
-def read_stage_part(fields: Any, num_layers: int) -> StagePart:
-    """From a manifest's fields. num_layers: of the stage. Raises ValueError, which names an unusable one."""
-    if not isinstance(fields, dict):
-        raise ValueError("stage")
-    for name, most in _MOST.items():
-        if type(value := fields.get(name)) is not int or not (name != "first_layer") <= value <= most:
-            raise ValueError(name)
-    whole = fields.get("whole")
-    if not isinstance(whole, str) or not _FINGERPRINT.fullmatch(whole):
-        raise ValueError("whole")
-    part = StagePart(whole=whole, **{name: fields[name] for name in _MOST})
-    if part.num_stages < 2 or part.number > part.num_stages:
-        raise ValueError("number")
-    end = part.first_layer + num_layers
-    if part.is_first != (part.first_layer == 0) or end > part.num_model_layers:
-        raise ValueError("first_layer")
-    if part.is_last != (end == part.num_model_layers):
-        raise ValueError("num_model_layers")
-    return part
+    def misfit(self, num_layers: int) -> str | None:
+        """The name of a field that does not fit to the others, of a stage of so many layers; None for none."""
+        end = self.first_layer + num_layers
+        if self.number > self.num_stages:
+            return "number"
+        if self.is_first != (self.first_layer == 0) or end > self.num_model_layers:
+            return "first_layer"
+        return None if self.is_last == (end == self.num_model_layers) else "num_model_layers"

@@ -11,7 +11,7 @@ _SCRIPT = """
 import importlib, pkgutil, sys
 sys.modules["reader_edge_runtime.lossy"] = None
 import reader_edge, reader_edge_runtime
-optional = {"zmq", "ray", "iree", "pydivsufsort", "matplotlib", "llguidance", "msgspec", "starlette", "uvicorn"}
+optional = {"zmq", "ray", "iree", "pydivsufsort", "matplotlib", "llguidance", "starlette", "uvicorn"}
 num = 0
 for package in (reader_edge_runtime, reader_edge):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
