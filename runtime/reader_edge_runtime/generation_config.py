@@ -15,7 +15,7 @@ _TOKEN_IDS = Range(0, 2**31 - 1)
 LOGIT_BIASES = Range(-10_000, 10_000)
 MAX_STOPS, MAX_STOP_CHARACTERS, MAX_BIASES = 16, 1000, 1024  # of what a server is asked, stop tokens as biases
 MAX_SALT_CHARACTERS = 1024  # likewise
-_GRAMMARS = ("json_schema", "regex", "choice", "lark")
+_GRAMMARS = ("json_schema", "regex", "choice", "lark", "tool_calls")
 MAX_GRAMMAR = 1 << 16  # characters
 OWN_SAMPLING = ("repetition_penalty", "temperature", "top_k", "top_p", "min_p")  # what a package may recommend
 _SEED_BITS = 32  # of one drawn here: short enough to be typed
@@ -100,7 +100,8 @@ class Grammar:
     A process that is bounded in time and memory follows it, so it may come from a stranger.
 
     kind: the language of `text`: "json_schema" (an object), "regex" (Rust's syntax), "choice" (a JSON list of texts,
-        one of which is the answer), or "lark" (llguidance's form of Lark).
+        one of which is the answer), "lark" (llguidance's form of Lark), or "tool_calls" (Lark whose JSON is held as
+        that of a schema; texts around it that are not fixed may have tabs).
     text: the grammar itself.
     name: its name in error messages; by default its kind.
     model: the class that reads an answer to its schema, as pydantic's models do (`model_validate_json`); None for none.

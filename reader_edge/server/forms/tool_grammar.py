@@ -47,7 +47,7 @@ def tool_grammar(use: ToolUse, form: CallForm, answer: Grammar | None) -> Gramma
                 "tools",
                 public=f"The grammar of the parameters of 'tools' {rest}",
             )
-    return Grammar("lark", "\n".join(rules), f"grammar of the parameters of {names}", left_out=tuple(left_out))
+    return Grammar("tool_calls", "\n".join(rules), f"grammar of the parameters of {names}", left_out=tuple(left_out))
 
 
 def held_arguments(use: ToolUse, form: CallForm) -> dict[str, Grammar]:

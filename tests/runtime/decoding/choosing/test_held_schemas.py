@@ -129,6 +129,28 @@ def test_no_key_comes_twice_under_any_spelling() -> None:
         assert not takes(free if twice.startswith("{") else {}, twice), twice
 
 
+@pytest.mark.parametrize(
+    ("begun", "token", "other"),
+    [
+        ('{"a":1', ',"a"', '{"b":1'),
+        ('{"a":1', ',"b":1,"b"', ""),
+        ('{"a":1,"', 'b":2,"b"', ""),
+        ('{"a\\n":1,"a', '\\u000a"', '{"a":1,"a'),
+        ('{"a\\"":1,"a', '\\""', '{"a":1,"a'),
+        ('{"a\\"":1,"a\\', '""', '{"a":1,"a\\'),
+        ('{"a":{"b":1', '},"a"', '{"b":{"b":1'),
+        ('{"a":{"a":1,"b":2', '},"a"', '{"b":{"a":1,"b":2'),
+    ],
+)
+def test_a_key_that_was_there_does_not_end_inside_a_longer_token(begun: str, token: str, other: str) -> None:
+    for text in (begun, *([other] if other else [])):
+        followed = follow({"type": "object"}, more=(token.encode(),))
+        for byte in text.encode():
+            assert byte in allowed(followed)
+            followed.reply(ADVANCE, [byte])
+        assert (END + 1 in allowed(followed)) == (text == other), text
+
+
 def test_an_object_that_lists_its_keys_has_no_others_unless_it_says_so() -> None:
     listed = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a", "b"]}
     assert takes(listed, '{"a":1,"b":[]}')

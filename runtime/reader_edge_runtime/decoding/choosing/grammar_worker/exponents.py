@@ -1,6 +1,6 @@
 """Exponents of two digits at most, since readers take `1e999` for infinity: no rule of the library says so."""
 
-from .unique_keys import KeyTokens
+from .unique_keys import LINE_BREAK, KeyTokens
 
 _MAX_DIGITS = 2
 _DIGITS = b"0123456789"
@@ -19,7 +19,7 @@ class Exponents:
         """The text goes on; whether all its exponents are short."""
         are_short = True
         for byte in text:
-            if self._is_string:
+            if self._is_string and byte != LINE_BREAK:
                 self._is_string = byte != 0x22 or self._is_escaped
                 self._is_escaped = byte == 0x5C and not self._is_escaped
             else:
@@ -35,11 +35,14 @@ class Exponents:
             self._num_digits += 1
         elif self._num_digits != 0 or byte not in b"+-":
             self._num_digits = None
-        self._is_string = byte == 0x22
+        self._is_string, self._is_escaped = byte == 0x22, False
 
-    def forbidden(self) -> list[int]:
-        """Tokens with which an exponent would be longer."""
-        more = self._tokens.digits if self._num_digits is not None else ()
+    def forbidden(self, mask: bytes) -> list[int]:
+        """Tokens with which an exponent would be longer.
+
+        mask: the tokens that may come; in a fixed text not every digit is among them.
+        """
+        more = self._tokens.digits if self._num_digits is not None and self._tokens.has_digits(mask) else ()
         tokens = self._tokens.tokens
         return [each for each in (*self._tokens.exponents, *more) if not self._copy().push(tokens[each])]
 

@@ -92,11 +92,13 @@ class Followed:
         self._matcher = self._read(source, tokenizer)
         self._tokenizer = tokenizer
         self._key_tokens = key_tokens
-        self._has_key_patterns = source.has_key_patterns
+        self._has_key_patterns, self._has_calls = source.has_key_patterns, source.has_calls
         source.note(self._matcher.get_grammar_warnings())
         self._schema = source.schema
-        self._keys = UniqueKeys(key_tokens) if source.schema is not None and source.is_open else None
-        self._exponents = Exponents(key_tokens)
+        self._has_json = source.schema is not None or source.has_calls
+        self._has_keys = self._has_json and source.is_open
+        self._begin()
+        self._is_free = False  # whether what comes next is a text around calls, or an argument without quotes
         self._text = bytearray()
         self._has_begun = self._is_stuck = False
         self._replies = {ADVANCE: self._advance, CUT: self._cut, MASK: self._mask, CHECK: self._check}
@@ -137,15 +139,20 @@ class Followed:
             if not error or "Unsatisfiable" in error or not source.weaken(_sentence(error)):
                 return matcher
 
+    def _begin(self) -> None:
+        """JSON may begin with the next byte. It has no tab, so where one may come there is none."""
+        self._exponents, self._keys = Exponents(self._key_tokens), UniqueKeys(self._key_tokens)
+
     def _advance(self, numbers: list[int]) -> bytes:
         self._has_begun = True
         self._matcher.consume_token(numbers[0])
-        if self._schema is not None:
-            text = self._key_tokens.tokens[numbers[0]]
-            self._text += text
-            self._exponents.push(text)
-            if self._keys is not None:
-                self._keys.push(text)
+        text = self._key_tokens.tokens[numbers[0]]
+        self._text += text
+        self._exponents.push(text)
+        self._keys.push(text)
+        self._is_free = self._has_calls and self._matcher.validate_tokens(self._key_tokens.tab) > 0
+        if self._is_free:
+            self._begin()
         is_over = self._matcher.is_stopped()
         return packed([OVER] if is_over else [GOES_ON, *self.forced])
 
@@ -157,16 +164,16 @@ class Followed:
     def _mask(self, numbers: list[int]) -> bytes:
         mask: bytes = self._matcher.compute_bitmask()
         ahead = self._ahead if self._has_key_patterns else None
-        forbidden = self._exponents.forbidden() if self._schema is not None else []
-        if self._keys is not None:
+        forbidden = self._exponents.forbidden(mask) if self._has_json and not self._is_free else []
+        if self._has_keys and not self._is_free:
             forbidden += self._keys.forbidden(ahead)
         if not forbidden:
             return mask
         left = bytearray(mask)
         for token_id in forbidden:
             left[token_id >> 3] &= ~(1 << (token_id & 7)) & 0xFF
-        self._is_stuck = not any(left)  # every key was there before
-        return bytes(left)
+        self._is_stuck = not any(left) and self._has_key_patterns  # every key was there before
+        return bytes(left) if any(left) else mask
 
     def _ahead(self, text: bytes) -> Iterator[int]:
         """The tokens that may come behind a further text."""

@@ -26,22 +26,22 @@ Schema = dict[str, Any]
 class GrammarSource:
     """left_out: what of lenient schemas is not held, in words. schema: what answers are compared with, where it is one.
 
-    is_open: whether the answer may have objects with keys that are not listed. has_key_patterns: whether there are
-    patterns of keys. Raises ValueError or RecursionError.
+    has_calls: whether its JSON is in calls. is_open: whether the answer may have objects with keys that are not listed.
+    has_key_patterns: whether there are patterns of keys. Raises ValueError or RecursionError.
     """
 
     def __init__(self, kind: str, text: str) -> None:
         self.left_out: list[str] = []
         self.is_open = self.has_key_patterns = False
         self.schema: Any = None
+        self.has_calls = kind == "tool_calls"
         self._kind = kind
         self._parts: list[Any] = []  # of the text: texts, and schemas in between
         self._lenient: list[Any] = []
         if kind == "json_schema":
             self._parts = [self._held(_loaded(text))]
             self.schema = _loaded(text)
-            self.has_key_patterns = any(each.get(_KEYS[0]) for each in _objects(self.schema))
-        elif kind == "lark":
+        elif kind in ("lark", "tool_calls"):
             self._parts = list(self._split(text))
             if not can_end("".join(part if isinstance(part, str) else ' "" ' for part in self._parts)):
                 raise ValueError("no text that follows it ever ends")
@@ -99,6 +99,7 @@ class GrammarSource:
         return bool(rich)
 
     def _held(self, schema: Any) -> Any:
+        self.has_key_patterns = self.has_key_patterns or any(each.get(_KEYS[0]) for each in _objects(schema))
         options = _sound_options(schema.pop(_OPTIONS, None)) if isinstance(schema, dict) else {}
         if options:
             schema[_OPTIONS] = options
