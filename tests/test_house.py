@@ -1,5 +1,6 @@
 """The house keeps its floors: a reader looks through no long list of files."""
 
+import re
 import tomllib
 from collections import Counter
 
@@ -23,3 +24,11 @@ def test_the_licences_of_bundled_models_come_along() -> None:
     models = [place for source, place in bundled.items() if source.startswith("models/")]
     assert models
     assert [place for place in models if f"`{place}`" not in licences] == []
+
+
+def test_the_house_page_names_all_that_a_package_has_on_top() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    tops = [ROOT / name for name in ("reader_edge", "export/reader_edge_export", "runtime/reader_edge_runtime")]
+    files = [path.stem for top in tops for path in top.glob("*.py") if not path.stem.startswith("__")]
+    folders = [path.parent.name for top in tops for path in top.glob("*/__init__.py")]
+    assert [name for name in files + folders if not re.search(rf"\b{name}\b", page)] == []

@@ -1,4 +1,4 @@
-"""Pages stay short, figures stand once and with their machine, date and command, and how-tos have none."""
+"""Pages stay short, figures stand once and with their machine, date and command, and elsewhere are none."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from tests.conftest import ROOT
 from tests.docs.markdown import DOCS, PAGES, page_name, sections
 
 MEASURED = DOCS / "explanation" / "measured"
-_FIGURE = re.compile(r"\b20\d\d-\d\d-\d\d\b|\d tokens/s|\d ms\b")
+_FIGURE = re.compile(r"\b20\d\d-\d\d-\d\d\b|\d tokens/s|\d [mµu]s\b")
 _TOOL = re.compile(r"(?<![\w:/])scripts/\w+|(?<=python -m )[\w.]*\w|\bbenchmarks\.[\w.]*\w")
 _LINK = re.compile(r"\]\((?!\w+:)([^)\s]+)\)")
 _COMMIT = re.compile(r"as of commit [0-9a-f]{7}|git worktree add \S+ [0-9a-f]{7}")
@@ -50,8 +50,10 @@ def test_every_measured_table_has_its_machine_date_and_command(page: Path) -> No
         assert "\n|" not in text or facts[:3] == ["Machine", "Date", "Command"], title
 
 
-@pytest.mark.parametrize("page", sorted((DOCS / "how-to").glob("*.md")), ids=page_name)
-def test_how_tos_have_no_figures(page: Path) -> None:
+@pytest.mark.parametrize(
+    "page", sorted(DOCS.glob("how-to/*.md")) + sorted(DOCS.glob("explanation/*.md")), ids=page_name
+)
+def test_how_tos_and_explanations_have_no_figures(page: Path) -> None:
     assert not _FIGURE.findall(page.read_text(encoding="utf-8"))
 
 
