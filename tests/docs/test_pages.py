@@ -13,6 +13,7 @@ _FIGURE = re.compile(r"\b20\d\d-\d\d-\d\d\b|\d tokens/s|\d [mµu]s\b")
 _TOOL = re.compile(r"(?<![\w:/])scripts/\w+|(?<=python -m )[\w.]*\w|\bbenchmarks\.[\w.]*\w")
 _LINK = re.compile(r"\]\((?!\w+:)([^)\s]+)\)")
 _COMMIT = re.compile(r"as of commit [0-9a-f]{7}|git worktree add \S+ [0-9a-f]{7}")
+PROSE = sorted([*DOCS.glob("how-to/*.md"), *DOCS.glob("explanation/*.md")])
 HOUSE_PAGES = [ROOT / "CONTRIBUTING.md"]
 HOUSE_PAGES += sorted(page for folder in ("benchmarks", "models", "native") for page in (ROOT / folder).rglob("*.md"))
 
