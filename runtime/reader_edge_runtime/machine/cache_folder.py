@@ -7,7 +7,8 @@ from pathlib import Path
 from platformdirs import user_cache_path
 
 from reader_edge_runtime.atomic_file import new_file
-from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.errors import ConfigError, UserFileError
+from reader_edge_runtime.outside.untrusted_json import Kind, converted, read_json
 
 
 def cache_folder() -> Path:
@@ -30,6 +31,14 @@ def keep_own(path: Path, data: bytes) -> None:
     make_own(path.parent, cache_folder())
     with new_file(path, 0o600, keeps_mode=False) as file:
         file.write(data)
+
+
+def read_kept(path: Path, kind: type[Kind], max_bytes: int) -> Kind | None:
+    """What a file of the cache holds, as JSON of this class; None where it is absent or holds anything else."""
+    try:
+        return converted(read_json(path, UserFileError, "", max_bytes), kind, "", UserFileError, "")
+    except (OSError, UserFileError):
+        return None
 
 
 def code_fault(path: Path, root: Path) -> str | None:

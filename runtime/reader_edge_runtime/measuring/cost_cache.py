@@ -2,25 +2,27 @@
 
 import json
 import logging
-import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 
-from reader_edge_runtime.machine.cache_folder import cache_folder, keep_own
+from reader_edge_runtime.machine.cache_folder import cache_folder, keep_own, read_kept
 from reader_edge_runtime.measuring.machine_key import machine_key
 from reader_edge_runtime.measuring.pass_cost import MAX_WIDTH, PassCost, measure_pass_cost
 from reader_edge_runtime.target import Target
 
 FORMAT_VERSION = 7
 
-MAX_FILE_BYTES = 1 << 20
+_MAX_FILE_BYTES = 1 << 20
 _MAX_PAST = 1 << 28  # the longest context that a manifest may have
 _MAX_SECONDS = 3600.0
+_Seconds = Annotated[float, Meta(ge=0, lt=_MAX_SECONDS)]
 _MOST_MEASURED = 3  # times, where the first ones are in doubt
 
 _LOG = logging.getLogger("reader_edge.measuring")
@@ -76,39 +78,24 @@ def cost_path(target: Target, threads: int, batch_size: int) -> Path:
 
 def _read(path: Path, batch_size: int) -> PassCost | None:
     """The cost in a file; None where it is absent or not what this version writes."""
-    try:
-        if not path.is_file() or path.stat().st_size > MAX_FILE_BYTES:  # a pipe or a device may have no end
-            return None
-        return parse_cost(json.loads(path.read_bytes()), batch_size)
-    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
+    if (kept := read_kept(path, _KeptCost, _MAX_FILE_BYTES)) is None:
         return None
+    shape = len(kept.pasts), len(kept.widths)
+    is_grid = all(list(each) == sorted(set(each)) for each in (kept.pasts, kept.widths))
+    if not is_grid or len(kept.seconds) != shape[0] or any(len(row) != shape[1] for row in kept.seconds):
+        return None
+    return PassCost(batch_size, **asdict(kept) | {"seconds": np.array(kept.seconds)})
 
 
-def parse_cost(fields: dict[str, object], batch_size: int) -> PassCost:
-    """A cost from the fields of a JSON object. Raises ValueError, TypeError, KeyError or OverflowError for others."""
-    pasts, widths = _ascending(fields["pasts"], _MAX_PAST), _ascending(fields["widths"], MAX_WIDTH)
-    seconds = np.array(fields["seconds"], np.float64)
-    if seconds.shape != (len(pasts), len(widths)) or not ((seconds > 0) & (seconds < _MAX_SECONDS)).all():
-        raise ValueError("seconds do not fit the grid")
-    row_s = float(str(fields["row_s"]))
-    if not 0 <= row_s < _MAX_SECONDS:
-        raise ValueError("row_s is no time")
-    padding_share = float(str(fields.get("padding_share", 1.0)))
-    if not 0 <= padding_share <= 1:
-        raise ValueError("padding_share is no share")
-    text_s = np.array(fields.get("text_s", (0.0, 0.0)), np.float64)
-    if text_s.shape != (2,) or not ((text_s >= 0) & (text_s < _MAX_SECONDS)).all():
-        raise ValueError("text_s is no pair of times")
-    spread, num_measured = float(str(fields.get("spread", 0.0))), fields.get("num_measured", 1)
-    if not 0 <= spread < math.inf or type(num_measured) is not int or num_measured < 1:
-        raise ValueError("spread is no share, or nothing was measured")
-    per_text = float(text_s[0]), float(text_s[1])
-    return PassCost(batch_size, pasts, widths, seconds, row_s, padding_share, per_text, spread, num_measured)
+@dataclass(frozen=True, slots=True)
+class _KeptCost:
+    """`PassCost` as a file has it. pasts, widths: ascending. seconds: a row for each of the pasts."""
 
-
-def _ascending(values: object, most: int) -> tuple[int, ...]:
-    if not isinstance(values, list) or not all(type(value) is int and 0 < value <= most for value in values):
-        raise ValueError("no grid")
-    if not values or sorted(set(values)) != values:
-        raise ValueError("grid points do not ascend")
-    return tuple(values)
+    pasts: Annotated[tuple[Annotated[int, Meta(ge=1, le=_MAX_PAST)], ...], Meta(min_length=1)]
+    widths: Annotated[tuple[Annotated[int, Meta(ge=1, le=MAX_WIDTH)], ...], Meta(min_length=1)]
+    seconds: tuple[tuple[Annotated[float, Meta(gt=0, lt=_MAX_SECONDS)], ...], ...]
+    row_s: _Seconds
+    padding_share: Annotated[float, Meta(ge=0, le=1)] = 1.0
+    text_s: tuple[_Seconds, _Seconds] = (0.0, 0.0)
+    spread: Annotated[float, Meta(ge=0)] = 0.0
+    num_measured: Annotated[int, Meta(ge=1)] = 1

@@ -7,10 +7,13 @@ import json
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
-from reader_edge_runtime.machine.cache_folder import cache_folder, code_fault, keep_own
+from msgspec import Meta
+
+from reader_edge_runtime.machine.cache_folder import cache_folder, code_fault, keep_own, read_kept
 from reader_edge_runtime.measuring.machine_key import machine_key
 from reader_edge_runtime.measuring.width_probe import WidthReport, settle_width
 from reader_edge_runtime.target import Target
@@ -19,6 +22,7 @@ FORMAT_VERSION = 2
 
 _MAX_FILE_BYTES = 1 << 12
 _MAX_ROWS = 1 << 16
+_Rows = Annotated[int, Meta(ge=0, le=_MAX_ROWS)]
 _LARGE = 1 << 30  # bytes of a model whose dozen passes take seconds
 
 _LOG = logging.getLogger("reader_edge.measuring")
@@ -50,11 +54,12 @@ def load_or_settle(
 def kept_verdict(target: Target, threads: int) -> tuple[Target, WidthReport] | None:
     """The target to use and its report, where a start before this one has probed; else None."""
     path = verdict_path(target, threads)
-    kept = None if code_fault(path, cache_folder()) else _read(path)  # a false one would change answers
-    if kept is None:
+    is_own = not code_fault(path, cache_folder())  # a false one would change answers
+    kept = read_kept(path, _Verdict, _MAX_FILE_BYTES) if is_own else None
+    if kept is None or kept.num_equal > kept.num_rows:
         return None
-    report, min_rows = kept
-    return (target if min_rows == target.min_rows else target.with_min_rows(min_rows)), report
+    report = WidthReport(kept.num_rows, kept.num_equal, kept.max_difference, kept.max_rows)
+    return (target if kept.min_rows == target.min_rows else target.with_min_rows(kept.min_rows)), report
 
 
 def verdict_path(target: Target, threads: int) -> Path:
@@ -62,23 +67,12 @@ def verdict_path(target: Target, threads: int) -> Path:
     return cache_folder() / "widths" / f"{machine_key(target, threads, FORMAT_VERSION)}.json"
 
 
-def _read(path: Path) -> tuple[WidthReport, int] | None:
-    """A report and the rows that passes have at least; None where a file is absent or not what this version writes."""
-    try:
-        if not path.is_file() or path.stat().st_size > _MAX_FILE_BYTES:
-            return None
-        return _parse(json.loads(path.read_bytes()))
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return None
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """A report, and the rows that passes have at least."""
 
-
-def _parse(fields: dict[str, object]) -> tuple[WidthReport, int]:
-    num_rows, num_equal, min_rows = (fields[name] for name in ("num_rows", "num_equal", "min_rows"))
-    difference, max_rows = fields["max_difference"], fields["max_rows"]
-    if not (type(num_rows) is int and type(num_equal) is int and 0 <= num_equal <= num_rows <= _MAX_ROWS):
-        raise ValueError("no numbers of rows")
-    if type(min_rows) is not int or min_rows not in (1, 2) or type(difference) is not float or not difference >= 0:
-        raise ValueError("no report")
-    if max_rows is not None and not (type(max_rows) is int and 0 < max_rows <= _MAX_ROWS):
-        raise ValueError("no limit")
-    return WidthReport(num_rows, num_equal, difference, max_rows), min_rows
+    num_rows: _Rows
+    num_equal: _Rows
+    max_difference: Annotated[float, Meta(ge=0)]
+    max_rows: Annotated[int, Meta(ge=1, le=_MAX_ROWS)] | None
+    min_rows: Literal[1, 2]

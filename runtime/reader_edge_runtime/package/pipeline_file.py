@@ -8,22 +8,31 @@ import re
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
 
 from reader_edge_runtime.atomic_file import new_file, write_file
 from reader_edge_runtime.errors import PackageError
 from reader_edge_runtime.outside.plain_file import check_plain_file, check_secret
+from reader_edge_runtime.outside.untrusted_json import converted, read_json
 from reader_edge_runtime.outside.user_input import BYTE_ORDER_MARK
 from reader_edge_runtime.package.stage_part import MAX_STAGES
 
 PIPELINE_NAME, KEY_NAME = "pipeline.json", "pipeline.key"
 FIRST_PORT = 5551
 
-_VERSION = 1
 _MAX_SPARES = 8  # of all stages together: each that is not there is waited for
 _MAX_BYTES = 1 << 16
 _ADDRESS = re.compile(r"tcp://(\[[0-9a-fA-F:.]{2,45}\]|[A-Za-z0-9][A-Za-z0-9.-]{0,252}):([1-9][0-9]{0,4})")
 _LOOPBACK = re.compile(r"tcp://(127\.\d+\.\d+\.\d+|localhost|\[::1\]):\d+")
 _REMEDY = "split the model again, or correct the file"
+
+
+class _PipelineFile(Struct):
+    format: Literal["reader-edge pipeline"]
+    format_version: Literal[1]
+    stages: Annotated[tuple[Annotated[str, Meta(min_length=1)], ...], Meta(min_length=1, max_length=MAX_STAGES - 1)]
 
 
 def is_address(text: object) -> bool:
@@ -53,30 +62,19 @@ def write_pipeline(folder: Path, addresses: Sequence[str]) -> None:
         if not are_addresses(address):
             raise PackageError(f"{address!r:.80} is no address of a stage: give tcp://HOST:PORT.")
     _check_together(addresses, "The pipeline")
-    fields = {"format": "reader-edge pipeline", "format_version": _VERSION, "stages": list(addresses)}
+    fields = {"format": "reader-edge pipeline", "format_version": 1, "stages": list(addresses)}
     write_file(folder / PIPELINE_NAME, (json.dumps(fields, indent=1) + "\n").encode())
 
 
 def read_pipeline(folder: Path) -> tuple[str, ...]:
     """The addresses of all stages but the last, each with its spare ones. Raises PackageError."""
     path = folder / PIPELINE_NAME
-    check_plain_file(path, PackageError, _REMEDY)
-    if path.stat().st_size > _MAX_BYTES:
-        raise PackageError(f"'{path}' has {path.stat().st_size} bytes, more than it may have: {_REMEDY}.")
-    try:
-        fields = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise PackageError(f"'{path}' is not valid JSON ({error}): {_REMEDY}.") from None
-    if not isinstance(fields, dict) or fields.get("format") != "reader-edge pipeline":
-        raise PackageError(f"'{path}' does not describe a pipeline: {_REMEDY}.")
-    version = fields.get("format_version")
-    if type(version) is not int or version != _VERSION:
-        raise PackageError(f"'{path}' has format version {version!r:.20}, not {_VERSION}: {_REMEDY}.")
-    addresses = fields.get("stages")
-    if not isinstance(addresses, list) or not 0 < len(addresses) < MAX_STAGES or not all(map(are_addresses, addresses)):
-        raise PackageError(f"'{path}' has unusable stages ({addresses!r:.80}), not tcp://HOST:PORT each: {_REMEDY}.")
-    _check_together(addresses, f"'{path}'")
-    return tuple(addresses)
+    name = f"'{path}'"
+    file = converted(read_json(path, PackageError, _REMEDY, _MAX_BYTES), _PipelineFile, name, PackageError, _REMEDY)
+    if wrong := next((each for each in file.stages if not are_addresses(each)), None):
+        raise PackageError(f"{name} has unusable stages ({wrong!r:.80}), not tcp://HOST:PORT each: {_REMEDY}.")
+    _check_together(file.stages, name)
+    return file.stages
 
 
 def _check_together(addresses: Sequence[str], name: str) -> None:

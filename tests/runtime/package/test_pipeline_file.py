@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from reader_edge_runtime.errors import PackageError
+from reader_edge_runtime.package import pipeline_file
 from reader_edge_runtime.package.pipeline_file import (
     KEY_NAME,
     PIPELINE_NAME,
@@ -18,6 +19,7 @@ from reader_edge_runtime.package.pipeline_file import (
     write_pipeline,
 )
 from reader_edge_runtime.package.stage_part import MAX_STAGES
+from tests.runtime.outside.wrong_fields import assert_each_is_named
 
 ADDRESSES = ["tcp://10.0.0.2:5551", "tcp://[fe80::1]:5551", "tcp://box-3.local:65535"]
 FIELDS = {"format": "reader-edge pipeline", "format_version": 1, "stages": ADDRESSES}
@@ -43,21 +45,16 @@ def test_a_stage_may_have_spare_boxes_which_no_other_has(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"{" + b" " * (1 << 16), "65537 bytes, more than it may have"),
+        (b"{" + b" " * (1 << 16), "more than the 65536 bytes that it may have"),
         (b"{", "is not valid JSON"),
-        (b"[" * 50_000, "is not valid JSON"),
-        (b"\xff\xfe", "is not valid JSON"),
-        (b"[]", "does not describe a pipeline"),
-        ({"format": "reader-edge package"}, "does not describe a pipeline"),
-        ({"format_version": 2}, "has format version 2, not 1: "),
-        ({"format_version": True}, "has format version True, not 1: "),
-        ({"stages": "tcp://a:1"}, "has unusable stages"),
-        ({"stages": []}, "has unusable stages"),
-        ({"stages": [f"tcp://a:{1 + n}" for n in range(MAX_STAGES)]}, "has unusable stages"),
+        (b"[]", "is unusable"),
+        ({"format": "reader-edge package"}, r"has an unusable format \('reader-edge package'\)"),
+        ({"format_version": 2}, r"has an unusable format_version \(2\)"),
+        ({"stages": []}, "has an unusable stages"),
+        ({"stages": [f"tcp://a:{1 + n}" for n in range(MAX_STAGES)]}, "has an unusable stages"),
         ({"stages": ["ipc:///tmp/socket"]}, "has unusable stages"),
         ({"stages": ["tcp://a:65536"]}, "has unusable stages"),
         ({"stages": ["tcp://*:5551"]}, "has unusable stages"),
-        ({"stages": [5551]}, "has unusable stages"),
         ({"stages": [" ".join(f"tcp://a:{port}" for port in range(1, 2002))]}, "has 2000 spare addresses"),
         ({"stages": ["tcp://a:1", "tcp://b:1", "tcp://a:1"]}, "has two stages at one address"),
     ],
@@ -67,6 +64,10 @@ def test_another_file_is_refused(content: bytes | dict[str, object], sentence: s
     (tmp_path / PIPELINE_NAME).write_bytes(data)
     with pytest.raises(PackageError, match=sentence):
         read_pipeline(tmp_path)
+
+
+def test_every_field_is_named_where_it_is_wrong() -> None:
+    assert_each_is_named(pipeline_file._PipelineFile, FIELDS)
 
 
 def test_nothing_is_written_for_what_is_no_address(tmp_path: Path) -> None:

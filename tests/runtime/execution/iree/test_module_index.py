@@ -15,6 +15,7 @@ from reader_edge_runtime.execution.onnxruntime.graph_contract import input_tenso
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME, FileEntry, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.fake_target import make_manifest
+from tests.runtime.outside.wrong_fields import assert_each_is_named
 
 ENTRY = FileEntry(100, "0" * 64)
 FILES = {"model.onnx": ENTRY, "tokenizer.json": ENTRY, WEIGHTS_NAME: ENTRY, INDEX_NAME: ENTRY}
@@ -42,7 +43,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 def test_an_index_larger_than_any_is_refused_before_it_is_read(tmp_path: Path) -> None:
     with (tmp_path / INDEX_NAME).open("wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(PackageError, match=r"is unusable \(too large\): export the model again"):
+    with pytest.raises(PackageError, match=r"has more than the 16777216 bytes that it may have: export the model"):
         ModuleIndex.of(ModelPackage(tmp_path, make()))
 
 
@@ -80,26 +81,23 @@ def test_a_package_for_another_machine_is_compiled_here_or_refused(
     ("field", "value"),
     [
         ("format_version", 2),
-        ("format_version", True),
         ("target", "z80"),
-        ("compiler", "3\x1b[2J"),
         ("inputs", ["input_ids"]),
         ("outputs", []),
         ("inputs", [*INDEX["inputs"], "input_ids"]),
         ("outputs", [*INDEX["outputs"], "logits"]),
-        ("parameters", {"weight\x1b[2J": [64, 36]}),
-        ("parameters", {"\ud800": [64, 36]}),
         ("parameters", {"weight": [64, 37]}),
         ("parameters", {"weight": [-1, 4]}),
-        ("parameters", {"weight": [1.5, 4]}),
-        ("parameters", []),
-        ("target", None),
     ],
 )
 def test_what_no_export_writes_is_refused(field: str, value: Any, tmp_path: Path) -> None:
     (tmp_path / INDEX_NAME).write_text(json.dumps(INDEX | {field: value}))
-    with pytest.raises(PackageError, match=r"iree.json' is unusable \(.*export the model again"):
+    with pytest.raises(PackageError, match=rf"iree.json' .* unusable .*{field[:5]}.*export the model again"):
         ModuleIndex.of(ModelPackage(tmp_path, make()))
+
+
+def test_every_field_is_named_where_it_is_wrong() -> None:
+    assert_each_is_named(ModuleIndex, {name: value for name, value in INDEX.items() if name != "format_version"})
 
 
 @pytest.mark.parametrize("change", [{"attention": "exact"}, {"kv_dtype": "float16"}])
@@ -112,7 +110,7 @@ def test_modules_of_packages_in_another_form_are_refused(change: dict[str, Any],
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff", b"[" * 100_000])
 def test_a_file_that_is_no_index_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / INDEX_NAME).write_bytes(content)
-    with pytest.raises(PackageError, match=r"is unusable"):
+    with pytest.raises(PackageError, match=r"unusable|is not valid JSON"):
         ModuleIndex.of(ModelPackage(tmp_path, make()))
 
 
