@@ -20,15 +20,14 @@ from reader_edge.commands.bench.bench import bench
 from reader_edge.commands.completion import completion
 from reader_edge.commands.datastore import datastore
 from reader_edge.commands.doctor import doctor
+from reader_edge.commands.entry_points import added_commands
 from reader_edge.commands.export import export
 from reader_edge.commands.forget import forget
 from reader_edge.commands.info import info
 from reader_edge.commands.list import list_models
-from reader_edge.commands.lossy.lossy import lossy
 from reader_edge.commands.pull import pull
 from reader_edge.commands.rm import rm
 from reader_edge.commands.run import run
-from reader_edge.commands.series.series import series
 from reader_edge.commands.serve import serve
 from reader_edge.commands.split import split
 from reader_edge.commands.stage import stage
@@ -86,12 +85,10 @@ COMMANDS = (
     stage,
     datastore,
     forget,
-    series,
     bench,
-    lossy,
     completion,
 )
-for command in COMMANDS:
+for command in (*COMMANDS, *added_commands()):
     main.add_command(command)
 
 

@@ -8,6 +8,7 @@ import reader_edge_runtime
 from reader_edge.model_source import loaded
 from reader_edge.terminal.console import progress_for
 from reader_edge_runtime import DraftConfig, DraftSources, EngineConfig, ServingConfig
+from reader_edge_runtime.decoding.rule_config import RuleConfig
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.errors import ReaderEdgeError
 from reader_edge_runtime.given_arguments import Callback, EngineOptions, engine_config, given_callback, given_config
@@ -36,6 +37,7 @@ class Engine(reader_edge_runtime.Engine):
         drafter: Drafter | None = None,
         on_progress: Callback | None = None,
         on_calibration: Callback | None = None,
+        rule: RuleConfig | None = None,
         **options: Unpack[EngineOptions],
     ) -> Self:
         """Find a model, have it fetched and exported where it is not yet, once, and load it.
@@ -49,13 +51,14 @@ class Engine(reader_edge_runtime.Engine):
             exporting, checking; in place of a bar on the terminal or in the notebook.
         on_calibration: called with rounds measured and most rounds, at the first use of a package on a machine; without
             it, the log `reader_edge.measuring` tells what is measured, and for how long.
+        rule: by which answers may differ from the model's own, as `reader_edge_lossy.relaxed.Relaxed()`.
 
         Raises CatalogueError, PackageError, InstallationError where what exports is not installed, ExportError,
         TokenizerError, DatastoreError, HeadError, DraftModelError, ConfigError or ProviderError.
         """
         name = None if model is None else os.fspath(model) if given_path(model, "model") else ""
         given = engine_config(config, options), given_config(sources, DraftSources, "sources")
-        load = partial(super().load, draft=draft, drafter=drafter)
+        load = partial(super().load, draft=draft, drafter=drafter, rule=rule)
         try:
             with progress_for(given_callback(on_progress, "on_progress")):
                 return loaded(load, name, *given, given_callback(on_calibration, "on_calibration"))
@@ -87,6 +90,7 @@ class AsyncEngine(reader_edge_runtime.AsyncEngine):
         drafter: Drafter | None = None,
         on_progress: Callback | None = None,
         on_calibration: Callback | None = None,
+        rule: RuleConfig | None = None,
         serving: ServingConfig | None = None,
         **options: Unpack[EngineOptions],
     ) -> Self:
@@ -94,7 +98,7 @@ class AsyncEngine(reader_edge_runtime.AsyncEngine):
 
         The engine is closed with this one. serving: limits of what runs and waits.
         """
-        engine = Engine.load(model, config, draft, sources, drafter, on_progress, on_calibration, **options)
+        engine = Engine.load(model, config, draft, sources, drafter, on_progress, on_calibration, rule, **options)
         made = cls(engine, serving)
         made._is_owner = True
         return made

@@ -29,6 +29,7 @@ from reader_edge_runtime.text.tokenizer import Tokenizer
 if TYPE_CHECKING:  # a device that only asks a server has no ONNX Runtime, and reads tokenizers here
     import reader_edge_runtime
     from reader_edge.engine import Engine
+    from reader_edge_runtime.decoding.rule_config import RuleConfig
 
 E = TypeVar("E", bound="reader_edge_runtime.Engine")
 
@@ -37,16 +38,16 @@ NO_SOURCES = DraftSources()
 _SOURCE_FILES = ("config.json", "adapter_config.json", "snapshots/*/config.json", "*.gguf", "*.safetensors")
 
 
-def load_engine(model: str | None, config: EngineConfig, sources: DraftSources = NO_SOURCES) -> "Engine":
-    """Find a model and load it as `Engine.load` does, and say where it drafts less than was asked for."""
+def load_engine(
+    model: str | None, config: EngineConfig, sources: DraftSources = NO_SOURCES, rule: "RuleConfig | None" = None
+) -> "Engine":
+    """Find a model and load it as `Engine.load` does, and say where it drafts less than it could."""
     from reader_edge.engine import Engine
 
-    return _noticed(Engine.load(model, config, sources=sources), sources)
-
-
-def load_with(load: Callable[..., E], model: str | None, config: EngineConfig, sources: DraftSources) -> E:
-    """The same for an engine of another kind. load: takes what the runtime's `Engine.load` does."""
-    return _noticed(loaded(load, model, config, sources), sources)
+    engine = Engine.load(model, config, sources=sources, rule=rule)
+    if notice := draft_notice(engine, sources):
+        click.echo(notice, err=True)
+    return engine
 
 
 def loaded(
@@ -65,12 +66,6 @@ def loaded(
     with load_progress("Checking the model", "Measuring this machine (once)") as (on_files, on_measuring):
         drawn = on_measuring if draws_bars(stderr_console()) else None  # in a pipe, a line of the log tells it
         return load(package, config, sources=found, on_progress=on_files, on_calibration=on_calibration or drawn)
-
-
-def _noticed(engine: E, sources: DraftSources) -> E:
-    if notice := draft_notice(engine, sources):
-        click.echo(notice, err=True)
-    return engine
 
 
 def draft_notice(engine: "reader_edge_runtime.Engine", sources: DraftSources = NO_SOURCES) -> str:

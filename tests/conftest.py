@@ -57,7 +57,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # What is not fast: a file that imports one of these, itself or by a helper of the tests (it exports models, or waits
 # for processes it starts), and what lies in these places (it decodes many whole answers, or waits for ours).
-_SLOW_IMPORT = re.compile(r"^(?:from|import) (?:multiprocessing|onnx|reader_edge_export|subprocess|torch)\b", re.M)
+_SLOW_IMPORT = re.compile(
+    r"^(?:from|import) (?:multiprocessing|onnx|reader_edge_export|reader_edge_series\.export|subprocess|torch)\b", re.M
+)
 _HELPER_IMPORT = re.compile(r"^from (tests\.[\w.]+) import", re.M)
 _SLOW_PLACES = [
     ROOT / "tests" / place

@@ -7,7 +7,7 @@ from collections import Counter
 from tests.conftest import ROOT
 
 MAX_FILES = 20  # of a folder
-CODE = ("benchmarks", "export", "models", "native", "reader_edge", "runtime", "scripts", "tests")
+CODE = ("benchmarks", "export", "models", "native", "reader_edge", "runtime", "scripts", "tests", "wings")
 
 
 def test_no_folder_of_code_has_more_than_twenty_files() -> None:

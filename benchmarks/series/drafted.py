@@ -14,13 +14,13 @@ from statistics import NormalDist
 from unittest.mock import patch
 
 import numpy as np
+from reader_edge_series import path_sampler
 
 from benchmarks.series.held_out import Window, ranked_score, series_of, windows
-from reader_edge.series.bundled import bundled_forecaster
 from reader_edge_runtime.arrays import Float64Array
-from reader_edge_runtime.series import path_sampler
-from reader_edge_runtime.series.draft_length import DraftLength
-from reader_edge_runtime.series.forecaster import Forecaster
+from reader_edge_series.draft_length import DraftLength
+from reader_edge_series.forecaster import Forecaster
+from reader_edge_series.tables.bundled import bundled_forecaster
 
 SOURCES = ("none", "own", "analogs", "model")
 _LEVEL = 0.05  # at which any of the differences would be beyond chance

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from reader_edge.series.table import read_table
 from reader_edge_runtime.arrays import Float64Array
+from reader_edge_series.tables.table import read_table
 
 SERIES = ("electricity", "traffic", "sf_traffic", "air", "wind", "household")
 SHARE = 0.2  # of a series, its last part

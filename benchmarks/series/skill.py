@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.series.held_out import DAY, LEVELS, WEEK, Window, quantile_loss, seasonal, series_of, windows
-from reader_edge.series.bundled import bundled_forecaster
 from reader_edge_runtime.arrays import Float64Array
-from reader_edge_runtime.series.forecaster import Forecaster
+from reader_edge_series.forecaster import Forecaster
+from reader_edge_series.tables.bundled import bundled_forecaster
 
 HORIZONS = (24, 48, 96, 168)
 MEDIAN = LEVELS.index(0.5)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,9 +11,13 @@ import reader_edge
 from reader_edge.chat.given_sampling import GivenSampling, sampling
 from reader_edge.chat.prompt_input import PromptInput, dash_alone, prompt
 from reader_edge.commands import options
+from reader_edge.commands.entry_points import rule
 from reader_edge.remote.remote_server import RemoteServer
 from reader_edge.terminal.command_help import helpful_command
 from reader_edge.terminal.shell_completion import MODEL
+
+if TYPE_CHECKING:
+    from reader_edge_runtime.decoding.rule_config import RuleConfig
 
 
 @helpful_command(
@@ -55,6 +60,7 @@ from reader_edge.terminal.shell_completion import MODEL
 @options.head
 @options.draft_model
 @options.no_speculator
+@rule
 @options.template_args
 @click.option("--server", metavar="URL", help="Ask a model behind `reader-edge serve` at this address.")
 @click.option(
@@ -91,6 +97,7 @@ def run(
     config: "reader_edge.GenerationConfig",
     engine_config: "reader_edge.EngineConfig",
     sources: "reader_edge.DraftSources",
+    rule: "RuleConfig | None",
     session_file: Path | None,
     stats: bool,
     as_json: bool,
@@ -104,8 +111,8 @@ def run(
     -p TEXT, that is read only where '-' is given too: `reader-edge run MODEL -p "Summarise:" - < notes.txt`.
     """
     model, prompt_input = prompt_input.beside(model)
-    _check_together(engine_config, sources, session_file, compare)
-    remote.check(model, engine_config, compare or session_file is not None)
+    _check_together(engine_config, sources, session_file, compare, rule is not None)
+    remote.check(model, engine_config, compare or session_file is not None or rule is not None)
     text = prompt_input.read()
     if text is None and (as_json or compare):
         raise click.UsageError("--json and --compare need a prompt: give one with -p.")
@@ -123,9 +130,9 @@ def run(
 
     accept_any_text()
     prompt_input.check_session(session_file)
-    engine = load_engine(model, engine_config, sources)
+    load = partial(load_engine, config=engine_config, sources=sources, rule=rule)
+    engine = load(model)
     if not compare:
-        load = partial(load_engine, config=engine_config, sources=sources)
         prompt_input.answer(engine, text, config, given, session_file, stats, as_json, load)
         return
     assert text is not None
@@ -140,8 +147,11 @@ def _check_together(
     sources: "reader_edge.DraftSources",
     session_file: Path | None,
     compare: bool,
+    has_rule: bool,
 ) -> None:
     """Raise UsageError for options that exclude each other."""
+    if compare and has_rule:
+        raise click.UsageError("--compare compares exact answers: leave --rule out.")
     if compare and not engine_config.is_drafted:
         raise click.UsageError("--compare decodes both ways: leave --no-draft out.")
     if compare and (sources.history or session_file):

@@ -3,14 +3,19 @@
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 import reader_edge
 from reader_edge.commands import options
+from reader_edge.commands.entry_points import rule
 from reader_edge.terminal.command_help import helpful_command
 from reader_edge.terminal.log import FORMATS, LEVELS, log_to_stderr
 from reader_edge.terminal.shell_completion import MODEL
+
+if TYPE_CHECKING:
+    from reader_edge_runtime.decoding.rule_config import RuleConfig
 
 _LOG = logging.getLogger(__name__)
 
@@ -125,6 +130,7 @@ class Limits:
 @options.head
 @options.draft_model
 @options.no_speculator
+@rule
 @options.grouped(
     place=ServerAddress,
     limits=Limits,
@@ -142,6 +148,7 @@ def serve(
     serving: "reader_edge.ServingConfig",
     engine_config: "reader_edge.EngineConfig",
     sources: "reader_edge.DraftSources",
+    rule: "RuleConfig | None",
 ) -> None:
     """Serve a model over OpenAI's API, at http://HOST:PORT/v1, and Ollama's, at /api.
 
@@ -170,7 +177,8 @@ def serve(
     )
     with log_to_stderr(log.log_level, log.log_format), open_socket(place.host, place.port) as socket:
         _LOG.info("Loading '%s'.", name)
-        loaded = load_engine(model, engine_config, replace(sources, extra=(*sources.extra, DeviceSource())))
+        sources = replace(sources, extra=(*sources.extra, DeviceSource()))
+        loaded = load_engine(model, engine_config, sources, rule)
         engine = AsyncEngine(loaded, serving)
         port = socket.getsockname()[1]
         host = f"[{place.host.strip('[]')}]" if ":" in place.host else place.host

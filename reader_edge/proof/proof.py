@@ -62,7 +62,7 @@ def prove(
     acceptance: what drafted answers are decoded by. Raises PromptError, ConfigError, or ProofError for a rule that is
     not exact, and where no draft was verified.
     """
-    if engine.is_lossy:
+    if engine.rule is not None:
         raise ProofError(
             "A lossy engine's answers may differ from those of plain decoding, so there is nothing to prove: give an "
             "engine of Engine.load."

@@ -32,7 +32,9 @@ class RemoteServer:
         if engine_config != reader_edge.EngineConfig(is_drafted=engine_config.is_drafted):
             raise click.UsageError("With --server the model runs elsewhere: leave options about running it out.")
         if has_more:
-            raise click.UsageError("--session, --compare and chats are for a model that is here: leave --server out.")
+            raise click.UsageError(
+                "--session, --compare, --rule and chats are for a model that is here: leave --server out."
+            )
 
     def answer(
         self,

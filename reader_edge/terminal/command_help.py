@@ -12,7 +12,10 @@ _GROUPS = {  # titles, and the parameters under each, whatever command has them
         *("temperature", "top_k", "top_p", "min_p", "seed", "is_greedy"),
         *("repetition_penalty", "frequency_penalty", "presence_penalty"),
     ),
-    "Drafting": ("is_drafted", "history", "datastores", "head", "draft_model", "draft_context", "has_speculator"),
+    "Drafting": (
+        *("is_drafted", "history", "datastores", "head", "draft_model", "draft_context", "has_speculator"),
+        "rule",
+    ),
     "Machine": ("threads", "provider", "uses_native", "is_near_tie_guarded", "is_calibrated"),
     "Output": ("stats", "as_json", "compare", "plot", "log_level", "log_format", "logs_prompts"),
 }

@@ -40,7 +40,6 @@ from reader_edge_runtime.target import Target
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 Progress = Callable[[int, int], None]  # gets what is done, and how much there is in all
-SourceOpener = Callable[[DraftSources, ModelPackage, Tokenizer, Target, EngineConfig], list[DraftSource]]
 
 
 def assemble(
@@ -51,12 +50,8 @@ def assemble(
     drafter: Drafter | None,
     on_progress: Progress | None,
     on_calibration: Progress | None,
-    opener: SourceOpener | None = None,
 ) -> tuple[ModelPackage, Tokenizer, Decoder, WidthReport | None]:
-    """What an engine is made of, and what the width probe found, if it ran. Arguments and errors: see `Engine.load`.
-
-    opener: of the sources that are given; by default `open_sources`.
-    """
+    """What an engine is made of, and what the width probe found, if it ran. Arguments and errors: see `Engine.load`."""
     package = open_package(path, on_progress)
     check_is_whole(package)  # first, as only the last stage has a tokenizer
     tokenizer = Tokenizer.open(package, config.is_text_literal)
@@ -67,7 +62,7 @@ def assemble(
     opened = open_datastores(sources.datastores, fingerprint, vocab_size) if sources.datastores else []
     if drafter is not None:  # which draws on none of these
         sources = replace(sources, has_speculator=False)
-    further = (opener or open_sources)(sources, package, tokenizer, target, config)
+    further = open_sources(sources, package, tokenizer, target, config)
     file = None
     if drafter is None and sources.history is not None:
         file = HistoryFile(Path(sources.history), bytes.fromhex(fingerprint), draft.max_history_tokens, vocab_size)
@@ -117,17 +112,12 @@ def open_head_source(path: FilePath, package: ModelPackage, uses_native: bool = 
 def open_draft_model_source(
     given: DraftSources, package: ModelPackage, tokenizer: Tokenizer, config: EngineConfig
 ) -> DraftModelSource:
-    """The draft model that is given, as a source of a package's drafts. Raises as `open_draft_model`."""
-    assert given.draft_model is not None
-    model = open_draft_model(given.draft_model, package, tokenizer, config)
-    return DraftModelSource(model, package.manifest.vocab_size, given.draft_context)
-
-
-def open_draft_model(path: FilePath, package: ModelPackage, tokenizer: Tokenizer, config: EngineConfig) -> DraftModel:
-    """A package of a smaller model with a package's tokenizer, to draft for it.
+    """A smaller model that is given, which must have the package's tokenizer, as a source of its drafts.
 
     Raises DraftModelError, PackageError, TokenizerError or ProviderError for what cannot.
     """
+    assert given.draft_model is not None
+    path = given.draft_model
     drafting = open_package(path)
     if drafting.fingerprint() == package.fingerprint():
         raise DraftModelError(f"'{path}' is the very model that it would draft for: give a smaller one.")
@@ -140,7 +130,8 @@ def open_draft_model(path: FilePath, package: ModelPackage, tokenizer: Tokenizer
             f"'{path}' has recurrent layers, whose states cannot be taken back from guesses: draft with a model of "
             "attention alone."
         )
-    return DraftModel(open_target(drafting, config), config.max_batch)
+    model = DraftModel(open_target(drafting, config), config.max_batch)
+    return DraftModelSource(model, package.manifest.vocab_size, given.draft_context)
 
 
 def open_package(path: FilePath, on_progress: Progress | None = None) -> ModelPackage:

@@ -90,12 +90,10 @@ class ServingConfig:
     max_waiting: requests beyond `EngineConfig.max_batch` that may wait; more are refused.
     prompt_budget: prompt tokens that are scored for each token of the running answers. Less favours running answers,
         more favours new ones.
-    takes_lossy: serve an engine whose answers may differ from the model's own; each then tells what it gave up.
     """
 
     max_waiting: Annotated[int, Range(0, 1_000_000)] = 64
     prompt_budget: Annotated[int, Range(1, 1_000_000)] = 128
-    takes_lossy: bool = False
 
     def __post_init__(self) -> None:
         check(self)

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack, cast
 
 from reader_edge_runtime.answer import Answer, GenerationChunk, GenerationResult
+from reader_edge_runtime.array_file import ArrayFormat
 from reader_edge_runtime.assembly import assemble
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, Grammar
 from reader_edge_runtime.decoding.choosing.after_thinking import AfterThinking
@@ -17,11 +18,13 @@ from reader_edge_runtime.decoding.choosing.constraint import Constraint
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.draft_permission import DraftPermission
 from reader_edge_runtime.decoding.request import Request
-from reader_edge_runtime.decoding.session import load_session, save_session
+from reader_edge_runtime.decoding.rule_config import RuleConfig
+from reader_edge_runtime.decoding.session import FORMAT, LOSSY_FORMAT, load_session, save_session
 from reader_edge_runtime.decoding.shared_decoder import SharedDecoder
 from reader_edge_runtime.drafting.device_drafts import DeviceDrafts
 from reader_edge_runtime.drafting.draft_sources import DraftSources
 from reader_edge_runtime.drafting.drafter import NO_GUESSES, Drafter
+from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 from reader_edge_runtime.errors import ConfigError, PromptError
 from reader_edge_runtime.generation_config import chosen_sampling
 from reader_edge_runtime.given_arguments import (
@@ -38,6 +41,7 @@ from reader_edge_runtime.given_arguments import (
 from reader_edge_runtime.guesses import guessed_answer
 from reader_edge_runtime.measuring.cost_cache import forget_cost
 from reader_edge_runtime.measuring.width_probe import WidthReport
+from reader_edge_runtime.outside.config_checks import require
 from reader_edge_runtime.outside.user_input import given_path, shown
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.conversation import Conversation, Encodable, Message
@@ -57,13 +61,10 @@ class Engine:
     width_report: what the width probe found at load; None if it did not run.
     draft_permission: whether requests are drafted, and why.
 
-    is_lossy: whether answers may differ from the model's own. is_greedy: whether it gives greedy ones alone.
+    rule: by which answers may differ from the model's own; None for an exact engine.
 
     Several threads may use one engine: their requests share its steps. One that is closed raises ClosedError.
     """
-
-    is_lossy = False
-    is_greedy = False
 
     def __init__(
         self,
@@ -71,12 +72,15 @@ class Engine:
         tokenizer: Tokenizer,
         decoder: Decoder,
         width_report: WidthReport | None = None,
+        rule: RuleConfig | None = None,
     ) -> None:
         if decoder.permission.is_trial:
             raise ConfigError("A trial decoder drafts whatever the probe found: make an engine's with make_decoder.")
         self.package = package
         self.tokenizer = tokenizer
         self.width_report = width_report
+        self.rule = rule
+        self._usual = None if rule is None else OwnAnswers.of_package(package)
         self._shared = SharedDecoder(decoder)
 
     @property
@@ -88,6 +92,11 @@ class Engine:
     def context_length(self) -> int:
         """Tokens that a prompt and its answer may have together."""
         return self.package.manifest.max_context
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether its rule gives greedy answers alone."""
+        return self.rule is not None and self.rule.is_greedy
 
     @property
     def sampling(self) -> Mapping[str, float]:
@@ -111,6 +120,7 @@ class Engine:
         drafter: Drafter | None = None,
         on_progress: Callback | None = None,
         on_calibration: Callback | None = None,
+        rule: RuleConfig | None = None,
         **options: Unpack[EngineOptions],
     ) -> Self:
         """Open a package, check its files, load its graph and probe it.
@@ -122,6 +132,8 @@ class Engine:
         on_progress: called with bytes checked and bytes in all.
         on_calibration: called with rounds measured and most rounds, at the first use of a package on a machine. What is
             measured, and for how long, is told by the log `reader_edge.measuring`: as a warning without this callback.
+        rule: by which answers may differ from the model's own, as `reader_edge_lossy.relaxed.Relaxed()`. Each says in
+            `given_up` how far it does. No exact engine takes its sessions, nor it theirs.
 
         Raises PackageError, TokenizerError, DatastoreError, HeadError, DraftModelError or ProviderError.
         """
@@ -130,7 +142,12 @@ class Engine:
         if drafter is not None and drafted_from != DraftSources():
             raise ConfigError("drafter is in place of what sources describe: give one of them.")
         callbacks = given_callback(on_progress, "on_progress"), given_callback(on_calibration, "on_calibration")
-        return cls(*assemble(given_path(model, "model"), *configs, drafted_from, drafter, *callbacks))
+        if rule is not None:
+            _check_rule(rule, drafted_from, drafter)
+        package, tokenizer, decoder, report = assemble(
+            given_path(model, "model"), *configs, drafted_from, drafter, *callbacks
+        )
+        return cls(package, tokenizer, decoder if rule is None else rule.decoder(decoder, callbacks[1]), report, rule)
 
     def encode_prompt(self, prompt: Encodable) -> list[int]:
         """Token ids of a text, or of a conversation through the model's chat template; token ids as they are.
@@ -212,10 +229,14 @@ class Engine:
         Raises PromptError, ConfigError, or InstallationError for a grammar without the library that follows it.
         """
         config = self.with_sampling(config)
-        if not (config.acceptance.is_exact or self.is_lossy):
+        if self.rule is not None:
+            self.rule.check(config)
+            ends = {*self.package.manifest.eos_token_ids, *config.stop_token_ids}
+            config = replace(config, acceptance=self.rule.rule(ends, self._usual))
+        elif not config.acceptance.is_exact:
             raise ConfigError(
                 f"The acceptance rule {config.acceptance.name!r} may change answers, and what this engine learns of "
-                "them serves exact ones: give it to a LossyEngine, or leave it out."
+                "them serves exact ones: load an engine with rule=, or leave it out."
             )
         token_ids, manifest = self.encode_prompt(prompt), self.package.manifest
         guesses = NO_GUESSES
@@ -283,7 +304,7 @@ class Engine:
         """
         file = given_path(path, "path")
         with self.working() as decoder:
-            save_session(decoder, file, self.package.fingerprint(), messages)
+            save_session(decoder, file, self.package.fingerprint(), messages, self._session_format)
 
     def load_session(self, path: str | os.PathLike[str]) -> list[Message]:
         """Continue from a saved session, bit for bit; returns its messages.
@@ -293,7 +314,11 @@ class Engine:
         """
         file = given_path(path, "path")
         with self.working() as decoder:
-            return load_session(decoder, file, self.package.fingerprint())
+            return load_session(decoder, file, self.package.fingerprint(), self._session_format)
+
+    @property
+    def _session_format(self) -> ArrayFormat:
+        return FORMAT if self.rule is None else LOSSY_FORMAT
 
     def __repr__(self) -> str:
         closed = ", closed" if self._shared.is_closed else ""
@@ -348,7 +373,8 @@ class Engine:
         self.withdraw(*requests)
         if not self._shared.is_working and not self._shared.is_closed:
             with self.working() as decoder:
-                if decoder.planner.times.take_outrun():  # their measuring ran beside other work
+                # Their measuring ran beside other work. Those that exact engines plan by stay.
+                if self.rule is None and decoder.planner.times.take_outrun():
                     forget_cost(decoder.target, decoder.config.threads, 1)
 
     def close(self) -> None:
@@ -363,3 +389,11 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _check_rule(rule: object, sources: DraftSources, drafter: Drafter | None) -> None:
+    """Raise ConfigError for what is no rule, and for what learns from answers beside one."""
+    require(isinstance(rule, RuleConfig), "rule", rule, "a RuleConfig, such as Relaxed()")
+    if sources.history is not None or drafter is not None:
+        other = "A history file" if drafter is None else "A drafter of your own"
+        raise ConfigError(f"{other} serves exact answers: leave it out beside a rule, or leave the rule out.")

@@ -112,10 +112,6 @@ class HeadError(ReaderEdgeError):
     """A trained head cannot be read, written or run, or belongs to another model."""
 
 
-class JudgeError(ReaderEdgeError):
-    """A judge of lossy tokens cannot be trained, read or written, or belongs to another model."""
-
-
 class DraftModelError(ReaderEdgeError):
     """A package cannot draft for another one: their tokenizers differ, or they are the same."""
 

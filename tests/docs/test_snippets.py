@@ -12,6 +12,7 @@ import pytest
 
 import reader_edge
 from reader_edge_runtime import DraftSources, Engine, EngineConfig
+from reader_edge_runtime.decoding.rule_config import RuleConfig
 from tests.conftest import ROOT
 from tests.docs.markdown import DOCS, PAGES, code_blocks, page_name
 from tests.reader_edge.package_copy import CHAT_TEMPLATE, PackageCopy
@@ -42,20 +43,18 @@ def test_python_in_the_documentation_runs(
         return
 
     def load_demo(
-        model: str | None = None, config: EngineConfig | None = None, sources: DraftSources | None = None
+        model: str | None = None,
+        config: EngineConfig | None = None,
+        sources: DraftSources | None = None,
+        rule: RuleConfig | None = None,
     ) -> Engine:
         """The demo, whatever is named, as fast as may be: files of sources are not there."""
         assert sources is None or isinstance(sources, DraftSources)
-        return Engine.load(package, replace(config or EngineConfig(), is_calibrated=False, threads=1))
+        return Engine.load(package, replace(config or EngineConfig(), is_calibrated=False, threads=1), rule=rule)
 
     monkeypatch.setattr(reader_edge.Engine, "load", load_demo)
-    if "LossyEngine" in code:
-        from reader_edge_runtime.lossy.lossy_engine import LossyEngine
-
-        lossy = LossyEngine.load(package, EngineConfig(is_calibrated=False, threads=1))
-        monkeypatch.setattr(LossyEngine, "load", lambda path, strength: lossy)
-        for name in ("listen", "open_socket"):  # of its server
-            monkeypatch.setattr(f"reader_edge.server.http.listening.{name}", lambda *_: None)
+    for name in ("listen", "open_socket"):  # of a server
+        monkeypatch.setattr(f"reader_edge.server.http.listening.{name}", lambda *_: None)
     monkeypatch.chdir(tmp_path)
     messages = [{"role": "user", "content": "# tar"}]
     names: dict[str, Any] = {"messages": messages, "__name__": "__main__"}

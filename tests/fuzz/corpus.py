@@ -145,9 +145,4 @@ CORPUS: dict[str, dict[str, bytes]] = {
     "speculator's weights": {"nothing": b"", "a header of exabytes": b"\xff" * 7 + b"\x7f"},
 }
 
-if "judge" in SUBJECTS:
-    from tests.fuzz.lossy_subjects import LOSSY_CORPUS
-
-    CORPUS |= LOSSY_CORPUS
-
 assert CORPUS.keys() == SUBJECTS.keys()

@@ -2,7 +2,6 @@
 
 import json
 import struct
-from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from unittest.mock import patch
@@ -201,8 +200,3 @@ SUBJECTS = {
     **DRAFTING_SUBJECTS,
     **SPECULATOR_SUBJECTS,
 }
-
-if find_spec("reader_edge_runtime.lossy") is not None:  # its folder may be deleted
-    from tests.fuzz.lossy_subjects import LOSSY_SUBJECTS
-
-    SUBJECTS |= LOSSY_SUBJECTS

@@ -15,8 +15,6 @@ from reader_edge.chat.prompt_input import PromptInput
 from reader_edge.datastore.corpus import read_pieces
 from reader_edge.prompt_file import read_prompts
 from reader_edge.remote.remote_run import read_key
-from reader_edge.series.csv_text import check_first_lines, check_no_row_is_empty
-from reader_edge.series.table import read_table
 from reader_edge.server.http.guard import read_api_keys
 from reader_edge_export.sources.folder.folder_templates import _read as read_template
 from reader_edge_export.sources.folder.json_file import read_json
@@ -24,6 +22,8 @@ from reader_edge_export.texts.text_set import TextSet
 from reader_edge_runtime.package import pipeline_file
 from reader_edge_runtime.text.template.chat_template import ChatTemplate
 from reader_edge_runtime.text.tokenizer import Tokenizer
+from reader_edge_series.tables.csv_text import check_first_lines, check_no_row_is_empty
+from reader_edge_series.tables.table import read_table
 from tests.runtime.text.small_tokenizers import byte_level_tokenizer
 
 MARK = b"\xef\xbb\xbf"

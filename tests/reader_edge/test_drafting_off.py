@@ -41,7 +41,6 @@ OTHERS = {
         "datastore info",
     ),
     *("datastore merge", "datastore search", "bench cost"),
-    *("lossy run", "lossy bench", "lossy train-judge", "lossy forecast"),  # whose answers may differ from plain ones
     *("series train", "series export", "series forecast"),
 }
 

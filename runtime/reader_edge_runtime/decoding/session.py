@@ -7,6 +7,7 @@ own.
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,14 +20,20 @@ from reader_edge_runtime.errors import CapacityError, DraftError, PromptError, S
 from reader_edge_runtime.text.conversation import Message
 from reader_edge_runtime.text.conversation_check import sound_messages
 
-LOSSY_MAGIC = b"\x89redgsl\n"
+_MAGIC, _LOSSY_MAGIC = b"\x89redgss\n", b"\x89redgsl\n"
 FORMAT = ArrayFormat(
-    magic=b"\x89redgss\n",
+    magic=_MAGIC,
     error=SessionError,
     name="a session",
     owner="package",
     remedy="erase it and begin a new session",
-    akin={LOSSY_MAGIC: "is a lossy session, which `lossy run` goes on with, and no exact engine does"},
+    akin={_LOSSY_MAGIC: "is a lossy session, which `run --rule` goes on with, and no exact engine does"},
+)
+LOSSY_FORMAT = replace(
+    FORMAT,
+    magic=_LOSSY_MAGIC,
+    name="a lossy session",
+    akin={_MAGIC: "is a session of exact answers, which `run` goes on with, and no engine with a rule does"},
 )
 _DRAFTER = "drafter/"
 _MAX_MESSAGE_BYTES = 1 << 26

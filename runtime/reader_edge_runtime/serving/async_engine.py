@@ -39,11 +39,6 @@ class AsyncEngine:
         if not isinstance(engine, Engine):
             raise ConfigError(f"engine is {shown(engine)}, but must be an Engine, as Engine.load gives it.")
         serving = given_config(config, ServingConfig, "config")
-        if engine.is_lossy and not serving.takes_lossy:
-            raise ConfigError(
-                "This engine's answers may differ from the model's own, which its clients would not expect: serve an "
-                "exact one, or allow it with ServingConfig(takes_lossy=True)."
-            )
         self.engine = engine
         self._worker = Worker(engine, serving)
         self.max_grammars = _GRAMMARS_A_SLOT * engine.decoder.config.max_batch

@@ -21,12 +21,6 @@ from reader_edge_runtime.outside.config_checks import Range
 from tests.reader_edge.package_copy import PackageCopy
 
 CONFIGS = (EngineConfig, GenerationConfig, SamplingConfig, ServingConfig, DraftSources)
-PLACES = {"big_little": "BigLittle", "judge": "Judged", "relaxed": "Relaxed", "views.views": "Views"}
-WHY = "the tree of commands is tried with those of lossy rules"
-STRENGTHS = tuple(
-    getattr(pytest.importorskip(f"reader_edge_runtime.lossy.{place}", reason=WHY), name)
-    for place, name in PLACES.items()
-)
 # Wrong values of options that take texts of some form.
 TEXTS: dict[str, tuple[str, ...]] = {
     "--stop": ("",),
@@ -38,7 +32,7 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "--nodes": ("a", "0", "300"),
     "--sources": ("history", "context,all"),
     "--quantiles": ("a", "2", "0.1,0.1"),
-    "--try": ("exact", "relaxed:a:b"),
+    "--rule": ("exact", "relaxed:a:b", "relaxed:1:2:3"),
 }
 
 
@@ -106,21 +100,18 @@ def test_numbers_are_bounded_and_texts_of_a_form_are_tried() -> None:
 def test_options_take_what_the_configs_take_that_they_are_for() -> None:
     ranges: dict[str, Range] = {
         each.name: get_args(each.type)[1]
-        for config in (*CONFIGS, *STRENGTHS)
+        for config in CONFIGS
         for each in fields(config)
         if get_args(each.type) and isinstance(get_args(each.type)[-1], Range)
     }
-    of_their_own = {("lossy", "bench", "seed"), ("lossy", "train-judge", "seed")}
     compared = set()
     for path, option in OPTIONS:
         kind, name = option.type, option.name or ""
         if isinstance(kind, click.IntRange | click.FloatRange) and (allowed := ranges.get(name)):
-            if (*path, name) in of_their_own:
-                continue
             assert kind.min == allowed.least, (path, name)
             assert kind.max == allowed.most or allowed.most == math.inf, (path, name)
             compared.add(name)
-    assert {"temperature", "seed", "threads", "max_batch", "gap", "weight", "max_waiting"} <= compared
+    assert {"temperature", "seed", "threads", "max_batch", "max_waiting"} <= compared
 
 
 @pytest.fixture
@@ -149,9 +140,7 @@ def _late(demo: Path, there: Path) -> list[list[str]]:
         ["run", "-p", "a", "--server", "nowhere"],
         ["run", "-p", "a", "--api-key-file", out],
         ["run", model, "-p", "a", *["--datastore", out] * 5],
-        ["lossy", "run", model, "-p", "a", "-t", "1"],
-        ["lossy", "run", model, "-p", "a", "--rule", "judge"],
-        ["lossy", "train-judge", model, "-o", out],
+        ["run", "-p", "a", "--rule", "relaxed", "--compare"],
         ["serve", model, "--host", "10.0.0.1"],
         ["info", missing],
         ["verify", missing],
@@ -176,7 +165,6 @@ def _late(demo: Path, there: Path) -> list[list[str]]:
         ["series", "forecast", "--plot", f"{free}.txt"],
         ["series", "forecast", "--paths", "1000000000"],
         ["series", "forecast", "--column", "no-such-column"],
-        ["lossy", "forecast", "-o", f"{free}.txt"],
         ["series", "train", out, "-o", free],
     ]
 

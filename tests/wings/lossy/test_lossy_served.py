@@ -1,0 +1,173 @@
+"""A lossy engine that a server was told to take: every interface tells what each answer gave up."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from reader_edge.cli import main
+from reader_edge.remote import remote_engine
+from reader_edge.remote.remote_engine import RemoteEngine
+from reader_edge.server.settings import ServerSettings
+from reader_edge_lossy.relaxed import Relaxed
+from reader_edge_lossy.views import Views
+from reader_edge_runtime import AsyncEngine, Engine, EngineConfig, GenerationConfig
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
+from tests.conftest import make_as_new
+from tests.reader_edge.package_copy import CHAT_TEMPLATE, PackageCopy
+from tests.reader_edge.server.conftest import Served
+from tests.reader_edge.server.draft.app_connection import DraftServer, serving
+from tests.reader_edge.server.ollama_requests import lines, whole
+
+TURNS = [{"role": "user", "content": "# tar"}]
+URL = "http://localhost:8000"
+
+
+@pytest.fixture(scope="module")
+def lossy(demo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    package = PackageCopy(demo_folder, tmp_path_factory.mktemp("chat") / "package")
+    package.write_file("chat_template.jinja", CHAT_TEMPLATE.encode())
+    engine = Engine.load(package.folder, EngineConfig(is_calibrated=False), rule=Relaxed(20.0, 20.0))
+    assert isinstance(engine.decoder.drafter, RetrievalDrafter)
+    engine.decoder.drafter.wait()
+    return engine
+
+
+@pytest.fixture
+def served(lossy: Engine) -> Iterator[Served]:
+    make_as_new(lossy)
+    engine = AsyncEngine(lossy)
+    yield Served(engine, ServerSettings("demo"))
+    asyncio.run(engine.close(cancels=True))
+
+
+@pytest.fixture
+def draft_server(served: Served) -> Iterator[DraftServer]:
+    with serving(served.app) as server:
+        yield server
+
+
+def test_usage_of_completions_has_the_meter_of_each_choice(served: Served) -> None:
+    given_up = served.complete(max_tokens=6, prompt=["# tar", "# zip"])["usage"]["given_up"]
+    assert [each["num_tokens"] for each in given_up] == [6, 6]
+    assert {each["rule"] for each in given_up} == {"relaxed"}
+
+
+def test_usage_of_responses_has_it_too(served: Served) -> None:
+    body = {"model": "demo", "input": "# tar", "max_output_tokens": 16, "temperature": 0}
+    assert served.post("/v1/responses", body).json()["usage"]["given_up"][0]["num_tokens"] == 16
+
+
+CLIENTS = [
+    ("/v1/completions", {"prompt": "# tar", "max_tokens": 6}),
+    ("/v1/chat/completions", {"messages": TURNS, "max_tokens": 6}),
+    ("/v1/responses", {"input": "# tar", "max_output_tokens": 16}),
+    ("/api/generate", {"prompt": "# tar", "options": {"num_predict": 6}, "stream": False}),
+    ("/api/chat", {"messages": TURNS, "options": {"num_predict": 6, "repeat_penalty": 1}, "stream": False}),
+]
+
+
+def answer_to(served: Served, path: str, body: dict[str, Any], **sampling: Any) -> Any:
+    """What is said, without the names and times that differ each time, or the sentence of a refusal."""
+    asked: dict[str, Any] = {"model": "demo", **body}
+    if path.startswith("/api/"):
+        asked["options"] = asked["options"] | sampling
+    else:
+        asked |= sampling
+    response = served.post(path, asked)
+    found = response.json()
+    if response.status_code != 200:
+        return found["error"] if isinstance(found["error"], str) else found["error"]["message"]
+    if path == "/v1/responses":
+        return found["output"][0]["content"], found["temperature"]
+    return found.get("choices") or found.get("message") or found["response"]
+
+
+@pytest.mark.parametrize(("path", "body"), CLIENTS)
+def test_a_client_that_names_no_temperature_gets_the_greedy_answer(
+    served: Served, lossy: Engine, path: str, body: dict[str, Any]
+) -> None:
+    unnamed = answer_to(served, path, body)
+    assert "Lossy" not in unnamed
+    make_as_new(lossy)
+    assert answer_to(served, path, body, temperature=0) == unnamed
+    make_as_new(lossy)
+    assert answer_to(served, path, body, temperature=0, top_k=3, top_p=0.5, min_p=0.1) == unnamed
+
+
+@pytest.mark.parametrize(("path", "body"), CLIENTS)
+@pytest.mark.parametrize("sampling", [{"temperature": 1}, {"temperature": 0, "presence_penalty": 1}])
+def test_what_is_not_greedy_is_refused_with_what_to_send(
+    served: Served, path: str, body: dict[str, Any], sampling: dict[str, Any]
+) -> None:
+    refused = answer_to(served, path, body, **sampling)
+    assert "Lossy answers are greedy" in refused
+    assert "send temperature 0, without penalties and biases. Of the rules `views` alone takes them." in refused
+
+
+def test_views_are_sampled_where_no_temperature_is_named(demo_folder: Path) -> None:
+    views = Engine.load(demo_folder, EngineConfig(is_calibrated=False), rule=Views(64))
+    engine = AsyncEngine(views)
+    asked = {"model": "demo", "prompt": "# tar", "max_tokens": 12, "n": 4, "seed": 1}
+    choices = Served(engine, ServerSettings("demo")).post("/v1/completions", asked).json()["choices"]
+    assert len({choice["text"] for choice in choices}) > 1
+    asyncio.run(engine.close())
+
+
+def test_a_device_hears_what_its_answer_gave_up(
+    lossy: Engine, draft_server: DraftServer, held_out_texts: list[str]
+) -> None:
+    prompt = held_out_texts[0][:300]
+    with RemoteEngine(URL, drafts="none", connect=draft_server.connect) as remote:
+        result = remote.generate(prompt, GenerationConfig(60))
+        *others, last = remote.stream(TURNS, GenerationConfig(60))
+    make_as_new(lossy)
+    alone = lossy.generate(prompt, GenerationConfig(60))
+    assert (result.token_ids, result.given_up) == (alone.token_ids, alone.given_up)
+    assert int(str(result.given_up["num_changed"])) > 0
+    assert last.given_up["num_tokens"] == 60
+    assert not any(chunk.given_up for chunk in others)
+
+
+def test_who_runs_it_from_afar_reads_it(draft_server: DraftServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_engine, "connected", draft_server.connect)
+    run = ["run", "--server", URL, "-p", "# tar", "-n", "9", "--drafts", "none"]
+    told = CliRunner().invoke(main, run, catch_exceptions=False)
+    assert " of 9 tokens are not the model's choice" in told.stderr
+    assert "Lossy" not in told.stdout
+    printed = CliRunner().invoke(main, [*run, "--json"], catch_exceptions=False)
+    assert json.loads(printed.stdout)["given_up"]["num_tokens"] == 9
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"), [("/api/generate", {"prompt": "# tar"}), ("/api/chat", {"messages": TURNS})]
+)
+def test_ollama_s_last_object_has_the_meter(served: Served, path: str, asked: dict[str, Any]) -> None:
+    options = {"num_predict": 6, "temperature": 0, "top_k": 0, "top_p": 1}
+    body = {"model": "demo", "options": options, **asked}
+    *others, last = lines(served, path, body)
+    for answer in (last, whole(served, path, body)):
+        assert (answer["given_up"]["rule"], answer["given_up"]["num_tokens"]) == ("relaxed", 6)
+    assert not any("given_up" in each for each in others)
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"), [("/v1/completions", {"prompt": "# tar"}), ("/v1/chat/completions", {"messages": TURNS})]
+)
+@pytest.mark.parametrize("includes_usage", [False, True])
+def test_the_last_chunk_of_each_choice_has_the_meter(
+    served: Served, path: str, asked: dict[str, Any], includes_usage: bool
+) -> None:
+    options = {"stream": True, "stream_options": {"include_usage": includes_usage}}
+    body = {"model": "demo", "max_tokens": 6, "n": 2, "temperature": 0, **options, **asked}
+    text = served.post(path, body).text
+    pieces = [json.loads(each.removeprefix("data: ")) for each in text.split("\n\n") if each and "[DONE]" not in each]
+    choices = [choice for piece in pieces for choice in piece["choices"]]
+    ended = [choice for choice in choices if choice["finish_reason"]]
+    assert [choice["given_up"]["num_tokens"] for choice in ended] == [6, 6]
+    assert not any("given_up" in choice for choice in choices if choice not in ended)
+    assert ("given_up" in (pieces[-1].get("usage") or {})) is includes_usage
