@@ -39,12 +39,9 @@ classes that decode requests (`reader_edge/server/contract.py`). A running serve
 """
 
 _WINGS = (
-    "reader_edge_lossy.lossy_engine.LossyEngine",
     "reader_edge_lossy.relaxed.Relaxed",
     "reader_edge_lossy.big_little.BigLittle",
-    "reader_edge_lossy.judge.Judged",
     "reader_edge_lossy.views.Views",
-    "reader_edge_lossy.mean_forecaster.MeanForecaster",
     "reader_edge_series.forecaster.Forecaster",
 )
 

@@ -20,7 +20,6 @@ from reader_edge.commands.bench.bench import bench
 from reader_edge.commands.completion import completion
 from reader_edge.commands.datastore import datastore
 from reader_edge.commands.doctor import doctor
-from reader_edge.commands.entry_points import added_commands
 from reader_edge.commands.export import export
 from reader_edge.commands.forget import forget
 from reader_edge.commands.info import info
@@ -35,6 +34,7 @@ from reader_edge.commands.train_drafter import train_drafter
 from reader_edge.commands.tune import tune
 from reader_edge.commands.verify import verify
 from reader_edge.commands.warm import warm
+from reader_edge.entry_points import added_commands
 from reader_edge.terminal.control_characters import visible
 
 

@@ -14,10 +14,10 @@ from statistics import NormalDist
 from unittest.mock import patch
 
 import numpy as np
-from reader_edge_series import path_sampler
 
 from benchmarks.series.held_out import Window, ranked_score, series_of, windows
 from reader_edge_runtime.arrays import Float64Array
+from reader_edge_series import path_sampler
 from reader_edge_series.draft_length import DraftLength
 from reader_edge_series.forecaster import Forecaster
 from reader_edge_series.tables.bundled import bundled_forecaster

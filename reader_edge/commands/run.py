@@ -11,7 +11,7 @@ import reader_edge
 from reader_edge.chat.given_sampling import GivenSampling, sampling
 from reader_edge.chat.prompt_input import PromptInput, dash_alone, prompt
 from reader_edge.commands import options
-from reader_edge.commands.entry_points import rule
+from reader_edge.entry_points import rule
 from reader_edge.remote.remote_server import RemoteServer
 from reader_edge.terminal.command_help import helpful_command
 from reader_edge.terminal.shell_completion import MODEL

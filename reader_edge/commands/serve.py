@@ -9,7 +9,7 @@ import click
 
 import reader_edge
 from reader_edge.commands import options
-from reader_edge.commands.entry_points import rule
+from reader_edge.entry_points import rule
 from reader_edge.terminal.command_help import helpful_command
 from reader_edge.terminal.log import FORMATS, LEVELS, log_to_stderr
 from reader_edge.terminal.shell_completion import MODEL

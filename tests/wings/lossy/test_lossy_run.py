@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 from reader_edge.chat.prompt_input import PromptInput
 from reader_edge.cli import main
-from reader_edge.commands.entry_points import added_commands
+from reader_edge.entry_points import added_commands
 from reader_edge.terminal.given_up import given_up_sentence
 
 
@@ -19,7 +19,7 @@ def lossy_run(*arguments: str, rule: str = "relaxed", text: str | None = None) -
 def test_an_answer_ends_with_what_it_gave_up() -> None:
     result = lossy_run("-p", "# tar", "-n", "30", rule="relaxed:2:1")
     assert result.exit_code == 0
-    assert "Lossy (relaxed: gap 2, budget 1): " in result.stderr
+    assert "Lossy (relaxed: gap 2.0, budget 1.0): " in result.stderr
     assert " of 30 tokens are not the model's choice" in result.stderr
     assert "Lossy" not in result.stdout
 
@@ -87,13 +87,13 @@ def test_wrong_rules_are_refused_in_a_sentence(rule: str, sentence: str) -> None
 
 def test_a_server_of_exact_answers_and_a_comparison_take_no_rule() -> None:
     for others in (("--compare",), ("--server", "http://localhost:1")):
-        refused = lossy_run("-p", "# tar", *others)
+        refused = CliRunner().invoke(main, ["run", "--rule", "relaxed", "-p", "# tar", *others])
         assert (refused.exit_code, refused.stdout) == (2, "")
         assert "--rule" in refused.stderr
 
 
 def test_rules_whose_folder_is_gone_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reader_edge.commands.entry_points.find_spec", lambda name: None)
+    monkeypatch.setattr("reader_edge.entry_points.find_spec", lambda name: None)
     refused = lossy_run("-p", "# tar")
     assert refused.exit_code == 2
     assert "'relaxed' is no rule that is installed: take none." in refused.stderr
