@@ -68,7 +68,7 @@ from reader_edge.terminal.shell_completion import MODEL
 )
 @click.option(
     "--speculator",
-    help="A trained speculator that comes along and drafts: a folder of EAGLE-3 or MTP, or 'auto' for the layers for "
+    help="Include a trained speculator: a folder of EAGLE-3 or MTP, or 'auto' for the layers for "
     "later tokens (mtp.*) of MODEL itself, as Qwen3.5 has them. Refused for devices, portable graphs and IREE.",
 )
 @click.option("--force", is_flag=True, help="Replace an existing package.")

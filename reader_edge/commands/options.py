@@ -97,8 +97,8 @@ guard = click.option(
     "--guard",
     "is_near_tie_guarded",
     is_flag=True,
-    help="If logits on this machine depend on how many tokens share a pass, still draft greedy answers; where the best "
-    "two logits nearly tie, a single-token pass decides.",
+    help="If this machine's logits depend on pass width, draft greedy answers and re-check near ties one token at a "
+    "time.",
 )
 no_calibrate = _switch_off("--no-calibrate", "is_calibrated", "Assume pass times; do not measure them here.")
 text_is_text = click.option(

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     type=click.Choice(["hints", "verify", "none"]),
     default="hints",
     show_default=True,
-    help="With --server: hint at what this device knows of the text, have drafts verified in lock-step, or neither.",
+    help="With --server: hints: add drafts from local texts; verify: verify only this device's drafts; none.",
 )
 @click.option("--api-key-file", type=options.FILE, help="With --server: a file with the server's key.")
 @click.option(

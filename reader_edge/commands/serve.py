@@ -1,4 +1,4 @@
-"""`reader-edge serve`: a model behind OpenAI's HTTP interface."""
+"""`reader-edge serve`: a model behind the HTTP interfaces of OpenAI and Ollama."""
 
 import logging
 from dataclasses import dataclass, replace

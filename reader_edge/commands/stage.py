@@ -40,8 +40,8 @@ def stage(
 ) -> None:
     """Serve PACKAGE, one of the stages that `reader-edge split` wrote, until Ctrl-C. Needs the extra "pipeline".
 
-    Whoever has the last stage and the key uses it. What travels is encrypted with the key, but a stage's box sees the
-    tokens and what becomes of them: use your own boxes. With --ray, PACKAGE is the folder of all stages, which every
+    Whoever has the last stage and the key uses it. What travels is encrypted with the key, but each box sees tokens
+    and activations: use your own. With --ray, PACKAGE is the folder of all stages, which every
     node has at the same path: all but the last are served on the cluster, and pipeline.json says where.
     """
     from reader_edge.terminal.control_characters import visible

@@ -6,7 +6,7 @@ from reader_edge.terminal.command_help import helpful_command
 from reader_edge.terminal.shell_completion import MODEL
 
 
-@helpful_command("Measure a package, and let it draft better.", "reader-edge tune smollm2:135m")
+@helpful_command("Run the full check and build the successor table.", "reader-edge tune smollm2:135m")
 @click.argument("model", type=MODEL)
 @click.option(
     "--source",
@@ -17,8 +17,8 @@ from reader_edge.terminal.shell_completion import MODEL
 def tune(model: str, source: str | None) -> None:
     """Compare MODEL with its source, and make its table of likely next tokens to draft from. Needs the extra "export".
 
-    MODEL is a package, a Hugging Face folder, a GGUF file or a name; what is not a package is exported first. For the
-    table, the model says what is likely to follow each token of its vocabulary. The package stays usable meanwhile, and
+    MODEL is a package, a Hugging Face folder, a GGUF file or a name; what is not a package is exported first. The
+    table has the likely successors of each token of the vocabulary. The package stays usable meanwhile, and
     its answers do not change. This takes minutes for a small model, more for a large one.
     """
     from reader_edge.catalogue.store import model_around

@@ -1,1 +1,1 @@
-"""OpenAI's HTTP interface over the runtime's serving wing. Needs the extra "serve"."""
+"""The HTTP interfaces of OpenAI and Ollama over the runtime's serving wing. Needs the extra "serve"."""

@@ -48,10 +48,11 @@ def run(
     return printed
 
 
-def test_the_page_shows_every_program_as_it_is() -> None:
+def test_the_page_shows_programs_as_they_are_and_links_the_others() -> None:
     shown = code_blocks(PROGRAMS_PAGE, "python")
-    assert sorted(shown) == sorted(PROGRAMS.values())
-    assert len(shown) == 10
+    linked = [name for name in PROGRAMS if f"(../programs/{name}.py)" in PROGRAMS_PAGE.read_text(encoding="utf-8")]
+    assert sorted(shown + [PROGRAMS[name] for name in linked]) == sorted(PROGRAMS.values())
+    assert len(PROGRAMS) == 10
     assert all(len(text.splitlines()) <= 30 for text in shown)
 
 

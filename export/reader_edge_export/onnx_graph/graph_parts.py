@@ -2,7 +2,7 @@
 
 What is known of a graph is its KV tensors and states, which tell where a layer's attention or recurrence is. Everything
 that crosses a cut is handed on, hidden states as well as angles and masks, so that no architecture needs to be known.
-What layers read of another one's KV cache is not: each part writes the new rows, which are handed on, into its own.
+A shared KV cache does not cross a cut: each part gets the new rows and writes them into its own copy.
 """
 
 from collections import Counter
