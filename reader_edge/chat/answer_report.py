@@ -145,7 +145,7 @@ def _speculator_use(engine: Engine) -> str | None:
         return None
     if SPECULATOR in drafter.sources.names:
         return "asked"
-    return "left alone" if SPECULATOR in drafter.left_alone else "left out"
+    return "left alone" if SPECULATOR in drafter.disabled_sources else "left out"
 
 
 def _calibration(stats: GenerationStats) -> str:

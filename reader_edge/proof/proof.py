@@ -205,7 +205,7 @@ class _Prover:
         planner = AnyWidth(seed=batch_size, splits=isinstance(self.target, TravellingTarget))
         drafter = lap.drafter(visit.setting)
         decoder = make_trial_decoder(target, drafter, config, planner, self.engine.width_report)
-        decoder.prompt_pace.budget = chunk or None
+        decoder.prefill_budget.limit = chunk or None
         is_over = self._is_over(end)
         cut: list[Arrival] | None = None
         try:

@@ -18,8 +18,7 @@ from reader_edge.remote.settings import conversation_facts, facts_of
 from reader_edge_runtime.answer import GenerationChunk, GenerationResult
 from reader_edge_runtime.config import DraftConfig, GenerationConfig
 from reader_edge_runtime.drafting.draft_sources import DraftSources
-from reader_edge_runtime.drafting.drafter import Drafter
-from reader_edge_runtime.drafting.no_drafter import NoDrafter
+from reader_edge_runtime.drafting.drafter import Drafter, NoDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.datastore.datastore import open_datastores
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile

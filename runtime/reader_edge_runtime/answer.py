@@ -10,7 +10,7 @@ from reader_edge_runtime.config import GenerationConfig, Grammar, SamplingConfig
 from reader_edge_runtime.decoding.choosing.constraint import Constraint
 from reader_edge_runtime.decoding.choosing.logprobs import TokenLogprob
 from reader_edge_runtime.decoding.request import FinishReason, Request
-from reader_edge_runtime.drafting.drafter import NO_GUESSES, Guesses
+from reader_edge_runtime.drafting.draft_hints import NO_HINTS, DraftHints
 from reader_edge_runtime.errors import AnswerError
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.stats import GenerationStats
@@ -182,7 +182,7 @@ class Answer:
         manifest: Manifest,
         tokenizer: Tokenizer,
         constraint: Constraint | None = None,
-        guesses: Guesses = NO_GUESSES,
+        hints: DraftHints = NO_HINTS,
         reading: Reading | None = None,
         left_out: tuple[str, ...] = (),
     ) -> None:
@@ -192,7 +192,7 @@ class Answer:
         """
         self.left_out = left_out
         reading = reading or Reading()
-        self.request = Request(prompt_token_ids, config, manifest, self._push, constraint=constraint, guesses=guesses)
+        self.request = Request(prompt_token_ids, config, manifest, self._push, constraint=constraint, hints=hints)
         self._stream = TextStream(tokenizer, self.request.token_ids, config.stop, reading.kept)
         kept_ends = reading.kept.keys() - set(config.stop_token_ids)
         self._left_out = self.request.stop_token_ids - kept_ends  # of the text

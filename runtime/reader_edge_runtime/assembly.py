@@ -12,8 +12,7 @@ from reader_edge_runtime.decoding.planning.planner import Planner
 from reader_edge_runtime.decoding.planning.two_pass_planner import TwoPassPlanner
 from reader_edge_runtime.decoding.verification import near_tie_margin
 from reader_edge_runtime.drafting.draft_sources import DraftSources, FilePath
-from reader_edge_runtime.drafting.drafter import Drafter
-from reader_edge_runtime.drafting.no_drafter import NoDrafter
+from reader_edge_runtime.drafting.drafter import Drafter, NoDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.datastore.datastore import open_datastores
 from reader_edge_runtime.drafting.sources.draft_model import DraftModel

@@ -13,8 +13,7 @@ from reader_edge_runtime.answer import Answer, GenerationChunk, GenerationResult
 from reader_edge_runtime.array_file import ArrayFormat
 from reader_edge_runtime.assembly import assemble
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, Grammar
-from reader_edge_runtime.decoding.choosing.after_thinking import AfterThinking
-from reader_edge_runtime.decoding.choosing.constraint import Constraint
+from reader_edge_runtime.decoding.choosing.constraint import AfterThinking, Constraint
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.draft_permission import DraftPermission
 from reader_edge_runtime.decoding.request import Request
@@ -22,8 +21,9 @@ from reader_edge_runtime.decoding.rule_config import RuleConfig
 from reader_edge_runtime.decoding.session import FORMAT, LOSSY_FORMAT, load_session, save_session
 from reader_edge_runtime.decoding.shared_decoder import SharedDecoder
 from reader_edge_runtime.drafting.device_drafts import DeviceDrafts
+from reader_edge_runtime.drafting.draft_hints import NO_HINTS, answer_hints
 from reader_edge_runtime.drafting.draft_sources import DraftSources
-from reader_edge_runtime.drafting.drafter import NO_GUESSES, Drafter
+from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 from reader_edge_runtime.errors import ConfigError, PromptError
 from reader_edge_runtime.generation_config import chosen_sampling
@@ -38,7 +38,6 @@ from reader_edge_runtime.given_arguments import (
     placed_prompt,
     with_options,
 )
-from reader_edge_runtime.guesses import guessed_answer
 from reader_edge_runtime.measuring.cost_cache import forget_cost
 from reader_edge_runtime.measuring.width_probe import WidthReport
 from reader_edge_runtime.outside.config_checks import require
@@ -239,15 +238,15 @@ class Engine:
                 "them serves exact ones: load an engine with rule=, or leave it out."
             )
         token_ids, manifest = self.encode_prompt(prompt), self.package.manifest
-        guesses = NO_GUESSES
+        hints = NO_HINTS
         if self.draft_permission.is_on:
-            guesses = guessed_answer(prompt, token_ids, config, self.tokenizer, manifest.max_context)
+            hints = answer_hints(prompt, token_ids, config, self.tokenizer, manifest.max_context)
         if device is not None:
-            guesses = replace(guesses, device=device)
+            hints = replace(hints, device=device)
         reading = Reading.of(prompt, token_ids, config, self.tokenizer)
         constraint, left_out = self._constraint(config, token_ids, reading)
         try:
-            return Answer(token_ids, config, manifest, self.tokenizer, constraint, guesses, reading, left_out)
+            return Answer(token_ids, config, manifest, self.tokenizer, constraint, hints, reading, left_out)
         except BaseException:
             if constraint is not None:
                 constraint.close()

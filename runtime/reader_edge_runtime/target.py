@@ -88,7 +88,7 @@ class PassBehind(Protocol):
 
 @runtime_checkable
 class TravellingTarget(Target, Protocol):
-    """A target whose passes take their way over links. While one is awaited, others may begin: see `turns`."""
+    """A target whose passes take their way over links. While one is awaited, others may begin: see `yield_turn`."""
 
     @property
     def links_s(self) -> float:

@@ -15,7 +15,7 @@ pytest.importorskip("importlinter", reason="the extra 'dev' has it")
 PLANTED = {  # a module, and what it must not import
     "reader_edge/commands/verify.py": "reader_edge_lossy.views",
     "reader_edge/new_room/new.py": "reader_edge_series.forecaster",
-    "runtime/reader_edge_runtime/turns.py": "reader_edge_lossy.deviation",
+    "runtime/reader_edge_runtime/cooperative_threads.py": "reader_edge_lossy.deviation",
     "runtime/reader_edge_runtime/new_room/new.py": "reader_edge_lossy.relaxed",
     "export/reader_edge_export/new.py": "reader_edge_series.series_manifest",
     "wings/reader_edge_series/new.py": "reader_edge_lossy.relaxed",

@@ -9,13 +9,11 @@ from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.draft_permission import UNCHECKED, DraftPermission
 from reader_edge_runtime.decoding.kv_budget import FIRST_CAPACITY, KvBudget
 from reader_edge_runtime.decoding.planning.planner import Planner, StepPlan
-from reader_edge_runtime.decoding.prefill import Prefill
-from reader_edge_runtime.decoding.prompt_pace import PromptPace
+from reader_edge_runtime.decoding.prefill import Prefill, PrefillBudget
 from reader_edge_runtime.decoding.recorder import Recorder, recorded
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.scheduler import Scheduler
-from reader_edge_runtime.decoding.scored_trees import ScoredTrees
-from reader_edge_runtime.decoding.scorer import Scorer
+from reader_edge_runtime.decoding.scorer import ScoredTrees, Scorer
 from reader_edge_runtime.decoding.slots import Slots
 from reader_edge_runtime.decoding.verification import Verification
 from reader_edge_runtime.draft_tree import DraftTree
@@ -31,7 +29,7 @@ class Decoder:
     planner: who drafts, and how wide each pass is. near_tie_margin: the least difference between the two best logits at
     which greedy decoding trusts a wide pass, see `walk`. permission: which requests may draft, and why; settled when
     the decoder is made.
-    prompt_pace: how much of the prompts a step scores. The chunks are the same at any pace.
+    prefill_budget: how much of the prompts a step scores. The chunks are the same with any.
     on_advance: called when running requests have got tokens, and prompts are about to be scored.
     on_logits: called with (request, logits (V,)) before each token is emitted, which then is chosen from these logits;
     for tools that compare runs bit by bit.
@@ -51,7 +49,7 @@ class Decoder:
         self.config = config
         self.planner = planner or Planner()
         self.near_tie_margin = near_tie_margin
-        # A near tie may leave even the choice after the pending token, which ends its tree then, to another pass.
+        # With the guard even the root's choice may be rechecked, so no row is kept yet.
         self._num_kept = 0 if near_tie_margin else 1
         self.cache = target.new_cache(1, FIRST_CAPACITY)
         self.slots = Slots(self.cache, config.max_batch)
@@ -61,7 +59,7 @@ class Decoder:
         self.running, self.waiting = self.scheduler.running, self.scheduler.waiting
         self._stepping: list[Request] = []
         self._permission = permission
-        self.prompt_pace = PromptPace()
+        self.prefill_budget = PrefillBudget()
         self.on_advance: Callable[[], object] | None = None
         self.recorder = Recorder()
         self._scorer = Scorer(target, self.cache, drafter)
@@ -109,7 +107,7 @@ class Decoder:
 
     def _begin(self, request: Request) -> None:
         self.check(request)
-        request.trust = self.planner.begin()
+        request.estimate = self.planner.begin()
         may_draft = request.config.is_drafted and self.permission.allows(request)
         if request.device is not None and not may_draft:
             request.device.forbid()
@@ -244,20 +242,20 @@ class Decoder:
 
     @recorded
     def _commit(self, verifications: list[Verification | None]) -> None:
-        """Keep the walked rows; take choices that were left undecided from passes of their own."""
-        undecided = []
+        """Keep the walked rows; take choices near a tie from passes of their own."""
+        unsure = []
         for slot, verification in enumerate(verifications):
             if verification is None:
                 continue
-            if verification.is_undecided:
-                undecided.append((slot, verification))
-            self.cache.commit(slot, verification.path[:-1] if verification.is_undecided else verification.path)
-        for slot, verification in undecided:
+            if verification.needs_recheck:
+                unsure.append((slot, verification))
+            self.cache.commit(slot, verification.path[:-1] if verification.needs_recheck else verification.path)
+        for slot, verification in unsure:
             request = self._stepping[slot]
             with request.catching_errors():
-                token_id = self._scorer.redecide(slot, request)
+                token_id = self._scorer.recheck(slot, request)
                 token_ids = [*verification.token_ids, token_id]
-                verifications[slot] = verification._replace(token_ids=token_ids, is_undecided=False)
+                verifications[slot] = verification._replace(token_ids=token_ids, needs_recheck=False)
 
     @recorded
     def _learn(self, plan: StepPlan, verifications: list[Verification | None], scored: ScoredTrees) -> None:
@@ -278,8 +276,8 @@ class Decoder:
     def _settle(self, plan: StepPlan, verifications: list[Verification | None]) -> None:
         """Let the planner and the statistics know what the step took and gave; requests that ended leave."""
         times = self.recorder.end_step()
-        self.planner.settle(plan, self._stepping, times, verifications, self.drafter.asked_s if plan.drafts else 0.0)
-        self.prompt_pace.earn(verifications)
+        self.planner.settle(plan, self._stepping, times, verifications, self.drafter.proposal_s if plan.drafts else 0.0)
+        self.prefill_budget.record_step(verifications)
         for request in self._stepping:
             request.stats.count_step(plan.width, times)
         self._release_ended()
@@ -287,7 +285,7 @@ class Decoder:
     def _score_prompts(self) -> list[Request]:
         """Score prompts chunk by chunk, as many as keep pace, and return their requests."""
         requests: list[Request] = []
-        most, num_scored = self.prompt_pace.take(), 0
+        most, num_scored = self.prefill_budget.take(), 0
         while num_scored < most and (request := self.scheduler.next_prompt()) is not None:
             if request not in requests:
                 requests.append(request)

@@ -7,6 +7,7 @@ the requests of one decoder do. Which requests share a pass changes no token, as
 from bisect import insort
 
 from reader_edge_runtime.config import EngineConfig
+from reader_edge_runtime.cooperative_threads import CooperativeThread, yield_turn
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.draft_permission import UNCHECKED, DraftPermission
 from reader_edge_runtime.decoding.planning.planner import Planner
@@ -16,7 +17,6 @@ from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.drafting.sources.text_slot import num_shared
 from reader_edge_runtime.stats import StepTimes
 from reader_edge_runtime.target import TravellingTarget
-from reader_edge_runtime.turns import Turn, give_way
 
 _TRIP_TOKENS = 128  # of a prompt: known ones save about a pass, for which a lane may have one more request
 _FEW = 3  # requests of a lane, from where on further lanes are worth their passes
@@ -44,7 +44,7 @@ class Lane(Decoder):
         super()._advance()
         if self.waiting or self.scheduler.prefilling is not None:
             self.has_advanced = True
-            give_way(lambda: True)
+            yield_turn(lambda: True)
 
 
 class LanedDecoder(Lane):
@@ -65,7 +65,7 @@ class LanedDecoder(Lane):
         super().__init__(target, drafter, config, planner, near_tie_margin, permission)
         self.lanes: list[Lane] = [self]
         self._travelling = target
-        self._turns: dict[Lane, Turn[list[Request]]] = {}
+        self._turns: dict[Lane, CooperativeThread[list[Request]]] = {}
         self._held: list[Request] = []  # those that no lane has yet, by priority
 
     @property
@@ -89,7 +89,7 @@ class LanedDecoder(Lane):
         try:
             for lane in lanes:
                 if lane not in self._turns:
-                    self._turns[lane] = turn = Turn(self._of(lane).step)
+                    self._turns[lane] = turn = CooperativeThread(self._of(lane).step)
                     turn.go_on()
             while (advanced := self._take_advanced()) is None:
                 self._go_on()
@@ -131,7 +131,8 @@ class LanedDecoder(Lane):
 
     def _new_lane(self) -> Lane:
         lane = Lane(self.target, self.drafter, self.config, self.planner, self.near_tie_margin, self.permission)
-        lane.prompt_pace, lane.recorder, lane.on_logits = self.prompt_pace, _LaneRecorder(self.recorder), self.on_logits
+        lane.prefill_budget, lane.recorder = self.prefill_budget, _LaneRecorder(self.recorder)
+        lane.on_logits = self.on_logits
         self.lanes.append(lane)
         return lane
 

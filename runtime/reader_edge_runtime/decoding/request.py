@@ -12,8 +12,9 @@ from reader_edge_runtime.decoding.choosing.constraint import Constraint
 from reader_edge_runtime.decoding.choosing.logprobs import TokenLogprob, token_logprob
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import NO_GUESSES, Drafter, Guesses, RequestContext, RequestDrafter
-from reader_edge_runtime.drafting.worth import Trust
+from reader_edge_runtime.drafting.cost_model import AcceptanceEstimate
+from reader_edge_runtime.drafting.draft_hints import NO_HINTS, DraftHints
+from reader_edge_runtime.drafting.drafter import Drafter, RequestContext, RequestDrafter
 from reader_edge_runtime.errors import ConfigError, DraftError, PromptError, ProviderError
 from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.outside.user_input import shown
@@ -50,10 +51,10 @@ class Request:
         is_stop: Callable[[int], bool] | None = None,
         sampler: Sampler | None = None,
         constraint: Constraint | None = None,
-        guesses: Guesses = NO_GUESSES,
+        hints: DraftHints = NO_HINTS,
     ) -> None:
         """is_stop: gets each emitted token, True ends the answer. sampler: in place of what config.sampling describes.
-        guesses: what is known of the answer, to draft from.
+        hints: what is known of the answer, to draft from.
 
         Raises PromptError or ConfigError.
         """
@@ -77,11 +78,11 @@ class Request:
         self.prompt_logprobs: list[TokenLogprob | None] = [None] if config.wants_prompt_logprobs else []
         self.sources: list[str] = []
         self.stats = GenerationStats(num_prompt_tokens=self.num_prompt_tokens)
-        self.trust, self.forced_trust = Trust(), Trust()
+        self.estimate, self.forced_estimate = AcceptanceEstimate(), AcceptanceEstimate()
         self.priority = 0
         self.drafter: RequestDrafter | None = None
-        self._guesses = guesses
-        self.device = guesses.device
+        self._hints = hints
+        self.device = hints.device
         self.has_drafted = self.is_closed = False
         self.finish_reason: FinishReason | None = None
         self.error: Exception | None = None
@@ -229,14 +230,14 @@ class Request:
     @property
     def has_hints(self) -> bool:
         """Whether more than texts can say what comes: a prediction, tools, a device or a constraint."""
-        return bool(self._guesses) or self.constraint is not None
+        return bool(self._hints) or self.constraint is not None
 
     def begin_drafting(self, drafter: Drafter) -> None:
-        """Have a drafter draft for this request, of whose guesses other requests say nothing."""
-        if self._guesses:
-            self.trust = Trust()
+        """Have a drafter draft for this request, of whose hints other requests say nothing."""
+        if self._hints:
+            self.estimate = AcceptanceEstimate()
         temperature, salt = self.sampling.temperature, self.config.cache_salt
-        self.drafter = drafter.begin(RequestContext(self.token_ids, self._guesses, temperature, salt))
+        self.drafter = drafter.begin(RequestContext(self.token_ids, self._hints, temperature, salt))
 
     def prepare(self) -> None:
         """Have made meanwhile what the choice after a pass takes."""

@@ -1,5 +1,6 @@
 """What requests ask of the target: passes that score their trees, and the tokens that these choose."""
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import cast
@@ -8,12 +9,54 @@ from reader_edge_runtime.acceptance import Choices
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.decoding.request import Request
-from reader_edge_runtime.decoding.scored_trees import ScoredTrees
 from reader_edge_runtime.decoding.verification import Verification, walk
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.forward_result import ForwardResult
-from reader_edge_runtime.target import Pass, Target, TravellingTarget
+from reader_edge_runtime.target import Pass, PassBehind, Target, TravellingTarget
+
+
+class ScoredTrees:
+    """trees, result: B trees as far as they are scored, and what the target said of all their nodes.
+
+    whole: the one tree with the nodes of a second pass as well; behind: that pass, which is under way.
+    waited_s: seconds that it was waited for.
+    """
+
+    waited_s = 0.0
+
+    def __init__(
+        self,
+        trees: Sequence[DraftTree],
+        result: ForwardResult,
+        whole: DraftTree | None = None,
+        behind: PassBehind | None = None,
+    ) -> None:
+        self.trees = trees
+        self.result = result
+        self._whole = whole
+        self._behind = behind
+
+    def enter(self, walked: Verification) -> int:
+        """The node of the second pass in which a walk through the first goes on, -1 for none.
+
+        Where there is one, the pass is waited for, and its nodes are scored from now on. Raises ProviderError.
+        """
+        if self._whole is None or self._behind is None:
+            return -1
+        node = self._whole.child(walked.path[-1], walked.token_ids[-1])
+        if node >= 0:
+            started = time.perf_counter()
+            self.result = self.result.joined(self._behind.result())
+            self.waited_s = time.perf_counter() - started
+            self.trees, self._behind = [self._whole], None
+        return node
+
+    def close(self) -> None:
+        """Have nobody wait for a second pass that was not entered."""
+        if self._behind is not None:
+            self._behind.drop()
+            self._behind = None
 
 
 class Scorer:
@@ -77,12 +120,12 @@ class Scorer:
         margin = near_tie_margin if request.takes_best and not is_single else 0.0
         choices = Choices(tree, result, b, peek, request.allows)
         walked = walk(request.acceptance, choices, take, margin, start)
-        if walked.is_undecided or not request.is_running or (entry := scored.enter(walked)) < 0:
+        if walked.needs_recheck or not request.is_running or (entry := scored.enter(walked)) < 0:
             return walked
         walked = walked._replace(waited_s=scored.waited_s)
         return walked.followed_by(self.walk(request, scored, b, near_tie_margin, entry))
 
-    def redecide(self, slot: int, request: Request) -> int:
+    def recheck(self, slot: int, request: Request) -> int:
         """Emit the token after the pending one by a pass of that alone, whose row is kept; returns it."""
         request.stats.num_redecided_tokens += 1
         result = self.score(slot, [DraftTree.root(request.token_ids[-1])], [range(1)], [request], num_kept=1)

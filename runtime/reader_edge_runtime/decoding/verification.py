@@ -15,19 +15,19 @@ class Verification(NamedTuple):
 
     path: walked nodes, the root first; their KV rows are kept.
     token_ids: emitted tokens: those of the path below the root, then the bonus token, which becomes pending.
-    is_undecided: the path's last node has no choice yet, so the bonus token is missing.
+    needs_recheck: the path's last node has no choice yet, so the bonus token is missing.
     waited_s: seconds that the walk waited for a second pass.
     """
 
     path: list[int]
     token_ids: list[int]
-    is_undecided: bool = False
+    needs_recheck: bool = False
     waited_s: float = 0.0
 
     def followed_by(self, other: "Verification") -> "Verification":
         """The walk that went on as another one."""
         waited_s = self.waited_s + other.waited_s
-        return Verification(self.path + other.path, self.token_ids + other.token_ids, other.is_undecided, waited_s)
+        return Verification(self.path + other.path, self.token_ids + other.token_ids, other.needs_recheck, waited_s)
 
 
 def walk(
@@ -53,7 +53,7 @@ def walk(
         if take(node, token_id) or (node := choices.tree.child(node, token_id)) < 0:
             return Verification(path, token_ids)
         path.append(node)
-    return Verification(path, token_ids, is_undecided=True)
+    return Verification(path, token_ids, needs_recheck=True)
 
 
 def near_tie_margin(report: WidthReport) -> float:

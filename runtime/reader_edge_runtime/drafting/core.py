@@ -55,9 +55,9 @@ class DraftingCore:
         self.work: Int32Array = np.zeros(layout.WORK, np.int32)
         self.scratch: Float32Array = np.zeros(SCRATCH, np.float32)
 
-    def begin(self, prompt_token_ids: Sequence[int], guesses: Sequence[Sequence[int]] = ()) -> "RequestCore":
-        """A request. guesses: texts as if they came before the prompt."""
-        return RequestCore(self, prompt_token_ids, guesses)
+    def begin(self, prompt_token_ids: Sequence[int], hint_texts: Sequence[Sequence[int]] = ()) -> "RequestCore":
+        """A request. hint_texts: texts as if they came before the prompt."""
+        return RequestCore(self, prompt_token_ids, hint_texts)
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """All that was learned from past requests, as named arrays."""
@@ -101,10 +101,10 @@ class RequestCore:
     """One request: the counts of its context, and its state in all sources."""
 
     def __init__(
-        self, core: DraftingCore, prompt_token_ids: Sequence[int], guesses: Sequence[Sequence[int]] = ()
+        self, core: DraftingCore, prompt_token_ids: Sequence[int], hint_texts: Sequence[Sequence[int]] = ()
     ) -> None:
         self.core = core
-        self._context = CountStore(len(prompt_token_ids) + sum(map(len, guesses)))
+        self._context = CountStore(len(prompt_token_ids) + sum(map(len, hint_texts)))
         self._state: Int32Array = np.full(layout.STATE, -1, np.int32)
         self._epoch = core.history.epoch
         self._proposals = NO_PROPOSALS
@@ -115,8 +115,8 @@ class RequestCore:
         self._evidences: Int32Table = np.zeros((_MAX_NODES, layout.EVIDENCE), np.int32)
         self._num_nodes = 0
         self._answer_begin = 1
-        for guess in guesses:
-            self.extend(guess)
+        for text in hint_texts:
+            self.extend(text)
         self.extend(prompt_token_ids)
 
     @property
@@ -149,7 +149,7 @@ class RequestCore:
         names[0] = ""
         return DraftTree(token_ids, parents, names, self._values[1, :n].tolist())
 
-    def surest(self, proposals: Sequence[DraftTree | None] = ()) -> float:
+    def top_probability(self, proposals: Sequence[DraftTree | None] = ()) -> float:
         """How likely the likeliest next token is; 0 where none is named. It takes a fraction of a draft."""
         return float(self._values[1, 1]) if self._grow(2, 1, proposals) == 2 else 0.0
 

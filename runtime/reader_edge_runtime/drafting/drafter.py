@@ -2,36 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.device_drafts import DeviceDrafts
-from reader_edge_runtime.errors import ReaderEdgeError
-from reader_edge_runtime.text.calls.call_guide import CallGuide
+from reader_edge_runtime.drafting.draft_hints import NO_HINTS, DraftHints
+from reader_edge_runtime.errors import DraftError, ReaderEdgeError
 
 PROMPT_TAIL = 4  # tokens of a prompt that are remembered with its answer
-
-
-@dataclass(frozen=True, slots=True)
-class Guesses:
-    """What is known of an answer.
-
-    texts: of tokens, drafted from as if they came before the prompt. guide: follows the answer and tells what calls of
-    the tools that its conversation declares allow next; None without tools. device: drafts of a device in front of the
-    server; None where there is none.
-    """
-
-    texts: Sequence[Sequence[int]] = ()
-    guide: CallGuide | None = None
-    device: DeviceDrafts | None = None
-
-    def __bool__(self) -> bool:
-        return bool(self.texts) or self.guide is not None or self.device is not None
-
-
-NO_GUESSES = Guesses()
 
 
 class RequestContext(NamedTuple):
@@ -43,7 +21,7 @@ class RequestContext(NamedTuple):
     """
 
     token_ids: Sequence[int]
-    guesses: Guesses = NO_GUESSES
+    hints: DraftHints = NO_HINTS
     temperature: float = 0.0
     salt: str = ""
 
@@ -72,14 +50,14 @@ class DraftRequest(NamedTuple):
     """What one request may use of a draft.
 
     max_nodes: root included. max_depth: levels below the root. token_s: seconds that a token takes without a draft; 0
-    where nothing was measured. sketch: for a source, what the drafter would draft if it proposed this tree.
+    where nothing was measured. preview: for a source, what the drafter would draft if it proposed this tree.
     """
 
     request: RequestDrafter
     max_nodes: int
     max_depth: int
     token_s: float = 0.0
-    sketch: Callable[[DraftTree], DraftTree] | None = None
+    preview: Callable[[DraftTree], DraftTree] | None = None
 
 
 class Drafter(ABC):
@@ -88,7 +66,7 @@ class Drafter(ABC):
     is_ready: whether it can draft by now; until then nobody waits for it. num_harvested_rows: of how many of a prompt's
     last tokens scores are wanted. wants_hidden_states: whether `observe` wants those of the nodes that were scored.
     wants_layer_states: the same of states between layers, of a prompt those of the last num_harvested_states tokens.
-    asked_s: seconds that the last drafts took for sources that are asked only where they pay.
+    proposal_s: seconds that the last drafts took for sources that are asked only where they pay.
     """
 
     is_ready = True
@@ -96,7 +74,7 @@ class Drafter(ABC):
     wants_hidden_states = False
     wants_layer_states = False
     num_harvested_states = 1 << 31
-    asked_s = 0.0
+    proposal_s = 0.0
 
     @abstractmethod
     def begin(self, context: RequestContext) -> RequestDrafter:
@@ -118,3 +96,28 @@ class Drafter(ABC):
 
         Raises DraftError for what it could not have given; then nothing has changed.
         """
+
+
+_REFUSAL = "This engine decodes plainly: there is nothing to draft with."
+
+
+class NoDrafter(Drafter):
+    """What a session's drafter learned elsewhere is kept and saved again as it was."""
+
+    def __init__(self) -> None:
+        self._kept: Mapping[str, Array] = {}
+
+    def begin(self, context: RequestContext) -> RequestDrafter:
+        raise DraftError(_REFUSAL)
+
+    def draft(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | ReaderEdgeError]:
+        return [DraftError(_REFUSAL) for _ in draft_requests]
+
+    def forget(self) -> None:
+        self._kept = {}
+
+    def state(self) -> Mapping[str, Array]:
+        return self._kept
+
+    def restore(self, arrays: Mapping[str, Array], vocab_size: int) -> None:
+        self._kept = dict(arrays)

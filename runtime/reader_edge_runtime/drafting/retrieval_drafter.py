@@ -39,8 +39,8 @@ class RetrievalDrafter(Drafter):
     """Drafts from the request's own text (context), past answers (history) and further sources.
 
     table: the target's likely successors of single tokens, where its package has them. own_answers: what the target
-    said before anybody asked, as a history that all others come behind. left_alone: names of sources that are none of
-    its own, since they cannot pay here.
+    wrote before any request, as a history that all others come behind. disabled_sources: names of sources that are not
+    used, since they cannot pay off on this machine.
 
     What is learned of requests serves those with the same salt, but for a history file, which all share.
 
@@ -56,10 +56,10 @@ class RetrievalDrafter(Drafter):
         history_file: HistoryFile | None = None,
         table: SuccessorTable | None = None,
         own_answers: OwnAnswers | None = None,
-        left_alone: Sequence[str] = (),
+        disabled_sources: Sequence[str] = (),
     ) -> None:
         self.config = config
-        self.left_alone = tuple(left_alone)
+        self.disabled_sources = tuple(disabled_sources)
         self.sources = SourceSet([ToolSource(config.is_history_used), *sources])
         self.num_harvested_rows = config.max_harvested_tokens if config.is_logits_used else 0
         self.wants_hidden_states = self.sources.wants_hidden_states
@@ -88,7 +88,7 @@ class RetrievalDrafter(Drafter):
         return RetrievalRequest(self, context)
 
     def draft(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | ReaderEdgeError]:
-        self.asked_s = 0.0
+        self.proposal_s = 0.0
         cores = [core for each in draft_requests if (core := self.core(each.request.salt)) is not None]
         if len(cores) < len(draft_requests):
             return [DraftTree.root(draft_request.request.token_ids[-1]) for draft_request in draft_requests]
@@ -104,7 +104,7 @@ class RetrievalDrafter(Drafter):
         proposals = self.sources.propose(
             [request.sources for request in requests],
             draft_requests,
-            lambda b, proposed: states[b].surest(proposed),
+            lambda b, proposed: states[b].top_probability(proposed),
             lambda b, proposed: states[b].draft(draft_requests[b].max_nodes, draft_requests[b].max_depth, proposed),
         )
         for request, state, draft_request, proposed in zip(requests, states, draft_requests, proposals, strict=True):
@@ -113,7 +113,7 @@ class RetrievalDrafter(Drafter):
                 continue
             began = time.perf_counter()
             request.compare(draft_request, proposed)
-            self.asked_s += request.sources.asked_s + time.perf_counter() - began
+            self.proposal_s += request.sources.proposal_s + time.perf_counter() - began
             request.asked = request.sources.asked_names
             drafts.append(state.draft(draft_request.max_nodes, draft_request.max_depth, proposed))
         return drafts
@@ -228,7 +228,7 @@ class RetrievalDrafter(Drafter):
 class RetrievalRequest(RequestDrafter):
     """One request of a RetrievalDrafter, which learns what it is given when it next drafts.
 
-    sources: what the further ones hold of it. made_without: what the last draft would have been without a source that
+    sources: what the further ones hold of it. draft_without: what the last draft would have been without a source that
     is told its gain; None where that was not found out.
     """
 
@@ -236,38 +236,38 @@ class RetrievalRequest(RequestDrafter):
         super().__init__(context)
         self.sources = drafter.sources.begin(context)
         self._drafter = drafter
-        self._guesses = context.guesses.texts
+        self._hint_texts = context.hints.texts
         self._num_learned = 0
         self._scored: list[ScoredTree] = []
         self._state: RequestCore | None = None
         self._num_asked = 0
-        self.made_without: DraftTree | None = None
+        self.draft_without: DraftTree | None = None
 
     def observe(self, scored: ScoredTree | None) -> None:
         if scored is not None:
             self._scored.append(scored)
             del self._scored[:-MOST_HEARD]  # while nothing is drafted
-            if self.made_without is not None:
+            if self.draft_without is not None:
                 came = self.token_ids[scored.root + 1 :]
-                without = self.made_without.pruned(len(scored.tree))
+                without = self.draft_without.pruned(len(scored.tree))
                 self._drafter.sources.learn_gain(self.sources, _accepted(scored.tree, came) - _accepted(without, came))
-        self.made_without = None
+        self.draft_without = None
 
     def compare(self, draft_request: DraftRequest, proposed: Sequence[DraftTree | None]) -> None:
         """Where a source was asked that learns its gain, draft without it now and then, to know what it brings."""
-        self.made_without = None
+        self.draft_without = None
         if self._drafter.sources.wanting_gain(self.sources) is None:
             return
         self._num_asked += 1
         if self._num_asked % _COMPARED == 1:
             assert self._state is not None
             others = [None if i in self.sources.asked else each for i, each in enumerate(proposed)]
-            self.made_without = self._state.draft(draft_request.max_nodes, draft_request.max_depth, others)
+            self.draft_without = self._state.draft(draft_request.max_nodes, draft_request.max_depth, others)
 
     def caught_up(self, core: "DraftingCore") -> "RequestCore":
         """The compiled state, with all of the text learned; made again if `core` has changed."""
         if self._state is None or self._state.core is not core:
-            self._state = core.begin(self.token_ids[: self.num_prompt_tokens], self._guesses)
+            self._state = core.begin(self.token_ids[: self.num_prompt_tokens], self._hint_texts)
             self._num_learned = self.num_prompt_tokens
         if len(self.token_ids) > self._num_learned:
             self._state.observe(self.token_ids[self._num_learned :])

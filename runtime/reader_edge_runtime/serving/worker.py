@@ -28,7 +28,7 @@ class Worker:
         self._is_closed = self._is_stirred = self._is_idle = False
         self._thread = threading.Thread(target=self._run, name="reader-edge-decoder", daemon=True)
         with engine.working() as decoder:
-            decoder.prompt_pace.budget = config.prompt_budget
+            decoder.prefill_budget.limit = config.prompt_budget
             decoder.on_advance = self._hand_out_early
         self._thread.start()
 
@@ -95,7 +95,7 @@ class Worker:
                         answer.request.fail(error)
             self._hand_out()
         with suppress(ClosedError), self._engine.working() as decoder:
-            decoder.prompt_pace.budget = decoder.on_advance = None
+            decoder.prefill_budget.limit = decoder.on_advance = None
 
     def _wait(self) -> list[Answer] | None:
         """Answers that came since the last step, once there is something to do; None when all is done for good."""

@@ -11,7 +11,7 @@ from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.split.split_package import split_package
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.assembly import make_decoder
-from reader_edge_runtime.drafting.no_drafter import NoDrafter
+from reader_edge_runtime.drafting.drafter import NoDrafter
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.execution.pipeline.pass_frame import PassFrame
 from reader_edge_runtime.package.model_package import ModelPackage

@@ -30,8 +30,7 @@ from reader_edge_runtime.decoding.draft_permission import (
     draft_permission,
 )
 from reader_edge_runtime.decoding.planning.planner import Planner
-from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
-from reader_edge_runtime.drafting.no_drafter import NoDrafter
+from reader_edge_runtime.drafting.drafter import DraftRequest, NoDrafter, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import ConfigError, DraftError
 from reader_edge_runtime.measuring.width_probe import WidthReport

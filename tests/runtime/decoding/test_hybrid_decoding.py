@@ -10,8 +10,7 @@ from reader_edge_runtime.config import EngineConfig, GenerationConfig, SamplingC
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.session import FORMAT, load_session, save_session
-from reader_edge_runtime.drafting.drafter import Drafter
-from reader_edge_runtime.drafting.no_drafter import NoDrafter
+from reader_edge_runtime.drafting.drafter import Drafter, NoDrafter
 from reader_edge_runtime.errors import CapacityError, SessionError
 from reader_edge_runtime.measuring.pass_cost import MAX_WIDTH
 from tests.fake_hybrid import FakeHybridTarget, hybrid_manifest

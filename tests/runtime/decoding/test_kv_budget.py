@@ -16,7 +16,7 @@ from reader_edge_runtime.decoding.kv_budget import _readable
 from reader_edge_runtime.decoding.planning.planner import Planner
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.session import load_session, save_session
-from reader_edge_runtime.drafting.no_drafter import NoDrafter
+from reader_edge_runtime.drafting.drafter import NoDrafter
 from reader_edge_runtime.errors import CapacityError, SessionError
 from reader_edge_runtime.execution.onnxruntime.host import host_cache
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
@@ -191,7 +191,7 @@ def test_no_cache_is_larger_than_its_bound_and_no_token_changes(
         max_bytes = num_bytes(max_rows)
         decoder = bounded_decoder(max_bytes)
         assert decoder.cache.num_bytes <= max_bytes
-        decoder.prompt_pace.budget = budget
+        decoder.prefill_budget.limit = budget
         requests: list[Request] = []
         for length, max_tokens in sizes:
             start = requests[-1].token_ids[: length // 2] if requests and random.random() < 0.5 else []
@@ -250,7 +250,7 @@ def test_a_batch_that_grows_one_by_one_does_not_copy_all_texts_for_each_that_joi
     max_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoder = bounded_decoder(max_rows and num_bytes(max_rows), max_batch=11)
-    decoder.prompt_pace.budget = 1
+    decoder.prefill_budget.limit = 1
     num_slots: set[int] = set()
     resize = HostCache._resize
 

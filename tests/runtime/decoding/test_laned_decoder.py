@@ -20,8 +20,8 @@ from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.laned_decoder import LanedDecoder
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.drafting.device_drafts import DeviceDrafts
-from reader_edge_runtime.drafting.drafter import Guesses
-from reader_edge_runtime.drafting.no_drafter import NoDrafter
+from reader_edge_runtime.drafting.draft_hints import DraftHints
+from reader_edge_runtime.drafting.drafter import NoDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarget
@@ -149,7 +149,7 @@ def test_one_whose_device_comes_back_goes_on_though_its_lane_has_no_other(
     split_demo: Split, expected: list[list[int]]
 ) -> None:
     decoder, device = laned(pipeline_here(split_demo(2)), False), DeviceDrafts()
-    request = Request(PROMPTS[0], CONFIGS[0], decoder.target.manifest, guesses=Guesses(device=device))
+    request = Request(PROMPTS[0], CONFIGS[0], decoder.target.manifest, hints=DraftHints(device=device))
     decoder.enqueue(request)
     while not request.num_output_tokens:
         decoder.step()

@@ -8,7 +8,7 @@ from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.device_drafts import DeviceDrafts, DeviceTree, TextCheck
-from reader_edge_runtime.drafting.drafter import Guesses
+from reader_edge_runtime.drafting.draft_hints import DraftHints
 from tests.fake_hybrid import FakeHybridTarget, hybrid_manifest
 from tests.fake_target import FakeTarget, make_manifest
 from tests.random_drafter import RandomDrafter, reference
@@ -55,7 +55,7 @@ def test_whoever_waits_and_for_however_long_the_tokens_are_the_same(kind: str, s
         sampling = SamplingConfig(temperature=0.8 * (number % 2), seed=number)
         device = None if number == 6 else DeviceDrafts(is_lockstep=number % 3 != 0)
         asked.append((prompt, GenerationConfig(max_tokens=25, sampling=sampling), device))
-    requests = [Request(prompt, config, manifest, guesses=Guesses(device=device)) for prompt, config, device in asked]
+    requests = [Request(prompt, config, manifest, hints=DraftHints(device=device)) for prompt, config, device in asked]
     for request in requests:
         decoder.enqueue(request)
     num_parked = 0

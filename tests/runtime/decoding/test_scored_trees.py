@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from reader_edge_runtime.decoding.scored_trees import ScoredTrees
+from reader_edge_runtime.decoding.scorer import ScoredTrees
 from reader_edge_runtime.decoding.verification import Verification
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.forward_result import ForwardResult

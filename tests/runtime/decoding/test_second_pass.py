@@ -15,8 +15,7 @@ from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConf
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import Drafter
-from reader_edge_runtime.drafting.no_drafter import NoDrafter
+from reader_edge_runtime.drafting.drafter import Drafter, NoDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget

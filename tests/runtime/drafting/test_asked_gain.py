@@ -10,10 +10,10 @@ import pytest
 
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
+from reader_edge_runtime.drafting.cost_model import SourceGain
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.source import DraftSource
-from reader_edge_runtime.drafting.worth import SourceGain
 
 TOKEN_S, ASKED_S = 10e-3, 1e-3
 VOCAB_SIZE = 50_000

@@ -130,7 +130,7 @@ def test_mask_and_depths_follow_the_parents(seed: int, num_nodes: int, reach: in
 def test_the_surest_token_is_the_one_a_draft_of_two_nodes_has_and_changes_no_draft() -> None:
     core = make_core(seed=5)
     request, other = (core.begin([1, 2, 3, 1, 2]) for _ in range(2))
-    surest = request.surest()
-    assert surest == request.draft(2, 1).values[1] > 0
+    top_probability = request.top_probability()
+    assert top_probability == request.draft(2, 1).values[1] > 0
     assert request.draft(12, _DEPTH) == other.draft(12, _DEPTH)
-    assert DraftingCore(DraftConfig(), cold_parameters()).begin([]).surest() == 0  # nothing is known
+    assert DraftingCore(DraftConfig(), cold_parameters()).begin([]).top_probability() == 0  # nothing is known

@@ -14,4 +14,4 @@ def served(engine: Engine) -> Iterator[AsyncEngine]:
     served = AsyncEngine(engine)
     yield served
     asyncio.run(served.close(cancels=True))
-    assert engine.decoder.prompt_pace.budget is None
+    assert engine.decoder.prefill_budget.limit is None

@@ -17,8 +17,7 @@ from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.slots import KeptText
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import Drafter
-from reader_edge_runtime.drafting.no_drafter import NoDrafter
+from reader_edge_runtime.drafting.drafter import Drafter, NoDrafter
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.measuring.pass_cost import PassCost

@@ -13,8 +13,8 @@ from reader_edge_runtime.decoding.planning.tree_widths import best_widths, equal
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.verification import Verification
 from reader_edge_runtime.draft_tree import FORCED_SOURCE, DraftTree
+from reader_edge_runtime.drafting.cost_model import AcceptanceEstimate, Overheads, pays_off
 from reader_edge_runtime.drafting.drafter import DraftRequest
-from reader_edge_runtime.drafting.worth import Overheads, Trust, is_paid
 from reader_edge_runtime.measuring.pass_cost import MAX_WIDTH, PassCost
 from reader_edge_runtime.stats import StepTimes
 
@@ -38,8 +38,8 @@ class StepPlan(NamedTuple):
     past: committed rows of the longest request. backing_off: those that could draft but back off. trees: what the pass
     verifies, of each request. drafts: whole drafts of those that drafted. forced: of others, what must come.
     saved_s: of each request, the time that its draft promises to save; empty where nothing was drafted.
-    max_backoff: steps. width: nodes of the widest tree. num_first: so many first nodes of the only tree go in a first
-    pass, and the others in a second one directly behind it; 0 for one pass.
+    num_first: so many first nodes of the only tree go in a first pass, and the others in a second one directly behind
+    it; 0 for one pass.
     """
 
     past: int
@@ -48,9 +48,12 @@ class StepPlan(NamedTuple):
     drafts: dict[int, DraftTree]
     forced: dict[int, DraftTree]
     saved_s: list[float]
-    max_backoff: int
-    width: int
     num_first: int = 0
+
+    @property
+    def width(self) -> int:
+        """Nodes of the widest tree."""
+        return max(map(len, self.trees))
 
 
 # Makes drafts by request; a request whose draft failed is left out.
@@ -58,7 +61,7 @@ Draft = Callable[[dict[int, DraftRequest]], dict[int, DraftTree]]
 
 
 class Planner:
-    """Plans steps from measured pass times, from what drafting took of late, and from each request's trust.
+    """Plans steps from measured pass times, what drafting took of late, and each request's estimate of acceptance.
 
     is_alone: whether no other decoder's passes wait where this one's do.
     """
@@ -74,7 +77,7 @@ class Planner:
         self._spare_s = 0.0  # what first drafts may take that are not expected to pay
         self._step_key = (0, 0)
         self._last_step_s = 0.0
-        self._last_trust = Trust()
+        self._last_estimate = AcceptanceEstimate()
 
     @property
     def max_nodes(self) -> int:
@@ -88,9 +91,9 @@ class Planner:
         times = cost.pass_seconds(cost.pasts[0])
         self._reads_prompts = cost.row_s * _ROWS_A_PASS <= times[min(_TYPICAL_WIDTH, len(times) - 1)]
 
-    def begin(self) -> Trust:
-        """The trust of a new request, which starts from what the last one taught."""
-        return self._last_trust.for_next()
+    def begin(self) -> AcceptanceEstimate:
+        """The estimate of a new request, which starts from what the last one taught."""
+        return self._last_estimate.for_next()
 
     def may_begin(self, request: Request) -> bool:
         """Whether a new request gets a drafter: it can make up for its start, may try all the same, or has hints."""
@@ -100,13 +103,13 @@ class Planner:
 
     def end(self, request: Request, seconds: float) -> None:
         """Learn from a request that ended, whose drafter took so long to finish."""
-        self._last_trust = request.trust
+        self._last_estimate = request.estimate
         if request.has_drafted:
             self.overheads.learn_finish(seconds)
 
     def prompt_rows(self, request: Request, length: int, num_nodes: int, num_wanted: int) -> range:
         """Nodes to report on of a prompt's chunk behind `length` tokens: the last, and those that drafting pays for."""
-        is_wanted = request.drafter is not None and self._reads_prompts and not request.trust.is_wasted
+        is_wanted = request.drafter is not None and self._reads_prompts and not request.estimate.is_wasted
         is_wanted = is_wanted and not self._is_wasted_start(request, 1, length)  # what is read pays in drafts alone
         first = request.num_prompt_tokens - max(num_wanted if is_wanted else 1, 1) - length
         return range(min(max(first, 0), num_nodes - 1), num_nodes)
@@ -127,7 +130,7 @@ class Planner:
             is_wasted_start = self._is_wasted_start(request, len(requests), past)
             if is_wasted_start and self._spare_s < self.overheads.first_draft_s:
                 continue  # tried now and then all the same: what starting takes is known from starts alone
-            if request.trust.backoff_left > 0:
+            if request.estimate.backoff_left > 0:
                 backing_off.append(b)
             else:
                 self._spare_s = 0.0 if is_wasted_start else self._spare_s
@@ -146,14 +149,13 @@ class Planner:
             and request.num_remaining_tokens > 1
         }
         drafts = draft(draft_requests) if draft_requests else {}
-        made = forced | drafts
-        if not made:
-            return StepPlan(past, backing_off, trees, {}, {}, [], 0, max(map(len, trees)))
-        widths, saved_s = self.choose(requests, [made.get(b) for b in range(len(requests))], past)
-        for b, each in made.items():
-            trees[b] = each.pruned(widths[b])
-        max_backoff = int(self._draft_s(1) * len(requests) / (_WASTED_SHARE * self._step_s(len(requests), past)))
-        return StepPlan(past, backing_off, trees, drafts, forced, saved_s, max_backoff, max(map(len, trees)))
+        whole = forced | drafts
+        if not whole:
+            return StepPlan(past, backing_off, trees, {}, {}, [])
+        widths, saved_s = self.choose(requests, [whole.get(b) for b in range(len(requests))], past)
+        for b, draft_tree in whole.items():
+            trees[b] = draft_tree.pruned(widths[b])
+        return StepPlan(past, backing_off, trees, drafts, forced, saved_s)
 
     @property
     def is_plain_due(self) -> bool:
@@ -167,9 +169,9 @@ class Planner:
 
         A tree's expected tokens at n nodes are the sum of its n best values: the accepted nodes and the bonus token.
         """
-        gains = [_gains(each, made) for each, made in zip(requests, drafts, strict=True)]
+        gains = [_gains(request, draft) for request, draft in zip(requests, drafts, strict=True)]
         times = self.times.seconds(len(requests), past, 1 + max(map(len, gains)))
-        drafting_s = self._draft_s(sum(made is not None for made in drafts))
+        drafting_s = self._draft_s(sum(draft is not None for draft in drafts))
         plain_s = times[1] + self._plain_s(len(requests))
         padding_share = self.times.padding_share
         widths = best_widths(gains, times, padding_share, plain_s - times[1] + drafting_s)
@@ -189,46 +191,52 @@ class Planner:
         requests: Sequence[Request],
         times: StepTimes,
         accepted: Sequence[Verification | None],
-        asked_s: float = 0.0,
+        proposal_s: float = 0.0,
     ) -> None:
         """Learn what a planned step took and what its drafts gave.
 
-        accepted: None for a request that failed. asked_s: seconds of drafting that costly sources took.
+        accepted: None for a request that failed. proposal_s: seconds of drafting that costly sources took.
         """
         num_first = sum(not requests[b].has_drafted for b in plan.drafts)
+        longest_backoff = self._longest_backoff(len(requests), plan.past) if plan.drafts else 0  # at the plan's times
         if not plan.num_first:  # else the second pass may have been in the way of the first
             self.times.learn([len(tree) for tree in plan.trees], plan.past, times.forward_s)
         # Sources that are asked only where they pay answer for their time themselves: backoff would keep them from it.
-        self.overheads.learn_step(max(times.beside_s - asked_s, 0.0), len(requests), len(plan.drafts), num_first)
+        self.overheads.learn_step(max(times.beside_s - proposal_s, 0.0), len(requests), len(plan.drafts), num_first)
         spared_s = self._spare_s + _WASTED_SHARE * (times.forward_s + times.beside_s)
         self._spare_s = min(spared_s, self.overheads.first_draft_s)
         self._num_drafted_steps = 0 if plan.width == 1 else self._num_drafted_steps + 1
-        for b, made in (plan.drafts | plan.forced).items():
+        for b, draft in (plan.drafts | plan.forced).items():
             if (verification := accepted[b]) is not None:
-                requests[b].forced_trust.learn(made, plan.trees[b], verification.path, verification.token_ids[0], True)
+                path, token_ids, *_ = verification
+                requests[b].forced_estimate.learn(draft, plan.trees[b], path, token_ids[0], is_forced=True)
         for b in plan.backing_off:
-            requests[b].trust.backoff_left -= 1
+            requests[b].estimate.backoff_left -= 1
             requests[b].stats.num_backoff_steps += 1
         for b, draft in plan.drafts.items():
             request, verification = requests[b], accepted[b]
             request.has_drafted = True
             request.stats.num_wasted_drafts += len(plan.trees[b]) == 1
             if verification is not None:
-                request.trust.learn(draft, plan.trees[b], verification.path, verification.token_ids[0])
+                request.estimate.learn(draft, plan.trees[b], verification.path, verification.token_ids[0])
                 if draft_s := self._draft_s(1):
-                    request.trust.weigh(plan.saved_s[b] / draft_s, plan.max_backoff)
+                    request.estimate.weigh(plan.saved_s[b] / draft_s, longest_backoff)
+
+    def _longest_backoff(self, batch_size: int, past: int) -> int:
+        """Steps, so that futile drafts take no more than their share."""
+        return int(self._draft_s(1) * batch_size / (_WASTED_SHARE * self._step_s(batch_size, past)))
 
     def _is_wasted_start(self, request: Request, batch_size: int, past: int) -> bool:
         """Whether a request never drafted, and its coming tokens are not expected to make up for starting."""
         if request.has_drafted:
             return False
-        if batch_size > 1 and request.trust.num_backoffs > 0:
+        if batch_size > 1 and request.estimate.num_backoffs > 0:
             return True  # the others, who wait for its start as well, make up for it no more
         if not self.times.is_measured:
             return False
-        saved_s = max(request.trust.payoff_ratio - 1, 0.0) * self._draft_s(1)
+        saved_s = max(request.estimate.payoff_ratio - 1, 0.0) * self._draft_s(1)
         share_s = _START_SHARE * self._step_s(batch_size, past) + _INVESTED * saved_s
-        return not is_paid(request.num_remaining_tokens - 1, share_s, self.overheads.first_draft_s)
+        return not pays_off(request.num_remaining_tokens - 1, share_s, self.overheads.first_draft_s)
 
     def _step_s(self, batch_size: int, past: int) -> float:
         """Seconds of a plain step, as last asked of about this length; of its pass alone where nothing was measured."""
@@ -251,7 +259,7 @@ def _gains(request: Request, draft: DraftTree | None) -> list[float]:
 
 def node_gains(request: Request, draft: DraftTree) -> list[float]:
     """Expected tokens that each node below a draft's root adds."""
-    factor, forced = request.trust.factor, request.forced_trust.factor
+    factor, forced = request.estimate.acceptance_factor, request.forced_estimate.acceptance_factor
     below = zip(draft.values[1:], draft.sources[1:], strict=True)
     return [value * (forced if source == FORCED_SOURCE else factor) for value, source in below]
 

@@ -15,7 +15,7 @@ class DeviceSource(DraftSource):
     name = DEVICE
 
     def begin(self, context: RequestContext) -> RequestDrafter | None:
-        device = context.guesses.device
+        device = context.hints.device
         return None if device is None else _DeviceRequest(context, device)
 
     def propose(self, draft_requests: Sequence[DraftRequest]) -> Sequence[DraftTree | None]:

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
+from reader_edge_runtime.drafting.cost_model import DraftModelGain
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.sources.draft_chain import NAME, DraftChain
 from reader_edge_runtime.drafting.sources.draft_model import NARROW, DraftModel, DraftSlot, NextTokens, passes
 from reader_edge_runtime.drafting.sources.prompt_passages import read_passages
 from reader_edge_runtime.drafting.sources.source import Arrays, DraftSource
-from reader_edge_runtime.drafting.worth import DraftModelWorth
 from reader_edge_runtime.errors import ReaderEdgeError
 
 _MAX_DEPTH = 8
@@ -30,14 +30,14 @@ class DraftModelSource(DraftSource):
     is_costly = True
 
     def __init__(self, model: DraftModel, vocab_size: int, context: int = 0) -> None:
-        self.worth = DraftModelWorth(*model.measure(), NARROW)
+        self.gain = DraftModelGain(*model.measure(), NARROW)
         self._model: DraftModel | None = model
         self._vocab_size = min(vocab_size, model.vocab_size)
         self._context = context
 
     def begin(self, context: RequestContext) -> "DraftModelRequest":
-        self.worth.renew()
-        return DraftModelRequest(self.worth, context, self._context)
+        self.gain.renew()
+        return DraftModelRequest(self.gain, context, self._context)
 
     def is_worth_asking(self, draft_request: DraftRequest, top_probability: float) -> bool:
         request = cast(DraftModelRequest, draft_request.request)
@@ -45,11 +45,11 @@ class DraftModelSource(DraftSource):
             return False
         if not draft_request.token_s:
             return True
-        gain_s = self.worth.gain_s(top_probability, draft_request.token_s)
+        gain_s = self.gain.gain_s(top_probability, draft_request.token_s)
         if gain_s < 0:
             return False
         num_missing = request.slot_of(self._model).num_missing(request.read_token_ids)
-        return self.worth.pays_to_catch_up(num_missing, gain_s, request.num_answered, draft_request.max_depth)
+        return self.gain.pays_to_catch_up(num_missing, gain_s, request.num_answered, draft_request.max_depth)
 
     def propose(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | None]:
         requests = [cast(DraftModelRequest, draft_request.request) for draft_request in draft_requests]
@@ -113,11 +113,11 @@ class DraftModelSource(DraftSource):
             began = time.perf_counter()
             said |= model.score(slots, further)
             seconds = (time.perf_counter() - began) / len(slots)
-            self.worth.learn_pass(seconds, max(len(further[slot]) for slot in slots))
+            self.gain.learn_pass(seconds, max(len(further[slot]) for slot in slots))
         return said
 
     def _goes_on(self, chain: DraftChain, draft_request: DraftRequest) -> bool:
-        pays = self.worth.goes_on(chain.path, chain.depth, draft_request.token_s)
+        pays = self.gain.goes_on(chain.path, chain.depth, draft_request.token_s)
         return pays and self._is_within(chain, draft_request)
 
     def _is_within(self, chain: DraftChain, draft_request: DraftRequest) -> bool:
@@ -131,14 +131,14 @@ class DraftModelRequest(RequestDrafter):
     in the model's vocabulary. chain: what was guessed last, until it is known what came.
     """
 
-    def __init__(self, worth: DraftModelWorth, context: RequestContext, most_read: int = 0) -> None:
+    def __init__(self, gain: DraftModelGain, context: RequestContext, most_read: int = 0) -> None:
         super().__init__(context)
         self._most_read = most_read
         self._read: list[int] = []
         self._num_unread = 0  # tokens of the prompt
         self.is_known = True
         self.chain: DraftChain | None = None
-        self._worth = worth
+        self._gain = gain
         self._slot: DraftSlot | None = None
 
     @property
@@ -172,12 +172,12 @@ class DraftModelRequest(RequestDrafter):
             return
         came = self.token_ids[self.chain.position + 1 :]
         is_heard = scored is None or scored.tree.child(0, came[0]) >= 0  # else it brought nothing
-        self._worth.learn_hit(is_heard and self.chain.is_hit(came[0]))
+        self._gain.learn_hit(is_heard and self.chain.is_hit(came[0]))
         for probability, is_right in self.chain.claims(came):
-            self._worth.learn_claim(probability, is_right)
+            self._gain.learn_claim(probability, is_right)
         self.chain = None
 
     def finish(self) -> None:
-        self._worth.learn_answer(self.num_answered)
+        self._gain.learn_answer(self.num_answered)
         if self._slot is not None:
             self._slot.release()

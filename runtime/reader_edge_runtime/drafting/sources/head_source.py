@@ -8,10 +8,10 @@ import numpy as np
 
 from reader_edge_runtime.arrays import Float32Array, Int32Array
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
+from reader_edge_runtime.drafting.cost_model import SourceGain
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.sources.head_file import HeadFile, HeadModel
 from reader_edge_runtime.drafting.sources.source import DraftSource
-from reader_edge_runtime.drafting.worth import SourceGain
 from reader_edge_runtime.errors import ProviderError
 
 _LEAST = 0.01  # probability below which a guess is left out: no pass has room for it

@@ -26,12 +26,12 @@ _Result = TypeVar("_Result")
 class RequestSources:
     """What each source holds of one request. fault: of its `begin` or `observe`, with which the request ends.
 
-    asked_s: seconds that costly sources took for its last draft. asked: these, by number.
+    proposal_s: seconds that costly sources took for its last draft. asked: these, by number.
     """
 
     def __init__(self, sources: Sequence[DraftSource], context: RequestContext) -> None:
         self.fault: DraftError | None = None
-        self.asked_s = 0.0
+        self.proposal_s = 0.0
         self.asked: list[int] = []
         self.states: list[RequestDrafter | None] = []
         self._names = [source.name for source in sources]
@@ -87,23 +87,23 @@ class SourceSet:
         requests: Sequence[RequestSources],
         draft_requests: Sequence[DraftRequest],
         top_probability: Callable[[int, Sequence[DraftTree | None]], float],
-        sketch: Callable[[int, Sequence[DraftTree | None]], DraftTree],
+        preview: Callable[[int, Sequence[DraftTree | None]], DraftTree],
     ) -> list[list[DraftTree | None] | DraftError]:
         """For each request, what each source proposes; or the fault that ends it.
 
         top_probability: tells of a request, by number, and of what was proposed for it so far, how sure the compiled
-            sources are of the likeliest next token with that. sketch: tells in the same way what would be drafted.
+            sources are of the likeliest next token with that. preview: tells in the same way what would be drafted.
         """
         proposals: list[list[DraftTree | None]] = [[] for _ in requests]
         for request in requests:
-            request.asked_s, request.asked = 0.0, []
+            request.proposal_s, request.asked = 0.0, []
         faults = {b: request.fault for b, request in enumerate(requests) if request.fault is not None}
         for i, source in enumerate(self._sources):
             asked = {}
             for b, (request, draft_request) in enumerate(zip(requests, draft_requests, strict=True)):
                 if b not in faults and (state := request.states[i]) is not None:
-                    drafted = partial(_sketched, sketch, b, proposals[b])
-                    asked[b] = draft_request._replace(request=state, sketch=drafted)
+                    drafted = partial(_previewed, preview, b, proposals[b])
+                    asked[b] = draft_request._replace(request=state, preview=drafted)
             if source.is_costly:
                 verdicts = {
                     b: _is_worth_asking(source, draft_request, top_probability(b, proposals[b]))
@@ -114,7 +114,7 @@ class SourceSet:
             began = time.perf_counter()
             answers = dict(zip(asked, _ask(source, list(asked.values())), strict=True))
             for b in asked if source.is_costly else ():
-                requests[b].asked_s += (time.perf_counter() - began) / len(asked)
+                requests[b].proposal_s += (time.perf_counter() - began) / len(asked)
                 requests[b].asked.append(i)
             faults |= {b: answer for b, answer in answers.items() if isinstance(answer, DraftError)}
             for b, proposed in enumerate(proposals):
@@ -132,7 +132,7 @@ class SourceSet:
         source = self.wanting_gain(request)
         state = request.states[request.asked[0]] if source is not None else None
         if source is not None and state is not None:
-            fault = _tried(source.name, lambda source: source.learn_gain(state, num_gained, request.asked_s), source)
+            fault = _tried(source.name, lambda source: source.learn_gain(state, num_gained, request.proposal_s), source)
             request.fault = request.fault or fault
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
@@ -152,13 +152,13 @@ class SourceSet:
                 source.restore(own)
 
 
-def _sketched(
-    sketch: Callable[[int, Sequence[DraftTree | None]], DraftTree],
+def _previewed(
+    preview: Callable[[int, Sequence[DraftTree | None]], DraftTree],
     b: int,
     proposed: Sequence[DraftTree | None],
     tree: DraftTree,
 ) -> DraftTree:
-    return sketch(b, [*proposed, tree])
+    return preview(b, [*proposed, tree])
 
 
 def _is_worth_asking(source: DraftSource, draft_request: DraftRequest, top_probability: float) -> bool | DraftError:

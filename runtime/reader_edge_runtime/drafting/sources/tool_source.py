@@ -31,7 +31,7 @@ class ToolSource(DraftSource):
         self._is_learning = is_learning
 
     def begin(self, context: RequestContext) -> "ToolRequest | None":
-        guide = context.guesses.guide
+        guide = context.hints.guide
         return None if guide is None else ToolRequest(self, context, guide)
 
     def propose(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree]:

@@ -5,8 +5,8 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from reader_edge_runtime.cooperative_threads import yield_turn
 from reader_edge_runtime.errors import ProviderError, StageLostError
-from reader_edge_runtime.turns import give_way
 
 _SLOWER = 1.005  # what a trip seems to take grows by this with every slower one, as links change
 
@@ -67,7 +67,7 @@ class UnderWay:
         """What came of a pass; others may go on meanwhile. Raises StageLostError, or ProviderError."""
         try:
             while number not in self._came:
-                if not give_way(lambda: number in self._came):
+                if not yield_turn(lambda: number in self._came):
                     self.take_in()
             came = self._came[number]
         finally:

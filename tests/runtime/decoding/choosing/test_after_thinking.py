@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from reader_edge_runtime.decoding.choosing.after_thinking import AfterThinking
+from reader_edge_runtime.decoding.choosing.constraint import AfterThinking
 from reader_edge_runtime.draft_tree import DraftTree
 from tests.runtime.decoding.choosing.test_constraint import VOCAB, Cycle
 

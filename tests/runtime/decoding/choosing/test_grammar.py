@@ -91,11 +91,11 @@ def test_what_is_forced_is_drafted_while_all_else_rests(engine: Engine) -> None:
     request = engine.answer("# tar", config).request
     with engine.working() as decoder:
         decoder.enqueue(request)
-        request.trust.backoff_left = 1000
+        request.estimate.backoff_left = 1000
         decoder.finish(request)
     assert set(request.stats.accepted_by_source) == {"constraint"}
     assert request.stats.num_steps < request.stats.num_tokens
-    assert request.trust.backoff_left < 1000
+    assert request.estimate.backoff_left < 1000
     assert request.output_token_ids == list(engine.generate("# tar", config).token_ids)
 
 

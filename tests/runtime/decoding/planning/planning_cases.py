@@ -11,8 +11,8 @@ from reader_edge_runtime.decoding.planning.planner import Planner, StepPlan
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.verification import Verification
 from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.cost_model import Overheads
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestDrafter
-from reader_edge_runtime.drafting.worth import Overheads
 from reader_edge_runtime.measuring.pass_cost import PassCost
 from reader_edge_runtime.stats import StepTimes
 from tests.fake_target import make_manifest
@@ -42,7 +42,7 @@ def a_request(max_tokens: int = 100, is_believed: bool = True) -> Request:
     request.drafter = cast(RequestDrafter, object())
     request.has_drafted = is_believed
     if is_believed:
-        request.trust.accepted = request.trust.predicted
+        request.estimate.accepted = request.estimate.predicted
     return request
 
 
@@ -62,7 +62,9 @@ def plan(planner: Planner, requests: Sequence[Request], values: Sequence[float],
     return planner.plan(requests, 50, room, draft)
 
 
-def settle(planner: Planner, made: StepPlan, requests: Sequence[Request], asked_s: float = 0.0, **times: float) -> None:
+def settle(
+    planner: Planner, made: StepPlan, requests: Sequence[Request], proposal_s: float = 0.0, **times: float
+) -> None:
     """Nothing of the drafts was accepted."""
     refused = [Verification([0], [31])] * len(requests)
-    planner.settle(made, requests, StepTimes(forward_s=0.015, **times), refused, asked_s)
+    planner.settle(made, requests, StepTimes(forward_s=0.015, **times), refused, proposal_s)

@@ -6,7 +6,7 @@ import pytest
 
 from reader_edge_runtime.config import GenerationConfig
 from reader_edge_runtime.decoding.request import Request
-from reader_edge_runtime.drafting.drafter import Guesses
+from reader_edge_runtime.drafting.draft_hints import DraftHints
 from tests.fake_target import make_manifest
 from tests.runtime.decoding.planning.planning_cases import NOTHING, a_request, chain_of, cost, plan, planner_of, settle
 
@@ -14,7 +14,7 @@ from tests.runtime.decoding.planning.planning_cases import NOTHING, a_request, c
 def test_a_draft_that_does_not_pay_for_itself_is_verified_and_leads_to_a_backoff() -> None:
     planner = planner_of(cost(growth=0.0), overheads=replace(NOTHING, draft_s=5e-3))
     requests = [a_request()]
-    requests[0].trust.payoff_ratio = 1.0
+    requests[0].estimate.payoff_ratio = 1.0
     made = plan(planner, requests, [1.0, 0.2])
     assert made.width == 2
     assert made.saved_s == [pytest.approx(0.2 * planner.times.seconds(1, 50)[1])]  # less than the draft took
@@ -55,8 +55,8 @@ def test_a_futile_draft_costs_all_who_wait_for_it_so_backoffs_are_longer_in_a_ba
         planner = planner_of(cost(growth=1.0, batch_size=batch_size), overheads=replace(NOTHING, draft_s=1e-3))
         requests = [a_request() for _ in range(batch_size)]
         for request in requests[1:]:
-            request.trust.backoff_left = 1000  # one alone drafts
-        return plan(planner, requests, [1.0, 0.1]).max_backoff
+            request.estimate.backoff_left = 1000  # one alone drafts
+        return planner._longest_backoff(len(requests), plan(planner, requests, [1.0, 0.1]).past)
 
     assert max_backoff(8) == 8 * max_backoff(1) > 0
 
@@ -69,7 +69,7 @@ def test_where_drafts_were_futile_of_late_one_begins_only_where_others_need_not_
     planner = planner_of(cost(growth=0.1, batch_size=batch_size), overheads=overheads)
     requests = [a_request(is_believed=False) for _ in range(batch_size)]
     for request in requests:
-        request.trust.num_backoffs = num_backoffs
+        request.estimate.num_backoffs = num_backoffs
     assert bool(plan(planner, requests, [1.0, 0.9]).drafts) == is_begun
 
 
@@ -80,7 +80,7 @@ def test_wasted_starts_take_half_a_percent_of_a_batchs_time() -> None:
     for _ in range(200):  # of 15 ms
         requests = [a_request(is_believed=False) for _ in range(8)]
         for request in requests:
-            request.trust.num_backoffs = 3
+            request.estimate.num_backoffs = 3
         made = plan(planner, requests, [1.0, 0.01])
         num_begun += len(made.drafts)
         settle(planner, made, requests, draft_s=1e-3 * len(made.drafts))
@@ -98,5 +98,5 @@ def test_an_answer_too_short_to_make_up_for_a_start_gets_no_drafter_but_is_tried
 
 def test_a_short_answer_of_which_more_is_known_gets_a_drafter() -> None:
     planner = planner_of(cost(growth=0.1), overheads=replace(NOTHING, start_s=2e-3))
-    config, hints = GenerationConfig(max_tokens=6), Guesses([[1, 2]])
-    assert planner.may_begin(Request([1, 2, 3], config, make_manifest(), guesses=hints))
+    config, hints = GenerationConfig(max_tokens=6), DraftHints([[1, 2]])
+    assert planner.may_begin(Request([1, 2, 3], config, make_manifest(), hints=hints))

@@ -13,8 +13,8 @@ from reader_edge_runtime.decoding.planning.planner import Planner
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.verification import Verification
 from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.cost_model import Overheads
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestDrafter
-from reader_edge_runtime.drafting.worth import Overheads
 from reader_edge_runtime.measuring.pass_cost import PassCost
 from reader_edge_runtime.stats import StepTimes
 from tests.fake_target import make_manifest
@@ -90,7 +90,7 @@ def test_the_fuller_the_batch_the_fewer_nodes_and_none_before_they_cost_anything
     assert made.width == 1
     for _ in range(10):
         settle(planner, plan(planner, full, values), full)
-    assert all(request.trust.backoff_left > 0 for request in full)
+    assert all(request.estimate.backoff_left > 0 for request in full)
     assert not plan(planner, full, values).drafts
 
 
@@ -137,7 +137,7 @@ def test_a_drafter_that_lies_is_found_out_within_a_few_steps_and_so_knows_the_ne
     assert widths[6:] == [1] * 14
     planner.end(request, seconds=0.0)
     following = a_request(is_believed=False)
-    following.trust = planner.begin()
+    following.estimate = planner.begin()
     assert plan(planner, [following], [1.0, 0.9, 0.9, 0.9, 0.9]).width == 1
 
 
@@ -158,8 +158,8 @@ def test_sources_that_are_asked_only_where_they_pay_make_nobody_back_off() -> No
     planner, requests = planner_of(cost(0.02), overheads=Overheads(0.0, 1e-4, 0.0, 0.0)), [a_request()]
     for _ in range(20):
         made = plan(planner, requests, [1.0, 0.5, 0.4])
-        settle(planner, made, requests, asked_s=8e-3, draft_s=8.1e-3)
-        requests[0].trust.accepted = requests[0].trust.predicted
+        settle(planner, made, requests, proposal_s=8e-3, draft_s=8.1e-3)
+        requests[0].estimate.accepted = requests[0].estimate.predicted
     assert planner.overheads.draft_s == pytest.approx(1e-4)
     assert requests[0].stats.num_backoff_steps == 0
 
@@ -168,7 +168,7 @@ def test_a_long_run_of_drafted_steps_is_interrupted_to_measure_a_plain_one() -> 
     planner, requests = planner_of(cost(growth=0.0)), [a_request(max_tokens=400)]
     widths = []
     for _ in range(200):
-        requests[0].trust.accepted = requests[0].trust.predicted  # believed for ever
+        requests[0].estimate.accepted = requests[0].estimate.predicted  # believed for ever
         made = plan(planner, requests, [1.0, 0.9])
         widths.append(made.width)
         settle(planner, made, requests)
@@ -209,7 +209,7 @@ def test_a_request_that_is_soon_over_does_not_start_to_draft() -> None:
 def test_drafts_that_paid_well_may_take_longer_to_start() -> None:
     planner = planner_of(cost(growth=0.0), overheads=Overheads(0.0, 1e-3, 15e-3, 0.0))
     doubted, believed = (a_request(max_tokens=40, is_believed=False) for _ in range(2))
-    doubted.trust.payoff_ratio, believed.trust.payoff_ratio = 1.0, 10.0
+    doubted.estimate.payoff_ratio, believed.estimate.payoff_ratio = 1.0, 10.0
     assert plan(planner, [doubted], [1.0, 0.9]).drafts == {}
     assert list(plan(planner, [believed], [1.0, 0.9]).drafts) == [0]
 
@@ -245,7 +245,7 @@ def test_prompt_rows_are_read_where_what_they_save_is_worth_the_time_they_take()
     assert cheap.prompt_rows(request, 0, 70, 64) == range(36, 70)
     assert cheap.prompt_rows(request, 0, 30, 64) == range(29, 30)  # not the prompt's end
     assert dear.prompt_rows(request, 70, 30, 64) == range(29, 30)
-    request.trust.num_backoffs = 7
+    request.estimate.num_backoffs = 7
     assert Planner().prompt_rows(request, 70, 30, 64) == range(29, 30)
 
 

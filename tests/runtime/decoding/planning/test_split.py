@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from reader_edge_runtime.decoding.planning.split import Split, best_splits, second_wait
+from reader_edge_runtime.decoding.planning.two_pass_planner import Split, best_splits, second_wait
 from reader_edge_runtime.draft_tree import DraftTree
 from tests.hybrid_states import random_tree
 

@@ -96,7 +96,7 @@ def test_no_second_pass_where_it_does_not_pay_or_keeps_others_waiting(why: str) 
     if why == "unmeasured":
         planner.times = PassTimes(planner.times.max_width)
     requests = [a_request() for _ in range(1 + (why == "batch"))]
-    requests[0].trust.predicted += 1000 * (why == "little hope")
+    requests[0].estimate.predicted += 1000 * (why == "little hope")
     made = planned(planner, requests, 16 if why == "context" else ROOM)
     assert (made.num_first, bool(made.drafts), made.width > 1) == (0, True, why != "little hope")
 
@@ -109,7 +109,7 @@ def steps(planner: TwoPassPlanner, num_steps: int, more_s: float, verify_s: floa
         is_two.append(made.num_first > 0)
         seconds = before[made.num_first or made.width] + more_s * is_two[-1]
         planner.settle(made, [request], StepTimes(forward_s=seconds, verify_s=verify_s), [Verification([0], [31])])
-        request.trust = a_request().trust
+        request.estimate = a_request().estimate
     return is_two
 
 
@@ -177,13 +177,13 @@ def test_only_lanes_that_are_alone_send_second_passes(
         requests: Sequence[Request],
         times: StepTimes,
         accepted: Sequence[Verification | None],
-        asked_s: float,
+        proposal_s: float,
     ) -> None:
         for walked in accepted:
             assert walked is not None
             is_waited.append(walked.waited_s > 0)
             is_entered.append(bool(plan.num_first) and max(walked.path) >= plan.num_first)
-        settle(planner, plan, requests, times, accepted, asked_s)
+        settle(planner, plan, requests, times, accepted, proposal_s)
 
     monkeypatch.setattr(TwoPassPlanner, "settle", settled)
     assert isinstance(piped.under_way.following, StagesHere)

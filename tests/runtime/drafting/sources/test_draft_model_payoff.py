@@ -33,7 +33,7 @@ def test_a_draft_model_is_silent_near_the_end_of_its_context() -> None:
 def test_a_draft_model_is_asked_where_others_promise_less_than_it_costs() -> None:
     source = source_of(DraftingTarget())
     assert source.is_costly
-    source.worth.step_s, source.worth.token_s = 2e-3, 1e-3
+    source.gain.step_s, source.gain.token_s = 2e-3, 1e-3
     request = source.begin(RequestContext([1, 2, 3]))
     draft_request = draft_request_of(request, max_depth=100, token_s=1e-2)  # a model of a fifth of a token
     assert source.is_worth_asking(draft_request, 0.1)
@@ -46,18 +46,18 @@ def test_guesses_that_no_pass_had_room_for_are_no_hits() -> None:
     text = [1, 2, 3]
     request = source.begin(RequestContext(text))
     for _ in range(20):
-        before = source.worth.hits
+        before = source.gain.hits
         source.propose([draft_request_of(request)])
         root, pending = len(text) - 1, text[-1]
         text += greedy(DraftingTarget(), text, 1)
         nothing = np.zeros((1, 1), np.int64), np.zeros((1, 1), np.float32)
         request.observe(ScoredTree(DraftTree.root(pending), range(1), root, *nothing, MANIFEST.vocab_size))
-        assert source.worth.hits < before
+        assert source.gain.hits < before
 
 
 def test_a_long_prompt_is_not_read_for_a_short_answer() -> None:
     source = source_of(DraftingTarget())
-    source.worth.step_s, source.worth.token_s = 2e-3, 1e-3
+    source.gain.step_s, source.gain.token_s = 2e-3, 1e-3
     text = [1, 2] * 40  # 80 ms to read; a step gains 4 ms where others know nothing
     request = source.begin(RequestContext(text))
     assert not source.is_worth_asking(draft_request_of(request, max_depth=100, token_s=1e-2), 0.0)
@@ -74,7 +74,7 @@ def test_a_draft_model_of_no_use_falls_silent_after_a_bounded_trial() -> None:
         text = [1, 2, 3]
         request = source.begin(RequestContext(text))
         for _ in range(100):
-            source.worth.step_s = 2e-3  # a fifth of a token
+            source.gain.step_s = 2e-3  # a fifth of a token
             draft_request, guesses = draft_request_of(request, token_s=1e-2), set[int]()
             if source.is_worth_asking(draft_request, 0.0):
                 num_asked += 1
@@ -93,7 +93,7 @@ def test_chains_are_as_long_as_their_probabilities_and_the_nodes_allow() -> None
     lengths = []
     for target in (sure, unsure):
         source = source_of(target)
-        source.worth.step_s = 4e-3
+        source.gain.step_s = 4e-3
         request = source.begin(RequestContext([1, 2, 3]))
         [proposal] = source.propose([DraftRequest(request, 5, 32, token_s=1e-2)])
         lengths.append(len(chain_of(proposal)))

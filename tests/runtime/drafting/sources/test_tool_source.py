@@ -6,7 +6,8 @@ import pytest
 
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import DraftRequest, Guesses, RequestContext
+from reader_edge_runtime.drafting.draft_hints import DraftHints
+from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.tool_source import ToolSource, merged, recalled
 from reader_edge_runtime.text.calls.call_guide import CallGuide
@@ -30,7 +31,7 @@ class PlantedGuide(CallGuide):
 
 
 def guided(text: list[int], guide: CallGuide) -> RequestContext:
-    return RequestContext(text, Guesses(guide=guide))
+    return RequestContext(text, DraftHints(guide=guide))
 
 
 def drafted(drafter: RetrievalDrafter, *draft_requests: DraftRequest) -> list[DraftTree]:

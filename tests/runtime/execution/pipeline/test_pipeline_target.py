@@ -9,7 +9,7 @@ from reader_edge_runtime import DraftConfig, EngineConfig, GenerationConfig, Sam
 from reader_edge_runtime.assembly import make_decoder
 from reader_edge_runtime.decoding.session import save_session
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.no_drafter import NoDrafter
+from reader_edge_runtime.drafting.drafter import NoDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import PackageError, ProviderError, SessionError, StageLostError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget

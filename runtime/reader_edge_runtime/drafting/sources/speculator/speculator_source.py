@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, cast
 
 from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.cost_model import SourceGain
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.sources.source import Arrays, DraftSource
 from reader_edge_runtime.drafting.sources.speculator.growth import Growth, Progress
@@ -25,7 +26,6 @@ from reader_edge_runtime.drafting.sources.speculator.speculator_request import S
 from reader_edge_runtime.drafting.sources.speculator.speculator_slots import SpeculatorSlot, SpeculatorSlots
 from reader_edge_runtime.drafting.sources.speculator.step_times import StepTimes
 from reader_edge_runtime.drafting.sources.text_slot import side_by_side
-from reader_edge_runtime.drafting.worth import SourceGain
 from reader_edge_runtime.errors import DraftError, ReaderEdgeError
 
 _CHUNK = 128  # tokens of a text that are caught up with in one pass
@@ -187,9 +187,9 @@ class SpeculatorSource(DraftSource):
     def _chosen(self, growing: Growing) -> list[Candidate]:
         """The nodes of a draft that the next pass scores; none where that does not pay."""
         tree, draft_request, progress = growing
-        if draft_request.sketch is None:
+        if draft_request.preview is None:
             return []
-        draft = draft_request.sketch(tree.tree)
+        draft = draft_request.preview(tree.tree)
         self.growth.learn(progress, draft)
         candidates = tree.candidates(draft, draft_request.max_depth)
         return self.growth.chosen(progress, candidates, draft_request.token_s, self.times)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.cost_model import moved
 from reader_edge_runtime.drafting.sources.speculator.speculator import Speculator, TreeStep
-from reader_edge_runtime.drafting.worth import moved
 
 WIDTHS = (1, 2, 4, 8, 16, 64)  # nodes of the passes that are measured
 _ROUNDS = 2

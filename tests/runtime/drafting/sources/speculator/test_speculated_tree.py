@@ -109,13 +109,13 @@ def test_retrieved_nodes_are_judged_where_the_speculator_names_them_or_not() -> 
     [likely] = greedy(speculator._target, text, 1)
     unlikely = int(speculator._target.logits_after(text).argmin())
 
-    def sketch(tree: DraftTree) -> DraftTree:
+    def preview(tree: DraftTree) -> DraftTree:
         draft = DraftTree.root(4)
         for token_id in (likely, unlikely):
             draft.add(token_id, 0, "context", 0.4)
         return draft
 
-    [tree] = source.propose([DraftRequest(begun(source, text), 16, 4, 0.0, sketch)])
+    [tree] = source.propose([DraftRequest(begun(source, text), 16, 4, 0.0, preview)])
     assert tree is not None
     assert speculator.num_stepped == [[2]]
     values = [tree.values[tree.child(0, token_id)] for token_id in (likely, unlikely)]

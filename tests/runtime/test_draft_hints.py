@@ -1,4 +1,4 @@
-"""Guesses of an answer: a right one saves passes, a wrong one changes nothing, and a long one is bounded."""
+"""Hints at an answer: a right one saves passes, a wrong one changes nothing, and a long one is bounded."""
 
 from dataclasses import replace
 
@@ -7,10 +7,10 @@ import pytest
 from reader_edge_runtime import Conversation, Engine, GenerationConfig, Grammar, SamplingConfig
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import DraftRequest, Guesses, RequestContext
+from reader_edge_runtime.drafting.draft_hints import DraftHints, answer_hints
+from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.guesses import guessed_answer
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 CONFIG = GenerationConfig(max_tokens=80)
@@ -45,9 +45,9 @@ def test_a_sampled_answer_is_the_same_with_a_prediction(engine: Engine, seed: in
     assert engine.generate("# tar", replace(config, prediction=expected.text)).token_ids == expected.token_ids
 
 
-def test_the_first_draft_is_the_beginning_of_a_guess() -> None:
+def test_the_first_draft_is_the_beginning_of_a_hint() -> None:
     drafter = RetrievalDrafter(DraftConfig(max_nodes=8, is_history_used=False)).wait()
-    request = drafter.begin(RequestContext([5, 6, 7, 8], Guesses([[30, 31], [5, 6, 7, 8, 20, 21, 22]])))
+    request = drafter.begin(RequestContext([5, 6, 7, 8], DraftHints([[30, 31], [5, 6, 7, 8, 20, 21, 22]])))
     (tree,) = drafter.draft([DraftRequest(request, 8, 4)])
     assert isinstance(tree, DraftTree)
     assert tree.child(0, 20) > 0
@@ -58,21 +58,21 @@ def test_the_first_draft_is_the_beginning_of_a_guess() -> None:
     assert tree.child(0, 20) < 0
 
 
-def test_a_guess_is_no_longer_than_the_context(engine: Engine) -> None:
+def test_a_hint_is_no_longer_than_the_context(engine: Engine) -> None:
     most = engine.package.manifest.max_context
     config = replace(CONFIG, prediction="a b " * (1 << 20))
-    (guess,) = guessed_answer("# tar", [1, 2], config, engine.tokenizer, most).texts
-    assert 1000 < len(guess) <= most + 2
+    (hint,) = answer_hints("# tar", [1, 2], config, engine.tokenizer, most).texts
+    assert 1000 < len(hint) <= most + 2
     assert engine.generate("# tar", config).token_ids == engine.generate("# tar", CONFIG).token_ids
-    assert not guessed_answer("# tar", [1, 2], replace(config, is_drafted=False), engine.tokenizer, most)
+    assert not answer_hints("# tar", [1, 2], replace(config, is_drafted=False), engine.tokenizer, most)
 
 
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome", "unit": "c"}}\n</tool_call>'
 
 
-def test_a_call_in_an_answer_is_foretold_token_by_token(engine: Engine) -> None:
+def test_a_call_in_an_answer_is_predicted_token_by_token(engine: Engine) -> None:
     prompt = Conversation([{"role": "user", "content": "x"}], [TOOL])
-    guide = guessed_answer(prompt, [1, 2], CONFIG, engine.tokenizer, 2048).guide
+    guide = answer_hints(prompt, [1, 2], CONFIG, engine.tokenizer, 2048).guide
     assert guide is not None
     answer = engine.tokenizer.encode(CALL, adds_special_tokens=False)
     missed = []
@@ -90,7 +90,7 @@ def test_calls_of_the_conversation_are_known(engine: Engine) -> None:
     functions = [{"name": "weather", "arguments": each} for each in arguments]
     said = [{"role": "assistant", "tool_calls": [{"type": "function", "function": each}]} for each in functions]
     prompt = Conversation([{"role": "user", "content": "x"}, *said], [TOOL])
-    guide = guessed_answer(prompt, [1, 2], CONFIG, engine.tokenizer, 2048).guide
+    guide = answer_hints(prompt, [1, 2], CONFIG, engine.tokenizer, 2048).guide
     assert guide is not None
     assert guide.calls == [("weather", {"city": '"Oslo"'}), ("weather", {"city": '"Bergen"', "unit": '"f"'})]
 

@@ -24,7 +24,7 @@ LONG = [1, 2, 3, 4, 5] * 20
 
 def bounded_decoder(budget: int = CHUNK, max_batch: int = 4) -> Decoder:
     decoder = make_decoder(MANIFEST, RandomDrafter(6, 9, seed=1), max_batch, CHUNK)
-    decoder.prompt_pace.budget = budget
+    decoder.prefill_budget.limit = budget
     return decoder
 
 
@@ -45,7 +45,7 @@ def test_arrivals_and_cancels_during_prompts_change_no_token(
 ) -> None:
     random = np.random.default_rng(seed)
     decoder = make_decoder(MANIFEST, RandomDrafter(6, 9, seed), max_batch, CHUNK)
-    decoder.prompt_pace.budget = budget
+    decoder.prefill_budget.limit = budget
     requests: list[Request] = []
     for length in lengths:
         sampling = SamplingConfig(temperature=float(random.choice([0.0, 0.9])), seed=seed)

@@ -1,8 +1,8 @@
-"""What drafts and sources of drafts are worth here: what they take, what they bring, and whether that pays.
+"""What drafts and sources of drafts cost here, what they bring, and whether that pays off.
 
-One formula decides (`is_paid`): the tokens that something brings, times what a token takes, against what it takes
-itself. Its three figures are learned while decoding: of one request's drafts (`Trust`), of drafting beside the passes
-(`Overheads`), of a source whose gain is measured (`SourceGain`), of a draft model (`DraftModelWorth`).
+One formula decides (`pays_off`): the tokens that something brings, times what a token takes, against what it takes
+itself. Its three figures are learned while decoding: of one request's drafts (`AcceptanceEstimate`), of drafting beside
+the passes (`Overheads`), of a source whose gain is measured (`SourceGain`), of a draft model (`DraftModelGain`).
 """
 
 from bisect import bisect
@@ -14,7 +14,7 @@ from reader_edge_runtime.draft_tree import FORCED_SOURCE, DraftTree
 _TIME_MEMORY = 0.1  # weight of the newest time in a mean
 
 
-def is_paid(num_tokens: float, token_s: float, seconds: float) -> bool:
+def pays_off(num_tokens: float, token_s: float, seconds: float) -> bool:
     """Whether tokens are worth the time that they take; where no token's time is known (0), they are."""
     return num_tokens * token_s >= seconds * (token_s > 0)
 
@@ -35,7 +35,7 @@ _MOST_DOUBLINGS = 30
 
 
 @dataclass(slots=True)
-class Trust:
+class AcceptanceEstimate:
     """What a request's drafts have taught: how far they are believed, and when the request backs off from drafting.
 
     predicted, accepted: draft tokens that were expected to be accepted, and those that were, recent drafts most.
@@ -50,7 +50,7 @@ class Trust:
     backoff_left: int = 0
 
     @property
-    def factor(self) -> float:
+    def acceptance_factor(self) -> float:
         """What a draft's values are multiplied by: accepted over predicted tokens, at most 1."""
         return min(1.0, (self.accepted + _PRIOR_TOKENS) / (self.predicted + _PRIOR_TOKENS))
 
@@ -59,10 +59,10 @@ class Trust:
         """Whether drafts have long promised too little, so that not even their evidence is worth collecting."""
         return self.num_backoffs > _MAX_BACKOFFS
 
-    def for_next(self) -> "Trust":
+    def for_next(self) -> "AcceptanceEstimate":
         """What the next request starts from: half the belief, and the same backoff."""
         predicted, accepted = _INHERITED * self.predicted, _INHERITED * self.accepted
-        return Trust(predicted, accepted, self.payoff_ratio, self.num_backoffs, self.backoff_left)
+        return AcceptanceEstimate(predicted, accepted, self.payoff_ratio, self.num_backoffs, self.backoff_left)
 
     def weigh(self, payoff_ratio: float, longest: int) -> None:
         """Back off where recent drafts promised less than they took, each time twice as long, up to `longest` steps."""
@@ -178,7 +178,7 @@ class SourceGain:
         """
         kind = bisect(_EDGES, top_probability)
         self._shares = [share + _SHARES_MEMORY * ((k == kind) - share) for k, share in enumerate(self._shares)]
-        if is_paid(self.gain(top_probability), token_s, self.seconds):
+        if pays_off(self.gain(top_probability), token_s, self.seconds):
             return True
         self._spare_s += _TRIED_SHARE * token_s
         if self._spare_s < self.seconds:
@@ -203,7 +203,7 @@ _INVESTED = 0.25  # share of what guesses may bring an answer that catching up w
 _FIRST_ANSWER = 32.0  # tokens of an answer, before any was seen
 
 
-class DraftModelWorth:
+class DraftModelGain:
     """What a draft model takes and brings: whether it is asked, and for how many tokens.
 
     step_s: seconds of a pass of at most `narrow` tokens, for one request. token_s: of each further one in a wide pass.
@@ -237,7 +237,7 @@ class DraftModelWorth:
     def goes_on(self, path: float, depth: int, plain_s: float) -> bool:
         """Whether a chain is worth another step. path: what the model gives to all its tokens together."""
         believed = path * (self._came / self._claimed) ** depth
-        return is_paid(believed * self.hits, plain_s, self.step_s)
+        return pays_off(believed * self.hits, plain_s, self.step_s)
 
     def renew(self) -> None:
         """A request begins, on which the model may fare better or worse."""

@@ -1,4 +1,4 @@
-"""Work that takes turns: each piece in a thread of its own, of which one runs at a time, and the others wait.
+"""Cooperative threads: each piece of work has a thread of its own, of which one runs at a time while the others wait.
 
 So what they share needs no lock, and whoever waits for something from outside lets the others go on meanwhile.
 """
@@ -8,19 +8,19 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 _T = TypeVar("_T")
-_here = threading.local()
+_local = threading.local()
 
 
-def give_way(is_over: Callable[[], bool]) -> bool:
-    """Within a turn, let others go on until something is over; at once False outside of one, where nobody would."""
-    turn: Turn[object] | None = getattr(_here, "turn", None)
-    if turn is None:
+def yield_turn(is_over: Callable[[], bool]) -> bool:
+    """Within one, let others go on until something is over; at once False outside, where nobody would."""
+    here: CooperativeThread[object] | None = getattr(_local, "thread", None)
+    if here is None:
         return False
-    turn.wait(is_over)
+    here.wait(is_over)
     return True
 
 
-class Turn(Generic[_T]):
+class CooperativeThread(Generic[_T]):
     """A piece of work, which runs while `go_on` waits for it, and at no other time."""
 
     is_done = False
@@ -73,7 +73,7 @@ class Turn(Generic[_T]):
             raise thrown
 
     def _run(self) -> None:
-        _here.turn = self
+        _local.thread = self
         self._goes_on.acquire()
         try:
             self._result = self._work()

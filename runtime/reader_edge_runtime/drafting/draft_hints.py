@@ -1,0 +1,54 @@
+"""What is known of the answer to a prompt: hints that are drafted from, and never change an answer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reader_edge_runtime.config import GenerationConfig
+from reader_edge_runtime.drafting.device_drafts import DeviceDrafts
+from reader_edge_runtime.text.calls.call_form import Notation
+from reader_edge_runtime.text.calls.call_guide import CallGuide
+from reader_edge_runtime.text.conversation import Conversation, Encodable
+from reader_edge_runtime.text.tokenizer import Tokenizer
+
+_CHARACTERS_A_TOKEN = 16  # beyond which a prediction is cut before it is encoded
+_TAIL = 8  # tokens, as many as matches are looked up by
+
+
+@dataclass(frozen=True, slots=True)
+class DraftHints:
+    """What is known of an answer.
+
+    texts: of tokens, drafted from as if they came before the prompt. guide: follows the answer and tells what calls of
+    the tools that its conversation declares allow next; None without tools. device: drafts of a device in front of the
+    server; None where there is none.
+    """
+
+    texts: Sequence[Sequence[int]] = ()
+    guide: CallGuide | None = None
+    device: DeviceDrafts | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.texts) or self.guide is not None or self.device is not None
+
+
+NO_HINTS = DraftHints()
+
+
+def answer_hints(
+    prompt: Encodable, token_ids: Sequence[int], config: GenerationConfig, tokenizer: Tokenizer, max_context: int
+) -> DraftHints:
+    """The caller's prediction, and calls of the tools that a conversation declares.
+
+    token_ids: the prompt's, whose end comes before the prediction, so that the answer's beginning is drafted too.
+    Longer than the context no prediction can be of use. Raises PromptError for what cannot be encoded.
+    """
+    if not config.is_drafted:
+        return NO_HINTS
+    texts = []
+    if config.prediction:
+        text = config.prediction[: max_context * _CHARACTERS_A_TOKEN]
+        predicted = tokenizer.encode(text, adds_special_tokens=False)[:max_context]
+        texts.append([*token_ids[-_TAIL:], *predicted])
+    if isinstance(prompt, Conversation) and prompt.tools and tokenizer.call_form.notation is Notation.OBJECT:
+        return DraftHints(texts, CallGuide(prompt, token_ids, tokenizer))
+    return DraftHints(texts)
