@@ -46,12 +46,10 @@ EXPORTED const char* reader_edge_refusal() { return choice().refusal.empty() ? n
 EXPORTED const char* reader_edge_instructions_here() { return names_here().c_str(); }
 
 EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort::ApiBase* base) {
-  static const KernelOp<RowLinear<false, 1, false>> row_linear;  // in older packages, the demo among them
-  static const KernelOp<RowLinear<false, 1, true>> row_linear_bias;
-  static const KernelOp<RowLinear<true, 1, false>> spread_row_linear;
-  static const KernelOp<RowLinear<true, 1, true>> spread_row_linear_bias;
-  static const KernelOp<RowLinear<true, 2, false>> spread_row_linear_16;
-  static const KernelOp<RowLinear<true, 2, true>> spread_row_linear_16_bias;
+  static const KernelOp<RowLinear<1, false>> spread_row_linear;
+  static const KernelOp<RowLinear<1, true>> spread_row_linear_bias;
+  static const KernelOp<RowLinear<2, false>> spread_row_linear_16;
+  static const KernelOp<RowLinear<2, true>> spread_row_linear_16_bias;
   static const KernelOp<SpreadBlockLinear<false>> spread_block_linear;
   static const KernelOp<SpreadBlockLinear<true>> spread_block_linear_bias;
   static const KernelOp<SpreadRows> spread_rows;
@@ -77,7 +75,7 @@ EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort:
   static const KernelOp<SpreadRowExperts<2>> spread_row_experts_16;
   static const KernelOp<SpreadBlockExperts> spread_block_experts;
   static const ort::CustomOp* const operators[] = {
-      &row_linear,           &row_linear_bias,           &spread_row_linear,   &spread_row_linear_bias,
+      &spread_row_linear,    &spread_row_linear_bias,
       &spread_row_linear_16, &spread_row_linear_16_bias, &spread_block_linear, &spread_block_linear_bias,
       &spread_rows,          &rotary_heads,              &exact_attention,     &integer_attention,
       &swiglu,               &cache_rows,                &int8_cache_attention, &half_rows,

@@ -31,7 +31,7 @@ successors are not named.
 With the kv_dtype int8 a row of the KV cache has D + 2 numbers: see `reader_edge_export.lowering.cache_rows`.
 Masks are added to the attention scores: 0 where a node may look, MASKED elsewhere.
 The graph's metadata have the precision, attention and num_heads too (FORM_PROPERTY), which are compared when it is
-loaded. Graphs of older packages, the demo's among them, lack them: there the manifest's word is taken.
+loaded.
 """
 
 import hashlib
@@ -102,20 +102,19 @@ class Manifest:
     of its types, else {}. hidden_size: E, what the logit head reads of a row; None where the graph does not report it.
     attention: one of ATTENTIONS. kv_dtype: numpy name of the KV cache's type.
     eos_token_ids: tokens that end an answer. bos_token_id: begins a text; None without.
-    special_tokens: texts of special tokens by the names that chat templates have for them, as "bos_token"; None in
-    older packages (the demo), whose templates are given those of bos_token_id and the first of eos_token_ids.
+    special_tokens: texts of special tokens by the names that chat templates have for them, as "bos_token".
     num_experts, num_experts_per_token: of a mixture, in each layer that has them, and those that a token goes through;
-    None for other models, and in packages older than these fields.
+    None for other models.
     state_ids: the states that the graph reports of every node, ascending. Number i enters layer i, num_layers leaves
-    the last one, and num_layers + 1 is what the logit head reads. () in packages for devices, and in older ones.
+    the last one, and num_layers + 1 is what the logit head reads. () in packages for devices.
     sampling: what the source's maker recommends, by the names of SamplingConfig's fields (OWN_SAMPLING); {} where that
-    is greedy decoding without a penalty, and in older packages.
+    is greedy decoding without a penalty.
     speculator: what a trained speculator in the package is; None without.
     stage: which layers of a model that several boxes run these are; None for a whole model.
     layers: what each of num_layers keeps; empty where all are attention of num_kv_heads and head_dim, with own caches.
     source_name: what was exported. source_fingerprint: SHA-256 over its config and weight files.
-    exported_with: package name -> version, "unknown" of one that ran from its source code without being installed, as
-    reader-edge did for the demo. checks: measured figures of the export's own checks.
+    exported_with: package name -> version, "unknown" of one that ran from its source code without being installed.
+    checks: measured figures of the export's own checks.
     files: file name -> FileEntry, for every file but the manifest.
     """
 
@@ -140,7 +139,7 @@ class Manifest:
     files: Mapping[_FileName, FileEntry]
     kept_types: Mapping[Text, Annotated[int, Meta(ge=1, le=1 << 16)]] = field(default_factory=dict)
     hidden_size: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None
-    special_tokens: Mapping[Text, Annotated[str, Meta(max_length=4096)]] | None = None
+    special_tokens: Mapping[Text, Annotated[str, Meta(max_length=4096)]] = field(default_factory=dict)
     num_experts: _Experts | None = None
     num_experts_per_token: _Experts | None = None
     layers: tuple[Layer, ...] = ()

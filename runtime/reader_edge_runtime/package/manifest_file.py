@@ -14,10 +14,7 @@ from reader_edge_runtime.outside.untrusted_json import converted, read_json
 from reader_edge_runtime.package.manifest import GRAPH_NAME, MANIFEST_NAME, TOKENIZER_NAME, Manifest
 from reader_edge_runtime.package.speculator_part import MOST_STATES, SPECULATOR_GRAPH_NAME, SPECULATOR_WEIGHTS_NAME
 
-FORMAT_VERSION = 1  # of packages whose layers all have attention, of one size and with caches of their own
-LAYERED_VERSION = 2  # of packages that tell of each layer what it keeps
-STATES_VERSION = 3  # of packages that report states of layers, and may tell of each layer and have a speculator
-STAGE_VERSION = 4  # of packages that are a stage of a model
+FORMAT_VERSION = 5
 MAX_BYTES = 1 << 20
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]+[:/][\w.-]+", re.ASCII)  # smollm2:135m, OWNER/NAME
@@ -26,9 +23,7 @@ _REMEDY = "export the model again"
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest into `folder`, last of the package's files; it appears whole or not at all."""
-    version = STATES_VERSION if manifest.state_ids else LAYERED_VERSION if manifest.layers else FORMAT_VERSION
-    version = version if manifest.stage is None else STAGE_VERSION
-    fields = {"format": "reader-edge", "format_version": version, **msgspec.to_builtins(manifest)}
+    fields = {"format": "reader-edge", "format_version": FORMAT_VERSION, **msgspec.to_builtins(manifest)}
     for name in ("layers", "state_ids", "speculator", "stage", "sampling"):
         if not fields[name]:
             del fields[name]
@@ -52,22 +47,21 @@ def read_manifest(folder: Path) -> Manifest:
     if not isinstance(fields, dict) or fields.get("format") != "reader-edge":
         raise ManifestError(f"'{path}' is not a reader-edge manifest: {_REMEDY}.")
     version = fields.get("format_version")
-    if type(version) is not int or not FORMAT_VERSION <= version <= STAGE_VERSION:
-        is_newer = isinstance(version, int) and version > STAGE_VERSION
+    if type(version) is not int or version != FORMAT_VERSION:
+        remedy = "upgrade reader-edge" if isinstance(version, int) and version > FORMAT_VERSION else "export it again"
         raise ManifestError(
-            f"'{path}' has format version {version!r:.80}, this runtime reads {FORMAT_VERSION} to {STAGE_VERSION}: "
-            f"{'upgrade reader-edge' if is_newer else 'export it again'}."
+            f"'{path}' has format version {version!r:.80}, this runtime reads {FORMAT_VERSION}: {remedy}."
         )
-    remedy = "split the model again" if version == STAGE_VERSION else _REMEDY
+    remedy = "split the model again" if fields.get("stage") else _REMEDY
     manifest = converted(fields, Manifest, f"'{path}'", ManifestError, remedy)
-    for is_usable, name, value in _relations(manifest, version):
+    for is_usable, name, value in _relations(manifest):
         if not is_usable:
             raise ManifestError(f"'{path}' has an unusable {name} ({value!r:.80}): {remedy}.")
     _check_files(manifest, path)
     return manifest
 
 
-def _relations(manifest: Manifest, version: int) -> Iterator[tuple[object, str, object]]:
+def _relations(manifest: Manifest) -> Iterator[tuple[object, str, object]]:
     """Whether fields fit together, each with its name and its value."""
     for name, token_ids in (("eos_token_ids", manifest.eos_token_ids), ("bos_token_id", (manifest.bos_token_id or 0,))):
         yield from ((token_id < manifest.vocab_size, f"token of {name}", token_id) for token_id in token_ids)
@@ -76,8 +70,7 @@ def _relations(manifest: Manifest, version: int) -> Iterator[tuple[object, str, 
     yield is_mixture, "num_experts_per_token", num_chosen
     yield is_own_sampling(manifest.sampling), "sampling", manifest.sampling
     layers = manifest.layers
-    is_whole = len(layers) == manifest.num_layers or (not layers and version != LAYERED_VERSION)
-    yield is_whole, f"number of layers beside num_layers {manifest.num_layers}", len(layers)
+    yield len(layers) in (0, manifest.num_layers), f"number of layers beside num_layers {manifest.num_layers}", len(layers)
     for number, layer in enumerate(layers):
         yield layer.can_share(layers[:number]), f"layers[{number}].cache", layer.cache
     numbers, part, stage = manifest.state_ids, manifest.speculator, manifest.stage
@@ -85,7 +78,6 @@ def _relations(manifest: Manifest, version: int) -> Iterator[tuple[object, str, 
     are_ids = list(numbers) == sorted(set(numbers)) and set(numbers) <= set(range(manifest.num_layers + 2))
     yield not numbers or (is_reported and are_ids), "state_ids", numbers
     yield part is None or set(part.state_ids) <= set(numbers), "speculator.state_ids", part and part.state_ids
-    yield (stage is None) == (version != STAGE_VERSION), "stage", stage
     if stage is not None:
         yield (misfit := stage.misfit(manifest.num_layers)) is None, f"stage.{misfit}", stage
 

@@ -55,7 +55,7 @@ class Tokenizer:
         manifest = package.manifest
         path = package.path(TOKENIZER_NAME)
         fast = read_tokenizer(path, "export the model again")
-        template = _chat_template(package, fast)
+        template = _chat_template(package)
         tokenizer = cls(fast, template, manifest.max_context, is_text_literal)
         if tokenizer.vocab_size > manifest.vocab_size:
             raise TokenizerError(
@@ -201,14 +201,11 @@ class Tokenizer:
             return self._token_bytes.every(num_tokens)
 
 
-def _chat_template(package: ModelPackage, fast: FastTokenizer) -> ChatTemplate | None:
+def _chat_template(package: ModelPackage) -> ChatTemplate | None:
     manifest = package.manifest
     if CHAT_TEMPLATE_NAME not in manifest.files:
         return None
     special = manifest.special_tokens
-    if special is None:
-        ids = {"bos_token": manifest.bos_token_id, "eos_token": next(iter(manifest.eos_token_ids), None)}
-        special = {name: fast.id_to_token(i) or "" for name, i in ids.items() if i is not None}
     has_two = TOOL_TEMPLATE_NAME in manifest.files
     for_tools = ChatTemplate.open(package.path(TOOL_TEMPLATE_NAME), special) if has_two else None
     return ChatTemplate.open(package.path(CHAT_TEMPLATE_NAME), special, for_tools)

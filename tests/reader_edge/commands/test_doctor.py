@@ -63,7 +63,7 @@ def test_json_says_what_is_wrong_with_a_package_and_not_where_it_lies(
     report = json.loads(result.stdout)
     assert report["verdict"] == "broken"
     (found,) = [each for each in report["findings"] if each["check"] == "package"]
-    assert found["finding"] == "'model.onnx.data' has 5 bytes instead of 7988224."
+    assert found["finding"] == "'model.onnx.data' has 5 bytes instead of 8349952."
     assert found["remedy"] == "Export or copy the package again."
 
 

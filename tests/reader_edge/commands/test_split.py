@@ -48,7 +48,7 @@ def test_a_stage_that_nobody_serves_is_named(
     pytest.importorskip("zmq", reason="the extra 'pipeline' is not installed")
     monkeypatch.setattr("reader_edge_runtime.execution.pipeline.ring.ANSWER_S", 0.2)
     address = free_address()
-    report = split(runner, demo_folder, tmp_path / "out", "--fit", "8GB,271MB", "--at", address)
+    report = split(runner, demo_folder, tmp_path / "out", "--fit", "8GB,272MB", "--at", address)
     assert "268.4 MB of each box are left for the process" in report
     for name, layers in (("1", "0 to 6 of 8: stage 1 of 2"), ("2", "7 to 7 of 8: stage 2 of 2")):
         shown = runner.invoke(main, ["info", str(tmp_path / "out" / name)])

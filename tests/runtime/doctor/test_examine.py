@@ -155,4 +155,4 @@ def test_a_spoilt_package_is_told_in_its_own_words(demo_folder: Path, tmp_path: 
     findings = examine_package(package.folder, described(tmp_path), time.monotonic() + LONG_S)
     broken = next(finding for finding in findings if finding.check == "package")
     assert broken.severity == Severity.BROKEN
-    assert "has 5 bytes instead of 7988224." in broken.sentence
+    assert "has 5 bytes instead of 8349952." in broken.sentence

@@ -73,7 +73,7 @@ def test_memory_is_told_against_what_the_package_needs(demo_folder: Path) -> Non
     cases = {
         (10**7, 10**7): Severity.BROKEN,
         (10**9, 10**7): Severity.SLOWER,
-        (8 * 10**7, 8 * 10**7): Severity.NOTE,
+        (76 * 10**6, 76 * 10**6): Severity.NOTE,
         (10**10, 10**10): Severity.WELL,
     }
     for (free, free_ram), severity in cases.items():

@@ -24,14 +24,12 @@ PackedWeight packed(const Tensor<const std::int8_t>& weight) {
 
 }  // namespace
 
-RowLinearBase::RowLinearBase(const KernelAttributes& attributes, const RowForm& form)
-    : num_planes_(form.num_planes), weight_(packed(attributes.constant<std::int8_t>(form.weight_input()))) {
-  const float* const scales = of_outputs(attributes, form.weight_input() + 1, weight_.num_outputs());
+RowLinearBase::RowLinearBase(const KernelAttributes& attributes, std::size_t num_planes, bool has_bias)
+    : num_planes_(num_planes), rotation_(attributes), weight_(packed(attributes.constant<std::int8_t>(3))) {
+  const float* const scales = of_outputs(attributes, 4, weight_.num_outputs());
   scales_.assign(scales, scales + weight_.num_outputs());
-  if (form.has_bias) bias_ = of_outputs(attributes, form.weight_input() + 2, weight_.num_outputs());
-  if (!form.is_rotated) return;
-  rotation_.emplace(attributes);
-  if (rotation_->num_inputs() != weight_.num_inputs()) {
+  if (has_bias) bias_ = of_outputs(attributes, 5, weight_.num_outputs());
+  if (rotation_.num_inputs() != weight_.num_inputs()) {
     throw std::invalid_argument("RowLinear: sizes of weight and smoothing do not fit");
   }
   for (float& scale : scales_) scale /= static_cast<float>(num_planes_ == 1 ? kSteps : kSteps16);
@@ -49,12 +47,8 @@ QuantizedRows RowLinearBase::quantized(KernelCall& call, const float* rows, cons
     thread_local Scratch row_scratch;
     const float* const row = rows + distinct.places[index] * num_inputs;
     std::uint8_t* const bytes = values + index * num_planes_ * stride;
-    if (!rotation_) {
-      scales[index] = kernels().rounding.quantize(row, num_inputs, bytes, stride);
-      return;
-    }
     float* const rotated = row_scratch.take<float>(static_cast<std::int64_t>(stride));
-    const float largest = rotation_->apply(row, rotated);
+    const float largest = rotation_.apply(row, rotated);
     scales[index] = num_planes_ == 1
                         ? kernels().rounding.round_raised(rotated, largest, num_inputs, bytes, stride)
                         : kernels().rounding.round_16_raised(rotated, largest, num_inputs, bytes, bytes + stride, stride);

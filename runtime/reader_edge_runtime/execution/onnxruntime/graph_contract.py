@@ -50,7 +50,7 @@ def check_contract(session: ort.InferenceSession, manifest: Manifest) -> None:
     """Raise ProviderError where a graph's inputs and outputs, or its form, are not what the manifest says."""
     try:
         _check_tensors(session, manifest)
-        form = session.get_modelmeta().custom_metadata_map.get(FORM_PROPERTY, manifest.form)  # older packages say none
+        form = session.get_modelmeta().custom_metadata_map.get(FORM_PROPERTY)
     except UnicodeDecodeError as error:  # ONNX Runtime loads such a graph and fails to tell of it
         raise ProviderError(f"The graph's names or metadata are not UTF-8 ({error}): export the model again.") from None
     if form != manifest.form:

@@ -30,8 +30,6 @@ OPERATORS: dict[str, tuple[list[int], list[int], dict[str, Any]]] = {
     "RotaryHeads": ([FLOAT] * 3, [FLOAT] * 3, {"q_num_heads": 2, "kv_num_heads": 1}),
     "SpreadRows": ([FLOAT] * 3, [FLOAT], {}),
     "CacheRows": ([FLOAT] * 4, [INT8] * 2, {}),
-    "RowLinear": ([FLOAT, INT8, FLOAT], [FLOAT], {}),
-    "RowLinearBias": ([FLOAT, INT8, FLOAT, FLOAT], [FLOAT], {}),
     "SpreadRowLinear": ([FLOAT, FLOAT, FLOAT, INT8, FLOAT], [FLOAT], {}),
     "SpreadRowLinear16": ([FLOAT, FLOAT, FLOAT, INT8, FLOAT], [FLOAT], {}),
     "SpreadBlockLinear": ([FLOAT, FLOAT, FLOAT, UINT8, INT8, FLOAT], [FLOAT], {}),
@@ -124,8 +122,6 @@ VALID: dict[str, tuple[list[int], dict[str, Any], list[Input]]] = {
     "SpreadRows": ([FLOAT], {}, [_ROWS, *_SPREAD]),
     "CacheRows": ([INT8] * 2, {}, [_NEW, *_SPREAD, _NEW]),
     "HalfRows": ([HALF] * 2, {}, [_NEW, _NEW]),
-    "RowLinear": ([FLOAT], {}, [_ROWS, *_WEIGHT]),
-    "RowLinearBias": ([FLOAT], {}, [_ROWS, *_WEIGHT, _SCALES]),
     "SpreadRowLinear": ([FLOAT], {}, [_ROWS, *_SPREAD, *_WEIGHT]),
     "SpreadRowLinearBias": ([FLOAT], {}, [_ROWS, *_SPREAD, *_WEIGHT, _SCALES]),
     "SpreadRowLinear16": ([FLOAT], {}, [_ROWS, *_SPREAD, *_WEIGHT]),
@@ -214,9 +210,9 @@ def test_a_refusal_names_what_is_wrong() -> None:
         _run_node("ExactAttention", inputs, output_types, {})
     with pytest.raises(REFUSALS, match="scale is not a finite number"):
         _run_node("ExactAttention", inputs, output_types, {"scale": float("inf")})
-    moving = [Input(each.array, False) for each in VALID["RowLinear"][2]]
+    moving = [Input(each.array, False) for each in VALID["SpreadRowLinear"][2]]
     with pytest.raises(REFUSALS, match="an input that must be constant is not"):
-        _run_node("RowLinear", moving, [FLOAT], {})
+        _run_node("SpreadRowLinear", moving, [FLOAT], {})
 
 
 def _spoilt(given: Input, draw: random.Random) -> Input | None:

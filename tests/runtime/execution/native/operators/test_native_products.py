@@ -1,11 +1,10 @@
-"""Native products of int8 rows: the bits of their definitions at any size, in packages of today and older ones."""
+"""Native products of int8 rows: the bits of their definitions at any size."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 import onnx_ir as ir
 import pytest
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
@@ -22,36 +21,6 @@ from tests.runtime.execution.native_operator import Operator, left_to_kernels, n
 Outputs = Sequence[ir.Value]
 
 NUM_ROWS = (1, 2, 3, 4, 5, 6, 7, 13, 64, 200)
-
-# What older packages define.
-_ROW_LINEAR = """
-<domain: "reader_edge", opset_import: ["" : 24, "com.microsoft" : 1]>
-RowLinear (rows, weight, scales) => (output)
-{
-  last = Constant <value_ints = [-1]> ()
-  one = Constant <value_float = 1.0> ()
-  factor = Constant <value_float = 0.007874015718698502> ()
-  smallest = Constant <value_float = 1e-9> ()
-  zero_point = Constant <value = uint8 {128}> ()
-  magnitudes = Abs (rows)
-  largest = ReduceMax <keepdims = 1> (magnitudes, last)
-  full_scales = Mul (largest, factor)
-  row_scales = Max (full_scales, smallest)
-  in_steps = Div (rows, row_scales)
-  quantized = QuantizeLinear (in_steps, one, zero_point)
-  columns = Transpose <perm = [1, 0]> (weight)
-  product = com.microsoft.MatMulIntegerToFloat (quantized, columns, one, scales, zero_point)
-  output = Mul (product, row_scales)
-}
-"""
-_ROW_LINEAR_BIAS = """
-<domain: "reader_edge", opset_import: ["" : 24, "reader_edge" : 1]>
-RowLinearBias (rows, weight, scales, bias) => (output)
-{
-  product = reader_edge.RowLinear (rows, weight, scales)
-  output = Add (bias, product)
-}
-"""
 
 pytestmark = [needs_kernels, pytest.mark.usefixtures("instructions")]
 
@@ -103,47 +72,6 @@ def test_rows_spread_alone_keep_the_bits(num_inputs: int, tmp_path: Path) -> Non
         block = len(arrays[3])
         steps = block * np.abs(rows * arrays[2]).max(axis=-1, keepdims=True) / 2**22
         assert (np.abs(rotation - _rotation(rows, arrays)) <= 1.1 * block * steps).all()
-
-
-@pytest.mark.parametrize(("num_inputs", "num_outputs"), [(8, 1), (100, 37), (896, 130), (64, 1152)])
-def test_products_of_packages_of_before_keep_the_bits(num_inputs: int, num_outputs: int, tmp_path: Path) -> None:
-    rng = np.random.default_rng(num_outputs)
-    values, scales, _, _ = _matrix(num_inputs, num_outputs, rng)
-    bias = rng.standard_normal(num_outputs, np.float32)
-
-    def operator(kind: str, *arrays: npt.NDArray[np.generic]) -> Operator:
-        def build(editor: GraphEditor, inputs: Sequence[ir.Value]) -> Outputs:
-            for text in (_ROW_LINEAR, _ROW_LINEAR_BIAS):
-                function = ir.serde.deserialize_function(onnx.parser.parse_function(text))
-                editor.model.functions[function.identifier()] = function
-            constants = [editor.constant(array, "constant") for array in arrays]
-            return [editor.op(kind, [inputs[0], *constants], domain="reader_edge")]
-
-        (tmp_path / kind).mkdir()
-        return Operator(tmp_path / kind, {"rows": ("B", "N", num_inputs)}, build)
-
-    plain, with_bias = operator("RowLinear", values, scales), operator("RowLinearBias", values, scales, bias)
-    for num_rows in NUM_ROWS:
-        rows = _rows(num_rows, num_inputs, rng)
-        (product,), (biased,) = plain.check(rows=rows), with_bias.check(rows=rows)
-        np.testing.assert_array_equal(biased, bias + product)
-
-
-def test_int4_products_of_packages_of_before_keep_the_bits(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    arrays = _matrix(96, 1, rng)
-    packed, scales = rng.integers(0, 256, (40, 3, 16)).astype(np.uint8), rng.random((40, 3), np.float32)
-    form = {"K": 96, "N": 40, "bits": 4, "block_size": 32, "accuracy_level": 4}
-
-    def build(editor: GraphEditor, values: Sequence[ir.Value]) -> Outputs:
-        smoothing, matrix, *stored = (editor.constant(array, "constant") for array in (*arrays[2:], packed, scales))
-        rows = spread_rows(editor, values[0], smoothing, matrix)
-        return [editor.op("MatMulNBits", [rows, *stored], form, domain="com.microsoft")]
-
-    operator = Operator(tmp_path, {"rows": ("B", "N", 96)}, build)
-    for num_rows in (1, 2, 13):
-        (product,) = operator.check(rows=_rows(num_rows, 96, rng))
-        assert np.abs(product).max() > 0
 
 
 @pytest.mark.parametrize("has_bias", [False, True])
