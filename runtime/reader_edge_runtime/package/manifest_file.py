@@ -70,7 +70,8 @@ def _relations(manifest: Manifest) -> Iterator[tuple[object, str, object]]:
     yield is_mixture, "num_experts_per_token", num_chosen
     yield is_own_sampling(manifest.sampling), "sampling", manifest.sampling
     layers = manifest.layers
-    yield len(layers) in (0, manifest.num_layers), f"number of layers beside num_layers {manifest.num_layers}", len(layers)
+    is_whole = len(layers) in (0, manifest.num_layers)
+    yield is_whole, f"number of layers beside num_layers {manifest.num_layers}", len(layers)
     for number, layer in enumerate(layers):
         yield layer.can_share(layers[:number]), f"layers[{number}].cache", layer.cache
     numbers, part, stage = manifest.state_ids, manifest.speculator, manifest.stage
