@@ -17,8 +17,7 @@ from reader_edge_runtime.drafting.sources.head_file import HeadFile
 from reader_edge_runtime.drafting.sources.head_sizes import HeadSizes
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.drafting.sources.successor_store import SuccessorStore
-from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
-from reader_edge_runtime.drafting.state_file import MAGIC
+from reader_edge_runtime.drafting.sources.successor_table import LEARNED, SuccessorTable
 from reader_edge_runtime.execution.onnxruntime.head_session import HeadSession
 from reader_edge_runtime.package.manifest import SUCCESSORS_NAME, Manifest, file_entry
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -71,7 +70,7 @@ def _successors_samples(folder: Path) -> list[bytes]:
     return [(folder / SUCCESSORS_NAME).read_bytes()]
 
 
-def arrays_file(content: bytes, table_bytes: int | None = None, magic: bytes = MAGIC) -> bytes:
+def arrays_file(content: bytes, table_bytes: int | None = None, magic: bytes = LEARNED.magic) -> bytes:
     """A file of arrays with a checksum that fits: a stranger's is no proof of anything."""
     num_bytes = len(content) if table_bytes is None else table_bytes
     checksum = hashlib.sha256(content).digest()

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from reader_edge_runtime.errors import PromptError
 from reader_edge_runtime.machine.bounded_process import run_bounded
 from reader_edge_runtime.text.conversation import Conversation
-from reader_edge_runtime.text.template.suited_messages import with_reasoning_names
+from reader_edge_runtime.text.template.template_adapter import with_reasoning_names
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 _CONVERSATIONS = resources.files("reader_edge_export.texts").joinpath("conversations.jsonl")

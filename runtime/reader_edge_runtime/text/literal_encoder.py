@@ -8,9 +8,9 @@ from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as FastTokenizer
 
 from reader_edge_runtime.errors import PromptError, TokenizerError
+from reader_edge_runtime.text.control_token_escaping import ControlTokenEscaping
 from reader_edge_runtime.text.conversation import Conversation
 from reader_edge_runtime.text.template.chat_template import ChatTemplate
-from reader_edge_runtime.text.template.disguise import Disguise
 
 _MARK, _INSTEAD = "\U0010fffd", "\ufffd"  # a private character, and what texts get for it beside control tokens
 _NEVER = -1e6  # the score of a piece of Unigram's that no text is to be cut into
@@ -34,10 +34,10 @@ class LiteralEncoder:
 
         conversation: a sound one. usual: the text as the template renders it without precautions.
         """
-        disguise = Disguise.of(self._control.values(), conversation, self._folded)
-        disguised = disguise.put_on(conversation)
-        hidden = self._template.render_sound(disguised)
-        text, masked = disguise.take_off(hidden)
+        escaping = ControlTokenEscaping.of(self._control.values(), conversation, self._folded)
+        escaped = escaping.escape(conversation)
+        hidden = self._template.render_sound(escaped)
+        text, masked = escaping.restore(hidden)
         if text == usual or hidden == usual:
             return usual, masked
         # The template looked for something in the texts. Where that was no control token, it may find it.

@@ -9,7 +9,7 @@ import pytest
 
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.drafting.state_file import read_state, write_state
+from reader_edge_runtime.drafting.sources.successor_table import LEARNED
 from reader_edge_runtime.errors import DraftError
 from tests.drafted_text import DraftedText
 from tests.runtime.drafting.echo_source import VOCAB_SIZE, EchoSource, make_drafter, scored_root
@@ -43,8 +43,8 @@ def test_what_was_saved_drafts_as_what_stayed(tmp_path: Path) -> None:
     source, loaded_source = EchoSource(), EchoSource()
     stayed, loaded = taught(make_drafter(source)), taught(make_drafter(loaded_source), seed=5)
     source.probability[:] = 0.25
-    write_state(tmp_path / "learned", FINGERPRINT, stayed.state())
-    loaded.restore(read_state(tmp_path / "learned", FINGERPRINT), VOCAB_SIZE)
+    LEARNED.write(tmp_path / "learned", FINGERPRINT, stayed.state())
+    loaded.restore(LEARNED.read(tmp_path / "learned", FINGERPRINT), VOCAB_SIZE)
     assert loaded_source.probability == 0.25
     assert next_drafts(loaded) == next_drafts(stayed)
     loaded.forget()
@@ -67,10 +67,10 @@ def break_bytes(data: bytes) -> bytes:
 )
 def test_a_foreign_or_damaged_file_is_refused(spoil: Callable[[bytes], bytes], sentence: str, tmp_path: Path) -> None:
     path = tmp_path / "learned"
-    write_state(path, FINGERPRINT, taught(make_drafter(EchoSource())).state())
+    LEARNED.write(path, FINGERPRINT, taught(make_drafter(EchoSource())).state())
     path.write_bytes(spoil(path.read_bytes()))
     with pytest.raises(DraftError, match=sentence):
-        read_state(path, FINGERPRINT)
+        LEARNED.read(path, FINGERPRINT)
 
 
 @pytest.mark.parametrize(
@@ -108,13 +108,13 @@ def test_a_mixture_of_any_finite_numbers_drafts_without_harm() -> None:
 
 def test_a_file_that_claims_more_than_it_holds_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     path = tmp_path / "learned"
-    write_state(path, FINGERPRINT, {"history": np.zeros(3, np.int32)})
+    LEARNED.write(path, FINGERPRINT, {"history": np.zeros(3, np.int32)})
     data = path.read_bytes()
     for shape in (b"[4]", b"[1]", b"[9]", b"0.5"):
         table = data[80:].replace(b"[3]", shape)
         write_raw(path, data, table)
         with pytest.raises(DraftError, match="no sound table"):
-            read_state(path, FINGERPRINT)
+            LEARNED.read(path, FINGERPRINT)
 
 
 def write_raw(path: Path, data: bytes, content: bytes) -> None:

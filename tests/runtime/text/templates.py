@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 
 from reader_edge_runtime.text.template.chat_template import ChatTemplate
-from reader_edge_runtime.text.template.template_process import TemplateProcess
+from reader_edge_runtime.text.template.raw_template import TemplateProcess
 from reader_edge_runtime.text.template.template_worker import reply_to
 
 SPECIAL_TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}

@@ -5,12 +5,19 @@ from pathlib import Path
 
 import numpy as np
 
+from reader_edge_runtime.array_file import ArrayFormat
 from reader_edge_runtime.drafting.kernels.arrays import Float32Table, Int32Table
-from reader_edge_runtime.drafting.state_file import read_state, write_state
 from reader_edge_runtime.errors import DraftError, PackageError
 from reader_edge_runtime.package.manifest import SUCCESSORS_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 
+LEARNED = ArrayFormat(
+    magic=b"\x89redgdr\n",
+    error=DraftError,
+    name="what a drafter learned",
+    owner="tokenizer",
+    remedy="erase it, the drafter learns again",
+)
 _BYTES_OF_SUCCESSOR = 8
 _MOST_OTHER_BYTES = 1024  # of a table's file: its header, and names and shapes of arrays
 
@@ -32,7 +39,7 @@ class SuccessorTable:
             return None
         path = package.path(SUCCESSORS_NAME)
         try:
-            arrays = read_state(path, bytes.fromhex(tokenizer_fingerprint), max_table_bytes(package.manifest))
+            arrays = LEARNED.read(path, bytes.fromhex(tokenizer_fingerprint), max_table_bytes(package.manifest))
             table = cls(arrays["token_ids"], arrays["logits"])
         except (DraftError, KeyError) as error:
             raise PackageError(f"'{path}' holds no successors of this package: export the model again.") from error
@@ -43,7 +50,7 @@ class SuccessorTable:
     def write(self, path: Path, tokenizer_fingerprint: str) -> None:
         """Raises DraftError where it cannot be written."""
         arrays = {"token_ids": self.token_ids, "logits": self.logits}
-        write_state(path, bytes.fromhex(tokenizer_fingerprint), arrays)
+        LEARNED.write(path, bytes.fromhex(tokenizer_fingerprint), arrays)
 
     def __len__(self) -> int:
         return len(self.token_ids)

@@ -1,19 +1,16 @@
 """The chat template of a model: messages in, the text of a prompt out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from reader_edge_runtime.errors import ChatTemplateError, PromptError, TokenizerError
 from reader_edge_runtime.outside.user_input import as_text
 from reader_edge_runtime.text.calls.call_form import CallForm, knows_tools
-from reader_edge_runtime.text.conversation import Conversation, as_texts
+from reader_edge_runtime.text.conversation import Conversation, Message, as_texts
 from reader_edge_runtime.text.conversation_check import sound_conversation
-from reader_edge_runtime.text.template.final_message import cut_at_tag, tag_final_text
-from reader_edge_runtime.text.template.raw_template import RawTemplate
-from reader_edge_runtime.text.template.suited_messages import suited_messages, with_reasoning_names
-from reader_edge_runtime.text.template.template_process import TemplateProcess
-from reader_edge_runtime.text.template.template_traits import TemplateTraits
+from reader_edge_runtime.text.template.raw_template import RawTemplate, TemplateProcess
+from reader_edge_runtime.text.template.template_adapter import TemplateTraits, adapted_messages, with_reasoning_names
 from reader_edge_runtime.text.thinking import ThinkingForm
 
 MAX_TEMPLATE_BYTES = 1 << 20
@@ -85,7 +82,7 @@ class ChatTemplate:
         if conversation.tools and self._for_tools is not None:
             return self._for_tools.render_sound(conversation)
         try:
-            reply = self._template.reply(self._suited(conversation))
+            reply = self._template.reply(self._adapted(conversation))
         except (TypeError, ValueError, RecursionError) as error:
             sentence = f"A message holds what JSON has no word for ({error}): give texts."
             raise PromptError(sentence).with_public("A message holds what JSON has no word for: give texts.") from None
@@ -100,13 +97,13 @@ class ChatTemplate:
         """Whether a conversation reaches the template as it is, and nothing of it is put differently."""
         if conversation.tools and self._for_tools is not None:
             return self._for_tools.takes(conversation)
-        suited = self._suited(replace(self.sound(conversation), continues_final_message=False))
+        adapted = self._adapted(replace(self.sound(conversation), continues_final_message=False))
         messages = [with_reasoning_names(message) for message in conversation.messages]
-        return list(suited.messages) == messages and list(suited.tools) == list(conversation.tools)
+        return list(adapted.messages) == messages and list(adapted.tools) == list(conversation.tools)
 
-    def _suited(self, conversation: Conversation) -> Conversation:
+    def _adapted(self, conversation: Conversation) -> Conversation:
         """The same conversation in forms that the template takes."""
-        messages, tools = suited_messages(conversation.messages, self._traits), conversation.tools
+        messages, tools = adapted_messages(conversation.messages, self._traits), conversation.tools
         args = conversation.template_args
         if tools and not knows_tools(self.source) and "xml_tools" in self.source:  # SmolLM 3 calls them so
             args, tools = {"xml_tools": tools, **args}, ()
@@ -116,3 +113,30 @@ class ChatTemplate:
         if conversation.continues_final_message:
             messages = tag_final_text(messages)
         return replace(conversation, messages=messages, tools=tools, template_args=args)
+
+
+_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
+
+
+def tag_final_text(messages: Sequence[Message]) -> list[Message]:
+    """The messages with a tag behind the last one's text. Raises PromptError where it has no text."""
+    *before, last = messages
+    content = last.get("content")
+    if isinstance(content, str):
+        return [*before, {**last, "content": content + _TAG}]
+    if content:
+        *parts, end = content
+        return [*before, {**last, "content": [*parts, {**end, "text": end["text"] + _TAG}]}]
+    raise PromptError("The last message has no text to continue: give it a 'content', or ask for a new message.")
+
+
+def cut_at_tag(rendered: str) -> str:
+    """What was rendered before the tag; without the space before it, where the template trims texts."""
+    place = rendered.rfind(_TAG.rstrip())
+    if place < 0:
+        raise PromptError(
+            "The model's chat template leaves the last message's text out, so no answer can go on with it: "
+            "ask for a new message."
+        )
+    is_trimmed = not rendered.startswith(_TAG, place)
+    return rendered[:place].rstrip() if is_trimmed else rendered[:place]

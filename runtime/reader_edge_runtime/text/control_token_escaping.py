@@ -1,4 +1,4 @@
-"""Texts of a conversation told apart from what its chat template writes.
+"""Escapes characters of user text that could form a control token, and restores them after rendering.
 
 A template trims, joins and quotes the texts that it is given, so that its result does not show which of the characters
 are theirs. Here those characters of the texts that could be part of a control token are replaced by private ones
@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from reader_edge_runtime.errors import PromptError
 from reader_edge_runtime.text.conversation import Conversation
@@ -21,7 +21,7 @@ _STRUCTURE = ("role", "type", "id", "tool_call_id")  # which templates compare o
 
 
 @dataclass(frozen=True, slots=True)
-class Disguise:
+class ControlTokenEscaping:
     """private: character -> private character. parts: what is replaced in texts; marks: in names and keys."""
 
     private: Mapping[str, str]
@@ -29,7 +29,7 @@ class Disguise:
     marks: re.Pattern[str]
 
     @classmethod
-    def of(cls, tokens: Collection[str], conversation: Conversation, fold: Callable[[str], str]) -> "Disguise":
+    def of(cls, tokens: Collection[str], conversation: Conversation, fold: Callable[[str], str]) -> Self:
         """One for control tokens and a conversation, in which its private characters do not occur.
 
         fold: what the tokenizer's normalizer makes of a character; texts could spell a control token by it.
@@ -52,7 +52,7 @@ class Disguise:
             re.compile(f"{any_mark}|{any_bare}"),
         )
 
-    def put_on(self, conversation: Conversation) -> Conversation:
+    def escape(self, conversation: Conversation) -> Conversation:
         """The conversation with private characters in its texts."""
         return replace(
             conversation,
@@ -61,7 +61,7 @@ class Disguise:
             template_args={name: self._hidden(arg, self.marks) for name, arg in conversation.template_args.items()},
         )
 
-    def take_off(self, rendered: str) -> tuple[str, str]:
+    def restore(self, rendered: str) -> tuple[str, str]:
         """(text, the same with private characters where texts had them), of equal length."""
         spelled: dict[str, str] = {}
         for character, private in self.private.items():

@@ -9,8 +9,7 @@ import pytest
 from reader_edge_runtime.errors import PromptError
 from reader_edge_runtime.text.conversation import Conversation, Message
 from reader_edge_runtime.text.template.chat_template import ChatTemplate
-from reader_edge_runtime.text.template.suited_messages import suited_messages
-from reader_edge_runtime.text.template.template_traits import TemplateTraits
+from reader_edge_runtime.text.template.template_adapter import TemplateTraits, adapted_messages
 from tests.runtime.text.templates import template
 
 TEMPLATES = Path(__file__).parents[3] / "data" / "templates"
@@ -101,15 +100,15 @@ def test_what_a_user_says_in_a_row_is_one_message_where_roles_must_alternate() -
     answer, more = {"role": "assistant", "content": "Rain."}, {"role": "assistant", "content": "And wind."}
     one = [{**USER, "content": "Weather?\n\nAnd tomorrow?"}, {**answer, "content": "Rain.\n\nAnd wind."}, USER]
     apart = [USER, again, answer, more, USER]
-    assert suited_messages(apart, all_but("takes_users_in_a_row", "takes_answers_in_a_row")) == one
-    assert suited_messages(apart, all_but()) == apart
+    assert adapted_messages(apart, all_but("takes_users_in_a_row", "takes_answers_in_a_row")) == one
+    assert adapted_messages(apart, all_but()) == apart
     source = (TEMPLATES / "mistral-nemo.jinja").read_text(encoding="utf-8")
     assert rendered(source, *apart) == rendered(source, *one)
 
 
 def test_answers_that_call_are_not_joined() -> None:
     history = [USER, called({}), answered(), {"role": "assistant", "content": "Rain."}, called({}), answered()]
-    assert suited_messages(history, all_but("takes_answers_in_a_row")) == history
+    assert adapted_messages(history, all_but("takes_answers_in_a_row")) == history
 
 
 @pytest.mark.parametrize("content", [None, ""])
@@ -125,19 +124,19 @@ def test_a_message_that_only_thinks_is_taken_by_every_template(name: str, conten
 
 @pytest.mark.parametrize("arguments", ["{", "[" * 100_000, "[1]", "5"], ids=len)
 def test_arguments_that_are_no_object_are_told_as_they_are(arguments: str) -> None:
-    [message] = suited_messages([called(arguments)], all_but("takes_argument_texts"))
+    [message] = adapted_messages([called(arguments)], all_but("takes_argument_texts"))
     assert message["tool_calls"][0]["function"]["arguments"] == arguments
 
 
 def test_arguments_are_a_text_where_a_template_takes_nothing_else() -> None:
-    [message] = suited_messages([called({"city": "\u00dcm"})], all_but("takes_argument_objects"))
+    [message] = adapted_messages([called({"city": "\u00dcm"})], all_but("takes_argument_objects"))
     assert message["tool_calls"][0]["function"]["arguments"] == '{"city": "\u00dcm"}'
 
 
 def test_ids_that_a_template_takes_stay_beside_those_that_it_does_not() -> None:
     calls = [called({}, "abcdefgh1"), called({}, "call_1")]
     message = {**calls[0], "tool_calls": [each["tool_calls"][0] for each in calls]}
-    suited, answer = suited_messages([message, answered("call_1")], all_but("takes_any_call_id"))
+    suited, answer = adapted_messages([message, answered("call_1")], all_but("takes_any_call_id"))
     kept, made = (call["id"] for call in suited["tool_calls"])
     assert (kept, answer["tool_call_id"]) == ("abcdefgh1", made)
     assert (len(made), made.isalnum()) == (9, True)
