@@ -1,27 +1,19 @@
 """What packages beside this one add by entry points: commands, and rules by which answers may differ."""
 
-from collections.abc import Iterable
 from dataclasses import fields
-from importlib.metadata import EntryPoint, entry_points
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from reader_edge_runtime.plug_ins import COMMANDS_GROUP, RULES_GROUP, plug_ins
+
 if TYPE_CHECKING:
     from reader_edge_runtime.decoding.rule_config import RuleConfig
 
-_COMMANDS, _RULES = "reader_edge.commands", "reader_edge.rules"
-
 
 def added_commands() -> list[click.Command]:
-    """Those of packages that are here; the folder of one may be deleted."""
-    return [each.load() for each in _found(_COMMANDS)]
-
-
-def _found(group: str) -> Iterable[EntryPoint]:
-    found = entry_points(group=group)
-    return [each for each in found if find_spec(each.module.partition(".")[0]) is not None]
+    """Those of packages that are here."""
+    return [each.load() for each in plug_ins(COMMANDS_GROUP)]
 
 
 def _rule(ctx: click.Context, parameter: click.Parameter, value: str | None) -> "RuleConfig | None":
@@ -29,7 +21,7 @@ def _rule(ctx: click.Context, parameter: click.Parameter, value: str | None) -> 
     if value is None:
         return None
     name, *figures = value.split(":")
-    points = {each.name: each for each in _found(_RULES)}
+    points = {each.name: each for each in plug_ins(RULES_GROUP)}
     if name not in points:
         raise click.BadParameter(f"{name!r} is no rule that is installed: take {' or '.join(points) or 'none'}.")
     kind: Any = points[name].load()

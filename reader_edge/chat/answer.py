@@ -8,7 +8,7 @@ import click
 
 from reader_edge.chat.answer_report import stats_fields, stats_table
 from reader_edge.terminal.console import print_table
-from reader_edge.terminal.given_up import given_up_sentence
+from reader_edge.terminal.deviation import deviation_sentence
 from reader_edge.terminal.model_text import ModelText
 from reader_edge_runtime import Conversation, Engine, GenerationConfig, GenerationStats, Message
 from reader_edge_runtime.errors import ConfigError, PromptError
@@ -74,7 +74,7 @@ def print_json(engine: Engine, prompt: Encodable, config: GenerationConfig) -> s
         "token_ids": result.token_ids,
         "finish_reason": result.finish_reason,
         "stats": stats_fields(engine, result.stats, result.sampling),
-        **({"given_up": result.given_up} if result.given_up else {}),
+        **({"deviation": result.deviation} if result.deviation else {}),
     }
     click.echo(json.dumps(fields))
     return result.text
@@ -86,20 +86,20 @@ def print_answer(engine: Engine, prompt: Encodable, config: GenerationConfig, te
     text: takes it, and so has what came before an interruption.
     """
     stats = GenerationStats()
-    given_up: Mapping[str, object] = {}
+    deviation: Mapping[str, object] = {}
     is_cut = False
     with text.coming():
         for chunk in engine.stream(prompt, config):
             text.write(chunk.text)
             stats = chunk.stats or stats
-            given_up = chunk.given_up
+            deviation = chunk.deviation
             is_cut = chunk.finish_reason == "context"
-    if is_cut or given_up:
+    if is_cut or deviation:
         text.start_line()
     if is_cut:
         tell_context_end(engine)
-    if given_up:
-        click.echo(given_up_sentence(given_up), err=True)
+    if deviation:
+        click.echo(deviation_sentence(deviation), err=True)
     return stats
 
 

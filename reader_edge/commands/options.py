@@ -15,6 +15,7 @@ import click
 
 import reader_edge
 from reader_edge.terminal.shell_completion import MODEL
+from reader_edge_runtime.config import provider_names
 
 T = TypeVar("T")
 
@@ -88,7 +89,7 @@ threads = click.option(
 no_native = _switch_off("--no-native", "uses_native", "Do not use native kernels.")
 provider = click.option(
     "--provider",
-    type=click.Choice(["cpu", "cuda", "iree", "webgpu", "tensorrt"]),
+    type=click.Choice(provider_names()),
     help="What runs the model. Default: cuda for packages made for GPUs, if this machine has what it needs; else cpu. "
     "cuda takes fp16, bf16, and fp32 with fast attention; tensorrt these three with fast attention; webgpu fp16 and "
     "fp32 with portable attention; iree what `export --engine iree` wrote.",

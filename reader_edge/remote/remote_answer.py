@@ -12,7 +12,7 @@ from reader_edge.remote.frames import Ask, FrameError, Reader, Resume, Tokens
 from reader_edge.remote.link import Link, LostError, RefusedError
 from reader_edge.remote.patience import Patience
 from reader_edge.remote.remote_model import RemoteModel
-from reader_edge.remote.settings import given_up_of, hash_of, stats_of
+from reader_edge.remote.settings import deviation_of, hash_of, stats_of
 from reader_edge_runtime.answer import Answer, GenerationChunk
 from reader_edge_runtime.config import GenerationConfig
 from reader_edge_runtime.draft_tree import DraftTree
@@ -52,7 +52,7 @@ class RemoteAnswer:
         self._text: DeviceText | None = None
         self._is_started = False  # over this link
         self._num_told = 0  # tokens, over this link or known before it
-        self._given_up: dict[str, Any] = {}
+        self._deviation: dict[str, Any] = {}
 
     def chunks(
         self, link: Link, linked: Callable[[], Link], patience_s: float
@@ -125,8 +125,8 @@ class RemoteAnswer:
             return
         chunk = answer.take()
         if chunk is not None:
-            result = chunk.result and replace(chunk.result, given_up=self._given_up)
-            yield replace(chunk, given_up=self._given_up, result=result)
+            result = chunk.result and replace(chunk.result, deviation=self._deviation)
+            yield replace(chunk, deviation=self._deviation, result=result)
 
     def _emit(self, answer: Answer, tokens: Tokens) -> None:
         """Take tokens in, but for those that came before a connection was lost."""
@@ -151,7 +151,7 @@ class RemoteAnswer:
             raise FrameError(f"The server ended an answer by {shown(reason)}.")
         answer.request.finish_reason = reason
         answer.request.stats = stats_of(facts.get("stats"))
-        self._given_up = given_up_of(facts.get("given_up", {}))
+        self._deviation = deviation_of(facts.get("deviation", {}))
 
     def _draft(self, link: Link) -> None:
         """Send what this device drafts now."""

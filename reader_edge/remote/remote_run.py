@@ -11,7 +11,7 @@ import click
 
 from reader_edge.remote.remote_engine import RemoteEngine
 from reader_edge.terminal.console import pairs_table, print_table
-from reader_edge.terminal.given_up import given_up_sentence
+from reader_edge.terminal.deviation import deviation_sentence
 from reader_edge.terminal.model_text import ModelText
 from reader_edge_runtime.config import GenerationConfig, SamplingConfig
 from reader_edge_runtime.errors import ConfigError, PromptError, UserFileError
@@ -77,18 +77,18 @@ def run_remotely(
         stats = {field.name: getattr(result.stats, field.name) for field in fields(result.stats)}
         stats["sampling"] = asdict(result.sampling or SamplingConfig())
         answer = {"text": result.text, "token_ids": result.token_ids, "finish_reason": result.finish_reason}
-        lossy = {"given_up": result.given_up} if result.given_up else {}
+        lossy = {"deviation": result.deviation} if result.deviation else {}
         click.echo(json.dumps(answer | {"stats": stats, "seconds": time.perf_counter() - start} | lossy))
         return
     text, told = ModelText(), GenerationStats()
-    given_up: Mapping[str, object] = {}
+    deviation: Mapping[str, object] = {}
     with text.coming():
         for chunk in engine.stream(asked, config):
             text.write(chunk.text)
-            told, given_up = chunk.stats or told, chunk.given_up
-    if given_up:
+            told, deviation = chunk.stats or told, chunk.deviation
+    if deviation:
         text.start_line()
-        click.echo(given_up_sentence(given_up), err=True)
+        click.echo(deviation_sentence(deviation), err=True)
     if shows_stats:
         text.start_line()
         print_table(pairs_table("Answer", _pairs(told, config, time.perf_counter() - start)))

@@ -121,10 +121,10 @@ def stats_of(facts: object) -> GenerationStats:
     return stats
 
 
-def given_up_of(facts: object) -> Facts:
+def deviation_of(facts: object) -> Facts:
     """What a lossy server's answer gave up; {} of an exact one. Raises FrameError for what no meter tells."""
     if not isinstance(facts, dict) or (facts and not _is_meter(facts)):
-        raise FrameError(f"A frame has {shown(facts)} as given_up.")
+        raise FrameError(f"A frame has {shown(facts)} as deviation.")
     return facts
 
 
@@ -136,7 +136,7 @@ def hash_of(token_ids: Sequence[int]) -> bytes:
 def _is_meter(facts: Facts) -> bool:
     """Whether it has what the sentence about a lossy answer tells."""
     usual = facts.get("usual_repeated_4grams")
-    is_told = isinstance(facts.get("rule"), str) and isinstance(facts.get("strength"), dict)
+    is_told = isinstance(facts.get("rule"), str) and isinstance(facts.get("figures"), dict)
     return is_told and all(_is_number(facts.get(name)) for name in _METER) and (usual is None or _is_number(usual))
 
 

@@ -26,7 +26,7 @@ class CompletionRun:
         self._metrics = metrics
         self._max_s = max_s
         self._stats: dict[int, GenerationStats] = {}
-        self._given_up: dict[int, Mapping[str, object]] = {}  # of a lossy engine's answers
+        self._deviation: dict[int, Mapping[str, object]] = {}  # of a lossy engine's answers
 
     async def pieces(self) -> AsyncGenerator[tuple[int, GenerationChunk], None]:
         """Chunks with the numbers of their choices. Raises what keeps any of them from its end, a time limit too."""
@@ -57,7 +57,7 @@ class CompletionRun:
             for stream in self._streams:
                 stream.give_up()
             await asyncio.gather(*pending, return_exceptions=True)
-            self._count_given_up()
+            self._count_deviation()
 
     async def whole(self) -> list[GenerationResult]:
         """The answers to their ends. Raises what `pieces` does."""
@@ -74,8 +74,8 @@ class CompletionRun:
         total = GenerationStats.total(every.values())
         num_tokens = 0 if self._completion_request.is_answer_hidden else total.num_tokens
         num_prompt_tokens = sum(stats.num_prompt_tokens for stats in first)
-        given_up = [self._given_up[number] for number in sorted(self._given_up)]
-        return ({"given_up": given_up} if given_up else {}) | {
+        deviation = [self._deviation[number] for number in sorted(self._deviation)]
+        return ({"deviation": deviation} if deviation else {}) | {
             "prompt_tokens": num_prompt_tokens,
             "completion_tokens": num_tokens,
             "total_tokens": num_prompt_tokens + num_tokens,
@@ -100,7 +100,7 @@ class CompletionRun:
         """The prompt of a choice that has begun."""
         return self._streams[number].prompt_token_ids
 
-    def _count_given_up(self) -> None:
+    def _count_deviation(self) -> None:
         """Count what was decoded of answers that nobody waits for any more."""
         for number, stream in enumerate(self._streams):
             if number not in self._stats and stream.stats is not None and stream.stats.prefill_s:
@@ -111,8 +111,8 @@ class CompletionRun:
         if chunk.stats is not None:
             self._stats[number] = chunk.stats
             self._metrics.count_answer(chunk.stats)
-        if chunk.given_up:
-            self._given_up[number] = chunk.given_up
+        if chunk.deviation:
+            self._deviation[number] = chunk.deviation
         if chunk.error is not None:
             raise chunk.error
         if chunk.finish_reason == "cancelled":

@@ -57,7 +57,7 @@ class GenerationResult:
     logprobs: one for each of token_ids, if the config asked for them.
     prompt_logprobs: one for each token of the prompt, None for the first, if the config asked for them.
     reasoning: what the model thought, if the config splits it off.
-    given_up: what an acceptance rule that is not exact gave up; {} for one that is.
+    deviation: what an acceptance rule that is not exact gave up; {} for one that is.
     sampling: how the tokens were chosen; with its seed the answer can be repeated.
     left_out: the parts of a lenient schema that the answer was not held to.
     form: what the text is to be read as.
@@ -71,7 +71,7 @@ class GenerationResult:
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
     reasoning: str = ""
-    given_up: Mapping[str, object] = field(default_factory=dict)
+    deviation: Mapping[str, object] = field(default_factory=dict)
     sampling: SamplingConfig | None = None
     left_out: tuple[str, ...] = ()
     form: AnswerForm = field(default=AnswerForm(), compare=False)
@@ -93,7 +93,7 @@ class GenerationResult:
             tuple(logprob for chunk in chunks for logprob in chunk.logprobs),
             tuple(logprob for chunk in chunks for logprob in chunk.prompt_logprobs),
             "".join(chunk.reasoning for chunk in chunks),
-            last.given_up,
+            last.deviation,
             last.sampling,
             last.left_out,
         )
@@ -147,7 +147,7 @@ class GenerationChunk:
     prompt_logprobs: one for each token of the prompt, None for the first; in the first chunk that has tokens, if the
         config asked for them.
     reasoning: what the model thinks, if the config splits it off.
-    given_up: only in the last chunk: what an acceptance rule that is not exact gave up; {} for one that is.
+    deviation: only in the last chunk: what an acceptance rule that is not exact gave up; {} for one that is.
     sampling: only in the last chunk: how the tokens were chosen; with its seed the answer can be repeated.
     left_out: only in the last chunk: the parts of a lenient schema that the answer was not held to.
     result: only in the last chunk: the whole answer.
@@ -162,7 +162,7 @@ class GenerationChunk:
     sources: tuple[str, ...] = ()
     prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
     reasoning: str = ""
-    given_up: Mapping[str, object] = field(default_factory=dict)
+    deviation: Mapping[str, object] = field(default_factory=dict)
     sampling: SamplingConfig | None = None
     left_out: tuple[str, ...] = ()
     result: GenerationResult | None = field(default=None, compare=False)
@@ -221,9 +221,9 @@ class Answer:
         self._taken.append(chunk)
         if not is_last:
             return chunk
-        given_up = request.acceptance.report(request.output_token_ids)
+        deviation = request.acceptance.report(request.output_token_ids)
         ended = replace(chunk, finish_reason=request.finish_reason, stats=request.stats, error=request.error)
-        ended = self._taken[-1] = replace(ended, given_up=given_up, sampling=request.sampling, left_out=self.left_out)
+        ended = self._taken[-1] = replace(ended, deviation=deviation, sampling=request.sampling, left_out=self.left_out)
         form = AnswerForm(self._grammar, self._tools, self._tokenizer.call_form if self._tools else None)
         return replace(ended, result=replace(GenerationResult.of_chunks(self._taken), form=form))
 

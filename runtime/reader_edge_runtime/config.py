@@ -5,11 +5,14 @@ from typing import Annotated
 
 from reader_edge_runtime.generation_config import GenerationConfig, Grammar, SamplingConfig
 from reader_edge_runtime.outside.config_checks import Range, check, refusing_unknown, require
+from reader_edge_runtime.plug_ins import PROVIDERS_GROUP, plug_ins
 
 __all__ = ["DraftConfig", "EngineConfig", "GenerationConfig", "Grammar", "SamplingConfig", "ServingConfig"]
 
-# Of execution/providers.py, which loads engines of execution.
-PROVIDER_NAMES = ("cpu", "cuda", "iree", "webgpu", "tensorrt")
+
+def provider_names() -> tuple[str, ...]:
+    """Of execution/providers.py, which loads engines of execution."""
+    return ("cpu", "cuda", "iree", *(each.name for each in plug_ins(PROVIDERS_GROUP)))
 
 
 @refusing_unknown({})
@@ -27,7 +30,7 @@ class EngineConfig:
     is_probed: run the width probe at load. A package with exact attention in which it finds a difference is decoded
         plainly, unless near ties are guarded.
     uses_native: use native kernels where they were built.
-    provider: one of PROVIDER_NAMES; None chooses by package, wheel and machine.
+    provider: one of `provider_names()`; None chooses by package, wheel and machine.
     is_text_literal: read control tokens in conversations as plain text; only the chat template writes control tokens.
         For messages from strangers.
     is_near_tie_guarded: where the probe finds a difference, decide near ties of greedy decoding by single-token passes;
@@ -50,8 +53,9 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         check(self)
-        is_known = isinstance(self.provider, str | None) and self.provider in (None, *PROVIDER_NAMES)
-        require(is_known, "provider", self.provider, f"one of {', '.join(PROVIDER_NAMES)}")
+        if self.provider is not None:
+            is_known = isinstance(self.provider, str) and self.provider in provider_names()
+            require(is_known, "provider", self.provider, f"one of {', '.join(provider_names())}")
 
 
 @refusing_unknown({})

@@ -132,7 +132,7 @@ class Engine:
         on_calibration: called with rounds measured and most rounds, at the first use of a package on a machine. What is
             measured, and for how long, is told by the log `reader_edge.measuring`: as a warning without this callback.
         rule: by which answers may differ from the model's own, as `reader_edge_lossy.relaxed.Relaxed()`. Each says in
-            `given_up` how far it does. No exact engine takes its sessions, nor it theirs.
+            `deviation` how far it does. No exact engine takes its sessions, nor it theirs.
 
         Raises PackageError, TokenizerError, DatastoreError, HeadError, DraftModelError or ProviderError.
         """

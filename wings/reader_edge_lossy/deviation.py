@@ -37,7 +37,7 @@ class DeviationMeter:
         num_tokens = len(token_ids)
         return {
             "rule": self.rule,
-            "strength": self.figures,
+            "figures": self.figures,
             "num_tokens": num_tokens,
             "num_changed": self.num_changed,
             "nats_per_token": self.nats / num_tokens if num_tokens else 0.0,

@@ -79,8 +79,8 @@ class KeptAnswer:
         """The frame that ends it."""
         stats = self._stream.stats or GenerationStats()
         facts = {"finish_reason": finish_reason, "stats": stats_facts(stats)}
-        given_up = self._last.given_up if self._last is not None else {}
-        return packed_facts(END, facts | ({"given_up": given_up} if given_up else {}))
+        deviation = self._last.deviation if self._last is not None else {}
+        return packed_facts(END, facts | ({"deviation": deviation} if deviation else {}))
 
     async def _collect(self) -> None:
         try:

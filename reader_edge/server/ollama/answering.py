@@ -112,7 +112,7 @@ class OllamaEndpoint(Endpoint[AnyBody]):
     ) -> Json:
         result = results[0]
         said = self._said(OllamaParser(self._parser(completion)).push(result), self._logprobs(result))
-        return self._head(body) | said | _end(result.finish_reason, result.stats, answers, result.given_up)
+        return self._head(body) | said | _end(result.finish_reason, result.stats, answers, result.deviation)
 
     async def _events(
         self, body: AnyBody, completion: CompletionRequest, answers: CompletionRun
@@ -123,7 +123,7 @@ class OllamaEndpoint(Endpoint[AnyBody]):
             if any(piece) or logprobs:
                 yield self._head(body) | self._said(piece, logprobs) | {"done": False}
             if chunk.finish_reason is not None and chunk.stats is not None:
-                end = _end(chunk.finish_reason, chunk.stats, answers, chunk.given_up)
+                end = _end(chunk.finish_reason, chunk.stats, answers, chunk.deviation)
                 yield self._head(body) | self._said(AnswerPiece(), []) | end
 
     def _stream(self, first: Json, events: AsyncGenerator[Json, None], completion: CompletionRequest) -> Response:
@@ -188,7 +188,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
-def _end(reason: str, stats: GenerationStats, answers: CompletionRun, given_up: Mapping[str, object]) -> Json:
+def _end(reason: str, stats: GenerationStats, answers: CompletionRun, deviation: Mapping[str, object]) -> Json:
     """How an answer ended, what it took in nanoseconds, the tokens counted, and what a lossy engine gave up.
 
     The model was there already.
@@ -202,5 +202,5 @@ def _end(reason: str, stats: GenerationStats, answers: CompletionRun, given_up: 
         "prompt_eval_duration": int(stats.prefill_s * _NS),
         "eval_count": stats.num_tokens,
         "eval_duration": int(stats.decode_s * _NS),
-        **({"given_up": given_up} if given_up else {}),
+        **({"deviation": deviation} if deviation else {}),
     }

@@ -78,8 +78,8 @@ class ChoicesEndpoint(Endpoint[BodyOfChoices]):
             sources = {"draft_sources": spans[number].push(chunk)} if options.include_sources else {}
             if is_first or chunk.text or chunk.reasoning or chunk.logprobs or chunk.finish_reason is not None:
                 end: Json = {"finish_reason": _finish_reason(chunk.finish_reason, wordings[number])}
-                if chunk.given_up:  # told to those who ask for no usage, too
-                    end["given_up"] = chunk.given_up
+                if chunk.deviation:  # told to those who ask for no usage, too
+                    end["deviation"] = chunk.deviation
                 event = head | {"choices": [{"index": number, **piece, **sources, **end}]}
                 if options.continuous_usage_stats:
                     event |= {"usage": answers.usage()}

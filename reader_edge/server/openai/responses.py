@@ -196,7 +196,7 @@ def _end(output: list[Json], reason: str, answers: CompletionRun) -> Json:
         "incomplete_details": None if is_whole else {"reason": "max_output_tokens"},
         "output": output,
         "usage": {
-            **{name: usage[name] for name in ("given_up",) if name in usage},
+            **{name: usage[name] for name in ("deviation",) if name in usage},
             "input_tokens": usage["prompt_tokens"],
             "input_tokens_details": usage["prompt_tokens_details"],
             "output_tokens": usage["completion_tokens"],

@@ -1,8 +1,5 @@
 """The providers there are, what each needs, and which of them runs a package."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from reader_edge_runtime.config import EngineConfig
 from reader_edge_runtime.drafting.sources.head_file import HeadFile, HeadModel
 from reader_edge_runtime.drafting.sources.speculator.speculator import Speculator
@@ -15,35 +12,16 @@ from reader_edge_runtime.execution.onnxruntime.device.device_target import Devic
 from reader_edge_runtime.execution.onnxruntime.head_session import HeadSession
 from reader_edge_runtime.execution.onnxruntime.host.host_speculator import HostSpeculator
 from reader_edge_runtime.execution.onnxruntime.host.open_on_host import open_on_host
-from reader_edge_runtime.execution.onnxruntime.tensorrt.libraries import has_tensorrt, tensorrt_obstacle
-from reader_edge_runtime.execution.onnxruntime.tensorrt.tensorrt_target import TensorRtTarget
-from reader_edge_runtime.execution.onnxruntime.webgpu.plugin import has_plugin, webgpu_obstacle
-from reader_edge_runtime.execution.onnxruntime.webgpu.webgpu_rows_runner import open_webgpu, suits_webgpu
 from reader_edge_runtime.execution.pipeline.open_pipeline import open_pipeline
+from reader_edge_runtime.execution.provider import Provider
 from reader_edge_runtime.package.manifest import COMMIT_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.plug_ins import PROVIDERS_GROUP, plug_ins
 from reader_edge_runtime.target import Target
 
-
-@dataclass(frozen=True, slots=True)
-class Provider:
-    """A way to run packages.
-
-    obstacle: why it cannot be had on this machine, one sentence with the remedy; None where nothing is known to be
-    missing. suits: whether a package is made for it. open: load a package with so many threads, with native kernels or
-    without; raises ProviderError. is_installed: whether this installation was made for it, so that an obstacle is a
-    fault and no mere absence.
-    """
-
-    obstacle: Callable[[], str | None]
-    suits: Callable[[ModelPackage], bool]
-    open: Callable[[ModelPackage, int, bool], Target]
-    is_installed: Callable[[], bool] = lambda: False
-
-
 # By the names that options and configs have. The first that suits a package and is to be had runs it, unless another
-# is asked for.
-PROVIDERS = {
+# is named. Those of packages beside this one come last.
+PROVIDERS: dict[str, Provider] = {
     "cuda": Provider(
         obstacle=cuda_obstacle,
         suits=lambda package: COMMIT_NAME in package.manifest.files,  # its cache is moved by a graph
@@ -56,19 +34,7 @@ PROVIDERS = {
         suits=lambda package: INDEX_NAME in package.manifest.files,
         open=lambda package, threads, uses_native: open_iree(package, threads),
     ),
-    "webgpu": Provider(
-        obstacle=webgpu_obstacle,
-        suits=suits_webgpu,
-        open=lambda package, threads, uses_native: open_webgpu(package, threads),
-        is_installed=has_plugin,
-    ),
-    "tensorrt": Provider(
-        obstacle=tensorrt_obstacle,
-        suits=lambda package: COMMIT_NAME in package.manifest.files and package.manifest.attention == "fast",
-        open=lambda package, threads, uses_native: TensorRtTarget.open(package, threads),
-        is_installed=has_tensorrt,
-    ),
-}
+} | {each.name: each.load() for each in plug_ins(PROVIDERS_GROUP)}
 
 
 def preferred(package: ModelPackage) -> str:

@@ -4,10 +4,10 @@ import onnxruntime as ort
 
 from reader_edge_runtime.execution.onnxruntime.device.device_cache import CommitGraph
 from reader_edge_runtime.execution.onnxruntime.session import CPU, load_session, session_options
-from reader_edge_runtime.execution.onnxruntime.tensorrt.profile import CAPACITY_NAME
-from reader_edge_runtime.execution.onnxruntime.tensorrt.tensorrt_target import EngineShelf, TensorRtTarget
 from reader_edge_runtime.package.manifest import COMMIT_NAME, GRAPH_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_tensorrt.engine import CAPACITY_NAME
+from reader_edge_tensorrt.tensorrt_target import EngineShelf, TensorRtTarget
 
 
 class PlayedEngines:

@@ -12,9 +12,9 @@ import pytest
 
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_runtime.execution.onnxruntime.device.buckets import padding_rows
-from reader_edge_runtime.execution.onnxruntime.tensorrt.profile import CAPACITY_NAME, shape_ranges
 from reader_edge_runtime.package.manifest import COMMIT_NAME, GRAPH_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_tensorrt.engine import CAPACITY_NAME, shape_ranges
 from tests.export.exported.device_operators import DEVICE_MODELS
 
 trt: Any = pytest.importorskip(

@@ -10,10 +10,10 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.device.buckets import padding_rows
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
-from reader_edge_runtime.execution.onnxruntime.tensorrt.profile import shape_ranges
-from reader_edge_runtime.execution.onnxruntime.tensorrt.tensorrt_target import TensorRtTarget
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass
+from reader_edge_tensorrt.engine import shape_ranges
+from reader_edge_tensorrt.tensorrt_target import TensorRtTarget
 from tests.export.exported.played_engines import PlayedEngines
 from tests.export.exported.test_device_target import decoded
 from tests.tiny_models import MAX_CONTEXT

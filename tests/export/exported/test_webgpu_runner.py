@@ -10,12 +10,12 @@ from reader_edge_export.sources.architectures import check_form
 from reader_edge_runtime.errors import ConfigError, ProviderError
 from reader_edge_runtime.execution.onnxruntime.host.host_rows_runner import HostRowsRunner
 from reader_edge_runtime.execution.onnxruntime.session import check_placement, load_session, session_options
-from reader_edge_runtime.execution.onnxruntime.webgpu import webgpu_rows_runner
-from reader_edge_runtime.execution.onnxruntime.webgpu.plugin import webgpu_obstacle
-from reader_edge_runtime.execution.onnxruntime.webgpu.webgpu_rows_runner import SIZES, WebGpuRowsRunner, open_webgpu
 from reader_edge_runtime.execution.onnxruntime.wheel import ort
 from reader_edge_runtime.execution.rows.rows_target import RowsTarget
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_webgpu import webgpu_rows_runner
+from reader_edge_webgpu.plugin import webgpu_obstacle
+from reader_edge_webgpu.webgpu_rows_runner import SIZES, WebGpuRowsRunner, open_webgpu
 from tests.export.exported.test_row_packages import tree_logits
 from tests.tiny_models import TINY_MODELS, tiny_config
 

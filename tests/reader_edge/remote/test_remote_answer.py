@@ -19,15 +19,15 @@ from tests.reader_edge.remote.test_remote_model import FACTS
 CHAT = Conversation([{"role": "user", "content": "a"}])
 STARTED = frame(frames.STARTED, packed_numbers([0]))
 END = packed_facts(frames.END, {"finish_reason": "length", "stats": stats_facts(GenerationStats(num_tokens=3))})
-GIVEN_UP = {
-    **{"rule": "relaxed", "strength": {"gap": 1.0}, "num_tokens": 3, "num_changed": 1, "nats_per_token": 0.1},
+DEVIATION = {
+    **{"rule": "relaxed", "figures": {"gap": 1.0}, "num_tokens": 3, "num_changed": 1, "nats_per_token": 0.1},
     **{"repeated_4grams": 0.0, "usual_repeated_4grams": None},
 }
 GONE = packed_facts(frames.REFUSAL, {"status": 404, "message": "gone", "code": "answer_gone"})
 
 
-def lossy_end(given_up: object) -> bytes:
-    facts = {"finish_reason": "stop", "stats": stats_facts(GenerationStats()), "given_up": given_up}
+def lossy_end(deviation: object) -> bytes:
+    facts = {"finish_reason": "stop", "stats": stats_facts(GenerationStats()), "deviation": deviation}
     return packed_facts(frames.END, facts)
 
 
@@ -79,10 +79,10 @@ def remote(engine: Engine, server: Scripted, drafts: str = "none") -> RemoteEngi
         ([STARTED, Tokens(0, []).packed()], "brings no token"),
         ([STARTED, Tokens(0, [5, 6]).packed(), Tokens(0, [5, 6]).packed()], "brings no token"),
         ([packed_facts(frames.END, {"finish_reason": "stop"})], "no statistics"),
-        ([STARTED, lossy_end([])], r"has \[\] as given_up"),
-        ([STARTED, lossy_end({"rule": "relaxed"})], "as given_up"),
-        ([STARTED, lossy_end(GIVEN_UP | {"num_tokens": "3"})], "as given_up"),
-        ([STARTED, lossy_end(GIVEN_UP | {"usual_repeated_4grams": []})], "as given_up"),
+        ([STARTED, lossy_end([])], r"has \[\] as deviation"),
+        ([STARTED, lossy_end({"rule": "relaxed"})], "as deviation"),
+        ([STARTED, lossy_end(DEVIATION | {"num_tokens": "3"})], "as deviation"),
+        ([STARTED, lossy_end(DEVIATION | {"usual_repeated_4grams": []})], "as deviation"),
     ],
 )
 def test_what_no_server_says_ends_an_answer(shared_engine: Engine, script: list[bytes], words: str) -> None:
@@ -105,9 +105,9 @@ def test_an_answer_comes_in_as_many_pieces_as_it_is_sent(shared_engine: Engine) 
 
 
 def test_what_a_server_tells_of_a_lossy_answer_is_told(shared_engine: Engine) -> None:
-    for given_up in ({}, GIVEN_UP, GIVEN_UP | {"usual_repeated_4grams": 0.5}):
-        server = Scripted(shared_engine, [STARTED, Tokens(0, [5]).packed(), lossy_end(given_up)])
-        assert remote(shared_engine, server).generate("# tar").given_up == given_up
+    for deviation in ({}, DEVIATION, DEVIATION | {"usual_repeated_4grams": 0.5}):
+        server = Scripted(shared_engine, [STARTED, Tokens(0, [5]).packed(), lossy_end(deviation)])
+        assert remote(shared_engine, server).generate("# tar").deviation == deviation
 
 
 def test_tokens_beyond_the_end_and_again_are_left_out(shared_engine: Engine) -> None:

@@ -19,7 +19,8 @@ from reader_edge_runtime.doctor.passes import (
     widths_result,
 )
 from reader_edge_runtime.execution.onnxruntime.placement import nodes_elsewhere
-from reader_edge_runtime.execution.providers import PROVIDERS, Provider, preferred
+from reader_edge_runtime.execution.provider import Provider
+from reader_edge_runtime.execution.providers import PROVIDERS, preferred
 from reader_edge_runtime.measuring.pass_cost import PassCost
 from reader_edge_runtime.measuring.width_probe import WidthReport
 from reader_edge_runtime.package.model_package import ModelPackage

@@ -63,9 +63,9 @@ def test_an_engine_drafts_with_the_small_model_that_it_is_given(demo_folder: Pat
     engine.decoder.drafter.wait()
     result = engine.generate("# tar", GenerationConfig(40, ignores_eos=True))
     assert result.stats.drafted_by_source["draft model"] > 0
-    assert result.given_up["rule"] == "big-little"
+    assert result.deviation["rule"] == "big-little"
     undrafted = Engine.load(demo_folder, sources=sources, rule=BigLittle(), is_drafted=False)
-    assert undrafted.generate("# tar", GenerationConfig(4)).given_up["num_changed"] == 0
+    assert undrafted.generate("# tar", GenerationConfig(4)).deviation["num_changed"] == 0
 
 
 def test_distances_that_cannot_be_are_refused() -> None:

@@ -28,4 +28,4 @@ def test_changes_are_counted_and_shared_among_all_tokens() -> None:
     report = meter.report(range(10))
     assert (report["num_changed"], report["nats_per_token"], report["num_tokens"]) == (2, 0.075, 10)
     assert meter.report([])["nats_per_token"] == 0
-    assert report["strength"] == {"gap": 1.0}
+    assert report["figures"] == {"gap": 1.0}

@@ -46,15 +46,15 @@ def lossy(shared_lossy: Engine) -> Iterator[Engine]:
 def test_every_answer_tells_what_it_gave_up(lossy: Engine, engine: Engine, held_out_texts: list[str]) -> None:
     prompts = held_out_texts[:4]
     results = lossy.generate_batch([text[:300] for text in prompts], CONFIG)
-    assert sum(int(str(result.given_up["num_changed"])) for result in results) > 0
+    assert sum(int(str(result.deviation["num_changed"])) for result in results) > 0
     for result in results:
-        assert result.given_up["rule"] == "relaxed"
-        assert result.given_up["strength"] == {"gap": 20.0, "budget": 20.0}
-        assert result.given_up["num_tokens"] == len(result.token_ids)
+        assert result.deviation["rule"] == "relaxed"
+        assert result.deviation["figures"] == {"gap": 20.0, "budget": 20.0}
+        assert result.deviation["num_tokens"] == len(result.token_ids)
     *others, last = lossy.stream(prompts[0][:300], CONFIG)
-    assert last.given_up
-    assert not any(chunk.given_up for chunk in others)
-    assert engine.generate(prompts[0][:300], CONFIG).given_up == {}
+    assert last.deviation
+    assert not any(chunk.deviation for chunk in others)
+    assert engine.generate(prompts[0][:300], CONFIG).deviation == {}
 
 
 def test_without_strength_it_says_what_an_exact_engine_says(
@@ -80,7 +80,7 @@ def test_what_is_not_greedy_is_refused(lossy: Engine) -> None:
             lossy.generate("# tar", GenerationConfig(sampling=sampling))
     cut = SamplingConfig(top_k=40, top_p=0.9, min_p=0.1, seed=7)  # of a distribution that nothing is drawn from
     said = [lossy.generate("# tar", GenerationConfig(4, sampling=each)) for each in (cut, SamplingConfig())]
-    assert said[0].given_up
+    assert said[0].deviation
     assert said[0].token_ids == said[1].token_ids
 
 
@@ -115,7 +115,7 @@ def test_a_proof_refuses_it_and_many_callers_may_share_it(lossy: Engine) -> None
 
     async def served() -> object:
         async with AsyncEngine(lossy) as engine:
-            return (await engine.generate("# tar", GenerationConfig(8))).given_up["rule"]
+            return (await engine.generate("# tar", GenerationConfig(8))).deviation["rule"]
 
     assert asyncio.run(served()) == "relaxed"
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 from reader_edge.chat.prompt_input import PromptInput
 from reader_edge.cli import main
 from reader_edge.entry_points import added_commands
-from reader_edge.terminal.given_up import given_up_sentence
+from reader_edge.terminal.deviation import deviation_sentence
 
 
 def lossy_run(*arguments: str, rule: str = "relaxed", text: str | None = None) -> Result:
@@ -27,10 +27,10 @@ def test_an_answer_ends_with_what_it_gave_up() -> None:
 def test_json_has_the_meter() -> None:
     result = lossy_run("-p", "# tar", "-n", "10", "--json", "--stats")
     printed = json.loads(result.stdout)
-    given_up = printed["given_up"]
+    deviation = printed["deviation"]
     assert printed["stats"]["perplexity"] > 1
-    assert given_up["strength"] == {"gap": 0.69, "budget": 0.02}
-    assert given_up["num_tokens"] == 10
+    assert deviation["figures"] == {"gap": 0.69, "budget": 0.02}
+    assert deviation["num_tokens"] == 10
 
 
 def test_a_chat_goes_on_in_its_session(tmp_path: Path) -> None:
@@ -53,8 +53,8 @@ def test_lines_of_standard_input_are_prompts_to_answer() -> None:
 def test_views_say_how_far_they_are_from_the_whole_prompt() -> None:
     prompt = ("-p", "tar and zip, " * 40 + "# tar", "-n", "12", "--json")
     mixed = json.loads(lossy_run(*prompt, rule="views:64:0.7").stdout)
-    assert mixed["given_up"]["rule"] == "views"
-    assert mixed["given_up"]["strength"] == {"context": 64, "weight": 0.7}
+    assert mixed["deviation"]["rule"] == "views"
+    assert mixed["deviation"]["figures"] == {"context": 64, "weight": 0.7}
     exact = CliRunner().invoke(main, ["run", *prompt, "--no-calibrate"], catch_exceptions=False)
     assert json.loads(lossy_run(*prompt, rule="views:64:0").stdout)["text"] == json.loads(exact.stdout)["text"]
 
@@ -93,7 +93,7 @@ def test_a_server_of_exact_answers_and_a_comparison_take_no_rule() -> None:
 
 
 def test_rules_whose_folder_is_gone_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reader_edge.entry_points.find_spec", lambda name: None)
+    monkeypatch.setattr("reader_edge_runtime.plug_ins.find_spec", lambda name: None)
     refused = lossy_run("-p", "# tar")
     assert refused.exit_code == 2
     assert "'relaxed' is no rule that is installed: take none." in refused.stderr
@@ -101,13 +101,13 @@ def test_rules_whose_folder_is_gone_are_not_there(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_a_model_usually_repeats_is_told_where_it_is_known() -> None:
-    fields = {"rule": "relaxed", "strength": {"gap": 1.0}, "num_changed": 2, "num_tokens": 8, "nats_per_token": 0.01}
+    fields = {"rule": "relaxed", "figures": {"gap": 1.0}, "num_changed": 2, "num_tokens": 8, "nats_per_token": 0.01}
     fields |= {"repeated_4grams": 0.25, "usual_repeated_4grams": 0.125}
-    assert given_up_sentence(fields) == (
+    assert deviation_sentence(fields) == (
         "Lossy (relaxed: gap 1.0): 2 of 8 tokens are not the model's choice, 0.0100 nats a token given up; 25.0% of "
         "4-grams repeated (usually 12.5%)."
     )
-    assert "(usually not known: `reader-edge warm` finds out)" in given_up_sentence(
+    assert "(usually not known: `reader-edge warm` finds out)" in deviation_sentence(
         fields | {"usual_repeated_4grams": None}
     )
 

@@ -52,14 +52,14 @@ def draft_server(served: Served) -> Iterator[DraftServer]:
 
 
 def test_usage_of_completions_has_the_meter_of_each_choice(served: Served) -> None:
-    given_up = served.complete(max_tokens=6, prompt=["# tar", "# zip"])["usage"]["given_up"]
-    assert [each["num_tokens"] for each in given_up] == [6, 6]
-    assert {each["rule"] for each in given_up} == {"relaxed"}
+    deviation = served.complete(max_tokens=6, prompt=["# tar", "# zip"])["usage"]["deviation"]
+    assert [each["num_tokens"] for each in deviation] == [6, 6]
+    assert {each["rule"] for each in deviation} == {"relaxed"}
 
 
 def test_usage_of_responses_has_it_too(served: Served) -> None:
     body = {"model": "demo", "input": "# tar", "max_output_tokens": 16, "temperature": 0}
-    assert served.post("/v1/responses", body).json()["usage"]["given_up"][0]["num_tokens"] == 16
+    assert served.post("/v1/responses", body).json()["usage"]["deviation"][0]["num_tokens"] == 16
 
 
 CLIENTS = [
@@ -127,10 +127,10 @@ def test_a_device_hears_what_its_answer_gave_up(
         *others, last = remote.stream(TURNS, GenerationConfig(60))
     make_as_new(lossy)
     alone = lossy.generate(prompt, GenerationConfig(60))
-    assert (result.token_ids, result.given_up) == (alone.token_ids, alone.given_up)
-    assert int(str(result.given_up["num_changed"])) > 0
-    assert last.given_up["num_tokens"] == 60
-    assert not any(chunk.given_up for chunk in others)
+    assert (result.token_ids, result.deviation) == (alone.token_ids, alone.deviation)
+    assert int(str(result.deviation["num_changed"])) > 0
+    assert last.deviation["num_tokens"] == 60
+    assert not any(chunk.deviation for chunk in others)
 
 
 def test_who_runs_it_from_afar_reads_it(draft_server: DraftServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ def test_who_runs_it_from_afar_reads_it(draft_server: DraftServer, monkeypatch: 
     assert " of 9 tokens are not the model's choice" in told.stderr
     assert "Lossy" not in told.stdout
     printed = CliRunner().invoke(main, [*run, "--json"], catch_exceptions=False)
-    assert json.loads(printed.stdout)["given_up"]["num_tokens"] == 9
+    assert json.loads(printed.stdout)["deviation"]["num_tokens"] == 9
 
 
 @pytest.mark.parametrize(
@@ -151,8 +151,8 @@ def test_ollama_s_last_object_has_the_meter(served: Served, path: str, asked: di
     body = {"model": "demo", "options": options, **asked}
     *others, last = lines(served, path, body)
     for answer in (last, whole(served, path, body)):
-        assert (answer["given_up"]["rule"], answer["given_up"]["num_tokens"]) == ("relaxed", 6)
-    assert not any("given_up" in each for each in others)
+        assert (answer["deviation"]["rule"], answer["deviation"]["num_tokens"]) == ("relaxed", 6)
+    assert not any("deviation" in each for each in others)
 
 
 @pytest.mark.parametrize(
@@ -168,6 +168,6 @@ def test_the_last_chunk_of_each_choice_has_the_meter(
     pieces = [json.loads(each.removeprefix("data: ")) for each in text.split("\n\n") if each and "[DONE]" not in each]
     choices = [choice for piece in pieces for choice in piece["choices"]]
     ended = [choice for choice in choices if choice["finish_reason"]]
-    assert [choice["given_up"]["num_tokens"] for choice in ended] == [6, 6]
-    assert not any("given_up" in choice for choice in choices if choice not in ended)
-    assert ("given_up" in (pieces[-1].get("usage") or {})) is includes_usage
+    assert [choice["deviation"]["num_tokens"] for choice in ended] == [6, 6]
+    assert not any("deviation" in choice for choice in choices if choice not in ended)
+    assert ("deviation" in (pieces[-1].get("usage") or {})) is includes_usage

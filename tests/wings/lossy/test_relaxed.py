@@ -28,7 +28,7 @@ def decoded(strength: Relaxed, num_tokens: int, seed: int = 0, constraint: OnlyO
     return request
 
 
-def given_up(request: Request) -> list[float]:
+def deviation(request: Request) -> list[float]:
     """Of each token of an answer, ln p of the model's choice less its own, worked out again from the text."""
     nats, text = [], request.token_ids[: request.num_prompt_tokens]
     for token_id in request.output_token_ids:
@@ -43,7 +43,7 @@ def test_no_answer_gives_up_more_than_its_budget_at_any_of_ten_thousand_steps() 
     num_steps = num_changed = 0
     for seed, (gap, budget) in enumerate([(0.7, 0.02), (3.0, 0.1), (9.0, 0.5), (0.2, 9.0)] * 2):
         request = decoded(Relaxed(gap, budget), 2500, seed)
-        nats = given_up(request)
+        nats = deviation(request)
         assert (np.cumsum(nats) <= budget * np.arange(1, len(nats) + 1) + 1e-5).all()
         assert max(nats) <= gap + 1e-6
         report = request.acceptance.report(request.output_token_ids)
@@ -55,7 +55,7 @@ def test_no_answer_gives_up_more_than_its_budget_at_any_of_ten_thousand_steps() 
     assert num_changed > 1000
 
 
-@pytest.mark.parametrize("strength", [Relaxed(0.0, 1.0), Relaxed(1.0, 0.0)])
+@pytest.mark.parametrize("figures", [Relaxed(0.0, 1.0), Relaxed(1.0, 0.0)])
 def test_without_strength_the_tokens_are_those_of_exact_decoding(strength: Relaxed) -> None:
     request = decoded(strength, 300)
     assert request.output_token_ids == reference(MANIFEST, [1, 2], GenerationConfig(300))

@@ -122,7 +122,7 @@ def test_the_meter_counts_what_the_whole_text_alone_would_not_have_had(sampling:
         text.append(token_id)
     report = request.acceptance.report(request.output_token_ids)
     assert report["rule"] == "views"
-    assert report["strength"] == {"context": 64, "weight": 0.6}
+    assert report["figures"] == {"context": 64, "weight": 0.6}
     assert report["num_changed"] == sum(each != 0 for each in nats) > 20
     assert report["nats_per_token"] == pytest.approx(sum(nats) / 80, abs=1e-5)
 

@@ -30,7 +30,7 @@ def test_drafts_change_no_token(views: Engine, held_out_texts: list[str], sampli
     for prompt, each in zip(prompts, drafted, strict=True):
         plain = views.generate(prompt, GenerationConfig(60, sampling=sampling, is_drafted=False))
         assert plain.token_ids == each.token_ids
-        assert plain.given_up["num_changed"] == each.given_up["num_changed"]
+        assert plain.deviation["num_changed"] == each.deviation["num_changed"]
     assert sum(each.stats.num_steps for each in drafted) < 3 * 59
 
 
@@ -43,7 +43,7 @@ def test_without_weight_it_says_what_an_exact_engine_says(
     assert [each.token_ids for each in told] == [
         each.token_ids for each in engine.generate_batch(prompts, GenerationConfig(60))
     ]
-    assert not any(each.given_up["num_changed"] for each in told)
+    assert not any(each.deviation["num_changed"] for each in told)
 
 
 def test_a_session_goes_on_as_if_it_had_stayed(views: Engine, held_out_texts: list[str], tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from reader_edge_runtime.execution.onnxruntime.tensorrt import libraries
-from reader_edge_runtime.execution.onnxruntime.tensorrt.libraries import TensorRt, has_tensorrt, tensorrt_obstacle
+from reader_edge_tensorrt import libraries
+from reader_edge_tensorrt.libraries import TensorRt, has_tensorrt, tensorrt_obstacle
 
 PLUGIN = SimpleNamespace(
     __version__="0.5.0", get_ep_name=lambda: "RtxExecutionProvider", get_library_path=lambda: "plugin.so"

@@ -15,12 +15,13 @@ from reader_edge_runtime.execution.onnxruntime.device.buckets import MAX_CAPTURE
 from reader_edge_runtime.execution.onnxruntime.host.kv_slab import KvArray
 from reader_edge_runtime.execution.onnxruntime.rows_session import RowsSession
 from reader_edge_runtime.execution.onnxruntime.session import check_placement, load_on_devices, session_options
-from reader_edge_runtime.execution.onnxruntime.webgpu.plugin import WEBGPU, devices, plugin_version
 from reader_edge_runtime.execution.onnxruntime.wheel import INSTALLED_WHEEL, ort
+from reader_edge_runtime.execution.provider import Provider
 from reader_edge_runtime.execution.rows.rows_runner import RowsResult
 from reader_edge_runtime.execution.rows.rows_target import RowsTarget
 from reader_edge_runtime.package.manifest import GRAPH_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_webgpu.plugin import WEBGPU, devices, has_plugin, plugin_version, webgpu_obstacle
 
 _PRECISIONS = ("fp32", "fp16")
 
@@ -68,3 +69,11 @@ def open_webgpu(package: ModelPackage, threads: int = 0) -> RowsTarget:
             "WebGPU does not run: export it with --precision fp16 --attention portable, or use --provider cpu."
         )
     return RowsTarget(WebGpuRowsRunner(package, threads))
+
+
+PROVIDER = Provider(
+    obstacle=webgpu_obstacle,
+    suits=suits_webgpu,
+    open=lambda package, threads, uses_native: open_webgpu(package, threads),
+    is_installed=has_plugin,
+)

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from reader_edge_runtime.execution.onnxruntime.webgpu import plugin
 from reader_edge_runtime.execution.onnxruntime.wheel import ort
+from reader_edge_webgpu import plugin
 
 
 @pytest.fixture(autouse=True)

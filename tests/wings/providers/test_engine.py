@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from reader_edge_runtime.errors import ProviderError
-from reader_edge_runtime.execution.onnxruntime.tensorrt import engine
-from reader_edge_runtime.execution.onnxruntime.tensorrt.engine import engine_folder, open_engine, provider_options
-from reader_edge_runtime.execution.onnxruntime.tensorrt.libraries import TensorRt
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_tensorrt import engine
+from reader_edge_tensorrt.engine import engine_folder, open_engine, provider_options
+from reader_edge_tensorrt.libraries import TensorRt
 
 WHEELS, PLUGIN = TensorRt("TensorrtExecutionProvider", "TensorRT 10.16.1"), TensorRt("Rtx", "0.5.0", [object()])
 RANGES = {"input_ids": ((1, 1), (1, 8), (8, 256)), "past_key.0": ((1, 2, 64, 16), (1, 2, 64, 16), (8, 2, 64, 16))}

@@ -1,11 +1,14 @@
-"""An engine of TensorRT: a session whose graph is one engine, for one capacity of the cache."""
+"""An engine of TensorRT: a session whose graph is one engine, for one capacity of the cache and every padded size."""
 
 import hashlib
 import warnings
 from pathlib import Path
 
 from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.execution.onnxruntime.device.buckets import TREE_SIZES, visible_bucket
 from reader_edge_runtime.execution.onnxruntime.device.cuda import gpu_name
+from reader_edge_runtime.execution.onnxruntime.device.device_target import PREFILL_CHUNK
+from reader_edge_runtime.execution.onnxruntime.graph_contract import input_tensors
 from reader_edge_runtime.execution.onnxruntime.session import (
     check_placement,
     load_on_devices,
@@ -13,12 +16,19 @@ from reader_edge_runtime.execution.onnxruntime.session import (
     record_placement,
     session_options,
 )
-from reader_edge_runtime.execution.onnxruntime.tensorrt.libraries import TensorRt
-from reader_edge_runtime.execution.onnxruntime.tensorrt.profile import CAPACITY_NAME, Shape, ShapeRange, shape_ranges
 from reader_edge_runtime.execution.onnxruntime.wheel import INSTALLED_WHEEL, ort
 from reader_edge_runtime.machine.cache_folder import cache_folder, code_fault, make_own
-from reader_edge_runtime.package.manifest import GRAPH_NAME
+from reader_edge_runtime.package.manifest import GRAPH_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_tensorrt.libraries import TensorRt
+
+CAPACITY_NAME = "S"  # of the graph's dimension that an engine fixes
+
+_LIKELY_NODES = TREE_SIZES[3]
+_LIKELY_VISIBLE = 1024
+
+Shape = tuple[int, ...]
+ShapeRange = tuple[Shape, Shape, Shape]  # least, likeliest, largest
 
 _REMEDY = "use --provider cuda, as for Gemma 2, whose capped scores TensorRT does not know"
 
@@ -48,9 +58,9 @@ def open_engine(
 
 
 def provider_options(tensorrt: TensorRt, ranges: dict[str, ShapeRange], folder: Path | None) -> dict[str, str]:
-    """What the provider is told: the sizes of each input, and where it may keep what it built.
+    """Options of the provider: the sizes of each input, and where it may keep what it built.
 
-    Neither is told a precision: packages carry their types, which TensorRT keeps where no option allows others.
+    No precision is among them: packages carry their types, which TensorRT keeps where no option allows others.
     """
     prefix = "nv" if tensorrt.devices else "trt"
     ends = dict(zip(("min", "opt", "max"), zip(*ranges.values(), strict=True), strict=True))
@@ -87,3 +97,22 @@ def _made_folder(folder: Path) -> Path | None:
 
 def _written(names: dict[str, ShapeRange], shapes: tuple[Shape, ...]) -> str:
     return ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in zip(names, shapes, strict=True))
+
+
+def shape_ranges(manifest: Manifest, num_slots: int, num_rows: int) -> dict[str, ShapeRange]:
+    """The shapes of each input of a graph for a cache of so many slots of `num_rows` rows, padding included."""
+    sizes = (
+        (1, 1, visible_bucket(1, num_rows), 1),
+        (1, _LIKELY_NODES, visible_bucket(_LIKELY_VISIBLE, num_rows), _LIKELY_NODES),
+        (num_slots, PREFILL_CHUNK, num_rows, PREFILL_CHUNK),
+    )
+    ends = [_shapes(manifest, num_rows, *each) for each in sizes]
+    return {name: (ends[0][name], ends[1][name], ends[2][name]) for name in ends[0]}
+
+
+def _shapes(
+    manifest: Manifest, capacity: int, num_trees: int, num_nodes: int, num_visible: int, num_rows: int
+) -> dict[str, Shape]:
+    tensors = input_tensors(manifest, num_trees, num_nodes, num_visible, num_rows)
+    kv = num_trees, manifest.num_kv_heads, capacity, manifest.head_dim
+    return {name: shape for name, (_, shape) in tensors.items()} | dict.fromkeys(manifest.past_names(), kv)

@@ -1,6 +1,6 @@
 """The target model on TensorRT: a device's, with an engine for each capacity that its caches come to."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from reader_edge_runtime.errors import ProviderError
@@ -10,13 +10,14 @@ from reader_edge_runtime.execution.onnxruntime.device.device_memory import Devic
 from reader_edge_runtime.execution.onnxruntime.device.device_target import DeviceTarget, check_form
 from reader_edge_runtime.execution.onnxruntime.graph_contract import check_contract
 from reader_edge_runtime.execution.onnxruntime.session import CUDA
-from reader_edge_runtime.execution.onnxruntime.tensorrt.engine import open_engine
-from reader_edge_runtime.execution.onnxruntime.tensorrt.engine_cache import EngineCache
-from reader_edge_runtime.execution.onnxruntime.tensorrt.libraries import installed_tensorrt
 from reader_edge_runtime.execution.onnxruntime.wheel import ort
+from reader_edge_runtime.execution.provider import Provider
 from reader_edge_runtime.package.manifest import COMMIT_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_tensorrt.engine import open_engine
+from reader_edge_tensorrt.libraries import has_tensorrt, installed_tensorrt, tensorrt_obstacle
 
+_LEAST_CAPACITY = 256
 _LEAST_SLOTS = 8  # which every engine allows, so that few batches need another one
 
 OpenEngine = Callable[[int, int], ort.InferenceSession]  # of slots, and rows of each
@@ -44,6 +45,29 @@ class EngineShelf:
             check_contract(session, self._manifest)
             self._sizes, self._session = sizes, session
         return self._session
+
+
+class EngineCache(DeviceCache):
+    """A `DeviceCache` with a power of two of rows a slot, or all of the model's context."""
+
+    def __init__(
+        self, manifest: Manifest, num_slots: int, capacity: int, device: str, commit_graph: CommitGraph
+    ) -> None:
+        super().__init__(manifest, num_slots, engine_capacity(capacity), device, commit_graph)
+
+    def num_bytes_of(self, lengths: Sequence[int], capacity: int) -> int:
+        return super().num_bytes_of(lengths, self._rounded(capacity))
+
+    def resize(self, num_slots: int, capacity: int) -> None:
+        super().resize(num_slots, self._rounded(capacity))
+
+    def _rounded(self, capacity: int) -> int:
+        return min(engine_capacity(capacity), self._manifest.max_context)
+
+
+def engine_capacity(capacity: int) -> int:
+    """The least capacity of engines that holds so many rows."""
+    return max(_LEAST_CAPACITY, 1 << (capacity - 1).bit_length())
 
 
 class TensorRtTarget(DeviceTarget):
@@ -85,3 +109,11 @@ class TensorRtTarget(DeviceTarget):
         _, num_slots, _, num_rows, _ = memory.shape
         self.session = self._shelf.engine(num_slots, num_rows)
         return self.session
+
+
+PROVIDER = Provider(
+    obstacle=tensorrt_obstacle,
+    suits=lambda package: COMMIT_NAME in package.manifest.files and package.manifest.attention == "fast",
+    open=lambda package, threads, uses_native: TensorRtTarget.open(package, threads),
+    is_installed=has_tensorrt,
+)
