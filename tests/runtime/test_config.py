@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig, ServingConfig
+from reader_edge_runtime.config import (
+    DraftConfig,
+    EngineConfig,
+    GenerationConfig,
+    SamplingConfig,
+    ServingConfig,
+    provider_names,
+)
 from reader_edge_runtime.errors import ConfigError
 
 
@@ -17,8 +24,8 @@ from reader_edge_runtime.errors import ConfigError
         (EngineConfig, "threads", 1.5, "a whole number"),
         (EngineConfig, "max_batch", True, "a whole number"),
         (EngineConfig, "is_probed", 1, "True or False"),
-        (EngineConfig, "provider", "tpu", "one of cpu, cuda, iree, "),
-        (EngineConfig, "provider", np.array(["cpu", "cuda"]), "one of cpu, cuda, iree, "),
+        (EngineConfig, "provider", "tpu", f"one of {', '.join(provider_names())}"),
+        (EngineConfig, "provider", np.array(["cpu", "cuda"]), f"one of {', '.join(provider_names())}"),
         (DraftConfig, "max_nodes", "64", "a whole number"),
         (DraftConfig, "max_depth", 256, "from 1 to 255"),
         (SamplingConfig, "temperature", math.nan, "from 0 to 100"),
