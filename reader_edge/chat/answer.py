@@ -81,7 +81,7 @@ def print_json(engine: Engine, prompt: Encodable, config: GenerationConfig) -> s
 
 
 def print_answer(engine: Engine, prompt: Encodable, config: GenerationConfig, text: ModelText) -> GenerationStats:
-    """Write an answer as it comes, then what a lossy engine gave up, and whether the context cut it.
+    """Write an answer as it comes, then how far it deviates by a rule, and whether the context cut it.
 
     text: takes it, and so has what came before an interruption.
     """

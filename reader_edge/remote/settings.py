@@ -122,7 +122,7 @@ def stats_of(facts: object) -> GenerationStats:
 
 
 def deviation_of(facts: object) -> Facts:
-    """What a lossy server's answer gave up; {} of an exact one. Raises FrameError for what no meter tells."""
+    """How far a lossy server's answer deviates; {} of an exact one. Raises FrameError for what no meter tells."""
     if not isinstance(facts, dict) or (facts and not _is_meter(facts)):
         raise FrameError(f"A frame has {shown(facts)} as deviation.")
     return facts

@@ -73,7 +73,7 @@ class AcceptanceRule(ABC):
         """The token to emit behind `node`; where a child bears it the walk goes on there, else the step ends."""
 
     def report(self, token_ids: Sequence[int]) -> Mapping[str, object]:
-        """What it has given up in these tokens of an answer, ready for JSON; {} for a rule that gives nothing up."""
+        """How far these tokens of an answer deviate from exact ones, ready for JSON; {} for an exact rule."""
         return {}
 
 

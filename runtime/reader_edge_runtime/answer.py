@@ -57,7 +57,7 @@ class GenerationResult:
     logprobs: one for each of token_ids, if the config asked for them.
     prompt_logprobs: one for each token of the prompt, None for the first, if the config asked for them.
     reasoning: what the model thought, if the config splits it off.
-    deviation: what an acceptance rule that is not exact gave up; {} for one that is.
+    deviation: how far a rule that is not exact left the model's own choices; {} for one that is.
     sampling: how the tokens were chosen; with its seed the answer can be repeated.
     left_out: the parts of a lenient schema that the answer was not held to.
     form: what the text is to be read as.
@@ -147,7 +147,7 @@ class GenerationChunk:
     prompt_logprobs: one for each token of the prompt, None for the first; in the first chunk that has tokens, if the
         config asked for them.
     reasoning: what the model thinks, if the config splits it off.
-    deviation: only in the last chunk: what an acceptance rule that is not exact gave up; {} for one that is.
+    deviation: only in the last chunk: how far a rule that is not exact left the model's own choices; else {}.
     sampling: only in the last chunk: how the tokens were chosen; with its seed the answer can be repeated.
     left_out: only in the last chunk: the parts of a lenient schema that the answer was not held to.
     result: only in the last chunk: the whole answer.

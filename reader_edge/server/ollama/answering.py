@@ -189,7 +189,7 @@ def now() -> str:
 
 
 def _end(reason: str, stats: GenerationStats, answers: CompletionRun, deviation: Mapping[str, object]) -> Json:
-    """How an answer ended, what it took in nanoseconds, the tokens counted, and what a lossy engine gave up.
+    """How an answer ended, what it took in nanoseconds, the tokens counted, and how far it deviates by a rule.
 
     The model was there already.
     """
