@@ -55,7 +55,7 @@ def test_no_answer_gives_up_more_than_its_budget_at_any_of_ten_thousand_steps() 
     assert num_changed > 1000
 
 
-@pytest.mark.parametrize("figures", [Relaxed(0.0, 1.0), Relaxed(1.0, 0.0)])
+@pytest.mark.parametrize("strength", [Relaxed(0.0, 1.0), Relaxed(1.0, 0.0)])
 def test_without_strength_the_tokens_are_those_of_exact_decoding(strength: Relaxed) -> None:
     request = decoded(strength, 300)
     assert request.output_token_ids == reference(MANIFEST, [1, 2], GenerationConfig(300))
