@@ -100,6 +100,7 @@ def run_bounded(
         return work()
 
     def session(channel: Channel) -> None:
+        signal.setitimer(signal.ITIMER_REAL, max_s)  # should this process be killed meanwhile
         start_clock(cpu_s)
         channel.send(work())
 

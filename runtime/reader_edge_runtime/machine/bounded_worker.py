@@ -99,7 +99,8 @@ def fork_session(session: Session, own: socket.socket, memory_bytes: int, others
     if pid:
         return pid
     try:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in (signal.SIGALRM, signal.SIGCHLD, signal.SIGPROF):
+            signal.signal(number, signal.SIG_DFL)
         for each in others:
             each.close()
         stream = own.makefile("rwb")

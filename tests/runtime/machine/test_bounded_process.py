@@ -1,11 +1,13 @@
-"""Work in a copy of this process: what takes too much has no result, and leaves nothing behind."""
+"""Bounded processes: what takes too much has no result, and nothing is left behind, however their owner ends."""
 
 import gc
 import os
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -61,3 +63,36 @@ def test_the_copy_leaves_our_garbage_alone() -> None:
     assert run_bounded(lambda: b"%d" % gc.collect()) is not None
     gc.collect()
     assert not gc.get_freeze_count()
+
+
+_OWNER = """
+import os, time
+from reader_edge_runtime.machine.bounded_process import BoundedProgram
+program = BoundedProgram("reader_edge_runtime.text.template.template_worker")
+session = program.start()
+print(program._forker.process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the system does not tell a process's children")
+def test_a_program_and_its_sessions_end_with_a_process_that_is_killed() -> None:
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    owner = subprocess.Popen([sys.executable, "-c", _OWNER], stdout=subprocess.PIPE, text=True, env=environ)
+    with owner:
+        assert owner.stdout is not None
+        pid = int(owner.stdout.readline())
+        pids = [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+        assert [_is_alive(each) for each in pids] == [True, True]
+        owner.kill()
+    end = time.monotonic() + 60
+    while any(map(_is_alive, pids)) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not any(map(_is_alive, pids))

@@ -149,11 +149,11 @@ class Planner:
             and request.num_remaining_tokens > 1
         }
         drafts = draft(draft_requests) if draft_requests else {}
-        whole = forced | drafts
-        if not whole:
+        all_drafts = forced | drafts
+        if not all_drafts:
             return StepPlan(past, backing_off, trees, {}, {}, [])
-        widths, saved_s = self.choose(requests, [whole.get(b) for b in range(len(requests))], past)
-        for b, draft_tree in whole.items():
+        widths, saved_s = self.choose(requests, [all_drafts.get(b) for b in range(len(requests))], past)
+        for b, draft_tree in all_drafts.items():
             trees[b] = draft_tree.pruned(widths[b])
         return StepPlan(past, backing_off, trees, drafts, forced, saved_s)
 
