@@ -43,9 +43,9 @@ def test_an_import_of_a_wing_breaks_a_rule_wherever_it_stands(tmp_path: Path) ->
         (path.parent / "__init__.py").touch()
         with path.open("a") as file:
             file.write(f"\n\ndef late() -> None:\n    import {imported}\n")
-    told = linted(tmp_path)
+    output = linted(tmp_path)
     modules = [
         name.split("/", name.startswith(("runtime", "export", "wings")))[-1][:-3].replace("/", ".") for name in PLANTED
     ]
     links = [f"{module} -> {imported} " for module, imported in zip(modules, PLANTED.values(), strict=True)]
-    assert [link for link in links if link not in told] == []
+    assert [link for link in links if link not in output] == []

@@ -71,7 +71,7 @@ class ViewsCache(Cache):
         self.has_view = self.has_view[:num_slots] + [False] * (num_slots - self.num_slots)
 
     def _move_rows(self, slot: int, rows: Int64Array, start: int) -> None:
-        """Never asked for: `commit` leaves it to the cache of both."""
+        """Never called: `commit` leaves it to the cache of both."""
 
     def _swap_contents(self, slot: int, other: int) -> None:
         for view in range(2):

@@ -14,7 +14,7 @@ _ROW_BYTES = 2048  # of cached patches of the bundled model, beside whose passes
 class FixedCosts:
     """In undrafted steps, rather too much than too little.
 
-    num_paths: that share a pass. row_bytes: of a cached patch, by which the size of the model is told. draft_cost: of
+    num_paths: that share a pass. row_bytes: of a cached patch, by which the size of the model is known. draft_cost: of
     each draft, beside its verification. begin: what drafts take once a forecast.
     """
 
@@ -53,7 +53,7 @@ class DraftLength:
         self._begin_s = costs.begin if costs else 0.0
         self._times = [deque[float](maxlen=_NUM_TIMES) for _ in range(most + 1)]
         self._is_new = [True] * (most + 1)
-        self._asked = [_WEIGHT] * most  # drafts at each depth whose forerunners were all accepted
+        self._proposed = [_WEIGHT] * most  # drafts at each depth whose forerunners were all accepted
         self._accepted = [_WEIGHT * (_LATER if depth else _FIRST) for depth in range(most)]
         self._length = self._num_more = 0  # of this stretch, and its steps to come
         self._num_since = 0  # steps with drafts since the last without
@@ -96,9 +96,9 @@ class DraftLength:
         self._num_since += 1
         num_reached = len(accepted)
         for depth, num_ended in enumerate(np.bincount(accepted, minlength=length)[:length].tolist()):
-            asked, num_reached = self._asked[depth] + num_reached, num_reached - num_ended
-            kept = min(_MEMORY / asked, 1.0)
-            self._asked[depth] = kept * asked
+            proposed, num_reached = self._proposed[depth] + num_reached, num_reached - num_ended
+            kept = min(_MEMORY / proposed, 1.0)
+            self._proposed[depth] = kept * proposed
             self._accepted[depth] = kept * (self._accepted[depth] + num_reached)
 
     def _begin_stretch(self, num_left: int, begin_s: float) -> None:
@@ -116,7 +116,7 @@ class DraftLength:
         least = seconds * num_left / _WORTH
         chance, brought, squares = 1.0, 1.0, 0.0
         for length in range(1, min(self.most, num_left - 1) + 1):
-            chance *= self._accepted[length - 1] / self._asked[length - 1]
+            chance *= self._accepted[length - 1] / self._proposed[length - 1]
             brought, squares = brought + chance, squares + (2 * length - 1) * chance
             is_known = self._is_known(length)
             seconds = self._seconds(length) if is_known else seconds

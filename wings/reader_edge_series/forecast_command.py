@@ -97,10 +97,10 @@ def forecast(
     start = time.perf_counter()
     found = forecaster.forecast(read.series, horizon, num_paths, drafts=drafts, seed=seed)
     seconds, stats = time.perf_counter() - start, found.stats
-    told = f"{len(found.names)} series, {num_paths} paths each: {seconds:.2f} s"
-    told += f", {stats.num_passes} passes" if stats.num_passes else ""  # what the prompt's own pass tells needs none
+    summary = f"{len(found.names)} series, {num_paths} paths each: {seconds:.2f} s"
+    summary += f", {stats.num_passes} passes" if stats.num_passes else ""  # what the prompt's own pass gives needs none
     accepted = f", {stats.acceptance_rate:.0%} of {stats.num_drafted} drafts accepted" if stats.num_drafted else ""
-    click.echo(f"{told}{accepted}.", err=True)
+    click.echo(f"{summary}{accepted}.", err=True)
     if plot is not None:
         plot_forecast(read, found, plot)
     _write_columns(forecast_columns(read, found, levels), out)

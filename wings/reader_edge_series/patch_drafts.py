@@ -48,16 +48,16 @@ class SmallModel(PatchDrafts):
 
     def propose(self, paths: Paths, number: int, before: Float64Array) -> Gaussian:
         if number > 1:
-            return self._heard(before[:, None], np.ones(len(before), np.int64))
+            return self._next(before[:, None], np.ones(len(before), np.int64))
         for slot, length in enumerate((self._starts + paths.counts - 1).tolist()):
             self._cache.cut(slot, length)
         known = np.array(self._cache.lengths) - self._starts
         sizes = paths.counts - known
         places = np.minimum(known[:, None] + np.arange(sizes.max()), paths.counts[:, None] - 1)
-        return self._heard(paths.patches[np.arange(len(sizes))[:, None], places], sizes)
+        return self._next(paths.patches[np.arange(len(sizes))[:, None], places], sizes)
 
-    def _heard(self, patches: Float64Array, sizes: Int64Array) -> Gaussian:
-        """What it says behind patches (B, N, P), of which so many first ones of each path count."""
+    def _next(self, patches: Float64Array, sizes: Int64Array) -> Gaussian:
+        """How the next patch is distributed behind the first sizes[b] of patches (B, N, P)."""
         parameters = self._target.forward(self._cache, 0, patches.astype(np.float32), sizes[:, None] - 1)
         for slot, size in enumerate(sizes.tolist()):
             self._cache.commit(slot, range(size))

@@ -61,8 +61,8 @@ class HostPatches:
             is_fit = all((inputs[f"past_{each}"][1], inputs[f"past_{each}"][3]) == row for each in kept)
             is_fit = is_fit and inputs["patches"][2:] == [sizes.patch_size]
             is_fit = is_fit and outputs["parameters"][2:] == [sizes.num_outputs]
-            told = session.get_modelmeta().custom_metadata_map.get(SIZES_PROPERTY)
-            is_fit = is_fit and told == sizes.told
+            stored = session.get_modelmeta().custom_metadata_map.get(SIZES_PROPERTY)
+            is_fit = is_fit and stored == sizes.to_json()
         if not is_fit:
             raise ProviderError(f"The graph '{path}' is not what its manifest says: export the model again.")
         return cls(session, sizes)

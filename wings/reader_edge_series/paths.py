@@ -84,10 +84,10 @@ def prefilled(target: PatchTarget, prompts: Sequence[Prompt], num_patches: int) 
     parameters, slot = [], 0
     for prompt in prompts:
         length = len(prompt.patches)
-        said = target.forward(cache, slot, prompt.patches[None], [[length - 1]])
+        scored = target.forward(cache, slot, prompt.patches[None], [[length - 1]])
         cache.commit(slot, range(length))
         for other in range(slot + 1, slot + prompt.num_paths):
             cache.copy(slot, other, length)
-        parameters.append(np.repeat(said[:, 0], prompt.num_paths, axis=0))
+        parameters.append(np.repeat(scored[:, 0], prompt.num_paths, axis=0))
         slot += prompt.num_paths
     return cache, np.concatenate(parameters)

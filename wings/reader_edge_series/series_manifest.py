@@ -32,7 +32,7 @@ from reader_edge_series.patch_distribution import num_parameters
 SERIES_MANIFEST_NAME = "reader_edge_series.json"
 MODEL_NAME, DRAFT_NAME = "series.onnx", "series_draft.onnx"  # weights lie beside them, in NAME.data
 
-SIZES_PROPERTY = "reader_edge.patch_sizes"  # of a graph's metadata: what `PatchSizes.told` gives
+SIZES_PROPERTY = "reader_edge.patch_sizes"  # of a graph's metadata: what `PatchSizes.to_json` gives
 MOST_DRAFTS = 6  # patches in a row
 
 _FORMAT, _VERSION = "reader-edge-series", 1
@@ -86,8 +86,7 @@ class PatchSizes:
         """Values that a forecast has at most."""
         return (self.max_context - self.max_prompt - MOST_DRAFTS - 1) * self.patch_size
 
-    @property
-    def told(self) -> str:
+    def to_json(self) -> str:
         """All sizes, as a graph's metadata have them."""
         return json.dumps(asdict(self), sort_keys=True)
 

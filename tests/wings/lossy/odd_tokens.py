@@ -29,7 +29,7 @@ class OnlyOddAfterEven:
         return tree
 
     def prepare(self) -> None:
-        """The mask is made when it is asked for."""
+        """The mask is made when it is needed."""
 
     def close(self) -> None:
         """Nothing is held."""

@@ -79,9 +79,9 @@ def test_what_is_not_greedy_is_refused(lossy: Engine) -> None:
         with pytest.raises(ConfigError, match="Lossy answers are greedy"):
             lossy.generate("# tar", GenerationConfig(sampling=sampling))
     cut = SamplingConfig(top_k=40, top_p=0.9, min_p=0.1, seed=7)  # of a distribution that nothing is drawn from
-    said = [lossy.generate("# tar", GenerationConfig(4, sampling=each)) for each in (cut, SamplingConfig())]
-    assert said[0].deviation
-    assert said[0].token_ids == said[1].token_ids
+    found = [lossy.generate("# tar", GenerationConfig(4, sampling=each)) for each in (cut, SamplingConfig())]
+    assert found[0].deviation
+    assert found[0].token_ids == found[1].token_ids
 
 
 def test_sessions_are_marked_and_neither_engine_takes_the_others(lossy: Engine, engine: Engine, tmp_path: Path) -> None:

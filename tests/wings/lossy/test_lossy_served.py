@@ -1,4 +1,4 @@
-"""A lossy engine that a server was told to take: every interface tells what each answer gave up."""
+"""A lossy engine behind a server: every interface says how far each answer deviates."""
 
 import asyncio
 import json
@@ -72,13 +72,13 @@ CLIENTS = [
 
 
 def answer_to(served: Served, path: str, body: dict[str, Any], **sampling: Any) -> Any:
-    """What is said, without the names and times that differ each time, or the sentence of a refusal."""
-    asked: dict[str, Any] = {"model": "demo", **body}
+    """The answer, without the names and times that differ each time, or the sentence of a refusal."""
+    fields: dict[str, Any] = {"model": "demo", **body}
     if path.startswith("/api/"):
-        asked["options"] = asked["options"] | sampling
+        fields["options"] = fields["options"] | sampling
     else:
-        asked |= sampling
-    response = served.post(path, asked)
+        fields |= sampling
+    response = served.post(path, fields)
     found = response.json()
     if response.status_code != 200:
         return found["error"] if isinstance(found["error"], str) else found["error"]["message"]
@@ -112,8 +112,8 @@ def test_what_is_not_greedy_is_refused_with_what_to_send(
 def test_views_are_sampled_where_no_temperature_is_named(demo_folder: Path) -> None:
     views = Engine.load(demo_folder, EngineConfig(is_calibrated=False), rule=Views(64))
     engine = AsyncEngine(views)
-    asked = {"model": "demo", "prompt": "# tar", "max_tokens": 12, "n": 4, "seed": 1}
-    choices = Served(engine, ServerSettings("demo")).post("/v1/completions", asked).json()["choices"]
+    fields = {"model": "demo", "prompt": "# tar", "max_tokens": 12, "n": 4, "seed": 1}
+    choices = Served(engine, ServerSettings("demo")).post("/v1/completions", fields).json()["choices"]
     assert len({choice["text"] for choice in choices}) > 1
     asyncio.run(engine.close())
 
@@ -136,19 +136,19 @@ def test_a_device_hears_what_its_answer_gave_up(
 def test_who_runs_it_from_afar_reads_it(draft_server: DraftServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_engine, "connected", draft_server.connect)
     run = ["run", "--server", URL, "-p", "# tar", "-n", "9", "--drafts", "none"]
-    told = CliRunner().invoke(main, run, catch_exceptions=False)
-    assert " of 9 tokens are not the model's choice" in told.stderr
-    assert "Lossy" not in told.stdout
+    output = CliRunner().invoke(main, run, catch_exceptions=False)
+    assert " of 9 tokens are not the model's choice" in output.stderr
+    assert "Lossy" not in output.stdout
     printed = CliRunner().invoke(main, [*run, "--json"], catch_exceptions=False)
     assert json.loads(printed.stdout)["deviation"]["num_tokens"] == 9
 
 
 @pytest.mark.parametrize(
-    ("path", "asked"), [("/api/generate", {"prompt": "# tar"}), ("/api/chat", {"messages": TURNS})]
+    ("path", "fields"), [("/api/generate", {"prompt": "# tar"}), ("/api/chat", {"messages": TURNS})]
 )
-def test_ollama_s_last_object_has_the_meter(served: Served, path: str, asked: dict[str, Any]) -> None:
+def test_ollama_s_last_object_has_the_meter(served: Served, path: str, fields: dict[str, Any]) -> None:
     options = {"num_predict": 6, "temperature": 0, "top_k": 0, "top_p": 1}
-    body = {"model": "demo", "options": options, **asked}
+    body = {"model": "demo", "options": options, **fields}
     *others, last = lines(served, path, body)
     for answer in (last, whole(served, path, body)):
         assert (answer["deviation"]["rule"], answer["deviation"]["num_tokens"]) == ("relaxed", 6)
@@ -156,14 +156,14 @@ def test_ollama_s_last_object_has_the_meter(served: Served, path: str, asked: di
 
 
 @pytest.mark.parametrize(
-    ("path", "asked"), [("/v1/completions", {"prompt": "# tar"}), ("/v1/chat/completions", {"messages": TURNS})]
+    ("path", "fields"), [("/v1/completions", {"prompt": "# tar"}), ("/v1/chat/completions", {"messages": TURNS})]
 )
 @pytest.mark.parametrize("includes_usage", [False, True])
 def test_the_last_chunk_of_each_choice_has_the_meter(
-    served: Served, path: str, asked: dict[str, Any], includes_usage: bool
+    served: Served, path: str, fields: dict[str, Any], includes_usage: bool
 ) -> None:
     options = {"stream": True, "stream_options": {"include_usage": includes_usage}}
-    body = {"model": "demo", "max_tokens": 6, "n": 2, "temperature": 0, **options, **asked}
+    body = {"model": "demo", "max_tokens": 6, "n": 2, "temperature": 0, **options, **fields}
     text = served.post(path, body).text
     pieces = [json.loads(each.removeprefix("data: ")) for each in text.split("\n\n") if each and "[DONE]" not in each]
     choices = [choice for piece in pieces for choice in piece["choices"]]

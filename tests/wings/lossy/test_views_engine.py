@@ -39,11 +39,11 @@ def test_without_weight_it_says_what_an_exact_engine_says(
 ) -> None:
     exact = Engine.load(demo_folder, EngineConfig(is_calibrated=False), rule=Views(64, 0.0))
     prompts = [text[:900] for text in held_out_texts[:3]]
-    told = exact.generate_batch(prompts, GenerationConfig(60))
-    assert [each.token_ids for each in told] == [
+    output = exact.generate_batch(prompts, GenerationConfig(60))
+    assert [each.token_ids for each in output] == [
         each.token_ids for each in engine.generate_batch(prompts, GenerationConfig(60))
     ]
-    assert not any(each.deviation["num_changed"] for each in told)
+    assert not any(each.deviation["num_changed"] for each in output)
 
 
 def test_a_session_goes_on_as_if_it_had_stayed(views: Engine, held_out_texts: list[str], tmp_path: Path) -> None:

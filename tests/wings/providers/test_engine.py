@@ -1,4 +1,4 @@
-"""An engine: what TensorRT is told, where it keeps what it built, and what is refused."""
+"""An engine: what TensorRT gets, where it keeps what it built, and what is refused."""
 
 import os
 from pathlib import Path
@@ -33,22 +33,22 @@ class Session:
 
 
 def test_both_are_told_the_sizes_of_every_input() -> None:
-    told, told_plugin = (provider_options(each, RANGES, None) for each in (WHEELS, PLUGIN))
-    assert told == {
+    built, of_plugin = (provider_options(each, RANGES, None) for each in (WHEELS, PLUGIN))
+    assert built == {
         "trt_profile_min_shapes": "input_ids:1x1,past_key.0:1x2x64x16",
         "trt_profile_opt_shapes": "input_ids:1x8,past_key.0:1x2x64x16",
         "trt_profile_max_shapes": "input_ids:8x256,past_key.0:8x2x64x16",
     }
-    assert {name.replace("nv_", "trt_"): shapes for name, shapes in told_plugin.items()} == told
+    assert {name.replace("nv_", "trt_"): shapes for name, shapes in of_plugin.items()} == built
 
 
 def test_both_are_told_where_to_keep_what_they_built(tmp_path: Path) -> None:
     folder = str(tmp_path)
     assert provider_options(PLUGIN, RANGES, tmp_path)["nv_runtime_cache_path"] == folder
-    told = provider_options(WHEELS, RANGES, tmp_path)
-    assert told["trt_engine_cache_path"] == folder
-    assert told["trt_timing_cache_path"] == str(tmp_path.parent), "timings serve every size"
-    assert told["trt_engine_cache_enable"] == told["trt_timing_cache_enable"] == "1"
+    built = provider_options(WHEELS, RANGES, tmp_path)
+    assert built["trt_engine_cache_path"] == folder
+    assert built["trt_timing_cache_path"] == str(tmp_path.parent), "timings serve every size"
+    assert built["trt_engine_cache_enable"] == built["trt_timing_cache_enable"] == "1"
 
 
 def test_another_gpu_version_or_size_has_engines_of_its_own(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,10 +79,10 @@ def test_a_graph_that_is_not_taken_whole_is_refused(
     session: Session, words: str | None, demo_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Never silently on the CPU, and never on CUDA, which such a session does not know."""
-    asked: list[Any] = []
+    calls: list[Any] = []
 
     def load(*arguments: Any) -> Session:
-        asked.extend(arguments)
+        calls.extend(arguments)
         return session
 
     monkeypatch.setattr(engine, "load_session", load)
@@ -92,7 +92,7 @@ def test_a_graph_that_is_not_taken_whole_is_refused(
     else:
         with pytest.raises(ProviderError, match=words):
             open_engine(package, WHEELS, 1, 8, 320)
-    _, options, provider, settings = asked
+    _, options, provider, settings = calls
     assert provider == WHEELS.provider
     assert "past_key.0:8x2x320x64" in settings["trt_profile_max_shapes"]
     assert options.get_session_config_entry("session.record_ep_graph_assignment_info") == "1"
@@ -100,15 +100,15 @@ def test_a_graph_that_is_not_taken_whole_is_refused(
 
 
 def test_the_plugins_devices_are_told_the_same(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
+    calls: list[Any] = []
 
     def load(*arguments: Any) -> Session:
-        asked.extend(arguments)
+        calls.extend(arguments)
         return Session((PLUGIN.provider, ["MatMul"]))
 
     monkeypatch.setattr(engine, "load_on_devices", load)
     open_engine(ModelPackage.open(demo_folder), PLUGIN, 1, 8, 320)
-    _, _, devices, provider, settings = asked
+    _, _, devices, provider, settings = calls
     assert (devices, provider) == (PLUGIN.devices, PLUGIN.provider)
     assert "past_key.0:8x2x320x64" in settings["nv_profile_max_shapes"]
 

@@ -72,17 +72,17 @@ def test_missing_libraries_are_named_with_what_brings_them(
 def test_libraries_of_python_packages_are_found(machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
     spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
     machine.setattr(libraries, "find_spec", lambda name: spec if name == "tensorrt_libs" else None)
-    asked = []
+    calls = []
 
     def load(path: str) -> object:
-        asked.append(path)
-        if len(asked) == 1:
+        calls.append(path)
+        if len(calls) == 1:
             raise OSError
         return object()
 
     machine.setattr("ctypes.CDLL", load)
     assert libraries._load("libnvinfer.so.10") is not None
-    assert asked == ["libnvinfer.so.10", str(tmp_path / "libnvinfer.so.10")]
+    assert calls == ["libnvinfer.so.10", str(tmp_path / "libnvinfer.so.10")]
 
 
 def test_what_is_nowhere_is_none(machine: pytest.MonkeyPatch) -> None:

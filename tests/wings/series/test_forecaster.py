@@ -105,7 +105,7 @@ def test_a_model_without_a_small_one_drafts_by_itself(spoilt: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "sentence"),
     [
         ([1.0] * 400, "'x' is 1 in all of its last 400 values"),
         ([1.0, np.nan, *range(400)], "gap at value 2 of 402"),
@@ -119,8 +119,8 @@ def test_a_model_without_a_small_one_drafts_by_itself(spoilt: Path) -> None:
         (np.zeros(400, complex), "no column of numbers"),
     ],
 )
-def test_a_wrong_series_gets_a_sentence(forecaster: Forecaster, values: Any, told: str) -> None:
-    with pytest.raises(SeriesError, match=told):
+def test_a_wrong_series_gets_a_sentence(forecaster: Forecaster, values: Any, sentence: str) -> None:
+    with pytest.raises(SeriesError, match=sentence):
         forecaster.forecast({"x": values}, 8)
 
 
@@ -131,7 +131,7 @@ def test_what_is_no_frame_is_refused(forecaster: Forecaster, frame: Any) -> None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "sentence"),
     [
         ({"horizon": 0}, "horizon is 0"),
         ({"horizon": 1.5}, "horizon is 1.5"),
@@ -141,8 +141,8 @@ def test_what_is_no_frame_is_refused(forecaster: Forecaster, frame: Any) -> None
         ({"horizon": 8, "drafts": "luck"}, "drafts is 'luck'"),
     ],
 )
-def test_wrong_arguments_are_refused(forecaster: Forecaster, arguments: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_wrong_arguments_are_refused(forecaster: Forecaster, arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
         forecaster.forecast(WAVES, **arguments)
 
 
@@ -233,7 +233,7 @@ def test_a_graph_that_is_not_what_its_manifest_says_is_refused(spoilt: Path, nam
 
 @pytest.mark.parametrize("name", ["series", "series_draft"])
 @pytest.mark.parametrize("weight", [np.nan, 3e38])
-def test_weights_that_lead_to_no_numbers_are_told(spoilt: Path, name: str, weight: float) -> None:
+def test_weights_that_lead_to_no_numbers_are_named(spoilt: Path, name: str, weight: float) -> None:
     weights, manifest = spoilt / f"{name}.onnx.data", spoilt / SERIES_MANIFEST_NAME
     content = np.full(weights.stat().st_size // 4, weight, np.float32).tobytes()
     weights.write_bytes(content)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from reader_edge_runtime.errors import SeriesError
-from reader_edge_series.tables.row_times import row_times, step_told
+from reader_edge_series.tables.row_times import row_times, step_name
 
 BERLIN, CAIRO = "Europe/Berlin", "Africa/Cairo"
 TABLE = Path("a.parquet")
@@ -26,14 +26,14 @@ def _days(zone: str, start: datetime, number: int) -> pa.Array:
     return pa.array(days, pa.timestamp("us", zone))
 
 
-def _told(column: pa.Array, horizon: int) -> list[str]:
+def _coming(column: pa.Array, horizon: int) -> list[str]:
     times = row_times(column, TABLE)
     assert times is not None
     return [str(times.coming(number)) for number in range(1, horizon + 1)]
 
 
 def test_hours_go_on_across_a_change_of_the_clock() -> None:
-    assert _told(_hours(BERLIN, 4), 3) == [
+    assert _coming(_hours(BERLIN, 4), 3) == [
         "2020-03-29 01:00:00+01:00",
         "2020-03-29 03:00:00+02:00",
         "2020-03-29 04:00:00+02:00",
@@ -41,37 +41,37 @@ def test_hours_go_on_across_a_change_of_the_clock() -> None:
 
 
 def test_hours_across_a_change_of_the_clock_are_equally_apart() -> None:
-    assert _told(_hours(BERLIN, 48), 1) == ["2020-03-30 22:00:00+02:00"]
+    assert _coming(_hours(BERLIN, 48), 1) == ["2020-03-30 22:00:00+02:00"]
 
 
 def test_a_zone_may_be_an_offset() -> None:
-    assert _told(_hours("+01:00", 5), 1) == ["2020-03-29 02:00:00+01:00"]
+    assert _coming(_hours("+01:00", 5), 1) == ["2020-03-29 02:00:00+01:00"]
 
 
 def test_days_of_a_zone_begin_at_its_midnight_whatever_hours_they_have() -> None:
-    assert _told(_days(BERLIN, datetime(2026, 3, 20), 9), 2) == [
+    assert _coming(_days(BERLIN, datetime(2026, 3, 20), 9), 2) == [
         "2026-03-29 00:00:00+01:00",
         "2026-03-30 00:00:00+02:00",
     ]
-    assert _told(_days(BERLIN, datetime(2026, 3, 20), 20), 1) == ["2026-04-09 00:00:00+02:00"]
+    assert _coming(_days(BERLIN, datetime(2026, 3, 20), 20), 1) == ["2026-04-09 00:00:00+02:00"]
 
 
 def test_a_midnight_that_the_clock_leaves_out_is_the_hour_behind_it() -> None:
-    assert _told(_days(CAIRO, datetime(2025, 4, 20), 5), 2) == [
+    assert _coming(_days(CAIRO, datetime(2025, 4, 20), 5), 2) == [
         "2025-04-25 01:00:00+03:00",
         "2025-04-26 00:00:00+03:00",
     ]
-    assert _told(_days(CAIRO, datetime(2025, 4, 20), 7), 1) == ["2025-04-27 00:00:00+03:00"]
+    assert _coming(_days(CAIRO, datetime(2025, 4, 20), 7), 1) == ["2025-04-27 00:00:00+03:00"]
 
 
 def test_days_of_utc_are_equally_apart_in_a_zone() -> None:
-    assert _told(_hours(BERLIN, 5, timedelta(days=1)), 1) == ["2020-04-02 22:00:00+02:00"]
+    assert _coming(_hours(BERLIN, 5, timedelta(days=1)), 1) == ["2020-04-02 22:00:00+02:00"]
 
 
 def test_a_day_that_is_missing_is_found_behind_a_change_of_the_clock() -> None:
     days = _days(BERLIN, datetime(2026, 3, 25), 12)
-    told = r"Row 9 .*00:00:00\+02:00, 2 days later than .*, where others are 1 day apart"
-    with pytest.raises(SeriesError, match=told):
+    sentence = r"Row 9 .*00:00:00\+02:00, 2 days later than .*, where others are 1 day apart"
+    with pytest.raises(SeriesError, match=sentence):
         row_times(pa.concat_arrays([days[:8], days[9:]]), TABLE)
 
 
@@ -79,8 +79,8 @@ def test_a_day_that_is_missing_is_found_behind_a_change_of_the_clock() -> None:
 @pytest.mark.parametrize("zone", ["UTC", BERLIN])
 def test_times_that_do_not_go_on_are_refused(step: timedelta, zone: str) -> None:
     behind = {0: "as is", -3600: "1 hour earlier than", -86400: "1 day earlier than"}[step // timedelta(seconds=1)]
-    told = f"Row 2 of 'a.parquet' is of .*, {behind} the row before: fill gaps"
-    with pytest.raises(SeriesError, match=told):
+    sentence = f"Row 2 of 'a.parquet' is of .*, {behind} the row before: fill gaps"
+    with pytest.raises(SeriesError, match=sentence):
         row_times(_hours(zone, 2, step), TABLE)
 
 
@@ -105,10 +105,10 @@ def test_months_quarters_and_years_are_those_of_the_calendar(
     assert found is not None
     assert [str(found.coming(number).date()) for number in (1, 2)] == coming
     assert {found.coming(number).hour for number in range(-1, 9)} == {0}
-    assert step_told(found.step) == step
+    assert step_name(found.step) == step
 
 
-def test_a_month_that_is_missing_is_told() -> None:
+def test_a_month_that_is_missing_is_named() -> None:
     months = pa.array([datetime(2026, month, 1) for month in (1, 2, 3, 5)], pa.timestamp("us"))
     with pytest.raises(SeriesError, match=r"Row 4 .* 61 days later .*, where others are 1 month apart"):
         row_times(months, TABLE)

@@ -77,7 +77,7 @@ def test_a_plot_has_the_times_of_the_table(
 ) -> None:
     """To the very end of the calendar."""
     labels: list[str] = []
-    monkeypatch.setattr("matplotlib.axes.Axes.set_xlabel", lambda _, told: labels.append(told))
+    monkeypatch.setattr("matplotlib.axes.Axes.set_xlabel", lambda _, sentence: labels.append(sentence))
     days = np.arange("9998-12-01", "9999-12-31", dtype="datetime64[D]") if label == "time" else range(395)
     rows = [f"{day},{np.sin(n)}" if label == "time" else str(np.sin(n)) for n, day in enumerate(days)]
     path, plot = tmp_path / "table.csv", tmp_path / "plot.png"
@@ -99,7 +99,7 @@ def test_the_table_itself_is_not_replaced(package: Path, table: Path, option: st
     assert path.read_bytes() == before
 
 
-def test_columns_without_numbers_are_told(package: Path, tmp_path: Path) -> None:
+def test_columns_without_numbers_are_named(package: Path, tmp_path: Path) -> None:
     path = tmp_path / "named.csv"
     write_table({"name": ["a"] * 400, "x": np.sin(np.arange(400)).tolist()}, path)
     arguments = ["series", "forecast", str(path), "--model", str(package), "--horizon", "8", "--paths", "2"]

@@ -1,4 +1,4 @@
-"""What is exported is the module: cached patches, windows and all; what is wrong is told in a sentence."""
+"""What is exported is the module: cached patches, windows and all; what is wrong is refused in a sentence."""
 
 import json
 import os
@@ -45,8 +45,8 @@ def test_coming_patches_change_nothing_behind_them(package: Path) -> None:
     other = patches.copy()
     other[:, 20:] += 3
     rows = [list(range(20))]
-    said, again = (target.forward(target.new_cache(1, 30), 0, each, rows) for each in (patches, other))
-    assert np.abs(said - again).max() <= MAX_ERROR
+    found, again = (target.forward(target.new_cache(1, 30), 0, each, rows) for each in (patches, other))
+    assert np.abs(found - again).max() <= MAX_ERROR
 
 
 def test_a_cache_beyond_all_memory_is_refused_with_its_size(package: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_model_without_a_small_one_is_exported_alone(package: Path, tmp_path: 
     assert read_series_manifest(tmp_path / "out") == manifest
 
 
-def test_an_existing_package_is_replaced_only_when_asked(package: Path, tmp_path: Path) -> None:
+def test_an_existing_package_is_replaced_only_when_forced(package: Path, tmp_path: Path) -> None:
     trained, out = package.parent / "trained", tmp_path / "out"
     export_series(trained, out, Stages())
     with pytest.raises(ExportError, match="exists already"):

@@ -70,7 +70,7 @@ def test_texts_that_only_look_like_months_are_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "time", "columns", "told"),
+    ("text", "time", "columns", "sentence"),
     [
         ("x,y\n1,2\n", None, ("z",), "no one column 'z'"),
         ("x,x\n1,2\n", None, (), "two columns of one name"),
@@ -108,9 +108,9 @@ def test_texts_that_only_look_like_months_are_left_out(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_table_gets_a_sentence(
-    tmp_path: Path, text: str, time: str | None, columns: tuple[str, ...], told: str
+    tmp_path: Path, text: str, time: str | None, columns: tuple[str, ...], sentence: str
 ) -> None:
-    with pytest.raises((ConfigError, SeriesError), match=told):
+    with pytest.raises((ConfigError, SeriesError), match=sentence):
         read_table(_write(tmp_path / "table.csv", text), time, columns)
 
 
@@ -145,7 +145,7 @@ def test_other_kinds_of_files_are_refused(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 @pytest.mark.parametrize(
-    ("name", "limit", "told"),
+    ("name", "limit", "sentence"),
     [
         ("_MOST_VALUES", 9, r"has 1\d values, more than the 9 that a table may have: give a part of it"),
         ("_MOST_COLUMNS", 1, "has 2 columns, more than the 1 "),
@@ -153,14 +153,14 @@ def test_other_kinds_of_files_are_refused(tmp_path: Path, monkeypatch: pytest.Mo
     ],
 )
 def test_a_file_of_more_than_a_table_may_have_is_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, name: str, limit: int, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, name: str, limit: int, sentence: str
 ) -> None:
     path = tmp_path / f"table{suffix}"
     write_table({"x": list(range(5)), "y": list(range(5))}, path)
     monkeypatch.setattr(f"reader_edge_series.tables.table.{name}", limit)
     monkeypatch.setattr(parquet.ParquetFile, "read", pytest.fail)
     monkeypatch.setattr(csv, "read_csv", pytest.fail)
-    with pytest.raises(SeriesError, match=told):
+    with pytest.raises(SeriesError, match=sentence):
         read_table(path, None, ())
 
 
@@ -179,7 +179,7 @@ def test_only_columns_that_are_wanted_count(tmp_path: Path, monkeypatch: pytest.
     assert list(read_table(path, None, ("y",)).series) == ["y"]
 
 
-def test_memory_that_cannot_be_had_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_cannot_be_had_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def out_of_memory(*_: object, **__: object) -> None:
         raise pa.ArrowMemoryError("malloc of size 9 failed")
 
@@ -191,21 +191,21 @@ def test_memory_that_cannot_be_had_is_told(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "sentence"),
     [
         ("caf\u00e9\n1\n".encode("latin1"), "utf-8"),
         ("a\n1\n".encode("utf-16"), "utf-8"),
         (b"t,x\n0000-01-01,1\n0000-01-02,2\n", "out of range"),
     ],
 )
-def test_a_table_in_another_encoding_or_before_all_years_is_refused(tmp_path: Path, data: bytes, told: str) -> None:
+def test_a_table_in_another_encoding_or_before_all_years_is_refused(tmp_path: Path, data: bytes, sentence: str) -> None:
     (tmp_path / "table.csv").write_bytes(data)
-    with pytest.raises(SeriesError, match=f"cannot be read as a table .*{told}"):
+    with pytest.raises(SeriesError, match=f"cannot be read as a table .*{sentence}"):
         read_table(tmp_path / "table.csv", None, ())
 
 
 @pytest.mark.parametrize(
-    ("number", "kind", "told"),
+    ("number", "kind", "sentence"),
     [
         (1, pa.timestamp("ns"), "would lose data"),
         (1 << 62, pa.timestamp("us"), "out of range"),
@@ -214,11 +214,11 @@ def test_a_table_in_another_encoding_or_before_all_years_is_refused(tmp_path: Pa
         (1, pa.timestamp("us", "Mars/Phobos"), "of zone 'Mars/Phobos', unknown here: write them in UTC"),
     ],
 )
-def test_times_that_are_none_are_refused(tmp_path: Path, number: int, kind: pa.DataType, told: str) -> None:
+def test_times_that_are_none_are_refused(tmp_path: Path, number: int, kind: pa.DataType, sentence: str) -> None:
     path = tmp_path / "table.parquet"
     width = pa.int32() if kind == pa.date32() else pa.int64()
     parquet.write_table(pa.table({"t": pa.array([number, number + 1], width).cast(kind), "x": [1.0, 2.0]}), path)
-    with pytest.raises(SeriesError, match=told):
+    with pytest.raises(SeriesError, match=sentence):
         read_table(path, None, ())
 
 

@@ -76,8 +76,8 @@ def test_short_and_spoilt_series_and_odd_sizes_are_refused(tmp_path: Path) -> No
 )
 def test_what_is_too_short_is_told_with_what_is_held_out(held_out: float, needed: str) -> None:
     least = int(needed.split(",")[0])
-    told = f"Series 'few' has {least - 1} values, but a training needs {needed}: give a longer one."
-    with pytest.raises(SeriesError, match=re.escape(told)):
+    sentence = f"Series 'few' has {least - 1} values, but a training needs {needed}: give a longer one."
+    with pytest.raises(SeriesError, match=re.escape(sentence)):
         learned_parts({"few": np.arange(least - 1.0)}, held_out)
     parts = learned_parts({"few": np.arange(float(least))}, held_out)
     assert len(parts["few"]) == LEAST_VALUES
@@ -116,13 +116,13 @@ def test_a_training_that_its_minutes_end_says_how_many_more_and_goes_on_as_witho
     monkeypatch.setattr(training, "_EVERY_S", 1e9)
     seconds = itertools.count(0.0, 5.0)  # 15 for each step
     monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
-    for minutes, told in (
+    for minutes, sentence in (
         (0.01, "at step 0 of 12, before step 12, from which there is a result: give the same command more --minutes;"),
         (1.0, "at step 4 of 12, before step 12, from .* command about 2.5 more --minutes; what .* learned is kept"),
         (0.1, "at step 4 of 12, .* command about 3.9 more --minutes;"),
         (1.5, "at step 5 of 12, .* command about 2.3 more --minutes;"),
     ):
-        with pytest.raises(ExportError, match=told):
+        with pytest.raises(ExportError, match=sentence):
             train_series(SERIES, tmp_path / "broken", replace(TINY, minutes=minutes), Stages())
         assert not (tmp_path / "broken").exists()
     train_series(SERIES, tmp_path / "broken", replace(TINY, minutes=60.0), Stages())
@@ -203,8 +203,8 @@ def test_the_loss_is_the_density_of_what_came() -> None:
     """Of one coming patch: minus the logarithm of the Gaussian density, but for a constant."""
     torch.manual_seed(0)
     patches, logits = torch.randn(2, 5, 8), torch.randn(2, 5, 16)
-    said = Parts.of(logits, 1)
-    density = torch.distributions.Normal(said.means[:, :-1, 0], said.log_scales[:, :-1, 0].exp())
+    parts = Parts.of(logits, 1)
+    density = torch.distributions.Normal(parts.means[:, :-1, 0], parts.log_scales[:, :-1, 0].exp())
     expected = -density.log_prob(patches[:, 1:])[:, 1:].mean() - 0.5 * np.log(2 * np.pi)
     found = likelihood(logits, patches, torch.tensor([2, 2]), 1)
     assert float(found) == pytest.approx(float(expected), abs=1e-5)
@@ -233,7 +233,7 @@ def test_untrained_heads_look_a_day_and_a_week_back_in_hours() -> None:
     attention.k_proj.weight.data.zero_()
     module.config._attn_implementation = "eager"
     attention.register_forward_hook(lambda _, __, outputs: seen.append(outputs[1]))
-    module.said(torch.randn(1, 60, 8))
+    module.score(torch.randn(1, 60, 8))
     assert seen[0][0, :2, 50].argmax(-1).tolist() == [50 - 2, 50 - 20]
 
 
@@ -243,6 +243,6 @@ def test_modules_see_a_window() -> None:
     other = patches.clone()
     other[:, :10] += 5  # out of the window of the last nodes
     with torch.no_grad():
-        said, again = module.said(patches), module.said(other)
-    assert torch.allclose(said[:, 106:], again[:, 106:], atol=1e-6)
-    assert not torch.allclose(said[:, 50:60], again[:, 50:60], atol=1e-3)
+        parts, again = module.score(patches), module.score(other)
+    assert torch.allclose(parts[:, 106:], again[:, 106:], atol=1e-6)
+    assert not torch.allclose(parts[:, 50:60], again[:, 50:60], atol=1e-3)

@@ -83,7 +83,7 @@ class PatchModule(PreTrainedModel):
         ).last_hidden_state
         return CausalLMOutput(logits=self.head(read))
 
-    def said(self, patches: torch.Tensor) -> torch.Tensor:
+    def score(self, patches: torch.Tensor) -> torch.Tensor:
         """The logits of whole chains (B, N, P), each node of which sees its window."""
         places = torch.arange(patches.shape[1])
         behind = places[:, None] - places

@@ -48,7 +48,7 @@ def check_patches(target: PatchTarget, module: PatchModule) -> float:
     chains = np.random.default_rng(0).standard_normal((_NUM_CHAINS, sum(_PASSES), sizes.patch_size))
     patches = np.cumsum(0.3 * chains, axis=1).clip(-4, 4).astype(np.float32)
     with torch.no_grad():
-        expected = module.said(torch.from_numpy(patches)).numpy()
+        expected = module.score(torch.from_numpy(patches)).numpy()
     cache, found, start = target.new_cache(_NUM_CHAINS, 8), [], 0
     for number in _PASSES:
         rows = np.broadcast_to(np.arange(number), (_NUM_CHAINS, number))
@@ -131,7 +131,7 @@ def sizes_of(module: PatchModule) -> PatchSizes:
 
 def _write(module: PatchModule, name: str, folder: Path, work: Path) -> dict[str, FileEntry]:
     def report(editor: GraphEditor, _: ExportOptions) -> None:
-        editor.model.metadata_props[SIZES_PROPERTY] = sizes_of(module).told
+        editor.model.metadata_props[SIZES_PROPERTY] = sizes_of(module).to_json()
         output = next(value for value in editor.graph.outputs if value.name == "logits")
         output.name, output.shape = "parameters", ir.Shape(["B", "R", sizes_of(module).num_outputs])
 

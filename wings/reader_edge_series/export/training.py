@@ -38,26 +38,26 @@ class Parts(NamedTuple):
 
 def likelihood(logits: Tensor, patches: Tensor, prompts: Tensor, num_patches: int) -> Tensor:
     """The mean of what coming values cost, negative logarithms of their densities, and of what drafts stray."""
-    said = Parts.of(logits, num_patches)
+    parts = Parts.of(logits, num_patches)
     counted = _counted(patches, prompts)
-    mean, log_scale = said.means[:, :-1, 0], said.log_scales[:, :-1, 0]
+    mean, log_scale = parts.means[:, :-1, 0], parts.log_scales[:, :-1, 0]
     costs = log_scale + 0.5 * ((patches[:, 1:] - mean) / log_scale.exp()) ** 2
     loss = costs[counted[:, :-1]].mean()
     for number in range(1, num_patches):
         length = patches.shape[1] - number
-        strayed = patches[:, number : number + length] - said.means[:, :length, number - 1].detach()
-        last, average = said.gains[:, :length, 2 * number - 2], said.gains[:, :length, 2 * number - 1]
-        draft = said.means[:, :length, number] + last * strayed[..., -1:] + average * strayed.mean(-1, keepdim=True)
-        wanted = said.means[:, number:, 0].detach(), said.log_scales[:, number:, 0].detach()
-        apart = _divergence(*wanted, draft, said.log_scales[:, :length, number])
+        strayed = patches[:, number : number + length] - parts.means[:, :length, number - 1].detach()
+        last, average = parts.gains[:, :length, 2 * number - 2], parts.gains[:, :length, 2 * number - 1]
+        draft = parts.means[:, :length, number] + last * strayed[..., -1:] + average * strayed.mean(-1, keepdim=True)
+        wanted = parts.means[:, number:, 0].detach(), parts.log_scales[:, number:, 0].detach()
+        apart = _divergence(*wanted, draft, parts.log_scales[:, :length, number])
         loss = loss + _DRAFTS / (num_patches - 1) * apart[counted[:, :length]].mean()
     return loss
 
 
 def distilled(logits: Tensor, wanted: Tensor, prompts: Tensor, num_patches: int) -> Tensor:
     """How far the next patches of a small model (of one patch) stray from those of a large one, of F patches."""
-    own, said = Parts.of(logits, 1), Parts.of(wanted, num_patches)
-    apart = _divergence(said.means[:, :, 0], said.log_scales[:, :, 0], own.means[:, :, 0], own.log_scales[:, :, 0])
+    own, model = Parts.of(logits, 1), Parts.of(wanted, num_patches)
+    apart = _divergence(model.means[:, :, 0], model.log_scales[:, :, 0], own.means[:, :, 0], own.log_scales[:, :, 0])
     return apart[_counted(logits, prompts)].mean()
 
 
@@ -136,13 +136,13 @@ def train_patches(
 
     def learn(step: int) -> torch.Tensor:
         patches, prompts = windows.batch(step)
-        return likelihood(module.said(patches), patches, prompts, options.num_patches)
+        return likelihood(module.score(patches), patches, prompts, options.num_patches)
 
     def copy(step: int) -> torch.Tensor:
         patches, prompts = windows.batch(options.num_steps + step)
         with torch.no_grad():
-            said = module.said(patches)
-        return distilled(small.said(patches), said, prompts, options.num_patches)
+            wanted = module.score(patches)
+        return distilled(small.score(patches), wanted, prompts, options.num_patches)
 
     digest = sha256(repr(replace(options, minutes=0.0)).encode())
     for values in series:

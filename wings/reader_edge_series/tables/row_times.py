@@ -62,7 +62,7 @@ _YEARS = np.array(["0001-01-01", "10000-01-01"], "datetime64[us]")
 class RowTimes:
     """last: of the last row, by the zone's clock where `is_by_clock`, by UTC otherwise. step: from row to row.
 
-    zone: in which times are told; None where the table names none.
+    zone: of the times; None where the table names none.
     """
 
     last: datetime
@@ -100,7 +100,7 @@ def row_times(column: Any, path: Path) -> RowTimes | None:
         time = times[row].item() if zone is None else _utc(times[row]).astimezone(zone)
         order = "earlier" if behind < timedelta() else "later"
         than = f"{exact_time(abs(behind))} {order} than" if behind else "as is"
-        others = f", where others are {step_told(step)} apart" if behind != step else ""
+        others = f", where others are {step_name(step)} apart" if behind != step else ""
         raise SeriesError(
             f"Row {row + 1} of '{path}' is of {time}, {than} the row before{others}: "
             "fill gaps and sort the rows first, or leave out the column of times."
@@ -108,7 +108,7 @@ def row_times(column: Any, path: Path) -> RowTimes | None:
     return RowTimes(_behind(first, step, len(times) - 1), step, zone, clock is not None)
 
 
-def step_told(step: timedelta | Months) -> str:
+def step_name(step: timedelta | Months) -> str:
     """As "1 hour", "7 days", "3 months"."""
     return str(step) if isinstance(step, Months) else exact_time(abs(step))
 

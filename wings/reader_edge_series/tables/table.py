@@ -16,7 +16,7 @@ from reader_edge_runtime.outside.plain_file import check_plain_file
 from reader_edge_series.checked_series import MOST_VALUES
 from reader_edge_series.forecaster import Forecast
 from reader_edge_series.tables.csv_text import check_first_lines, check_no_row_is_empty, check_words, first_days
-from reader_edge_series.tables.row_times import RowTimes, row_times, step_told
+from reader_edge_series.tables.row_times import RowTimes, row_times, step_name
 
 SUFFIXES = (".csv", ".parquet")
 
@@ -44,7 +44,7 @@ class SeriesTable:
                 self.times.coming(horizon)
             except OverflowError:
                 raise ConfigError(
-                    f"{horizon} steps of {step_told(self.times.step)} behind {self.times.coming(0)} lead beyond the "
+                    f"{horizon} steps of {step_name(self.times.step)} behind {self.times.coming(0)} lead beyond the "
                     "year 9999: give a shorter horizon, or leave out the column of times."
                 ) from None
 
