@@ -171,3 +171,12 @@ def test_the_last_chunk_of_each_choice_has_the_meter(
     assert [choice["deviation"]["num_tokens"] for choice in ended] == [6, 6]
     assert not any("deviation" in choice for choice in choices if choice not in ended)
     assert ("deviation" in (pieces[-1].get("usage") or {})) is includes_usage
+
+
+def test_serve_takes_a_rule(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[AsyncEngine] = []
+    monkeypatch.setattr("reader_edge.server.app.make_app", lambda engine, settings: served.append(engine))
+    monkeypatch.setattr("reader_edge.server.http.listening.listen", lambda app, socket, engine: None)
+    options = ["--port", "0", "--no-calibrate", "--rule", "relaxed:1:0.5"]
+    assert CliRunner().invoke(main, ["serve", str(demo_folder), *options]).exit_code == 0
+    assert served[0].engine.rule == Relaxed(1.0, 0.5)
