@@ -12,7 +12,6 @@ from reader_edge_export.calibration.calibrate import calibrate, expert_input_siz
 from reader_edge_export.calibration.calibration import Calibration
 from reader_edge_export.calibration.sensitivity import gradient_sizes, measure_sensitivity
 from reader_edge_export.checks.chat_check import ChatCheck, check_chats
-from reader_edge_export.checks.layer_check import check_layers
 from reader_edge_export.checks.noted_check import NotedCheck, has_checks
 from reader_edge_export.checks.package_check import PackageCheck
 from reader_edge_export.journal import MOMENTS_NAME, WORK_NAME, Journal
@@ -140,9 +139,7 @@ class PackageExport:
 
     def _trace(self, model: SourceModel, work: Path, state_ids: tuple[int, ...]) -> list[TracedLayer]:
         with self._stages.enter("tracing"):
-            layers = trace_model(model, self._source.max_context, work / _TRACED_NAME, state_ids)
-            check_layers(layers, self._source.config, self._source.max_context)
-        return layers
+            return trace_model(model, self._source.max_context, work / _TRACED_NAME, state_ids)
 
     def _store(
         self, model: SourceModel, work: Path, calibration: Calibration, journal: Journal

@@ -8,11 +8,13 @@ import torch
 from transformers import PreTrainedModel
 
 from reader_edge_export.package.pass_chain import PassChain, WholePackage
+from reader_edge_export.sources.folder.hugging_face import HuggingFaceSource
 from reader_edge_export.sources.module import check_finite
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.target import Target
+from tests.reference_model.reference_check import check_module
 
 
 def whole(model: SourceModel) -> PreTrainedModel:
@@ -31,8 +33,11 @@ def whole(model: SourceModel) -> PreTrainedModel:
 
 
 def load_model(source: Source) -> PreTrainedModel:
-    """A source's model in fp32. Raises ExportError as `open_model` does."""
-    return whole(source.open_model())
+    """A source's model in fp32; that of a folder is what its config.json says. Raises ExportError as `open_model`."""
+    model = source.open_model()
+    if isinstance(source, HuggingFaceSource):
+        check_module(model, source.config)
+    return whole(model)
 
 
 def chain_logits(model: PreTrainedModel, token_ids: list[int]) -> torch.Tensor:

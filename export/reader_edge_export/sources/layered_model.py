@@ -36,15 +36,14 @@ class Text:
 
 
 class LayeredModel:
-    """num_layers: how many layers are run; None for all. advance: gets walks through the layers, parts of one."""
+    """advance: gets walks through the layers, parts of one."""
 
-    def __init__(self, source: SourceModel, num_layers: int | None = None, advance: Advance = unseen) -> None:
+    def __init__(self, source: SourceModel, advance: Advance = unseen) -> None:
         self.source = source
         self.advance = advance
         self._model = source.skeleton
         self._base, layers = _base_of(self._model)
-        self._all_layers: list[Layer] = list(layers)
-        self.layers = self._all_layers[:num_layers]
+        self.layers: list[Layer] = list(layers)
         self.head = self._model.get_output_embeddings()
 
     def begin(self, sequences: Sequence[list[int]]) -> list[Text]:
@@ -123,7 +122,7 @@ class LayeredModel:
     def _around_layers(self, call: LayerCall, model: Any = None, **inputs: Any) -> Any:
         """Run the model, or its base without the head, with `call` in the place of each layer."""
         with ExitStack() as stack:
-            for index, layer in enumerate(self._all_layers):
+            for index, layer in enumerate(self.layers):
                 stack.enter_context(self._replaced(index, layer, call))
             return (model or self._base)(**inputs, use_cache=False)
 

@@ -35,13 +35,6 @@ def test_matrices_take_no_memory_before_and_after(tiny_model: Callable[[str], Pa
     assert {matrix.untyped_storage().nbytes() for matrix in matrices} == {4}
 
 
-def test_the_first_layers_alone_are_another_model(tiny_model: Callable[[str], Path]) -> None:
-    source = open_source(tiny_model("llama"))
-    (one,), (all_layers,) = (list(LayeredModel(source, number).logits(TEXTS[:1])) for number in (1, None))
-    assert one.shape == all_layers.shape
-    assert not torch.allclose(one, all_layers)
-
-
 def test_layers_that_are_not_found_are_one_sentence(tiny_model: Callable[[str], Path]) -> None:
     source = open_source(tiny_model("llama"))
     source.skeleton.config.num_hidden_layers = 77

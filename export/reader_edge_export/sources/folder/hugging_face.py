@@ -67,14 +67,10 @@ class HuggingFaceSource(Source):
     def open_model(self) -> "SourceModel":
         from reader_edge_export.sources.folder.folder_weights import open_folder
         from reader_edge_export.sources.quantized.folder import QuantizedFolder
-        from reader_edge_export.sources.reading_check import check_reading
 
         if self.quantization is None or self.quantization.method == MXFP4:  # in which experts alone are
-            model = open_folder(self.folder, plain_config(self.config), self.is_part)
-        else:
-            model = QuantizedFolder(self.folder, self.quantization).open(class_form(plain_config(self.config)))
-        check_reading(model, self.config)
-        return model
+            return open_folder(self.folder, plain_config(self.config), self.is_part)
+        return QuantizedFolder(self.folder, self.quantization).open(class_form(plain_config(self.config)))
 
     @property
     def is_kept(self) -> bool:

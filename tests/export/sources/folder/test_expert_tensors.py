@@ -114,7 +114,7 @@ def test_experts_that_are_there_twice_with_other_values_are_one_sentence(
 
 @pytest.mark.long
 def test_no_more_than_one_expert_is_read_at_a_time(tiny_model: TinyModel, tmp_path: Path) -> None:
-    """Of either form of files, in the second reading, the walk through the layers, and rounding."""
+    """Of either form of files, in the walk through the layers, and rounding."""
 
     def refuse(weights: FolderWeights, name: str) -> Any:
         assert ".experts." not in name

@@ -1,4 +1,4 @@
-"""Gemma 4 in the second reading: layers of two kinds that differ in more than their window, and inputs of each layer.
+"""Gemma 4: layers of two kinds that differ in more than their window, and inputs of each layer.
 
 Written from the config's keys and llama.cpp's loader of such models, not from transformers' code.
 """
@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from reader_edge_export.sources.best_scores import best
-from reader_edge_export.sources.second.second_mixture import mixed
-from reader_edge_export.sources.second.second_reading import SecondReading, rotated
-from reader_edge_export.sources.second.second_rotary import Rotary
-from reader_edge_export.sources.second.second_weights import Tensors
+from tests.reference_model.layers import mixed
+from tests.reference_model.reference_model import ReferenceModel, rotated
+from tests.reference_model.rotary import Rotary
 
 _WHOLE, _WINDOWED = "full_attention", "sliding_attention"
 _PERIOD = 6  # where no kinds are given, each so many-th layer sees all tokens, and the last one
@@ -26,10 +25,10 @@ _ROTARY: dict[str, dict[str, Any]] = {  # where none is given
 }
 
 
-class Gemma4Reading(SecondReading):
+class Gemma4Model(ReferenceModel):
     """What is not as in other models; keys and values (H, N, D) of the layers that keep them are noted on the way."""
 
-    def __init__(self, config: Mapping[str, Any], defaults: Mapping[str, Any], weights: Tensors) -> None:
+    def __init__(self, config: Mapping[str, Any], defaults: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
         super().__init__(config, defaults, weights)
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}
         self._inputs = torch.empty(0)  # of each layer, (N, L, P)
@@ -89,10 +88,10 @@ class Gemma4Reading(SecondReading):
         return next((each.get(key) for number, each in given.items() if int(number) == layer), None)
 
     def _embedded(self, token_ids: Tensor) -> Tensor:
-        embedded: Tensor = self._weights.rows("model.embed_tokens.weight", token_ids) * self._width**0.5
+        embedded: Tensor = self._weights["model.embed_tokens.weight"][token_ids] * self._width**0.5
         size = int(self._value("hidden_size_per_layer_input"))
         if size:
-            looked_up = self._weights.rows("model.embed_tokens_per_layer.weight", token_ids) * size**0.5
+            looked_up = self._weights["model.embed_tokens_per_layer.weight"][token_ids] * size**0.5
             projected = self._linear("model.per_layer_model_projection", embedded) / self._width**0.5
             by_layer = (len(token_ids), self.num_layers, size)
             normed = self._norm("model.per_layer_projection_norm", projected.view(by_layer))

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from reader_edge_export.sources.second.second_rotary import Rotary, query_scale_of, rotary_of
+from tests.reference_model.rotary import Rotary, query_scale_of, rotary_of
 
 GEMMA = ("gemma", "gemma2", "gemma3_text")
 COHERE = ("cohere", "cohere2")
@@ -14,7 +14,7 @@ _WHOLE = "full_attention"
 _WINDOWED = "sliding_attention"
 
 
-class SecondConfig:
+class ReferenceConfig:
     """A model of a supported type. config: what config.json holds. defaults: what transformers supposes for keys."""
 
     def __init__(self, config: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:

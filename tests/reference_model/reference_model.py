@@ -1,7 +1,7 @@
-"""A second reading of a folder's config.json: the model computed from its own keys, without transformers' classes.
+"""A model computed from the keys of its folder's config.json, without transformers' classes.
 
 A package is checked against the module that transformers builds. A key that was read wrongly on the way there would be
-wrong in both. Here the file's keys are read once more, by other code, and the module is compared with that.
+wrong in both. Here the file's keys are read by other code, and the module is compared with that.
 """
 
 import math
@@ -12,20 +12,18 @@ import torch
 from torch import Tensor
 
 from reader_edge_export.sources.best_scores import best
-from reader_edge_export.sources.second.second_config import COHERE, GEMMA, GRANITE, SecondConfig
-from reader_edge_export.sources.second.second_mixture import mixed
-from reader_edge_export.sources.second.second_recurrence import convolved, gated_delta, mamba2, unit
-from reader_edge_export.sources.second.second_rotary import Rotary
-from reader_edge_export.sources.second.second_weights import Tensors
+from tests.reference_model.layers import convolved, gated_delta, mamba2, mixed, unit
+from tests.reference_model.reference_config import COHERE, GEMMA, GRANITE, ReferenceConfig
+from tests.reference_model.rotary import Rotary
 
 _OLMO = ("olmo2", "olmo3")
 _NORMED_AFTER = (*_OLMO, "exaone4")  # attention and MLP, not what they read
 
 
-class SecondReading(SecondConfig):
+class ReferenceModel(ReferenceConfig):
     """Such a model, computed. weights: the module's own; those of experts are indexed by the expert before all else."""
 
-    def __init__(self, config: Mapping[str, Any], defaults: Mapping[str, Any], weights: Tensors) -> None:
+    def __init__(self, config: Mapping[str, Any], defaults: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
         super().__init__(config, defaults)
         self._weights = weights
 
@@ -54,8 +52,8 @@ class SecondReading(SecondConfig):
     def _embedded(self, token_ids: Tensor) -> Tensor:
         if self._type == "gpt2":
             positions = self._weights["transformer.wpe.weight"][: len(token_ids)]
-            return self._weights.rows("transformer.wte.weight", token_ids) + positions
-        embedded = self._weights.rows("model.embed_tokens.weight", token_ids)
+            return self._weights["transformer.wte.weight"][token_ids] + positions
+        embedded = self._weights["model.embed_tokens.weight"][token_ids]
         factor = self._width**0.5 if self._type in GEMMA else self._value("embedding_multiplier")
         return embedded * (factor if factor is not None else 1.0)
 
@@ -179,7 +177,7 @@ class SecondReading(SecondConfig):
         written, read = (part.view(len(x), num_groups, state_dim) for part in (written, read))
         rates, direct = -torch.exp(self._weights[f"{name}.A_log"]), self._weights[f"{name}.D"]
         mixed = mamba2(values, steps.clamp(least, most), rates, written, read) + direct[:, None] * values
-        gated = (mixed.flatten(1) * self.activation(gates)).view(len(x), num_groups, -1)
+        gated = (mixed.flatten(1) * gates * torch.sigmoid(gates)).view(len(x), num_groups, -1)
         gated = gated / torch.sqrt((gated * gated).mean(-1, keepdim=True) + self.epsilon)
         return self._linear(f"{name}.out_proj", gated.flatten(1) * self._weights[f"{name}.norm.weight"])
 

@@ -1,10 +1,25 @@
-"""Recurrent layers worked out one token at a time from the papers' formulas, for the second reading.
+"""Recurrent layers and mixtures of experts, worked out one token, or one expert, at a time.
 
 The gated delta rule is that of arXiv:2412.06464, Mamba2 that of arXiv:2405.21060.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
+
+ExpertMlp = Callable[[int, Tensor], Tensor]  # what an expert makes of rows (n, E): (n, E)
+
+
+def mixed(x: Tensor, chosen: Tensor, shares: Tensor, mlp: ExpertMlp) -> Tensor:
+    """x (N, E), each row through its experts (N, k), which count by their shares (N, k) -> (N, E)."""
+    output = torch.zeros_like(x)
+    for expert in chosen.unique().tolist():
+        is_chosen = chosen == expert
+        rows = is_chosen.any(-1)
+        share = (shares * is_chosen).sum(-1, keepdim=True)
+        output[rows] += share[rows] * mlp(expert, x[rows])
+    return output
 
 
 def convolved(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
