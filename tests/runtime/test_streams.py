@@ -12,7 +12,7 @@ from reader_edge_runtime import Engine, EngineConfig, GenerationChunk, Generatio
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.errors import CapacityError, PromptError, ReaderEdgeError
-from reader_edge_runtime.execution.onnxruntime.host.host_target import PassTensors
+from reader_edge_runtime.execution.onnxruntime.host.host_graph import PassTensors
 from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.target import Pass
 

@@ -16,7 +16,7 @@ from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.stages import Stages
 from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
-from reader_edge_runtime.execution.onnxruntime.host.open_on_host import open_on_host
+from reader_edge_runtime.execution.onnxruntime.host.host_rows_runner import open_on_host
 from reader_edge_runtime.package.manifest import HALF_PRECISIONS, ROW_ATTENTIONS
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.tokenizer import Tokenizer

@@ -17,7 +17,8 @@ from reader_edge_export.package.pass_chain import PassChain, num_tokens_of
 from reader_edge_export.quantize.half import widen
 from reader_edge_export.stages import Advance, unseen
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
-from reader_edge_runtime.execution.onnxruntime.host.host_part import HostPart, Values
+from reader_edge_runtime.execution.onnxruntime.host.host_graph import Values
+from reader_edge_runtime.execution.onnxruntime.host.host_part import HostPart
 from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -68,11 +69,11 @@ class LayeredPackage:
 
     def _opened(self, part: GraphPart) -> HostPart:
         if self._workplace is None:
-            return HostPart.open(ir.to_proto(part.model).SerializeToString(), self._weights, self.manifest)
+            return HostPart.load(ir.to_proto(part.model).SerializeToString(), self._weights, self.manifest)
         graph, weights = self._workplace / "part.onnx", self._workplace / "part.data"
         try:
             ir.save(part.model, graph, external_data=weights.name)
-            return HostPart.open(graph.read_bytes(), weights, self.manifest)
+            return HostPart.load(graph.read_bytes(), weights, self.manifest)
         finally:
             graph.unlink(missing_ok=True)
             weights.unlink(missing_ok=True)

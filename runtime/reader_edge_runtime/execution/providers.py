@@ -10,8 +10,8 @@ from reader_edge_runtime.execution.iree.wheel import iree_obstacle
 from reader_edge_runtime.execution.onnxruntime.device.cuda import cuda_obstacle, has_cuda
 from reader_edge_runtime.execution.onnxruntime.device.device_target import DeviceTarget
 from reader_edge_runtime.execution.onnxruntime.head_session import HeadSession
+from reader_edge_runtime.execution.onnxruntime.host.host_rows_runner import open_on_host
 from reader_edge_runtime.execution.onnxruntime.host.host_speculator import HostSpeculator
-from reader_edge_runtime.execution.onnxruntime.host.open_on_host import open_on_host
 from reader_edge_runtime.execution.pipeline.open_pipeline import open_pipeline
 from reader_edge_runtime.execution.provider import Provider
 from reader_edge_runtime.package.manifest import COMMIT_NAME, Manifest

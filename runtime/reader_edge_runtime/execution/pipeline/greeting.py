@@ -57,7 +57,7 @@ def facts_of(stage: HostStage) -> dict[str, str]:
         "next layer": str(part.first_layer + stage.manifest.num_layers),
         "reader-edge": _version("reader-edge"),
         "ONNX Runtime": str(ort.__version__),
-        "kernels": stage.facts[-1][:16] or "none",
+        "kernels": stage.pass_facts[-1][:16] or "none",
         "instruction set": stage.instructions or "none",
     }
 

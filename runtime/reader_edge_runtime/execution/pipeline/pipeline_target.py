@@ -42,7 +42,7 @@ class PipelineTarget:
         self.is_native = last.is_native
         self.instructions = last.instructions
         self.min_rows = min_rows
-        self.pass_facts: tuple[str, ...] = *last.facts, *following.facts
+        self.pass_facts: tuple[str, ...] = *last.pass_facts, *following.facts
         self.under_way = UnderWay(following)
         self._last = last
         self._last_s = last.pass_seconds()

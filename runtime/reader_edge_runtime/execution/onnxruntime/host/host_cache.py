@@ -13,8 +13,8 @@ from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.execution.onnxruntime.host.kv_slab import KvArray, KvSlab, kv_forms
 from reader_edge_runtime.execution.onnxruntime.host.paged_memory import HAS_PAGES
 
-Capsules = Mapping[str, Float32Array]  # (B, N, C), by the graph's names
-NO_CAPSULES: Capsules = {}
+StateDeltas = Mapping[str, Float32Array]  # (B, N, C), by the graph's names
+NO_STATE_DELTAS: StateDeltas = {}
 
 
 def present_name(name: str) -> str:
@@ -85,12 +85,12 @@ class HostCache(Cache):
         """By the graph's names, the inputs that a pass over a range of slots only reads: views (B, ...)."""
         return {}
 
-    def begin_pass(self, first_slot: int, num_trees: int, num_nodes: int) -> Capsules:
+    def begin_pass(self, first_slot: int, num_trees: int, num_nodes: int) -> StateDeltas:
         """Where a pass over so many slots writes what only this cache reads, by the graph's names of its outputs.
 
         Until `end_pass`, what recurrent layers keep of these slots counts for nothing.
         """
-        return NO_CAPSULES
+        return NO_STATE_DELTAS
 
     def end_pass(self, first_slot: int, num_kept: Sequence[int]) -> None:
         """Note that a pass has moved the states of these slots, over so many nodes of each tree."""

@@ -1,21 +1,24 @@
-"""Packages whose new KV rows are results, on ONNX Runtime's CPU provider: what other engines are compared with."""
+"""Packages on ONNX Runtime's CPU provider: `HostTarget`, or a runner of those whose new KV rows are results."""
 
 from collections.abc import Mapping
 
 from reader_edge_runtime.execution.inputs import Inputs
+from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.execution.onnxruntime.host.kv_slab import KvArray
 from reader_edge_runtime.execution.onnxruntime.rows_session import RowsSession
 from reader_edge_runtime.execution.onnxruntime.session import open_session
 from reader_edge_runtime.execution.onnxruntime.wheel import INSTALLED_WHEEL, ort
 from reader_edge_runtime.execution.rows.rows_runner import RowsResult
-from reader_edge_runtime.package.manifest import GRAPH_NAME
+from reader_edge_runtime.execution.rows.rows_target import RowsTarget
+from reader_edge_runtime.package.manifest import GRAPH_NAME, ROW_ATTENTIONS
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.target import Target
 
 _Bound = Mapping[str, ort.OrtValue]
 
 
 class HostRowsRunner:
-    """A `RowsRunner`; trees are as wide as they are."""
+    """A `RowsRunner`, which other engines are compared with; trees are as wide as they are."""
 
     pass_sizes: tuple[int, ...] = ()
 
@@ -34,3 +37,10 @@ class HostRowsRunner:
 
     def run(self, inputs: Inputs, bound: _Bound) -> RowsResult:
         return self._session.run(inputs, bound)
+
+
+def open_on_host(package: ModelPackage, threads: int = 0, uses_native: bool = True) -> Target:
+    """Arguments and errors: see `HostGraph.open`."""
+    if package.manifest.attention in ROW_ATTENTIONS:
+        return RowsTarget(HostRowsRunner(package, threads))
+    return HostTarget.open(package, threads, uses_native)

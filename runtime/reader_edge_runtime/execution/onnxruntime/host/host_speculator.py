@@ -13,6 +13,7 @@ from reader_edge_runtime.drafting.sources.speculator.speculator import Speculato
 from reader_edge_runtime.execution.inputs import Inputs
 from reader_edge_runtime.execution.onnxruntime.host.cache_bindings import CacheBindings
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
+from reader_edge_runtime.execution.onnxruntime.host.host_graph import PassTensors
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.execution.onnxruntime.session import open_session, run_bound
 from reader_edge_runtime.execution.onnxruntime.speculator_contract import check_speculator
@@ -27,14 +28,14 @@ _KEPT_WIDTH = 32  # nodes of such a pass; wider ones come once in a while
 Sizes = tuple[int, int, int, bool]  # B, N and R, and whether states are the target's
 
 
-class SpeculatorTensors:
+class SpeculatorTensors(PassTensors):
     """What passes of one size read and write beside KV cache and masks, in the same places from pass to pass."""
 
     def __init__(self, sizes: Sizes, part: SpeculatorPart, state_size: int) -> None:
         num_trees, num_nodes, num_rows, is_heard = sizes
         rows = num_trees, num_rows
         heard, own = (num_nodes, 0) if is_heard else (0, num_nodes)
-        self.inputs: Inputs = {
+        inputs: Inputs = {
             "input_ids": np.zeros((num_trees, num_nodes), np.int64),
             "position_ids": np.zeros((num_trees, num_nodes), np.int64),
             "write_pos": np.zeros(num_trees, np.int64),
@@ -47,15 +48,7 @@ class SpeculatorTensors:
         self.log_sum_exp = np.zeros(rows, np.float32)
         self.next_states = np.zeros((num_trees, num_nodes, part.hidden_size), np.float32)
         outputs = ("top_ids", "top_logits", "log_sum_exp", "next_states")
-        self._inputs = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in self.inputs.items()}
-        self._outputs = {name: ort.OrtValue.ortvalue_from_numpy(getattr(self, name)) for name in outputs}
-
-    def bind_to(self, binding: ort.IOBinding) -> None:
-        """Let passes of a binding read and write here."""
-        for name, value in self._inputs.items():
-            binding.bind_ortvalue_input(name, value)
-        for name, value in self._outputs.items():
-            binding.bind_ortvalue_output(name, value)
+        super().__init__(inputs, {name: getattr(self, name) for name in outputs})
 
     def result(self) -> SpeculatorResult:
         with np.errstate(all="ignore"):  # hostile weights give anything

@@ -1,12 +1,12 @@
-"""The cache of models with recurrent layers: beside keys and values, states that the graph moves on in place.
+"""The cache of models with recurrent layers: beside keys and values, states that the graph updates in place.
 
-A pass moves each state over the tokens that were accepted since, whose capsules wait for it, then over the nodes that
-it has to keep; capsules of other nodes wait until they are committed. So of each slot
+A pass moves each state over the tokens that were accepted since, whose state deltas wait for it, then over the nodes
+that it has to keep; deltas of other nodes wait until they are committed. So of each slot
 
-    lengths[slot] = num_stated[slot] + capsules that wait,
+    lengths[slot] = num_stated[slot] + deltas that wait,
 
-and from a pass to its commit a state may stand for more than the slot's text. Nothing but a place goes on from there.
-A place is a copy of a state, to which a slot can be cut back, as a state itself cannot.
+and from a pass to its commit a state may stand for more than the slot's text. Nothing but a checkpoint goes on from
+there: a copy of a state, to which a slot can be cut back, as a state itself cannot.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,13 +17,13 @@ import numpy as np
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.cache import SlotContents, TextState
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.execution.onnxruntime.host.host_cache import Capsules, HostCache
-from reader_edge_runtime.execution.onnxruntime.host.pass_capsules import CapsuleMemory, PassCapsules
-from reader_edge_runtime.execution.onnxruntime.host.places import Places
+from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache, StateDeltas
+from reader_edge_runtime.execution.onnxruntime.host.pass_state_deltas import PassStateDeltas, StateDeltaMemory
+from reader_edge_runtime.execution.onnxruntime.host.state_checkpoints import StateCheckpoints
 from reader_edge_runtime.execution.onnxruntime.host.state_slab import StateSlab, state_forms
 from reader_edge_runtime.package.manifest import Manifest
 
-_FIRST_ROOM = 8  # capsules of a slot, until a longer path is accepted
+_FIRST_ROOM = 8  # deltas of a slot, until a longer path is accepted
 _MOVING = 1 << 62  # length of a state that a pass is changing: longer than any text, so that none may use it
 
 
@@ -36,24 +36,24 @@ class HybridCache(HostCache):
     def __init__(self, manifest: Manifest, num_slots: int, capacity: int) -> None:
         super().__init__(manifest, num_slots, capacity)
         self._state_forms = state_forms(manifest)
-        self._capsule_memory = CapsuleMemory(self._state_forms)
+        self._delta_memory = StateDeltaMemory(self._state_forms)
         self.num_stated = [0] * num_slots
         self._room = _FIRST_ROOM
         self._state_slabs = self._new_state_slabs(num_slots)
-        self._places = Places(num_slots)
+        self._checkpoints = StateCheckpoints(num_slots)
         self._passed: dict[int, int] = {}  # slots of the last pass that are not committed yet, and their trees
-        self._capsules = PassCapsules([], {})  # of the last pass
+        self._deltas = PassStateDeltas([], {})  # of the last pass
 
     @property
     def num_bytes(self) -> int:
-        return super().num_bytes + sum(slab.num_bytes for slab in self._state_slabs) + self._places.num_bytes
+        return super().num_bytes + sum(slab.num_bytes for slab in self._state_slabs) + self._checkpoints.num_bytes
 
     def num_bytes_of(self, lengths: Sequence[int], capacity: int) -> int:
-        capsule_bytes = self._capsule_memory.node_bytes * max(self._room, self.max_pending)
-        return super().num_bytes_of(lengths, capacity) + len(lengths) * (self._manifest.state_bytes + capsule_bytes)
+        delta_bytes = self._delta_memory.node_bytes * max(self._room, self.max_pending)
+        return super().num_bytes_of(lengths, capacity) + len(lengths) * (self._manifest.state_bytes + delta_bytes)
 
     def keep_places(self, max_bytes: int) -> int:
-        return self._places.keep(max_bytes)
+        return self._checkpoints.keep(max_bytes)
 
     def tensors(self, first_slot: int, num_slots: int) -> Mapping[str, Float32Array]:
         slots = slice(first_slot, first_slot + num_slots)
@@ -78,12 +78,12 @@ class HybridCache(HostCache):
             raise RuntimeError(f"The states of slot {slot} are ahead of its text, which was not cut.")
         return num_pending
 
-    def begin_pass(self, first_slot: int, num_trees: int, num_nodes: int) -> Capsules:
+    def begin_pass(self, first_slot: int, num_trees: int, num_nodes: int) -> StateDeltas:
         self._passed = {}
         for slot in range(first_slot, first_slot + num_trees):
             self.num_stated[slot] = _MOVING
-        self._capsules = self._capsule_memory.of_pass(num_trees, num_nodes)
-        return self._capsules.by_name
+        self._deltas = self._delta_memory.of_pass(num_trees, num_nodes)
+        return self._deltas.by_name
 
     def end_pass(self, first_slot: int, num_kept: Sequence[int]) -> None:
         for slot, kept in enumerate(num_kept, first_slot):
@@ -97,56 +97,56 @@ class HybridCache(HostCache):
         if len(path) > num_moved:
             nodes, b = list(path[num_moved:]), self._passed[slot]
             self._make_room(len(nodes))
-            for slab, capsules in zip(self._state_slabs, self._capsules.by_slab, strict=True):
-                slab.hold(slot, capsules[:, b], nodes)
+            for slab, deltas in zip(self._state_slabs, self._deltas.by_slab, strict=True):
+                slab.hold(slot, deltas[:, b], nodes)
         super().commit(slot, path)
         del self._passed[slot]
 
     def usable(self, slot: int, length: int) -> int:
-        place = self._place_of(slot, length)
-        return 0 if place is None else place.end
+        checkpoint = self._checkpoint_of(slot, length)
+        return 0 if checkpoint is None else checkpoint.end
 
     def cut(self, slot: int, length: int) -> int:
-        place = self._place_of(slot, length)
-        length = 0 if place is None else place.end
-        if self.num_stated[slot] != (0 if place is None else place.num_tokens):
-            self._restore(slot, place)
-        self._places.cut(slot, length)
+        checkpoint = self._checkpoint_of(slot, length)
+        length = 0 if checkpoint is None else checkpoint.end
+        if self.num_stated[slot] != (0 if checkpoint is None else checkpoint.num_tokens):
+            self._restore(slot, checkpoint)
+        self._checkpoints.cut(slot, length)
         self.lengths[slot] = length
         return length
 
     def note_place(self, slot: int) -> bool:
         here = self._here(slot)
-        return here is not None and here.end > 0 and self._places.add(slot, here)
+        return here is not None and here.end > 0 and self._checkpoints.add(slot, here)
 
     def assume(self, slot: int, length: int) -> None:
         if length == 0:
             self.cut(slot, 0)
-        self._places.cut(slot, 0)
+        self._checkpoints.cut(slot, 0)
         self.num_stated[slot] = length
         super().assume(slot, length)
 
     def read_slot(self, slot: int, length: int) -> SlotContents:
-        states = *self._places.until(slot, length), self._place_of(slot, length) or self._beginning()
+        states = *self._checkpoints.until(slot, length), self._checkpoint_of(slot, length) or self._beginning()
         return super().read_slot(slot, length)._replace(states=states)
 
     def _write_contents(self, slot: int, contents: SlotContents) -> None:
         super()._write_contents(slot, contents)
         self._restore(slot, contents.states[-1])
-        self._places.set(slot, contents.states[:-1])
+        self._checkpoints.set(slot, contents.states[:-1])
 
-    def _place_of(self, slot: int, length: int) -> TextState | None:
-        """The place behind most of a slot's first rows, of so many at most: where it stands, rather than a copy."""
-        places = self._places.until(slot, min(length, self.lengths[slot]))
+    def _checkpoint_of(self, slot: int, length: int) -> TextState | None:
+        """The last one within a slot's first rows, of so many: where the slot stands, rather than a copy."""
+        checkpoints = self._checkpoints.until(slot, min(length, self.lengths[slot]))
         here = self._here(slot)
         if here is not None and here.num_tokens <= length:
-            places.append(here.until(length))
-        return max(reversed(places), key=lambda place: place.end, default=None)
+            checkpoints.append(here.until(length))
+        return max(reversed(checkpoints), key=lambda checkpoint: checkpoint.end, default=None)
 
     def _beginning(self) -> TextState:
         """Where any text begins."""
         states = tuple(np.zeros((len(form.names), *form.sizes), np.float32) for form in self._state_forms)
-        pending = tuple(np.zeros((len(form.names), 0, form.capsule_size), np.float32) for form in self._state_forms)
+        pending = tuple(np.zeros((len(form.names), 0, form.delta_size), np.float32) for form in self._state_forms)
         return TextState(0, states, pending)
 
     def _here(self, slot: int) -> TextState | None:
@@ -158,19 +158,19 @@ class HybridCache(HostCache):
         pending = tuple(slab.pending[:, slot, :num_pending] for slab in self._state_slabs)
         return TextState(self.num_stated[slot], states, pending)
 
-    def _restore(self, slot: int, place: TextState | None) -> None:
-        """Have the states of a place, or those before any token."""
+    def _restore(self, slot: int, checkpoint: TextState | None) -> None:
+        """Have the states of a checkpoint, or those before any token."""
         self.num_stated[slot] = _MOVING
-        if place is not None:
-            self._make_room(place.end - place.num_tokens)
+        if checkpoint is not None:
+            self._make_room(checkpoint.end - checkpoint.num_tokens)
         for index, slab in enumerate(self._state_slabs):
-            slab.states[:, slot] = 0.0 if place is None else place.states[index]
-            if place is not None:
-                slab.pending[:, slot, : place.end - place.num_tokens] = place.pending[index]
-        self.num_stated[slot] = 0 if place is None else place.num_tokens
+            slab.states[:, slot] = 0.0 if checkpoint is None else checkpoint.states[index]
+            if checkpoint is not None:
+                slab.pending[:, slot, : checkpoint.end - checkpoint.num_tokens] = checkpoint.pending[index]
+        self.num_stated[slot] = 0 if checkpoint is None else checkpoint.num_tokens
 
     def _make_room(self, num_pending: int) -> None:
-        """Have room for so many capsules of each slot."""
+        """Have room for so many deltas of each slot."""
         if num_pending > self._room:
             room = max(num_pending, min(2 * self._room, self.max_pending or 2 * self._room))
             with self._enough_memory(self.num_slots):
@@ -181,12 +181,12 @@ class HybridCache(HostCache):
         if num_slots == self.num_slots:
             super()._resize(num_slots, capacity)
             return
-        slabs, places = self._new_state_slabs(num_slots), self._places.resized(num_slots)
+        slabs, checkpoints = self._new_state_slabs(num_slots), self._checkpoints.resized(num_slots)
         for old, new in zip(self._state_slabs, slabs, strict=True):
             new.take(old)
         num_stated = self.num_stated[:num_slots] + [0] * (num_slots - self.num_slots)
         super()._resize(num_slots, capacity)
-        self._state_slabs, self.num_stated, self._places = slabs, num_stated, places
+        self._state_slabs, self.num_stated, self._checkpoints = slabs, num_stated, checkpoints
         self._passed, self.num_moves = {}, self.num_moves + 1
 
     def _swap_contents(self, slot: int, other: int) -> None:
@@ -194,7 +194,7 @@ class HybridCache(HostCache):
         self._passed = {}
         for slab in self._state_slabs:
             slab.swap(slot, other, self._room)
-        self._places.swap(slot, other)
+        self._checkpoints.swap(slot, other)
         self.num_stated[slot], self.num_stated[other] = self.num_stated[other], self.num_stated[slot]
 
     def _new_state_slabs(self, num_slots: int) -> list[StateSlab]:

@@ -1,4 +1,4 @@
-"""States of recurrent layers that are alike, in one array, and capsules of nodes that they are not moved over yet."""
+"""States of recurrent layers that are alike, in one array, and deltas of nodes that they are not moved over yet."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,21 +10,21 @@ from reader_edge_runtime.package.manifest import Manifest
 
 
 class StateForm(NamedTuple):
-    """What the states of a slab have in common: sizes of a text's state, and numbers of a node's capsule.
+    """What the states of a slab have in common: sizes of a text's state, and numbers of a node's delta.
 
     names: what follows `state_`, `pending_`, `present_` and `capsule_` in the graph's names of each.
     """
 
     names: list[str]
     sizes: tuple[int, ...]
-    capsule_size: int
+    delta_size: int
 
 
 def state_forms(manifest: Manifest) -> list[StateForm]:
     """One form for all states of the same sizes."""
-    capsule_sizes, names = manifest.capsule_sizes(), dict[tuple[tuple[int, ...], int], list[str]]()
+    delta_sizes, names = manifest.capsule_sizes(), dict[tuple[tuple[int, ...], int], list[str]]()
     for name, sizes in manifest.state_sizes().items():
-        names.setdefault((sizes, capsule_sizes[name]), []).append(name)
+        names.setdefault((sizes, delta_sizes[name]), []).append(name)
     return [StateForm(each, *sizes) for sizes, each in names.items()]
 
 
@@ -35,7 +35,7 @@ class StateSlab:
         """num_pending: P. Raises MemoryError."""
         self.form = form
         self.states: Float32Array = np.zeros((len(form.names), num_slots, *form.sizes), np.float32)
-        self.pending = self._no_capsules(num_slots, num_pending)
+        self.pending = self._no_deltas(num_slots, num_pending)
 
     @property
     def num_bytes(self) -> int:
@@ -48,27 +48,27 @@ class StateSlab:
         self.pending[:, :num_slots, :num_pending] = other.pending[:, :num_slots, :num_pending]
 
     def with_room(self, num_pending: int) -> "StateSlab":
-        """The same states in the same memory, with room for so many capsules of each slot."""
+        """The same states in the same memory, with room for so many deltas of each slot."""
         other = object.__new__(StateSlab)
         other.form, other.states = self.form, self.states
-        other.pending = self._no_capsules(self.states.shape[1], num_pending)
+        other.pending = self._no_deltas(self.states.shape[1], num_pending)
         other.pending[:, :, : self.pending.shape[2]] = self.pending
         return other
 
-    def hold(self, slot: int, capsules: Float32Array, nodes: Sequence[int]) -> None:
-        """Have capsules (n, N, C) of some nodes, ascending, wait for the next pass."""
+    def hold(self, slot: int, deltas: Float32Array, nodes: Sequence[int]) -> None:
+        """Have deltas (n, N, C) of some nodes, ascending, wait for the next pass."""
         start, num_pending = nodes[0], len(nodes)
         is_run = nodes[-1] - start == num_pending - 1
-        chosen = capsules[:, start : start + num_pending] if is_run else capsules[:, nodes]
+        chosen = deltas[:, start : start + num_pending] if is_run else deltas[:, nodes]
         self.pending[:, slot, :num_pending] = chosen
 
     def swap(self, slot: int, other: int, num_pending: int) -> None:
-        """Exchange two slots' states, and so many of their capsules, one layer after the other."""
+        """Exchange two slots' states, and so many of their deltas, one layer after the other."""
         for states, pending in zip(self.states, self.pending[:, :, :num_pending], strict=True):
             for slots in (states, pending):
                 kept = slots[slot].copy()
                 slots[slot] = slots[other]
                 slots[other] = kept
 
-    def _no_capsules(self, num_slots: int, num_pending: int) -> Float32Array:
-        return np.zeros((len(self.form.names), num_slots, num_pending, self.form.capsule_size), np.float32)
+    def _no_deltas(self, num_slots: int, num_pending: int) -> Float32Array:
+        return np.zeros((len(self.form.names), num_slots, num_pending, self.form.delta_size), np.float32)

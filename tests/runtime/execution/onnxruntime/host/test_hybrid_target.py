@@ -9,9 +9,9 @@ import pytest
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError, ProviderError
 from reader_edge_runtime.execution.onnxruntime.device.device_target import DeviceTarget
-from reader_edge_runtime.execution.onnxruntime.host import hybrid_cache, places
+from reader_edge_runtime.execution.onnxruntime.host import hybrid_cache, state_checkpoints
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
-from reader_edge_runtime.execution.onnxruntime.host.pass_capsules import CapsuleMemory
+from reader_edge_runtime.execution.onnxruntime.host.pass_state_deltas import StateDeltaMemory
 from reader_edge_runtime.execution.onnxruntime.host.state_slab import state_forms
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.measuring.pass_cost import measure_pass_cost
@@ -213,13 +213,13 @@ def test_where_memory_is_short_a_sentence_says_so_and_a_place_less_is_kept(
         with pytest.raises(ConfigError, match=r"States of 5 texts need 0\.0 GB: lower max_batch"):
             cache.resize(5, 32)
     with monkeypatch.context() as patch:
-        patch.setattr(places, "_copies", Mock(side_effect=MemoryError))
+        patch.setattr(state_checkpoints, "_copies", Mock(side_effect=MemoryError))
         assert not cache.note_place(0)
-    capsules = CapsuleMemory(state_forms(target.manifest))
+    deltas = StateDeltaMemory(state_forms(target.manifest))
     with monkeypatch.context() as patch:
         patch.setattr(np, "empty", Mock(side_effect=MemoryError))
         with pytest.raises(ConfigError, match="lower prefill_chunk, or free some memory"):
-            capsules.of_pass(1, 300)
+            deltas.of_pass(1, 300)
     assert (cache.num_slots, kept(target, cache, 0)) == (1, before)
     assert cache.note_place(0)
     cache.assume(0, 0)

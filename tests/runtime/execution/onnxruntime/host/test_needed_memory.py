@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from reader_edge.cli import main
 from reader_edge_runtime.errors import MemoryShortageError, ProviderError
-from reader_edge_runtime.execution.onnxruntime.host import host_target, needed_memory
+from reader_edge_runtime.execution.onnxruntime.host import host_graph, needed_memory
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.execution.onnxruntime.host.needed_memory import check_memory, needed_bytes
 from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME, FileEntry, Manifest
@@ -77,8 +77,8 @@ def test_a_package_that_may_fit_is_not_refused(manifest: Manifest, monkeypatch: 
 
 def test_nothing_is_loaded_of_a_refused_package(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     set_free(monkeypatch, 1000)
-    monkeypatch.setattr(host_target, "native_library", lambda: Path("kernels"))
-    monkeypatch.setattr(host_target, "open_session", None)  # calling it would fail
+    monkeypatch.setattr(host_graph, "native_library", lambda: Path("kernels"))
+    monkeypatch.setattr(host_graph, "open_session", None)  # calling it would fail
     with pytest.raises(MemoryShortageError):
         HostTarget.open(ModelPackage.open(demo_folder))
     told = CliRunner().invoke(main, ["run", str(demo_folder), "-p", "a", "-n", "1"])

@@ -1,4 +1,4 @@
-"""Where passes leave the capsules of their nodes, until those of accepted ones are taken from there."""
+"""Where passes leave the deltas of their nodes, until those of accepted ones are taken from there."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import numpy as np
 
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.execution.onnxruntime.host.host_cache import Capsules
+from reader_edge_runtime.execution.onnxruntime.host.host_cache import StateDeltas
 from reader_edge_runtime.execution.onnxruntime.host.state_slab import StateForm
 
 _MOST_REUSED = 64  # nodes of a pass
@@ -16,29 +16,29 @@ _MOST_REUSED = 64  # nodes of a pass
 Sizes = tuple[int, int]  # B and N
 
 
-class PassCapsules(NamedTuple):
-    """Capsules of all nodes of a pass: (n, B, N, C) of each slab, and (B, N, C) of each state by the graph's names."""
+class PassStateDeltas(NamedTuple):
+    """Deltas of all nodes of a pass: (n, B, N, C) of each slab, and (B, N, C) of each state by the graph's names."""
 
     by_slab: list[Float32Array]
-    by_name: Capsules
+    by_name: StateDeltas
 
 
-class CapsuleMemory:
+class StateDeltaMemory:
     """Passes of few nodes, as drafts have them, leave theirs in the same memory; what wide ones took goes with them."""
 
     def __init__(self, forms: Sequence[StateForm]) -> None:
         self._forms = forms
-        self._num_node_values = sum(len(form.names) * form.capsule_size for form in forms)
+        self._num_node_values = sum(len(form.names) * form.delta_size for form in forms)
         self._memory = np.empty(0, np.float32)
-        self._known: dict[Sizes, PassCapsules] = {}
-        self._wide: tuple[Sizes, PassCapsules] | None = None
+        self._known: dict[Sizes, PassStateDeltas] = {}
+        self._wide: tuple[Sizes, PassStateDeltas] | None = None
 
     @property
     def node_bytes(self) -> int:
-        """Bytes of a node's capsules in all layers."""
+        """Bytes of a node's deltas in all layers."""
         return 4 * self._num_node_values
 
-    def of_pass(self, num_trees: int, num_nodes: int) -> PassCapsules:
+    def of_pass(self, num_trees: int, num_nodes: int) -> PassStateDeltas:
         """The same value for the same sizes, as long as it may. Raises ConfigError where memory is short."""
         sizes = num_trees, num_nodes
         if num_trees * num_nodes > _MOST_REUSED:
@@ -64,13 +64,13 @@ class CapsuleMemory:
                 "prefill_chunk, or free some memory."
             ) from None
 
-    def _cut(self, memory: Float32Array, sizes: Sizes) -> PassCapsules:
+    def _cut(self, memory: Float32Array, sizes: Sizes) -> PassStateDeltas:
         by_slab: list[Float32Array] = []
         by_name: dict[str, Float32Array] = {}
         start = 0
         for form in self._forms:
-            shape = len(form.names), *sizes, form.capsule_size
+            shape = len(form.names), *sizes, form.delta_size
             by_slab.append(memory[start : start + math.prod(shape)].reshape(shape))
             by_name.update(zip((f"capsule_{name}" for name in form.names), by_slab[-1], strict=True))
             start += math.prod(shape)
-        return PassCapsules(by_slab, by_name)
+        return PassStateDeltas(by_slab, by_name)
