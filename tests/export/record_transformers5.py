@@ -112,10 +112,10 @@ def write_folder(name: str, folder: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     from reader_edge_export.sources.blank_model import built_config
-    from reader_edge_export.sources.config.config_form import class_form
+    from reader_edge_export.sources.config.hf_config import hf_config
     from tests.tiny_models import build_tiny_tokenizer
 
-    model = AutoModelForCausalLM.from_config(built_config(class_form(RECORDED[name]["config"]), name))
+    model = AutoModelForCausalLM.from_config(built_config(hf_config(RECORDED[name]["config"]), name))
     with torch.no_grad():
         fill(dict(model.named_parameters()))
     model.save_pretrained(folder)

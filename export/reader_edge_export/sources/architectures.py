@@ -6,7 +6,7 @@ Each refusal is about mathematics that the tree attention would not reproduce: b
 from collections.abc import Mapping
 from typing import Any
 
-from reader_edge_export.sources.config.rope_form import rope_form
+from reader_edge_export.sources.config.rope_config import rope_config
 from reader_edge_export.sources.quantized.formats import quantization_of
 from reader_edge_runtime.errors import ConfigError, ExportError, UnsupportedArchitectureError
 from reader_edge_runtime.package.manifest import HALF_PRECISIONS
@@ -164,7 +164,7 @@ def _check_is_decoder(config: Mapping[str, Any]) -> None:
 
 
 def _check_rope(config: Mapping[str, Any], max_context: int) -> None:
-    switch = rope_form(config).switch
+    switch = rope_config(config).switch
     if switch is not None and max_context > switch:
         raise ExportError(
             f"This model's position embedding switches at {switch} tokens, which a fixed graph cannot follow: "

@@ -78,7 +78,7 @@ def _not_built(source: str, reason: Exception, error: type[ExportError]) -> Expo
 
 
 def built_config(form: Mapping[str, Any], source: str, error: type[ExportError] = ExportError) -> PretrainedConfig:
-    """The config of its class. form: the class's own arguments, as `class_form` gives them.
+    """The config of its class. form: the class's own arguments, as `hf_config` gives them.
 
     Raises `error` for what the class refuses.
     """

@@ -11,7 +11,7 @@ import pytest
 
 from reader_edge_export.libraries import quiet_libraries
 from reader_edge_export.sources.architectures import RECURRENT
-from reader_edge_export.sources.config.config_form import class_form
+from reader_edge_export.sources.config.hf_config import hf_config
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.folder import folder_weights
 from reader_edge_export.trace.tracing import RecurrentLayer
@@ -119,7 +119,7 @@ def test_a_key_that_is_read_wrongly_is_caught(
     model_type: str, wrong: dict[str, Any], words: str, tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = find_source(tiny_model(model_type), None)
-    monkeypatch.setattr(folder_weights, "class_form", lambda config: class_form(config) | wrong)
+    monkeypatch.setattr(folder_weights, "hf_config", lambda config: hf_config(config) | wrong)
     with pytest.raises(AssertionError, match=f"^{words}"):
         load_model(source)
 
@@ -137,7 +137,7 @@ def test_a_scaling_that_is_lost_is_caught(
     source = find_source(build_tiny_model("llama", tmp_path / "source", rope_scaling=scaling), None)
     load_model(source)
     lost = {**scaling, "attention_factor": 1.0}
-    monkeypatch.setattr(folder_weights, "class_form", lambda config: class_form(config) | {"rope_parameters": lost})
+    monkeypatch.setattr(folder_weights, "hf_config", lambda config: hf_config(config) | {"rope_parameters": lost})
     with pytest.raises(AssertionError, match=r"^magnitude of model\.rotary_emb"):
         load_model(source)
 

@@ -97,15 +97,8 @@ HARMLESS = frozenset(
     | {"is_llama_config", "_num_labels", "output_past", "author", "created_date", "trust_remote_code", "bos_token"}
     | {"eos_token", "pad_token", "unk_token", "max_sequence_length", "seq_length", "model_max_length"}
     # training
-    | {
-        "initializer_range",
-        "attention_dropout",
-        "attn_pdrop",
-        "embd_pdrop",
-        "resid_pdrop",
-        "hidden_dropout",
-        "residual_dropout",
-    }
+    | {"initializer_range", "attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "hidden_dropout"}
+    | {"residual_dropout"}
     | {"classifier_dropout", "embedding_dropout", "dropout", "gradient_checkpointing", "pretraining_tp"}
     | {"hidden_dropout_prob", "attention_probs_dropout_prob", "activation_dropout", "layerdrop", "neftune_noise_alpha"}
     | {"ignore_index", "init_std", "router_aux_loss_coef", "gradient_checkpointing_kwargs", "label_smoothing"}

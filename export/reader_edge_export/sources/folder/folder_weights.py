@@ -11,7 +11,7 @@ import torch
 from reader_edge_export.blocks.block_type import BlockType
 from reader_edge_export.blocks.blocks import Blocks
 from reader_edge_export.sources.blank_model import built_config, check_largest, skeleton_of
-from reader_edge_export.sources.config.config_form import class_form
+from reader_edge_export.sources.config.hf_config import hf_config
 from reader_edge_export.sources.folder.expert_tensors import MXFP4, ExpertTensors, Mxfp4Tensors, gather_experts
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor, stored_tensors
 from reader_edge_export.sources.folder.weight_places import Places, check_places, check_shapes, fill, has_own_head
@@ -75,7 +75,7 @@ def open_folder(folder: Path, config: Mapping[str, Any], is_part: bool = False) 
     Raises ExportError where its weights do not fit its config or are left over, and where memory is short.
     """
     tensors = text_tensors(stored_tensors(folder)) if is_part else stored_tensors(folder)
-    form = class_form(config)
+    form = hf_config(config)
     if built_config(form, str(folder)).tie_word_embeddings and has_own_head(tensors):
         form["tie_word_embeddings"] = False
     skeleton = skeleton_of(form, str(folder))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reader_edge_export.sources.architectures import check_architecture, is_mixture, max_context_of
-from reader_edge_export.sources.config.config_form import class_form
+from reader_edge_export.sources.config.hf_config import hf_config
 from reader_edge_export.sources.ends import end_ids
 from reader_edge_export.sources.folder.folder_entries import check_entries
 from reader_edge_export.sources.folder.json_file import read_json
@@ -70,7 +70,7 @@ class HuggingFaceSource(Source):
 
         if self.quantization is None or self.quantization.method == MXFP4:  # in which experts alone are
             return open_folder(self.folder, plain_config(self.config), self.is_part)
-        return QuantizedFolder(self.folder, self.quantization).open(class_form(plain_config(self.config)))
+        return QuantizedFolder(self.folder, self.quantization).open(hf_config(plain_config(self.config)))
 
     @property
     def is_kept(self) -> bool:
@@ -130,7 +130,7 @@ def _checked(name: str, folder: Path, max_context: int | None) -> HuggingFaceSou
     whole = read_json(folder / "config.json")
     text, tensors = text_config_of(whole), stored_tensors(folder)
     config = with_settings(text or whole, folder, tensors)
-    class_form(plain_config(config))
+    hf_config(plain_config(config))
     weight_type = _WEIGHT_TYPES.get(str(config.get("dtype") or config.get("torch_dtype")))
     types = () if weight_type is None else (weight_type,)
     quantization = quantization_of(config)

@@ -51,7 +51,7 @@ class QuantizedFolder:
     def open(self, config: Mapping[str, Any]) -> SourceModel:
         """The model whose parameters are widened to fp32 when they are read.
 
-        config: the class's own arguments, as `class_form` gives them.
+        config: the class's own arguments, as `hf_config` gives them.
         Raises ExportError where tensors are missing, left over or of another shape, and where memory is short.
         """
         if "lm_head.weight" in self._packed or has_own_head(self._plain):

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from reader_edge_export.sources.config.config_form import class_form
 from reader_edge_export.sources.config.config_keys import is_harmless, told_keys
+from reader_edge_export.sources.config.hf_config import hf_config
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor
 from reader_edge_export.speculators.formats.speculator_source import EAGLE3, SpeculatorSource
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
@@ -66,7 +66,7 @@ def check_layer(folder: Path, layer: Mapping[str, Any], model_types: Sequence[st
             f"The layers of the speculator in '{folder}' are of the type {layer.get('model_type')!r:.80}, of which "
             f"{', '.join(model_types)} can be exported."
         )
-    form = class_form(layer)
+    form = hf_config(layer)
     if form.get("use_sliding_window") or "sliding_attention" in (form.get("layer_types") or ()):
         raise UnsupportedArchitectureError(
             f"The layers of the speculator in '{folder}' see a window of tokens, which no package holds: give one "

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from reader_edge_export.sources.blank_model import built_config, check_largest, without_memory
-from reader_edge_export.sources.config.config_form import class_form
+from reader_edge_export.sources.config.hf_config import hf_config
 from reader_edge_export.sources.folder.expert_tensors import gather_experts
 from reader_edge_export.sources.folder.folder_weights import FolderWeights
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor
@@ -36,7 +36,7 @@ class TargetSizes:
     @classmethod
     def of(cls, target: Source) -> "TargetSizes":
         """By what its config says."""
-        config: Any = built_config(class_form(plain_config(target.config)), target.short_name)
+        config: Any = built_config(hf_config(plain_config(target.config)), target.short_name)
         return cls(config.num_hidden_layers, config.hidden_size, config.vocab_size)
 
     @property
@@ -65,7 +65,7 @@ class OpenSpeculator:
         Raises ExportError with one sentence for what does not fit.
         """
         folder, tensors = source.folder, dict(source.tensors)
-        config: Any = built_config(class_form(source.layer), str(folder))
+        config: Any = built_config(hf_config(source.layer), str(folder))
         _check_rotary(source, config)
         _check_sizes(source, config, sizes)
         state_ids = _state_ids(source, sizes)

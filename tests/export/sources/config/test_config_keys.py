@@ -7,8 +7,8 @@ import pytest
 from transformers import CONFIG_MAPPING
 
 from reader_edge_export.sources.architectures import SUPPORTED
-from reader_edge_export.sources.config.config_form import class_form
 from reader_edge_export.sources.config.config_keys import READ, check_keys
+from reader_edge_export.sources.config.hf_config import hf_config
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 from tests.tiny_models import TINY_CONFIGS, tiny_config
 
@@ -28,17 +28,17 @@ def test_what_the_class_of_transformers_takes_is_known(model_type: str) -> None:
 @pytest.mark.parametrize("model_type", SUPPORTED)
 def test_an_unknown_key_is_refused_by_its_name(model_type: str) -> None:
     with pytest.raises(UnsupportedArchitectureError, match=r"sets 'embedding_whitening' to 0\.5.*remove the key if"):
-        class_form(tiny_config(model_type, embedding_whitening=0.5))
-    class_form(tiny_config(model_type, embedding_whitening=None))
+        hf_config(tiny_config(model_type, embedding_whitening=0.5))
+    hf_config(tiny_config(model_type, embedding_whitening=None))
 
 
 def test_all_unknown_keys_are_told_at_once() -> None:
     unknown = {"whitening": 0.5, "use_cache": True, "mixing": [1], "tuned": None, "qk_norm": True}
     told = r"sets 'whitening' to 0\.5, 'mixing' to \[1\], 'qk_norm' to True \(which changes nothing at False\), which a"
     with pytest.raises(UnsupportedArchitectureError, match=f"{told} llama .* remove those keys that have no effect"):
-        class_form(tiny_config("llama", **unknown))
+        hf_config(tiny_config("llama", **unknown))
     with pytest.raises(UnsupportedArchitectureError, match="'key39' to 39 and 60 more, which a"):
-        class_form(tiny_config("llama", **{f"key{number}": number for number in range(100)}))
+        hf_config(tiny_config("llama", **{f"key{number}": number for number in range(100)}))
 
 
 # What tools of training and loading leave in public folders, of the families that carry it.
@@ -74,7 +74,7 @@ LEFTOVERS = {
 
 @pytest.mark.parametrize("model_type", SUPPORTED)
 def test_what_training_and_loading_leave_behind_changes_nothing(model_type: str) -> None:
-    assert class_form(tiny_config(model_type, **LEFTOVERS)) == class_form(tiny_config(model_type))
+    assert hf_config(tiny_config(model_type, **LEFTOVERS)) == hf_config(tiny_config(model_type))
 
 
 @pytest.mark.parametrize(
@@ -93,10 +93,10 @@ def test_what_training_and_loading_leave_behind_changes_nothing(model_type: str)
     ],
 )
 def test_a_neutral_value_alone_is_passed_over(key: str, neutral: object, other: object) -> None:
-    assert class_form(tiny_config("qwen2", **{key: neutral})) == class_form(tiny_config("qwen2"))
+    assert hf_config(tiny_config("qwen2", **{key: neutral})) == hf_config(tiny_config("qwen2"))
     told = rf"sets '{key}' to {other!r} \(which changes nothing at (1|0|False)\), which a qwen2 model"
     with pytest.raises(UnsupportedArchitectureError, match=told):
-        class_form(tiny_config("qwen2", **{key: other}))
+        hf_config(tiny_config("qwen2", **{key: other}))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_neutral_value_alone_is_passed_over(key: str, neutral: object, other: 
 )
 def test_what_the_architecture_would_not_read_is_refused(model_type: str, changes: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedArchitectureError):
-        class_form(tiny_config(model_type, **changes))
+        hf_config(tiny_config(model_type, **changes))
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_what_the_architecture_would_not_read_is_refused(model_type: str, change
     ],
 )
 def test_what_changes_nothing_is_passed_over(model_type: str, changes: dict[str, Any]) -> None:
-    class_form(tiny_config(model_type, **changes))
+    hf_config(tiny_config(model_type, **changes))
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_what_changes_nothing_is_passed_over(model_type: str, changes: dict[str,
     ],
 )
 def test_keys_that_makers_publish_are_known(model_type: str, published: dict[str, Any]) -> None:
-    class_form(tiny_config(model_type, **published))
+    hf_config(tiny_config(model_type, **published))
 
 
 def test_every_supported_architecture_says_what_it_reads() -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from reader_edge_export.sources.architectures import SUPPORTED, check_architecture, max_context_of
 from reader_edge_export.sources.blank_model import built_config
-from reader_edge_export.sources.config.config_form import class_form
 from reader_edge_export.sources.config.config_keys import READ
+from reader_edge_export.sources.config.hf_config import hf_config
 from reader_edge_runtime.errors import ExportError, ReaderEdgeError
 from tests.tiny_models import TINY_CONFIGS, tiny_config
 
@@ -95,7 +95,7 @@ def test_architectures_that_are_no_list_of_texts_are_refused(names: object) -> N
 )
 def test_a_value_that_cannot_be_is_refused_by_its_key(model_type: str, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ExportError, match=words):
-        class_form(tiny_config(model_type, **changes))
+        hf_config(tiny_config(model_type, **changes))
 
 
 @pytest.mark.parametrize("model_type", SUPPORTED)
@@ -127,7 +127,7 @@ def test_values_of_any_kind_are_read_or_refused_in_one_sentence(model_type: str)
         read = tiny_config(model_type, **{key: value})
         with contextlib.suppress(ReaderEdgeError):
             check_architecture(read)
-            class_form(read)
+            hf_config(read)
             max_context_of(read, None)
 
 
@@ -149,7 +149,7 @@ def test_longrope_of_transformers_5_is_refused_beyond_its_switch() -> None:
     ],
 )
 def test_numbers_as_other_writers_of_json_have_them_are_read(model_type: str, changes: dict[str, Any]) -> None:
-    built = built_config(class_form(tiny_config(model_type, **changes)), model_type)
+    built = built_config(hf_config(tiny_config(model_type, **changes)), model_type)
     wanted = {key: value for key, value in changes.items() if value is not None}
     assert {key: getattr(built, key) for key in wanted} == wanted
     if "num_key_value_heads" in changes:
@@ -173,7 +173,7 @@ def test_what_the_class_would_stumble_over_is_one_sentence(model_type: str, chan
     if model_type == "smollm3":
         form.pop("sliding_window", None)
     with pytest.raises(ExportError, match=r"^[^\n]+: correct (it|its config\.json)\.$"):
-        built_config(class_form(form), "somewhere")
+        built_config(hf_config(form), "somewhere")
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_sizes_that_leave_nothing_are_told_with_what_to_correct(
     model_type: str, changes: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ExportError, match=words):
-        class_form(tiny_config(model_type, **changes))
+        hf_config(tiny_config(model_type, **changes))
 
 
 @pytest.mark.parametrize("number", [None, 0, -1, 1025, 2.0, "2"])
@@ -212,12 +212,12 @@ def test_numbers_of_layers_that_cannot_be_are_told_by_their_key(number: object) 
 
 def test_null_is_what_makers_mean_by_it() -> None:
     """No multiplier is one of one, no limit of steps none at all; a factor may be written as a whole number."""
-    assert built_config(class_form(tiny_config("lfm2_moe", routed_scaling_factor=1)), "").routed_scaling_factor == 1.0
+    assert built_config(hf_config(tiny_config("lfm2_moe", routed_scaling_factor=1)), "").routed_scaling_factor == 1.0
     assert (
-        built_config(class_form(tiny_config("lfm2", block_ffn_dim_multiplier=None)), "").block_ffn_dim_multiplier == 1.0
+        built_config(hf_config(tiny_config("lfm2", block_ffn_dim_multiplier=None)), "").block_ffn_dim_multiplier == 1.0
     )
     limits = [
-        built_config(class_form(tiny_config("granitemoehybrid", **given)), "").time_step_limit
+        built_config(hf_config(tiny_config("granitemoehybrid", **given)), "").time_step_limit
         for given in ({"time_step_limit": None}, {})
     ]
     assert limits[0] == limits[1]

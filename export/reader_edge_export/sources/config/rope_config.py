@@ -50,7 +50,7 @@ _INERT = {"finetuned": (True, False), "attn_factor": (1,), "extrapolation_factor
 
 
 @dataclass(frozen=True, slots=True)
-class RopeForm:
+class RopeConfig:
     """Parameters by the names of `rope_parameters`; rope_theta and partial_rotary_factor only if the config gives them.
 
     full: of all layers, but for those of local. local: of the windowed layers of _LOCAL_MODELS, None in other models.
@@ -77,7 +77,7 @@ class RopeForm:
         return min(contexts, default=None)
 
 
-def rope_form(config: Mapping[str, Any]) -> RopeForm:
+def rope_config(config: Mapping[str, Any]) -> RopeConfig:
     """What a config asks for. Raises ExportError or UnsupportedArchitectureError with the key and the remedy."""
     by_type = _by_layer_type(config)
     full, local = by_type["full_attention"], by_type["sliding_attention"]
@@ -95,7 +95,7 @@ def rope_form(config: Mapping[str, Any]) -> RopeForm:
                 f"config.json gives partial_rotary_factor as {partial}, which a {config['model_type']} model cannot "
                 "have: correct it."
             )
-    return RopeForm(full, _local(config, local) if has_local else None)
+    return RopeConfig(full, _local(config, local) if has_local else None)
 
 
 def _local(config: Mapping[str, Any], local: Mapping[str, Any]) -> dict[str, Any]:

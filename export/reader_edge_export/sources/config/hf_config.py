@@ -1,4 +1,4 @@
-"""A folder's config.json, of transformers 4 or 5, as the class of the installed transformers reads it."""
+"""A folder's config.json, of transformers 4 or 5, as the config class of the installed transformers takes it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from reader_edge_export.sources.config.config_keys import READ, check_keys
 from reader_edge_export.sources.config.config_values import ENDLESS
 from reader_edge_export.sources.config.layer_types import set_layer_types
-from reader_edge_export.sources.config.rope_form import rope_form
+from reader_edge_export.sources.config.rope_config import rope_config
 from reader_edge_runtime.errors import ExportError
 
 _ROPE_KEYS = (
@@ -29,7 +29,7 @@ _WHOLE = ("query_pre_attn_scalar",)
 _GEMMA4_EXPERTS = ("num_experts", "top_k_experts", "moe_intermediate_size")
 
 
-def class_form(config: Mapping[str, Any]) -> dict[str, Any]:
+def hf_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of the config class, every key that says what is computed translated or passed on.
 
     Raises ExportError or UnsupportedArchitectureError, naming a key that cannot be accounted for.
@@ -75,7 +75,7 @@ def _typed(key: str, value: object) -> object:
 
 
 def _rotary(config: Mapping[str, Any]) -> dict[str, Any]:
-    rope = rope_form(config)
+    rope = rope_config(config)
     if config["model_type"] == "gpt_oss" and not (config.get("rope_scaling") or config.get("rope_parameters")):
         raise ExportError("config.json gives no rope_scaling, without which gpt-oss is not known: fetch it again.")
     _check_factors(config, rope.full)
