@@ -9,8 +9,9 @@ from typing import Any
 
 from reader_edge.server.api_error import ApiError
 from reader_edge.server.forms.structured_outputs import check_depth
-from reader_edge_runtime.text.calls.argument_kinds import argument_of, is_text, kinds_of, listed, takes
+from reader_edge_runtime.text.calls.argument_kinds import argument_of, is_text, kinds_of, listed, roots_of, takes
 from reader_edge_runtime.text.calls.call_form import CallForm, Notation
+from reader_edge_runtime.text.calls.schema_reference import referred
 
 _SPACES = {"item_separator": ", ", "key_separator": ": "}  # as models have seen calls
 _OF_TEXTS = " of texts without quotes"
@@ -51,26 +52,40 @@ def argument_rules(rule: str, function: Json, form: CallForm, left_out: dict[str
     objects = [kind for kind in kinds_of(schema, schema) if kind.get("type", "object") == "object"]
     properties = {key: value for key, value in _properties(objects).items() if _is_written(key, value)}
     needed = set.intersection(*map(_required, objects)) if objects else set()
-    kinds = {key: kinds_of(argument_of(schema, key), schema) for key in properties}
-    unheld = list(_unheld_of_root(schema, objects, needed - properties.keys()))
-    for key, value in properties.items():
-        unheld += _unheld_of_value(value, kinds[key], schema)
-    if unheld and is_strict:
-        raise ApiError(
-            400,
-            "This model writes arguments one after another and texts without quotes, where "
-            f"{unheld[0].removesuffix(_OF_TEXTS)} cannot be held: leave it out.",
-            "tools",
-        )
-    left_out.update(dict.fromkeys(unheld))
+    _note(_unheld_of_root(schema, objects, needed - properties.keys()), is_strict, left_out)
     before, between, behind = form.parameter
-    names = []
+    roots, names = roots_of(schema), list[str]()
+    known: dict[int, list[Kind]] = {}  # kinds by their schemas, which many arguments may refer to
     for number, (key, value) in enumerate(properties.items()):
+        asked = _target(argument_of(roots, key), schema)
+        if id(asked) not in known:
+            known[id(asked)] = kinds_of(asked, schema)
+            _note(_unheld_of_value(value, known[id(asked)], schema), is_strict, left_out)
         name = f"{rule}p{number}"
         names.append(name if key in needed else f"{name}?")
         yield f"{name}: {spelled(before + key + between, form)} {name}v"
-        yield from _value(f"{name}v", value, kinds[key], schema, behind, is_strict)
+        yield from _value(f"{name}v", value, known[id(asked)], schema, behind, is_strict)
     yield f"{rule}: {' '.join(names) or json.dumps('')}"
+
+
+def _note(unheld: Iterator[str], is_strict: bool, left_out: dict[str, None]) -> None:
+    """Raise ApiError for the first thing that is not held of a strict schema; of others all are left out."""
+    for words in unheld:
+        if is_strict:
+            raise ApiError(
+                400,
+                "This model writes arguments one after another and texts without quotes, where "
+                f"{words.removesuffix(_OF_TEXTS)} cannot be held: leave it out.",
+                "tools",
+            )
+        left_out[words] = None
+
+
+def _target(schema: object, root: Json) -> object:
+    """What a schema stands for that is a reference and asks nothing else."""
+    if isinstance(schema, dict) and isinstance(schema.get("$ref"), str) and not schema.keys() & _ASKING:
+        return referred(schema["$ref"], root)
+    return schema
 
 
 def _is_written(key: str, schema: object) -> bool:
@@ -84,7 +99,7 @@ def _maps(kind: Kind) -> Sequence[Kind]:
 
 def _properties(objects: Sequence[Kind]) -> Json:
     found: Json = {}
-    for each in chain(*map(_maps, objects)):
+    for each in {id(each): each for each in chain(*map(_maps, objects))}.values():
         listed_here = each.get("properties")
         for key, value in listed_here.items() if isinstance(listed_here, dict) else ():
             found.setdefault(key, value)
@@ -100,7 +115,7 @@ def _unheld_of_root(schema: Json, objects: Sequence[Kind], missing: set[str]) ->
     """What is not held of the whole. missing: arguments that are required, but not written."""
     if len(objects) != 1:
         yield "what is not one list of parameters"
-    for kind in objects:
+    for kind in objects[:_MAX_COMPARED]:
         names = sorted(_ASKING - _OF_ROOT)
         asked = [name for name in names if name in kind or name in schema.keys() - _CHOICES]
         yield from (f"{name!r} of a list of parameters" for name in asked)
@@ -120,17 +135,23 @@ def _unheld_of_value(schema: object, kinds: Sequence[Kind], root: Json) -> Itera
     for kind in kinds if is_free else texts:
         held = _OF_LISTED if listed(kind) is not None else frozenset({"type"})
         yield from (f"{name!r}{_OF_TEXTS}" for name in sorted(_ASKING - held) if name in kind)
-    are_texts = bool(texts) and any(_overlap(*pair) for pair in combinations(kinds[:_MAX_COMPARED], 2))
+    values = {id(kind): None if listed(kind) is None else set(map(repr, listed(kind) or ())) for kind in kinds}
+    pairs = combinations(kinds[:_MAX_COMPARED], 2)
+    are_texts = bool(texts) and any(_overlap(*pair, *(values[id(kind)] for kind in pair)) for pair in pairs)
     if are_texts and '"oneOf"' in json.dumps(_with_definitions({"allOf": [schema]}, root)):
         yield f"'oneOf'{_OF_TEXTS}"
 
 
-def _overlap(first: Kind, second: Kind) -> bool:
-    """Whether a value may be of both kinds."""
-    for one, other in ((first, second), (second, first)):
-        values = listed(one)
-        if values is not None:
-            return any(takes(other, value) for value in values)
+def _overlap(first: Kind, second: Kind, values: set[str] | None, others: set[str] | None) -> bool:
+    """Whether a value may be of both kinds, as far as their types and the values that they list tell.
+
+    values, others: those, as they are written.
+    """
+    if values is not None and others is not None:
+        return not values.isdisjoint(others)
+    for kind, other in ((first, second), (second, first)):
+        if listed(kind) is not None:
+            return any(takes({"type": other.get("type")}, value) for value in listed(kind) or ())
     types = {"number" if kind.get("type") == "integer" else kind.get("type") for kind in (first, second)}
     return len(types) == 1 or None in types
 

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby
+from time import thread_time
 from typing import Any
 
 from reader_edge.server.api_error import ApiError
@@ -14,6 +15,7 @@ from reader_edge_runtime.text.calls.call_form import CallForm, Notation
 from reader_edge_runtime.text.calls.held_calls import call_head, call_tail
 from reader_edge_runtime.text.calls.tool_use import ToolUse
 
+_MAX_S = 2.0  # as grammars may take until they can be followed
 _SHARED_TOKENS = ("<|channel|>",)  # which begin other parts of an answer, too
 
 Json = dict[str, Any]
@@ -35,32 +37,31 @@ def tool_grammar(use: ToolUse, form: CallForm, answer: Grammar | None) -> Gramma
         )
     calls = [tool["function"] for tool in use.tools if tool["function"]["name"] in use.names]
     names = ", ".join(repr(function["name"]) for function in calls)
-    rest = f"has more than {MAX_GRAMMAR} characters: shorten their schemas, or give fewer tools."
-    rules, left, left_out = [], MAX_GRAMMAR, dict[str, None]()
+    rules, left, left_out, end = [], MAX_GRAMMAR, dict[str, None](), thread_time() + _MAX_S
     for rule in chain([_start(use, form, answer)], _calls(calls, form, left_out)):
         rules.append(rule)
         left -= len(rule) + 1
-        if left < 0:  # before the rest is written
-            raise ApiError(
-                400,
-                f"The grammar of the parameters of {names:.200} {rest}",
-                "tools",
-                public=f"The grammar of the parameters of 'tools' {rest}",
-            )
+        if left < 0 or thread_time() > end:  # before the rest is written
+            reason = f"has more than {MAX_GRAMMAR} characters" if left < 0 else f"takes more than {_MAX_S:g} s to make"
+            rest = f"{reason}: shorten their schemas, or give fewer tools."
+            public = f"The grammar of the parameters of 'tools' {rest}"
+            raise ApiError(400, f"The grammar of the parameters of {names:.200} {rest}", "tools", public=public)
     return Grammar("tool_calls", "\n".join(rules), f"grammar of the parameters of {names}", left_out=tuple(left_out))
 
 
 def held_arguments(use: ToolUse, form: CallForm) -> dict[str, Grammar]:
     """What holds the arguments of each function that may be called, as whole JSON, by its name.
 
-    Without those whose texts are written without quotes, in which not all of a schema that is not strict is held.
+    Without those whose texts are written without quotes, in which not all of a schema that is not strict is held, and
+    those that are too long for a grammar.
     """
     grammars = {}
     for function in (tool["function"] for tool in use.tools if tool["function"]["name"] in use.names):
         is_strict = function.get("strict") is True
         if is_strict or form.notation not in (Notation.XML, Notation.KEYS):
             text = followed(function.get("parameters") or NO_ARGUMENTS, is_strict)
-            grammars[function["name"]] = Grammar("json_schema", text, f"parameters of {function['name']!r}")
+            if len(text) <= MAX_GRAMMAR:
+                grammars[function["name"]] = Grammar("json_schema", text, f"parameters of {function['name']!r}")
     return grammars
 
 

@@ -78,6 +78,23 @@ SCHEMAS: Mapping[str, Grown] = {
     "references to many types": lambda n: shared(n, {"type": ["string", "null"], **{f"x{i}": 1 for i in range(n)}}),
     "references to many values": lambda n: shared(n, {"enum": [*map(str, range(n)), None]}),
     "references to choices of nothing": lambda n: shared(n, {"anyOf": [{"anyOf": []}] * n}),
+    "references to texts and many values": lambda n: shared(
+        n, {"anyOf": [{"type": "string"}, {"enum": list(range(n))}]}
+    ),
+    "references to two lists of values": lambda n: shared(
+        n, {"anyOf": [{"enum": [f"{name}{number}" for number in range(n)]} for name in "xy"]}
+    ),
+    "values beside others that are excluded": lambda n: {
+        "properties": {"a": {"anyOf": [{"enum": list(map(str, range(n)))}, {"not": {"enum": list(range(n))}}]}}
+    },
+    "choices of required keys": lambda n: {
+        "properties": texts(n),
+        "anyOf": [{"required": [f"p{number}"]} for number in range(n)],
+    },
+    "patterns of many keys": lambda n: {
+        "properties": {"a" * 60 + key: part for key, part in texts(n).items()},
+        "patternProperties": {f"a*a*b{number}": {} for number in range(n)},
+    },
     "references by long names": lambda n: {
         "properties": {str(number): {"$ref": "#/" + "a/" * n} for number in range(n // 100)}
     },

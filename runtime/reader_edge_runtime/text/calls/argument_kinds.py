@@ -4,14 +4,15 @@ import re
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 from reader_edge_runtime.text.calls.schema_reference import Schema, referred
 
 _MAX_VISITED = 256  # schemas on the way to what a value may be
 _MAX_TOGETHER = 64  # schemas that a value must follow at once
-_MAX_PATTERNS = 16
+_MAX_VALUES = 1 << 16  # listed ones, of all kinds that a value may be
+_MAX_PATTERNS = 16  # that a name is compared with
 _MAX_PATTERN = 200  # characters
 _MAX_NAME = 64  # characters, of what a pattern is compared with
 _MAX_TRIES = 10**6
@@ -38,6 +39,8 @@ _OF_OBJECTS = (*_OF_KEYS, "required", "propertyNames", "minProperties", "maxProp
 _NO_TEXTS = (*_OF_NUMBERS, *_OF_ARRAYS, *_OF_OBJECTS)
 _ASKED = ("type", "const", "enum", "not", "if", "then", "else", "dependentSchemas", *_OF_TEXTS, *_NO_TEXTS)
 _NUMBER_FORMAT = re.compile(r"u?int\d*|float\d*|double|decimal\d*")
+
+Roots = Sequence[Sequence[Schema]]  # what holds together of each of several choices
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +74,18 @@ def _followed(schema: object, root: Schema) -> tuple[list[Schema] | None, Mappin
     """The kinds of value of a schema, None where there are too many choices, and what holds for all of them."""
     left, kinds = [_Choice({}, {id(schema): schema})], list[Schema]()
     sure, visited = left[0].facts, {left[0].key}
+    num_values = 0
     while left:
         choice = left.pop()
         sure = sure if left or kinds else choice.facts
         for other in reversed(_choices(choice, root)):
             if not other.left:
-                kinds += _kinds(other.facts)
+                num_values += sum(len(listed(fact) or ()) for fact in other.facts.values()) if kinds else 0
+                kinds += _kinds(other.facts) if num_values <= _MAX_VALUES else ()
             elif other.key not in visited:
                 visited.add(other.key)
                 left.append(other)
-            if len(visited) > _MAX_VISITED or len(other.left) > _MAX_TOGETHER:
+            if len(visited) > _MAX_VISITED or len(other.left) > _MAX_TOGETHER or num_values > _MAX_VALUES:
                 return None, sure
     return kinds, sure
 
@@ -168,24 +173,28 @@ def _is_of_texts(schema: Schema) -> bool:
     return bool(names) and not is_number and not any(name in schema for name in _NO_TEXTS)
 
 
-def arguments_of(parameters: Schema) -> list[str]:
+def arguments_of(roots: Roots) -> list[str]:
     """The names of a tool's declared arguments."""
-    parts = {id(part): part for root in _roots(parameters) for part in root.maps}
+    parts = {id(part): part for root in roots for part in root}
     return list(dict.fromkeys(name for part in parts.values() for name in _mapping(part.get("properties"))))
 
 
-def argument_of(parameters: Schema, name: str) -> object:
+def argument_of(roots: Roots, name: str) -> object:
     """The schema of a tool's argument; None where nothing is declared of it."""
-    ways = [[schema for part in root.maps for schema in _declared(part, name)] for root in _roots(parameters)]
+    parts, tries = {id(part): part for root in roots for part in root}, count()
+    declared = {place: _declared(part, name, tries) for place, part in parts.items()}
+    ways = [[schema for part in root for schema in declared[id(part)]] for root in roots]
     distinct = {tuple(map(id, way)): {"allOf": way} if way[1:] else way[0] for way in ways if way}
     schemas = list(distinct.values())
     return {"anyOf": schemas} if schemas[1:] else next(iter(schemas), None)
 
 
-def _roots(parameters: Schema) -> list[ChainMap[str, Any]]:
+def roots_of(parameters: Schema) -> Roots:
     """What the arguments may follow, as schemas that hold together; all by themselves where there are too many."""
     kinds, _ = _followed(parameters, parameters)
-    return _reached(parameters) if kinds is None else [kind for kind in kinds if isinstance(kind, ChainMap)]
+    roots = _reached(parameters) if kinds is None else [kind for kind in kinds if isinstance(kind, ChainMap)]
+    ways = [[part for part in root.maps if part.keys() & set(_OF_KEYS)] for root in roots]
+    return list({tuple(map(id, way)): way for way in ways}.values())
 
 
 def _reached(parameters: Schema) -> list[ChainMap[str, Any]]:
@@ -200,12 +209,12 @@ def _reached(parameters: Schema) -> list[ChainMap[str, Any]]:
     return [ChainMap(schema) for schema in facts.values()]  # type: ignore[arg-type]
 
 
-def _declared(schema: Schema, name: str) -> list[object]:
-    """What a schema of an object asks of the value with this name."""
+def _declared(schema: Schema, name: str, tries: Iterator[int]) -> list[object]:
+    """What a schema of an object asks of the value with this name. tries: counts patterns that it is compared with."""
     properties, patterns = _mapping(schema.get("properties")), _mapping(schema.get("patternProperties"))
     first = islice(patterns.items(), _MAX_PATTERNS)
     found = [properties[name]] if name in properties else []
-    found += [part for pattern, part in first if _may_match(pattern, name)]
+    found += [part for pattern, part in first if next(tries) >= _MAX_PATTERNS or _may_match(pattern, name)]
     others = [schema.get(rest) for rest in ("additionalProperties", "unevaluatedProperties")]
     return found or [part for part in others if isinstance(part, Mapping)]
 

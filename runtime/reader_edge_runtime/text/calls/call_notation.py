@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from reader_edge_runtime.text.calls.argument_kinds import argument_of, arguments_of, is_text, kinds_of, takes
+from reader_edge_runtime.text.calls.argument_kinds import argument_of, arguments_of, is_text, kinds_of, roots_of, takes
 from reader_edge_runtime.text.calls.call_form import CallForm, Notation
 from reader_edge_runtime.text.calls.literal_reader import LiteralReader, OpenTextError
 from reader_edge_runtime.text.calls.python_calls import PythonCalls
@@ -150,7 +150,7 @@ def _up_to(end: re.Pattern[str], reader: LiteralReader) -> str:
 
 
 def _python(body: str, form: CallForm, schemas: Schemas) -> Calls:
-    keys = {name: arguments_of(schema) for name, schema in schemas.items()}
+    keys = {name: arguments_of(roots_of(schema)) for name, schema in schemas.items()}
     return PythonCalls(body, keys, form.quote).read()
 
 
@@ -176,7 +176,7 @@ _READERS: Mapping[Notation, Callable[[str, CallForm, Schemas], Calls]] = {
 
 def _typed(text: str, key: str, parameters: Mapping[str, Any]) -> Any:
     """A value that is written as it is: JSON if it can be that, and a text where the schema wants that rather."""
-    kinds = kinds_of(argument_of(parameters, key), parameters)
+    kinds = kinds_of(argument_of(roots_of(parameters), key), parameters)
     try:
         value = _bare(text.strip())
     except (ValueError, RecursionError):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from reader_edge.server.api_error import ApiError
-from reader_edge.server.forms.tool_grammar import tool_grammar
+from reader_edge.server.forms.tool_grammar import held_arguments, tool_grammar
 from reader_edge_runtime import Grammar
 from reader_edge_runtime.text.calls.tool_calls import called_tools
 from reader_edge_runtime.text.calls.tool_use import ToolUse
@@ -85,6 +85,14 @@ def test_a_listed_text_is_written_only_where_the_type_takes_texts(name: str) -> 
     mixed = {"type": "object", "properties": {"a": {"type": ["integer", "string"], "enum": ["x", 1, 2.5]}}}
     assert '("x" | arguments0p0vo)' in grammar(mixed, True, name).text
     assert '"allOf": [{"type": ["integer", "string"], "enum": ["x", 1, 2.5]}' in grammar(mixed, True, name).text
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_schema_whose_words_are_too_long_for_a_grammar_is_held_where_its_rules_are_not(name: str) -> None:
+    parameters = {"type": "object", "properties": {"a": TEXT | {"description": "x" * 70_000}}}
+    use = ToolUse((function(parameters, True),), ("f",), is_required=True, is_strict=True)
+    assert len(grammar(parameters, True, name).text) < 1000
+    assert held_arguments(use, form_of(name)) == {}
 
 
 X = {"X": {"minLength": 1}}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reader_edge_runtime.text.calls.argument_kinds import argument_of, arguments_of, kinds_of
+from reader_edge_runtime.text.calls.argument_kinds import argument_of, arguments_of, kinds_of, roots_of
 from reader_edge_runtime.text.calls.call_form import CallForm, Notation
 from reader_edge_runtime.text.calls.call_notation import read_calls
 
@@ -122,8 +122,8 @@ def test_another_value_is_read_where_the_schema_clearly_allows_it(
 
 def test_arguments_are_declared_wherever_the_root_has_properties() -> None:
     root = argument(TEXT) | {"oneOf": [{"properties": {"b": NUMBER}}, {"allOf": [{"properties": {"c": TEXT}}]}]}
-    assert arguments_of(root) == ["a", "b", "c"]
-    assert argument_of(root, "d") is None
+    assert arguments_of(roots_of(root)) == ["a", "b", "c"]
+    assert argument_of(roots_of(root), "d") is None
 
 
 def test_choices_that_multiply_are_given_up_and_not_counted_out() -> None:
@@ -137,4 +137,4 @@ def test_a_schema_that_goes_in_circles_ends() -> None:
     for name in ("$ref", "$dynamicRef"):
         assert kinds_of({name: "#"}, {name: "#"}) == []
     every = {"allOf": [{"$ref": "#"}] * 300}
-    assert argument_of(every, "a") is None
+    assert argument_of(roots_of(every), "a") is None
