@@ -1,30 +1,46 @@
 """Options that say how tokens are chosen: what is left open is as the model's maker recommends, or greedy."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Annotated, get_args
 
 import click
 
 import reader_edge
-from reader_edge.commands.options import FiniteRange, IntegerRange
+from reader_edge.commands.options import value_type
+from reader_edge_runtime.config import SamplingConfig
 
-T = TypeVar("T")
+_RANGES = {each.name: get_args(each.type)[-1] for each in fields(SamplingConfig)}
 
 
 @dataclass(frozen=True, slots=True)
 class GivenSampling:
-    """What a user says of SamplingConfig, by the names of its fields; None where nothing. is_greedy: take no other's
-    recommendation. Raises UsageError where both are given."""
+    """What a user says of SamplingConfig, by the names of its fields; None where nothing. Raises UsageError where
+    values are given besides `is_greedy`.
 
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    seed: int | None = None
-    repetition_penalty: float | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
+    -t --temperature temperature: How random the choice is; 0 always takes the likeliest token. Default: as the model
+      recommends, else 0.
+    top_k: Sample from this many of the likeliest tokens; 0 is off. Default: as the model recommends, else 0.
+    top_p: Sample from the likeliest tokens up to this total probability; 1 is off. Default: as the model recommends,
+      else 1.
+    min_p: Drop tokens less likely than this fraction of the likeliest one's probability; 0 is off. Default: as the
+      model recommends, else 0.
+    seed: The same seed gives the same text, drafted or not. Default: one by chance, shown with the answer.
+    repetition_penalty: Above 1, make tokens that are already in prompt or answer less likely; 1 is off. Default: as the
+      model recommends, else 1.
+    frequency_penalty: Subtract this from a token's logit for each time that it is in the answer; 0 is off.
+    presence_penalty: Subtract this from the logit of every token already in the answer; 0 is off.
+    --greedy is_greedy: Take the likeliest token each time, whatever the model recommends (`reader-edge info`).
+    """
+
+    temperature: Annotated[float | None, _RANGES["temperature"]] = None
+    top_k: Annotated[int | None, _RANGES["top_k"]] = None
+    top_p: Annotated[float | None, _RANGES["top_p"]] = None
+    min_p: Annotated[float | None, _RANGES["min_p"]] = None
+    seed: Annotated[int | None, _RANGES["seed"]] = None
+    repetition_penalty: Annotated[float | None, _RANGES["repetition_penalty"]] = None
+    frequency_penalty: Annotated[float | None, _RANGES["frequency_penalty"]] = None
+    presence_penalty: Annotated[float | None, _RANGES["presence_penalty"]] = None
     is_greedy: bool = False
 
     def __post_init__(self) -> None:
@@ -52,12 +68,12 @@ class GivenSampling:
 
     def changed(self, name: str, text: str) -> "GivenSampling":
         """With another value, as a user types it; "" for none. name: of its option. Raises ClickException."""
-        kinds = {each: kind for each, kind in _KINDS.items() if each.replace("_", "-") == name}
-        if not kinds:
-            known = ", ".join(each.replace("_", "-") for each in _KINDS)
+        kinds = {each.name.replace("_", "-"): value_type(each) for each in fields(self) if each.name != "is_greedy"}
+        if (kind := kinds.get(name)) is None:
+            known = ", ".join(kinds)
             raise click.ClickException(f"There is no {name} to set: name one of {known}, max-tokens or greedy.")
-        value = {each: kind.convert(text, None, None) if text else None for each, kind in kinds.items()}
-        return replace(self, is_greedy=False, **value)
+        value = kind.convert(text, None, None) if text else None
+        return replace(self, is_greedy=False, **{name.replace("-", "_"): value})
 
     def note(self, chosen: "reader_edge.SamplingConfig") -> str:
         """By what an answer can be repeated whose seed nobody gave; "" where there is none."""
@@ -66,105 +82,11 @@ class GivenSampling:
         return f"Sampled with {chosen}: --seed gives this text again, --greedy draws nothing."
 
 
-_KINDS: Mapping[str, Any] = {
-    "temperature": FiniteRange(0, 100),
-    "top_k": IntegerRange(0, 2**31 - 1),
-    "top_p": FiniteRange(0, 1),
-    "min_p": FiniteRange(0, 1),
-    "seed": IntegerRange(0, 2**64 - 1),
-    "repetition_penalty": FiniteRange(0.01, 100),
-    "frequency_penalty": FiniteRange(-2, 2),
-    "presence_penalty": FiniteRange(-2, 2),
-}
-_OWN = "Default: as the model recommends, else"
-_OPTIONS = (
-    click.option(
-        "-t",
-        "--temperature",
-        type=_KINDS["temperature"],
-        help=f"How random the choice is; 0 always takes the likeliest token. {_OWN} 0.",
-    ),
-    click.option(
-        "--top-k",
-        type=_KINDS["top_k"],
-        help=f"Sample from this many of the likeliest tokens; 0 is off. {_OWN} 0.",
-    ),
-    click.option(
-        "--top-p",
-        type=_KINDS["top_p"],
-        help=f"Sample from the likeliest tokens up to this total probability; 1 is off. {_OWN} 1.",
-    ),
-    click.option(
-        "--min-p",
-        type=_KINDS["min_p"],
-        help=f"Drop tokens less likely than this fraction of the likeliest one's probability; 0 is off. {_OWN} 0.",
-    ),
-    click.option(
-        "--seed",
-        type=_KINDS["seed"],
-        help="The same seed gives the same text, drafted or not. Default: one by chance, shown with the answer.",
-    ),
-    click.option(
-        "--repetition-penalty",
-        type=_KINDS["repetition_penalty"],
-        help=f"Above 1, make tokens that are already in prompt or answer less likely; 1 is off. {_OWN} 1.",
-    ),
-    click.option(
-        "--frequency-penalty",
-        type=_KINDS["frequency_penalty"],
-        help="Subtract this from a token's logit for each time that it is in the answer; 0 is off.",
-    ),
-    click.option(
-        "--presence-penalty",
-        type=_KINDS["presence_penalty"],
-        help="Subtract this from the logit of every token already in the answer; 0 is off.",
-    ),
-    click.option(
-        "--greedy",
-        "is_greedy",
-        is_flag=True,
-        help="Take the likeliest token each time, whatever the model recommends (`reader-edge info`).",
-    ),
-)
+class MeasuredSampling(SamplingConfig):
+    """What measurements let a user say of SamplingConfig: they are to be compared and repeated.
 
-
-_MEASURED = (
-    click.option(
-        "-t",
-        "--temperature",
-        type=_KINDS["temperature"],
-        default=0.0,
-        show_default=True,
-        help="How random the choice is, whatever the model recommends; 0 always takes the likeliest token.",
-    ),
-    click.option(
-        "--top-p",
-        type=_KINDS["top_p"],
-        default=1.0,
-        show_default=True,
-        help="Sample from the likeliest tokens up to this total probability; 1 is off.",
-    ),
-    click.option(
-        "--seed",
-        type=_KINDS["seed"],
-        default=0,
-        show_default=True,
-        help="The same seed gives the same text, drafted or not.",
-    ),
-)
-
-
-def sampling(command: Callable[..., T]) -> Callable[..., T]:
-    """The options of a GivenSampling."""
-    return _decorated(command, _OPTIONS)
-
-
-def measured_sampling(command: Callable[..., T]) -> Callable[..., T]:
-    """What measurements let a user say of SamplingConfig: they are to be compared and repeated."""
-    return _decorated(command, _MEASURED)
-
-
-def _decorated(command: Callable[..., T], all_options: Sequence[Callable[..., Callable[..., T]]]) -> Callable[..., T]:
-    for option in reversed(all_options):
-        command = option(command)
-    return command
+    -t --temperature temperature: How random the choice is, whatever the model recommends; 0 always takes the likeliest
+      token.
+    top_p: Sample from the likeliest tokens up to this total probability; 1 is off.
+    seed: The same seed gives the same text, drafted or not.
+    """

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -27,27 +27,21 @@ def dash_alone(context: click.Context, parameter: click.Parameter, value: str | 
     return value
 
 
-prompt = click.option(
-    "-p",
-    "--prompt",
-    help="The prompt; '-' reads it from standard input. With a text here, standard input is read only where '-' is the "
-    "argument behind MODEL, and follows the text.",
-)
-
-
 @dataclass(frozen=True, slots=True)
 class PromptInput:
-    """What is asked.
+    """What is asked. "-" as `dash` has standard input read, behind a prompt that is given.
 
-    dash: "-" where standard input is to be read, behind a prompt that is given. raw: without the chat template, which
-    template_args are for.
+    -p --prompt prompt: The prompt; '-' reads it from standard input. With a text here, standard input is read only
+      where '-' is the argument behind MODEL, and follows the text.
+    -s --system system: A system message, for models with a chat template.
+    raw: Continue the prompt as plain text, without the chat template.
     """
 
     dash: str | None
-    prompt: str | None
-    system: str | None
-    raw: bool
-    template_args: dict[str, Any]
+    prompt: str | None = None
+    system: str | None = None
+    raw: bool = False
+    template_args: dict[str, Any] = field(default_factory=dict)
 
     def read(self) -> str | None:
         """The prompt as given and piped in, less one line end; None on a terminal: a chat is wanted.

@@ -25,17 +25,11 @@ if TYPE_CHECKING:
 @click.argument("output_file", metavar="OUTPUT", type=options.FILE_PATH)
 @click.argument("model", type=MODEL, required=False)
 @click.option("--name", help="Name of the model in the requests. Default: the name of MODEL.")
-@options.max_batch
-@options.kv_bytes
-@options.answer_tokens
+@options.of(options.EngineOptions, "max_batch", "max_kv_bytes")
+@options.max_tokens(4096)
 @options.engine
-@options.guard
-@options.text_is_text
-@options.no_calibrate
-@options.datastores
-@options.head
-@options.draft_model
-@options.no_speculator
+@options.of(options.EngineOptions, "is_near_tie_guarded", "is_text_literal", "is_calibrated")
+@options.of(options.Drafts)
 @click.option("--ray", "ray_address", metavar="HOST:PORT", help="Answer on a Ray cluster, with an engine on each node.")
 @options.grouped(engine_config="EngineConfig", sources="DraftSources")
 def batch(

@@ -1,4 +1,4 @@
-"""Options that several commands have, and how a command gets them in groups."""
+"""Options of commands, made of the fields of dataclasses, and how a command gets them as these classes."""
 
 import functools
 import json
@@ -6,16 +6,18 @@ import math
 import os
 import re
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import MISSING, Field, dataclass, fields
 from importlib import util
+from inspect import cleandoc
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import click
 
 import reader_edge
 from reader_edge.terminal.shell_completion import MODEL
-from reader_edge_runtime.config import provider_names
+from reader_edge_runtime.config import EngineConfig, GenerationConfig, ServingConfig, provider_names
+from reader_edge_runtime.outside.config_checks import Range
 
 T = TypeVar("T")
 
@@ -52,6 +54,69 @@ class FiniteRange(click.FloatRange):
         return number if math.isfinite(number) else self.fail(f"{value} is no number to count with.", param, ctx)
 
 
+_LINE = re.compile(r"^((?:--?[\w-]+ )*)(\w+): (.+(?:\n +.+)*)", re.MULTILINE)
+
+
+def of(kind: type, *names: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Give a command the options that a dataclass states, or those of the fields of these names.
+
+    A line of its docstring is an option: `-n --max-tokens max_tokens: help`, or `field: help` where the field's name is
+    the flag. What it takes is the field's type: a flag, which switches off what is True without it; several of a tuple;
+    and in `Annotated` a Range or the choices of a config, a type of click's, a metavar (text) or a callback.
+    """
+    lines = {name: (flags.split(), words) for flags, name, words in _LINE.findall(cleandoc(kind.__doc__ or ""))}
+    stated = {each.name: each for each in fields(kind)}
+
+    def decorate(command: Callable[..., T]) -> Callable[..., T]:
+        for name in reversed(names or tuple(lines)):
+            flags, words = lines[name]
+            settings = _settings(stated[name])
+            flags = flags or [f"--{name.replace('_', '-')}"]
+            command = click.option(*flags, name, help=" ".join(words.split()), **settings)(command)
+        return command
+
+    return decorate
+
+
+def value_type(field: "Field[Any]") -> Any:
+    """What an option of this field takes, where its annotation says more than its type."""
+    if get_origin(field.type) is not Annotated:
+        return None
+    kind, *parts = get_args(field.type)
+    is_whole = int in (kind, *get_args(kind))
+    for part in parts:
+        if isinstance(part, Range):
+            most = None if part.most == math.inf else part.most
+            if is_whole:
+                return IntegerRange(int(part.least), 2**31 - 1 if most is None else int(most))
+            return FiniteRange(part.least, most)
+        if isinstance(part, tuple):
+            return click.Choice(part)
+        if isinstance(part, click.ParamType):
+            return part
+    return None
+
+
+def _settings(field: "Field[Any]") -> dict[str, Any]:
+    """How click is to make the option of a field."""
+    is_annotated = get_origin(field.type) is Annotated
+    kind = get_args(field.type)[0] if is_annotated else field.type
+    if kind is bool:
+        off = {"callback": lambda ctx, parameter, value: not value} if field.default is True else {}
+        return {"is_flag": True, **off}
+    settings: dict[str, Any] = {"type": value_type(field), "multiple": get_origin(kind) is tuple}
+    for part in get_args(field.type)[1:] if is_annotated else ():
+        if isinstance(part, str):
+            settings["metavar"] = part
+        elif callable(part) and not isinstance(part, click.ParamType):
+            settings["callback"] = part
+    if field.default is MISSING:
+        return {**settings, "required": True}
+    if field.default is not None and not settings["multiple"]:
+        settings |= {"default": field.default, "show_default": True}
+    return settings
+
+
 def grouped(**kinds: type | str) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """Hand a command its options in groups instead of one by one.
 
@@ -73,20 +138,27 @@ def grouped(**kinds: type | str) -> Callable[[Callable[..., T]], Callable[..., T
     return decorate
 
 
-def _switch_off(flag: str, field: str, meaning: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """A flag that makes a field False which is True without it."""
-    return click.option(flag, field, is_flag=True, callback=lambda ctx, parameter, value: not value, help=meaning)
+class ServingOptions(ServingConfig):
+    """
+    max_waiting: Answers that may wait; more are refused.
+    """
 
 
-# Named like the fields of EngineConfig and GenerationConfig, so that they can be grouped into these.
-threads = click.option(
-    "--threads",
-    type=IntegerRange(0, 1024),
-    default=0,
-    show_default=True,
-    help="Threads to compute with; 0, or more than there are usable cores, takes one for each of these.",
-)
-no_native = _switch_off("--no-native", "uses_native", "Do not use native kernels.")
+class EngineOptions(EngineConfig):
+    """
+    threads: Threads to compute with; 0, or more than there are usable cores, takes one for each of these.
+    --no-native uses_native: Do not use native kernels.
+    --guard is_near_tie_guarded: If this machine's logits depend on pass width, draft greedy answers and re-check near
+      ties one token at a time.
+    --no-calibrate is_calibrated: Assume pass times; do not measure them here.
+    --text-is-text is_text_literal: Treat control tokens in messages as plain text: for untrusted input.
+    --no-draft is_drafted: Decode plainly: one token per pass.
+    max_batch: Answers decoded together.
+    --kv-bytes max_kv_bytes: Most bytes of the KV cache; 0 is no limit.
+    """
+
+
+threads = of(EngineOptions, "threads")
 provider = click.option(
     "--provider",
     type=click.Choice(provider_names()),
@@ -94,20 +166,38 @@ provider = click.option(
     "cuda takes fp16, bf16, and fp32 with fast attention; tensorrt these three with fast attention; webgpu fp16 and "
     "fp32 with portable attention; iree what `export --engine iree` wrote.",
 )
-guard = click.option(
-    "--guard",
-    "is_near_tie_guarded",
-    is_flag=True,
-    help="If this machine's logits depend on pass width, draft greedy answers and re-check near ties one token at a "
-    "time.",
-)
-no_calibrate = _switch_off("--no-calibrate", "is_calibrated", "Assume pass times; do not measure them here.")
-text_is_text = click.option(
-    "--text-is-text",
-    "is_text_literal",
-    is_flag=True,
-    help="Treat control tokens in messages as plain text: for untrusted input.",
-)
+
+
+def engine(command: Callable[..., T]) -> Callable[..., T]:
+    """What most commands let a user say of EngineConfig."""
+    return of(EngineOptions, "threads", "uses_native")(provider(command))
+
+
+def _few(ctx: click.Context, parameter: click.Parameter, values: tuple[Path, ...]) -> tuple[Path, ...]:
+    if len(values) > 4:
+        raise click.BadParameter(
+            f"{len(values)} datastores are given: 4 at most, which `datastore merge` makes one of."
+        )
+    return values
+
+
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """What DraftSources are made of.
+
+    --datastore datastores: Also draft from this datastore (`reader-edge datastore build`); up to 4.
+    head: Also draft with this trained head (`reader-edge train-drafter`).
+    draft_model: Also draft with this smaller model, which must have the same tokenizer.
+    draft_context: Have the draft model read N tokens of a longer prompt, its end and the passages that bear on that; 0:
+      all.
+    --no-speculator has_speculator: Leave out the package's trained speculator (`export --speculator`).
+    """
+
+    datastores: Annotated[tuple[Path, ...], FILE, _few, "FILE"] = ()
+    head: Annotated[Path | None, FILE] = None
+    draft_model: Annotated[str | None, MODEL, "MODEL"] = None
+    draft_context: Annotated[int, Range(0, 1 << 28), "N"] = 0
+    has_speculator: bool = True
 
 
 def _template_args(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
@@ -148,51 +238,6 @@ template_args = click.option(
     callback=_template_args,
     help="Set a variable of the chat template, such as enable_thinking=false; may be repeated.",
 )
-no_draft = _switch_off("--no-draft", "is_drafted", "Decode plainly: one token per pass.")
-
-
-def _few(ctx: click.Context, parameter: click.Parameter, values: tuple[Path, ...]) -> tuple[Path, ...]:
-    if len(values) > 4:
-        raise click.BadParameter(
-            f"{len(values)} datastores are given: 4 at most, which `datastore merge` makes one of."
-        )
-    return values
-
-
-datastores = click.option(
-    "--datastore",
-    "datastores",
-    multiple=True,
-    type=FILE,
-    callback=_few,
-    metavar="FILE",
-    help="Also draft from this datastore (`reader-edge datastore build`); up to 4.",
-)
-head = click.option("--head", type=FILE, help="Also draft with this trained head (`reader-edge train-drafter`).")
-_draft_model = click.option(
-    "--draft-model",
-    type=MODEL,
-    metavar="MODEL",
-    help="Also draft with this smaller model, which must have the same tokenizer.",
-)
-_draft_context = click.option(
-    "--draft-context",
-    type=IntegerRange(0, 1 << 28),
-    default=0,
-    show_default=True,
-    metavar="N",
-    help="Have the draft model read N tokens of a longer prompt, its end and the passages that bear on that; 0: all.",
-)
-
-
-def draft_model(command: Callable[..., T]) -> Callable[..., T]:
-    """A model to draft with, and how much it reads."""
-    return _draft_model(_draft_context(command))
-
-
-no_speculator = _switch_off(
-    "--no-speculator", "has_speculator", "Leave out the package's trained speculator (`export --speculator`)."
-)
 prompts = click.option(
     "--prompts",
     type=FILE,
@@ -201,21 +246,14 @@ prompts = click.option(
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 plot = click.option("--plot", type=FILE_PATH, help="Draw the result: a .png, .svg or .pdf file.")
-max_batch = click.option(
-    "--max-batch", type=IntegerRange(1, 256), default=8, show_default=True, help="Answers decoded together."
-)
-kv_bytes = click.option(
-    "--kv-bytes",
-    "max_kv_bytes",
-    type=IntegerRange(0, 2**63 - 1),
-    default=0,
-    show_default=True,
-    help="Most bytes of the KV cache; 0 is no limit.",
-)
-MAX_TOKENS: Any = IntegerRange(1, 2**31 - 1)
-answer_tokens = click.option(
-    "-n", "--max-tokens", type=MAX_TOKENS, default=4096, show_default=True, help="Most tokens of an answer."
-)
+
+
+MAX_TOKENS: Any = value_type(GenerationConfig.__dataclass_fields__["max_tokens"])
+
+
+def max_tokens(default: int) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    words = "Most tokens of an answer."
+    return click.option("-n", "--max-tokens", type=MAX_TOKENS, default=default, show_default=True, help=words)
 
 
 def check_server_installed() -> None:
@@ -246,8 +284,3 @@ def node_budgets(ctx: click.Context, parameter: click.Parameter, value: str | No
     if not all(1 <= budget <= 255 for budget in budgets):
         raise click.BadParameter(f"{value!r} must hold numbers from 1 to 255.")
     return budgets
-
-
-def engine(command: Callable[..., T]) -> Callable[..., T]:
-    """What most commands let a user say of EngineConfig."""
-    return threads(no_native(provider(command)))

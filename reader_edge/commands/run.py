@@ -1,15 +1,15 @@
 """`reader-edge run`: answer a prompt, or chat."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
 import reader_edge
-from reader_edge.chat.given_sampling import GivenSampling, sampling
-from reader_edge.chat.prompt_input import PromptInput, dash_alone, prompt
+from reader_edge.chat.given_sampling import GivenSampling
+from reader_edge.chat.prompt_input import PromptInput, dash_alone
 from reader_edge.commands import options
 from reader_edge.entry_points import rule
 from reader_edge.remote.remote_server import RemoteServer
@@ -20,6 +20,23 @@ if TYPE_CHECKING:
     from reader_edge_runtime.decoding.rule_config import RuleConfig
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What is printed besides the text, and kept of it.
+
+    --session session_file: Continue the conversation in this file. At the end, save it there with its KV cache and what
+      drafting learned.
+    stats: Show speed and acceptance after the answer, on standard error.
+    --json as_json: Print one JSON object instead of the text.
+    compare: Answer without and with drafting; show both speeds.
+    """
+
+    session_file: Annotated[Path | None, options.FILE_PATH] = None
+    stats: bool = False
+    as_json: bool = False
+    compare: bool = False
+
+
 @helpful_command(
     "Answer a prompt, or chat.",
     "reader-edge run smollm2:135m",
@@ -27,59 +44,25 @@ if TYPE_CHECKING:
 )
 @click.argument("model", type=MODEL, required=False)
 @click.argument("dash", required=False, metavar="[-]", callback=dash_alone)
-@prompt
-@click.option("-s", "--system", help="A system message, for models with a chat template.")
-@click.option(
-    "-n",
-    "--max-tokens",
-    type=options.MAX_TOKENS,
-    default=512,
-    show_default=True,
-    help="The most tokens that an answer may have.",
-)
-@sampling
+@options.of(PromptInput, "prompt", "system")
+@options.max_tokens(512)
+@options.of(GivenSampling)
 @options.stop
 @options.engine
-@options.guard
-@options.text_is_text
+@options.of(options.EngineOptions, "is_near_tie_guarded", "is_text_literal")
 @click.option(
     "--history",
     type=options.FILE_PATH,
     help="Draft from the past answers in this file, and add this one. `reader-edge forget FILE` erases it.",
 )
-@click.option(
-    "--session",
-    "session_file",
-    type=options.FILE_PATH,
-    help="Continue the conversation in this file. At the end, save it there with its KV cache and what drafting "
-    "learned.",
-)
-@options.no_calibrate
-@options.no_draft
-@options.datastores
-@options.head
-@options.draft_model
-@options.no_speculator
+@options.of(Shown, "session_file")
+@options.of(options.EngineOptions, "is_calibrated", "is_drafted")
+@options.of(options.Drafts)
 @rule
 @options.template_args
-@click.option("--server", metavar="URL", help="Ask a model behind `reader-edge serve` at this address.")
-@click.option(
-    "--drafts",
-    type=click.Choice(["hints", "verify", "none"]),
-    default="hints",
-    show_default=True,
-    help="With --server: hints: add drafts from local texts; verify: verify only this device's drafts; none.",
-)
-@click.option("--api-key-file", type=options.FILE, help="With --server: a file with the server's key.")
-@click.option(
-    "--tokenizer",
-    type=click.Path(exists=True, path_type=Path),
-    help="With --server: the model's tokenizer.json or the folder that has it, not to fetch it.",
-)
-@click.option("--raw", is_flag=True, help="Continue the prompt as plain text, without the chat template.")
-@click.option("--stats", is_flag=True, help="Show speed and acceptance after the answer, on standard error.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the text.")
-@click.option("--compare", is_flag=True, help="Answer without and with drafting; show both speeds.")
+@options.of(RemoteServer)
+@options.of(PromptInput, "raw")
+@options.of(Shown, "stats", "as_json", "compare")
 # The engine's group comes first: --no-draft is its own, so that nothing is loaded to draft with.
 @options.grouped(
     prompt_input=PromptInput,
@@ -88,6 +71,7 @@ if TYPE_CHECKING:
     sources="DraftSources",
     given=GivenSampling,
     config="GenerationConfig",
+    shown=Shown,
 )
 def run(
     model: str | None,
@@ -98,10 +82,7 @@ def run(
     engine_config: "reader_edge.EngineConfig",
     sources: "reader_edge.DraftSources",
     rule: "RuleConfig | None",
-    session_file: Path | None,
-    stats: bool,
-    as_json: bool,
-    compare: bool,
+    shown: Shown,
 ) -> None:
     """Answer a prompt; without one, chat on the terminal.
 
@@ -111,16 +92,16 @@ def run(
     -p TEXT, that is read only where '-' is given too: `reader-edge run MODEL -p "Summarise:" - < notes.txt`.
     """
     model, prompt_input = prompt_input.beside(model)
-    _check_together(engine_config, sources, session_file, compare, rule is not None)
-    remote.check(model, engine_config, compare or session_file is not None or rule is not None)
+    _check_together(engine_config, sources, shown.session_file, shown.compare, rule is not None)
+    remote.check(model, engine_config, shown.compare or shown.session_file is not None or rule is not None)
     text = prompt_input.read()
-    if text is None and (as_json or compare):
+    if text is None and (shown.as_json or shown.compare):
         raise click.UsageError("--json and --compare need a prompt: give one with -p.")
     if remote.server is not None:
         if text is None:
             raise click.UsageError("--server needs a prompt: give one with -p.")
         config = replace(config, is_drafted=engine_config.is_drafted)
-        remote.answer(prompt_input, text, config, given, sources, stats, as_json)
+        remote.answer(prompt_input, text, config, given, sources, shown.stats, shown.as_json)
         return
 
     from reader_edge.bench.decode.comparison_report import print_compared
@@ -129,16 +110,17 @@ def run(
     from reader_edge.terminal.model_text import accept_any_text
 
     accept_any_text()
-    prompt_input.check_session(session_file)
+    prompt_input.check_session(shown.session_file)
     load = partial(load_engine, config=engine_config, sources=sources, rule=rule)
     engine = load(model)
-    if not compare:
-        prompt_input.answer(engine, text, config, given, session_file, stats, as_json, load)
+    if not shown.compare:
+        prompt_input.answer(engine, text, config, given, shown.session_file, shown.stats, shown.as_json, load)
         return
     assert text is not None
-    config = replace(config, is_scored=stats or as_json, sampling=given.chosen(engine.sampling))
+    config = replace(config, is_scored=shown.stats or shown.as_json, sampling=given.chosen(engine.sampling))
     prompt = build_prompt(engine, text, prompt_input.system, prompt_input.raw)
-    if not print_compared(engine, with_template_args(prompt, prompt_input.template_args), config, as_json, stats):
+    whole = with_template_args(prompt, prompt_input.template_args)
+    if not print_compared(engine, whole, config, shown.as_json, shown.stats):
         raise click.ClickException(options.DIFFERENT_TOKENS)
 
 

@@ -3,7 +3,7 @@
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
@@ -13,6 +13,7 @@ from reader_edge.entry_points import rule
 from reader_edge.terminal.command_help import helpful_command
 from reader_edge.terminal.log import FORMATS, LEVELS, log_to_stderr
 from reader_edge.terminal.shell_completion import MODEL
+from reader_edge_runtime.outside.config_checks import Range
 
 if TYPE_CHECKING:
     from reader_edge_runtime.decoding.rule_config import RuleConfig
@@ -22,12 +23,19 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Where to listen, and who may ask there."""
+    """Where to listen, and who may ask there.
 
-    host: str
-    port: int
-    api_key_file: Path | None
-    shares_between_keys: bool
+    host: Address to listen on; one that others reach needs --api-key-file.
+    port: Port to listen on; 0 takes a free one.
+    api_key_file: Require one of the keys in this file, one a line.
+    --share-between-keys shares_between_keys: Let prompts and answers of one key's holders hasten those of
+      others, who may then find out what was asked.
+    """
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Range(0, 65535)] = 8000
+    api_key_file: Annotated[Path | None, options.FILE] = None
+    shares_between_keys: bool = False
 
     def keys(self) -> tuple[bytes, ...]:
         """The keys that clients are asked for. Raises ConfigError, and UsageError where anybody could ask."""
@@ -45,91 +53,48 @@ class ServerAddress:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """What is logged, from which level on, and how."""
+    """What is logged, from which level on, and how.
 
-    log_level: str
-    log_format: str
-    logs_prompts: bool
+    log_level: Least level of the log: 'info' has a line for each request, 'warning' for those refused or broken off.
+    log_format: Lines for eyes, or a JSON object a line.
+    --log-prompts logs_prompts: Have the log say what was asked, too.
+    """
+
+    log_level: Annotated[str, LEVELS] = "info"
+    log_format: Annotated[str, FORMATS] = "text"
+    logs_prompts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one answer may take."""
+    """What one answer may take.
+
+    --max-seconds max_answer_s: Most seconds of an answer, waiting included.
+    """
 
     max_tokens: int
-    max_answer_s: float
+    max_answer_s: Annotated[float, Range(1)] = 600.0
 
 
 @helpful_command("Serve a model over OpenAI's API and Ollama's.", "reader-edge serve smollm2:135m --port 8000")
 @click.argument("model", type=MODEL, required=False)
-@click.option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
-    help="Address to listen on; one that others reach needs --api-key-file.",
-)
-@click.option(
-    "--port",
-    type=options.IntegerRange(0, 65535),
-    default=8000,
-    show_default=True,
-    help="Port to listen on; 0 takes a free one.",
-)
-@click.option("--api-key-file", type=options.FILE, help="Require one of the keys in this file, one a line.")
-@click.option(
-    "--share-between-keys",
-    "shares_between_keys",
-    is_flag=True,
-    help="Let prompts and answers of one key's holders hasten those of others, who may then find out what was asked.",
-)
+@options.of(ServerAddress)
 @click.option("--name", help="Name of the model for clients. Default: the name of MODEL.")
-@options.max_batch
-@click.option(
-    "--max-waiting",
-    type=options.IntegerRange(0, 1_000_000),
-    default=64,
-    show_default=True,
-    help="Answers that may wait; more are refused.",
-)
-@options.kv_bytes
-@options.answer_tokens
-@click.option(
-    "--max-seconds",
-    "max_answer_s",
-    type=options.FiniteRange(1),
-    default=600.0,
-    show_default=True,
-    help="Most seconds of an answer, waiting included.",
-)
-@click.option(
-    "--log-level",
-    type=click.Choice(LEVELS),
-    default="info",
-    show_default=True,
-    help="Least level of the log: 'info' has a line for each request, 'warning' for those refused or broken off.",
-)
-@click.option(
-    "--log-format",
-    type=click.Choice(FORMATS),
-    default="text",
-    show_default=True,
-    help="Lines for eyes, or a JSON object a line.",
-)
-@click.option("--log-prompts", "logs_prompts", is_flag=True, help="Have the log say what was asked, too.")
+@options.of(options.EngineOptions, "max_batch")
+@options.of(options.ServingOptions)
+@options.of(options.EngineOptions, "max_kv_bytes")
+@options.max_tokens(4096)
+@options.of(Limits)
+@options.of(Log)
 @options.engine
-@options.guard
-@options.text_is_text
+@options.of(options.EngineOptions, "is_near_tie_guarded", "is_text_literal")
 @click.option(
     "--history",
     type=options.FILE_PATH,
     help="Draft from past answers of all clients in this file, and add new ones.",
 )
-@options.no_calibrate
-@options.no_draft
-@options.datastores
-@options.head
-@options.draft_model
-@options.no_speculator
+@options.of(options.EngineOptions, "is_calibrated", "is_drafted")
+@options.of(options.Drafts)
 @rule
 @options.grouped(
     place=ServerAddress,

@@ -28,8 +28,7 @@ from reader_edge.terminal.command_help import helpful_command
     metavar="HOST:PORT",
     help="Place all stages of PACKAGE, the folder that `split` wrote, on the nodes of a Ray cluster.",
 )
-@options.threads
-@options.no_native
+@options.of(options.EngineOptions, "threads", "uses_native")
 @options.grouped(engine_config="EngineConfig")
 def stage(
     package: Path,

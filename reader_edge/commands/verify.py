@@ -16,9 +16,7 @@ from reader_edge.terminal.shell_completion import MODEL
 @helpful_command("Prove that drafting changes no token.", "reader-edge verify smollm2:135m --minutes 5")
 @click.argument("model", type=MODEL, required=False)
 @options.prompts
-@click.option(
-    "-n", "--max-tokens", type=options.MAX_TOKENS, default=96, show_default=True, help="Most tokens of each answer."
-)
+@options.max_tokens(96)
 @click.option(
     "--minutes",
     type=options.FiniteRange(min=0),
@@ -26,11 +24,9 @@ from reader_edge.terminal.shell_completion import MODEL
     show_default=True,
     help="Most minutes of the proof; the default sources come first. 0 compares every combination and prompt.",
 )
-@options.head
-@options.draft_model
-@options.no_speculator
+@options.of(options.Drafts, "head", "draft_model", "draft_context", "has_speculator")
 @options.engine
-@options.guard
+@options.of(options.EngineOptions, "is_near_tie_guarded")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @options.grouped(engine_config="EngineConfig", sources="DraftSources")
 def verify(

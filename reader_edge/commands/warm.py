@@ -35,7 +35,7 @@ _BATCH = 16
     help="Keep at most this many tokens of answers.",
 )
 @options.engine
-@options.no_calibrate
+@options.of(options.EngineOptions, "is_calibrated")
 @options.grouped(engine_config="EngineConfig")
 def warm(model: str | None, prompts: Path | None, tokens: int, engine_config: "reader_edge.EngineConfig") -> None:
     """Let the model answer instructions now, to draft from its answers later.

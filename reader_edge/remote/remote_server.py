@@ -2,22 +2,30 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 import click
 
 import reader_edge
 from reader_edge.chat.given_sampling import GivenSampling
 from reader_edge.chat.prompt_input import PromptInput
+from reader_edge.commands.options import FILE
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteServer:
-    """Where the model is, if it is not here; how this device drafts for it, and by which key and tokenizer."""
+    """Where the model is, if it is not here; how this device drafts for it, and by which key and tokenizer.
 
-    server: str | None
-    drafts: str
-    api_key_file: Path | None
-    tokenizer: Path | None
+    server: Ask a model behind `reader-edge serve` at this address.
+    drafts: With --server: hints: add drafts from local texts; verify: verify only this device's drafts; none.
+    api_key_file: With --server: a file with the server's key.
+    tokenizer: With --server: the model's tokenizer.json or the folder that has it, not to fetch it.
+    """
+
+    server: Annotated[str | None, "URL"] = None
+    drafts: Annotated[str, ("hints", "verify", "none")] = "hints"
+    api_key_file: Annotated[Path | None, FILE] = None
+    tokenizer: Annotated[Path | None, click.Path(exists=True, path_type=Path)] = None
 
     def check(self, model: str | None, engine_config: "reader_edge.EngineConfig", has_more: bool) -> None:
         """Raise UsageError for options that have no place beside these. has_more: whether there is a session or so."""

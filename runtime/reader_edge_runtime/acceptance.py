@@ -6,10 +6,12 @@ instead; whatever it takes, grammar, penalties and log-probabilities hear of the
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from reader_edge_runtime.arrays import Float32Array, Int64Array
-from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.forward_result import ForwardResult
+if TYPE_CHECKING:  # configs name rules, and the command line's options are made of configs without numpy
+    from reader_edge_runtime.arrays import Float32Array, Int64Array
+    from reader_edge_runtime.draft_tree import DraftTree
+    from reader_edge_runtime.forward_result import ForwardResult
 
 
 class Choices:
@@ -23,8 +25,8 @@ class Choices:
 
     def __init__(
         self,
-        tree: DraftTree,
-        result: ForwardResult,
+        tree: "DraftTree",
+        result: "ForwardResult",
         b: int,
         peek: Callable[[int], int],
         allows: Callable[[int], bool],
@@ -33,20 +35,20 @@ class Choices:
         self.tree, self.peek, self.allows = tree, peek, allows
         self._result, self._b = result, b
 
-    def successors(self, node: int) -> tuple[Int64Array, Float32Array]:
+    def successors(self, node: int) -> "tuple[Int64Array, Float32Array]":
         """The target's K likeliest tokens behind a node, best first, and their logits; K is the manifest's top_k."""
         return self._result.top_ids[self._b, node], self._result.top_logits[self._b, node]
 
-    def probabilities(self, node: int) -> Float32Array:
+    def probabilities(self, node: int) -> "Float32Array":
         """What the target gives these K tokens, (K,), at temperature 1; of a rule that wants log-sum-exps."""
         return self._result.top_probabilities(self._b, node)
 
-    def logits(self, node: int) -> Float32Array:
+    def logits(self, node: int) -> "Float32Array":
         """(V,), before penalties; of a rule that wants them."""
         logits: Float32Array = self._result.wanted_logits[self._b, node]
         return logits
 
-    def hidden_state(self, node: int) -> Float32Array:
+    def hidden_state(self, node: int) -> "Float32Array":
         """(E,), of a rule that wants them. Raises ValueError for another."""
         if self._result.hidden_states is None:
             raise ValueError("this pass did not ask for hidden states")

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 import reader_edge
-from reader_edge.chat.given_sampling import measured_sampling
+from reader_edge.chat.given_sampling import MeasuredSampling
 from reader_edge.commands import options
 from reader_edge.terminal.command_help import helpful_command
 from reader_edge.terminal.shell_completion import MODEL
@@ -15,14 +15,7 @@ from reader_edge.terminal.shell_completion import MODEL
 @helpful_command("Time plain and drafted decoding.", "reader-edge bench decode smollm2:135m --prompts prompts.jsonl")
 @click.argument("model", type=MODEL, required=False)
 @options.prompts
-@click.option(
-    "-n",
-    "--max-tokens",
-    type=options.MAX_TOKENS,
-    default=128,
-    show_default=True,
-    help="Most new tokens of each answer.",
-)
+@options.max_tokens(128)
 @click.option(
     "--rounds",
     default=3,
@@ -36,11 +29,8 @@ from reader_edge.terminal.shell_completion import MODEL
     help="Also show the acceptance length at these fixed numbers of drafted nodes a step, such as 4,8,16,64.",
 )
 @click.option("--each-set", is_flag=True, help="Also time each set of sources, from a request's own text alone to all.")
-@measured_sampling
-@options.datastores
-@options.head
-@options.draft_model
-@options.no_speculator
+@options.of(MeasuredSampling)
+@options.of(options.Drafts)
 @options.engine
 @options.plot
 @options.as_json

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 import reader_edge
-from reader_edge.chat.given_sampling import measured_sampling
+from reader_edge.chat.given_sampling import MeasuredSampling
 from reader_edge.commands import options
 from reader_edge.terminal.command_help import helpful_command
 from reader_edge.terminal.shell_completion import MODEL
@@ -19,10 +19,8 @@ from reader_edge.terminal.shell_completion import MODEL
 @click.argument("model", type=MODEL, required=False)
 @options.prompts
 @click.option("-o", "--out", required=True, type=options.FILE_PATH, help="A .jsonl file.")
-@click.option(
-    "-n", "--max-tokens", type=options.MAX_TOKENS, default=256, show_default=True, help="Most tokens of each answer."
-)
-@measured_sampling
+@options.max_tokens(256)
+@options.of(MeasuredSampling)
 @options.engine
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @options.grouped(sampling="SamplingConfig", config="GenerationConfig", engine_config="EngineConfig")

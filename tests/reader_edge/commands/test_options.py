@@ -6,7 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from reader_edge.chat.given_sampling import measured_sampling
+from reader_edge.chat.given_sampling import MeasuredSampling
 from reader_edge.commands import options
 from reader_edge_runtime import EngineConfig, GenerationConfig, SamplingConfig
 
@@ -25,9 +25,9 @@ def told() -> list[object]:
 def command(told: list[object]) -> click.Command:
     @click.command()
     @click.argument("model")
-    @measured_sampling
+    @options.of(MeasuredSampling)
     @options.engine
-    @options.no_draft
+    @options.of(options.EngineOptions, "is_drafted")
     @options.as_json
     @options.grouped(output=Output, sampling="SamplingConfig", config="GenerationConfig", engine_config="EngineConfig")
     def answer(model: str, output: Output, config: GenerationConfig, engine_config: EngineConfig) -> None:

@@ -25,7 +25,7 @@ PackedWeight packed(const Tensor<const std::int8_t>& weight) {
 }  // namespace
 
 RowLinearBase::RowLinearBase(const KernelAttributes& attributes, std::size_t num_planes, bool has_bias)
-    : num_planes_(num_planes), rotation_(attributes), weight_(packed(attributes.constant<std::int8_t>(3))) {
+    : num_planes_(num_planes), weight_(packed(attributes.constant<std::int8_t>(3))), rotation_(attributes) {
   const float* const scales = of_outputs(attributes, 4, weight_.num_outputs());
   scales_.assign(scales, scales + weight_.num_outputs());
   if (has_bias) bias_ = of_outputs(attributes, 5, weight_.num_outputs());

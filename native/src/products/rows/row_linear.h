@@ -24,8 +24,8 @@ class RowLinearBase {
   QuantizedRows quantized(KernelCall& call, const float* rows, const DistinctRows& distinct, const RowTasks& tasks) const;
 
   std::size_t num_planes_;
-  HadamardRotation rotation_;
   PackedWeight weight_;
+  HadamardRotation rotation_;
   std::vector<float> scales_;
   const float* bias_ = nullptr;
 };
