@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from reader_edge.remote.frames import HINT, TREE, packed_tree
+from reader_edge.remote.frames import Drafted
 from reader_edge_runtime.decoding.planning.tree_widths import best_widths
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.device_drafts import MOST_NODES, DeviceDrafts, DeviceTree, TextCheck
@@ -32,7 +32,7 @@ class DeviceText(ABC):
         self._request = drafter.begin(RequestContext(token_ids))
 
     @abstractmethod
-    def frames(self) -> list[bytes]:
+    def frames(self) -> list[Drafted]:
         """What to send now that the text is what it is."""
 
     @abstractmethod
@@ -58,7 +58,7 @@ class HintedText(DeviceText):
         self._sent = DeviceDrafts()  # as the server has it
         self._depth_sent = 0
 
-    def frames(self) -> list[bytes]:
+    def frames(self) -> list[Drafted]:
         left = self._sent.hint(self.token_ids, MOST_NODES)
         depth_left = 0 if left is None else _depth(left)
         if depth_left and depth_left >= _FRESH_SHARE * self._depth_sent:
@@ -72,7 +72,7 @@ class HintedText(DeviceText):
         hint = DeviceTree(len(self.token_ids), draft)
         self._sent.leave(hint)
         self._depth_sent = _depth(draft)
-        return [packed_tree(HINT, hint)]
+        return [Drafted.of(hint, is_hint=True)]
 
     def lost(self) -> None:
         self._sent, self._depth_sent = DeviceDrafts(), 0
@@ -104,7 +104,7 @@ class VerifiedText(DeviceText):
         self._num_prompt_tokens = len(token_ids)
         self._sent: deque[_Sent] = deque()
 
-    def frames(self) -> list[bytes]:
+    def frames(self) -> list[Drafted]:
         if len(self.token_ids) == self._num_prompt_tokens:  # the first token takes no tree
             return []
         check = TextCheck(self.token_ids)
@@ -119,7 +119,7 @@ class VerifiedText(DeviceText):
         while node >= 0 and len(self._sent) <= self._num_ahead:
             whole = draft.below(node, MOST_NODES)
             tree = whole.pruned(self._width(whole))
-            frames.append(packed_tree(TREE, DeviceTree(check.num_tokens, tree, check.value)))
+            frames.append(Drafted.of(DeviceTree(check.num_tokens, tree, check.value), is_hint=False))
             path = _guessed(whole, tree)
             self._sent.append(_Sent(check.num_tokens, check.value, path))
             node = _walked(draft, node, path)

@@ -1,27 +1,20 @@
-"""What travels between a device and a server: small binary frames, versioned and bounded. No pickle.
+"""What travels between a device and a server."""
 
-A frame is two letters, the version and its kind, a byte each; what follows hangs on the kind. Whole numbers are varints
-(7 bits a byte, the lowest first), a token id is one, and facts are a JSON object.
-"""
+import math
+from dataclasses import fields
+from typing import Annotated, Any, Literal
 
-import json
-import struct
-from collections.abc import Iterable
-from typing import NamedTuple
+from msgspec import Meta, Struct
 
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.device_drafts import DEVICE, MOST_NODES, DeviceTree
-from reader_edge_runtime.errors import RemoteError
+from reader_edge_runtime.generation_config import is_own_sampling
+from reader_edge_runtime.outside.frame_codec import Count, Frame, FrameCodec
+from reader_edge_runtime.stats import GenerationStats
 
 DRAFT_PATH = "/v1/draft"  # of the server's WebSocket
-VERSION = 1
 MAX_BYTES = 1 << 20  # of a frame
 ANSWER_ID_BYTES = 16
-HASH_BYTES = 32
-
-# From the device, then from the server.
-HELLO, FETCH, ASK, HINT, TREE, RESUME, CANCEL = range(1, 8)
-WELCOME, PART, STARTED, TOKENS, END, REFUSAL = range(65, 71)
 
 ANSWER_GONE = "answer_gone"  # code of a refusal: ask again, there is nothing to take up
 ANSWER_TAKEN = "answer_taken"  # error code: a device that asked for the same answer later has it
@@ -29,189 +22,164 @@ ANSWER_TAKEN = "answer_taken"  # error code: a device that asked for the same an
 NO_DRAFTS, HINTS, VERIFY = range(3)
 MODES = {"none": NO_DRAFTS, "hints": HINTS, "verify": VERIFY}
 
-_MAGIC = b"RD"
-_HEAD = struct.Struct("<2sBB")
-_CHECK = struct.Struct("<I")
-_MAX_NUMBER = 2**31 - 1
+Ending = Literal["stop", "length", "context", "cancelled"]
+
 _MOST_VALUE = 255  # a value of 1, which takes a byte
+_AnswerId = Annotated[bytes, Meta(min_length=ANSWER_ID_BYTES, max_length=ANSWER_ID_BYTES)]
+_Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]
+_Most = Annotated[int, Meta(ge=1, le=1 << 27)]  # a vocabulary, a context, a tokenizer's bytes
+_Finite = Annotated[float, Meta(gt=-(1 << 62), lt=1 << 62)]
+_Nodes = Annotated[list[Count], Meta(max_length=MOST_NODES)]
 
 
-class FrameError(RemoteError):
-    """What came is no frame of this version."""
+class Hello(Frame, tag=1):
+    """tokenizer_hash: of the tokenizer here; b"" where there is none yet."""
+
+    tokenizer_hash: Annotated[bytes, Meta(max_length=32)] = b""
 
 
-class Ask(NamedTuple):
+class Fetch(Frame, tag=2):
+    """Asks for the tokenizer, which comes in parts."""
+
+
+class Ask(Frame, tag=3):
     """answer_id: by which the answer can be taken up again. mode: one of MODES.
 
-    settings: what is asked of the answer, see `settings`. token_ids: the prompt's; none where settings have messages.
+    settings: JSON of the answer's config, see `settings`. token_ids: the prompt's; none where settings have messages.
     """
 
-    answer_id: bytes
-    mode: int
-    settings: dict[str, object]
-    token_ids: list[int]
+    answer_id: _AnswerId
+    mode: Annotated[int, Meta(ge=NO_DRAFTS, le=VERIFY)]
+    settings: bytes
+    token_ids: list[Count]
 
-    def packed(self) -> bytes:
-        facts = json.dumps(self.settings).encode()
-        return frame(ASK, self.answer_id, packed_numbers([self.mode, len(facts)]), facts, _counted(self.token_ids))
+
+class Drafted(Frame, tag=4):
+    """A hint, or a tree to verify, whose `check` is its text's. values: of all nodes but the root, a byte each."""
+
+    position: Count
+    check: Annotated[int, Meta(ge=0, le=(1 << 32) - 1)] | None
+    token_ids: Annotated[_Nodes, Meta(min_length=1)]
+    parents: _Nodes
+    values: bytes
+
+    def __post_init__(self) -> None:
+        if not len(self.token_ids) == len(self.parents) + 1 == len(self.values) + 1:
+            raise ValueError("a tree has other numbers of nodes, parents and values")
+        if any(parent > node for node, parent in enumerate(self.parents)):
+            raise ValueError("a tree has nodes that do not come behind their parents")
 
     @classmethod
-    def unpacked(cls, reader: "Reader") -> "Ask":
-        answer_id, mode = reader.take(ANSWER_ID_BYTES), reader.number()
-        if mode not in MODES.values():
-            raise FrameError(f"A frame names mode {mode}, which this version does not know.")
-        return cls(answer_id, mode, reader.facts(reader.number()), reader.token_ids())
+    def of(cls, drafted: DeviceTree, is_hint: bool) -> "Drafted":
+        tree = drafted.tree
+        values = bytes(max(1, round(_MOST_VALUE * value)) for value in tree.values[1:])
+        check = None if is_hint else drafted.check
+        return cls(drafted.position, check, list(tree.token_ids), list(tree.parents[1:]), values)
+
+    @property
+    def is_hint(self) -> bool:
+        return self.check is None
+
+    def tree(self) -> DeviceTree:
+        """Of its token ids nothing is known."""
+        values = [1.0]
+        for parent, value in zip(self.parents, self.values, strict=True):
+            values.append(min(value / _MOST_VALUE, values[parent]))
+        names = ["", *[DEVICE] * len(self.parents)]
+        return DeviceTree(self.position, DraftTree(self.token_ids, [-1, *self.parents], names, values), self.check or 0)
 
 
-class Resume(NamedTuple):
+class Resume(Frame, tag=5):
     """num_tokens: of the answer, that came already. text_hash: of these, see `hash_of`."""
 
-    answer_id: bytes
-    num_tokens: int
-    text_hash: bytes
-
-    def packed(self) -> bytes:
-        return frame(RESUME, self.answer_id, packed_numbers([self.num_tokens]), self.text_hash)
-
-    @classmethod
-    def unpacked(cls, reader: "Reader") -> "Resume":
-        return cls(reader.take(ANSWER_ID_BYTES), reader.number(), reader.take(HASH_BYTES))
+    answer_id: _AnswerId
+    num_tokens: Count
+    text_hash: _Hash
 
 
-class Tokens(NamedTuple):
+class Cancel(Frame, tag=6):
+    """Wants no more of an answer."""
+
+
+class Welcome(Frame, tag=65):
+    """model: its name there. tokenizer: its hash. drafts: which requests are drafted there ("all", "greedy", "none").
+
+    pass_s: seconds of a pass over 1, 2, ... nodes; empty where they were not measured. sampling: what requests that
+    leave it open go by, as of `Engine.sampling`.
+    """
+
+    model: str
+    tokenizer: _Hash
+    tokenizer_bytes: _Most
+    vocab_size: _Most
+    max_context: _Most
+    eos_token_ids: tuple[Count, ...]
+    has_chat_template: bool
+    drafts: Literal["all", "greedy", "none"]
+    pass_s: Annotated[tuple[Annotated[float, Meta(gt=0)], ...], Meta(max_length=256)]
+    sampling: dict[str, int | float]
+
+    def __post_init__(self) -> None:
+        if not is_own_sampling(self.sampling):
+            raise ValueError("its sampling is none that a model can recommend")
+
+    @property
+    def hidden_size(self) -> None:
+        """None are sent."""
+
+
+class Part(Frame, tag=66):
+    data: Annotated[bytes, Meta(min_length=1)]
+
+
+class Started(Frame, tag=67):
+    """token_ids: the prompt's, where the device does not know them."""
+
+    token_ids: list[Count]
+
+
+class Tokens(Frame, tag=68):
     """token_ids: of the answer, behind so many others."""
 
-    num_before: int
-    token_ids: list[int]
-
-    def packed(self) -> bytes:
-        return frame(TOKENS, packed_numbers([self.num_before]), _counted(self.token_ids))
-
-    @classmethod
-    def unpacked(cls, reader: "Reader") -> "Tokens":
-        return cls(reader.number(), reader.token_ids())
+    num_before: Count
+    token_ids: list[Count]
 
 
-def packed_tree(kind: int, drafted: DeviceTree) -> bytes:
-    """A hint, or a tree to verify."""
-    tree = drafted.tree
-    values = bytes(max(1, round(_MOST_VALUE * value)) for value in tree.values[1:])
-    check = _CHECK.pack(drafted.check) if kind == TREE else b""
-    return frame(
-        kind,
-        packed_numbers([drafted.position]),
-        check,
-        _counted(tree.token_ids),
-        packed_numbers(tree.parents[1:]),
-        values,
-    )
+class Deviation(Struct):
+    """How far a lossy answer deviates, as its meter has it."""
+
+    rule: str
+    figures: dict[str, int | float | str]
+    num_tokens: Count
+    num_changed: Count
+    nats_per_token: _Finite
+    repeated_4grams: _Finite
+    usual_repeated_4grams: _Finite | None
 
 
-def unpacked_tree(kind: int, reader: "Reader") -> DeviceTree:
-    """Raises FrameError for what is no tree. Of its token ids nothing is known."""
-    position = reader.number()
-    (check,) = _CHECK.unpack(reader.take(_CHECK.size)) if kind == TREE else (0,)
-    token_ids = reader.token_ids(MOST_NODES)
-    if not token_ids:
-        raise FrameError("A frame has a tree without a root.")
-    parents = [reader.number() for _ in token_ids[1:]]
-    below = [value / _MOST_VALUE for value in reader.take(len(parents))]
-    values = [1.0]
-    for parent, value in zip(parents, below, strict=True):
-        if parent >= len(values):
-            raise FrameError("A frame has a tree whose nodes do not come behind their parents.")
-        values.append(min(value, values[parent]))
-    tree = DraftTree(token_ids, [-1, *parents], ["", *[DEVICE] * len(parents)], values)
-    return DeviceTree(position, tree, check)
+class End(Frame, tag=69):
+    """deviation: None of an exact answer."""
+
+    finish_reason: Ending
+    stats: GenerationStats
+    deviation: Deviation | None
+
+    def __post_init__(self) -> None:
+        numbers: list[Any] = [getattr(self.stats, field.name) for field in fields(self.stats)]
+        if not all(math.isfinite(each) for each in numbers if isinstance(each, int | float)):
+            raise ValueError("its statistics are not finite")
 
 
-def frame(kind: int, *parts: bytes) -> bytes:
-    """Raises FrameError where it is larger than a frame may be."""
-    data = b"".join((_HEAD.pack(_MAGIC, VERSION, kind), *parts))
-    if len(data) > MAX_BYTES:
-        raise FrameError(
-            f"The request has {len(data)} bytes, but a frame may have {MAX_BYTES} at most: shorten the prompt."
-        )
-    return data
+class Refusal(Frame, tag=70):
+    """status: of HTTP. code: for programs."""
+
+    message: str = "The server refuses without saying why."
+    status: int | None = None
+    code: str | None = None
 
 
-def packed_facts(kind: int, facts: dict[str, object]) -> bytes:
-    return frame(kind, json.dumps(facts).encode())
+FromDevice = Hello | Fetch | Ask | Drafted | Resume | Cancel
+FromServer = Welcome | Part | Started | Tokens | End | Refusal
 
-
-def opened(data: bytes | str) -> tuple[int, "Reader"]:
-    """The kind of a frame, and what reads the rest. Raises FrameError, which names versions that differ."""
-    if isinstance(data, str) or len(data) < _HEAD.size or data[:2] != _MAGIC:
-        raise FrameError("What came is no frame of drafts: is the other side reader-edge?")
-    if len(data) > MAX_BYTES:
-        raise FrameError(f"A frame has {len(data)} bytes, but may have {MAX_BYTES} at most.")
-    _, version, kind = _HEAD.unpack_from(data)
-    if version != VERSION:
-        raise FrameError(
-            f"The other side speaks version {version} of drafts, this one version {VERSION}: install the same release "
-            "of reader-edge on both."
-        )
-    return kind, Reader(data, _HEAD.size)
-
-
-class Reader:
-    """Takes values from a frame, each after what is left of it was found to be long enough. Raises FrameError."""
-
-    def __init__(self, data: bytes, start: int = 0) -> None:
-        self._data = data
-        self._at = start
-
-    def number(self) -> int:
-        value, shift = 0, 0
-        while shift < 35:
-            (byte,) = self.take(1)
-            value |= (byte & 127) << shift
-            if byte < 128:
-                if value > _MAX_NUMBER:
-                    break
-                return value
-            shift += 7
-        raise FrameError("A frame has a number that is too large.")
-
-    def token_ids(self, most: int = MAX_BYTES) -> list[int]:
-        count = self.number()
-        if count > min(most, len(self._data) - self._at):  # each takes a byte or more
-            raise FrameError(f"A frame names {count} tokens, more than it has or may have.")
-        return [self.number() for _ in range(count)]
-
-    def take(self, count: int) -> bytes:
-        if count > len(self._data) - self._at:
-            raise FrameError(f"A frame of {len(self._data)} bytes ends before what it has begun.")
-        self._at += count
-        return self._data[self._at - count : self._at]
-
-    def rest(self) -> bytes:
-        return self.take(len(self._data) - self._at)
-
-    def facts(self, num_bytes: int | None = None) -> dict[str, object]:
-        """A JSON object of so many bytes; None: of all that is left."""
-        try:
-            found = json.loads(self.rest() if num_bytes is None else self.take(num_bytes))
-        except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
-            raise FrameError("A frame has no JSON object where there must be one.")
-        return found
-
-    def end(self) -> None:
-        if self._at != len(self._data):
-            raise FrameError(f"A frame has {len(self._data) - self._at} bytes behind its end.")
-
-
-def packed_numbers(values: Iterable[int]) -> bytes:
-    data = bytearray()
-    for value in values:
-        while value > 127:
-            data.append(value & 127 | 128)
-            value >>= 7
-        data.append(value)
-    return bytes(data)
-
-
-def _counted(token_ids: list[int]) -> bytes:
-    return packed_numbers([len(token_ids), *token_ids])
+DEVICE_FRAMES: FrameCodec[FromDevice] = FrameCodec(FromDevice, b"RD\x02", MAX_BYTES, "drafts")
+SERVER_FRAMES: FrameCodec[FromServer] = FrameCodec(FromServer, b"RD\x02", MAX_BYTES, "drafts")

@@ -3,12 +3,23 @@
 import logging
 import time
 from contextlib import ExitStack, suppress
-from typing import Protocol
+from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from reader_edge.remote import frames
-from reader_edge.remote.frames import FrameError, Reader
-from reader_edge_runtime.errors import BusyError, ConfigError, InstallationError, RemoteError
+from reader_edge.remote.frames import (
+    DEVICE_FRAMES,
+    DRAFT_PATH,
+    MAX_BYTES,
+    SERVER_FRAMES,
+    Fetch,
+    FromDevice,
+    FromServer,
+    Hello,
+    Part,
+    Refusal,
+    Welcome,
+)
+from reader_edge_runtime.errors import BusyError, ConfigError, FrameError, InstallationError, RemoteError
 from reader_edge_runtime.outside.user_input import shown
 
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
@@ -16,6 +27,8 @@ _CONNECT_S = 10.0
 _GOODBYE_S = 1.0  # for the other side's, which does not come where frames wait that nobody reads
 _FETCH_S = 120.0  # for a whole tokenizer
 _BUSY = 429
+
+Kind = TypeVar("Kind", bound=FromServer)
 
 # For what websockets logs. A link tells of a lost connection itself: the library's traceback says no more to a user.
 _LOG = logging.getLogger(__name__)
@@ -50,18 +63,18 @@ class Link:
         self._url = url
         self.round_trip_s = 0.0
 
-    def greet(self, tokenizer_hash: bytes = b"") -> dict[str, object]:
+    def greet(self, tokenizer_hash: bytes = b"") -> Welcome:
         """What the server says of its model. tokenizer_hash: of the tokenizer here; b"" where there is none yet."""
         start = time.perf_counter()
         with suppress(LostError):  # a server that is full says so before it hangs up, maybe before this
-            self.send(frames.frame(frames.HELLO, tokenizer_hash))
-        facts = self.receive_kind(frames.WELCOME).facts()
+            self.send(Hello(tokenizer_hash))
+        welcome = self.receive_kind(Welcome)
         self.round_trip_s = time.perf_counter() - start
-        return facts
+        return welcome
 
     def fetch(self, num_bytes: int) -> bytes:
         """The server's tokenizer, which is said to have so many bytes."""
-        self.send(frames.frame(frames.FETCH))
+        self.send(Fetch())
         data, ends_at = bytearray(), time.monotonic() + _FETCH_S
         while len(data) < num_bytes:
             if time.monotonic() > ends_at:
@@ -69,40 +82,39 @@ class Link:
                     f"{len(data)} of {num_bytes} bytes of the tokenizer came within {_FETCH_S:g} seconds: give the "
                     "model's tokenizer.json (--tokenizer)."
                 )
-            part = self.receive_kind(frames.PART).rest()
-            if not part:
-                raise FrameError("A part of a tokenizer is empty.")
-            data += part
+            data += self.receive_kind(Part).data
         return bytes(data)
 
-    def send(self, data: bytes) -> None:
+    def send(self, frame: FromDevice) -> None:
+        """Raises FrameError for a frame that is too large."""
+        data = DEVICE_FRAMES.pack(frame)
         try:
             self._connection.send(data)
         except (OSError, EOFError) as error:
             raise self._lost() from error
 
-    def receive(self, timeout_s: float | None = None) -> tuple[int, Reader]:
-        """The next frame's kind, and what reads it. Raises TimeoutError where none comes in time."""
+    def receive(self, timeout_s: float | None = None) -> FromServer:
+        """The next frame. Raises TimeoutError where none comes in time."""
         try:
             data = self._connection.recv(timeout_s)
         except TimeoutError:
             raise
         except (OSError, EOFError) as error:
             raise self._lost() from error
-        kind, reader = frames.opened(data)
-        if kind == frames.REFUSAL:
-            raise _refusal(reader.facts())
-        return kind, reader
+        frame = SERVER_FRAMES.unpack(data)
+        if isinstance(frame, Refusal):
+            raise _refusal(frame)
+        return frame
 
-    def receive_kind(self, kind: int) -> Reader:
-        """What reads the next frame, which must be of this kind and come in time."""
+    def receive_kind(self, kind: type[Kind]) -> Kind:
+        """The next frame, which must be of this kind and come in time."""
         try:
-            found, reader = self.receive(_CONNECT_S)
+            frame = self.receive(_CONNECT_S)
         except TimeoutError:
             raise self._lost() from None
-        if found != kind:
-            raise FrameError(f"The server sent a frame of kind {found} where {kind} was due.")
-        return reader
+        if not isinstance(frame, kind):
+            raise FrameError(f"The server sent a frame {type(frame).__name__} where {kind.__name__} was due.")
+        return frame
 
     def close(self) -> None:
         self._connection.close()
@@ -148,7 +160,7 @@ def connected(url: str, key: str | None) -> Link:
                 additional_headers=headers,
                 open_timeout=_CONNECT_S,
                 close_timeout=_GOODBYE_S,
-                max_size=frames.MAX_BYTES,
+                max_size=MAX_BYTES,
                 compression=None,
                 proxy=None,
                 logger=_LOG,
@@ -177,7 +189,7 @@ def socket_address(url: str) -> str:
         scheme, is_address = None, False
     if scheme is None or not is_address:
         raise ConfigError(f"{shown(url)} is no address of a server: give one such as http://localhost:8000.")
-    return f"{scheme}://{parts.netloc}{frames.DRAFT_PATH}"
+    return f"{scheme}://{parts.netloc}{DRAFT_PATH}"
 
 
 def refused_status(url: str, status: int, is_key_shown: bool) -> RemoteError:
@@ -190,14 +202,14 @@ def refused_status(url: str, status: int, is_key_shown: bool) -> RemoteError:
     return RemoteError(f"{url} takes no drafts (status {status}): it is no `reader-edge serve` of this release.")
 
 
-def _refusal(facts: dict[str, object]) -> RemoteError | BusyError:
-    message = " ".join(str(facts.get("message", "The server refuses without saying why."))[:2000].split())
-    return BusyError(message) if facts.get("status") == _BUSY else RefusedError(message, facts.get("code"))
+def _refusal(frame: Refusal) -> RemoteError | BusyError:
+    message = " ".join(frame.message[:2000].split())
+    return BusyError(message) if frame.status == _BUSY else RefusedError(message, frame.code)
 
 
 class RefusedError(RemoteError):
     """What a server refuses. code: for programs."""
 
-    def __init__(self, message: str, code: object) -> None:
+    def __init__(self, message: str, code: str | None) -> None:
         super().__init__(message)
         self.code = code

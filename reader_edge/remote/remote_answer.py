@@ -6,22 +6,32 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
+from msgspec import structs, to_builtins
+
 from reader_edge.remote import frames
 from reader_edge.remote.device_text import DeviceText
-from reader_edge.remote.frames import Ask, FrameError, Reader, Resume, Tokens
+from reader_edge.remote.frames import (
+    Ask,
+    Cancel,
+    Drafted,
+    End,
+    FromDevice,
+    FromServer,
+    Resume,
+    Started,
+    Tokens,
+    Welcome,
+)
 from reader_edge.remote.link import Link, LostError, RefusedError
 from reader_edge.remote.patience import Patience
-from reader_edge.remote.remote_model import RemoteModel
-from reader_edge.remote.settings import deviation_of, hash_of, stats_of
+from reader_edge.remote.settings import Settings, hash_of
 from reader_edge_runtime.answer import Answer, GenerationChunk
 from reader_edge_runtime.config import GenerationConfig
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.device_drafts import MOST_NODES, DeviceTree
-from reader_edge_runtime.outside.user_input import shown
+from reader_edge_runtime.errors import FrameError
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.text.tokenizer import Tokenizer
-
-_ENDS = ("stop", "length", "context", "cancelled")
 
 MakeText = Callable[[list[int], int, float], DeviceText]
 
@@ -34,10 +44,10 @@ class RemoteAnswer:
 
     def __init__(
         self,
-        model: RemoteModel,
+        model: Welcome,
         tokenizer: Tokenizer,
         config: GenerationConfig,
-        settings: dict[str, Any],
+        settings: Settings,
         mode: int,
         token_ids: list[int],
         make_text: MakeText,
@@ -46,9 +56,9 @@ class RemoteAnswer:
         self._tokenizer = tokenizer
         self._config = config
         self._make_text = make_text
-        self._answer = None if "conversation" in settings else self._made(token_ids)
+        self._answer = None if settings.conversation else self._made(token_ids)
         ids = self._answer.request.token_ids if self._answer else []
-        self._ask = Ask(secrets.token_bytes(frames.ANSWER_ID_BYTES), mode, settings, list(ids))
+        self._ask = Ask(secrets.token_bytes(frames.ANSWER_ID_BYTES), mode, settings.encoded(), list(ids))
         self._text: DeviceText | None = None
         self._is_started = False  # over this link
         self._num_told = 0  # tokens, over this link or known before it
@@ -61,15 +71,15 @@ class RemoteAnswer:
         is_over = is_sound = is_taken_up = False
         patience = Patience(patience_s)
         try:
-            asked = [self._ask.packed()]
+            asked: list[FromDevice] = [self._ask]
             while True:
                 try:
-                    for data in asked:
-                        link.send(data)
+                    for frame in asked:
+                        link.send(frame)
                     self._draft(link)
                     while not is_over:
                         # Without a limit: a long prompt, or others' answers, may take minutes before the next token.
-                        is_over = self._take(link, *link.receive())
+                        is_over = self._take(link, link.receive())
                         self._draft(link)
                         yield from self._told(is_over)
                     is_sound = True
@@ -97,24 +107,25 @@ class RemoteAnswer:
         """The answer's tokens so far."""
         return [] if self._answer is None else self._answer.request.output_token_ids
 
-    def _take(self, link: Link, kind: int, reader: Reader) -> bool:
+    def _take(self, link: Link, frame: FromServer) -> bool:
         """Take a frame, and all others that are there; returns whether the answer is over."""
         while True:
-            if kind == frames.STARTED and not self._is_started:
-                self._is_started = True
-                token_ids = reader.token_ids()
-                self._answer = self._answer or self._made(token_ids)
-                self._begin_text(link)  # while it is the prompt alone
-            elif kind == frames.TOKENS and self._answer is not None:
-                self._emit(self._answer, Tokens.unpacked(reader))
-            elif kind == frames.END and self._answer is not None:
-                self._end(self._answer, reader.facts())
-                return True
-            else:
-                raise FrameError(f"The server sent a frame of kind {kind} within an answer.")
-            reader.end()
+            match frame:
+                case Started() if not self._is_started:
+                    self._is_started = True
+                    self._answer = self._answer or self._made(frame.token_ids)
+                    self._begin_text(link)  # while it is the prompt alone
+                case Tokens() if self._answer is not None:
+                    self._emit(self._answer, frame)
+                case End() if self._answer is not None:
+                    self._answer.request.finish_reason = frame.finish_reason
+                    self._answer.request.stats = frame.stats
+                    self._deviation = (frame.deviation and to_builtins(frame.deviation)) or {}
+                    return True
+                case _:
+                    raise FrameError(f"The server sent a frame {type(frame).__name__} within an answer.")
             try:
-                kind, reader = link.receive(0)
+                frame = link.receive(0)
             except TimeoutError:
                 return False
 
@@ -145,49 +156,41 @@ class RemoteAnswer:
             if request.is_running:
                 request.emit(token_id)
 
-    def _end(self, answer: Answer, facts: dict[str, Any]) -> None:
-        reason = facts.get("finish_reason")
-        if reason not in _ENDS:
-            raise FrameError(f"The server ended an answer by {shown(reason)}.")
-        answer.request.finish_reason = reason
-        answer.request.stats = stats_of(facts.get("stats"))
-        self._deviation = deviation_of(facts.get("deviation", {}))
-
     def _draft(self, link: Link) -> None:
         """Send what this device drafts now."""
         self._begin_text(link)
         if self._text is not None and self._answer is not None and self._answer.request.is_running:
-            for data in self._text.frames():
-                link.send(data)
+            for frame in self._text.frames():
+                link.send(frame)
 
     def _begin_text(self, link: Link) -> None:
         if self._answer is not None and self._text is None and self._ask.mode != frames.NO_DRAFTS:
             self._text = self._make_text(self._answer.request.token_ids, self._ask.mode, link.round_trip_s)
 
-    def _resuming(self) -> bytes:
+    def _resuming(self) -> Resume:
         """The frame that takes the answer up."""
         if self._text is not None:
             self._text.lost()
         came = self._came
         self._is_started, self._num_told = False, len(came)
-        return Resume(self._ask.answer_id, len(came), hash_of(came)).packed()
+        return Resume(self._ask.answer_id, len(came), hash_of(came))
 
-    def _asking_again(self) -> list[bytes]:
+    def _asking_again(self) -> list[FromDevice]:
         """The frames that ask from the start where the server forgot the answer: a seed's tokens are the same again.
 
         What came already goes along as a hint, and so does whatever is drafted from then on.
         """
         came = self._came
         if came:
-            self._ask = self._ask._replace(mode=min(self._ask.mode, frames.HINTS))
+            self._ask = structs.replace(self._ask, mode=min(self._ask.mode, frames.HINTS))
         self._is_started, self._num_told = False, 0
-        asked = [self._ask.packed()]
+        asked: list[FromDevice] = [self._ask]
         if self._answer is not None and self._text is not None:
             request = self._answer.request
             if came:
                 known = request.token_ids[request.num_prompt_tokens - 1 :][:MOST_NODES]
                 tree = DeviceTree(request.num_prompt_tokens, DraftTree.chain(known))
-                asked.append(frames.packed_tree(frames.HINT, tree))
+                asked.append(Drafted.of(tree, is_hint=True))
             self._text.finish()
             self._text = None
         return asked
@@ -195,7 +198,7 @@ class RemoteAnswer:
     def _cancel(self, link: Link) -> None:
         """Want no more."""
         with suppress(LostError):
-            link.send(frames.frame(frames.CANCEL))
+            link.send(Cancel())
 
     def _made(self, token_ids: list[int]) -> Answer:
         return Answer(token_ids, self._config, cast(Manifest, self._model), self._tokenizer)

@@ -1,6 +1,8 @@
 """An engine whose model is elsewhere: text in, text out, drafted for from what lies on this device."""
 
+import hashlib
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Generator
 from dataclasses import replace
@@ -10,11 +12,10 @@ from types import TracebackType
 from typing import Unpack, cast
 
 from reader_edge.remote.device_text import DeviceText, HintedText, VerifiedText
-from reader_edge.remote.frames import MODES
+from reader_edge.remote.frames import MODES, Welcome
 from reader_edge.remote.link import Link, connected
 from reader_edge.remote.remote_answer import RemoteAnswer
-from reader_edge.remote.remote_model import RemoteModel, tokenizer_hash
-from reader_edge.remote.settings import conversation_facts, facts_of
+from reader_edge.remote.settings import Settings
 from reader_edge_runtime.answer import GenerationChunk, GenerationResult
 from reader_edge_runtime.config import DraftConfig, GenerationConfig
 from reader_edge_runtime.drafting.draft_sources import DraftSources
@@ -85,8 +86,8 @@ class RemoteEngine:
         self._hash = b"" if local is None else tokenizer_hash(local)
         link = self._connect(url, key)
         try:
-            self.model = RemoteModel.of(link.greet(self._hash))
-            self.tokenizer = local or self.model.fetched_tokenizer(link)
+            self.model = link.greet(self._hash)
+            self.tokenizer = local or _fetched_tokenizer(self.model, link)
             self._hash = tokenizer_hash(self.tokenizer)
             self._drafter = self._made_drafter(drafted_from)
         except BaseException:
@@ -115,11 +116,9 @@ class RemoteEngine:
         prompt, given = with_options(prompt, config, options, self.model.sampling, splits_thinking=False)
         if given.sampling is None:
             given = replace(given, sampling=chosen_sampling(self.model.sampling, {}))
-        asked, settings = _asked(prompt), facts_of(given)
-        token_ids: list[int] = []
-        if isinstance(asked, Conversation):
-            settings["conversation"] = conversation_facts(asked)
-        else:
+        asked, token_ids = _asked(prompt), []
+        settings = Settings.of(given, asked if isinstance(asked, Conversation) else None)
+        if not isinstance(asked, Conversation):
             token_ids = self.tokenizer.encode(asked) if isinstance(asked, str) else asked
         mode = self._drafts if given.is_drafted else "none"
         answer = RemoteAnswer(self.model, self.tokenizer, given, settings, MODES[mode], token_ids, self._text)
@@ -160,7 +159,7 @@ class RemoteEngine:
         """A new link to the same model. Raises RemoteError."""
         link = self._connect(self._url, self._key)
         try:
-            model = RemoteModel.of(link.greet(self._hash))
+            model = link.greet(self._hash)
             if (model.vocab_size, model.max_context) != (self.model.vocab_size, self.model.max_context):
                 raise RemoteError(f"{self._url} serves another model than before: connect a new engine.")
         except BaseException:
@@ -183,6 +182,26 @@ class RemoteEngine:
         if sources.history is not None:
             file = HistoryFile(Path(sources.history), bytes.fromhex(fingerprint), _DRAFT.max_history_tokens, vocab_size)
         return RetrievalDrafter(_DRAFT, (), opened, file).wait()
+
+
+def _fetched_tokenizer(model: Welcome, link: Link) -> Tokenizer:
+    """Raises RemoteError where what comes is not what was announced, or broken."""
+    data = link.fetch(model.tokenizer_bytes)
+    with tempfile.TemporaryDirectory(prefix="reader-edge-") as folder:
+        path = Path(folder) / "tokenizer.json"
+        path.write_bytes(data)
+        try:
+            tokenizer = Tokenizer.from_file(path)
+        except TokenizerError:  # which names a file that is gone then
+            raise RemoteError(f"The server sent a tokenizer of {shown(model.model)} that cannot be read.") from None
+    if tokenizer_hash(tokenizer) != model.tokenizer:
+        raise RemoteError(f"The tokenizer of {shown(model.model)} came damaged: connect again.")
+    return tokenizer
+
+
+def tokenizer_hash(tokenizer: Tokenizer) -> bytes:
+    """SHA-256 of a tokenizer in the library's form, by which both sides know that they mean the same tokens."""
+    return hashlib.sha256(tokenizer.to_json().encode()).digest()
 
 
 def _local_tokenizer(path: Path) -> Tokenizer:

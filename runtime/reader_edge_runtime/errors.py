@@ -144,6 +144,10 @@ class RemoteError(ReaderEdgeError):
     """A server that answers from afar cannot be reached, refuses, or says what cannot be understood."""
 
 
+class FrameError(ProviderError, RemoteError):
+    """What came from another machine is no frame of this version, or does not fit what came before."""
+
+
 class SessionError(ReaderEdgeError):
     """A session cannot be saved or loaded, or belongs to another package."""
 

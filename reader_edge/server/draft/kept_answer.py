@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import cast
 
-from reader_edge.remote.frames import END, STARTED, Tokens, frame, packed_facts, packed_numbers
-from reader_edge.remote.settings import stats_facts
+from msgspec import convert
+
+from reader_edge.remote.frames import Deviation, End, Ending, FromServer, Started, Tokens
 from reader_edge.server.api_error import ApiError
 from reader_edge.server.metrics import Metrics
 from reader_edge_runtime.answer import GenerationChunk
@@ -13,7 +15,7 @@ from reader_edge_runtime.errors import ClosedError
 from reader_edge_runtime.serving.answer_stream import AnswerStream
 from reader_edge_runtime.stats import GenerationStats
 
-Send = Callable[[bytes], Awaitable[None]]
+Send = Callable[[FromServer], Awaitable[None]]
 
 
 class KeptAnswer:
@@ -62,25 +64,24 @@ class KeptAnswer:
             self._news.clear()
             if not is_started and self._stream.prompt_token_ids:
                 prompt = list(self._stream.prompt_token_ids) if self.tells_prompt else []
-                await send(frame(STARTED, packed_numbers([len(prompt), *prompt])))
+                await send(Started(prompt))
                 is_started = True
             if new := self.token_ids[num_sent:]:
-                await send(Tokens(num_sent, new).packed())
+                await send(Tokens(num_sent, new))
                 num_sent += len(new)
             elif self._error is not None:
                 raise self._error
             elif self._last is not None:
-                await send(self.end(self._last.finish_reason))
+                await send(self.end(cast(Ending, self._last.finish_reason)))
                 return
             else:
                 await self._news.wait()
 
-    def end(self, finish_reason: str | None) -> bytes:
+    def end(self, finish_reason: Ending) -> End:
         """The frame that ends it."""
-        stats = self._stream.stats or GenerationStats()
-        facts = {"finish_reason": finish_reason, "stats": stats_facts(stats)}
         deviation = self._last.deviation if self._last is not None else {}
-        return packed_facts(END, facts | ({"deviation": deviation} if deviation else {}))
+        stats = self._stream.stats or GenerationStats()
+        return End(finish_reason, stats, convert(deviation, Deviation) if deviation else None)
 
     async def _collect(self) -> None:
         try:

@@ -17,13 +17,13 @@ from reader_edge_runtime.outside.user_input import shown
 Kind = TypeVar("Kind")
 
 # All that has a glyph, and the space: no escape sequences, line breaks, or marks that turn the direction of writing.
-_PRINTABLE = (
-    r"[^\x00-\x1f\x7f-\xa0\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u1680\u180e\u2000-\u200f\u2028-\u202f"
+PRINTABLE = (
+    r"\A[^\x00-\x1f\x7f-\xa0\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u1680\u180e\u2000-\u200f\u2028-\u202f"
     r"\u205f-\u206f\u3000\ud800-\uf8ff\ufeff\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U00013438\U0001bca0-\U0001bca3"
-    r"\U0001d173-\U0001d17a\U000e0001-\U000e007f\U000f0000-\U0010ffff]"
+    r"\U0001d173-\U0001d17a\U000e0001-\U000e007f\U000f0000-\U0010ffff]*\Z"
 )
 
-Text = Annotated[str, Meta(max_length=4096, pattern=rf"\A{_PRINTABLE}*\Z")]
+Text = Annotated[str, Meta(max_length=4096, pattern=PRINTABLE)]
 Figure = float | Annotated[int, Meta(gt=-(1 << 53), lt=1 << 53)]  # a finite number that a float holds
 Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from reader_edge.remote import frames
 from reader_edge.remote.device_text import HintedText, VerifiedText
+from reader_edge.remote.frames import Drafted
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.device_drafts import DeviceDrafts, DeviceTree
 from reader_edge_runtime.drafting.drafter import Drafter, DraftRequest, RequestContext, RequestDrafter
@@ -38,9 +38,8 @@ class DocumentDrafter(Drafter):
         return [tree]
 
 
-def opened(data: bytes) -> DeviceTree:
-    kind, reader = frames.opened(data)
-    return frames.unpacked_tree(kind, reader)
+def opened(frame: Drafted) -> DeviceTree:
+    return frame.tree()
 
 
 def test_a_hint_goes_out_once_and_again_when_it_runs_out() -> None:
@@ -90,7 +89,7 @@ def verified(num_ahead: int, pass_s: Sequence[float] = (), drafter: Drafter | No
     return VerifiedText(drafter or DocumentDrafter(), [1, *DOCUMENT[:5]], pass_s, 0.1, num_ahead)
 
 
-def emitted(device: DeviceDrafts, text: list[int], truth: Sequence[int], data: Sequence[bytes]) -> list[int]:
+def emitted(device: DeviceDrafts, text: list[int], truth: Sequence[int], data: Sequence[Drafted]) -> list[int]:
     """What a server emits that was sent these frames and whose model says `truth`."""
     for each in data:
         device.leave(opened(each))

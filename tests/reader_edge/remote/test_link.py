@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from reader_edge.remote import frames
-from reader_edge.remote.frames import FrameError
+from reader_edge.remote.frames import DEVICE_FRAMES, SERVER_FRAMES, Fetch, Part, Refusal, Started
 from reader_edge.remote.link import Link, LostError, RefusedError, connected, refused_status, socket_address
-from reader_edge_runtime.errors import BusyError, ConfigError, InstallationError, RemoteError
+from reader_edge_runtime.errors import BusyError, ConfigError, FrameError, InstallationError, RemoteError
+
+pack = SERVER_FRAMES.pack
 
 
 class Told:
@@ -46,21 +47,21 @@ def link(*told: Any) -> Link:
 
 
 def test_a_tokenizer_comes_in_parts() -> None:
-    parts = [frames.frame(frames.PART, part) for part in (b"ab", b"c")]
+    parts = [pack(Part(part)) for part in (b"ab", b"c")]
     assert link(*parts).fetch(3) == b"abc"
-    with pytest.raises(FrameError, match="is empty"):
-        link(frames.frame(frames.PART)).fetch(3)
+    with pytest.raises(FrameError, match="length >= 1"):
+        link(pack(Part(b""))).fetch(3)
 
 
 def test_a_tokenizer_that_trickles_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reader_edge.remote.link._FETCH_S", -1.0)
     with pytest.raises(RemoteError, match=r"0 of 3 bytes of the tokenizer came within .* \(--tokenizer\)"):
-        link(*[frames.frame(frames.PART, b"a")] * 3).fetch(3)
+        link(*[pack(Part(b"a"))] * 3).fetch(3)
 
 
 def test_losses_are_told_by_the_address() -> None:
     for lost in (
-        lambda: link(OSError()).send(b""),
+        lambda: link(OSError()).send(Fetch()),
         lambda: link(EOFError()).receive(),
         lambda: link(ConnectionResetError()).receive(),
         lambda: link(TimeoutError()).greet(),
@@ -72,20 +73,20 @@ def test_losses_are_told_by_the_address() -> None:
 
 
 def test_refusals_are_told_as_the_server_says_them() -> None:
-    busy = frames.packed_facts(frames.REFUSAL, {"status": 429, "message": "Try later."})
+    busy = pack(Refusal("Try later.", 429))
     with pytest.raises(BusyError, match="Try later"):
         link(busy).receive()
-    forged = frames.packed_facts(frames.REFUSAL, {"message": "No.\r\nError: x\u2028\ty" + "z" * 9999})
+    forged = pack(Refusal("No.\r\nError: x\u2028\ty" + "z" * 9999))
     with pytest.raises(RefusedError, match=r"^No\. Error: x yz{1000,2000}$"):
         link(forged).receive()
     with pytest.raises(RefusedError, match="without saying why"):
-        link(frames.packed_facts(frames.REFUSAL, {})).receive()
-    with pytest.raises(FrameError, match="kind 67 where 65"):
-        link(frames.frame(frames.STARTED)).greet()
+        link(pack(Refusal())).receive()
+    with pytest.raises(FrameError, match="frame Started where Welcome"):
+        link(pack(Started([]))).greet()
 
 
 def test_a_refusal_is_heard_of_a_server_that_hung_up_before_it_was_greeted(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = Told(frames.packed_facts(frames.REFUSAL, {"status": 503, "message": "256 devices are connected already."}))
+    told = Told(pack(Refusal("256 devices are connected already.", 503)))
     monkeypatch.setattr(told, "send", lambda message: (_ for _ in ()).throw(EOFError()))
     with pytest.raises(RefusedError, match=r"^256 devices are connected already\.$"):
         Link(told, "http://there").greet()
@@ -161,7 +162,7 @@ class Library:
 
     def recv(self, timeout: float | None) -> bytes:
         self._fail()
-        return frames.frame(frames.PART, b"a")
+        return pack(Part(b"a"))
 
     def __enter__(self) -> "Library":
         return self
@@ -180,9 +181,9 @@ def test_a_key_goes_along_and_frames_go_there_and_back(monkeypatch: pytest.Monke
     assert library.asked["address"] == "ws://there:8000/v1/draft"
     assert library.asked["additional_headers"] == {"Authorization": "Bearer secret"}
     assert made.fetch(1) == b"a"
-    assert library.sent == [frames.frame(frames.FETCH)]
+    assert library.sent == [DEVICE_FRAMES.pack(Fetch())]
     library.fault = Library.WebSocketException()
-    for use in (lambda: made.send(b""), made.receive):
+    for use in (lambda: made.send(Fetch()), made.receive):
         with pytest.raises(LostError):
             use()
     made.close()

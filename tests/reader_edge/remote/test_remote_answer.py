@@ -5,44 +5,51 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from reader_edge.remote import frames
-from reader_edge.remote.frames import FrameError, Tokens, frame, packed_facts, packed_numbers
+from reader_edge.remote.frames import (
+    ANSWER_TAKEN,
+    DEVICE_FRAMES,
+    SERVER_FRAMES,
+    Ask,
+    Deviation,
+    Drafted,
+    End,
+    FromServer,
+    Hello,
+    Part,
+    Refusal,
+    Resume,
+    Started,
+    Tokens,
+    Welcome,
+)
 from reader_edge.remote.link import Link, LostError, RefusedError
-from reader_edge.remote.remote_engine import RemoteEngine
-from reader_edge.remote.remote_model import tokenizer_hash
-from reader_edge.remote.settings import stats_facts
+from reader_edge.remote.remote_engine import RemoteEngine, tokenizer_hash
 from reader_edge_runtime import Conversation, Engine, GenerationConfig, GenerationStats
-from reader_edge_runtime.errors import RemoteError
-from tests.reader_edge.remote.test_remote_model import FACTS
+from reader_edge_runtime.errors import FrameError, RemoteError
 
 CHAT = Conversation([{"role": "user", "content": "a"}])
-STARTED = frame(frames.STARTED, packed_numbers([0]))
-END = packed_facts(frames.END, {"finish_reason": "length", "stats": stats_facts(GenerationStats(num_tokens=3))})
-DEVIATION = {
-    **{"rule": "relaxed", "figures": {"gap": 1.0}, "num_tokens": 3, "num_changed": 1, "nats_per_token": 0.1},
-    **{"repeated_4grams": 0.0, "usual_repeated_4grams": None},
-}
-GONE = packed_facts(frames.REFUSAL, {"status": 404, "message": "gone", "code": "answer_gone"})
-
-
-def lossy_end(deviation: object) -> bytes:
-    facts = {"finish_reason": "stop", "stats": stats_facts(GenerationStats()), "deviation": deviation}
-    return packed_facts(frames.END, facts)
+WELCOME = Welcome("demo", bytes(32), 10, 300, 512, (0,), False, "all", (0.1, 0.2), {})
+STARTED = Started([])
+END = End("length", GenerationStats(num_tokens=3), None)
+DEVIATION = Deviation("relaxed", {"gap": 1.0}, 3, 1, 0.1, 0.0, None)
+GONE = Refusal("gone", 404, "answer_gone")
 
 
 class Scripted:
     """A server that says this, one list a connection, and nothing at a None; then the connection is lost."""
 
-    def __init__(self, engine: Engine, *scripts: Sequence[bytes | None], **facts: Any) -> None:
+    def __init__(self, engine: Engine, *scripts: Sequence[FromServer | None], **facts: Any) -> None:
         tokenizer = engine.tokenizer
-        self.facts = FACTS | {"tokenizer": tokenizer_hash(tokenizer).hex(), "vocab_size": tokenizer.vocab_size} | facts
+        facts = {"tokenizer": tokenizer_hash(tokenizer), "vocab_size": tokenizer.vocab_size} | facts
+        self.welcome = structs.replace(WELCOME, **facts)
         self.scripts = deque(scripts)
         self.sent: list[bytes] = []
-        self.told: deque[bytes | None] = deque()
+        self.told: deque[FromServer | None] = deque()
 
     def connect(self, url: str, key: str | None) -> Link:
-        self.told = deque([packed_facts(frames.WELCOME, self.facts), *self.scripts.popleft()])
+        self.told = deque([self.welcome, *self.scripts.popleft()])
         return Link(self, url)
 
     def send(self, message: bytes) -> None:
@@ -54,7 +61,7 @@ class Scripted:
         told = self.told.popleft()
         if told is None:
             raise TimeoutError
-        return told
+        return SERVER_FRAMES.pack(told)
 
     def close(self) -> None:
         self.told.clear()
@@ -65,38 +72,37 @@ def remote(engine: Engine, server: Scripted, drafts: str = "none") -> RemoteEngi
     return RemoteEngine("http://there", drafts=drafts, tokenizer=path, patience_s=0, connect=server.connect)
 
 
+def kinds_of(server: Scripted) -> list[type]:
+    """Of the frames that came."""
+    return [type(DEVICE_FRAMES.unpack(data)) for data in server.sent]
+
+
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ([frame(frames.WELCOME)], "kind 65 within an answer"),
-        ([STARTED, Tokens(1, [5]).packed()], "another one than before"),
-        ([STARTED, Tokens(0, [5, 6]).packed(), Tokens(1, [7]).packed()], "another one than before"),
-        ([STARTED, Tokens(0, [9_999_999]).packed()], "token id 9999999"),
-        ([STARTED, packed_facts(frames.END, {"finish_reason": "joy"})], "by 'joy'"),
-        ([STARTED, packed_facts(frames.END, {"finish_reason": "stop"})], "no statistics"),
-        ([STARTED, Tokens(0, [5]).packed() + b"\0"], "behind its end"),
-        ([STARTED, STARTED], "kind 67 within an answer"),
-        ([STARTED, Tokens(0, []).packed()], "brings no token"),
-        ([STARTED, Tokens(0, [5, 6]).packed(), Tokens(0, [5, 6]).packed()], "brings no token"),
-        ([packed_facts(frames.END, {"finish_reason": "stop"})], "no statistics"),
-        ([STARTED, lossy_end([])], r"has \[\] as deviation"),
-        ([STARTED, lossy_end({"rule": "relaxed"})], "as deviation"),
-        ([STARTED, lossy_end(DEVIATION | {"num_tokens": "3"})], "as deviation"),
-        ([STARTED, lossy_end(DEVIATION | {"usual_repeated_4grams": []})], "as deviation"),
+        ([WELCOME], "Welcome within an answer"),
+        ([STARTED, Tokens(1, [5])], "another one than before"),
+        ([STARTED, Tokens(0, [5, 6]), Tokens(1, [7])], "another one than before"),
+        ([STARTED, Tokens(0, [9_999_999])], "token id 9999999"),
+        ([STARTED, End("joy", GenerationStats(), None)], "Invalid enum value 'joy'"),  # type: ignore[arg-type]
+        ([STARTED, STARTED], "Started within an answer"),
+        ([STARTED, Tokens(0, [])], "brings no token"),
+        ([STARTED, Tokens(0, [5, 6]), Tokens(0, [5, 6])], "brings no token"),
+        ([STARTED, End("stop", GenerationStats(), structs.replace(DEVIATION, rule=3))], "Expected str, got int"),
     ],
 )
-def test_what_no_server_says_ends_an_answer(shared_engine: Engine, script: list[bytes], words: str) -> None:
+def test_what_no_server_says_ends_an_answer(shared_engine: Engine, script: list[FromServer], words: str) -> None:
     with pytest.raises(FrameError, match=words):
         remote(shared_engine, Scripted(shared_engine, script)).generate("# tar")
 
 
 def test_tokens_before_a_prompt_is_known_make_no_sense(shared_engine: Engine) -> None:
     with pytest.raises(FrameError, match="within an answer"):
-        remote(shared_engine, Scripted(shared_engine, [Tokens(0, [5]).packed()])).generate(CHAT)
+        remote(shared_engine, Scripted(shared_engine, [Tokens(0, [5])])).generate(CHAT)
 
 
 def test_an_answer_comes_in_as_many_pieces_as_it_is_sent(shared_engine: Engine) -> None:
-    script = [STARTED, None, Tokens(0, [5]).packed(), None, Tokens(1, [6, 7]).packed(), None, END]
+    script = [STARTED, None, Tokens(0, [5]), None, Tokens(1, [6, 7]), None, END]
     chunks = list(
         remote(shared_engine, Scripted(shared_engine, script)).stream("# tar", GenerationConfig(max_tokens=3))
     )
@@ -105,18 +111,19 @@ def test_an_answer_comes_in_as_many_pieces_as_it_is_sent(shared_engine: Engine) 
 
 
 def test_what_a_server_tells_of_a_lossy_answer_is_told(shared_engine: Engine) -> None:
-    for deviation in ({}, DEVIATION, DEVIATION | {"usual_repeated_4grams": 0.5}):
-        server = Scripted(shared_engine, [STARTED, Tokens(0, [5]).packed(), lossy_end(deviation)])
-        assert remote(shared_engine, server).generate("# tar").deviation == deviation
+    for deviation in (None, DEVIATION, structs.replace(DEVIATION, usual_repeated_4grams=0.5)):
+        server = Scripted(shared_engine, [STARTED, Tokens(0, [5]), End("stop", GenerationStats(), deviation)])
+        wanted = {} if deviation is None else structs.asdict(deviation)
+        assert remote(shared_engine, server).generate("# tar").deviation == wanted
 
 
 def test_tokens_beyond_the_end_and_again_are_left_out(shared_engine: Engine) -> None:
-    tokens = [Tokens(0, [5, 6]).packed(), Tokens(1, [6, 7, 8, 9]).packed()]
+    tokens = [Tokens(0, [5, 6]), Tokens(1, [6, 7, 8, 9])]
     server = Scripted(shared_engine, [STARTED, *tokens, END])
     result = remote(shared_engine, server).generate("# tar", GenerationConfig(max_tokens=3))
     assert result.token_ids == (5, 6, 7)
     assert (result.finish_reason, result.stats.num_tokens) == ("length", 3)
-    server = Scripted(shared_engine, [STARTED, *tokens, Tokens(3, [8, 9, 10]).packed(), END])
+    server = Scripted(shared_engine, [STARTED, *tokens, Tokens(3, [8, 9, 10]), END])
     with pytest.raises(FrameError, match="brings no token"):
         remote(shared_engine, server).generate("# tar", GenerationConfig(max_tokens=3))
 
@@ -126,37 +133,33 @@ def test_tokens_beyond_the_end_and_again_are_left_out(shared_engine: Engine) -> 
 def test_a_connection_lost_before_anything_came_is_taken_up_and_asked_again(
     shared_engine: Engine, drafts: str, is_started: bool
 ) -> None:
-    started = frame(frames.STARTED, packed_numbers([2, 5, 6]))
-    server = Scripted(shared_engine, [started] * is_started, [GONE, started, Tokens(0, [5, 6, 7]).packed(), END])
+    started = Started([5, 6])
+    server = Scripted(shared_engine, [started] * is_started, [GONE, started, Tokens(0, [5, 6, 7]), END])
     result = remote(shared_engine, server, drafts).generate(CHAT, GenerationConfig(max_tokens=3))
     assert result.token_ids == (5, 6, 7)
-    kinds = [frames.opened(data)[0] for data in server.sent]
-    assert [kind for kind in kinds if kind not in (frames.HINT, frames.TREE)] == [
-        *(frames.HELLO, frames.ASK),
-        *(frames.HELLO, frames.RESUME, frames.ASK),
-    ]
-    assert len({data for data in server.sent if frames.opened(data)[0] == frames.ASK}) == 1  # in the same way
-    assert frames.HINT not in kinds
+    sent = [DEVICE_FRAMES.unpack(data) for data in server.sent]
+    assert [type(frame) for frame in sent if not isinstance(frame, Drafted)] == [Hello, Ask, Hello, Resume, Ask]
+    first, again = (frame for frame in sent if isinstance(frame, Ask))
+    assert first == again  # in the same way
+    assert not any(isinstance(frame, Drafted) and frame.is_hint for frame in sent)
 
 
 def test_a_server_that_forgets_what_it_was_just_asked_is_not_asked_again(shared_engine: Engine) -> None:
     server = Scripted(shared_engine, [GONE] * 3)
     with pytest.raises(RefusedError, match="gone"):
         remote(shared_engine, server).generate("# tar")
-    assert [frames.opened(data)[0] for data in server.sent] == [frames.HELLO, frames.ASK]
+    assert kinds_of(server) == [Hello, Ask]
     server = Scripted(shared_engine, [], [GONE, GONE])
     with pytest.raises(RefusedError, match="gone"):
         remote(shared_engine, server).generate("# tar")
 
 
 def test_who_lost_an_answer_to_another_device_does_not_take_it_back(shared_engine: Engine) -> None:
-    facts: dict[str, object] = {"status": 409, "message": "goes elsewhere", "code": frames.ANSWER_TAKEN}
-    taken = packed_facts(frames.REFUSAL, facts)
-    server = Scripted(shared_engine, [STARTED, Tokens(0, [5]).packed()], [STARTED, taken], [])
+    taken = Refusal("goes elsewhere", 409, ANSWER_TAKEN)
+    server = Scripted(shared_engine, [STARTED, Tokens(0, [5])], [STARTED, taken], [])
     with pytest.raises(RefusedError, match="goes elsewhere"):
         remote(shared_engine, server).generate("# tar")
-    kinds = [frames.opened(data)[0] for data in server.sent]
-    assert kinds == [frames.HELLO, frames.ASK, frames.HELLO, frames.RESUME]
+    assert kinds_of(server) == [Hello, Ask, Hello, Resume]
     assert len(server.scripts) == 1
 
 
@@ -165,21 +168,41 @@ def test_a_server_that_only_hangs_up_is_left(shared_engine: Engine) -> None:
     with pytest.raises(LostError, match=r"is lost.*looked for 0 seconds"):
         remote(shared_engine, server).generate("# tar")
     assert len(server.scripts) == 7
-    script: list[list[bytes]] = [[STARTED, Tokens(num, [5]).packed()] for num in range(8)]
+    script: list[list[FromServer]] = [[STARTED, Tokens(num, [5])] for num in range(8)]
     server = Scripted(shared_engine, *script, [STARTED, END])  # which tells a token each time
     assert remote(shared_engine, server).generate("# tar").token_ids == (5,) * 8
 
 
 def test_another_model_behind_the_address_is_not_gone_on_with(shared_engine: Engine) -> None:
-    server = Scripted(shared_engine, [STARTED, Tokens(0, [5]).packed()], [])
+    server = Scripted(shared_engine, [STARTED, Tokens(0, [5])], [])
     engine = remote(shared_engine, server)
-    server.facts = server.facts | {"max_context": 99}
+    server.welcome = structs.replace(server.welcome, max_context=99)
     with pytest.raises(RemoteError, match="another model than before"):
         engine.generate("# tar")
 
 
 def test_an_engine_that_cannot_be_made_closes_its_link(shared_engine: Engine) -> None:
-    server = Scripted(shared_engine, [frame(frames.PART, b"x")], tokenizer_bytes=1)
+    server = Scripted(shared_engine, [Part(b"x")], tokenizer_bytes=1)
     with pytest.raises(RemoteError):
         RemoteEngine("http://there", connect=server.connect)
     assert not server.told
+
+
+def test_a_tokenizer_is_taken_by_its_hash_alone(shared_engine: Engine) -> None:
+    data = shared_engine.tokenizer.to_json().encode()
+    server = Scripted(shared_engine, [Part(data)], tokenizer_bytes=len(data))
+    fetched = RemoteEngine("http://there", drafts="none", connect=server.connect).tokenizer
+    assert fetched.fingerprint() == shared_engine.tokenizer.fingerprint()
+    server = Scripted(shared_engine, [Part(data)], tokenizer_bytes=len(data), tokenizer=bytes(32))
+    with pytest.raises(RemoteError, match="came damaged"):
+        RemoteEngine("http://there", connect=server.connect)
+    server = Scripted(shared_engine, [Part(b"{}")], tokenizer_bytes=2)
+    with pytest.raises(RemoteError, match="cannot be read"):
+        RemoteEngine("http://there", connect=server.connect)
+
+
+def test_a_sampling_that_no_model_can_recommend_is_refused(shared_engine: Engine) -> None:
+    server = Scripted(shared_engine, [])
+    server.welcome.sampling["seed"] = 1
+    with pytest.raises(FrameError, match="sampling is none"):
+        remote(shared_engine, server)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from reader_edge_runtime.errors import FrameError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.pipeline.logged_cache import (
     COPY,
@@ -15,7 +16,7 @@ from reader_edge_runtime.execution.pipeline.logged_cache import (
     TRIM,
     CacheStep,
 )
-from reader_edge_runtime.execution.pipeline.pass_frame import MAX_SLOTS, FrameError
+from reader_edge_runtime.execution.pipeline.pass_frame import MAX_SLOTS
 
 _NUM_NUMBERS = {SWAP: 2, RESIZE: 2, COPY: 3, FORESEE: 1, TRIM: 1, FILL: 2}
 

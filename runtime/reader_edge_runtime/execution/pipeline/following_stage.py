@@ -5,11 +5,11 @@ from collections import OrderedDict
 import numpy as np
 
 from reader_edge_runtime.arrays import Float32Array
-from reader_edge_runtime.errors import ConfigError, ReaderEdgeError
+from reader_edge_runtime.errors import ConfigError, FrameError, ReaderEdgeError
 from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.pipeline.followed_cache import FollowedCache
 from reader_edge_runtime.execution.pipeline.logged_cache import DROP, NEW, CacheStep
-from reader_edge_runtime.execution.pipeline.pass_frame import MAX_SLOTS, FrameError, PassFrame
+from reader_edge_runtime.execution.pipeline.pass_frame import MAX_SLOTS, PassFrame
 
 MAX_CACHES = 64  # of all askers: the one that was not used for longest gives way
 

@@ -1,49 +1,39 @@
 """The handshake: who asks, which stage answers, and whether they are parts of one model and of one version.
 
-Messages on a link are [what, asker, pass number, ...]: one byte, 16 bytes and 8, of which a frame and a residual stream
-follow. A greeting is a small JSON object.
+Messages on a link are a head, then a frame and a residual stream, or a greeting: facts by their names.
 """
 
-import json
-import struct
 from collections.abc import Mapping
 from importlib import metadata
-from typing import NamedTuple
+from typing import Annotated
 
-from reader_edge_runtime.errors import ProviderError
+from msgspec import Meta
+
+from reader_edge_runtime.errors import FrameError, ProviderError
 from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.onnxruntime.wheel import ort
-from reader_edge_runtime.execution.pipeline.pass_frame import FrameError
+from reader_edge_runtime.outside.frame_codec import Frame, FrameCodec
+from reader_edge_runtime.outside.untrusted_json import PRINTABLE
 from reader_edge_runtime.package.pipeline_file import is_address
 from reader_edge_runtime.package.stage_part import StagePart
 
-PROTOCOL = 2
+PROTOCOL = 3
 MICROSECONDS = "µs of a pass"  # of one node, beside a stage's facts
 HELLO, WELCOME, PASS, RESULT, FAULT = range(1, 6)
 
-_HEAD = struct.Struct("<3sB16sQ")
-_MAGIC = b"RE\x01"
-_MAX_GREETING = 1 << 14
-_MAX_TEXT = 512
+_Fact = Annotated[str, Meta(max_length=512, pattern=PRINTABLE)]
 
 
-class Head(NamedTuple):
+class Head(Frame):
     """What a message is, whose, and of which pass."""
 
-    what: int
-    asker: bytes
-    number: int
+    what: Annotated[int, Meta(ge=HELLO, le=FAULT)]
+    asker: Annotated[bytes, Meta(min_length=16, max_length=16)]
+    number: Annotated[int, Meta(ge=0)]
 
-    def packed(self) -> bytes:
-        return _HEAD.pack(_MAGIC, self.what, self.asker, self.number)
 
-    @classmethod
-    def unpacked(cls, data: memoryview) -> "Head":
-        """Raises FrameError."""
-        if len(data) != _HEAD.size or data[:3] != _MAGIC:
-            raise FrameError("A message is none of this version of pipelines.")
-        _, *fields = _HEAD.unpack(data)
-        return cls(*fields)
+HEADS: FrameCodec[Head] = FrameCodec(Head, b"RH\x03", 64, "pipelines")
+GREETINGS: FrameCodec[dict[str, str]] = FrameCodec(dict[_Fact, _Fact], b"RG\x03", 1 << 14, "pipelines")
 
 
 def facts_of(stage: HostStage) -> dict[str, str]:
@@ -101,32 +91,12 @@ def stage_name(part: StagePart, number: int) -> str:
     return f"{number} of {part.num_stages}"
 
 
-def packed_greeting(fields: Mapping[str, str]) -> bytes:
-    return json.dumps(dict(fields)).encode()
-
-
-def read_greeting(data: memoryview) -> dict[str, str]:
-    """Raises FrameError."""
-    if len(data) <= _MAX_GREETING:
-        try:
-            fields = json.loads(bytes(data))
-        except (ValueError, RecursionError):
-            fields = None
-        if isinstance(fields, dict) and all(map(_is_text, (*fields.keys(), *fields.values()))):
-            return fields
-    raise FrameError("A greeting is none of this version of pipelines.")
-
-
 def next_of(greeting: Mapping[str, str]) -> str | None:
     """Where a stage hands on to; None for the last of those that follow. Raises FrameError."""
     address = greeting.get("next") or None
     if address is not None and not is_address(address):
         raise FrameError(f"A greeting names {address!r:.80} as the next stage.")
     return address
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= _MAX_TEXT and value.isprintable()
 
 
 def _version(name: str) -> str:

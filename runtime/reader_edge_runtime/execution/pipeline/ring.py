@@ -9,10 +9,12 @@ from collections.abc import Callable, Sequence
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from reader_edge_runtime.errors import PackageError, ProviderError, StageLostError
+from reader_edge_runtime.errors import FrameError, PackageError, ProviderError, StageLostError
 from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.pipeline.greeting import (
     FAULT,
+    GREETINGS,
+    HEADS,
     HELLO,
     MICROSECONDS,
     PASS,
@@ -22,12 +24,9 @@ from reader_edge_runtime.execution.pipeline.greeting import (
     check_facts,
     check_layers,
     facts_of,
-    packed_greeting,
-    read_greeting,
     stage_name,
 )
 from reader_edge_runtime.execution.pipeline.links import REFUSED, Links, Socket, parts_of
-from reader_edge_runtime.execution.pipeline.pass_frame import FrameError
 from reader_edge_runtime.execution.pipeline.stage_server import max_message_bytes
 from reader_edge_runtime.execution.pipeline.under_way import Came, RowsLostError
 
@@ -75,7 +74,7 @@ class Ring:
             raise StageLostError("The stages of this model were lost, and did not come back.")
         try:
             self._sockets[0].send_multipart(
-                [Head(PASS, self._asker, self._number).packed(), frame], zmq.DONTWAIT, copy=False
+                [HEADS.pack(Head(PASS, self._asker, self._number)), frame], zmq.DONTWAIT, copy=False
             )
         except zmq.Again:
             raise StageLostError(f"{self._name(0)} takes nothing more: start it again.") from None
@@ -102,7 +101,7 @@ class Ring:
                         raise
                     head, data = _message(parts)
                     if head.what == FAULT and head.asker == self._asker:
-                        return Came(head.number, self._fault(index, read_greeting(data)))
+                        return Came(head.number, self._fault(index, GREETINGS.unpack(data)))
                     if head.what == RESULT and head.asker == self._asker:
                         return Came(head.number, data)
             for index, monitor in enumerate(self._monitors):
@@ -166,8 +165,8 @@ class Ring:
             self._sockets.append(socket)
             self._monitors.append(links.monitor(socket))
             following = addresses[index + 1 : index + 2]
-            greeting = packed_greeting({"next": following[0]} if following else {})
-            socket.send_multipart([Head(HELLO, self._asker, index).packed(), greeting])
+            greeting = GREETINGS.pack({"next": following[0]} if following else {})
+            socket.send_multipart([HEADS.pack(Head(HELLO, self._asker, index)), greeting])
         wanted, found = facts_of(self._last), {}
         for index, address in enumerate(addresses):
             if not self._is_answered(index, ends_at):
@@ -246,11 +245,11 @@ def _pass_seconds(micros: str) -> float:
 def _message(parts: Sequence[memoryview]) -> tuple[Head, memoryview]:
     if len(parts) != 2:
         raise FrameError(f"A message of {len(parts)} parts came from a stage.")
-    return Head.unpacked(parts[0]), parts[1]
+    return HEADS.unpack(parts[0]), parts[1]
 
 
 def _welcome(parts: Sequence[memoryview]) -> dict[str, str]:
     head, data = _message(parts)
     if head.what != WELCOME:
         raise FrameError("A stage answers a greeting with something else.")
-    return read_greeting(data)
+    return GREETINGS.unpack(data)

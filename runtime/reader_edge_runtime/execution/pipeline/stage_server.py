@@ -6,11 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import zmq
+from msgspec.structs import replace
 
-from reader_edge_runtime.errors import ReaderEdgeError
+from reader_edge_runtime.errors import FrameError, ReaderEdgeError
 from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage, UnknownCacheError
 from reader_edge_runtime.execution.pipeline.greeting import (
     FAULT,
+    GREETINGS,
+    HEADS,
     HELLO,
     MICROSECONDS,
     PASS,
@@ -19,11 +22,9 @@ from reader_edge_runtime.execution.pipeline.greeting import (
     Head,
     facts_of,
     next_of,
-    packed_greeting,
-    read_greeting,
 )
 from reader_edge_runtime.execution.pipeline.links import Links, Socket, parts_of
-from reader_edge_runtime.execution.pipeline.pass_frame import MAX_BYTES, MAX_NODES, FrameError
+from reader_edge_runtime.execution.pipeline.pass_frame import MAX_BYTES, MAX_NODES
 
 _MAX_ASKERS = 8  # the one that was not heard for longest gives way
 _POLL_MS = 500
@@ -61,7 +62,7 @@ class StageServer:
             return
         peer, rest = bytes(parts[0]), parts[2:]
         try:
-            head = Head.unpacked(parts[1])
+            head = HEADS.unpack(parts[1])
         except FrameError:
             return  # from nobody who could be told
         try:
@@ -72,19 +73,19 @@ class StageServer:
         except ReaderEdgeError as error:
             self._tell(str(error))
             lost = "rows" if isinstance(error, UnknownCacheError) else "all" if isinstance(error, FrameError) else ""
-            told = packed_greeting({"fault": str(error)[:500], "lost": lost})
+            told = GREETINGS.pack({"fault": str(error)[:500], "lost": lost})
             asker = self._askers.get(head.asker)
-            self._send([asker.peer if asker else peer, head._replace(what=FAULT).packed(), told])
+            self._send([asker.peer if asker else peer, HEADS.pack(replace(head, what=FAULT)), told])
 
     def _greet(self, peer: bytes, head: Head, data: memoryview) -> None:
-        address = next_of(read_greeting(data))
+        address = next_of(GREETINGS.unpack(data))
         self._forget(head.asker)
         while len(self._askers) >= _MAX_ASKERS:
             self._forget(next(iter(self._askers)))
         onward = None if address is None else self._links.connect(address, self._max_bytes)
         self._askers[head.asker] = _Asker(peer, onward)
         self._tell(f"Asked by {head.asker.hex()[:8]}; hands on to {address or 'the one who asks'}.")
-        self._send([peer, head._replace(what=WELCOME).packed(), packed_greeting(self._facts)])
+        self._send([peer, HEADS.pack(replace(head, what=WELCOME)), GREETINGS.pack(self._facts)])
 
     def _pass(self, head: Head, parts: Sequence[memoryview]) -> None:
         asker = self._askers.get(head.asker)
@@ -94,9 +95,9 @@ class StageServer:
         handed = parts[1] if len(parts) > 1 else None
         made = self._stage.answer(head.asker, parts[0], handed).data.cast("B")
         if asker.onward is None:
-            self._send([asker.peer, head._replace(what=RESULT).packed(), made])
+            self._send([asker.peer, HEADS.pack(replace(head, what=RESULT)), made])
         else:
-            self._send([head.packed(), parts[0], made], asker.onward)
+            self._send([HEADS.pack(head), parts[0], made], asker.onward)
 
     def _send(self, parts: Sequence[bytes | memoryview], socket: Socket | None = None) -> None:
         """What a link does not take is dropped: its other end is gone, or notices when its wait runs out."""

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from reader_edge.remote import frames
-from reader_edge.remote.frames import Ask
+from reader_edge.remote.frames import Ask, End, Tokens
 from reader_edge.remote.link import Link
-from reader_edge.remote.settings import facts_of
+from reader_edge.remote.settings import Settings
 from reader_edge_runtime import Engine, GenerationConfig
 from reader_edge_runtime.errors import RemoteError
 from tests.reader_edge.server.draft.app_connection import DraftServer
@@ -21,22 +21,20 @@ def greeted(server: DraftServer, **headers: str) -> Link:
     return link
 
 
-def ask(
-    engine: Engine, mode: int = frames.HINTS, answer_id: bytes = ID, max_tokens: int = 40, **settings: Any
-) -> bytes:
-    facts = facts_of(GenerationConfig(max_tokens=max_tokens)) | settings
-    return Ask(answer_id, mode, facts, engine.encode_prompt("# tar")).packed()
+def ask(engine: Engine, mode: int = frames.HINTS, answer_id: bytes = ID, max_tokens: int = 40, **settings: Any) -> Ask:
+    config = Settings.of(GenerationConfig(max_tokens=max_tokens, **settings))
+    return Ask(answer_id, mode, config.encoded(), engine.encode_prompt("# tar"))
 
 
 def answer_of(link: Link) -> list[int]:
     """The tokens up to the answer's end."""
     token_ids: list[int] = []
     while True:
-        kind, reader = link.receive(60)
-        if kind == frames.END:
+        frame = link.receive(60)
+        if isinstance(frame, End):
             return token_ids
-        if kind == frames.TOKENS:
-            token_ids += frames.Tokens.unpacked(reader).token_ids
+        if isinstance(frame, Tokens):
+            token_ids += frame.token_ids
 
 
 def refused(link: Link) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from reader_edge.remote import frames
+from reader_edge.remote.frames import Started
 from reader_edge.remote.link import Link
 from reader_edge.server.app import make_app
 from reader_edge.server.draft import draft_endpoint
@@ -22,7 +23,7 @@ def test_a_server_that_shuts_down_says_so(hinted_engine: Engine) -> None:
     with serving(make_app(engine := AsyncEngine(hinted_engine), SETTINGS)) as server:
         link = greeted(server)
         link.send(ask(hinted_engine, frames.VERIFY))
-        assert link.receive(60)[0] == frames.STARTED
+        assert isinstance(link.receive(60), Started)
         asyncio.run_coroutine_threadsafe(engine.close(cancels=True), server.loop).result(60)
         assert "shutting down" in refused(link)
 

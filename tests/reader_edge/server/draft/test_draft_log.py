@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from reader_edge.remote import frames
-from reader_edge.remote.frames import Ask, frame, packed_numbers
+from reader_edge.remote.frames import Ask, Cancel, Resume, Started
 from reader_edge.server.app import make_app
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, Engine
@@ -53,7 +53,7 @@ def test_an_answer_is_a_line_and_so_is_its_connection(hinted_engine: Engine, lin
 def test_a_refused_answer_is_a_line_and_its_connection_goes_on(hinted_engine: Engine, lines: RequestLines) -> None:
     def use(server: DraftServer) -> None:
         link = greeted(server)
-        link.send(frame(frames.RESUME, ID, packed_numbers([0]), bytes(32)))
+        link.send(Resume(ID, 0, bytes(32)))
         refused(link)
         link.send(ask(hinted_engine, max_tokens=5))
         answer_of(link)
@@ -67,12 +67,12 @@ def test_a_refused_answer_is_a_line_and_its_connection_goes_on(hinted_engine: En
 def test_a_frame_that_is_none_is_said_of_the_connection(hinted_engine: Engine, lines: RequestLines) -> None:
     def use(server: DraftServer) -> None:
         link = greeted(server)
-        link.send(frame(99))
+        server.connections[-1].send(b"RD\x02\x91\x63")
         refused(link)
 
     (connection,) = logged(hinted_engine, lines, use)
     assert (connection["method"], connection["status"]) == ("WEBSOCKET", 400)
-    assert "kind 99 has no place" in connection["error"]
+    assert "Invalid value 99" in connection["error"]
 
 
 @pytest.mark.parametrize(
@@ -84,11 +84,11 @@ def test_a_device_that_wants_no_more_or_is_lost_is_a_line(
     def use(server: DraftServer) -> None:
         link = greeted(server)
         link.send(ask(hinted_engine, max_tokens=300))
-        assert link.receive(60)[0] == frames.STARTED
+        assert isinstance(link.receive(60), Started)
         if is_lost:
             server.connections[-1].cut()
         else:
-            link.send(frame(frames.CANCEL))
+            link.send(Cancel())
             answer_of(link)
 
     answer, connection = logged(hinted_engine, lines, use)
@@ -121,7 +121,7 @@ def test_what_a_device_asks_is_told_where_that_is_asked_for(
 
     def use(server: DraftServer) -> None:
         link = greeted(server)
-        link.send(Ask(ID, frames.HINTS, {"max_tokens": 4}, token_ids).packed())
+        link.send(Ask(ID, frames.HINTS, b'{"max_tokens": 4}', token_ids))
         answer_of(link)
 
     answer, _ = logged(hinted_engine, lines, use, logs_prompts=logs_prompts)

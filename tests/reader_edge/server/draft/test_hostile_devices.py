@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
+from msgspec import json, msgpack
 
 from reader_edge.remote import frames
-from reader_edge.remote.frames import Ask, frame, packed_numbers, packed_tree
+from reader_edge.remote.frames import DEVICE_FRAMES, MAX_BYTES, Ask, Cancel, Drafted, Hello, Tokens
 from reader_edge.remote.link import Link
 from reader_edge.server.draft import draft_endpoint
 from reader_edge_runtime import Engine, GenerationConfig
@@ -15,8 +16,13 @@ from tests.conftest import make_as_new
 from tests.reader_edge.server.draft.app_connection import DraftServer
 from tests.reader_edge.server.draft.device_links import ID, answer_of, ask, greeted, refused
 
-HELLO = frame(frames.HELLO)
+HELLO = DEVICE_FRAMES.pack(Hello())
 TREE = DraftTree.chain([1, 2])
+
+
+def sent(tag: int, *fields: object) -> bytes:
+    """A frame that may be none."""
+    return b"RD\x02" + msgpack.encode([tag, *fields])
 
 
 @pytest.mark.parametrize(
@@ -25,10 +31,10 @@ TREE = DraftTree.chain([1, 2])
         (b"", "no frame of drafts"),
         ("text", "no frame of drafts"),
         (b"GET / HTTP/1.1", "no frame of drafts"),
-        (b"RD\x09" + HELLO[3:], "speaks version 9 of drafts, this one version 1"),
-        (frame(frames.CANCEL), "no greeting"),
-        (HELLO + bytes(32), "another one than that of 'demo'"),
-        (HELLO + b"short", "another one than that of 'demo'"),
+        (b"RD\x01" + HELLO[3:], "speaks version 1 of drafts, this one version 2"),
+        (sent(6), "no greeting"),
+        (sent(1, bytes(32)), "another one than that of 'demo'"),
+        (sent(1, b"short"), "another one than that of 'demo'"),
     ],
 )
 def test_a_wrong_greeting_is_refused_and_hung_up_on(draft_server: DraftServer, greeting: bytes, words: str) -> None:
@@ -40,24 +46,26 @@ def test_a_wrong_greeting_is_refused_and_hung_up_on(draft_server: DraftServer, g
 
 
 @pytest.mark.parametrize(
-    ("sent", "words"),
+    ("data", "words"),
     [
-        (b"RD\x01", "no frame"),
-        (frame(99), "kind 99 has no place"),
-        (frame(frames.HELLO), "kind 1 has no place"),
-        (frame(frames.ASK), "ends before"),
-        (frame(frames.ASK, ID, packed_numbers([7, 0])), "mode 7"),
-        (frame(frames.ASK, ID, packed_numbers([1, 2]), b"[]", packed_numbers([1, 5])), "no JSON object"),
-        (frame(frames.ASK, ID, packed_numbers([1, 2]), b"{}", packed_numbers([9, 5])), "names 9 tokens"),
-        (frame(frames.ASK, ID, packed_numbers([1, 2]), b"{}", packed_numbers([1, 2**31])), "too large"),
-        (frame(frames.ASK, ID, packed_numbers([1, 2]), b"{}", packed_numbers([1, 5, 5])), "behind its end"),
-        (frame(frames.RESUME, ID, packed_numbers([0]), bytes(33)), "behind its end"),
-        (b"RD\x01\x03" + bytes(frames.MAX_BYTES), "may have"),
+        (b"RD", "no frame"),
+        (b"RD\x02", "truncated"),
+        (b"RD\x02\xdd\xff\xff\xff\xff", "truncated"),
+        (sent(99), "Invalid value 99"),
+        (HELLO, "A frame Hello has no place"),
+        (sent(3), "at least length 5"),
+        (sent(3, ID, 7, b"{}", []), "int <= 2"),
+        (sent(3, b"short", 1, b"{}", []), "bytes of length >= 16"),
+        (sent(3, ID, 1, b"{}", [1, 2**31]), "int <= 2147483647"),
+        (sent(3, ID, 1, b"{}", [-1]), "int >= 0"),
+        (sent(3, ID, 1, b"{}", [5], 5), "at most length 4"),
+        (sent(5, ID, 0, bytes(33)), "length <= 32"),
+        (b"RD\x02" + bytes(MAX_BYTES), "may have"),
     ],
 )
-def test_what_is_no_frame_is_refused_and_hung_up_on(draft_server: DraftServer, sent: bytes, words: str) -> None:
+def test_what_is_no_frame_is_refused_and_hung_up_on(draft_server: DraftServer, data: bytes, words: str) -> None:
     link = greeted(draft_server)
-    link.send(sent)
+    draft_server.connections[-1].send(data)
     assert words in refused(link)
     draft_server.connections[-1].served.result(60)
     assert not len(draft_server.app.state.draft_answers)
@@ -66,17 +74,14 @@ def test_what_is_no_frame_is_refused_and_hung_up_on(draft_server: DraftServer, s
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"max_tokens": "3"}, "max_tokens"),
-        ({"temperature": 1}, "no setting 'temperature'"),
-        ({"sampling": 3}, "must be an object"),
+        ({"max_tokens": "3"}, "unusable max_tokens ('3'; expected int, got str)"),
+        ({"temperature": 1}, "name in it ('temperature'; there is no such field)"),
         ({"sampling": {"seed": -1}}, "seed"),
-        ({"sampling": {"logit_bias": {"1": 2}}}, "list of pairs"),
-        ({"sampling": {"logit_bias": [[[], 2]]}}, "name token ids"),
+        ({"sampling": {"logit_bias": {"1": 2}}}, "unusable sampling.logit_bias"),
         ({"sampling": {"logit_bias": [[99999, 2]]}}, "logit_bias names token"),
-        ({"grammar": {"kind": "regex", "text": 5}}, "text is 5"),
         ({"grammar": {"kind": "xml", "text": "a"}}, "kind"),
-        ({"conversation": {"messages": 5}}, "list of messages"),
-        ({"conversation": {"tools": []}}, "no setting 'tools'"),
+        ({"conversation": {"messages": [5]}}, "messages"),
+        ({"conversation": {"tools": []}}, "name in conversation ('tools'"),
         ({"stop": [""]}, "stop"),
     ],
 )
@@ -84,7 +89,7 @@ def test_what_cannot_be_asked_is_refused_and_the_connection_stays(
     draft_server: DraftServer, hinted_engine: Engine, settings: dict[str, Any], words: str
 ) -> None:
     link = greeted(draft_server)
-    link.send(Ask(ID, frames.HINTS, settings, hinted_engine.encode_prompt("# tar")).packed())
+    link.send(Ask(ID, frames.HINTS, json.encode(settings), hinted_engine.encode_prompt("# tar")))
     assert words in refused(link)
     link.send(ask(hinted_engine, max_tokens=3))
     assert len(answer_of(link)) == 3
@@ -106,11 +111,11 @@ def test_absurd_hints_and_trees_change_nothing(draft_server: DraftServer, hinted
         link = greeted(draft_server)
         link.send(ask(hinted_engine, mode, answer_id))
         for each in absurd:
-            link.send(packed_tree(frames.HINT, each))
-            link.send(packed_tree(frames.TREE, each))  # which no one in this mode takes
+            link.send(Drafted.of(each, is_hint=True))
+            link.send(Drafted.of(each, is_hint=False))  # which no one in this mode takes
         assert answer_of(link) == wanted
-        link.send(packed_tree(frames.HINT, absurd[0]))  # late
-        link.send(frame(frames.CANCEL))
+        link.send(Drafted.of(absurd[0], is_hint=True))  # late
+        link.send(Cancel())
         link.send(ask(hinted_engine, mode, b"z" * 15 + bytes([mode]), max_tokens=3))
         assert answer_of(link) == wanted[:3]
 
@@ -125,52 +130,52 @@ def test_a_lockstep_of_absurd_trees_goes_on_by_the_first_that_fits(
     link.send(ask(hinted_engine, frames.VERIFY, max_tokens=6))
     came: list[int] = []
     while len(came) < 6:
-        kind, reader = link.receive(60)
-        if kind != frames.TOKENS:
+        frame = link.receive(60)
+        if not isinstance(frame, Tokens):
             continue
-        came += frames.Tokens.unpacked(reader).token_ids
+        came += frame.token_ids
         now = [*text, *came]
         right = TextCheck(now).value
         for position, root, check in ((len(now), now[-1], right ^ 1), (len(now) + 1, 5, right), (len(now), 5, right)):
-            link.send(packed_tree(frames.TREE, DeviceTree(position, DraftTree.chain([root, 3]), check)))
-        link.send(packed_tree(frames.HINT, DeviceTree(len(now), DraftTree.chain([now[-1], 3]))))
-        link.send(packed_tree(frames.TREE, DeviceTree(len(now), DraftTree.chain([now[-1], 3]), right)))
+            link.send(Drafted.of(DeviceTree(position, DraftTree.chain([root, 3]), check), is_hint=False))
+        link.send(Drafted.of(DeviceTree(len(now), DraftTree.chain([now[-1], 3])), is_hint=True))
+        link.send(Drafted.of(DeviceTree(len(now), DraftTree.chain([now[-1], 3]), right), is_hint=False))
     assert came == wanted
 
 
 @pytest.mark.parametrize(
-    ("sent", "words"),
+    ("data", "words"),
     [
-        (frame(frames.HINT, packed_numbers([3, 0])), "without a root"),
-        (frame(frames.HINT, packed_numbers([3, 2, 1, 2, 1]), b"\x01"), "behind their parents"),
-        (frame(frames.HINT, packed_numbers([3, 300, *[1] * 300])), "names 300 tokens"),
-        (frame(frames.HINT, packed_numbers([3, 2, 1, 60000, 0]), b"\x01"), "vocabulary"),
-        (frame(frames.HINT, packed_numbers([3, 3, 1, 2, 2, 0, 0]), b"\x01\x01"), "repeats its sibling"),
-        (frame(frames.HINT, packed_numbers([3, 2, 1, 2, 0]), b"\x01\x01"), "behind its end"),
-        (frame(frames.TREE, packed_numbers([3]), b"\x01"), "ends before"),
-        (frame(frames.FETCH), "no place within an answer"),
+        (sent(4, 3, None, [], [], b""), "length >= 1"),
+        (sent(4, 3, None, [1, 2], [1], b"\x01"), "behind their parents"),
+        (sent(4, 3, None, [1] * 300, [0] * 299, bytes(299)), "length <= 256"),
+        (sent(4, 3, None, [1, 60000], [0], b"\x01"), "vocabulary"),
+        (sent(4, 3, None, [1, 2, 2], [0, 0], b"\x01\x01"), "repeats its sibling"),
+        (sent(4, 3, None, [1, 2], [0], b"\x01\x01"), "other numbers of nodes"),
+        (sent(4, 3, 1 << 32, [1, 2], [0], b"\x01"), "int <= 4294967295"),
+        (sent(2), "no place within an answer"),
     ],
 )
 def test_what_is_no_draft_ends_the_connection(
-    draft_server: DraftServer, hinted_engine: Engine, sent: bytes, words: str
+    draft_server: DraftServer, hinted_engine: Engine, data: bytes, words: str
 ) -> None:
     link = greeted(draft_server)
     link.send(ask(hinted_engine, max_tokens=200))
-    link.send(sent)
+    draft_server.connections[-1].send(data)
     assert words in refused(link)
     draft_server.connections[-1].served.result(60)
 
 
-@pytest.mark.parametrize(("mode", "kind"), [(frames.HINTS, frames.HINT), (frames.VERIFY, frames.TREE)])
+@pytest.mark.parametrize("mode", [frames.HINTS, frames.VERIFY])
 def test_a_flood_of_drafts_ends_the_connection_and_nothing_else(
-    draft_server: DraftServer, hinted_engine: Engine, mode: int, kind: int, monkeypatch: pytest.MonkeyPatch
+    draft_server: DraftServer, hinted_engine: Engine, mode: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(draft_endpoint, "_SPARE_DRAFTS", 2)
     monkeypatch.setattr(draft_endpoint, "_DRAFTS_A_TOKEN", 0)
     link = greeted(draft_server)
     link.send(ask(hinted_engine, mode, max_tokens=200))
     for _ in range(3):
-        link.send(packed_tree(kind, DeviceTree(1, TREE)))
+        link.send(Drafted.of(DeviceTree(1, TREE), is_hint=mode == frames.HINTS))
     assert "A device sent 3 drafts, more than a text takes" in refused(link)
     other = greeted(draft_server)
     other.send(ask(hinted_engine, frames.NO_DRAFTS, b"o" * 16, max_tokens=3))

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from reader_edge.remote import frames
-from reader_edge.remote.frames import Resume, frame
+from reader_edge.remote.frames import Cancel, End, Resume, Started, Tokens
 from reader_edge.remote.settings import hash_of
 from reader_edge.server.app import make_app
 from reader_edge.server.draft.kept_answers import KeptAnswers
@@ -35,11 +35,11 @@ def test_only_who_knows_id_and_text_takes_an_answer_up(draft_server: DraftServer
         (Resume(ID, 31, hash_of(wanted)), "another text"),
         (Resume(ID, 3, hash_of([1, 2, 3])), "another text"),
     ):
-        other.send(resume.packed())
+        other.send(resume)
         assert words in refused(other)
     other.send(ask(hinted_engine))
     assert "of this id already" in refused(other)
-    other.send(Resume(ID, 3, hash_of(wanted[:3])).packed())
+    other.send(Resume(ID, 3, hash_of(wanted[:3])))
     assert answer_of(other) == wanted[3:]  # whose end may have been lost, too
 
 
@@ -48,16 +48,16 @@ def test_who_takes_an_answer_up_takes_it_from_a_connection_that_only_seems_to_li
 ) -> None:
     link = greeted(draft_server)
     link.send(ask(hinted_engine, frames.VERIFY))  # of which no more than the first token comes
-    assert link.receive(60)[0] == frames.STARTED
-    assert link.receive(60)[0] == frames.TOKENS
+    assert isinstance(link.receive(60), Started)
+    assert isinstance(link.receive(60), Tokens)
     other = greeted(draft_server)
-    other.send(Resume(ID, 0, hash_of([])).packed())
-    assert other.receive(60)[0] == frames.STARTED
+    other.send(Resume(ID, 0, hash_of([])))
+    assert isinstance(other.receive(60), Started)
     assert "goes to another connection, which took it up later" in refused(link)
     link.send(ask(hinted_engine, frames.NO_DRAFTS, b"o" * 16, max_tokens=3))  # as sound as it was
     assert len(answer_of(link)) == 3
-    other.send(frame(frames.CANCEL))
-    while other.receive(60)[0] != frames.END:
+    other.send(Cancel())
+    while not isinstance(other.receive(60), End):
         pass
 
 
@@ -67,7 +67,7 @@ def test_answers_of_devices_that_stay_away_are_dropped(hinted_engine: Engine, mo
     with serving(make_app(AsyncEngine(hinted_engine), settings)) as server:
         link = greeted(server)
         link.send(ask(hinted_engine, frames.VERIFY, max_tokens=200))
-        assert link.receive(60)[0] == frames.STARTED
+        assert isinstance(link.receive(60), Started)
         server.connections[-1].cut()
         assert settled(server, 0)
     with serving(make_app(AsyncEngine(hinted_engine), SETTINGS)) as server:
@@ -93,7 +93,7 @@ def test_what_was_asked_and_left_before_it_began_is_dropped_and_can_be_asked_aga
             draft_server.connections[-1].cut()
             assert settled(draft_server, 0)
     other = greeted(draft_server)
-    other.send(Resume(ID, 0, hash_of([])).packed())
+    other.send(Resume(ID, 0, hash_of([])))
     assert "not here any more" in refused(other)
     other.send(ask(hinted_engine, max_tokens=5))
     assert answer_of(other) == wanted

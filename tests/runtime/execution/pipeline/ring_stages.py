@@ -4,16 +4,19 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from msgspec.structs import replace
+
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage
 from reader_edge_runtime.execution.pipeline.greeting import (
+    GREETINGS,
+    HEADS,
     HELLO,
     MICROSECONDS,
     WELCOME,
     Head,
     facts_of,
-    packed_greeting,
 )
 from reader_edge_runtime.execution.pipeline.links import Links
 from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarget
@@ -59,8 +62,8 @@ def scripted(last: HostStage, says: Callable[[Head], list[tuple[bytes, ...]]], *
         while not is_over.is_set():
             if socket.poll(50):
                 peer, packed, _ = socket.recv_multipart()
-                head = Head.unpacked(memoryview(packed))
-                welcome = [(head._replace(what=WELCOME).packed(), packed_greeting(told))]
+                head = HEADS.unpack(memoryview(packed))
+                welcome = [(HEADS.pack(replace(head, what=WELCOME)), GREETINGS.pack(told))]
                 for parts in welcome if head.what == HELLO else says(head):
                     socket.send_multipart([peer, *parts])
 

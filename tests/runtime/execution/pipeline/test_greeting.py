@@ -1,24 +1,23 @@
 """Boxes of one pipeline know each other: greetings are bounded, and what differs between versions is named."""
 
-import json
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+from msgspec import msgpack
 
-from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.errors import FrameError, ProviderError
 from reader_edge_runtime.execution.pipeline.greeting import (
+    GREETINGS,
+    HEADS,
     HELLO,
     Head,
     check_facts,
     check_layers,
     facts_of,
     next_of,
-    packed_greeting,
-    read_greeting,
 )
-from reader_edge_runtime.execution.pipeline.pass_frame import FrameError
 from tests.stages_here import ASKER, open_stages
 
 FACTS = {
@@ -36,34 +35,35 @@ FACTS = {
 
 def test_heads_and_greetings_come_out_as_they_went_in() -> None:
     head = Head(HELLO, ASKER, (1 << 64) - 1)
-    assert Head.unpacked(memoryview(head.packed())) == head
-    assert read_greeting(memoryview(packed_greeting(FACTS))) == FACTS
-
-
-@pytest.mark.parametrize("data", [b"", b"RE\x02" + Head(HELLO, ASKER, 1).packed()[3:], bytes(29)], ids=len)
-def test_a_head_of_another_version_is_refused(data: bytes) -> None:
-    with pytest.raises(FrameError, match="none of this version"):
-        Head.unpacked(memoryview(data))
+    assert HEADS.unpack(memoryview(HEADS.pack(head))) == head
+    assert GREETINGS.unpack(memoryview(GREETINGS.pack(FACTS))) == FACTS
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("data", "words"),
     [
-        b"{",
-        b"\xff",
-        b"[" * 16_000,
-        json.dumps(list(FACTS)).encode(),
-        json.dumps({"next": 1}).encode(),
-        json.dumps({"next": "\x1b[2J"}).encode(),
-        json.dumps({"next": "a" * 513}).encode(),
-        json.dumps({"a" * 513: "next"}).encode(),
-        json.dumps({f"fact {n}": "a" * 500 for n in range(40)}).encode(),
+        (b"", "no frame of pipelines"),
+        (b"RH\x02" + HEADS.pack(Head(HELLO, ASKER, 1))[3:], "speaks version 2 of pipelines, this one version 3"),
+        (HEADS.pack(Head(9, ASKER, 1)), "int <= 5"),
+        (HEADS.pack(Head(HELLO, b"short", 1)), "length >= 16"),
+        (HEADS.pack(Head(HELLO, ASKER, -1)), "int >= 0"),
     ],
-    ids=lambda data: data[:12].decode(errors="replace"),
 )
-def test_what_is_no_greeting_is_refused(data: bytes) -> None:
-    with pytest.raises(FrameError, match="none of this version"):
-        read_greeting(memoryview(data))
+def test_a_head_of_another_version_is_refused(data: bytes, words: str) -> None:
+    with pytest.raises(FrameError, match=words):
+        HEADS.unpack(memoryview(data))
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [["next"], {"next": 1}, {"next": "\x1b[2J"}, {"next": "a" * 513}, {"a" * 513: "next"}],
+    ids=str,
+)
+def test_what_is_no_greeting_is_refused(facts: object) -> None:
+    with pytest.raises(FrameError, match="is not what it should be"):
+        GREETINGS.unpack(GREETINGS.magic + msgpack.encode(facts))
+    with pytest.raises(FrameError, match="may have 16384 at most"):
+        GREETINGS.unpack(GREETINGS.magic + msgpack.encode({f"fact {n}": "a" * 500 for n in range(40)}))
 
 
 def test_a_stage_hands_on_to_addresses_alone() -> None:
@@ -117,6 +117,6 @@ def test_a_stage_says_what_it_is_wherever_it_runs(
     monkeypatch.setattr(metadata, "version", missing)  # a checkout that was never installed
     told, here = facts_of(first), facts_of(last)
     assert (told["stage"], told["first layer"], told["reader-edge"]) == ("1 of 2", "0", "unknown")
-    assert read_greeting(memoryview(packed_greeting(told))) == told
+    assert GREETINGS.unpack(memoryview(GREETINGS.pack(told))) == told
     assert check_facts(told, {**here, "stage": "1 of 2"}, "tcp://a:1") is None
     check_layers({"tcp://a:1": told}, here)

@@ -1,27 +1,41 @@
 """Frames say what was packed into them, and known attacks are refused; tests/fuzz/test_frames.py tries unknown ones."""
 
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from msgspec import msgpack
 
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.errors import ConfigError, ProviderError
+from reader_edge_runtime.errors import ConfigError, FrameError, ProviderError
 from reader_edge_runtime.execution.pipeline.following_stage import MAX_CACHES, FollowingStage
-from reader_edge_runtime.execution.pipeline.logged_cache import COPY, FILL, FORESEE, MOVE, NEW, RESIZE, SWAP, CacheStep
+from reader_edge_runtime.execution.pipeline.logged_cache import (
+    COPY,
+    DROP,
+    FILL,
+    FORESEE,
+    MOVE,
+    NEW,
+    RESIZE,
+    SWAP,
+    CacheStep,
+)
 from reader_edge_runtime.execution.pipeline.pass_frame import MAX_BYTES as FRAME_BYTES
-from reader_edge_runtime.execution.pipeline.pass_frame import MAX_NODES, FrameError, PassFrame
+from reader_edge_runtime.execution.pipeline.pass_frame import MAX_NODES, PassFrame
 from reader_edge_runtime.target import Pass
 from tests.fuzz.memory_limit import memory_limit
 from tests.stages_here import ASKER, open_stages
 
 MAX_BYTES = 512 << 20
 TREE = DraftTree([5, 6, 7], [-1, 0, 0], ["", "a", "b"])
-TREE_BYTES = struct.pack("<H3I3h", 3, 5, 6, 7, -1, 0, 0)
 STEPS = [CacheStep(NEW, (), (2, 16)), CacheStep(MOVE, (9, 4), (0, 4, 5, 6))]
 FRAME = PassFrame(3, STEPS, (9, 4), Pass(0, [TREE, DraftTree.root(9)], [range(3), range(1)]), 1)
+
+
+def sent(*fields: object) -> bytes:
+    """A frame that may be none."""
+    return b"RP\x03" + msgpack.encode(fields)
 
 
 def new_frame(
@@ -61,18 +75,24 @@ def test_a_pass_larger_than_a_frame_is_refused_where_it_is_made() -> None:
         b"",
         FRAME.packed()[:-1],
         FRAME.packed() + b"\0",
-        struct.pack("<IIHHHHI", 1, 1 << 31, 1, 1, 0, 1, 0),
-        struct.pack("<IIHHHHI", 1, 1, 1, 1, 0, 1, 0) + bytes(4) + struct.pack("<BHI", MOVE, 0, (1 << 32) - 1),
-        struct.pack("<IIHHHHI", 1, 0, 1, 1, 0, 60_000, 0) + bytes(4) + struct.pack("<HIh", 1, 5, -1),
-        struct.pack("<IIHHHHI", 1, 0, 1, 1, 0, 1, 0) + bytes(4) + struct.pack("<H", 0),
-        struct.pack("<IIHHHHI", 1, 0, 3, 3, 0, MAX_NODES, 0) + bytes(12) + struct.pack("<HIh", 1, 5, -1) * 3,
+        sent(1, [], [0], 0, 1, 0, []),
+        sent(1, [], [0], 0, 0, 0, [[[5], [-1]]]),
+        sent(1, [], [0], 1, 1, 0, [[[5], [-1]]]),
+        sent(1, [], [-1], 0, 1, 0, [[[5], [-1]]]),
+        sent(1, [[DROP + 1, [0], [0]]], [0], 0, 1, 0, [[[5], [-1]]]),
+        sent(1, [[SWAP, [0], [-1, 0]]], [0], 0, 1, 0, [[[5], [-1]]]),
+        sent(1, [[SWAP, [0], [1 << 32, 0]]], [0], 0, 1, 0, [[[5], [-1]]]),
+        sent(1, [], [0], 0, 60_000, 0, [[[5], [-1]]]),
+        sent(1, [], [0], 0, 1, 0, [[[], []]]),
+        sent(1, [], [0], 0, 1, 0, [[[5, 6], [-1]]]),
+        sent(1, [], [0], 0, 1, 0, [[[5, 6], [-1, -1]]]),
+        sent(1, [], [0] * 3, 0, MAX_NODES, 0, [[[5], [-1]]] * 3),
+        sent(1, [], [0], 0, 1, 2, [[[5, 6, 7], [-1, 0, 0]], [[5], [-1]]]),
+        sent(1, [], [0], 0, 1, 60_000, [[[5] * 60_001, list(range(-1, 60_000))]]),
+        b"RP\x03\xdd\xff\xff\xff\xff",
+        b"RP\x03" + b"\x91" * 100_000,
         bytes(FRAME_BYTES + 1),
         new_frame(num_before=3),
-        struct.pack("<IIHHHHI", 1, 0, 1, 1, 0, 1, (1 << 32) - 1) + bytes(4) + TREE_BYTES,
-        struct.pack("<IIHHHHI", 1, 0, 1, 1, 0, 1, 60_000)
-        + bytes(4)
-        + struct.pack("<H60001I60001h", 60_001, *[5] * 60_001, *range(-1, 60_000 // 2), *[0] * 30_000),
-        struct.pack("<IIHHHHI", 1, 0, 2, 2, 0, 1, 2) + bytes(8) + TREE_BYTES + struct.pack("<HIh", 1, 5, -1),
         new_frame(tree=DraftTree([5, 6], [-1, 1], ["", ""])),
         new_frame(lengths=(0, 17)),
         new_frame(lengths=(0,)),

@@ -5,21 +5,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from reader_edge_runtime.errors import ConfigError, ProviderError, StageLostError
+from reader_edge_runtime.errors import ConfigError, FrameError, ProviderError, StageLostError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.execution.onnxruntime.native import instructions_here
 from reader_edge_runtime.execution.pipeline import ring as ring_module
 from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage
 from reader_edge_runtime.execution.pipeline.greeting import (
     FAULT,
+    GREETINGS,
+    HEADS,
     HELLO,
     PASS,
     RESULT,
     Head,
-    packed_greeting,
 )
-from reader_edge_runtime.execution.pipeline.pass_frame import FrameError
 from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarget
 from reader_edge_runtime.execution.pipeline.under_way import RowsLostError
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -82,7 +83,7 @@ def test_what_is_no_message_of_ours_is_passed_over(split_demo: Split, demo_folde
     with served([FollowingStage(first)], None) as [address]:
         with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
             stranger.connect(address)
-            passed, greeting = (Head(what, bytes(16), 0).packed() for what in (PASS, HELLO))
+            passed, greeting = (HEADS.pack(Head(what, bytes(16), 0)) for what in (PASS, HELLO))
             for parts in ([b""], [b"x" * len(greeting)], [passed, b"x"], [greeting, b"{"]):
                 stranger.send_multipart(parts)
             assert stranger.poll(5000)  # the last one greets, and is told what is wrong
@@ -117,9 +118,9 @@ def test_what_a_stage_cannot_do_is_told_with_its_name(split_demo: Split) -> None
     kinds = iter(["", "rows", "all"])
 
     def says(head: Head) -> list[tuple[bytes, ...]]:
-        fault = packed_greeting({"fault": "The disk is full.", "lost": next(kinds)})
-        strange = head._replace(what=FAULT, asker=bytes(16)).packed(), fault
-        return [strange, (head._replace(what=FAULT).packed(), fault)]
+        fault = GREETINGS.pack({"fault": "The disk is full.", "lost": next(kinds)})
+        strange = HEADS.pack(replace(head, what=FAULT, asker=bytes(16))), fault
+        return [strange, (HEADS.pack(replace(head, what=FAULT)), fault)]
 
     with scripted(last, says) as address:
         ring = Ring(last, [address], None)
@@ -133,7 +134,7 @@ def test_what_a_stage_cannot_do_is_told_with_its_name(split_demo: Split) -> None
 
 def test_a_message_of_another_shape_is_refused(split_demo: Split) -> None:
     last = open_stages(split_demo(2))[-1]
-    with scripted(last, lambda head: [(head.packed(),)]) as address:
+    with scripted(last, lambda head: [(HEADS.pack(head),)]) as address:
         ring = Ring(last, [address], None)
         ring.send(b"frame")
         with pytest.raises(FrameError, match="A message of 1 parts came from a stage"):

@@ -12,13 +12,13 @@ from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage
 from reader_edge_runtime.execution.pipeline.greeting import (
     FAULT,
+    GREETINGS,
+    HEADS,
     HELLO,
     PASS,
     RESULT,
     WELCOME,
     Head,
-    packed_greeting,
-    read_greeting,
 )
 from reader_edge_runtime.execution.pipeline.logged_cache import NEW, CacheStep
 from reader_edge_runtime.execution.pipeline.pass_frame import PassFrame
@@ -49,15 +49,15 @@ class Served:
         socket.connect(address)
 
     def send(self, what: int, asker: int, *parts: bytes) -> None:
-        self.socket.send_multipart([Head(what, bytes([asker] * 16), asker).packed(), *parts])
+        self.socket.send_multipart([HEADS.pack(Head(what, bytes([asker] * 16), asker)), *parts])
 
     def heard(self) -> tuple[Head, bytes]:
         assert self.socket.poll(10_000), "the stage does not answer"
         head, data = self.socket.recv_multipart()
-        return Head.unpacked(memoryview(head)), data
+        return HEADS.unpack(memoryview(head)), data
 
     def greeted(self, asker: int, address: str = "") -> None:
-        self.send(HELLO, asker, packed_greeting({"next": address}))
+        self.send(HELLO, asker, GREETINGS.pack({"next": address}))
         assert self.heard()[0].what == WELCOME
 
     def close(self) -> None:
@@ -89,10 +89,10 @@ def test_what_is_nothing_for_a_stage_is_passed_over(served: Served) -> None:
 
 def test_a_fault_says_whether_rows_are_lost(served: Served) -> None:
     served.greeted(1)
-    for asker, sentence in ((1, "A frame of 4 bytes ends"), (2, "was started since it was greeted")):
+    for asker, sentence in ((1, "truncated"), (2, "was started since it was greeted")):
         served.send(PASS, asker, FRAME[:4])
         head, data = served.heard()
-        told = read_greeting(memoryview(data))
+        told = GREETINGS.unpack(memoryview(data))
         assert (head.what, told["lost"], sentence in told["fault"]) == (FAULT, "all", True)
         assert told["fault"] == served.told[-1]
 
