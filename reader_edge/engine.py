@@ -54,7 +54,7 @@ class Engine(reader_edge_runtime.Engine):
         rule: by which answers may differ from the model's own, as `reader_edge_lossy.relaxed.Relaxed()`.
 
         Raises CatalogueError, PackageError, InstallationError where what exports is not installed, ExportError,
-        TokenizerError, DatastoreError, HeadError, DraftModelError, ConfigError or ProviderError.
+        TokenizerError, DatastoreError, DraftModelError, ConfigError or ProviderError.
         """
         name = None if model is None else os.fspath(model) if given_path(model, "model") else ""
         given = engine_config(config, options), given_config(sources, DraftSources, "sources")

@@ -18,7 +18,7 @@ from reader_edge_export.sources.source import source_name
 from reader_edge_runtime import DraftSources, EngineConfig
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.source import DraftSource
-from reader_edge_runtime.drafting.sources.speculator.speculated_tree import NAME as SPECULATOR
+from reader_edge_runtime.drafting.speculators.speculated_tree import NAME as SPECULATOR
 from reader_edge_runtime.errors import CatalogueError, ConfigError, PackageError, TokenizerError, UnknownModelError
 from reader_edge_runtime.given_arguments import Callback
 from reader_edge_runtime.package.manifest import MANIFEST_NAME, TOKENIZER_NAME

@@ -7,7 +7,7 @@ import numpy as np
 
 from reader_edge.eval_prompt import EvalPrompt
 from reader_edge.prompt_file import FilePrompt, read_prompts
-from reader_edge_export.heads.instructions import instructions
+from reader_edge_export.speculators.training.record_answers import instructions
 from reader_edge_runtime import Engine, GenerationConfig
 from reader_edge_runtime.arrays import Int32Array
 from reader_edge_runtime.decoding.request import Request

@@ -11,7 +11,7 @@ import numpy as np
 
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.cache import Cache
-from reader_edge_runtime.drafting.sources.speculator.speculator import SpeculatorResult, TreeStep
+from reader_edge_runtime.drafting.speculators.speculator import SpeculatorResult, TreeStep
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.forward_result import ForwardResult

@@ -28,7 +28,7 @@ from reader_edge_export.sources.module import hidden_size_of, vocab_size_of
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.tokenizer import check_chat_template, text_tokenizer, write_tokenizer
-from reader_edge_export.speculators.formats.speculator_source import SpeculatorSource
+from reader_edge_export.speculators.formats.speculator_files import SpeculatorFiles
 from reader_edge_export.speculators.speculator_export import SpeculatorExport
 from reader_edge_export.stages import Stages
 from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
@@ -80,7 +80,7 @@ class PackageExport:
         stages: Stages,
         key: str,
         tell: Callable[[str], None],
-        speculator: SpeculatorSource | None = None,
+        speculator: SpeculatorFiles | None = None,
     ) -> None:
         self._speculator_source = speculator
         self._speculator: SpeculatorExport | None = None

@@ -18,7 +18,7 @@ from reader_edge_export.sources.architectures import check_form
 from reader_edge_export.sources.find import check_kind, find_source
 from reader_edge_export.sources.source import Source
 from reader_edge_export.speculators.formats.find import AUTO, find_speculator
-from reader_edge_export.speculators.formats.speculator_source import SpeculatorSource
+from reader_edge_export.speculators.formats.speculator_files import SpeculatorFiles
 from reader_edge_export.stages import OnShare, OnStage, Stages
 from reader_edge_export.texts.text_set import TextSet
 from reader_edge_runtime.errors import InstallationError
@@ -94,7 +94,7 @@ def export_model(
     )
 
 
-def _speculator(options: ExportOptions, target: Source) -> SpeculatorSource | None:
+def _speculator(options: ExportOptions, target: Source) -> SpeculatorFiles | None:
     """The trained speculator that is to come along."""
     if options.speculator is None:
         return None

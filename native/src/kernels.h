@@ -7,7 +7,6 @@
 #include "cache/half_rows.h"
 #include "fusion/rotary_heads.h"
 #include "fusion/swiglu.h"
-#include "heads/head_guess.h"
 #include "products/blocks/block_product.h"
 #include "products/gguf/gguf_product.h"
 #include "products/rows/row_product.h"
@@ -26,7 +25,6 @@ struct Kernels {
   const HadamardKernels& hadamard;
   const RotaryKernels& rotary;
   const SwiGluKernels& swiglu;
-  const HeadKernels& head;
   const AttentionKernels& attention;
   const HalfRowKernels& half_rows;
   const CacheRowKernels& cache_rows;

@@ -7,7 +7,7 @@ from rich.table import Table
 from reader_edge.terminal.console import pairs_table
 from reader_edge_runtime import Engine, GenerationStats, SamplingConfig
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.drafting.sources.speculator.speculated_tree import NAME as SPECULATOR
+from reader_edge_runtime.drafting.speculators.speculated_tree import NAME as SPECULATOR
 from reader_edge_runtime.machine.processor import num_usable_cores
 from reader_edge_runtime.stats import STEP_PARTS
 

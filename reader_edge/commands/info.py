@@ -63,9 +63,9 @@ def info(model: str | None, as_json: bool) -> None:
         table = SuccessorTable.of_package(package, Tokenizer.open(package).fingerprint())
     if not as_json:
         width = package.manifest.hidden_size
-        states = f"{width} numbers a token, which a trained head reads"
+        states = f"{width} numbers a token"
         drafting = [
-            ("hidden states", "none: no trained head can draft for it" if width is None else states),
+            ("hidden states", "none: no speculator of train-drafter can read it" if width is None else states),
             ("speculator", _told_speculator(package.manifest.speculator)),
             ("successor table", _told_table(package.manifest, table)),
             ("own answers", _told_own_answers(package.folder, own_answers)),
@@ -136,8 +136,8 @@ def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
 def _told_speculator(part: "SpeculatorPart | None") -> str:
     if part is None:
         return "none"
-    name = {"eagle3": "EAGLE-3", "mtp": "MTP"}[part.format]
-    layers = "a layer" if part.num_layers == 1 else f"{part.num_layers} layers"
+    name = {"mlp": "MLP", "eagle3": "EAGLE-3", "mtp": "MTP"}[part.format]
+    layers = {0: "no attention", 1: "a layer"}.get(part.num_layers, f"{part.num_layers} layers")
     return f"{name}, {layers}, {part.draft_vocab_size} tokens, reads states {', '.join(map(str, part.state_ids))}"
 
 

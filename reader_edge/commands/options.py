@@ -186,7 +186,6 @@ class Drafts:
     """What DraftSources are made of.
 
     --datastore datastores: Also draft from this datastore (`reader-edge datastore build`); up to 4.
-    head: Also draft with this trained head (`reader-edge train-drafter`).
     draft_model: Also draft with this smaller model, which must have the same tokenizer.
     draft_context: Have the draft model read N tokens of a longer prompt, its end and the passages that bear on that; 0:
       all.
@@ -194,7 +193,6 @@ class Drafts:
     """
 
     datastores: Annotated[tuple[Path, ...], FILE, _few, "FILE"] = ()
-    head: Annotated[Path | None, FILE] = None
     draft_model: Annotated[str | None, MODEL, "MODEL"] = None
     draft_context: Annotated[int, Range(0, 1 << 28), "N"] = 0
     has_speculator: bool = True

@@ -78,7 +78,7 @@ class RemoteEngine:
         self._url, self._key, self._drafts = url, key, drafts
         self._connect = connect or connected
         drafted_from = given_config(sources, DraftSources, "sources")
-        if drafted_from.head or drafted_from.draft_model or drafted_from.extra:
+        if drafted_from.draft_model or drafted_from.extra:
             raise ConfigError("A device drafts from its history and datastores: leave other sources out.")
         self._lock = threading.Lock()
         self._link: Link | None = None

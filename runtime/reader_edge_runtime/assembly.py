@@ -17,18 +17,16 @@ from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.datastore.datastore import open_datastores
 from reader_edge_runtime.drafting.sources.draft_model import DraftModel
 from reader_edge_runtime.drafting.sources.draft_model_source import DraftModelSource
-from reader_edge_runtime.drafting.sources.head_file import HeadFile
-from reader_edge_runtime.drafting.sources.head_source import HeadSource
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 from reader_edge_runtime.drafting.sources.source import DraftSource
-from reader_edge_runtime.drafting.sources.speculator.payoff import PASS_NODES
-from reader_edge_runtime.drafting.sources.speculator.speculator_source import SpeculatorSource
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
+from reader_edge_runtime.drafting.speculators.cost_model import PASS_NODES
+from reader_edge_runtime.drafting.speculators.speculator_source import SpeculatorSource
 from reader_edge_runtime.errors import DraftModelError
 from reader_edge_runtime.execution.pipeline.open_pipeline import serve_stage
 from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarget
-from reader_edge_runtime.execution.providers import check_is_whole, open_head, open_speculator, open_target
+from reader_edge_runtime.execution.providers import check_is_whole, open_speculator, open_target
 from reader_edge_runtime.measuring.cost_cache import load_or_measure
 from reader_edge_runtime.measuring.pass_cost import MAX_WIDTH, PassCost
 from reader_edge_runtime.measuring.width_cache import load_or_settle
@@ -67,7 +65,7 @@ def assemble(
         file = HistoryFile(Path(sources.history), bytes.fromhex(fingerprint), draft.max_history_tokens, vocab_size)
         file.check()
     costs = [load_or_measure(target, config.threads, 1, on_progress=on_calibration)] if config.is_calibrated else []
-    alone = [each for each in further if isinstance(each, SpeculatorSource) and not _can_pay(each, costs)]
+    alone = [each for each in further if isinstance(each, SpeculatorSource) and not _pays_off(each, costs)]
     further = [each for each in further if each not in alone]
     if drafter is None:  # not before the measuring: its kernels take time and memory while they load
         table, own_answers = SuccessorTable.of_package(package, fingerprint), OwnAnswers.of_package(package)
@@ -78,20 +76,18 @@ def assemble(
 def open_sources(
     given: DraftSources, package: ModelPackage, tokenizer: Tokenizer, target: Target, config: EngineConfig
 ) -> list[DraftSource]:
-    """Speculator, head, draft model and the caller's own, as sources of a package's drafts; each raises its errors."""
+    """Speculator, draft model and the caller's own, as sources of a package's drafts; each raises its errors."""
     sources: list[DraftSource] = []
     if given.has_speculator and package.manifest.speculator is not None:
         sources.append(open_speculator_source(package, target, config))
-    if given.head is not None:
-        sources.append(open_head_source(given.head, package, config.uses_native))
     if given.draft_model is not None:
         sources.append(open_draft_model_source(given, package, tokenizer, config))
     return [*sources, *given.extra]
 
 
-def _can_pay(source: SpeculatorSource, costs: Sequence[PassCost]) -> bool:
+def _pays_off(source: SpeculatorSource, costs: Sequence[PassCost]) -> bool:
     """Whether a speculator is worth its states here; where nothing was measured, it is tried."""
-    return all(source.can_pay(float(cost.pass_seconds(cost.pasts[0])[PASS_NODES])) for cost in costs)
+    return all(source.pays_off(float(cost.pass_seconds(cost.pasts[0])[PASS_NODES])) for cost in costs)
 
 
 def open_speculator_source(package: ModelPackage, target: Target, config: EngineConfig) -> SpeculatorSource:
@@ -99,13 +95,6 @@ def open_speculator_source(package: ModelPackage, target: Target, config: Engine
     manifest, speculator = package.manifest, open_speculator(package, target, config)
     agreement = manifest.checks.get(SPECULATOR_AGREEMENT)
     return SpeculatorSource(speculator, manifest.state_ids, manifest.vocab_size, config.max_batch, agreement)
-
-
-def open_head_source(path: FilePath, package: ModelPackage, uses_native: bool = True) -> HeadSource:
-    """A head of `reader-edge train-drafter`, as a source of drafts. Raises HeadError, InstallationError."""
-    manifest = package.manifest
-    head = HeadFile.read(Path(path), manifest)
-    return HeadSource(head, open_head(head, manifest, uses_native), manifest.vocab_size)
 
 
 def open_draft_model_source(

@@ -134,7 +134,7 @@ class Engine:
         rule: by which answers may differ from the model's own, as `reader_edge_lossy.relaxed.Relaxed()`. Each says in
             `deviation` how far it does. No exact engine takes its sessions, nor it theirs.
 
-        Raises PackageError, TokenizerError, DatastoreError, HeadError, DraftModelError or ProviderError.
+        Raises PackageError, TokenizerError, DatastoreError, DraftModelError or ProviderError.
         """
         configs = engine_config(config, options), given_config(draft, DraftConfig, "draft")
         drafted_from = given_config(sources, DraftSources, "sources")

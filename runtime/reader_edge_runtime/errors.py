@@ -108,10 +108,6 @@ class DraftError(ReaderEdgeError):
     """A draft is no tree of known tokens, a source failed, or what a drafter saved cannot be used."""
 
 
-class HeadError(ReaderEdgeError):
-    """A trained head cannot be read, written or run, or belongs to another model."""
-
-
 class DraftModelError(ReaderEdgeError):
     """A package cannot draft for another one: their tokenizers differ, or they are the same."""
 

@@ -123,7 +123,6 @@ CORPUS: dict[str, dict[str, bytes]] = {
         "a list for a table": arrays_file(b"[]", magic=SESSIONS.magic),
     },
     "session of states": {"nothing": b"", "no arrays": arrays_file(b"{}", magic=SESSIONS.magic)},
-    "head": {"nothing": b"", "another file": b"PRECIOUS" * 99},
     "history": {"nothing": b"", "another file": b"PRECIOUS" * 9},
     "datastore": {"nothing": b"", "another file": b"PRECIOUS" * 99},
     "frame": {

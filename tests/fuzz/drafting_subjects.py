@@ -1,4 +1,4 @@
-"""The files that drafting reads: past answers, datastores, likely successors and heads."""
+"""The files that drafting reads: past answers, datastores and likely successors."""
 
 import hashlib
 import struct
@@ -13,13 +13,10 @@ from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.datastore_set import DatastoreSet
 from reader_edge_runtime.drafting.sources.datastore.header import HEADER_BYTES
-from reader_edge_runtime.drafting.sources.head_file import HeadFile
-from reader_edge_runtime.drafting.sources.head_sizes import HeadSizes
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.drafting.sources.successor_store import SuccessorStore
 from reader_edge_runtime.drafting.sources.successor_table import LEARNED, SuccessorTable
-from reader_edge_runtime.execution.onnxruntime.head_session import HeadSession
-from reader_edge_runtime.package.manifest import SUCCESSORS_NAME, Manifest, file_entry
+from reader_edge_runtime.package.manifest import SUCCESSORS_NAME, file_entry
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.fake_target import make_manifest
 from tests.fuzz.mutation import mutated
@@ -30,7 +27,6 @@ from tests.runtime.drafting.sources.test_successor_table import FINGERPRINT as T
 from tests.runtime.drafting.sources.test_successor_table import VOCAB_SIZE, package_with, random_table
 
 DOCUMENTS = [[1, 2, 3, 1, 2, 4], [0, NARROW - 1, 255, 256, 1, 2, 3]]
-HEAD_SIZES = HeadSizes(hidden=8, ids=20, embedded=4, inner=6, rank=3)
 
 
 def _history(path: Path) -> HistoryFile:
@@ -94,19 +90,6 @@ def _read_successors(path: Path) -> None:
     check_successors(store)
 
 
-def _head_samples(folder: Path) -> list[bytes]:
-    random = np.random.default_rng(0)
-    wanted = HEAD_SIZES.matrices().items()
-    matrices = {name: random.integers(-127, 128, shape).astype(dtype) for name, (dtype, shape) in wanted}
-    ids = np.arange(HEAD_SIZES.ids, dtype=np.int32)
-    HeadFile(HEAD_SIZES, ids, matrices).write(folder / "sample", _head_manifest())
-    return [(folder / "sample").read_bytes()]
-
-
-def _head_manifest() -> Manifest:
-    return replace(make_manifest(vocab_size=32), hidden_size=HEAD_SIZES.hidden)
-
-
 def spoil_arrays(content: bytes, random: Random) -> bytes:
     """A file of arrays, with a checksum that fits."""
     (table_bytes,) = struct.unpack_from("<I", content, 76)
@@ -114,14 +97,8 @@ def spoil_arrays(content: bytes, random: Random) -> bytes:
     return content[:44] + hashlib.sha256(changed).digest() + content[76:80] + changed
 
 
-def _read_head(path: Path) -> None:
-    head = HeadSession(HeadFile.read(path, _head_manifest()), HEAD_SIZES.hidden)
-    head.guess(np.ones((2, HEAD_SIZES.hidden), np.float32), np.array([0, HEAD_SIZES.ids]))
-
-
 DRAFTING_SUBJECTS = {
     "successors": Subject(_successors_samples, _spoil_successors, _read_successors),
-    "head": Subject(_head_samples, spoil_arrays, _read_head),
     "history": Subject(_history_samples, mutated, _read_history),
     "datastore": Subject(
         lambda folder: [build(folder / "sample", DOCUMENTS).path.read_bytes()], _spoil_datastore, _read_datastore

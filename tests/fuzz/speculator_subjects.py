@@ -8,11 +8,11 @@ from typing import Any, cast
 from reader_edge_export.speculators.formats.find import find_speculator
 from reader_edge_export.speculators.formats.open_speculator import OpenSpeculator, TargetSizes
 from reader_edge_runtime.errors import ReaderEdgeError
-from tests.export.speculators.speculator_folders import write_eagle3, write_mtp, write_plain_eagle3
+from tests.export.speculators.speculator_folders import write_eagle3, write_mlp, write_mtp, write_plain_eagle3
 from tests.fuzz.mutation import mutated, mutated_json
 from tests.fuzz.subject import Subject
 
-_KINDS = ("eagle3", "plain", "mtp")
+_KINDS = ("eagle3", "plain", "mtp", "mlp")
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 
 
@@ -28,6 +28,7 @@ def _write(folder: Path) -> None:
         write_eagle3(folder / "eagle3", norm_before_fc=True)
         write_plain_eagle3(folder / "plain")
         write_mtp(folder / "mtp", "qwen3_5_text")
+        write_mlp(folder / "mlp")
 
 
 def _read(name: str, path: Path) -> None:

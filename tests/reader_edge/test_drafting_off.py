@@ -59,7 +59,7 @@ def invoke(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> Invoke:
 @pytest.fixture
 def never_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing to draft with is made, asked or measured for."""
-    for name in ("RetrievalDrafter", "load_or_measure", "open_head_source", "open_draft_model_source", "HistoryFile"):
+    for name in ("RetrievalDrafter", "load_or_measure", "open_draft_model_source", "HistoryFile"):
         monkeypatch.setattr(f"reader_edge_runtime.assembly.{name}", lambda *_, **__: pytest.fail("loaded"))
 
 
@@ -83,10 +83,9 @@ def test_every_command_that_answers_is_tried_here() -> None:
 @pytest.fixture
 def sources(tmp_path: Path) -> Sequence[object]:
     """Options that name what can be drafted from, which is opened by nobody."""
-    head, datastore = tmp_path / "head.bin", tmp_path / "none.ds"
-    for path in (head, datastore):
-        path.write_bytes(b"not opened")
-    return "--head", head, "--datastore", datastore, "--history", tmp_path / "history.bin"
+    datastore = tmp_path / "none.ds"
+    datastore.write_bytes(b"not opened")
+    return "--datastore", datastore, "--history", tmp_path / "history.bin"
 
 
 @pytest.mark.usefixtures("never_drafts")

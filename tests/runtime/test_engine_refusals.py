@@ -69,7 +69,7 @@ def test_what_cannot_be_told_of_progress_is_refused(demo_folder: Path) -> None:
 def test_what_can_be_no_path_is_refused_in_one_sentence(engine: Engine, demo_folder: Path, given: Any) -> None:
     with pytest.raises(ConfigError, match="model is "):
         Engine.load(given)
-    for name in ("history", "head", "draft_model"):
+    for name in ("history", "draft_model"):
         with pytest.raises(ConfigError, match=f"{name} is "):
             DraftSources(**{name: given})
     with pytest.raises(ConfigError, match="A datastore is "):
@@ -91,7 +91,7 @@ def test_a_number_of_too_many_digits_to_show_is_refused_wherever_it_stands(engin
     for choice in ({"model": huge}, {"model": "", "sources": huge}):
         with pytest.raises(ConfigError, match="too long to show"):
             Engine.load(**choice)
-    for source in ({"datastores": huge}, {"head": huge}, {"extra": huge}, {"extra": [huge]}):
+    for source in ({"datastores": huge}, {"extra": huge}, {"extra": [huge]}):
         with pytest.raises(ConfigError, match="too long to show"):
             DraftSources(**source)
 

@@ -1,19 +1,31 @@
-"""Calibration of a speculator: it runs over texts as its target heard them, and second moments are summed."""
+"""Calibration of a speculator: it runs over texts as its target reads them, and second moments are summed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from reader_edge_export.calibration.calibrate import LayerInputs, products_of
 from reader_edge_export.calibration.calibration import Calibration
 from reader_edge_export.calibration.moments import InputMoments
+from reader_edge_export.sources.layered_model import LayeredModel
 from reader_edge_export.sources.source_model import SourceModel
-from reader_edge_export.speculators.dense_attention import DenseAttention
-from reader_edge_export.speculators.formats.speculator_weights import SpeculatorWeights
-from reader_edge_export.speculators.speculator_module import SpeculatorModule
-from reader_edge_export.speculators.target_states import TextStates
+from reader_edge_export.speculators.formats.open_speculator import SpeculatorWeights
+from reader_edge_export.speculators.speculator_module import DenseAttention, SpeculatorModule
 
 NUM_TOKENS = 2048  # of texts: an eighth of a second for a layer of a small model
+
+
+@dataclass(frozen=True, slots=True)
+class TextStates:
+    """Of a text's tokens.
+
+    states: float32 (1, N, J * E), joined. best: int64 (N,), what the target says follows each.
+    """
+
+    token_ids: list[int]
+    states: torch.Tensor
+    best: torch.Tensor
 
 
 def calibrate_speculator(source: SourceModel, texts: Iterable[TextStates], target: Calibration) -> Calibration:
@@ -30,8 +42,8 @@ def calibrate_speculator(source: SourceModel, texts: Iterable[TextStates], targe
     read = InputMoments.none(module.lm_head.weight.shape[1])
     with source.filled([module]), torch.no_grad():
         for text in texts:
-            for heard in _two_steps(module, text):
-                read.add(heard.flatten(end_dim=-2))
+            for output in _two_steps(module, text):
+                read.add(output.flatten(end_dim=-2))
     inputs.add_to(calibration)
     lender = source.weights.lent.get("lm_head.weight")
     is_known = lender is not None and target.has_inputs_of(lender)
@@ -46,7 +58,22 @@ def _two_steps(module: SpeculatorModule, text: TextStates) -> list[torch.Tensor]
     states, read = module.joined(text.states), []
     for step in range(1, min(3, ids.shape[1])):
         states = states[:, : ids.shape[1] - step]
-        heard = module.step(ids[:, step:], positions[:, step:], states, DenseAttention.causal(states.shape[1]))
-        states = heard.next_states
-        read.append(heard.read)
+        output = module.step(ids[:, step:], positions[:, step:], states, DenseAttention.causal(states.shape[1]))
+        states = output.next_states
+        read.append(output.read)
     return read
+
+
+def states_of(model: LayeredModel, sequences: Sequence[list[int]], state_ids: Sequence[int]) -> list[TextStates]:
+    """Of each text, the states with these numbers, see `Manifest.state_ids`. Raises ExportError where not finite."""
+    texts, num_layers = model.begin(sequences), len(model.layers)
+    found: dict[int, list[torch.Tensor]] = {}
+    for index in model.walk(texts):
+        if index in state_ids:
+            found[index] = [text.hidden for text in texts]
+    found[num_layers] = [text.hidden for text in texts]
+    with model.source.filled([model.head]), torch.no_grad():
+        found[num_layers + 1] = [model.head_inputs(text) for text in texts]
+        best = [model.head_logits(text).argmax(-1) for text in texts]
+    joined = [torch.cat(states, -1) for states in zip(*(found[number] for number in state_ids), strict=True)]
+    return [TextStates(*each) for each in zip(sequences, joined, best, strict=True)]

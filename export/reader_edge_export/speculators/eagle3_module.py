@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import PretrainedConfig
 
-from reader_edge_export.speculators.speculator_module import Attend, Heard, SpeculatorModule, layer_classes
+from reader_edge_export.speculators.speculator_module import Attend, SpeculatorModule, StepOutput, layer_classes
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,16 @@ class Eagle3Module(SpeculatorModule):
         joined: torch.Tensor = self.fc(target_states)
         return joined
 
-    def step(self, input_ids: torch.Tensor, position_ids: torch.Tensor, states: torch.Tensor, attend: Attend) -> Heard:
+    def step(
+        self, input_ids: torch.Tensor, position_ids: torch.Tensor, states: torch.Tensor, attend: Attend
+    ) -> StepOutput:
         angles = self.rotary_emb(states, position_ids)
         first, *further = self.layers
         states = first(self.embed_tokens(input_ids), states, angles, attend)
         for layer in further:
             states = layer(states, position_embeddings=angles, attend=attend)
         read = self.norm(states)
-        return Heard(read, read if self.form.norm_output else states)
+        return StepOutput(read, read if self.form.norm_output else states)
 
 
 class FirstLayer(torch.nn.Module):

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import PretrainedConfig
 
-from reader_edge_export.speculators.speculator_module import Attend, Heard, SpeculatorModule, layer_classes
+from reader_edge_export.speculators.speculator_module import Attend, SpeculatorModule, StepOutput, layer_classes
 
 
 class MtpModule(SpeculatorModule):
@@ -31,12 +31,14 @@ class MtpModule(SpeculatorModule):
     def joined(self, target_states: torch.Tensor) -> torch.Tensor:
         return target_states
 
-    def step(self, input_ids: torch.Tensor, position_ids: torch.Tensor, states: torch.Tensor, attend: Attend) -> Heard:
+    def step(
+        self, input_ids: torch.Tensor, position_ids: torch.Tensor, states: torch.Tensor, attend: Attend
+    ) -> StepOutput:
         layer: Any = self.mtp_layers[0]
         both = torch.cat([layer.token_layernorm(self.embed_tokens(input_ids)), layer.hidden_layernorm(states)], dim=-1)
         if hasattr(self.rotary_emb, "mrope_section"):  # of time, height and width, which are the same in a text
             position_ids = position_ids.expand(3, -1, -1)
         angles = self.rotary_emb(states, position_ids)
-        heard = layer(layer.input_proj(both), position_embeddings=angles, attend=attend)
-        normed = layer.final_layernorm(heard)
-        return Heard(normed, normed)
+        output = layer(layer.input_proj(both), position_embeddings=angles, attend=attend)
+        normed = layer.final_layernorm(output)
+        return StepOutput(normed, normed)

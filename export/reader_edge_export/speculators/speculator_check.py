@@ -1,27 +1,105 @@
 """The written graph of a speculator against its module, over a text and a small tree behind it, and its target."""
 
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
+import torch
 
 from reader_edge_export.sources.source_model import SourceModel
-from reader_edge_export.speculators.speculator_module import SpeculatorModule
-from reader_edge_export.speculators.speculator_runners import (
-    GraphRunner,
-    Guesses,
-    ModuleRunner,
-    Nodes,
-    SpeculatorRunner,
-)
-from reader_edge_export.speculators.target_states import TextStates
+from reader_edge_export.speculators.calibrate_speculator import TextStates
+from reader_edge_export.speculators.speculator_module import DenseAttention, SpeculatorModule
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import ExportError, ParityError
-from reader_edge_runtime.package.speculator_part import SPECULATOR_AGREEMENT, SpeculatorPart
+from reader_edge_runtime.execution.onnxruntime.native import native_library
+from reader_edge_runtime.execution.onnxruntime.session import open_session
+from reader_edge_runtime.package.manifest import MASKED
+from reader_edge_runtime.package.speculator_part import SPECULATOR_AGREEMENT, SPECULATOR_GRAPH_NAME, SpeculatorPart
+
+Ids = npt.NDArray[np.int64]
 
 NUM_TOKENS = 128  # of a held-out text
 MAX_RELATIVE_ERROR = 1e-4  # of fp32: see `checks.parity`
 _PARENTS = (-1, -1, 0, 0, 1, 2)  # of a tree behind the text's last node, which is -1
 _DEPTHS = ((0, 2), (2, 5), (5, 6))  # its nodes from and to, each depth in a pass of its own
+
+
+class Nodes(NamedTuple):
+    """Of a pass. token_ids, positions: (N,). seen: bool (N, M), which of all nodes so far each one sees.
+
+    target_states: (N1, J * E_target), own_states: (N2, E), of which one has no rows.
+    """
+
+    token_ids: Ids
+    positions: Ids
+    seen: npt.NDArray[np.bool_]
+    target_states: Float32Array
+    own_states: Float32Array
+
+
+class Guesses(NamedTuple):
+    """What a pass says: next_states (N, E), top_logits and top_ids (N, K), log_sum_exp (N,)."""
+
+    next_states: Float32Array
+    top_logits: Float32Array
+    top_ids: Ids
+    log_sum_exp: Float32Array
+
+
+class SpeculatorRunner(Protocol):
+    """Runs passes of one text, each behind all earlier ones."""
+
+    def run(self, nodes: Nodes) -> Guesses: ...
+
+
+class ModuleRunner:
+    """The module, whose weights are there."""
+
+    def __init__(self, module: SpeculatorModule, top_k: int) -> None:
+        self._module = module
+        self._top_k = top_k
+        self._attention = DenseAttention()
+
+    def run(self, nodes: Nodes) -> Guesses:
+        token_ids, positions, self._attention.seen, *states = map(torch.from_numpy, nodes)
+        with torch.no_grad():
+            output = self._module(token_ids[None], positions[None], *(each[None] for each in states), self._attention)
+            logits = self._module.lm_head(output.read)[0]
+        values, best = logits.topk(self._top_k)
+        best = best if self._module.target_ids is None else self._module.target_ids[best]
+        found = (output.next_states[0], values, best, logits.logsumexp(-1))
+        return Guesses(*(each.numpy() for each in found))
+
+
+class GraphRunner:
+    """The graph in a package's folder, on ONNX Runtime. uses_native: with the kernels of operators of our own."""
+
+    def __init__(self, folder: Path, part: SpeculatorPart, num_rows: int, uses_native: bool = True) -> None:
+        """num_rows: nodes of all passes."""
+        library = native_library() if uses_native else None
+        self._session = open_session(folder / SPECULATOR_GRAPH_NAME, 0, library)
+        self._num_rows = 0
+        shape = 1, part.num_kv_heads, num_rows, part.head_dim
+        names = [f"past_{kind}.{index}" for index in range(part.num_layers) for kind in ("key", "value")]
+        self._kept = {name: np.zeros(shape, np.float32) for name in names}
+
+    def run(self, nodes: Nodes) -> Guesses:
+        fed = {
+            "input_ids": nodes.token_ids[None],
+            "position_ids": nodes.positions[None],
+            "tree_mask": np.where(nodes.seen, np.float32(0), np.float32(MASKED))[None, None],
+            "write_pos": np.array([self._num_rows]),
+            "logit_rows": np.arange(len(nodes.token_ids))[None],
+            "target_states": nodes.target_states[None],
+            "own_states": nodes.own_states[None],
+            **self._kept,
+        }
+        names = [output.name for output in self._session.get_outputs()]
+        found = dict(zip(names, self._session.run(names, fed), strict=True))
+        self._num_rows += len(nodes.token_ids)
+        self._kept = {name: found[name.replace("past", "present")] for name in self._kept}
+        return Guesses(*(found[name][0] for name in Guesses._fields))
 
 
 def check_speculator(
@@ -58,24 +136,24 @@ def check_speculator(
 def _run(runner: SpeculatorRunner, text: TextStates, hidden_size: int) -> list[Guesses]:
     """The text in one pass, then a tree of its first tokens, a depth a pass."""
     ids, states = np.array(text.token_ids), text.states[0].numpy()
-    num_heard = len(ids) - 1
+    num_scored = len(ids) - 1
     none = np.zeros((0, hidden_size), np.float32)
-    heard = Nodes(ids[1:], np.arange(1, len(ids)), np.tri(num_heard, dtype=bool), states[:-1], none)
-    guesses = [runner.run(heard)]
+    first = Nodes(ids[1:], np.arange(1, len(ids)), np.tri(num_scored, dtype=bool), states[:-1], none)
+    guesses = [runner.run(first)]
     own: list[Float32Array] = []  # next states of the tree's nodes
-    seen = np.zeros((len(_PARENTS), num_heard + len(_PARENTS)), bool)
-    seen[:, :num_heard] = True
+    seen = np.zeros((len(_PARENTS), num_scored + len(_PARENTS)), bool)
+    seen[:, :num_scored] = True
     for depth, (start, stop) in enumerate(_DEPTHS):
         for node in range(start, stop):
             if _PARENTS[node] >= 0:
                 seen[node] |= seen[_PARENTS[node]]
-            seen[node, num_heard + node] = True
+            seen[node, num_scored + node] = True
         parents = [
             guesses[0].next_states[-1] if _PARENTS[node] < 0 else own[_PARENTS[node]] for node in range(start, stop)
         ]
         positions = np.full(stop - start, len(ids) + depth)
-        shown = seen[start:stop, : num_heard + stop]
-        nodes = Nodes(np.resize(ids, stop)[start:], positions, shown, states[:0], np.stack(parents))
+        visible = seen[start:stop, : num_scored + stop]
+        nodes = Nodes(np.resize(ids, stop)[start:], positions, visible, states[:0], np.stack(parents))
         guesses.append(runner.run(nodes))
         own.extend(guesses[-1].next_states)
     return guesses

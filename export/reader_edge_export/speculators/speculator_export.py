@@ -11,16 +11,18 @@ from reader_edge_export.sources.layered_model import LayeredModel
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.speculators.calibrate_speculator import NUM_TOKENS as NUM_CALIBRATION_TOKENS
-from reader_edge_export.speculators.calibrate_speculator import calibrate_speculator
+from reader_edge_export.speculators.calibrate_speculator import TextStates, calibrate_speculator, states_of
 from reader_edge_export.speculators.formats.open_speculator import OpenSpeculator, TargetSizes
-from reader_edge_export.speculators.formats.speculator_source import SpeculatorSource
+from reader_edge_export.speculators.formats.speculator_files import SpeculatorFiles
 from reader_edge_export.speculators.speculator_check import NUM_TOKENS, check_speculator
-from reader_edge_export.speculators.speculator_graph import TOP_K, speculator_options, write_speculator
-from reader_edge_export.speculators.target_states import TextStates, states_of
-from reader_edge_export.speculators.trace_speculator import trace_speculator
+from reader_edge_export.speculators.speculator_graph import (
+    part_of,
+    speculator_options,
+    trace_speculator,
+    write_speculator,
+)
 from reader_edge_export.stages import Stages
 from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
-from reader_edge_export.trace.tracing import AttentionLayer
 from reader_edge_runtime.package.manifest import FileEntry
 from reader_edge_runtime.package.speculator_part import SpeculatorPart
 from reader_edge_runtime.text.tokenizer import Tokenizer
@@ -34,7 +36,7 @@ class SpeculatorExport:
     options: ExportOptions
 
     @classmethod
-    def of(cls, speculator: SpeculatorSource, target: Source, options: ExportOptions) -> "SpeculatorExport":
+    def of(cls, speculator: SpeculatorFiles, target: Source, options: ExportOptions) -> "SpeculatorExport":
         """Raises ExportError where the speculator is not one of the target; of that, the config alone is read."""
         return cls(OpenSpeculator.of(speculator, TargetSizes.of(target)), options)
 
@@ -66,13 +68,13 @@ class SpeculatorExport:
         needed meanwhile. Returns the files by name, and what the manifest says of them.
         """
         source, traced = self.opened.with_target(model), work / "speculator.onnx"
-        layers = trace_speculator(source, self._target_size(model), traced)
+        trace_speculator(source, self._target_size(model), traced)
         own = Calibration()
         if self._own_options.precision != "fp32":
             own = calibrate_speculator(source, self._states(model, text, texts, NUM_CALIBRATION_TOKENS), calibration)
         lends = self.opened.lends_embedding
         files = write_speculator(traced, folder, self._own_options, own, source, stages, lends_embedding=lends)
-        return files, self._part(layers)
+        return files, part_of(self.opened.source.format, self.opened.module, self.state_ids)
 
     def check(self, model: SourceModel, text: Tokenizer, folder: Path, part: SpeculatorPart) -> dict[str, float]:
         """Figures for the manifest of what was written into a folder. Raises ParityError."""
@@ -92,18 +94,3 @@ class SpeculatorExport:
 
     def _target_size(self, model: SourceModel) -> int:
         return len(self.state_ids) * int(model.skeleton.config.hidden_size)
-
-    def _part(self, layers: list[AttentionLayer]) -> SpeculatorPart:
-        module, first = self.opened.module, layers[0]
-        draft_vocab_size = int(module.lm_head.weight.shape[0])
-        return SpeculatorPart(
-            format=self.opened.source.format,
-            num_layers=len(layers),
-            num_heads=first.num_heads,
-            num_kv_heads=first.num_kv_heads,
-            head_dim=first.head_dim,
-            hidden_size=module.config.hidden_size,
-            draft_vocab_size=draft_vocab_size,
-            top_k=min(TOP_K, draft_vocab_size),
-            state_ids=self.state_ids,
-        )

@@ -1,26 +1,52 @@
-"""The graph of a speculator beside that of its target, in a package that is being written."""
+"""The graph of a speculator beside that of its target: traced, so that it follows the contract of
+`reader_edge_runtime.package.speculator_part`, and written into a package."""
 
 from pathlib import Path
+from typing import Any, cast
 
 import onnx_ir as ir
+import torch
 
 from reader_edge_export.calibration.calibration import Calibration
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.package_graph import GraphPart, add_log_sum_exp, add_top_logits, write_graph
 from reader_edge_export.sources.source_model import SourceModel
-from reader_edge_export.speculators.lent_embedding import look_up_in_target
+from reader_edge_export.speculators.shared_embedding import look_up_in_target
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from reader_edge_export.stages import Stages
+from reader_edge_export.trace.tracing import AttentionLayer, Trace, current_trace, tree_attention
+from reader_edge_export.trace.tree_config import TRACE_OPSET, DynamicAxes, marked_parts
+from reader_edge_runtime.errors import UnsupportedArchitectureError
 from reader_edge_runtime.package.manifest import GRAPH_NAME, FileEntry
-from reader_edge_runtime.package.speculator_part import SPECULATOR_GRAPH_NAME, SPECULATOR_WEIGHTS_NAME
+from reader_edge_runtime.package.speculator_part import SPECULATOR_GRAPH_NAME, SPECULATOR_WEIGHTS_NAME, SpeculatorPart
 
 TOP_K = 16
+
+# Sizes of the traced example; all differ, so that a size fixed by mistake breaks the checks.
+_B, _N1, _N2, _R, _PAST, _S = 2, 4, 3, 2, 5, 16
+_NO_WINDOW = 1  # windows are refused before
 
 
 def speculator_options(target: ExportOptions) -> ExportOptions:
     """How a speculator is stored: in fp32 beside a target in fp32, else in int8. target: its options, not AUTO."""
     return ExportOptions("fp32" if target.precision == "fp32" else "int8", kv="fp32", check="none")
+
+
+def part_of(form: str, module: SpeculatorModule, state_ids: tuple[int, ...]) -> SpeculatorPart:
+    """What a package's manifest says of a speculator of this format."""
+    config, draft_vocab_size = module.config, len(module.lm_head.weight)
+    return SpeculatorPart(
+        format=form,
+        num_layers=module.num_layers,
+        num_heads=config.num_attention_heads,
+        num_kv_heads=config.num_key_value_heads,
+        head_dim=config.head_dim,
+        hidden_size=module.state_size,
+        draft_vocab_size=draft_vocab_size,
+        top_k=min(TOP_K, draft_vocab_size),
+        state_ids=state_ids,
+    )
 
 
 def write_speculator(
@@ -47,8 +73,11 @@ def write_speculator(
         add_top_logits(editor, TOP_K, token_ids)
         add_log_sum_exp(editor)
         outputs = {value.name: value for value in editor.graph.outputs}
-        outputs["next_states"].shape = ir.Shape(["B", "N", module.config.hidden_size])
+        outputs["next_states"].shape = ir.Shape(["B", "N", module.state_size])
         editor.graph.outputs.remove(outputs["logits"])
+        if all(value.name != "write_pos" for value in editor.graph.inputs):  # where no layer attends
+            unread = ir.Value(name="write_pos", shape=ir.Shape(["B"]), type=ir.TensorType(ir.DataType.INT64))
+            editor.graph.inputs.append(unread)
 
     def borrow(editor: GraphEditor) -> None:
         if lends_embedding:
@@ -56,3 +85,88 @@ def write_speculator(
 
     part = GraphPart(SPECULATOR_GRAPH_NAME, SPECULATOR_WEIGHTS_NAME, report, is_beside_target, borrow)
     return write_graph(traced, folder, options, calibration, source, None, stages, part=part)
+
+
+def trace_speculator(source: SourceModel, target_size: int, graph: Path) -> None:
+    """Write a speculator, a `SpeculatorModule`, with its markers to `graph`.
+
+    target_size: numbers of a node's states of the target, J * E_target.
+    """
+    module = cast(SpeculatorModule, source.skeleton)
+    example = _example_inputs(module, target_size)
+    inputs: DynamicAxes = {
+        "input_ids": {0: "B", 1: "N"},
+        "position_ids": {0: "B", 1: "N"},
+        "tree_mask": {0: "B", 2: "N", 3: "M"},
+        "write_pos": {0: "B"},
+        "logit_rows": {0: "B", 1: "R"},
+        "target_states": {0: "B", 1: "N1"},
+        "own_states": {0: "B", 1: "N2"},
+        **_kv_axes("past", module.num_layers),
+    }
+    outputs: DynamicAxes = {
+        "logits": {0: "B", 1: "R"},
+        "next_states": {0: "B", 1: "N"},
+        **_kv_axes("present", module.num_layers),
+    }
+    traced = _Traced(module, list(inputs), list(outputs))
+    with torch.no_grad(), marked_parts(source):
+        torch.onnx.export(
+            traced,
+            tuple(example[name] for name in inputs),
+            graph,
+            input_names=list(inputs),
+            output_names=list(outputs),
+            dynamic_axes=inputs | outputs,
+            opset_version=TRACE_OPSET,
+            dynamo=False,  # the markers are TorchScript's
+        )
+    if any(not isinstance(traced.layers.get(index), AttentionLayer) for index in range(module.num_layers)):
+        raise UnsupportedArchitectureError("The speculator's layers do not all attend to earlier tokens.")
+
+
+class _Traced(torch.nn.Module):
+    """The graph contract around a speculator. layers: what they want, once it has run."""
+
+    def __init__(self, module: SpeculatorModule, input_names: list[str], output_names: list[str]) -> None:
+        super().__init__()
+        self.module = module
+        self._names = input_names, output_names
+        self.layers: dict[int, Any] = {}
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        input_names, output_names = self._names
+        trace = Trace(dict(zip(input_names, inputs, strict=True)), _NO_WINDOW)
+        token = current_trace.set(trace)
+        try:
+            given = (trace.inputs[name] for name in ("input_ids", "position_ids", "target_states", "own_states"))
+            output = self.module(*given, _marked_attention)
+            trace.outputs |= {"logits": self.module.lm_head(output.read), "next_states": output.next_states}
+        finally:
+            current_trace.reset(token)
+        self.layers = dict(trace.layers)
+        return tuple(trace.outputs[name] for name in output_names)
+
+
+def _marked_attention(module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return tree_attention(module, query, key, value, None, module.scaling)[0]
+
+
+def _kv_axes(prefix: str, num_layers: int) -> DynamicAxes:
+    names = (f"{prefix}_{kind}.{index}" for index in range(num_layers) for kind in ("key", "value"))
+    return {name: {0: "B", 2: "S"} for name in names}
+
+
+def _example_inputs(module: SpeculatorModule, target_size: int) -> dict[str, torch.Tensor]:
+    num_nodes, config = _N1 + _N2, module.config
+    kept = torch.zeros(_B, config.num_key_value_heads, _S, config.head_dim)
+    return {
+        "input_ids": torch.ones(_B, num_nodes, dtype=torch.long),
+        "position_ids": torch.arange(_PAST, _PAST + num_nodes).expand(_B, -1).contiguous(),
+        "tree_mask": torch.zeros(_B, 1, num_nodes, _PAST + num_nodes),
+        "write_pos": torch.full((_B,), _PAST, dtype=torch.long),
+        "logit_rows": torch.zeros(_B, _R, dtype=torch.long),
+        "target_states": torch.zeros(_B, _N1, target_size),
+        "own_states": torch.zeros(_B, _N2, module.state_size),
+        **{name: kept for name in _kv_axes("past", module.num_layers)},
+    }

@@ -1,4 +1,4 @@
-"""What the networks of all formats share: their inputs, their vocabulary, and attention that is handed in."""
+"""What the networks of all formats share: their inputs, their vocabulary, and attention that is passed to them."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -19,7 +19,7 @@ Attend = Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 _ATTENTION_NAME = "reader_edge_handed"
 
 
-class Heard(NamedTuple):
+class StepOutput(NamedTuple):
     """read: what the logit head reads (B, N, E). next_states: what children take as their own states (B, N, E)."""
 
     read: torch.Tensor
@@ -51,6 +51,7 @@ def layer_classes(model_type: str) -> LayerClasses:
 class SpeculatorModule(PreTrainedModel):
     """The network of a speculator, with the tensor names of the `speculators` package.
 
+    state_size: E, of its own states.
     embed_tokens (V, E) and lm_head (Vd, E) may be the target's. d2t: int64 (Vd,), what is added to an id of its own
     vocabulary for the target's, and t2d: bool (V,), which of the target's it has; None where the vocabulary is the
     target's.
@@ -60,6 +61,7 @@ class SpeculatorModule(PreTrainedModel):
 
     def __init__(self, config: PretrainedConfig, draft_vocab_size: int) -> None:
         super().__init__(config)
+        self.state_size: int = config.hidden_size
         self.config: Any = copy(config)
         self.config._attn_implementation = _ATTENTION_NAME
         self.embed_tokens: torch.nn.Embedding = torch.nn.Embedding(config.vocab_size, config.hidden_size)
@@ -77,7 +79,7 @@ class SpeculatorModule(PreTrainedModel):
         target_states: torch.Tensor,
         own_states: torch.Tensor,
         attend: Attend,
-    ) -> Heard:
+    ) -> StepOutput:
         """Ids and positions (B, N) of nodes, the first N1 of which have states of the target (B, N1, J * E_target), and
         the others the next states of their parents (B, N2, E).
         """
@@ -89,8 +91,15 @@ class SpeculatorModule(PreTrainedModel):
         """States of the target (B, N, J * E_target) as this network has states (B, N, E)."""
 
     @abstractmethod
-    def step(self, input_ids: torch.Tensor, position_ids: torch.Tensor, states: torch.Tensor, attend: Attend) -> Heard:
-        """What is heard of nodes, ids and positions (B, N), by the states before them (B, N, E)."""
+    def step(
+        self, input_ids: torch.Tensor, position_ids: torch.Tensor, states: torch.Tensor, attend: Attend
+    ) -> StepOutput:
+        """The output for nodes, ids and positions (B, N), by the states before them (B, N, E)."""
+
+    @property
+    def num_layers(self) -> int:
+        """Layers that attend, and so have a KV cache."""
+        return int(self.config.num_hidden_layers)
 
     def get_input_embeddings(self) -> torch.nn.Embedding:
         return self.embed_tokens
@@ -102,6 +111,33 @@ class SpeculatorModule(PreTrainedModel):
     def target_ids(self) -> torch.Tensor | None:
         """The target's ids (Vd,) of its own vocabulary; None where they are the same."""
         return None if self.d2t is None else self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
+
+
+class DenseAttention:
+    """An `Attend` with memory. seen: bool (N, M), which of all M nodes so far, its own pass included, a node sees."""
+
+    def __init__(self) -> None:
+        self.seen = torch.ones(0, 0, dtype=torch.bool)
+        self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    @classmethod
+    def causal(cls, num_nodes: int) -> "DenseAttention":
+        """Of one pass over a chain."""
+        attention = cls()
+        attention.seen = torch.ones(num_nodes, num_nodes, dtype=torch.bool).tril()
+        return attention
+
+    def __call__(self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        if module.layer_idx in self._kept:
+            pairs = zip(self._kept[module.layer_idx], (key, value), strict=True)
+            key, value = (torch.cat(pair, dim=2) for pair in pairs)
+        self._kept[module.layer_idx] = key, value
+        group = query.shape[1] // key.shape[1]
+        key, value = (rows.repeat_interleave(group, dim=1) for rows in (key, value))
+        scores = query @ key.transpose(2, 3) * module.scaling
+        weights = scores.masked_fill(~self.seen, float("-inf")).softmax(-1)
+        heads: torch.Tensor = weights @ value
+        return heads.transpose(1, 2)
 
 
 def _handed(

@@ -15,7 +15,6 @@ extern const GgufKernels gguf_kernels;
 extern const HadamardKernels hadamard_kernels;
 extern const RotaryKernels rotary_kernels;
 extern const SwiGluKernels swiglu_kernels;
-extern const HeadKernels head_kernels;
 extern const AttentionKernels attention_kernels;
 extern const HalfRowKernels half_row_kernels;
 extern const CacheRowKernels cache_row_kernels;
@@ -37,7 +36,6 @@ extern const Kernels kernels_of_set{row_rounding,
                                     hadamard_kernels,
                                     rotary_kernels,
                                     swiglu_kernels,
-                                    head_kernels,
                                     attention_kernels,
                                     half_row_kernels,
                                     cache_row_kernels,

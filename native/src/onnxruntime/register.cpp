@@ -12,7 +12,6 @@
 #include "experts/row_experts.h"
 #include "fusion/rotary_heads.h"
 #include "fusion/swiglu.h"
-#include "heads/head_guess.h"
 #include "machine/instruction_sets.h"
 #include "onnxruntime/kernel.h"
 #include "products/blocks/block_linear.h"
@@ -67,7 +66,6 @@ EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort:
   static const KernelOp<Int8CacheAttention<true>> int8_cache_attention_sinks;
   static const KernelOp<RotaryHeads> rotary_heads;
   static const KernelOp<SwiGlu> swiglu;
-  static const KernelOp<HeadGuess> head_guess;
   static const KernelOp<TreeConv> tree_conv;
   static const KernelOp<Recurrence<true>> tree_delta;
   static const KernelOp<Recurrence<false>> tree_scan;
@@ -82,7 +80,7 @@ EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort:
       &exact_attention_16,   &integer_attention_16,      &tree_conv,           &tree_delta,
       &tree_scan,            &spread_row_experts,        &spread_block_experts, &spread_row_experts_16,
       &exact_attention_sinks, &exact_attention_16_sinks, &integer_attention_sinks, &integer_attention_16_sinks,
-      &int8_cache_attention_sinks, &head_guess};
+      &int8_cache_attention_sinks};
   static ort::CustomOpDomain* domain = nullptr;  // lives as long as the library: sessions come and go
   const ort::Api* api = base->GetApi(ort::kApiVersion);
   if (choice().set == nullptr) {

@@ -136,7 +136,7 @@ class Overheads:
 # How sure the others are, by which steps are told apart: where they know nothing a further source seldom knows more,
 # and where they are sure it adds nothing.
 _EDGES = (0.1, 0.3, 0.6)
-_FIRST_GAINS = (0.2, 0.2, 0.15, 0.05)  # tokens a step, about what trained heads add
+_FIRST_GAINS = (0.2, 0.2, 0.15, 0.05)  # tokens a step, about what speculators add
 _FIRST_STEPS = 20.0  # that each of these counts for: a single step tells little
 _STEPS_MEMORY = 100.0  # steps of a kind that are remembered
 _ASKED_MEMORY = 0.05  # weight of the newest time in the mean

@@ -18,19 +18,17 @@ class DraftSources:
 
     history: a file that keeps past answers between runs; it is made if it does not exist.
     datastores: files of `reader-edge datastore build`, with the model's tokenizer; at most 4.
-    head: a file of `reader-edge train-drafter`, for this model.
     draft_model: the package of a smaller model with the same tokenizer.
     draft_context: tokens of a prompt that the draft model reads at most: its end, and the passages that bear on that;
         0 is all of it.
     has_speculator: whether the trained speculator of a package that has one drafts.
-    extra: sources of your own (`DraftSource`); at most 4 together with speculator, head and draft model.
+    extra: sources of your own (`DraftSource`); at most 4 together with speculator and draft model.
 
     Raises ConfigError.
     """
 
     history: FilePath | None = None
     datastores: Sequence[FilePath] = ()
-    head: FilePath | None = None
     draft_model: FilePath | None = None
     draft_context: Annotated[int, Range(0, 1 << 28)] = 0
     has_speculator: bool = True
@@ -38,7 +36,7 @@ class DraftSources:
 
     def __post_init__(self) -> None:
         check(self)
-        for name in ("history", "head", "draft_model"):
+        for name in ("history", "draft_model"):
             if (file := getattr(self, name)) is not None:
                 given_path(file, name)
         for name, members in (("datastores", "files"), ("extra", "sources")):

@@ -27,7 +27,7 @@ _UNNAMED_PROBABILITY = 0.003
 _LOGITS_RATE = 0.05
 _LOGITS_WEIGHT = 0.5
 _DATASTORE_WEIGHT = 0.5
-_PROPOSAL_WEIGHT = 0.75  # of 0.25 to 1.3 the best for a trained head (docs/how-to/trained-head.md)
+_PROPOSAL_WEIGHT = 0.75  # of 0.25 to 1.3 the best for a trained head
 
 # Trials that a prior counts for, so that a request's own evidence soon outweighs it.
 _PRIOR_RATE = 1 / 22

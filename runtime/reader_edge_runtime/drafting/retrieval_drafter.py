@@ -19,9 +19,9 @@ from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.drafting.sources.source_set import SourceSet
-from reader_edge_runtime.drafting.sources.speculator.heard_states import MOST_HEARD
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.drafting.sources.tool_source import ToolSource
+from reader_edge_runtime.drafting.speculators.speculator_request import MOST_UNREAD
 from reader_edge_runtime.errors import DraftError, HistoryError, ReaderEdgeError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class RetrievalDrafter(Drafter):
         self.num_harvested_rows = config.max_harvested_tokens if config.is_logits_used else 0
         self.wants_hidden_states = self.sources.wants_hidden_states
         self.wants_layer_states = self.sources.wants_layer_states
-        self.num_harvested_states = MOST_HEARD
+        self.num_harvested_states = MOST_UNREAD
         self._datastores = tuple(datastores)
         self._history_file = history_file
         self._table = table
@@ -246,7 +246,7 @@ class RetrievalRequest(RequestDrafter):
     def observe(self, scored: ScoredTree | None) -> None:
         if scored is not None:
             self._scored.append(scored)
-            del self._scored[:-MOST_HEARD]  # while nothing is drafted
+            del self._scored[:-MOST_UNREAD]  # while nothing is drafted
             if self.draft_without is not None:
                 came = self.token_ids[scored.root + 1 :]
                 without = self.draft_without.pruned(len(scored.tree))

@@ -1,20 +1,18 @@
 """The providers there are, what each needs, and which of them runs a package."""
 
 from reader_edge_runtime.config import EngineConfig
-from reader_edge_runtime.drafting.sources.head_file import HeadFile, HeadModel
-from reader_edge_runtime.drafting.sources.speculator.speculator import Speculator
+from reader_edge_runtime.drafting.speculators.speculator import Speculator
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.iree.module_index import INDEX_NAME
 from reader_edge_runtime.execution.iree.open_iree import open_iree
 from reader_edge_runtime.execution.iree.wheel import iree_obstacle
 from reader_edge_runtime.execution.onnxruntime.device.cuda import cuda_obstacle, has_cuda
 from reader_edge_runtime.execution.onnxruntime.device.device_target import DeviceTarget
-from reader_edge_runtime.execution.onnxruntime.head_session import HeadSession
 from reader_edge_runtime.execution.onnxruntime.host.host_rows_runner import open_on_host
 from reader_edge_runtime.execution.onnxruntime.host.host_speculator import HostSpeculator
 from reader_edge_runtime.execution.pipeline.open_pipeline import open_pipeline
 from reader_edge_runtime.execution.provider import Provider
-from reader_edge_runtime.package.manifest import COMMIT_NAME, Manifest
+from reader_edge_runtime.package.manifest import COMMIT_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.plug_ins import PROVIDERS_GROUP, plug_ins
 from reader_edge_runtime.target import Target
@@ -70,9 +68,3 @@ def open_target(package: ModelPackage, config: EngineConfig) -> Target:
 def open_speculator(package: ModelPackage, target: Target, config: EngineConfig) -> Speculator:
     """Load the speculator of a package that has one, beside its target. Raises ProviderError."""
     return HostSpeculator.open(package, config.threads, config.uses_native and target.is_native)
-
-
-def open_head(head: HeadFile, manifest: Manifest, uses_native: bool = True) -> HeadModel:
-    """Load a head of a package that reports hidden states. Raises HeadError, InstallationError."""
-    assert manifest.hidden_size is not None
-    return HeadSession(head, manifest.hidden_size, uses_native)

@@ -22,8 +22,8 @@ from reader_edge_runtime.outside.untrusted_json import one_of
 SPECULATOR_GRAPH_NAME = "speculator.onnx"
 SPECULATOR_WEIGHTS_NAME = "speculator.onnx.data"
 
-EAGLE3, MTP = "eagle3", "mtp"
-SPECULATOR_FORMATS = (EAGLE3, MTP)
+MLP, EAGLE3, MTP = "mlp", "eagle3", "mtp"
+SPECULATOR_FORMATS = (MLP, EAGLE3, MTP)
 SPECULATOR_AGREEMENT = "speculator_target_agreement"  # among a package's checks: its best token is the target's
 MOST_STATES = 16  # of a target that a package reports
 
@@ -34,13 +34,14 @@ _Size = Annotated[int, Meta(ge=1, le=1 << 12)]
 class SpeculatorPart:
     """What a package says of its speculator.
 
-    format: one of SPECULATOR_FORMATS. num_layers, num_heads, num_kv_heads, head_dim: of its own attention.
-    hidden_size: E. draft_vocab_size: tokens that it can name. top_k: successors that it reports of a node.
+    format: one of SPECULATOR_FORMATS. num_layers, num_heads, num_kv_heads, head_dim: of its own attention, which an MLP
+    has not: 0 layers. hidden_size: E. draft_vocab_size: tokens that it can name. top_k: successors that it reports of a
+    node.
     state_ids: of the target's states (`Manifest.state_ids`) those that it reads, in the order in which it joins them.
     """
 
     format: Annotated[str, one_of(*SPECULATOR_FORMATS)]
-    num_layers: Annotated[int, Meta(ge=1, le=64)]
+    num_layers: Annotated[int, Meta(ge=0, le=64)]
     num_heads: _Size
     num_kv_heads: _Size
     head_dim: _Size

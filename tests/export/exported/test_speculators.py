@@ -12,15 +12,15 @@ import onnx_ir as ir
 import pytest
 
 from reader_edge_export import ExportOptions, export_model
-from reader_edge_export.heads.state_recorder import StateRecorder
+from reader_edge_export.speculators.training.state_recorder import StateRecorder
 from reader_edge_runtime import DraftSources, Engine, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.decoding import session
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.drafting.sources.speculator.speculator import TreeStep
-from reader_edge_runtime.drafting.sources.speculator.speculator_slots import SpeculatorSlots
-from reader_edge_runtime.drafting.sources.speculator.speculator_source import SpeculatorSource
+from reader_edge_runtime.drafting.speculators.speculator import TreeStep
+from reader_edge_runtime.drafting.speculators.speculator_slots import SpeculatorSlots
+from reader_edge_runtime.drafting.speculators.speculator_source import SpeculatorSource
 from reader_edge_runtime.errors import SessionError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_speculator import HostSpeculator
@@ -31,10 +31,10 @@ from reader_edge_runtime.package.manifest import file_entry
 from reader_edge_runtime.package.manifest_file import write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass
-from tests.export.speculators.speculator_folders import DRAFT_VOCAB_SIZE, add_mtp, write_eagle3
+from tests.export.speculators.speculator_folders import DRAFT_VOCAB_SIZE, add_mtp, write_eagle3, write_mlp
 from tests.tiny_models import VOCAB_SIZE, build_tiny_model
 
-FORMS = [("eagle3", "fp32"), ("eagle3", "int8"), ("mtp", "fp32"), ("mtp", "int8")]
+FORMS = [("mlp", "int8"), ("eagle3", "fp32"), ("eagle3", "int8"), ("mtp", "fp32"), ("mtp", "int8")]
 PROMPTS = ["one two three", "four", "five six seven eight nine ten " * 3]
 
 
@@ -49,7 +49,9 @@ def speculating(
         if (form, precision) not in made:
             folder = tmp_path_factory.mktemp("speculating")
             source, speculator = tiny_model("llama"), str(folder / "speculator")
-            if form == "eagle3":
+            if form == "mlp":
+                write_mlp(folder / "speculator")
+            elif form == "eagle3":
                 write_eagle3(folder / "speculator")
             else:
                 source, speculator = build_tiny_model("qwen3_5_text", folder / "model"), "auto"
@@ -122,7 +124,7 @@ def test_answers_are_the_plain_ones_with_a_speculator_and_with_hostile_weights(
     assert max(len(slot.token_ids) for slot in source.slots.slots) > 24
     engine.forget()
     assert isinstance(source.slots.cache, HostCache)
-    assert not (HAS_PAGES and source.slots.cache.memory.any()), "what was said is forgotten"
+    assert not (HAS_PAGES and any(slab.memory.any() for slab in source.slots.cache.slabs)), "what was said is forgotten"
     for number in (np.nan, 1e30):
         part = engine.package.manifest.speculator
         assert part is not None
@@ -236,7 +238,7 @@ def test_a_speculator_that_cannot_pay_costs_nothing_once_it_was_timed(
     monkeypatch.setattr(HostSpeculator, "__init__", noted_open)
     monkeypatch.setattr(SpeculatorSlots, "__init__", noted_slots)
     monkeypatch.setattr(HostTarget, "forward", noted_pass)
-    monkeypatch.setattr(SpeculatorSource, "can_pay", lambda source, pass_s: pays)
+    monkeypatch.setattr(SpeculatorSource, "pays_off", lambda source, pass_s: pays)
     engine = Engine.load(speculating("eagle3", "int8"))
     assert len(opened) == 2 * pays
     engine.generate(PROMPTS[0], GenerationConfig(max_tokens=12))
@@ -249,7 +251,7 @@ def test_a_drafter_of_the_callers_own_opens_no_speculator(
     speculating: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(HostSpeculator, "open", None)
-    engine = Engine.load(speculating("eagle3", "int8"), EngineConfig(is_calibrated=False), drafter=StateRecorder())
+    engine = Engine.load(speculating("eagle3", "int8"), EngineConfig(is_calibrated=False), drafter=StateRecorder([0]))
     assert engine.generate(PROMPTS[0], GenerationConfig(max_tokens=3)).token_ids
 
 

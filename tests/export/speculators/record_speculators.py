@@ -34,14 +34,16 @@ _TRAINED_LAYER = {
 }
 
 
-def _trained(form: str, model_type: str, architecture: str, own: dict[str, Any]) -> dict[str, Any]:
+def _trained(
+    form: str, model_type: str, architecture: str, own: dict[str, Any], layer: dict[str, Any] = _TRAINED_LAYER
+) -> dict[str, Any]:
     """config.json of what `train-drafter` has trained for the tiny Llama."""
     return {
         **own,
         "speculators_model_type": form,
         "speculators_version": "0.3.0",
         "torch_dtype": "float32",
-        "transformer_layer_config": {"model_type": model_type, "architectures": [architecture], **_TRAINED_LAYER},
+        "transformer_layer_config": {"model_type": model_type, "architectures": [architecture], **layer},
         "speculators_config": {
             "algorithm": form,
             "default_proposal_method": "greedy",
@@ -55,8 +57,10 @@ _EAGLE3_KEYS = {
     **{"architectures": ["Eagle3Speculator"], "draft_vocab_size": DRAFT_VOCAB_SIZE, "target_hidden_size": 64},
     **{"eagle_aux_hidden_state_layer_ids": [0, 1, 2], "norm_before_residual": False},
 }
+_MLP_KEYS = {"architectures": ["MLPSpeculator"], "draft_vocab_size": DRAFT_VOCAB_SIZE}
 _MTP_KEYS = {"architectures": ["MTPDraftModel"], "num_nextn_predict_layers": 1}
 TRAINED: dict[str, dict[str, Any]] = {
+    "mlp": _trained("mlp", "llama", "LlamaForCausalLM", _MLP_KEYS, _TRAINED_LAYER | {"intermediate_size": 512}),
     "eagle3": _trained("eagle3", "llama", "LlamaForCausalLM", _EAGLE3_KEYS),
     "mtp": _trained("mtp", "qwen3", "Qwen3ForCausalLM", _MTP_KEYS),
 }

@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 from transformers import AutoConfig
 
 from reader_edge_export.speculators.eagle3_module import Eagle3Config, Eagle3Module
+from reader_edge_export.speculators.mlp_module import MlpModule
 from reader_edge_export.speculators.mtp_module import MtpModule
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from tests.tiny_models import VOCAB_SIZE, tiny_config
@@ -35,11 +36,7 @@ def eagle3_module(layer: dict[str, Any], **switches: bool) -> Eagle3Module:
     config = AutoConfig.for_model(**layer)
     module = Eagle3Module(Eagle3Config(config, DRAFT_VOCAB_SIZE, len(STATE_IDS), HIDDEN_SIZE, **switches))
     _fill(module)
-    assert module.d2t is not None
-    assert module.t2d is not None
-    token_ids = torch.randperm(VOCAB_SIZE)[:DRAFT_VOCAB_SIZE].sort().values
-    module.d2t.copy_(token_ids - torch.arange(DRAFT_VOCAB_SIZE))
-    module.t2d[token_ids] = True
+    _name_ids(module)
     return module
 
 
@@ -73,6 +70,18 @@ def write_plain_eagle3(folder: Path) -> Eagle3Module:
     tensors = {name.replace("layers.0.", "midlayer."): tensor for name, tensor in module.state_dict().items()}
     beside = {"draft_vocab_size": DRAFT_VOCAB_SIZE, "architectures": ["LlamaForCausalLMEagle3"]}
     write(folder, LAYER | beside | {"eagle_aux_hidden_state_layer_ids": STATE_IDS}, tensors)
+    return module
+
+
+def write_mlp(folder: Path) -> MlpModule:
+    """As `train-drafter` does."""
+    layer = LAYER | {"hidden_size": HIDDEN_SIZE}
+    module = MlpModule(AutoConfig.for_model(**layer), DRAFT_VOCAB_SIZE)
+    _fill(module)
+    _name_ids(module)
+    beside = {"architectures": ["MLPSpeculator"], "draft_vocab_size": DRAFT_VOCAB_SIZE}
+    tensors = {name: tensor for name, tensor in module.state_dict().items() if not name.startswith("embed")}
+    write(folder, {"speculators_model_type": "mlp", **beside, "transformer_layer_config": layer}, tensors)
     return module
 
 
@@ -131,3 +140,11 @@ def _fill(module: SpeculatorModule) -> None:
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.copy_(0.1 * torch.randn_like(parameter) + (1.0 if parameter.ndim == 1 else 0.0))
+
+
+def _name_ids(module: SpeculatorModule) -> None:
+    assert module.d2t is not None
+    assert module.t2d is not None
+    token_ids = torch.randperm(VOCAB_SIZE)[:DRAFT_VOCAB_SIZE].sort().values
+    module.d2t.copy_(token_ids - torch.arange(DRAFT_VOCAB_SIZE))
+    module.t2d[token_ids] = True

@@ -19,8 +19,8 @@ from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.checks.quality_limits import speculator_warning
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.speculators.formats.find import find_speculator
-from reader_edge_export.speculators.speculator_runners import GraphRunner, Nodes
-from reader_edge_runtime.drafting.sources.speculator.speculator_source import SpeculatorSource
+from reader_edge_export.speculators.speculator_check import GraphRunner, Nodes
+from reader_edge_runtime.drafting.speculators.speculator_source import SpeculatorSource
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 from reader_edge_runtime.execution.onnxruntime.host.host_speculator import HostSpeculator
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -230,7 +230,7 @@ def test_what_becomes_of_a_packages_speculator_is_told(
     assert "left out (--no-speculator)" in CliRunner().invoke(main, [*answer, "--no-speculator"]).stderr
     assert _use(answer, "--no-calibrate") == "asked"
     assert _use(answer, "--no-speculator") == "left out"
-    monkeypatch.setattr(SpeculatorSource, "can_pay", lambda source, pass_s: False)
+    monkeypatch.setattr(SpeculatorSource, "pays_off", lambda source, pass_s: False)
     assert "left alone: its passes take too long to pay here" in CliRunner().invoke(main, answer).stderr
     assert _use(answer) == "left alone"
 

@@ -7,10 +7,9 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from reader_edge_export.speculators.dense_attention import DenseAttention
 from reader_edge_export.speculators.eagle3_module import Eagle3Config, Eagle3Module
 from reader_edge_export.speculators.mtp_module import MtpModule
-from reader_edge_export.speculators.speculator_module import SpeculatorModule
+from reader_edge_export.speculators.speculator_module import DenseAttention, SpeculatorModule
 from tests.export.record_transformers5 import NUM_COLUMNS, NUM_ROWS, fill
 from tests.export.speculators.record_speculators import (
     DRAFT_VOCAB_SIZE,

@@ -85,9 +85,8 @@ def test_a_body_means_what_it_means_to_the_server(files: Files, chat_package: Pa
     assert {each["choices"][0]["finish_reason"] for each in told} == {"length"}
 
 
-def test_a_head_and_a_draft_model_are_taken_as_elsewhere(files: Files) -> None:
+def test_a_draft_model_is_taken_as_elsewhere(files: Files) -> None:
     files.write(*REQUESTS)
-    assert_refused(files.run("--head", str(files.given)), "This package reports no hidden states")
     result = files.run("--draft-model", str(ROOT / "models/demo/package"))
     assert result.exit_code == 1
     assert "is the very model that it would draft for" in result.stderr

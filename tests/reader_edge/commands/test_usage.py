@@ -28,7 +28,6 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "--at": ("10.0.0.2", "tcp://a:1,b"),
     "--listen": ("here", "tcp://here", "http://here:1"),
     "--max-memory": ("much",),
-    "--head": ("a", "200"),
     "--nodes": ("a", "0", "300"),
     "--sources": ("history", "context,all"),
     "--quantiles": ("a", "2", "0.1,0.1"),

@@ -60,7 +60,7 @@ def test_what_users_run_comes_first_in_the_order_of_how_they_run_it() -> None:
     ]
     assert {each.drafter for each in usual} == {DEFAULT}
     assert not set(usual) & set(others)
-    assert {each.drafter for each in settings(["all sources + head"])[0]} == {"all sources + head"}
+    assert {each.drafter for each in settings(["all sources + speculator"])[0]} == {"all sources + speculator"}
 
 
 def test_each_setting_meets_each_question_once_and_the_order_is_the_same_every_time() -> None:

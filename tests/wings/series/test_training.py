@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from reader_edge_export.heads import training
 from reader_edge_export.package.training_folder import training_folder
+from reader_edge_export.speculators.training import training_loop as training
 from reader_edge_export.stages import Stages
 from reader_edge_runtime.errors import ConfigError, ExportError, SeriesError
 from reader_edge_series.export.learned_parts import LEAST_VALUES, learned_parts

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from reader_edge_export.heads.training import TrainingPlan, trained
+from reader_edge_export.speculators.training.training_loop import TrainingPlan, trained
 from reader_edge_export.stages import Stages
 from reader_edge_runtime.arrays import Float32Array, Float64Array
 from reader_edge_series.export.learned_parts import COMING

@@ -8,8 +8,9 @@ from typing import Any
 from reader_edge_export.sources.config.config_keys import is_harmless, told_keys
 from reader_edge_export.sources.config.hf_config import hf_config
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor
-from reader_edge_export.speculators.formats.speculator_source import EAGLE3, SpeculatorSource
+from reader_edge_export.speculators.formats.speculator_files import SpeculatorFiles
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
+from reader_edge_runtime.package.speculator_part import EAGLE3, MLP
 
 _MODEL_TYPES = ("llama", "qwen3")
 _SWITCHES = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
@@ -26,16 +27,23 @@ _MAX_STATES = 12  # a package has those of most states besides
 _MAX_SIZE = (1 << 53) - 1  # what a number in JSON means everywhere
 
 
-def eagle3_source(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> SpeculatorSource:
+def eagle3_source(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> SpeculatorFiles:
     """Of a folder in the format of the `speculators` package."""
     layer = layer_config(folder, config, _MODEL_TYPES)
     check_package_keys(config, _OWN_KEYS)
     return _source(folder, config, layer, tensors)
 
 
+def mlp_source(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> SpeculatorFiles:
+    """Of a folder of `train-drafter`'s own format, whose config is that of the `speculators` package."""
+    layer = layer_config(folder, config, ("llama",))
+    check_package_keys(config, (size_key := "draft_vocab_size",))
+    return SpeculatorFiles(MLP, folder, layer, tensors, _size(config, size_key))
+
+
 def plain_eagle3_source(
     folder: Path, config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]
-) -> SpeculatorSource:
+) -> SpeculatorFiles:
     """Of a folder whose config is that of a Llama: its only layer is called midlayer, or layers.0."""
     layer = {key: value for key, value in config.items() if key not in _OWN_KEYS}
     check_layer(folder, layer, _MODEL_TYPES)
@@ -87,7 +95,7 @@ def check_package_keys(config: Mapping[str, Any], own: Iterable[str]) -> None:
 
 def _source(
     folder: Path, config: Mapping[str, Any], layer: Mapping[str, Any], tensors: Mapping[str, StoredTensor]
-) -> SpeculatorSource:
+) -> SpeculatorFiles:
     switches = {name: config.get(name) or False for name in _SWITCHES}
     for name, value in switches.items():
         if not isinstance(value, bool):
@@ -95,11 +103,15 @@ def _source(
     if switches["norm_before_fc"] and switches["fc_norm"]:
         raise ExportError("The speculator's config.json sets both norm_before_fc and fc_norm: remove one of them.")
     own = {name: tensor for name, tensor in tensors.items() if not name.startswith(_UNREAD)}
-    size, target_size = config.get("draft_vocab_size"), config.get("target_hidden_size")
-    for name, value in (("draft_vocab_size", size), ("target_hidden_size", target_size)):
-        if value is not None and (type(value) is not int or not 1 <= value <= _MAX_SIZE):
-            raise _wrong(name, value, f"a whole number from 1 to {_MAX_SIZE}")
-    return SpeculatorSource(EAGLE3, folder, layer, own, size, target_size, _state_ids(config), switches)
+    size, target_size = _size(config, "draft_vocab_size"), _size(config, "target_hidden_size")
+    return SpeculatorFiles(EAGLE3, folder, layer, own, size, target_size, _state_ids(config), switches)
+
+
+def _size(config: Mapping[str, Any], name: str) -> int | None:
+    value = config.get(name)
+    if value is not None and (type(value) is not int or not 1 <= value <= _MAX_SIZE):
+        raise _wrong(name, value, f"a whole number from 1 to {_MAX_SIZE}")
+    return value
 
 
 def _state_ids(config: Mapping[str, Any]) -> tuple[int, ...] | None:

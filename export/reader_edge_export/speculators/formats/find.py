@@ -7,10 +7,11 @@ from reader_edge_export.sources.folder.hugging_face import HuggingFaceSource
 from reader_edge_export.sources.folder.json_file import read_json
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor, stored_tensors
 from reader_edge_export.sources.source import Source
-from reader_edge_export.speculators.formats.eagle3_folder import eagle3_source, plain_eagle3_source
+from reader_edge_export.speculators.formats.eagle3_folder import eagle3_source, mlp_source, plain_eagle3_source
 from reader_edge_export.speculators.formats.mtp_tensors import mtp_source, own_mtp_source
-from reader_edge_export.speculators.formats.speculator_source import SpeculatorSource
+from reader_edge_export.speculators.formats.speculator_files import SpeculatorFiles
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
+from reader_edge_runtime.package.speculator_part import MLP
 
 AUTO = "auto"  # in the place of a folder: the layers for later tokens that the target's own checkpoint has
 
@@ -19,14 +20,14 @@ _OTHERS = {  # values of speculators_model_type, and what they are called
     "peagle": "P-EAGLE",
     "dflash": "DFlash",
     "dflash2": "DFlash",
-    "mlp_speculator": "MLP",
+    "mlp_speculator": "MLP of IBM's",
     "independent": "model of its own",
 }
-_READ = "of EAGLE-3 and MTP"
+_READ = "of EAGLE-3, MTP and train-drafter's MLP"
 _PICKLE = "pytorch_model.bin"
 
 
-def find_speculator(name: str | Path, target: Source) -> SpeculatorSource:
+def find_speculator(name: str | Path, target: Source) -> SpeculatorFiles:
     """The speculator that a name means: a folder, or AUTO.
 
     Raises ExportError, or UnsupportedArchitectureError for a format that is not read, each with one sentence.
@@ -50,12 +51,14 @@ def find_speculator(name: str | Path, target: Source) -> SpeculatorSource:
         return _plain(folder, config, stored_tensors(folder))
     if kind == "eagle3":
         return eagle3_source(folder, config, stored_tensors(folder))
+    if kind == MLP:
+        return mlp_source(folder, config, stored_tensors(folder))
     if kind == "mtp":
         return mtp_source(folder, config, stored_tensors(folder))
     raise _refused(folder, _OTHERS.get(kind, f"{kind!r:.40}") if isinstance(kind, str) else f"{kind!r:.40}")
 
 
-def _own(target: Source) -> SpeculatorSource:
+def _own(target: Source) -> SpeculatorFiles:
     if isinstance(target, HuggingFaceSource):
         own = own_mtp_source(target, stored_tensors(target.folder))
     else:  # imported here: what is checked before an export needs no package that reads GGUF files
@@ -71,7 +74,7 @@ def _own(target: Source) -> SpeculatorSource:
     return own
 
 
-def _plain(folder: Path, config: dict[str, object], tensors: dict[str, StoredTensor]) -> SpeculatorSource:
+def _plain(folder: Path, config: dict[str, object], tensors: dict[str, StoredTensor]) -> SpeculatorFiles:
     """Of a folder without the keys of the `speculators` package."""
     if "draft_vocab_size" in config or any(name.startswith("midlayer.") for name in tensors):
         return plain_eagle3_source(folder, config, tensors)

@@ -12,7 +12,8 @@ from reader_edge_export.sources.gguf.gguf_source import GgufSource
 from reader_edge_export.sources.gguf.layer_sizes import architecture_of, later_tensors
 from reader_edge_export.sources.gguf.metadata import Metadata
 from reader_edge_export.speculators.formats.mtp_tensors import MTP_LAYER, check_num_layers
-from reader_edge_export.speculators.formats.speculator_source import MTP, SpeculatorSource
+from reader_edge_export.speculators.formats.speculator_files import SpeculatorFiles
+from reader_edge_runtime.package.speculator_part import MTP
 
 if TYPE_CHECKING:
     import torch
@@ -37,7 +38,7 @@ _EXPERTS = {  # of all experts, whose matrices lie below each other -> those of 
 _ROW = "mlp.shared_expert_gate"  # which files have as a vector
 
 
-def gguf_mtp_source(target: GgufSource) -> SpeculatorSource | None:
+def gguf_mtp_source(target: GgufSource) -> SpeculatorFiles | None:
     """Of a target's own file; None where it has no layers for later tokens."""
     num_layers = target.config["num_hidden_layers"]
     later = sorted(later_tensors(target.file, num_layers))
@@ -53,7 +54,7 @@ def gguf_mtp_source(target: GgufSource) -> SpeculatorSource | None:
             if each.name in tensors:
                 raise target.file.error(f"holds {stored[each.name]} and {name}, which stand for the same weights")
             tensors[each.name], stored[each.name] = each, name
-    return SpeculatorSource(MTP, target.file.path, target.config, tensors)
+    return SpeculatorFiles(MTP, target.file.path, target.config, tensors)
 
 
 def _named(file: GgufFile, stored: str, num_experts: int | None) -> Iterator["GgufRows"]:

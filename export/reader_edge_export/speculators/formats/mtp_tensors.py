@@ -7,8 +7,9 @@ from typing import Any
 from reader_edge_export.sources.folder.hugging_face import HuggingFaceSource
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor
 from reader_edge_export.speculators.formats.eagle3_folder import check_package_keys, layer_config
-from reader_edge_export.speculators.formats.speculator_source import MTP, SpeculatorSource
+from reader_edge_export.speculators.formats.speculator_files import SpeculatorFiles
 from reader_edge_runtime.errors import UnsupportedArchitectureError
+from reader_edge_runtime.package.speculator_part import MTP
 
 _OWN_TYPES = ("qwen3_5_text", "qwen3_5_moe_text")  # of targets that bring such a layer
 _MODEL_TYPES = ("qwen3", *_OWN_TYPES)
@@ -25,22 +26,22 @@ _NAMES = {  # of checkpoints -> of the module; the first that fits
 }
 
 
-def mtp_source(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> SpeculatorSource:
+def mtp_source(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> SpeculatorFiles:
     """Of a folder in the format of the `speculators` package."""
     layer = layer_config(folder, config, _MODEL_TYPES)
     check_package_keys(config, _OWN_KEYS)
     check_num_layers(str(folder), config.get("num_nextn_predict_layers", 1))
-    return SpeculatorSource(MTP, folder, layer, tensors)
+    return SpeculatorFiles(MTP, folder, layer, tensors)
 
 
-def own_mtp_source(target: HuggingFaceSource, tensors: Mapping[str, StoredTensor]) -> SpeculatorSource | None:
+def own_mtp_source(target: HuggingFaceSource, tensors: Mapping[str, StoredTensor]) -> SpeculatorFiles | None:
     """Of the target's own checkpoint, all of whose tensors are given; None where it has none."""
     own = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
     named = {_named(name): tensor for name, tensor in own.items() if name.startswith(_PREFIX)}
     if target.architecture not in _OWN_TYPES or not named:
         return None
     check_num_layers(target.short_name, target.config.get("mtp_num_hidden_layers", 1))
-    return SpeculatorSource(MTP, target.folder, target.config, named)
+    return SpeculatorFiles(MTP, target.folder, target.config, named)
 
 
 def _named(name: str) -> str:

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
+import numpy.typing as npt
+
 from reader_edge_export.sources.blank_model import built_config, check_largest, without_memory
 from reader_edge_export.sources.config.hf_config import hf_config
 from reader_edge_export.sources.folder.expert_tensors import gather_experts
@@ -13,13 +16,16 @@ from reader_edge_export.sources.folder.weight_places import Places, check_places
 from reader_edge_export.sources.quantized.formats import plain_config
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.sources.weights import Weights
 from reader_edge_export.speculators.eagle3_module import Eagle3Config, Eagle3Module
-from reader_edge_export.speculators.formats.speculator_source import MTP, SpeculatorSource
-from reader_edge_export.speculators.formats.speculator_weights import SpeculatorWeights
+from reader_edge_export.speculators.formats.speculator_files import SpeculatorFiles
 from reader_edge_export.speculators.formats.vocabulary_map import check_identity, read_vocabulary_map
+from reader_edge_export.speculators.mlp_module import MlpModule
 from reader_edge_export.speculators.mtp_module import MtpModule
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
+from reader_edge_runtime.package.speculator_part import EAGLE3, MLP, MTP
 
 _GROWING = ("dynamic", "longrope")
 _EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
@@ -52,14 +58,14 @@ class OpenSpeculator:
     module: its weights are placeholders. weights: its own.
     """
 
-    source: SpeculatorSource
+    source: SpeculatorFiles
     module: SpeculatorModule
     weights: FolderWeights
     lent: tuple[str, ...]
     state_ids: tuple[int, ...]
 
     @classmethod
-    def of(cls, source: SpeculatorSource, sizes: TargetSizes) -> "OpenSpeculator":
+    def of(cls, source: SpeculatorFiles, sizes: TargetSizes) -> "OpenSpeculator":
         """Compare files and config of a speculator with its target. Nothing is read but vocabulary maps.
 
         Raises ExportError with one sentence for what does not fit.
@@ -73,12 +79,14 @@ class OpenSpeculator:
         lent = tuple(name for name in (_EMBEDDING, _HEAD) if name not in tensors)
         _check_lent(source, config, sizes, lent)
         draft_vocab_size = source.draft_vocab_size or sizes.vocab_size
-        if source.format != MTP:
+        if source.format == EAGLE3:
             _check_joined(source, tensors, len(state_ids), sizes)
 
         def build() -> SpeculatorModule:
             if source.format == MTP:
                 return MtpModule(config)
+            if source.format == MLP:
+                return MlpModule(config, draft_vocab_size)
             form = Eagle3Config(config, draft_vocab_size, len(state_ids), sizes.hidden_size, **source.switches)
             return Eagle3Module(form)
 
@@ -116,10 +124,37 @@ class OpenSpeculator:
         return SourceModel(self.module, SpeculatorWeights(self.weights, target.weights, lent))
 
 
-def _check_rotary(source: SpeculatorSource, config: Any) -> None:
+class SpeculatorWeights(Weights):
+    """own: by the names of the module's parameters. lent: names of those that are the target's -> its names."""
+
+    def __init__(self, own: Weights, target: Weights, lent: Mapping[str, str]) -> None:
+        self._own = own
+        self._target = target
+        self.lent = lent
+
+    def read(self, name: str) -> Float32Array:
+        return self._source(name).read(self._name(name))
+
+    def read_rows(self, name: str, start: int, stop: int) -> Float32Array:
+        return self._source(name).read_rows(self._name(name), start, stop)
+
+    def rows(self, name: str, indices: npt.NDArray[np.int64]) -> Float32Array:
+        return self._source(name).rows(self._name(name), indices)
+
+    def read_expert(self, name: str, expert: int) -> Float32Array:
+        return self._own.read_expert(name, expert)
+
+    def _source(self, name: str) -> Weights:
+        return self._target if name in self.lent else self._own
+
+    def _name(self, name: str) -> str:
+        return self.lent.get(name, name)
+
+
+def _check_rotary(source: SpeculatorFiles, config: Any) -> None:
     """Raise UnsupportedArchitectureError for angles that hang on a text's length: a graph has those of short ones."""
-    told = config.rope_parameters or {}
-    kinds = [each.get("rope_type") for each in (told, *told.values()) if isinstance(each, dict)]
+    rotary = config.rope_parameters or {}
+    kinds = [each.get("rope_type") for each in (rotary, *rotary.values()) if isinstance(each, dict)]
     for kind in filter(_GROWING.__contains__, kinds):
         raise UnsupportedArchitectureError(
             f"The layers of the speculator in '{source.folder}' have rotary embeddings of the kind {kind!r}, which "
@@ -127,16 +162,16 @@ def _check_rotary(source: SpeculatorSource, config: Any) -> None:
         )
 
 
-def _check_sizes(source: SpeculatorSource, config: Any, sizes: TargetSizes) -> None:
+def _check_sizes(source: SpeculatorFiles, config: Any, sizes: TargetSizes) -> None:
     if config.vocab_size != sizes.vocab_size:
         raise _unlike(source, "a vocabulary", config.vocab_size, sizes.vocab_size)
     if (source.draft_vocab_size or 0) > sizes.vocab_size:
         raise _unlike(source, "a vocabulary", source.draft_vocab_size, sizes.vocab_size)
     if source.target_size not in (None, sizes.hidden_size):
         raise _unlike(source, "hidden states", source.target_size, sizes.hidden_size)
-    if source.format == MTP and config.hidden_size != sizes.hidden_size:
+    if source.format != EAGLE3 and config.hidden_size != sizes.hidden_size:
         raise _unlike(source, "hidden states", config.hidden_size, sizes.hidden_size)
-    if source.format != MTP and config.num_hidden_layers > len(source.tensors):
+    if source.format == EAGLE3 and config.num_hidden_layers > len(source.tensors):
         raise ExportError(
             f"The speculator in '{source.folder}' has {config.num_hidden_layers} layers by its config.json, and "
             f"{len(source.tensors)} tensors: correct num_hidden_layers."
@@ -148,20 +183,20 @@ def _check_sizes(source: SpeculatorSource, config: Any, sizes: TargetSizes) -> N
         )
 
 
-def _state_ids(source: SpeculatorSource, sizes: TargetSizes) -> tuple[int, ...]:
-    if source.format == MTP:
+def _state_ids(source: SpeculatorFiles, sizes: TargetSizes) -> tuple[int, ...]:
+    if source.format != EAGLE3:
         return (sizes.num_layers + 1,)  # behind the final norm, which the target's logits are made of too
     ids = source.state_ids or sizes.usual_state_ids
     if any(not 0 <= each <= sizes.num_layers for each in ids) or len(set(ids)) < len(ids):
-        said = "says that it reads" if source.state_ids else "does not say which states it reads, and usual ones are"
+        verb = "says that it reads" if source.state_ids else "does not say which states it reads, and usual ones are"
         raise ExportError(
-            f"The speculator in '{source.folder}' {said} {', '.join(map(str, ids))}, which must be different layers "
+            f"The speculator in '{source.folder}' {verb} {', '.join(map(str, ids))}, which must be different layers "
             f"from 0 to {sizes.num_layers} of its target: it is for another model."
         )
     return ids
 
 
-def _check_lent(source: SpeculatorSource, config: Any, sizes: TargetSizes, lent: tuple[str, ...]) -> None:
+def _check_lent(source: SpeculatorFiles, config: Any, sizes: TargetSizes, lent: tuple[str, ...]) -> None:
     """The target's matrices take the place of those that are missing, where they fit."""
     if lent and config.hidden_size != sizes.hidden_size:
         raise ExportError(
@@ -176,7 +211,7 @@ def _check_lent(source: SpeculatorSource, config: Any, sizes: TargetSizes, lent:
 
 
 def _check_joined(
-    source: SpeculatorSource, tensors: Mapping[str, StoredTensor], num_states: int, sizes: TargetSizes
+    source: SpeculatorFiles, tensors: Mapping[str, StoredTensor], num_states: int, sizes: TargetSizes
 ) -> None:
     """Raise ExportError where what joins states has room for others than the target's."""
     joined = tensors.get("fc.weight")
@@ -188,7 +223,7 @@ def _check_joined(
     )
 
 
-def _unlike(source: SpeculatorSource, what: str, own: object, target: int) -> ExportError:
+def _unlike(source: SpeculatorFiles, what: str, own: object, target: int) -> ExportError:
     return ExportError(
         f"The speculator in '{source.folder}' is for {what} of {own}, and the model has {target}: give the speculator "
         "of this model."

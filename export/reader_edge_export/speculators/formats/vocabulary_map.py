@@ -38,8 +38,8 @@ def read_vocabulary_map(
     known[offsets + numbers] = True
     if int(known.sum()) < draft_vocab_size:
         raise ExportError(f"The speculator in '{folder}' has a token of its target twice in d2t: fetch it again.")
-    told = _read(folder, maps, "t2d", vocab_size)
-    if told is not None and not torch.equal(told.bool(), known):
+    stated = _read(folder, maps, "t2d", vocab_size)
+    if stated is not None and not torch.equal(stated.bool(), known):
         raise ExportError(
             f"The maps d2t and t2d of the speculator in '{folder}' contradict each other: fetch it again."
         )

@@ -1,5 +1,6 @@
 """Training of MTP: a layer that turns the target's last state into the next one, for the target's own logit head."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,14 +10,14 @@ from transformers import Qwen3Config
 
 from reader_edge_export.speculators.mtp_module import MtpModule
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
-from reader_edge_export.speculators.training.new_network import check_reported, embed, new_layer, silence
-from reader_edge_export.speculators.training.sampled_head import SampledHead
+from reader_edge_export.speculators.training.init import embed, last_state_ids, new_layer, silence, state_sample
 from reader_edge_export.speculators.training.trained_format import Material, TrainedFormat
 from reader_edge_export.speculators.training.vocabulary_tables import embedding_rows, logit_head_rows
+from reader_edge_runtime.arrays import Float32Array, Int32Array
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.package.speculator_part import MTP
 
-_PLACES = 10_000  # of answers, which tell how large the numbers of a state are
+_MOST_OTHERS = 2048
 _LENT = ("embed_tokens.", "lm_head.")  # the target's
 
 
@@ -26,9 +27,7 @@ class MtpTraining(TrainedFormat):
     name = MTP
 
     def state_ids(self, manifest: Manifest) -> tuple[int, ...]:
-        last = (manifest.num_layers + 1,)  # behind the final norm
-        check_reported(manifest, last)
-        return last
+        return last_state_ids(manifest)
 
     def untrained(self, manifest: Manifest) -> SpeculatorModule:
         module = _new(manifest)
@@ -64,11 +63,32 @@ def _new(manifest: Manifest) -> MtpModule:
 
 def _gains(material: Material) -> torch.Tensor:
     """How large each number of the target's state usually is: float32 (E,)."""
-    parts, num_places = [], 0
-    for answer in material.answers:
-        parts.append(answer.states)
-        num_places += len(answer.states)
-        if num_places >= _PLACES:
-            break
-    gains = torch.from_numpy(np.concatenate(parts)).float().square().mean(0).sqrt()
+    gains = state_sample(material).square().mean(0).sqrt()
     return gains.clamp_min(1e-3 * float(gains.max()))
+
+
+class SampledHead(torch.nn.Linear):
+    """The rows of a target, which are not trained: logits (..., V).
+
+    In training, logits (..., ids + S): of these ids, and of S others, each raised by the logarithm of how many of the
+    others it stands for. So what a network learns is pushed off all that it could name.
+    """
+
+    def __init__(self, rows: Float32Array, ids: Int32Array) -> None:
+        """rows: (V, E)."""
+        vocab_size, size = rows.shape
+        super().__init__(size, vocab_size, bias=False, device="meta")
+        self.weight = torch.nn.Parameter(torch.from_numpy(rows), requires_grad=False)
+        others = np.setdiff1d(np.arange(vocab_size), ids)
+        sample = np.random.default_rng(0).permutation(others)[:_MOST_OTHERS]
+        raised = torch.zeros(len(ids) + len(sample))
+        raised[len(ids) :] = math.log(len(others) / len(sample)) if len(sample) else 0.0
+        self.sampled: torch.Tensor
+        self.raised: torch.Tensor
+        self.register_buffer("sampled", self.weight[torch.from_numpy(np.concatenate([ids, sample])).long()])
+        self.register_buffer("raised", raised)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        if not self.training:
+            return super().forward(states)
+        return torch.nn.functional.linear(states, self.sampled, self.raised)

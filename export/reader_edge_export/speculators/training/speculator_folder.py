@@ -11,8 +11,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from reader_edge_export.package.package_folder import check_target, new_package
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
-from reader_edge_export.speculators.training.lessons import DEPTH
-from reader_edge_export.speculators.training.new_network import ROPE_THETA
+from reader_edge_export.speculators.training.batches import DEPTH
+from reader_edge_export.speculators.training.init import ROPE_THETA
 from reader_edge_export.speculators.training.trained_format import TrainedFormat
 from reader_edge_runtime.errors import ExportPlaceError
 from reader_edge_runtime.package.manifest import Manifest
@@ -53,10 +53,10 @@ def write_folder(
         for name, value in form.tensors(module, scale).items()
         if not name.startswith("rotary_emb")
     }
-    told = {**form.config(module, state_ids), **_config(form, module.config, target)}
+    config = {**form.config(module, state_ids), **_config(form, module.config, target)}
     with new_package(out, is_forced, manifest_name=_CONFIG) as partial:
         (partial / _WEIGHTS).write_bytes(save(tensors, metadata={"format": "pt"}))
-        (partial / _CONFIG).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        (partial / _CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         check_folder(out, is_forced)  # again: a training takes long
     return sum((out / name).stat().st_size for name in _FILE_NAMES)
 

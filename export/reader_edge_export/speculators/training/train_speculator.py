@@ -11,25 +11,21 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from reader_edge_export.heads.answering import Answering, Progress
-from reader_edge_export.heads.examples import frequent_ids
-from reader_edge_export.heads.held_out import held_out_apart
-from reader_edge_export.heads.self_written import Manner
-from reader_edge_export.heads.training import Tell, TrainingPlan, no_tell, trained
-from reader_edge_export.heads.training_options import TrainingOptions
 from reader_edge_export.libraries import quiet_libraries
 from reader_edge_export.package.training_folder import CHECKPOINT_NAME, training_folder
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
-from reader_edge_export.speculators.training.chain_loss import ChainLoss
-from reader_edge_export.speculators.training.depth_acceptance import DepthAcceptance, measure_depths
+from reader_edge_export.speculators.training.batches import Batches, frequent_ids
+from reader_edge_export.speculators.training.chains import ChainLoss, DepthAcceptance, is_half_quicker, measure_depths
+from reader_edge_export.speculators.training.cost_model import SpeculatorCost, measure_cost
 from reader_edge_export.speculators.training.eagle3_training import Eagle3Training
-from reader_edge_export.speculators.training.layer_state_recorder import LayerStateRecorder
-from reader_edge_export.speculators.training.lessons import Lessons
+from reader_edge_export.speculators.training.generated_answers import Manner
+from reader_edge_export.speculators.training.mlp_training import MlpTraining
 from reader_edge_export.speculators.training.mtp_training import MtpTraining
-from reader_edge_export.speculators.training.products import is_half_quicker
+from reader_edge_export.speculators.training.record_answers import Answering, Progress, held_out_apart
 from reader_edge_export.speculators.training.speculator_folder import write_folder
-from reader_edge_export.speculators.training.speculator_payback import SpeculatorPayback, measure_payback
+from reader_edge_export.speculators.training.state_recorder import StateRecorder
 from reader_edge_export.speculators.training.trained_format import MAX_IDS, Material, TrainedFormat
+from reader_edge_export.speculators.training.training_loop import Tell, TrainingPlan, no_tell, trained
 from reader_edge_runtime.arrays import Int32Array
 from reader_edge_runtime.assembly import open_package, settled_target
 from reader_edge_runtime.config import EngineConfig
@@ -40,14 +36,43 @@ from reader_edge_runtime.text.conversation import Prompt
 _MAX_TOKENS = 256  # of an answer
 _EPOCHS, _ENOUGH_STEPS = 8, 30_000
 
-TRAINED_FORMATS: Mapping[str, TrainedFormat] = {form.name: form for form in (Eagle3Training(), MtpTraining())}
+_SHARE_OF_WRITING = 0.6  # of the time, where that is limited
+
+TRAINED_FORMATS: Mapping[str, TrainedFormat] = {
+    form.name: form for form in (MlpTraining(), Eagle3Training(), MtpTraining())
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingOptions:
+    """How long to train, and on how much.
+
+    num_tokens: that the target writes, if there are prompts enough; more where one answer must be held out. minutes:
+    for all of it; None for no limit. force: train also where a speculator cannot pay.
+    """
+
+    num_tokens: int = 200_000
+    minutes: float | None = None
+    force: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """For all of it."""
+        return float("inf") if self.minutes is None else 60 * self.minutes
+
+    @property
+    def seconds_of_writing(self) -> float:
+        """Of these at most."""
+        return _SHARE_OF_WRITING * self.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class SpeculatorReport:
     """What came of training. num_tokens: learned from, prompts included. num_ids: that the speculator can name.
 
-    depths: acceptance of the first token of a chain, the second and so on. Others: see `HeadReport`.
+    depths: acceptance of the first token of a chain, the second and so on. curve: steps and the latest loss, ten times
+    at most. num_planned: steps that there would have been without a limit of time. folder: what was written to learn
+    from, which stays for another training.
     """
 
     out: Path
@@ -89,26 +114,24 @@ class SpeculatorTraining:
         self._target: Target = settled_target(self._package, EngineConfig(is_probed=False))[0]
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
-    def payback(self) -> SpeculatorPayback:
+    def cost(self) -> SpeculatorCost:
         """Raises ExportError where a speculator cannot pay, unless that is forced, or a training has begun."""
         self._on_stage("measuring what a speculator would take")
         with quiet_libraries():
-            payback = measure_payback(self._target, self._form)
-        if not (payback.can_pay or self._options.force or self._folder.is_dir()):  # a training begun was wanted
-            raise ExportError(f"{payback.sentence()} Take a larger model, or train all the same with --force.")
-        return payback
+            cost = measure_cost(self._target, self._form)
+        if not (cost.pays_off or self._options.force or self._folder.is_dir()):  # a training begun was wanted
+            raise ExportError(f"{cost.sentence()} Take a larger model, or train all the same with --force.")
+        return cost
 
     def run(self, prompts: Sequence[Prompt], on_progress: Progress) -> SpeculatorReport:
-        """prompts: further ones than the bundled, asked first. on_progress: gets what is done of each stage."""
+        """prompts: further ones than the bundled, answered first. on_progress: gets what is done of each stage."""
         with training_folder(self._out):
             return self._run(prompts, on_progress)
 
     def _run(self, prompts: Sequence[Prompt], on_progress: Progress) -> SpeculatorReport:
         self._on_stage("having the model answer")
         # What a model without a template goes on with by its best guesses alone soon repeats itself.
-        manner = Manner(
-            partial(LayerStateRecorder, self._columns), _MAX_TOKENS, is_sampled=not self._answering.has_template
-        )
+        manner = Manner(partial(StateRecorder, self._columns), _MAX_TOKENS, is_sampled=not self._answering.has_template)
         until = self._began + self._options.seconds_of_writing
         if math.isfinite(until) and self._checkpoint.is_file():
             until = self._began  # a training that has begun goes on with what it began with
@@ -117,17 +140,17 @@ class SpeculatorTraining:
         vocab_size = self._package.manifest.vocab_size
         ids = frequent_ids(learned, vocab_size, MAX_IDS)
         if not held_out:
-            raise ExportError(f"{len(answers)} answers are too few to learn from: ask for more tokens with --self.")
+            raise ExportError(f"{len(answers)} answers are too few to learn from: ask for more tokens with --tokens.")
         self._on_stage("finding the rows of embedding and logit head")
         module, scale = self._form.begin(Material(self._package, self._target, learned, ids, self._columns))
         scale = scale.to(self._device)
         torch.nn.Module.to(module, self._device)
-        lessons = Lessons(learned, ids, vocab_size)
-        curve, num_planned = self._train(module, lessons, scale, ids, on_progress)
+        batches = Batches(learned, ids, vocab_size)
+        curve, num_planned = self._train(module, batches, scale, ids, on_progress)
         self._on_stage("measuring acceptance")
         named = ids if module.target_ids is not None else np.arange(vocab_size, dtype=np.int32)
         torch.nn.Module.eval(module)
-        depths = measure_depths(module, Lessons(held_out, named, vocab_size), scale)
+        depths = measure_depths(module, Batches(held_out, named, vocab_size), scale)
         num_bytes = write_folder(
             self._out, self._form, module, scale, self.state_ids, self._package.manifest, self._options.force
         )
@@ -136,7 +159,7 @@ class SpeculatorTraining:
             folder=self._folder,
             num_bytes=num_bytes,
             num_ids=len(named),
-            num_tokens=lessons.num_places,
+            num_tokens=batches.num_places,
             depths=depths,
             curve=curve,
             num_planned=num_planned,
@@ -144,15 +167,15 @@ class SpeculatorTraining:
         )
 
     def _train(
-        self, module: SpeculatorModule, lessons: Lessons, scale: torch.Tensor, ids: Int32Array, on_progress: Progress
+        self, module: SpeculatorModule, batches: Batches, scale: torch.Tensor, ids: Int32Array, on_progress: Progress
     ) -> tuple[list[tuple[int, float]], int]:
-        """The loss of late at the end of each tenth, and how many steps there are without a limit of time."""
+        """The latest loss at the end of each tenth, and how many steps there are without a limit of time."""
         self._on_stage("training")
-        epochs = max(1, min(_EPOCHS, _ENOUGH_STEPS // lessons.steps_an_epoch))
-        facts = f"{lessons.num_places} {module.config.intermediate_size} {self.state_ids} {epochs}"
+        epochs = max(1, min(_EPOCHS, _ENOUGH_STEPS // batches.steps_an_epoch))
+        facts = f"{batches.num_places} {module.config.intermediate_size} {self.state_ids} {epochs}"
         fingerprint = hashlib.sha256(self._package.fingerprint() + facts.encode() + ids.tobytes()).digest()
         seconds = max(1.0, self._options.seconds - (time.monotonic() - self._began))
-        num_planned = epochs * lessons.steps_an_epoch
+        num_planned = epochs * batches.steps_an_epoch
         plan = TrainingPlan(num_planned, seconds, fingerprint, self._checkpoint, self._tell)
-        loss_at = ChainLoss(module, lessons, scale, is_half_quicker(self._device))
+        loss_at = ChainLoss(module, batches, scale, is_half_quicker(self._device))
         return trained(module, loss_at, plan, on_progress), num_planned

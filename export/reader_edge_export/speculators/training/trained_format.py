@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from reader_edge_export.heads.state_recorder import RecordedAnswer
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
+from reader_edge_export.speculators.training.state_recorder import RecordedAnswer
 from reader_edge_runtime.arrays import Int32Array
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.package.model_package import ModelPackage

@@ -38,13 +38,13 @@ def logit_head_rows(package: ModelPackage) -> Float32Array:
     assert size is not None
     product, units = _product(logits), np.eye(size, dtype=np.float32)
     runs = [part for unit in np.split(units, range(_STATES_A_RUN, size, _STATES_A_RUN)) for part in (unit, -unit)]
-    said = _run(package, model, HIDDEN_STATES, product, runs)
-    columns = [(up - down) / 2 for up, down in zip(said[::2], said[1::2], strict=True)]  # without a bias
+    outputs = _run(package, model, HIDDEN_STATES, product, runs)
+    columns = [(up - down) / 2 for up, down in zip(outputs[::2], outputs[1::2], strict=True)]  # without a bias
     return np.ascontiguousarray(np.concatenate(columns).T)
 
 
 def _product(value: ir.Value) -> ir.Value:
-    """What a logit head says before it is scaled and capped."""
+    """A logit head's output before it is scaled and capped."""
     while (node := value.producer()) is not None and node.op_type in _AFTER_PRODUCT:
         (value,) = (each for each in node.inputs if each is not None and each.const_value is None)
     return value
@@ -53,7 +53,7 @@ def _product(value: ir.Value) -> ir.Value:
 def _run(
     package: ModelPackage, model: ir.Model, name: str, output: ir.Value, runs: Sequence[Array]
 ) -> list[Float32Array]:
-    """What the part of a graph between the value of this name and an output says of each run, of one sequence."""
+    """What the part of a graph between the value of this name and an output gives for each run, of one sequence."""
     values = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
     (given,) = (value for value in values if value.name == name)
     graph = ir.convenience.extract(model.graph, [given], [output])

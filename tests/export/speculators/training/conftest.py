@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from reader_edge_export.heads import self_written
-from reader_edge_export.speculators.training import lessons, train_speculator
+from reader_edge_export.speculators.training import batches, generated_answers, train_speculator
 from reader_edge_export.torch_threads import one_thread_a_call
 
 
@@ -18,10 +17,10 @@ def package(exported: Callable[..., Path]) -> Path:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Answers that a test can wait for, and steps too small for two threads."""
-    monkeypatch.setattr(self_written, "BATCH", 16)
+    monkeypatch.setattr(generated_answers, "BATCH", 16)
     monkeypatch.setattr(train_speculator, "_MAX_TOKENS", 12)
     monkeypatch.setattr(train_speculator, "MAX_IDS", 80)
     monkeypatch.setattr(train_speculator, "_EPOCHS", 3)
-    monkeypatch.setattr(lessons, "ROW", 64)
+    monkeypatch.setattr(batches, "ROW", 64)
     with one_thread_a_call():
         yield

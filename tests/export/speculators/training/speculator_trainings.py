@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
-from reader_edge_export.heads.training_options import TrainingOptions
-from reader_edge_export.speculators.training.train_speculator import TRAINED_FORMATS, SpeculatorTraining
+from reader_edge_export.speculators.training.train_speculator import (
+    TRAINED_FORMATS,
+    SpeculatorTraining,
+    TrainingOptions,
+)
 
 
 def training_of(form: str, package: Path, out: Path, options: TrainingOptions) -> SpeculatorTraining:

@@ -5,14 +5,14 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
-from reader_edge_export.heads.state_recorder import RecordedAnswer
-from reader_edge_export.speculators.dense_attention import DenseAttention
 from reader_edge_export.speculators.eagle3_module import Eagle3Config, Eagle3Module
-from reader_edge_export.speculators.training import lessons as lessons_module
-from reader_edge_export.speculators.training import sampled_head
-from reader_edge_export.speculators.training.chain_loss import ChainLoss, chain_reads
-from reader_edge_export.speculators.training.lessons import DEPTH, ROW, ROWS, Lessons
-from reader_edge_export.speculators.training.sampled_head import SampledHead
+from reader_edge_export.speculators.speculator_module import DenseAttention
+from reader_edge_export.speculators.training import batches as batches_module
+from reader_edge_export.speculators.training import mtp_training
+from reader_edge_export.speculators.training.batches import DEPTH, ROW, ROWS, Batches
+from reader_edge_export.speculators.training.chains import ChainLoss, chain_reads
+from reader_edge_export.speculators.training.mtp_training import SampledHead
+from reader_edge_export.speculators.training.state_recorder import RecordedAnswer
 
 _SIZE, _NUM_STATES, _VOCAB = 16, 3, 50
 
@@ -62,33 +62,33 @@ def answer(num_context: int, num_answered: int, first: int) -> RecordedAnswer:
 
 
 def test_a_place_has_the_state_of_its_token_the_next_one_and_what_the_target_says_of_that() -> None:
-    lessons = Lessons([answer(3, 1000, 1), answer(0, 300, 2000)], np.arange(0, 4000, dtype=np.int32), 4000)
-    assert lessons.num_places == 1303
-    rows = lessons.at(0)
+    batches = Batches([answer(3, 1000, 1), answer(0, 300, 2000)], np.arange(0, 4000, dtype=np.int32), 4000)
+    assert batches.num_places == 1303
+    rows = batches.at(0)
     assert rows.states.shape == (ROWS, ROW, 4)
     assert rows.ids.shape == (ROWS, ROW + DEPTH)
     tokens = rows.states[..., 0].long()
     assert (rows.ids[:, :ROW] == tokens + 1).all()
-    is_heard = rows.is_heard[:, :ROW]
-    assert (rows.top[:, :ROW, 0][is_heard] == tokens[is_heard] + 2).all()
-    assert torch.allclose(rows.share.sum(-1)[rows.is_heard], torch.ones(1))
-    assert (rows.share.sum(-1)[~rows.is_heard] == 0).all()
+    has_scores = rows.has_scores[:, :ROW]
+    assert (rows.top[:, :ROW, 0][has_scores] == tokens[has_scores] + 2).all()
+    assert torch.allclose(rows.share.sum(-1)[rows.has_scores], torch.ones(1))
+    assert (rows.share.sum(-1)[~rows.has_scores] == 0).all()
 
 
 def test_what_the_network_cannot_name_has_no_share_and_chains_never_cross_into_the_next_text() -> None:
-    lessons = Lessons([answer(0, 600, 0), answer(0, 600, 1000)], np.arange(0, 1600, 2, dtype=np.int32), 4000)
-    rows = lessons.at(0)
+    batches = Batches([answer(0, 600, 0), answer(0, 600, 1000)], np.arange(0, 1600, 2, dtype=np.int32), 4000)
+    rows = batches.at(0)
     named = rows.share[..., 0] > 0
     assert (rows.top[..., 0][named] * 2 == rows.ids[named] + 1).all()
-    assert 0 < named.sum() < rows.is_heard.sum()
+    assert 0 < named.sum() < rows.has_scores.sum()
     starts = (rows.ids == 1) | (rows.ids == 1001)  # the token behind a text's first place
     for row, place in starts.nonzero().tolist():
-        assert not rows.is_heard[row, place : place + DEPTH - 1].any()
-        assert place == 0 or not rows.is_heard[row, place - 1]
+        assert not rows.has_scores[row, place : place + DEPTH - 1].any()
+        assert place == 0 or not rows.has_scores[row, place - 1]
 
 
 def test_the_loss_falls_as_a_network_learns_and_is_the_same_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lessons_module, "ROW", 64)
+    monkeypatch.setattr(batches_module, "ROW", 64)
     network = module()
     random = np.random.default_rng(0)
     text = np.resize(np.arange(_VOCAB, dtype=np.int32), 1200)
@@ -96,8 +96,8 @@ def test_the_loss_falls_as_a_network_learns_and_is_the_same_each_time(monkeypatc
     top_logits = np.tile(np.array([4.0, 0.0], np.float32), (1199, 1))
     states = random.standard_normal((1199, _NUM_STATES * _SIZE)).astype(np.float16)
     told = RecordedAnswer(text[:0], text, states, top_ids, top_logits)
-    lessons = Lessons([told], np.arange(_VOCAB, dtype=np.int32), _VOCAB)
-    loss_at = ChainLoss(network, lessons, torch.ones(_NUM_STATES * _SIZE), is_half=False)
+    batches = Batches([told], np.arange(_VOCAB, dtype=np.int32), _VOCAB)
+    loss_at = ChainLoss(network, batches, torch.ones(_NUM_STATES * _SIZE), is_half=False)
     first = loss_at(0)
     assert float(first.detach()) == float(loss_at(0).detach())
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-2)
@@ -112,7 +112,7 @@ def test_the_loss_falls_as_a_network_learns_and_is_the_same_each_time(monkeypatc
 def test_a_sampled_head_says_what_is_learned_and_stands_for_all_else(
     num_ids: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampled_head, "_MOST_OTHERS", 20)
+    monkeypatch.setattr(mtp_training, "_MOST_OTHERS", 20)
     random = np.random.default_rng(0)
     rows = 0.1 * random.standard_normal((_VOCAB, _SIZE)).astype(np.float32)
     ids = np.sort(random.permutation(_VOCAB)[:num_ids]).astype(np.int32)

@@ -12,14 +12,15 @@ from click.testing import CliRunner
 
 from reader_edge.cli import main
 from reader_edge_export import ExportOptions, export_model
-from reader_edge_export.heads import training
-from reader_edge_export.heads.training_options import TrainingOptions
-from reader_edge_export.speculators.training import train_speculator
-from reader_edge_export.speculators.training.speculator_payback import SpeculatorPayback
+from reader_edge_export.package.training_folder import training_folder
+from reader_edge_export.speculators.training import generated_answers, train_speculator, training_loop
+from reader_edge_export.speculators.training.cost_model import SpeculatorCost
+from reader_edge_export.speculators.training.record_answers import instructions
 from reader_edge_export.speculators.training.train_speculator import (
     TRAINED_FORMATS,
     SpeculatorReport,
     SpeculatorTraining,
+    TrainingOptions,
 )
 from reader_edge_export.speculators.training.vocabulary_tables import embedding_rows, logit_head_rows
 from reader_edge_runtime.errors import ExportError
@@ -30,7 +31,7 @@ from tests.tiny_models import VOCAB_SIZE
 
 pytestmark = pytest.mark.usefixtures("few")
 
-CHEAP = SpeculatorPayback(1e-3, 1e-2)
+CHEAP = SpeculatorCost(1e-3, 1e-2)
 
 
 @pytest.mark.long
@@ -48,7 +49,7 @@ def test_a_trained_folder_is_exported_with_its_target_and_drafts(
     assert report.depths[0].num_places > 0
     assert {file.name for file in report.out.iterdir()} == {"config.json", "model.safetensors"}
     told = json.loads((report.out / "config.json").read_text())
-    assert told == TRAINED[form] | ({"draft_vocab_size": report.num_ids} if form == "eagle3" else {})
+    assert told == TRAINED[form] | ({"draft_vocab_size": report.num_ids} if form != "mtp" else {})
     export_model(tiny_model("llama"), tmp_path / "out", ExportOptions("int8", check="quick", speculator=report.out))
     manifest = ModelPackage.open(tmp_path / "out").manifest
     assert manifest.speculator is not None
@@ -107,7 +108,7 @@ def test_seconds_of_training_lower_the_loss_and_raise_acceptance(
 def test_a_killed_training_resumes_and_ends_with_the_same_weights(
     form: str, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "_EVERY_S", 0.0)  # every step is kept
+    monkeypatch.setattr(training_loop, "_EVERY_S", 0.0)  # every step is kept
     monkeypatch.setattr(train_speculator, "_EPOCHS", 1)
     stages: list[str] = []
     steps: list[int] = []
@@ -188,7 +189,7 @@ def test_answers_for_another_format_are_refused_in_one_sentence(package: Path, t
         train("mtp")
 
 
-@pytest.mark.parametrize(("form", "states"), [("eagle3", "states 0, 1, 2"), ("mtp", "state 3")])
+@pytest.mark.parametrize(("form", "states"), [("mlp", "state 3"), ("eagle3", "states 0, 1, 2"), ("mtp", "state 3")])
 def test_a_package_that_reports_no_states_is_refused(
     form: str, states: str, exported: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -200,9 +201,9 @@ def test_a_package_that_reports_no_states_is_refused(
 def test_the_command_prints_the_folder_and_what_each_token_of_a_chain_is_worth(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train_speculator, "measure_payback", lambda *given: CHEAP)
+    monkeypatch.setattr(train_speculator, "measure_cost", lambda *given: CHEAP)
     path = tmp_path / "new.eagle3"
-    command = ["train-drafter", str(package), "-o", str(path), "--self", "1000", "--format", "eagle3"]
+    command = ["train-drafter", str(package), "-o", str(path), "--tokens", "1000", "--format", "eagle3"]
     told = CliRunner().invoke(main, command)
     assert told.exit_code == 0, told.output
     assert told.stdout == f"{path}\n"
@@ -227,7 +228,7 @@ def test_who_interrupts_a_training_is_told_that_nothing_is_lost(
             (tmp_path / "new.eagle3.training").mkdir()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(train_speculator, "measure_payback", lambda *given: CHEAP)
+    monkeypatch.setattr(train_speculator, "measure_cost", lambda *given: CHEAP)
     monkeypatch.setattr(SpeculatorTraining, "run", interrupted)
     command = ["train-drafter", str(package), "-o", str(tmp_path / "new.eagle3"), "--format", "eagle3"]
     told = CliRunner().invoke(main, command)
@@ -235,3 +236,100 @@ def test_who_interrupts_a_training_is_told_that_nothing_is_lost(
     kept = "What was written is kept: the same command resumes.\n"
     assert told.stderr.endswith(f"{kept if has_begun else ''}Interrupted.\n")
     assert (kept in told.stderr) == has_begun
+
+
+def test_so_few_tokens_are_never_wanted_that_no_answer_is_held_out(package: Path, tmp_path: Path) -> None:
+    report = training_of("mlp", package, tmp_path / "tiny", TrainingOptions(1)).run([], lambda done, total: None)
+    assert report.depths[0].num_places > 0
+    assert report.folder.is_dir()
+
+
+def test_a_training_that_its_time_ends_is_no_speculator_and_says_so(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training_loop, "train", lambda *given: (1, 7200.0))
+    with pytest.raises(ExportError, match=r"Stopped at step 1 of \d+, .* about [\d.]+ more --minutes; .* is kept"):
+        training_of("mlp", package, tmp_path / "tiny", TrainingOptions(300, 60.0)).run([], lambda done, total: None)
+    assert not (tmp_path / "tiny").exists()
+
+
+def test_prompts_of_ones_own_are_not_passed_over_for_answers_that_lie_there(package: Path, tmp_path: Path) -> None:
+    training_of("mlp", package, tmp_path / "tiny", TrainingOptions(300)).run([], lambda done, total: None)
+    with pytest.raises(ExportError, match=r"was written to other prompts: erase its folder"):
+        training_of("mlp", package, tmp_path / "tiny", TrainingOptions(300)).run(["the cat"], lambda done, total: None)
+
+
+@pytest.mark.parametrize("name", ["top_ids", "lengths"])
+def test_answers_that_lack_an_array_are_refused_in_one_sentence(package: Path, tmp_path: Path, name: str) -> None:
+    def trained() -> SpeculatorReport:
+        options = TrainingOptions(100, force=True)
+        return training_of("mlp", package, tmp_path / "tiny", options).run([], lambda done, total: None)
+
+    path = trained().folder / "answers-0000.bin"
+    owner = path.read_bytes()[12:44]
+    arrays = generated_answers._PART.read(path, owner)
+    generated_answers._PART.write(path, owner, {each: array for each, array in arrays.items() if each != name})
+    sentence = f"answers-0000.bin' has no sound {name} of answers to learn from: erase it, it is written again."
+    with pytest.raises(ExportError, match=re.escape(sentence)):
+        trained()
+    path.unlink()
+    assert trained().out.is_dir()
+
+
+def test_instructions_are_many_and_differ() -> None:
+    texts = instructions()
+    assert len(set(texts)) == len(texts) > 2000
+    assert not any("{}" in text for text in texts)
+
+
+@pytest.mark.long
+def test_a_terminal_sees_every_stage_and_how_much_of_it_is_done(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train_speculator, "_EPOCHS", 100)  # longer than a terminal takes to show the next frame
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda stream: stream.name == "<stderr>")
+    command = ["train-drafter", str(package), "-o", str(tmp_path / "tiny"), "--tokens", "1000", "--force"]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 0, result.output
+    assert re.search(r"\x1b\[2KAsking a speculator takes [^\x1b]*\n", result.stderr)
+    assert re.search(r"having the model answer .*\d+%", result.stderr)
+    assert re.search(r": training .*\d+%", result.stderr)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words"),
+    [
+        ({"prompt": "cat " * 5000}, "tokens"),
+        ({"prompt": "\ud800 x"}, "surrogate"),
+        ({"messages": [{"role": "user", "content": "cat"}]}, "has no chat template"),
+    ],
+    ids=["a long one", "half a character", "messages"],
+)
+def test_a_prompt_that_cannot_be_answered_is_named_by_its_line_before_the_work(
+    prompt: dict[str, object], words: str, tmp_path: Path
+) -> None:
+    text = tmp_path / "own.jsonl"
+    text.write_text("\n".join(map(json.dumps, ({"prompt": "the cat"}, prompt))))
+    command = ["train-drafter", "models/demo/package", "-o", str(tmp_path / "new"), "--text", str(text)]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"Error: Line 2 of '{text}': ")
+    assert words in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["own.jsonl"]
+
+
+@pytest.mark.parametrize("name", ["file/new", "x" * 246])
+def test_a_place_where_no_folder_can_be_is_refused(name: str, package: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ExportError, match=r"\.training' cannot be written .*: name a file in a folder"):
+        training_of("mlp", package, tmp_path / name, TrainingOptions()).run([], lambda done, total: None)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_of_two_trainings_to_one_folder_the_second_is_refused(package: Path, tmp_path: Path) -> None:
+    path = tmp_path / "tiny"
+    with training_folder(path), pytest.raises(ExportError, match="in use by another training: wait"):
+        training_of("mlp", package, path, TrainingOptions(300)).run([], lambda done, total: None)
+    assert not list((tmp_path / "tiny.training").iterdir())

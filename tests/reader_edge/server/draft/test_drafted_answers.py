@@ -276,7 +276,7 @@ def test_what_is_no_engine_is_told_in_one_sentence(device: Device, tmp_path: Pat
         ({"drafts": "all"}, ConfigError, "one of none, hints, verify"),
         ({"num_ahead": 9}, ConfigError, "num_ahead"),
         ({"patience_s": -1}, ConfigError, "patience_s"),
-        ({"sources": DraftSources(head="x")}, ConfigError, "history and datastores"),
+        ({"sources": DraftSources(draft_model="x")}, ConfigError, "history and datastores"),
         ({"tokenizer": other}, TokenizerError, "tokenizer"),
     ):
         with pytest.raises(error, match=words):

@@ -23,7 +23,6 @@ pytestmark = needs_kernels
 FLOAT, HALF, INT8, UINT8 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT8, TensorProto.UINT8
 INT64 = TensorProto.INT64
 _STATES: list[int] = [INT64, INT64, FLOAT, FLOAT, INT64]  # parents, num_kept, state, pending, num_pending
-_LAYERS = [*[INT8, FLOAT, FLOAT] * 3, INT8, FLOAT, *[INT8, FLOAT, FLOAT] * 2, INT8]
 # Types of the inputs, of the outputs, and attributes.
 OPERATORS: dict[str, tuple[list[int], list[int], dict[str, Any]]] = {
     "SwiGLU": ([FLOAT], [FLOAT], {}),
@@ -44,7 +43,6 @@ OPERATORS: dict[str, tuple[list[int], list[int], dict[str, Any]]] = {
     "SpreadRowExperts": ([FLOAT, INT64, FLOAT, FLOAT, INT8, FLOAT], [FLOAT], {}),
     "SpreadRowExperts16": ([FLOAT, INT64, FLOAT, FLOAT, INT8, FLOAT], [FLOAT], {}),
     "SpreadBlockExperts": ([FLOAT, INT64, FLOAT, FLOAT, UINT8, INT8, FLOAT], [FLOAT], {}),
-    "HeadGuess": ([FLOAT, INT64, *[FLOAT] * 3, *_LAYERS], [FLOAT, INT64] * 2, {}),
     "TreeConv": ([FLOAT, FLOAT, *_STATES], [FLOAT] * 2, {}),
     "TreeDelta": ([*[FLOAT] * 5, *_STATES], [FLOAT] * 3, {}),
     "TreeScan": ([*[FLOAT] * 4, *_STATES], [FLOAT] * 3, {}),
@@ -98,18 +96,6 @@ _SCALED = {"scale": 1.0}
 _TREE = [Input(np.array([[-1, 0, 0]]), False), Input(np.array([1]), False)]
 _KEYS, _VALUES, _HEADS = _fed(np.float32, 1, 3, 2, 8), _fed(np.float32, 1, 3, 4, 16), _fed(np.float32, 1, 3, 4)
 _STATE, _REPLAYED = _fed(np.float32, 1, 4, 8, 16), Input(np.array([1]), False)
-
-
-def _layer(num_inputs: int, num_outputs: int) -> list[Input]:
-    """Of a head: weight, scales, bias."""
-    return [_kept(np.int8, num_inputs, num_outputs), *[_kept(np.float32, num_outputs)] * 2]
-
-
-_HEAD = [
-    *(_fed(np.float32, 2, 8), Input(np.array([0, 8]), False), *[_kept(np.float32, 8)] * 2, _kept(np.float32, 9, 4)),
-    *(*_layer(12, 16), *_layer(16, 3), *_layer(16, 16), *_layer(4, 16)[:2], *_layer(16, 3), *_layer(3, 9)),
-    _kept(np.int8, 3, 9),
-]
 # Nodes as exports write them: types of outputs, attributes, inputs.
 VALID: dict[str, tuple[list[int], dict[str, Any], list[Input]]] = {
     "SwiGLU": ([FLOAT], {}, [_ROWS]),
@@ -118,7 +104,6 @@ VALID: dict[str, tuple[list[int], dict[str, Any], list[Input]]] = {
         {"q_num_heads": 2, "kv_num_heads": 1},
         [_fed(np.float32, 1, 3, 128), _fed(np.float32, 1, 3, 16), _fed(np.float32, 1, 3, 16)],
     ),
-    "HeadGuess": ([FLOAT, INT64] * 2, {}, _HEAD),
     "SpreadRows": ([FLOAT], {}, [_ROWS, *_SPREAD]),
     "CacheRows": ([INT8] * 2, {}, [_NEW, *_SPREAD, _NEW]),
     "HalfRows": ([HALF] * 2, {}, [_NEW, _NEW]),

@@ -9,7 +9,7 @@ import numpy as np
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.sources.speculator.speculator import SpeculatorResult, TreeStep
+from reader_edge_runtime.drafting.speculators.speculator import SpeculatorResult, TreeStep
 from reader_edge_runtime.execution.inputs import Inputs
 from reader_edge_runtime.execution.onnxruntime.host.cache_bindings import CacheBindings
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache

@@ -1,0 +1,139 @@
+"""What a speculator costs and brings on this machine: times of its passes, whether it pays off, how far trees grow."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.cost_model import moved
+from reader_edge_runtime.drafting.speculators.speculated_tree import Candidate
+from reader_edge_runtime.drafting.speculators.speculator import Speculator, TreeStep
+
+PASS_NODES = 8  # of a pass of the target with drafts
+# Measured: docs/explanation/measured/drafts/speculators.md
+TOKENS_A_PASS, USUALLY_ADDED = 2.0, 0.25  # without a speculator, and by one that is asked where that pays
+STEP_NODES = (2, 4)  # nodes of the passes of the speculator that asking takes, before it was asked
+_BESIDE_S = 6e-4  # beside them: the tree is drafted again behind each, and now and then without it
+
+WIDTHS = (1, 2, 4, 8, 16, 64)  # nodes of the passes that are measured
+_ROUNDS = 2
+_OTHER_BYTES = 64 << 20  # read before each pass, as the target's weights are: its own leave the processor's caches
+
+MAX_STEPS = 8
+_WIDTHS = (1, 2, 4, 8)  # nodes that a pass may score
+_UNTIMED_WIDTH = 4  # where nothing was measured
+_FIRST_RATE = 0.35
+_MEMORY = 0.03  # weight of the newest draft in a rate
+
+
+def asking_seconds(seconds: Callable[[int], float]) -> float:
+    """What asking takes in a step. seconds: of a pass of the speculator, by its nodes; called with STEP_NODES."""
+    return _BESIDE_S + sum(map(seconds, STEP_NODES))
+
+
+def needed_tokens(asking_s: float, pass_s: float) -> float:
+    """Tokens that asking has to add to a pass. pass_s: of the target, over PASS_NODES."""
+    return TOKENS_A_PASS * asking_s / pass_s
+
+
+def pays_off(asking_s: float, pass_s: float) -> bool:
+    """Whether what speculators usually add makes up for what asking takes."""
+    return needed_tokens(asking_s, pass_s) <= USUALLY_ADDED
+
+
+class StepTimes:
+    """Seconds of passes of a speculator, T_s(n). seconds: of each of WIDTHS."""
+
+    def __init__(self, seconds: Sequence[float]) -> None:
+        self._seconds = list(seconds)
+
+    @classmethod
+    def measure(cls, speculator: Speculator) -> "StepTimes":
+        """Of one text. Raises ProviderError for a speculator that does not run."""
+        widths = [min(width, speculator.max_context - 1) for width in WIDTHS]
+        cache = speculator.new_cache(1, min(2 * max(widths), speculator.max_context))
+        cache.fill(0, 1)
+        others = np.ones(_OTHER_BYTES // 8)
+        found: list[list[float]] = [[] for _ in widths]
+        for _ in range(1 + _ROUNDS):  # the first time, memory is laid out
+            for times, width in zip(found, widths, strict=True):
+                states = np.zeros((width, speculator.part.hidden_size), np.float32)
+                step = TreeStep(DraftTree.chain([0] * (1 + width)), 1, states)
+                others.sum()
+                began = time.perf_counter()
+                speculator.step(cache, 0, [step])
+                times.append(time.perf_counter() - began)
+        return cls([min(times[1:]) for times in found])
+
+    def seconds(self, num_nodes: int) -> float:
+        """Of a pass of so many nodes: between those measured on a line, beyond them in proportion."""
+        if num_nodes > WIDTHS[-1]:
+            return self._seconds[-1] * num_nodes / WIDTHS[-1]
+        return float(np.interp(num_nodes, WIDTHS, self._seconds))
+
+    def learn(self, num_nodes: int, seconds: float) -> None:
+        """A pass of so many nodes took so long."""
+        if num_nodes <= WIDTHS[-1]:
+            nearest = min(range(len(WIDTHS)), key=lambda i: abs(WIDTHS[i] - num_nodes))
+            expected = self.seconds(num_nodes)
+            if expected > 0:
+                self._seconds[nearest] = moved(self._seconds[nearest], self._seconds[nearest] * seconds / expected)
+
+
+@dataclass(slots=True)
+class Progress:
+    """Of one draft. num_tokens: that it promises. num_open: how likely it ended at the nodes that were scored last."""
+
+    num_steps: int = 0
+    num_tokens: float = 0.0
+    num_open: float = 0.0
+
+
+class Growth:
+    """Learns from every pass how many tokens a draft promised more behind it, for what it scored.
+
+    What a draft promises is calibrated by what comes true, so that it need not be waited for. rates: by the number of
+    the pass, promised tokens for each that the scored nodes are expected to be reached.
+    """
+
+    def __init__(self) -> None:
+        self.rates = [_FIRST_RATE] * MAX_STEPS
+
+    def learn(self, progress: Progress, draft: DraftTree) -> None:
+        """Compare a draft with the one before the last pass."""
+        num_tokens = promised(draft)
+        if progress.num_open > 0:
+            number = progress.num_steps - 1
+            rate = min(max((num_tokens - progress.num_tokens) / progress.num_open, 0.0), 1.0)
+            self.rates[number] += _MEMORY * (rate - self.rates[number])
+        progress.num_tokens, progress.num_open = num_tokens, 0.0
+
+    def chosen(
+        self, progress: Progress, candidates: Sequence[Candidate], token_s: float, times: StepTimes
+    ) -> list[Candidate]:
+        """The first candidates, as many as a pass over them saves the most time; none where it saves none.
+
+        token_s: seconds of a token without a draft; 0 where nothing was measured.
+        """
+        if progress.num_steps == MAX_STEPS or not candidates:
+            return []
+        # A token more a pass saves what one takes with the drafts that there are.
+        value_s = self.rates[progress.num_steps] * token_s / (1 + progress.num_tokens)
+        best, saved_s = 0 if token_s else _UNTIMED_WIDTH, 0.0
+        for width in _WIDTHS if token_s else ():
+            gained_s = value_s * sum(each.open for each in candidates[:width]) - times.seconds(width)
+            if gained_s > saved_s:
+                best, saved_s = width, gained_s
+        found = list(candidates[:best])
+        if found:
+            progress.num_steps += 1
+            progress.num_open = sum(each.open for each in found)
+        return found
+
+
+def promised(draft: DraftTree) -> float:
+    """Tokens that the better half of a draft promises: about as many nodes as its pass will have."""
+    values = sorted(draft.values[1:], reverse=True)
+    return sum(values[: (len(values) + 1) // 2])

@@ -1,0 +1,205 @@
+"""Drafts of a trained speculator, in one tree with all else: it goes on behind whatever is likeliest to be reached.
+
+A pass over what the target has said since tells what may follow the text's last token. The drafter is then asked what
+it would draft with that, and the likeliest nodes at which that draft ends, named by the speculator or retrieved, are
+scored in one further pass, and so on for as long as a pass promises to save more time than it takes. So the
+speculator's probabilities judge what was retrieved, and what is retrieved goes on behind what it names (READER, arXiv
+2508.09072; longest prefixes merge as in RASD, arXiv 2503.03434; a tree grows by likelihood as in EAGLE-2, arXiv
+2406.16858).
+"""
+
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, cast
+
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.cost_model import SourceGain
+from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.sources.source import Arrays, DraftSource
+from reader_edge_runtime.drafting.sources.text_slot import side_by_side
+from reader_edge_runtime.drafting.speculators.cost_model import Growth, Progress, StepTimes, asking_seconds, pays_off
+from reader_edge_runtime.drafting.speculators.speculated_tree import NAME, Candidate, SpeculatedTree
+from reader_edge_runtime.drafting.speculators.speculator import Speculator, SpeculatorResult
+from reader_edge_runtime.drafting.speculators.speculator_request import SpeculatorRequest
+from reader_edge_runtime.drafting.speculators.speculator_slots import (
+    SpeculatorSlot,
+    SpeculatorSlots,
+    restore_slots,
+    saved_slots,
+)
+from reader_edge_runtime.errors import DraftError, ReaderEdgeError
+
+_CHUNK = 128  # tokens of a text that are caught up with in one pass
+# Tokens that asking adds to a step, by how sure the others are (`worth.py`), for one that is always right.
+_FIRST_GAINS = (1.0, 0.9, 0.6, 0.15)
+_USUALLY_RIGHT = 0.4  # where the export has not found out
+_NARROW = 8  # tokens that are caught up with in any case
+_INVESTED = 0.25  # share of what the rest of an answer may gain that catching up with its text may take
+
+
+class Growing(NamedTuple):
+    """A tree that grows, the request it is for, and how far it has come."""
+
+    tree: SpeculatedTree
+    draft_request: DraftRequest
+    progress: Progress
+
+
+class SpeculatorSource(DraftSource):
+    """Asks a speculator for all requests of a step at once, where its gain of late pays.
+
+    state_ids: those of the target that it tells (`Manifest.state_ids`). agreement: how often the speculator's best
+    token was found to be the target's; None where nobody looked. A speculator that fails is not asked again. Raises
+    ProviderError for one that does not run.
+    """
+
+    name = NAME
+    wants_layer_states = is_costly = wants_gain = True
+
+    def __init__(
+        self,
+        speculator: Speculator,
+        state_ids: Sequence[int],
+        vocab_size: int,
+        max_slots: int,
+        agreement: float | None = None,
+    ) -> None:
+        self._speculator: Speculator | None = speculator
+        self._which = [state_ids.index(number) for number in speculator.part.state_ids]
+        self._vocab_size = vocab_size
+        self._attends = speculator.part.num_layers > 0
+        self.times = StepTimes.measure(speculator)
+        self.slots = SpeculatorSlots(speculator, max_slots)
+        is_right = _USUALLY_RIGHT if agreement is None else min(max(agreement, 0.0), 1.0)
+        self.gain = SourceGain([is_right * gain for gain in _FIRST_GAINS])
+        self.gain.seconds = asking_seconds(self.times.seconds)
+        self.growth = Growth()
+
+    def pays_off(self, pass_s: float) -> bool:
+        """Whether what it usually brings can make up for what asking takes. pass_s: see `needed_tokens`."""
+        return pays_off(self.gain.seconds, pass_s)
+
+    def begin(self, context: RequestContext) -> SpeculatorRequest:
+        return SpeculatorRequest(context, self._which, self._attends)
+
+    def is_worth_asking(self, draft_request: DraftRequest, top_probability: float) -> bool:
+        request = cast(SpeculatorRequest, draft_request.request)
+        request.top_probability = top_probability
+        if self._speculator is None or not request.fits(self._speculator.max_context):
+            return False
+        token_s = draft_request.token_s / request.tokens_a_step
+        if not self.gain.pays(top_probability, token_s):
+            return False
+        catch_up_s = self.times.seconds(request.num_missing(self.slots)) - self.times.seconds(1)
+        coming_s = self.gain.saved_s(token_s) * draft_request.max_depth / request.tokens_a_step
+        return not token_s or catch_up_s <= self.times.seconds(_NARROW) + _INVESTED * coming_s
+
+    def learn_gain(self, request: RequestDrafter, num_gained: int, seconds: float) -> None:
+        self.gain.learn(cast(SpeculatorRequest, request).top_probability, num_gained, seconds)
+
+    def propose(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | None]:
+        if self._speculator is None:
+            return [None] * len(draft_requests)
+        try:
+            trees = self._caught_up(self._speculator, draft_requests)
+            self._grow(self._speculator, trees)
+        except ReaderEdgeError as error:
+            warnings.warn(f"The speculator is not asked again: {error}", stacklevel=2)
+            self._speculator = None
+            return [None] * len(draft_requests)
+        by_request = {id(growing.draft_request): growing.tree.tree for growing in trees.values()}
+        return [by_request.get(id(draft_request)) for draft_request in draft_requests]
+
+    def state(self) -> Arrays:
+        return saved_slots(self.slots) if self._speculator is not None and self._attends else {}
+
+    def restore(self, arrays: Arrays) -> None:
+        """Take up the texts' rows; what the speculator is worth is of this machine, and does not hang on them.
+
+        Raises DraftError for what `state` could not have given.
+        """
+        if self._speculator is None or not self._attends:
+            return
+        try:
+            restore_slots(self.slots, arrays, self._vocab_size, self._speculator.max_context)
+        except (KeyError, ValueError) as error:
+            raise DraftError(f"What the speculator has read is not sound ({error}): start over.") from None
+
+    def _caught_up(
+        self, speculator: Speculator, draft_requests: Sequence[DraftRequest]
+    ) -> dict[SpeculatorSlot, Growing]:
+        """Trees of one scored node, the last of each text, once all of the text before it has rows."""
+        growing: dict[SpeculatorSlot, Growing] = {}
+        further: dict[SpeculatorSlot, SpeculatorRequest] = {}
+        for draft_request in draft_requests:
+            request = cast(SpeculatorRequest, draft_request.request)
+            if not request.fits(speculator.max_context):
+                continue
+            slot = request.begin_pass(self.slots)
+            tree = SpeculatedTree(request.token_ids[-1], self._vocab_size, request.temperature)
+            growing[slot], further[slot] = Growing(tree, draft_request, Progress()), request
+        if further:  # now: a cache that grows keeps no rows of trees
+            num_rows = max(request.num_rows(slot) for slot, request in further.items())
+            self.slots.cache.reserve(self.slots.cache.num_slots, num_rows)
+        while further:
+            further = self._catch_up(speculator, further, growing)
+        return growing
+
+    def _catch_up(
+        self,
+        speculator: Speculator,
+        requests: Mapping[SpeculatorSlot, SpeculatorRequest],
+        growing: Mapping[SpeculatorSlot, Growing],
+    ) -> dict[SpeculatorSlot, SpeculatorRequest]:
+        """A chunk of each text. Returns those of which there is more."""
+        left: dict[SpeculatorSlot, SpeculatorRequest] = {}
+        cache = self.slots.cache
+        for slots in side_by_side(requests):
+            # A pass is as wide for each of its texts, and one of them may be near the context's end.
+            room = speculator.max_context - max(cache.lengths[slot.number] for slot in slots)
+            chunks = [requests[slot].chunk(slot, min(_CHUNK, room)) for slot in slots]
+            began = time.perf_counter()
+            said = speculator.catch_up(cache, slots[0].number, *zip(*chunks, strict=True))
+            self._learn_time(max(len(tokens) for tokens, _ in chunks), len(slots), began)
+            for b, (slot, (tokens, _)) in enumerate(zip(slots, chunks, strict=True)):
+                cache.commit(slot.number, range(len(tokens)))
+                if requests[slot].went_on(slot, len(tokens)):
+                    left[slot] = requests[slot]
+                else:
+                    state = said.next_states[b, len(tokens) - 1]
+                    growing[slot].tree.hear_root(said.top_ids[b, 0], said.probabilities[b, 0], state)
+        return left
+
+    def _grow(self, speculator: Speculator, trees: dict[SpeculatorSlot, Growing]) -> None:
+        """Passes over the likeliest ends of all drafts, for as long as they pay."""
+        growing = dict(trees)
+        while True:
+            chosen = {slot: self._chosen(each) for slot, each in growing.items()}
+            growing = {slot: each for slot, each in growing.items() if chosen[slot]}
+            if not growing:
+                return
+            for slots in side_by_side(growing):
+                steps = [growing[slot].tree.step(chosen[slot]) for slot in slots]
+                began = time.perf_counter()
+                said = speculator.step(self.slots.cache, slots[0].number, steps)
+                self._learn_time(max(len(chosen[slot]) for slot in slots), len(slots), began)
+                for b, slot in enumerate(slots):
+                    _hear(growing[slot].tree, said, b, len(chosen[slot]))
+
+    def _chosen(self, growing: Growing) -> list[Candidate]:
+        """The nodes of a draft that the next pass scores; none where that does not pay."""
+        tree, draft_request, progress = growing
+        if draft_request.preview is None:
+            return []
+        draft = draft_request.preview(tree.tree)
+        self.growth.learn(progress, draft)
+        candidates = tree.candidates(draft, draft_request.max_depth)
+        return self.growth.chosen(progress, candidates, draft_request.token_s, self.times)
+
+    def _learn_time(self, num_nodes: int, num_texts: int, began: float) -> None:
+        self.times.learn(num_nodes, (time.perf_counter() - began) / num_texts)
+
+
+def _hear(tree: SpeculatedTree, said: SpeculatorResult, b: int, num_nodes: int) -> None:
+    tree.hear(said.top_ids[b, :num_nodes], said.probabilities[b, :num_nodes], said.next_states[b, :num_nodes])

@@ -1,0 +1,238 @@
+"""A trained speculator as a source: what it reads, when it is asked, what it may do wrong."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from reader_edge_runtime.config import EngineConfig, GenerationConfig, SamplingConfig
+from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.drafting.drafter import RequestContext
+from reader_edge_runtime.errors import DraftError
+from tests.fake_speculator import TellingTarget
+from tests.random_drafter import decode, reference
+from tests.runtime.drafting.speculators.asked_speculator import (
+    MANIFEST,
+    asked,
+    begun,
+    drafter_of,
+    greedy,
+    hear,
+    likeliest,
+    source_of,
+    speculator_of,
+)
+
+
+def test_only_what_came_since_is_read_whatever_was_guessed() -> None:
+    speculator = speculator_of()
+    source, text = source_of(speculator), [1, 2, 3, 4]
+    request = begun(source, text)
+    source.propose([asked(request)])
+    start = len(text) - 1
+    text += [0, 5, 1]
+    hear(request, start)
+    source.propose([asked(request)])
+    assert speculator.num_caught_up == [[3], [3]]
+
+
+def test_states_that_were_missed_cost_the_rows_before_them_and_nothing_else() -> None:
+    speculator = speculator_of()
+    source, text = source_of(speculator), [1, 2, 3, 4]
+    request = begun(source, text)
+    source.propose([asked(request)])
+    text += [0, 5, 1, 1, 2]
+    assert not source.is_worth_asking(asked(request), 0.0)  # not heard of
+    assert source.propose([asked(request)]) == [None]
+    hear(request, 6)
+    assert source.propose([asked(request)]) != [None]
+    assert speculator.num_caught_up == [[3], [2]]
+
+
+def test_a_long_text_is_not_caught_up_with_for_one_uncertain_step_among_sure_ones() -> None:
+    token_s = 0.02
+    asked_for = []
+    for others in (0.05, 0.9):
+        source = source_of(speculator_of())
+        source.times._seconds, source.gain.seconds = [1e-3, 1e-3, 1e-3, 1e-3, 2e-3, 8e-3], 2e-3
+        request = begun(source, [1, 2, 3, 4] * 40)
+        for _ in range(300):
+            source.gain.pays(others, token_s)
+        asked_for.append(source.is_worth_asking(asked(request, 64, token_s), 0.05))
+    assert asked_for == [True, False]
+
+
+def test_of_a_long_silence_the_newest_states_are_kept() -> None:
+    speculator = speculator_of(max_context=2048)
+    source, text = source_of(speculator), [1, 2]
+    request = begun(source, text)
+    for _ in range(5):
+        start = len(text) - 1
+        text += [3, 4, 5] * 100
+        hear(request, start)
+    assert source.propose([asked(request)]) != [None]
+    [*whole, last] = [sum(each) for each in speculator.num_caught_up]
+    assert (set(whole), 128 * len(whole) + last) == ({128}, 1200)  # four of the five parts: 1024 and what is beside
+
+
+def test_who_asked_nothing_leaves_nothing() -> None:
+    source = source_of(speculator_of())
+    request = source.begin(RequestContext([1, 2, 3]))
+    request.observe(None)
+    assert not source.is_worth_asking(asked(request), 0.0)
+    request.finish()
+    assert not source.slots.slots
+
+
+def test_a_text_that_begins_like_one_that_ended_is_read_from_where_they_part() -> None:
+    speculator = speculator_of()
+    source = source_of(speculator)
+    first = begun(source, [1, 2, 3, 4, 5, 0])
+    source.propose([asked(first)])
+    first.finish()
+    other = begun(source, [1, 2, 3, 4, 0, 0, 1])
+    source.propose([asked(other)])
+    assert speculator.num_caught_up == [[5], [3]]
+    reused = source.begin(RequestContext([1, 2, 3, 4, 0, 0, 5, 2]))  # the target has rows of its first tokens, too
+    other.finish()
+    hear(reused, 5)
+    source.propose([asked(reused)])
+    assert speculator.num_caught_up[2:] == [[2]]
+
+
+def test_texts_side_by_side_share_passes() -> None:
+    speculator = speculator_of(sharpness=9.0)
+    source = source_of(speculator)
+    texts = [[1, 2, 3, 0, 5], [3, 4, 5, 5], [2] * 150]
+    requests = [begun(source, text) for text in texts]
+    trees = source.propose([asked(request) for request in requests])
+    assert speculator.num_caught_up == [[4, 3, 128], [21]]
+    assert [likeliest(tree, 2) for tree in trees] == [greedy(speculator._target, text, 2) for text in texts]
+    assert all(len(each) > 1 for each in speculator.num_stepped[:1])
+
+
+def test_no_row_of_a_tree_is_lost_while_the_cache_grows() -> None:
+    speculator = speculator_of(sharpness=9.0, max_context=1024)
+    source = source_of(speculator)
+    capacity = source.slots.cache.capacity
+    source.propose([asked(begun(source, [2] * (capacity - 3)))])  # what it reads is checked
+    assert len(speculator.num_stepped) > 1
+
+
+def test_a_long_text_beside_one_near_the_contexts_end_is_read_in_shorter_chunks() -> None:
+    speculator = speculator_of(sharpness=9.0)
+    source = source_of(speculator)
+    late = begun(source, [2] * 190)
+    source.propose([asked(late)])
+    late.token_ids.append(2)  # type: ignore[attr-defined]
+    hear(late, 189)
+    trees = source.propose([asked(late), asked(begun(source, [3] * 150))])
+    assert all(tree is not None for tree in trees)
+    assert speculator.num_caught_up[2:] == [[1, 67], [82]]
+
+
+@pytest.mark.parametrize("order", [3, 2], ids=["knowing", "ignorant"])
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_speculators_change_no_token_in_ragged_batches_and_free_their_slots(order: int, temperature: float) -> None:
+    manifest = replace(MANIFEST, max_context=90)
+    speculator = speculator_of(order, max_context=120)
+    source = source_of(speculator)
+    decoder = Decoder(TellingTarget(manifest), drafter_of(source), EngineConfig(max_batch=4, prefill_chunk=7))
+    prompts = [[5, 1, 2], [3], [1, 4, 0, 2] * 4, [2] * 9, [0, 5], [4] * 20]
+    sampling = SamplingConfig(temperature=temperature, seed=3)
+    configs = [GenerationConfig(max_tokens=20 + 4 * i, sampling=sampling) for i in range(len(prompts))]
+    cancelled = decoder.submit([1, 3, 5], configs[-1])
+    for _ in range(3):
+        decoder.step()
+    decoder.cancel(cancelled)
+    expected = [reference(manifest, *each) for each in zip(prompts, configs, strict=True)]
+    requests = [decoder.submit(*each) for each in zip(prompts, configs, strict=True)]
+    decoder.finish(*requests)
+    assert [request.output_token_ids for request in requests] == expected
+    assert decode(decoder, prompts[::-1], configs[::-1]) == expected[::-1]
+    if order == 3 and not temperature:
+        assert sum(request.stats.num_accepted_tokens for request in requests) > 60
+    assert speculator.num_stepped
+    assert all(slot.is_free for slot in source.slots.slots)
+    assert 0 < len(source.slots.slots) <= 4
+
+
+def test_a_speculator_of_no_use_falls_silent() -> None:
+    speculator = speculator_of(order=2)
+    source = source_of(speculator)
+    source.gain.seconds = 1.0
+    request = begun(source, [1, 2, 3, 4])
+    for _ in range(300):
+        source.learn_gain(request, 0, 5e-3)
+    assert not source.is_worth_asking(asked(request, 100, token_s=1e-2), 0.0)
+    assert source.is_worth_asking(asked(request, 100), 0.0)  # nothing was measured
+
+
+def test_a_long_prompt_is_not_read_for_a_short_answer() -> None:
+    source = source_of(speculator_of())
+    source.times._seconds, source.gain.seconds = [1e-3, 1e-3, 1e-3, 1e-3, 2e-3, 8e-3], 2e-3
+    request = begun(source, [1, 2] * 90)  # 22 ms to read; a step gains 1 ms on average
+    assert not source.is_worth_asking(asked(request, 10, token_s=1e-2), 0.0)
+    assert source.is_worth_asking(asked(request, 200, token_s=1e-2), 0.0)
+
+
+def test_a_speculator_that_fails_is_told_once_and_asked_no_more() -> None:
+    speculator = speculator_of()
+    source = source_of(speculator)
+    request = begun(source, [1, 2, 3])
+    speculator.is_broken = True
+    with pytest.warns(UserWarning, match=r"speculator is not asked again: .*failed in a pass"):
+        assert source.propose([asked(request)]) == [None]
+    assert source.propose([asked(request)]) == [None]
+    assert not source.is_worth_asking(asked(request), 0.0)
+    assert source.state() == {}
+    source.restore({"text/0": np.array([9], np.int32)})  # nor does it take up a session's texts
+    assert source.propose([asked(request)]) == [None]
+
+
+def test_texts_and_their_rows_are_taken_up_again() -> None:
+    speculator = speculator_of()
+    source = source_of(speculator)
+    requests = [begun(source, text) for text in ([1, 2, 3, 4, 5], [5, 4, 3])]
+    source.propose([asked(request) for request in requests])
+    other = speculator_of()
+    taken = source_of(other)
+    taken.restore(source.state())
+    taken.propose([asked(begun(taken, [1, 2, 3, 4, 5, 0, 1]))])
+    assert other.num_caught_up == [[2]]
+    taken.restore({})
+    taken.propose([asked(begun(taken, [1, 2, 3, 4, 5, 0, 1]))])
+    assert other.num_caught_up[1:] == [[6]]
+    taken.slots.forget()
+    taken.restore(taken.state())
+    taken.propose([asked(begun(taken, [1, 2, 3, 4, 5, 0, 1]))])
+    assert other.num_caught_up[2:] == [[6]]
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {"text/0": np.array([1, 9], np.int32)},
+        {"text/0": np.array([1, -1], np.int32)},
+        {"text/0": np.array([1, 2])},
+        {"start/0": np.array([7], np.int32)},
+        {"start/0": np.array([], np.int32)},
+        {"rows/0": np.zeros((2, 1, 9, 2), np.float32)},
+        {"rows/0": np.full((2, 1, 3, 2), np.nan, np.float32)},
+    ],
+)
+def test_rows_that_no_session_holds_change_nothing(spoilt: dict[str, np.ndarray]) -> None:
+    speculator = speculator_of()
+    source = source_of(speculator)
+    source.propose([asked(begun(source, [1, 2, 3, 4]))])
+    state = {**source.state(), **spoilt}
+    with pytest.raises(DraftError, match="start over"):
+        source.restore(state)
+    assert source.slots.slots[0].token_ids == [1, 2, 3, 4]
+
+
+def test_it_can_pay_where_a_quarter_of_a_token_makes_up_for_asking() -> None:
+    source = source_of(speculator_of())
+    source.gain.seconds = 1e-3
+    assert source.pays_off(8.01e-3)
+    assert not source.pays_off(7.99e-3)
