@@ -1,7 +1,10 @@
 """Answers of steps with second passes are those of plain decoding, greedy and sampled, wherever the text goes on."""
 
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -14,6 +17,8 @@ from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.decoding.scorer import ScoredTrees
+from reader_edge_runtime.decoding.verification import Verification
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import Drafter, NoDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
@@ -21,7 +26,7 @@ from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.target import Pass, Target
+from reader_edge_runtime.target import Pass, PassBehind, Target
 from tests.fake_target import FakeTarget, make_manifest
 from tests.random_drafter import RandomDrafter, RandomRequest, decode, reference
 from tests.stages_here import pipeline_here
@@ -170,3 +175,26 @@ def test_tokens_are_those_of_one_box_over_stages(
         assert sum(each.stats.num_accepted_tokens for each in found) > 20
         assert bool(piped.under_way.epoch) == bool(lost_at)
         assert not piped.under_way._sent_at
+
+
+WHOLE = DraftTree.chain([3, 4, 5])
+SAID = ForwardResult(np.zeros((1, 1, 2), np.int64), np.zeros((1, 1, 2), np.float32))
+
+
+@pytest.mark.parametrize(("token_id", "entry", "waited_s"), [(4, 1, 0.25), (9, -1, 0.0)], ids=["entered", "not"])
+def test_only_a_second_pass_that_is_entered_is_waited_for(
+    token_id: int, entry: int, waited_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [0.0]
+
+    def result() -> ForwardResult:
+        now_s[0] += 0.25
+        return SAID
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now_s[0])
+    behind = cast(PassBehind, SimpleNamespace(result=result, drop=lambda: None))
+    scored = ScoredTrees([WHOLE.of_nodes([0])], SAID, WHOLE, behind)
+    now_s[0] += 1.0  # in which the first pass's tokens are chosen
+    assert scored.enter(Verification([0], [token_id])) == entry
+    assert scored.waited_s == waited_s
+    scored.close()
