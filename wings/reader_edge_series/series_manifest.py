@@ -9,24 +9,18 @@ A package has a model and, beside it, perhaps a small one that drafts.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from reader_edge_runtime.atomic_file import write_file
 from reader_edge_runtime.errors import ManifestError, PackageError
+from reader_edge_runtime.outside.untrusted_json import Figure, Text, converted, read_json
 from reader_edge_runtime.package.layer import Layer
-from reader_edge_runtime.package.manifest import FileEntry
-from reader_edge_runtime.package.manifest_fields import (
-    is_figure,
-    is_text,
-    mapping_of,
-    read_fields,
-    read_files,
-    require,
-    size_within,
-)
+from reader_edge_runtime.package.manifest import FileEntry, FileName
 from reader_edge_series.patch_distribution import num_parameters
 
 SERIES_MANIFEST_NAME = "reader_edge_series.json"
@@ -35,19 +29,10 @@ MODEL_NAME, DRAFT_NAME = "series.onnx", "series_draft.onnx"  # weights lie besid
 SIZES_PROPERTY = "reader_edge.patch_sizes"  # of a graph's metadata: what `PatchSizes.to_json` gives
 MOST_DRAFTS = 6  # patches in a row
 
-_FORMAT, _VERSION = "reader-edge-series", 1
-_SIZES = {
-    "num_layers": 1 << 10,
-    "num_kv_heads": 1 << 12,
-    "head_dim": 1 << 12,
-    "num_patches": 64,
-    "patch_size": 1 << 12,
-    "window": 1 << 20,
-    "min_prompt": 1 << 20,
-    "max_prompt": 1 << 20,
-    "max_context": 1 << 20,
-}
+_Size = Annotated[int, Meta(ge=1, le=1 << 12)]
+_Patches = Annotated[int, Meta(ge=1, le=1 << 20)]
 _PROMPT_SIZES = ("min_prompt", "max_prompt", "max_context")
+_MAX_BYTES = 1 << 20
 _REMEDY = "give a folder written by 'reader-edge series export'"
 
 
@@ -59,15 +44,15 @@ class PatchSizes:
     forecast goes on from. max_context: those and the forecast together.
     """
 
-    num_layers: int
-    num_kv_heads: int
-    head_dim: int
-    num_patches: int
-    patch_size: int
-    window: int
-    min_prompt: int
-    max_prompt: int
-    max_context: int
+    num_layers: Annotated[int, Meta(ge=1, le=1 << 10)]
+    num_kv_heads: _Size
+    head_dim: _Size
+    num_patches: Annotated[int, Meta(ge=1, le=64)]
+    patch_size: _Size
+    window: _Patches
+    min_prompt: _Patches
+    max_prompt: _Patches
+    max_context: _Patches
 
     @property
     def kv_dtype(self) -> str:
@@ -102,16 +87,18 @@ class SeriesManifest:
 
     model: PatchSizes
     draft: PatchSizes | None
-    source_name: str
-    checks: Mapping[str, float]
-    exported_with: Mapping[str, str]
-    files: Mapping[str, FileEntry]
+    source_name: Text
+    checks: Mapping[Text, Figure]
+    exported_with: Mapping[Text, Text]
+    files: Mapping[FileName, FileEntry]
+    format: Literal["reader-edge-series"] = "reader-edge-series"
+    format_version: Literal[1] = 1
 
 
 def write_series_manifest(folder: Path, manifest: SeriesManifest) -> None:
     """Write it into `folder`, last of the package's files."""
-    fields = {"format": _FORMAT, "format_version": _VERSION, **asdict(manifest)}
-    write_file(folder / SERIES_MANIFEST_NAME, (json.dumps(fields, indent=1, sort_keys=True) + "\n").encode())
+    data = json.dumps(asdict(manifest), indent=1, sort_keys=True) + "\n"
+    write_file(folder / SERIES_MANIFEST_NAME, data.encode())
 
 
 def read_series_manifest(folder: Path) -> SeriesManifest:
@@ -121,35 +108,22 @@ def read_series_manifest(folder: Path) -> SeriesManifest:
         raise PackageError(f"No forecasting model at '{folder}': {_REMEDY}.")
     if not path.exists() and not path.is_symlink():
         raise ManifestError(f"'{folder}' holds no {SERIES_MANIFEST_NAME}: {_REMEDY}.")
-    fields = read_fields(path, _FORMAT)
-    version = fields.get("format_version")
-    require(size_within(_VERSION, _VERSION)(version), path, "format_version", version)
-    for name, is_usable in (
-        ("source_name", is_text),
-        ("checks", mapping_of(is_figure)),
-        ("exported_with", mapping_of(is_text)),
-        ("files", mapping_of(lambda entry: isinstance(entry, dict))),
-    ):
-        require(is_usable(fields.get(name)), path, name, fields.get(name))
-    model, draft = _sizes(fields, "model", path), None
-    if fields.get("draft") is not None:
-        draft = _sizes(fields, "draft", path)
-        is_alike = all(getattr(draft, name) == getattr(model, name) for name in ("patch_size", *_PROMPT_SIZES))
-        require(is_alike, path, "draft", fields["draft"])
-    files = read_files(fields["files"], path)
-    for name in (MODEL_NAME,) if draft is None else (MODEL_NAME, DRAFT_NAME):
-        require(name in files, path, "files", sorted(files))
-    return SeriesManifest(model, draft, fields["source_name"], fields["checks"], fields["exported_with"], files)
+    fields = read_json(path, ManifestError, _REMEDY, _MAX_BYTES)
+    manifest = converted(fields, SeriesManifest, f"'{path}'", ManifestError, _REMEDY)
+    for is_usable, name, value in _relations(manifest):
+        if not is_usable:
+            raise ManifestError(f"'{path}' has an unusable {name} ({value!r:.80}): {_REMEDY}.")
+    return manifest
 
 
-def _sizes(manifest: dict[str, Any], part: str, path: Path) -> PatchSizes:
-    fields = manifest.get(part)
-    require(isinstance(fields, dict), path, part, fields)
-    assert isinstance(fields, dict)
-    for name, most in _SIZES.items():
-        require(size_within(most)(fields.get(name)), path, f"{name} of {part}", fields.get(name))
-    limits = [fields[name] for name in _PROMPT_SIZES]
-    require(limits == sorted(limits), path, f"max_prompt of {part}", fields["max_prompt"])
-    sizes = PatchSizes(**{name: fields[name] for name in _SIZES})
-    require(sizes.max_horizon > 0, path, f"max_context of {part}", sizes.max_context)
-    return sizes
+def _relations(manifest: SeriesManifest) -> Iterator[tuple[bool, str, object]]:
+    """Whether fields fit together, each with its name and its value."""
+    wanted = [(manifest.model, "model", MODEL_NAME)]
+    wanted += [(manifest.draft, "draft", DRAFT_NAME)] if manifest.draft is not None else []
+    for sizes, part, name in wanted:
+        limits = [getattr(sizes, limit) for limit in _PROMPT_SIZES]
+        yield limits == sorted(limits), f"{part}.max_prompt", sizes.max_prompt
+        yield sizes.max_horizon > 0, f"{part}.max_context", sizes.max_context
+        yield name in manifest.files, "files", sorted(manifest.files)
+        alike = ("patch_size", *_PROMPT_SIZES)
+        yield all(getattr(sizes, each) == getattr(manifest.model, each) for each in alike), part, sizes

@@ -70,7 +70,7 @@ MAX_VOCAB = 1 << 24
 _Size = Annotated[int, Meta(ge=1, le=1 << 12)]
 _Tokens = Annotated[int, Meta(ge=1, le=1 << 28)]
 _Experts = Annotated[int, Meta(ge=1, le=1 << 16)]
-_FileName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\Z")]
+FileName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\Z")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class Manifest:
     source_fingerprint: Text
     exported_with: Mapping[Text, Text]
     checks: Mapping[Text, Figure]
-    files: Mapping[_FileName, FileEntry]
+    files: Mapping[FileName, FileEntry]
     kept_types: Mapping[Text, Annotated[int, Meta(ge=1, le=1 << 16)]] = field(default_factory=dict)
     hidden_size: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None
     special_tokens: Mapping[Text, Annotated[str, Meta(max_length=4096)]] = field(default_factory=dict)

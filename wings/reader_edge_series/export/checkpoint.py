@@ -13,7 +13,6 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.outside.plain_file import check_plain_file
 from reader_edge_runtime.outside.user_input import read_bounded
-from reader_edge_runtime.package.manifest_fields import size_within
 from reader_edge_series.export.patch_module import MODEL_TYPE, PatchConfig, PatchModule
 
 _DRAFT = "draft"
@@ -62,7 +61,7 @@ def _config(fields: Any) -> PatchConfig:
     if not isinstance(fields, dict) or fields.get("model_type") != MODEL_TYPE:
         raise ValueError("another model_type")
     for name, most in _MOST.items():
-        if not size_within(most)(fields[name]):
+        if type(fields[name]) is not int or not 1 <= fields[name] <= most:
             raise ValueError(f"{name} is {fields[name]!r:.40}")
     config = PatchConfig.of_sizes(*(fields[name] for name in _MOST))
     written = {name: value for name, value in config.to_dict().items() if name != "transformers_version"}

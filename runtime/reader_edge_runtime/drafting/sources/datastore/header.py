@@ -30,8 +30,12 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
 
 from reader_edge_runtime.errors import DatastoreError
+from reader_edge_runtime.outside.untrusted_json import Text, converted, decoded
 
 MAGIC = b"\x89redgds\n"
 FORMAT_VERSION = 1
@@ -135,8 +139,8 @@ def parse_header(data: bytes, file_bytes: int, path: Path) -> DatastoreHeader:
 class DatastoreFacts:
     """The corpus files of a datastore: names of the first thousand, and how many there were."""
 
-    corpus: tuple[str, ...]
-    num_corpus_files: int
+    corpus: tuple[Text, ...]
+    num_corpus_files: Annotated[int, Meta(ge=0)]
 
     @classmethod
     def merged(cls, parts: Sequence["DatastoreFacts"]) -> "DatastoreFacts":
@@ -150,20 +154,8 @@ class DatastoreFacts:
 
 def parse_facts(data: bytes, path: Path) -> DatastoreFacts:
     """Facts from their bytes. Raises DatastoreError."""
-    try:
-        fields = json.loads(data)
-    except (ValueError, RecursionError):
-        fields = None
-    corpus = fields.get("corpus") if isinstance(fields, dict) else None
-    num_files = fields.get("num_corpus_files") if isinstance(fields, dict) else None
-    if (
-        not isinstance(corpus, list)
-        or not all(isinstance(name, str) and name.isprintable() for name in corpus)
-        or type(num_files) is not int
-        or num_files < 0
-    ):
-        raise DatastoreError(f"'{path}' has no readable facts of its corpus: build it again.")
-    return DatastoreFacts(tuple(corpus), num_files)
+    name, remedy = f"The list of corpus files in '{path}'", "build it again"
+    return converted(decoded(data, name, DatastoreError, remedy), DatastoreFacts, name, DatastoreError, remedy)
 
 
 def _aligned(offset: int) -> int:
