@@ -5,14 +5,9 @@ from typing import Annotated
 
 from reader_edge_runtime.generation_config import GenerationConfig, Grammar, SamplingConfig
 from reader_edge_runtime.outside.config_checks import Range, check, refusing_unknown, require
-from reader_edge_runtime.plug_ins import PROVIDERS_GROUP, plug_ins
+from reader_edge_runtime.plug_ins import provider_names
 
 __all__ = ["DraftConfig", "EngineConfig", "GenerationConfig", "Grammar", "SamplingConfig", "ServingConfig"]
-
-
-def provider_names() -> tuple[str, ...]:
-    """Of execution/providers.py, which loads engines of execution."""
-    return ("cpu", "cuda", "iree", *(each.name for each in plug_ins(PROVIDERS_GROUP)))
 
 
 @refusing_unknown({})

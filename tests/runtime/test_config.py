@@ -13,9 +13,9 @@ from reader_edge_runtime.config import (
     GenerationConfig,
     SamplingConfig,
     ServingConfig,
-    provider_names,
 )
 from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.plug_ins import provider_names
 
 
 @pytest.mark.parametrize(
