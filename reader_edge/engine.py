@@ -12,7 +12,7 @@ from reader_edge_runtime.decoding.rule_config import RuleConfig
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.errors import ReaderEdgeError
 from reader_edge_runtime.given_arguments import Callback, EngineOptions, engine_config, given_callback, given_config
-from reader_edge_runtime.outside.user_input import given_path
+from reader_edge_runtime.untrusted.user_input import given_path
 
 
 class Engine(reader_edge_runtime.Engine):

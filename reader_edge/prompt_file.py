@@ -7,9 +7,9 @@ from typing import Any
 
 from reader_edge_runtime import Message
 from reader_edge_runtime.errors import PromptError
-from reader_edge_runtime.outside.user_input import as_text, read_bounded, shown
 from reader_edge_runtime.text.conversation import Prompt, text_of
 from reader_edge_runtime.text.conversation_check import MEDIA, sound_messages
+from reader_edge_runtime.untrusted.user_input import as_text, read_bounded, short_repr
 
 _MAX_BYTES, _MAX_LINES = 1 << 26, 1 << 20
 VERIFY_PROMPTS = Path(__file__).with_name("verify_prompts.jsonl")
@@ -101,5 +101,5 @@ def _messages(given: list[Any], place: str) -> tuple[Message, ...]:
     except PromptError as error:
         raise PromptError(f"{place}: {error}") from None
     if messages[-1]["role"] != "user" or not text_of(messages[-1]):
-        raise PromptError(f"{place} ends with {shown(given[-1])}: end it with a text of the user's.")
+        raise PromptError(f"{place} ends with {short_repr(given[-1])}: end it with a text of the user's.")
     return tuple(messages)

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from reader_edge_runtime.outside.user_input import read_bounded
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME
+from reader_edge_runtime.untrusted.user_input import read_bounded
 
 WORK_NAME = "work"  # the folder of what no package holds
 JOURNAL_NAME = "journal"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from reader_edge.server.http.json_body import load_json
 from reader_edge_runtime.errors import BatchError
-from reader_edge_runtime.outside.user_input import BYTE_ORDER_MARK
+from reader_edge_runtime.untrusted.user_input import BYTE_ORDER_MARK
 
 _MAX_LINE_BYTES = 4 << 20  # as many as a body may have that comes over HTTP
 _MAX_ID = 512

@@ -9,9 +9,9 @@ import numpy as np
 
 from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.errors import PromptError, UserFileError
-from reader_edge_runtime.outside.user_input import as_text, read_bounded
 from reader_edge_runtime.package.manifest import MAX_VOCAB
 from reader_edge_runtime.text.tokenizer import Tokenizer
+from reader_edge_runtime.untrusted.user_input import as_text, read_bounded
 
 # Stands for the end of an answer; any id that the tokenizer does not use would do.
 END_TOKEN_ID = 32000

@@ -11,7 +11,7 @@ import click
 
 import reader_edge
 from reader_edge.chat.given_sampling import GivenSampling
-from reader_edge_runtime.outside.user_input import as_text
+from reader_edge_runtime.untrusted.user_input import as_text
 
 if TYPE_CHECKING:
     import reader_edge_runtime

@@ -17,8 +17,8 @@ import click
 import reader_edge
 from reader_edge.terminal.shell_completion import MODEL
 from reader_edge_runtime.config import EngineConfig, GenerationConfig, ServingConfig
-from reader_edge_runtime.outside.config_checks import Range
 from reader_edge_runtime.plug_ins import provider_names
+from reader_edge_runtime.untrusted.config_checks import Range
 
 T = TypeVar("T")
 

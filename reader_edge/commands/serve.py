@@ -13,7 +13,7 @@ from reader_edge.entry_points import rule
 from reader_edge.terminal.command_help import helpful_command
 from reader_edge.terminal.log import FORMATS, LEVELS, log_to_stderr
 from reader_edge.terminal.shell_completion import MODEL
-from reader_edge_runtime.outside.config_checks import Range
+from reader_edge_runtime.untrusted.config_checks import Range
 
 if TYPE_CHECKING:
     from reader_edge_runtime.decoding.rule_config import RuleConfig

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from reader_edge.prompt_file import json_text
 from reader_edge_runtime.errors import DatastoreError, InstallationError
-from reader_edge_runtime.outside.user_input import BYTE_ORDER_MARK
+from reader_edge_runtime.untrusted.user_input import BYTE_ORDER_MARK
 
 _SEPARATOR = "\x1e"
 _READ_BYTES = 1 << 18

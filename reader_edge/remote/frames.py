@@ -9,8 +9,8 @@ from msgspec import Meta, Struct
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.device_drafts import DEVICE, MOST_NODES, DeviceTree
 from reader_edge_runtime.generation_config import is_own_sampling
-from reader_edge_runtime.outside.frame_codec import Count, Frame, FrameCodec
 from reader_edge_runtime.stats import GenerationStats
+from reader_edge_runtime.untrusted.frame_codec import Count, Frame, FrameCodec
 
 DRAFT_PATH = "/v1/draft"  # of the server's WebSocket
 MAX_BYTES = 1 << 20  # of a frame

@@ -20,7 +20,7 @@ from reader_edge.remote.frames import (
     Welcome,
 )
 from reader_edge_runtime.errors import BusyError, ConfigError, FrameError, InstallationError, RemoteError
-from reader_edge_runtime.outside.user_input import shown
+from reader_edge_runtime.untrusted.user_input import short_repr
 
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 _CONNECT_S = 10.0
@@ -188,7 +188,7 @@ def socket_address(url: str) -> str:
     except ValueError:  # UnicodeError too
         scheme, is_address = None, False
     if scheme is None or not is_address:
-        raise ConfigError(f"{shown(url)} is no address of a server: give one such as http://localhost:8000.")
+        raise ConfigError(f"{short_repr(url)} is no address of a server: give one such as http://localhost:8000.")
     return f"{scheme}://{parts.netloc}{DRAFT_PATH}"
 
 

@@ -26,11 +26,11 @@ from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.errors import BusyError, ClosedError, ConfigError, PromptError, RemoteError, TokenizerError
 from reader_edge_runtime.generation_config import chosen_sampling
 from reader_edge_runtime.given_arguments import GenerationOptions, given_config, with_options
-from reader_edge_runtime.outside.config_checks import Range, number, require
-from reader_edge_runtime.outside.user_input import given_path, shown
 from reader_edge_runtime.package.manifest import TOKENIZER_NAME
 from reader_edge_runtime.text.conversation import Conversation, Encodable
 from reader_edge_runtime.text.tokenizer import Tokenizer
+from reader_edge_runtime.untrusted.config_checks import Range, number, require
+from reader_edge_runtime.untrusted.user_input import given_path, short_repr
 
 _DRAFT = DraftConfig(max_nodes=256, max_depth=255)
 _AHEAD = Range(0, 4)
@@ -193,9 +193,10 @@ def _fetched_tokenizer(model: Welcome, link: Link) -> Tokenizer:
         try:
             tokenizer = Tokenizer.from_file(path)
         except TokenizerError:  # which names a file that is gone then
-            raise RemoteError(f"The server sent a tokenizer of {shown(model.model)} that cannot be read.") from None
+            sentence = f"The server sent a tokenizer of {short_repr(model.model)} that cannot be read."
+            raise RemoteError(sentence) from None
     if tokenizer_hash(tokenizer) != model.tokenizer:
-        raise RemoteError(f"The tokenizer of {shown(model.model)} came damaged: connect again.")
+        raise RemoteError(f"The tokenizer of {short_repr(model.model)} came damaged: connect again.")
     return tokenizer
 
 
@@ -217,7 +218,7 @@ def _asked(prompt: Encodable) -> str | list[int] | Conversation:
     if isinstance(prompt, str | Conversation):
         return prompt
     if not isinstance(prompt, list | tuple) or not prompt:
-        raise PromptError(f"A prompt is a text or a list of messages, got {shown(prompt)}.")
+        raise PromptError(f"A prompt is a text or a list of messages, got {short_repr(prompt)}.")
     if isinstance(prompt[0], Integral):
         return cast(list[int], list(prompt))
     return Conversation(prompt)

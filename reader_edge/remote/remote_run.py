@@ -15,10 +15,10 @@ from reader_edge.terminal.deviation import deviation_sentence
 from reader_edge.terminal.model_text import ModelText
 from reader_edge_runtime.config import GenerationConfig, SamplingConfig
 from reader_edge_runtime.errors import ConfigError, PromptError, UserFileError
-from reader_edge_runtime.outside.plain_file import check_secret
-from reader_edge_runtime.outside.user_input import BYTE_ORDER_MARK, read_bounded
 from reader_edge_runtime.stats import GenerationStats
 from reader_edge_runtime.text.conversation import Conversation, Encodable
+from reader_edge_runtime.untrusted.plain_file import check_secret
+from reader_edge_runtime.untrusted.user_input import BYTE_ORDER_MARK, read_bounded
 
 _MAX_KEY_FILE = 1 << 20
 

@@ -12,9 +12,9 @@ from reader_edge_runtime.acceptance import EXACT
 from reader_edge_runtime.config import GenerationConfig, Grammar, SamplingConfig
 from reader_edge_runtime.errors import ConfigError, PromptError
 from reader_edge_runtime.generation_config import MAX_BIASES, MAX_SALT_CHARACTERS, MAX_STOP_CHARACTERS, MAX_STOPS
-from reader_edge_runtime.outside.untrusted_json import converted, decoded
 from reader_edge_runtime.text.conversation import Conversation
 from reader_edge_runtime.text.conversation_check import sound_conversation
+from reader_edge_runtime.untrusted.untrusted_json import converted, decoded
 
 _ABSENT = ("wants_logprobs", "wants_prompt_logprobs", "splits_thinking")  # they take more than tokens back
 _NAME, _REMEDY = "The request", "correct it, or leave it out"

@@ -22,7 +22,7 @@ from reader_edge_runtime.errors import (
     ReaderEdgeError,
     StageLostError,
 )
-from reader_edge_runtime.outside.user_input import shown, withheld
+from reader_edge_runtime.untrusted.user_input import short_repr, withheld
 
 Value = TypeVar("Value")
 Handler = Callable[[Request], Awaitable[Response]]
@@ -80,7 +80,7 @@ class _Refusal(Response):
 
 def shown_json(value: object) -> str:
     """A wrong value in the sentence that refuses it."""
-    return json.dumps(value) if isinstance(value, bool) else shown(value)
+    return json.dumps(value) if isinstance(value, bool) else short_repr(value)
 
 
 def withheld_json(value: object) -> str:

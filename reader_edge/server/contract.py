@@ -19,7 +19,7 @@ from msgspec import Meta, inspect, structs
 
 from reader_edge.server.api_error import ApiError, shown_json, withheld_json, wrong_value
 from reader_edge.server.tidying import ARRAYS, FieldError, ObjectTidy, alternatives
-from reader_edge_runtime.outside.config_checks import Range
+from reader_edge_runtime.untrusted.config_checks import Range
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 

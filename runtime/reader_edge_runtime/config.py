@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from reader_edge_runtime.generation_config import GenerationConfig, Grammar, SamplingConfig
-from reader_edge_runtime.outside.config_checks import Range, check, refusing_unknown, require
 from reader_edge_runtime.plug_ins import provider_names
+from reader_edge_runtime.untrusted.config_checks import Range, check, refusing_unknown, require
 
 __all__ = ["DraftConfig", "EngineConfig", "GenerationConfig", "Grammar", "SamplingConfig", "ServingConfig"]
 

@@ -40,12 +40,12 @@ from reader_edge_runtime.given_arguments import (
 )
 from reader_edge_runtime.measuring.cost_cache import forget_cost
 from reader_edge_runtime.measuring.width_probe import WidthReport
-from reader_edge_runtime.outside.config_checks import require
-from reader_edge_runtime.outside.user_input import given_path, shown
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.conversation import Conversation, Encodable, Message
 from reader_edge_runtime.text.reading import Reading
 from reader_edge_runtime.text.tokenizer import Tokenizer
+from reader_edge_runtime.untrusted.config_checks import require
+from reader_edge_runtime.untrusted.user_input import given_path, short_repr
 
 if TYPE_CHECKING:
     from reader_edge_runtime.decoding.choosing.grammar import Grammars
@@ -158,11 +158,12 @@ class Engine:
         if isinstance(prompt, Conversation):
             return self.tokenizer.encode_chat(prompt)
         if not isinstance(prompt, list | tuple):
-            raise PromptError(f"A prompt is a text or a list of messages, got {shown(prompt)}.")
+            raise PromptError(f"A prompt is a text or a list of messages, got {short_repr(prompt)}.")
         if not prompt:
             raise PromptError("The prompt is an empty list: give at least one message, or token id.")
         if len(prompt) > 1 and all(isinstance(each, str) for each in prompt):
-            raise PromptError(f"A prompt is one text, not the {len(prompt)} of {shown(prompt)}: use generate_batch.")
+            texts = short_repr(prompt)
+            raise PromptError(f"A prompt is one text, not the {len(prompt)} of {texts}: use generate_batch.")
         if isinstance(prompt[0], Integral):
             return cast(list[int], list(prompt))  # checked when a request is made of them
         return self.tokenizer.encode_chat(Conversation(cast(Sequence[Message], prompt)))
@@ -193,7 +194,7 @@ class Engine:
         a wrong prompt is named by its place in the list.
         """
         if isinstance(prompts, str) or not is_iterable(prompts):
-            raise PromptError(f"Several prompts are a list, not {shown(prompts)}: 'generate' takes a single one.")
+            raise PromptError(f"Several prompts are a list, not {short_repr(prompts)}: 'generate' takes a single one.")
         prompts = list(prompts)
         configs = config if isinstance(config, list | tuple) else [config] * len(prompts)
         if len(configs) != len(prompts):

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from reader_edge_runtime.acceptance import EXACT, AcceptanceRule
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.outside.config_checks import Range, check, number, refusing_unknown, require
-from reader_edge_runtime.outside.user_input import shown
+from reader_edge_runtime.untrusted.config_checks import Range, check, number, refusing_unknown, require
+from reader_edge_runtime.untrusted.user_input import short_repr
 
 _TOKEN_IDS = Range(0, 2**31 - 1)
 LOGIT_BIASES = Range(-10_000, 10_000)
@@ -124,9 +124,10 @@ class Grammar:
             if isinstance(given, Mapping):
                 return cls("json_schema", json.dumps(dict(given)), model=model)
         except (TypeError, ValueError, RecursionError) as error:
-            raise ConfigError(f"schema is {shown(schema)}, which is no JSON schema ({error}): correct it.") from None
+            reason = f"which is no JSON schema ({error}): correct it"
+            raise ConfigError(f"schema is {short_repr(schema)}, {reason}.") from None
         words = "a JSON schema, as an object or a text, or a class that has one, as pydantic's models do"
-        raise ConfigError(f"schema is {shown(schema)}, but must be {words}.")
+        raise ConfigError(f"schema is {short_repr(schema)}, but must be {words}.")
 
     def __post_init__(self) -> None:
         is_known = isinstance(self.kind, str) and self.kind in _GRAMMARS

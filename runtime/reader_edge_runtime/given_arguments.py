@@ -17,10 +17,10 @@ from reader_edge_runtime.config import (
 from reader_edge_runtime.drafting.draft_sources import DraftSources
 from reader_edge_runtime.errors import ConfigError, ConversationError, PromptError
 from reader_edge_runtime.generation_config import chosen_sampling
-from reader_edge_runtime.outside.config_checks import require_known
-from reader_edge_runtime.outside.user_input import shown
 from reader_edge_runtime.text.calls.declared_tool import declared_tool
 from reader_edge_runtime.text.conversation import Conversation, Encodable, Message, Tool
+from reader_edge_runtime.untrusted.config_checks import require_known
+from reader_edge_runtime.untrusted.user_input import short_repr
 
 Callback = Callable[[int, int], None]
 Called = TypeVar("Called", bound=Callable[..., None])
@@ -92,7 +92,7 @@ def is_iterable(value: object) -> bool:
 def given_callback(callback: Called | None, name: str) -> Called | None:
     """Check a progress callback that a caller gave. Raises ConfigError."""
     if callback is not None and not callable(callback):
-        raise ConfigError(f"{name} is {shown(callback)}, but must be a function of two numbers.")
+        raise ConfigError(f"{name} is {short_repr(callback)}, but must be a function of two numbers.")
     return callback
 
 
@@ -100,7 +100,7 @@ def given_config(config: Config | None, kind: type[Config], name: str) -> Config
     """A config as it was given, or one of defaults. Raises ConfigError."""
     if config is not None and not isinstance(config, kind):
         article = "an" if kind.__name__[0] in "AEIOU" else "a"
-        raise ConfigError(f"{name} is {shown(config)}, but must be {article} {kind.__name__}.")
+        raise ConfigError(f"{name} is {short_repr(config)}, but must be {article} {kind.__name__}.")
     return kind() if config is None else config
 
 
@@ -149,7 +149,7 @@ def with_options(
 def with_tools(prompt: Encodable, tools: Any) -> Conversation:
     """A prompt as a conversation with tools; a text is the user's message. Raises ConfigError or PromptError."""
     if isinstance(tools, str | Mapping) or not is_iterable(tools):
-        raise ConfigError(f"tools is {shown(tools)}, but must be a list of functions, or of JSON objects.")
+        raise ConfigError(f"tools is {short_repr(tools)}, but must be a list of functions, or of JSON objects.")
     declared = [declared_tool(tool) for tool in tools]
     if isinstance(prompt, str):
         return Conversation([{"role": "user", "content": prompt}], declared)
@@ -158,7 +158,7 @@ def with_tools(prompt: Encodable, tools: Any) -> Conversation:
             raise PromptError("The conversation has tools already: leave one or the other out.")
         return replace(prompt, tools=declared)
     if not isinstance(prompt, list | tuple) or (prompt and not isinstance(prompt[0], Mapping)):
-        raise PromptError(f"Tools reach a model with messages, not with {shown(prompt)}: give a text or messages.")
+        raise PromptError(f"Tools reach a model with messages, not with {short_repr(prompt)}: give a text or messages.")
     return Conversation(cast(Sequence[Message], prompt), declared)
 
 

@@ -15,7 +15,7 @@ from reader_edge_lossy.deviation import DeviationMeter
 from reader_edge_lossy.lossy_rule import GreedyRuleConfig, LossyRule
 from reader_edge_runtime.acceptance import Choices
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
-from reader_edge_runtime.outside.config_checks import Range, check
+from reader_edge_runtime.untrusted.config_checks import Range, check
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.measuring.cost_cache import load_or_measure
 from reader_edge_runtime.measuring.pass_cost import MAX_WIDTH
-from reader_edge_runtime.outside.config_checks import Range, check
+from reader_edge_runtime.untrusted.config_checks import Range, check
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import numpy as np
 
 from reader_edge_runtime.arrays import Float64Array
 from reader_edge_runtime.errors import SeriesError
-from reader_edge_runtime.outside.user_input import shown
+from reader_edge_runtime.untrusted.user_input import short_repr
 
 MOST_VALUES = 1 << 24  # of a series
 
@@ -26,7 +26,8 @@ def series_of(frame: DataFrameLike, least: int) -> dict[str, Float64Array]:
     Raises SeriesError for a frame of none, and for a series that cannot be forecast, with the place at fault.
     """
     if not hasattr(frame, "items"):
-        raise SeriesError(f"The series are {shown(frame)}: give a dict of arrays or a data frame, a column a series.")
+        given = short_repr(frame)
+        raise SeriesError(f"The series are {given}: give a dict of arrays or a data frame, a column a series.")
     series = {
         str(name): checked_series(str(name), values, least) for name, values in frame.items() if not _is_times(values)
     }
@@ -43,20 +44,20 @@ def checked_series(name: str, values: Any, least: int) -> Float64Array:
     except (TypeError, ValueError):
         array = np.zeros((0, 0))
     if array.ndim != 1 or len(array) > MOST_VALUES:
-        raise SeriesError(f"Series {shown(name)} is no column of numbers: leave it out, or give one value a time.")
+        raise SeriesError(f"Series {short_repr(name)} is no column of numbers: leave it out, or give one value a time.")
     if (places := np.flatnonzero(np.isnan(array))).size:
         raise SeriesError(
-            f"Series {shown(name)} has a gap at value {places[0] + 1} of {len(array)} ({places.size} in all): fill its "
-            "gaps first, or give the part behind them."
+            f"Series {short_repr(name)} has a gap at value {places[0] + 1} of {len(array)} ({places.size} in all): "
+            "fill its gaps first, or give the part behind them."
         )
     if (places := np.flatnonzero(np.isinf(array) | (np.abs(array) > 1e100))).size:
         raise SeriesError(
-            f"Series {shown(name)} has {array[places[0]]:g} as value {places[0] + 1}, which is not finite or beyond "
-            "1e100: correct it first."
+            f"Series {short_repr(name)} has {array[places[0]]:g} as value {places[0] + 1}, which is not finite or "
+            "beyond 1e100: correct it first."
         )
     if len(array) < least:
         raise SeriesError(
-            f"Series {shown(name)} has {len(array)} values, but this model needs {least}: give a longer one."
+            f"Series {short_repr(name)} has {len(array)} values, but this model needs {least}: give a longer one."
         )
     return array
 

@@ -9,8 +9,8 @@ import numpy as np
 from reader_edge_runtime.arrays import Float64Array
 from reader_edge_runtime.config import EngineConfig
 from reader_edge_runtime.errors import ConfigError, SeriesError
-from reader_edge_runtime.outside.user_input import given_path, shown
 from reader_edge_runtime.package.package_files import PackageFiles
+from reader_edge_runtime.untrusted.user_input import given_path, short_repr
 from reader_edge_series.checked_series import DataFrameLike, series_of
 from reader_edge_series.patch_drafts import Analogs, OwnPatches, SmallModel
 from reader_edge_series.patch_target import HostPatches, PatchTarget
@@ -99,7 +99,7 @@ class Forecaster:
             last = values[-sizes.max_prompt * sizes.patch_size :]
             if (last == last[0]).all():
                 raise SeriesError(
-                    f"Series {shown(name)} is {last[0]:g} in all of its last {len(last)} values: nothing is to be "
+                    f"Series {short_repr(name)} is {last[0]:g} in all of its last {len(last)} values: nothing is to be "
                     "forecast of it; leave it out."
                 )
         sampler = self._sampler(drafts, is_timed=seed is None)
@@ -119,7 +119,7 @@ class Forecaster:
     def _sampler(self, drafts: str, is_timed: bool) -> PathSampler:
         """One that goes on from earlier forecasts, or one that knows of none and asks no clock."""
         if drafts not in DRAFTS:
-            raise ConfigError(f"drafts is {shown(drafts)}, but must be one of {', '.join(DRAFTS)}.")
+            raise ConfigError(f"drafts is {short_repr(drafts)}, but must be one of {', '.join(DRAFTS)}.")
         if not is_timed:
             return PathSampler(self._target, self._source(drafts), is_timed=False)
         if drafts not in self._samplers:
@@ -164,4 +164,4 @@ def _check_size(num_series: int, num_paths: int, horizon: int) -> None:
 
 def _check_number(name: str, value: int, most: int) -> None:
     if type(value) is not int or not 0 < value <= most:
-        raise ConfigError(f"{name} is {shown(value)}, but must be a whole number from 1 to {most}.")
+        raise ConfigError(f"{name} is {short_repr(value)}, but must be a whole number from 1 to {most}.")

@@ -18,9 +18,9 @@ from msgspec import Meta
 
 from reader_edge_runtime.atomic_file import write_file
 from reader_edge_runtime.errors import ManifestError, PackageError
-from reader_edge_runtime.outside.untrusted_json import Figure, Text, converted, read_json
 from reader_edge_runtime.package.layer import Layer
 from reader_edge_runtime.package.manifest import FileEntry, FileName
+from reader_edge_runtime.untrusted.untrusted_json import Figure, Text, converted, read_json
 from reader_edge_series.patch_distribution import num_parameters
 
 SERIES_MANIFEST_NAME = "reader_edge_series.json"

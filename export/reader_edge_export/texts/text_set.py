@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 from reader_edge_runtime.errors import ExportError, PromptError
-from reader_edge_runtime.outside.user_input import as_text, read_bounded
 from reader_edge_runtime.text.conversation import Conversation, Message
 from reader_edge_runtime.text.tokenizer import Tokenizer
+from reader_edge_runtime.untrusted.user_input import as_text, read_bounded
 
 MAX_SEQUENCE = 512  # tokens; the logits of so many are held at once
 

@@ -11,8 +11,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from reader_edge.server.api_error import ApiError, is_of_ollama
 from reader_edge_runtime.errors import UserFileError
-from reader_edge_runtime.outside.plain_file import check_secret
-from reader_edge_runtime.outside.user_input import BYTE_ORDER_MARK, read_bounded
+from reader_edge_runtime.untrusted.plain_file import check_secret
+from reader_edge_runtime.untrusted.user_input import BYTE_ORDER_MARK, read_bounded
 
 MAX_HEADER_BYTES = 16 << 10
 _OPEN_PATHS = ("/health", "/")  # the page asks for a key itself

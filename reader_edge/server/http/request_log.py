@@ -12,7 +12,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reader_edge_runtime.errors import ReaderEdgeError
-from reader_edge_runtime.outside.user_input import WITHHELD
+from reader_edge_runtime.untrusted.user_input import WITHHELD
 
 LEFT_STATUS = 499  # nginx's; nobody is there to read it
 SOCKET_STATUS = 101

@@ -32,10 +32,10 @@ from reader_edge_runtime.generation_config import (
     MAX_STOPS,
     chosen_sampling,
 )
-from reader_edge_runtime.outside.user_input import WITHHELD, shown
 from reader_edge_runtime.text.calls.call_form import CallForm
 from reader_edge_runtime.text.calls.tool_use import ToolUse
 from reader_edge_runtime.text.conversation import Encodable
+from reader_edge_runtime.untrusted.user_input import WITHHELD, short_repr
 
 _TOKEN_ID = re.compile("[0-9]{1,10}")
 _SAMPLING = {"temperature": 1.0}  # of a request that names none, to a model that recommends nothing
@@ -227,7 +227,7 @@ class GenerationBody(JsonObject, ignored=_IGNORED):
             if not _TOKEN_ID.fullmatch(token):
                 rest = "but must name tokens by their ids, as {'42': -100} does."
                 public = f"'logit_bias' names {WITHHELD}, {rest}"
-                raise ApiError(400, f"'logit_bias' names {shown(token)}, {rest}", "logit_bias", public=public)
+                raise ApiError(400, f"'logit_bias' names {short_repr(token)}, {rest}", "logit_bias", public=public)
             biases[int(token)] = value
         return biases
 

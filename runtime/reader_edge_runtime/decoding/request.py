@@ -17,9 +17,9 @@ from reader_edge_runtime.drafting.draft_hints import NO_HINTS, DraftHints
 from reader_edge_runtime.drafting.drafter import Drafter, RequestContext, RequestDrafter
 from reader_edge_runtime.errors import ConfigError, DraftError, PromptError, ProviderError
 from reader_edge_runtime.forward_result import ForwardResult
-from reader_edge_runtime.outside.user_input import shown
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.stats import GenerationStats
+from reader_edge_runtime.untrusted.user_input import short_repr
 
 FinishReason = Literal["stop", "length", "context", "cancelled", "error"]
 
@@ -281,6 +281,6 @@ def _checked(token_ids: Sequence[int], manifest: Manifest) -> list[int]:
         is_id = isinstance(token_id, int | np.integer) and not isinstance(token_id, bool)
         if not is_id or not 0 <= token_id < manifest.vocab_size:
             size = manifest.vocab_size
-            problem = f"The prompt holds token id {shown(token_id)}, but the vocabulary has {size} tokens"
+            problem = f"The prompt holds token id {short_repr(token_id)}, but the vocabulary has {size} tokens"
             raise PromptError(f"{problem}: give ids from 0 to {size - 1}.")
     return list(map(int, token_ids))

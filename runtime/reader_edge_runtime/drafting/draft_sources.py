@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from reader_edge_runtime.drafting.sources.source import DraftSource
-from reader_edge_runtime.outside.config_checks import Range, check, require
-from reader_edge_runtime.outside.user_input import given_path
+from reader_edge_runtime.untrusted.config_checks import Range, check, require
+from reader_edge_runtime.untrusted.user_input import given_path
 
 FilePath = str | os.PathLike[str]
 

@@ -8,7 +8,7 @@ from platformdirs import user_cache_path
 
 from reader_edge_runtime.atomic_file import new_file
 from reader_edge_runtime.errors import ConfigError, UserFileError
-from reader_edge_runtime.outside.untrusted_json import Kind, converted, read_json
+from reader_edge_runtime.untrusted.untrusted_json import Kind, converted, read_json
 
 
 def cache_folder() -> Path:

@@ -43,10 +43,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from reader_edge_runtime.outside.untrusted_json import Figure, Sha256, Text, one_of
 from reader_edge_runtime.package.layer import Layer
 from reader_edge_runtime.package.speculator_part import SpeculatorPart
 from reader_edge_runtime.package.stage_part import StagePart
+from reader_edge_runtime.untrusted.untrusted_json import Figure, Sha256, Text, one_of
 
 MANIFEST_NAME = "reader_edge.json"
 GRAPH_NAME = "model.onnx"

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from reader_edge_runtime.errors import IntegrityError, PackageError
-from reader_edge_runtime.outside.plain_file import check_plain_file
 from reader_edge_runtime.package.graph_file import GraphFile
 from reader_edge_runtime.package.manifest import FileEntry, sha256_of
+from reader_edge_runtime.untrusted.plain_file import check_plain_file
 
 _GRAPH_SUFFIX = ".onnx"
 _MAX_NODES = 1 << 17  # with all functions unfolded; 100 layers have 10,000

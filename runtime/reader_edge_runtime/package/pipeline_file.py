@@ -14,10 +14,10 @@ from msgspec import Meta, Struct
 
 from reader_edge_runtime.atomic_file import new_file, write_file
 from reader_edge_runtime.errors import PackageError
-from reader_edge_runtime.outside.plain_file import check_plain_file, check_secret
-from reader_edge_runtime.outside.untrusted_json import converted, read_json
-from reader_edge_runtime.outside.user_input import BYTE_ORDER_MARK
 from reader_edge_runtime.package.stage_part import MAX_STAGES
+from reader_edge_runtime.untrusted.plain_file import check_plain_file, check_secret
+from reader_edge_runtime.untrusted.untrusted_json import converted, read_json
+from reader_edge_runtime.untrusted.user_input import BYTE_ORDER_MARK
 
 PIPELINE_NAME, KEY_NAME = "pipeline.json", "pipeline.key"
 FIRST_PORT = 5551

@@ -17,7 +17,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from reader_edge_runtime.outside.untrusted_json import one_of
+from reader_edge_runtime.untrusted.untrusted_json import one_of
 
 SPECULATOR_GRAPH_NAME = "speculator.onnx"
 SPECULATOR_WEIGHTS_NAME = "speculator.onnx.data"

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from reader_edge_runtime.outside.untrusted_json import Sha256
+from reader_edge_runtime.untrusted.untrusted_json import Sha256
 
 HANDED_IN, HANDED_OUT = "hidden_in", "hidden_out"
 MAX_STAGES = 64

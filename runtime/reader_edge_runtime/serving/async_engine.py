@@ -12,11 +12,11 @@ from reader_edge_runtime.drafting.device_drafts import DeviceDrafts
 from reader_edge_runtime.engine import Engine
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.given_arguments import GenerationOptions, given_config
-from reader_edge_runtime.outside.user_input import shown
 from reader_edge_runtime.serving.answer_stream import AnswerStream
 from reader_edge_runtime.serving.preparation import Preparation
 from reader_edge_runtime.serving.worker import Worker
 from reader_edge_runtime.text.conversation import Encodable
+from reader_edge_runtime.untrusted.user_input import short_repr
 
 _GRAMMARS_A_SLOT = 2  # that may run or wait, each with a process of its own
 _LEFT_WAIT_S = 2.0  # for the thread of an engine that was left without `close`
@@ -37,7 +37,7 @@ class AsyncEngine:
 
     def __init__(self, engine: Engine, config: ServingConfig | None = None) -> None:
         if not isinstance(engine, Engine):
-            raise ConfigError(f"engine is {shown(engine)}, but must be an Engine, as Engine.load gives it.")
+            raise ConfigError(f"engine is {short_repr(engine)}, but must be an Engine, as Engine.load gives it.")
         serving = given_config(config, ServingConfig, "config")
         self.engine = engine
         self._worker = Worker(engine, serving)
@@ -76,7 +76,7 @@ class AsyncEngine:
         device: what a device in front of a server drafts for it, and whether the answer waits for that.
         """
         if not isinstance(priority, int) or isinstance(priority, bool):
-            raise ConfigError(f"priority is {shown(priority)}, but must be a whole number.")
+            raise ConfigError(f"priority is {short_repr(priority)}, but must be a whole number.")
         if options:
             prompt, config = self.engine.with_options(prompt, config, options)
         return AnswerStream(self._worker, partial(self._preparation.answer, prompt, config, device), priority)

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from reader_edge_runtime.errors import ConversationError, PromptError
-from reader_edge_runtime.outside.user_input import WITHHELD, shown, withheld
 from reader_edge_runtime.text.conversation import REASONING, Conversation, Message, Tool
+from reader_edge_runtime.untrusted.user_input import WITHHELD, short_repr, withheld
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 TOOL_NAME = "^[a-zA-Z0-9_.-]{1,64}$"
@@ -28,7 +28,7 @@ def sound_conversation(conversation: Conversation, template: str | None = None) 
     """
     messages, args = conversation.messages, conversation.template_args
     if not isinstance(args, Mapping) or not all(isinstance(name, str) for name in args):
-        raise PromptError(f"template_args is {shown(args)}, but must be a mapping of names to values.")
+        raise PromptError(f"template_args is {short_repr(args)}, but must be a mapping of names to values.")
     taken = next((name for name in ("messages", "tools") if name in args), None)
     if taken is not None:
         raise PromptError(f"template_args holds {taken!r}, which a Conversation has itself: leave it out.")
@@ -112,13 +112,13 @@ def _text_of_part(part: object, place: str) -> str:
         raise _wrong(place, part, "an object with 'type' ('text') and 'text'")
     kind = part.get("type", "text")
     if kind != "text":
-        raise _unread(place, f"of type {shown(kind)}", place)
+        raise _unread(place, f"of type {short_repr(kind)}", place)
     _check_kind(part, "text", str, "a text", place)
     if part.get("text") is None:
         raise _wrong(f"{place}.text", None, "a text")
     further = next((name for name in part if name not in ("type", "text", "cache_control")), None)
     if further is not None:
-        raise _unread(f"{place}.{further}", shown(part[further]), place)
+        raise _unread(f"{place}.{further}", short_repr(part[further]), place)
     return str(part["text"])
 
 
@@ -126,9 +126,9 @@ def _check_further(name: object, value: object, place: str, template: str | None
     """Raise PromptError for a field that no template has a word for, so that the model would not know of it."""
     around, place = place, f"{place}.{name!s:.80}"
     if not isinstance(name, str):
-        raise ConversationError(f"A field is called {shown(name)}, but must have a text as its name.", place)
+        raise ConversationError(f"A field is called {short_repr(name)}, but must have a text as its name.", place)
     if name in MEDIA:
-        raise _unread(place, shown(value), place)
+        raise _unread(place, short_repr(value), place)
     if template is not None and not re.search(rf"\b{re.escape(name)}\b", template):
         public = f"'{around}' has a field that is not known: leave it out."
         raise ConversationError(f"There is no field '{place}': leave it out.", place, public)
@@ -156,7 +156,7 @@ def _check_final(conversation: Conversation) -> None:
     """Raise PromptError where it is not clear whether an answer continues the last message."""
     is_continuing = conversation.continues_final_message
     if not isinstance(is_continuing, bool):
-        raise PromptError(f"continues_final_message is {shown(is_continuing)}, but must be True or False.")
+        raise PromptError(f"continues_final_message is {short_repr(is_continuing)}, but must be True or False.")
     if is_continuing and conversation.template_args.get("add_generation_prompt"):
         raise PromptError("An answer cannot both continue the last message and begin a new one: ask for one of them.")
 
@@ -170,7 +170,7 @@ def _wrong(place: str, value: object, words: str) -> ConversationError:
     def told(value: str) -> str:
         return f"'{place}' {value}, but must be {words}."
 
-    given, public = ("is missing",) * 2 if value is None else (f"is {shown(value)}", f"is {withheld(value)}")
+    given, public = ("is missing",) * 2 if value is None else (f"is {short_repr(value)}", f"is {withheld(value)}")
     return ConversationError(told(given), place, told(public))
 
 

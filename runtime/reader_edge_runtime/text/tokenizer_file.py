@@ -10,8 +10,8 @@ from typing import Any
 from tokenizers import Tokenizer as FastTokenizer
 
 from reader_edge_runtime.errors import PromptError, ReaderEdgeError, TokenizerError
-from reader_edge_runtime.outside.plain_file import check_fetched
-from reader_edge_runtime.outside.user_input import BYTE_ORDER_MARK
+from reader_edge_runtime.untrusted.plain_file import check_fetched
+from reader_edge_runtime.untrusted.user_input import BYTE_ORDER_MARK
 
 _MAX_FILE_BYTES = 1 << 27
 _MAX_PATTERN_CHARS = 1 << 14

@@ -17,7 +17,7 @@ from reader_edge.cli import main
 from reader_edge.commands.options import FILE_PATH, FiniteRange, IntegerRange
 from reader_edge_runtime.config import EngineConfig, GenerationConfig, SamplingConfig, ServingConfig
 from reader_edge_runtime.drafting.draft_sources import DraftSources
-from reader_edge_runtime.outside.config_checks import Range
+from reader_edge_runtime.untrusted.config_checks import Range
 from tests.reader_edge.package_copy import PackageCopy
 
 CONFIGS = (EngineConfig, GenerationConfig, SamplingConfig, ServingConfig, DraftSources)

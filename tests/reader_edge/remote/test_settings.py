@@ -7,7 +7,7 @@ import pytest
 from reader_edge.remote.settings import Settings
 from reader_edge_runtime import Conversation, GenerationConfig, Grammar, SamplingConfig
 from reader_edge_runtime.errors import ConfigError
-from tests.runtime.outside.wrong_fields import assert_each_is_named
+from tests.runtime.untrusted.wrong_fields import assert_each_is_named
 from tests.second_best import SecondBest
 
 CONFIG = GenerationConfig(

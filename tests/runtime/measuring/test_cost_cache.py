@@ -18,7 +18,7 @@ from reader_edge_runtime.package.manifest import SUCCESSORS_NAME, FileEntry
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Target
 from tests.fake_target import FakeTarget
-from tests.runtime.outside.wrong_fields import wrong_fields
+from tests.runtime.untrusted.wrong_fields import wrong_fields
 
 
 @pytest.fixture(scope="module")

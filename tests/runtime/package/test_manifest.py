@@ -21,8 +21,8 @@ from reader_edge_runtime.package.speculator_part import (
 )
 from reader_edge_runtime.package.stage_part import StagePart
 from tests.fake_target import make_manifest
-from tests.runtime.outside.wrong_fields import assert_each_is_named
 from tests.runtime.package.onnx_bytes import GRAPH
+from tests.runtime.untrusted.wrong_fields import assert_each_is_named
 
 Fields = dict[str, Any]
 

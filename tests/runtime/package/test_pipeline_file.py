@@ -19,7 +19,7 @@ from reader_edge_runtime.package.pipeline_file import (
     write_pipeline,
 )
 from reader_edge_runtime.package.stage_part import MAX_STAGES
-from tests.runtime.outside.wrong_fields import assert_each_is_named
+from tests.runtime.untrusted.wrong_fields import assert_each_is_named
 
 ADDRESSES = ["tcp://10.0.0.2:5551", "tcp://[fe80::1]:5551", "tcp://box-3.local:65535"]
 FIELDS = {"format": "reader-edge pipeline", "format_version": 1, "stages": ADDRESSES}

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from reader_edge_runtime.errors import ExportError
-from reader_edge_runtime.outside.plain_file import check_plain_file
-from reader_edge_runtime.outside.user_input import read_bounded
+from reader_edge_runtime.untrusted.plain_file import check_plain_file
+from reader_edge_runtime.untrusted.user_input import read_bounded
 from reader_edge_series.export.patch_module import MODEL_TYPE, PatchConfig, PatchModule
 
 _DRAFT = "draft"

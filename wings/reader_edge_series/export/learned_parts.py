@@ -5,7 +5,7 @@ from itertools import count
 
 from reader_edge_runtime.arrays import Float64Array
 from reader_edge_runtime.errors import SeriesError
-from reader_edge_runtime.outside.user_input import shown
+from reader_edge_runtime.untrusted.user_input import short_repr
 
 PATCH_SIZE = 8
 MAX_PROMPT = 72  # patches of a window that scale it, at most
@@ -23,6 +23,6 @@ def learned_parts(series: Mapping[str, Float64Array], held_out: float) -> dict[s
     for name, values in series.items():
         if size(len(values)) < LEAST_VALUES:
             included = f", the {100 * held_out:g}% held out included" if held_out else ""
-            found = f"Series {shown(name)} has {len(values)} values"
+            found = f"Series {short_repr(name)} has {len(values)} values"
             raise SeriesError(f"{found}, but a training needs {needed}{included}: give a longer one.")
     return {name: values[: size(len(values))] for name, values in series.items()}

@@ -12,7 +12,7 @@ import numpy as np
 from reader_edge_runtime.arrays import Float64Array
 from reader_edge_runtime.atomic_file import new_file, write_failure
 from reader_edge_runtime.errors import ConfigError, InstallationError, SeriesError
-from reader_edge_runtime.outside.plain_file import check_plain_file
+from reader_edge_runtime.untrusted.plain_file import check_plain_file
 from reader_edge_series.checked_series import MOST_VALUES
 from reader_edge_series.forecaster import Forecast
 from reader_edge_series.tables.csv_text import check_first_lines, check_no_row_is_empty, check_words, first_days

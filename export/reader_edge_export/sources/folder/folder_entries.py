@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
-from reader_edge_runtime.outside.plain_file import check_plain_file
+from reader_edge_runtime.untrusted.plain_file import check_plain_file
 
 _READ = ("*.json", "*.jinja", "*.model", "*.txt")  # what transformers and tokenizers may open beside the weights
 _MAX_NAMED = 5

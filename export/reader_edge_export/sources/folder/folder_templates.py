@@ -6,9 +6,9 @@ from typing import Any
 
 from reader_edge_export.sources.folder.json_file import read_json
 from reader_edge_runtime.errors import TokenizerError
-from reader_edge_runtime.outside.plain_file import check_plain_file
-from reader_edge_runtime.outside.user_input import as_text
 from reader_edge_runtime.text.template.chat_template import MAX_TEMPLATE_BYTES
+from reader_edge_runtime.untrusted.plain_file import check_plain_file
+from reader_edge_runtime.untrusted.user_input import as_text
 
 _FILE, _FURTHER = "chat_template.jinja", "additional_chat_templates"
 _PROCESSOR_FILE = "chat_template.json"

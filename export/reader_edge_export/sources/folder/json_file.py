@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from reader_edge_runtime.errors import ExportError
-from reader_edge_runtime.outside.plain_file import check_plain_file
+from reader_edge_runtime.untrusted.plain_file import check_plain_file
 
 _MAX_JSON_BYTES = 1 << 24
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from reader_edge_runtime.errors import ConfigError, ExportError
 from reader_edge_runtime.generation_config import OWN_SAMPLING, SamplingConfig
-from reader_edge_runtime.outside.user_input import shown
+from reader_edge_runtime.untrusted.user_input import short_repr
 
 # What transformers' `generate` takes where a file says nothing, tokens being drawn.
 _DRAWN = {"temperature": 1.0, "top_k": 50, "top_p": 1.0}
@@ -30,7 +30,7 @@ def own_sampling(given: Mapping[str, Any], place: str) -> dict[str, float]:
     """
     is_drawn = given.get("do_sample") or False
     if not isinstance(is_drawn, bool):
-        raise ExportError(f"{place} gives do_sample as {shown(is_drawn)}: true or false can be meant, correct it.")
+        raise ExportError(f"{place} gives do_sample as {short_repr(is_drawn)}: true or false can be meant, correct it.")
     named = {name: given[name] for name in OWN_SAMPLING if given.get(name) is not None}
     if named.get("top_k") == -1:  # all tokens, as some write it
         named["top_k"] = 0

@@ -14,7 +14,7 @@ import numpy as np
 
 from reader_edge_export.sources.folder.weight_files import shard_of_tensors, weight_files
 from reader_edge_runtime.errors import ExportError
-from reader_edge_runtime.outside.plain_file import unblocked
+from reader_edge_runtime.untrusted.plain_file import unblocked
 
 if TYPE_CHECKING:
     import torch

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from reader_edge_export.sources.folder.json_file import read_json
 from reader_edge_runtime.errors import ExportError
-from reader_edge_runtime.outside.plain_file import check_plain_file
+from reader_edge_runtime.untrusted.plain_file import check_plain_file
 
 _WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _SHARD_NAME = re.compile(r"\w[\w.-]{0,199}\.safetensors", re.ASCII)

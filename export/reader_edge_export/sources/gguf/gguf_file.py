@@ -19,7 +19,7 @@ import numpy as np
 from reader_edge_export.sources.gguf.magic import MAGIC, refuse_as_no_gguf
 from reader_edge_runtime.arrays import Float32Array, UInt8Array
 from reader_edge_runtime.errors import GgufError
-from reader_edge_runtime.outside.plain_file import unblocked
+from reader_edge_runtime.untrusted.plain_file import unblocked
 
 Scalar = str | int | float | bool
 Value = Scalar | list[Scalar]

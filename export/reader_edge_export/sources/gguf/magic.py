@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from reader_edge_runtime.errors import GgufError
-from reader_edge_runtime.outside.plain_file import check_fetched
+from reader_edge_runtime.untrusted.plain_file import check_fetched
 
 MAGIC = b"GGUF"
 _OLDER = (b"lmgg", b"fmgg", b"tjgg", b"algg")  # ggml, ggmf, ggjt and ggla, as little-endian machines write them

@@ -21,7 +21,7 @@ from filelock import FileLock
 from reader_edge_runtime.drafting.machine_code.compile_target import CompileTarget
 from reader_edge_runtime.errors import DraftError
 from reader_edge_runtime.machine.cache_folder import code_fault, make_own
-from reader_edge_runtime.outside.user_input import read_bounded
+from reader_edge_runtime.untrusted.user_input import read_bounded
 
 _HERE = Path(__file__).parent
 _MAX_BYTES = 1 << 26  # of an object file, which has some hundred thousand

@@ -32,7 +32,7 @@ from filelock import FileLock, Timeout
 from reader_edge_runtime.arrays import Int32Array
 from reader_edge_runtime.drafting.sources import history_records as records
 from reader_edge_runtime.errors import HistoryError
-from reader_edge_runtime.outside.plain_file import is_own
+from reader_edge_runtime.untrusted.plain_file import is_own
 
 _NEW_FILE_MODE = 0o600  # it holds prompts
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)

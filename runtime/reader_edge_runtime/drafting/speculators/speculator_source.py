@@ -31,7 +31,7 @@ from reader_edge_runtime.drafting.speculators.speculator_slots import (
 from reader_edge_runtime.errors import DraftError, ReaderEdgeError
 
 _CHUNK = 128  # tokens of a text that are caught up with in one pass
-# Tokens that asking adds to a step, by how sure the others are (`worth.py`), for one that is always right.
+# Tokens that asking adds to a step, by how sure the others are (`cost_model.py`), for one that is always right.
 _FIRST_GAINS = (1.0, 0.9, 0.6, 0.15)
 _USUALLY_RIGHT = 0.4  # where the export has not found out
 _NARROW = 8  # tokens that are caught up with in any case

@@ -9,9 +9,9 @@ from msgspec import Meta
 from reader_edge_runtime.errors import PackageError
 from reader_edge_runtime.execution.iree.target_machine import IREE_ATTENTION, TARGETS
 from reader_edge_runtime.execution.onnxruntime.graph_contract import input_tensors, output_tensors
-from reader_edge_runtime.outside.untrusted_json import Text, converted, one_of, read_json
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.untrusted.untrusted_json import Text, converted, one_of, read_json
 
 INDEX_NAME = "iree.json"
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)  # of passes that there is MLIR for: nodes, and rows that they report on

@@ -12,10 +12,10 @@ from msgspec import Meta
 from reader_edge_runtime.errors import FrameError, ProviderError
 from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.onnxruntime.wheel import ort
-from reader_edge_runtime.outside.frame_codec import Frame, FrameCodec
-from reader_edge_runtime.outside.untrusted_json import PRINTABLE
 from reader_edge_runtime.package.pipeline_file import is_address
 from reader_edge_runtime.package.stage_part import StagePart
+from reader_edge_runtime.untrusted.frame_codec import Frame, FrameCodec
+from reader_edge_runtime.untrusted.untrusted_json import PRINTABLE
 
 PROTOCOL = 3
 MICROSECONDS = "µs of a pass"  # of one node, beside a stage's facts

@@ -12,8 +12,8 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import FrameError, ProviderError
 from reader_edge_runtime.execution.inputs import pass_width
 from reader_edge_runtime.execution.pipeline.logged_cache import DROP, CacheStep
-from reader_edge_runtime.outside.frame_codec import Frame, FrameCodec
 from reader_edge_runtime.target import Pass
+from reader_edge_runtime.untrusted.frame_codec import Frame, FrameCodec
 
 MAX_NODES = 1 << 14  # of a pass, over all its trees, padded
 MAX_SLOTS = 1 << 10

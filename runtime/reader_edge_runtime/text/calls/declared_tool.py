@@ -20,8 +20,8 @@ from typing import (
 )
 
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.outside.user_input import shown
 from reader_edge_runtime.text.conversation import Tool
+from reader_edge_runtime.untrusted.user_input import short_repr
 
 Schema = dict[str, Any]
 
@@ -44,7 +44,7 @@ def declared_tool(tool: Callable[..., Any] | Tool) -> Tool:
         is_flat = "function" not in tool and "name" in tool
         return {"type": "function", "function": {k: v for k, v in tool.items() if k != "type"}} if is_flat else tool
     if not callable(tool) or isinstance(tool, type):
-        raise ConfigError(f"A tool is {shown(tool)}, but must be a function, or a JSON object that describes one.")
+        raise ConfigError(f"A tool is {short_repr(tool)}, but must be a function, or a JSON object that describes one.")
     name = getattr(tool, "__name__", "")
     description, descriptions = _described(inspect.getdoc(tool) or "")
     parameters = _object(_parameters(tool, name), f"{name}()")
@@ -126,7 +126,7 @@ def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
 def _listed(values: Sequence[Any], place: str) -> Schema:
     if not values or not all(type(value) in _NAMES for value in values):
         raise ConfigError(
-            f"The values of {place} are {shown(values)}, but must be texts, numbers, truth values or None."
+            f"The values of {place} are {short_repr(values)}, but must be texts, numbers, truth values or None."
         )
     kinds = list(dict.fromkeys(_NAMES[type(value)] for value in values))
     return {"type": kinds[0] if len(kinds) == 1 else kinds, "enum": list(values)}

@@ -15,7 +15,7 @@ from reader_edge_runtime.execution.onnxruntime.graph_contract import input_tenso
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME, FileEntry, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.fake_target import make_manifest
-from tests.runtime.outside.wrong_fields import assert_each_is_named
+from tests.runtime.untrusted.wrong_fields import assert_each_is_named
 
 ENTRY = FileEntry(100, "0" * 64)
 FILES = {"model.onnx": ENTRY, "tokenizer.json": ENTRY, WEIGHTS_NAME: ENTRY, INDEX_NAME: ENTRY}

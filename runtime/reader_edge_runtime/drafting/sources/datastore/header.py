@@ -35,7 +35,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from reader_edge_runtime.errors import DatastoreError
-from reader_edge_runtime.outside.untrusted_json import Text, converted, decoded
+from reader_edge_runtime.untrusted.untrusted_json import Text, converted, decoded
 
 MAGIC = b"\x89redgds\n"
 FORMAT_VERSION = 1

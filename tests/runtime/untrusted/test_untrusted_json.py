@@ -10,7 +10,7 @@ import pytest
 from msgspec import Meta, Struct
 
 from reader_edge_runtime.errors import UserFileError
-from reader_edge_runtime.outside.untrusted_json import Figure, Text, converted, decoded, one_of, read_json
+from reader_edge_runtime.untrusted.untrusted_json import Figure, Text, converted, decoded, one_of, read_json
 
 
 class Inner(Struct, forbid_unknown_fields=True):

@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Meta
 
 from reader_edge_runtime.errors import ReaderEdgeError
-from reader_edge_runtime.outside.plain_file import check_plain_file
-from reader_edge_runtime.outside.user_input import shown
+from reader_edge_runtime.untrusted.plain_file import check_plain_file
+from reader_edge_runtime.untrusted.user_input import short_repr
 
 Kind = TypeVar("Kind")
 
@@ -93,7 +93,7 @@ def _fault(error: str, values: Any, kind: type) -> str:
         place, value = f"name in {place}", _first_wrong(value, error, values, kind)[0]
     wanted = "" if "regex" in words or words.startswith("Invalid") else words.replace("`", "").replace("Exp", "exp", 1)
     place = re.sub(r"(^| )\.", r"\1", place)
-    shown_value = "; ".join(filter(None, (shown(value), wanted)))
+    shown_value = "; ".join(filter(None, (short_repr(value), wanted)))
     return f"has an unusable {place} ({shown_value})" if place else f"is unusable ({wanted})"
 
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from reader_edge_runtime.errors import UserFileError
-from reader_edge_runtime.outside.untrusted_json import converted
+from reader_edge_runtime.untrusted.untrusted_json import converted
 
 _MISSING = object()
 _CONTROL = "a\x1b[2J"

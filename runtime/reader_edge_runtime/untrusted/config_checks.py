@@ -12,7 +12,7 @@ from numbers import Integral, Real
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.outside.user_input import shown, withheld
+from reader_edge_runtime.untrusted.user_input import short_repr, withheld
 
 _Config = TypeVar("_Config", bound=type)
 _Number = TypeVar("_Number", int, float)
@@ -50,7 +50,8 @@ def number(name: str, value: Any, kind: type[_Number], allowed: Range) -> _Numbe
 def require(is_valid: bool, name: str, value: object, allowed: str) -> None:
     if not is_valid:
         sentence = "{} is {}, but must be {}.".format
-        raise ConfigError(sentence(name, shown(value), allowed)).with_public(sentence(name, withheld(value), allowed))
+        error = ConfigError(sentence(name, short_repr(value), allowed))
+        raise error.with_public(sentence(name, withheld(value), allowed))
 
 
 def require_known(given: Iterable[str], known: Iterable[str], kind: str) -> None:

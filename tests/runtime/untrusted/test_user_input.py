@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.outside.plain_file import is_own
-from reader_edge_runtime.outside.user_input import given_path, read_bounded, shown
+from reader_edge_runtime.untrusted.plain_file import is_own
+from reader_edge_runtime.untrusted.user_input import given_path, read_bounded, short_repr
 
 
 def test_a_file_within_the_bound_is_read_as_a_whole(tmp_path: Path) -> None:
@@ -41,10 +41,10 @@ def test_whatever_is_given_can_be_shown() -> None:
     endless: list[object] = []
     for _ in range(100_000):
         endless = [endless]
-    assert shown("a" * 100) == "'" + "a" * 79
-    assert shown(10**5000) == shown(endless) == "too long to show"
-    assert (shown(-(10**19)), shown(10**300)) == ("-10000000000000000000", "1e+300")
-    assert shown(Odd()) == "a Odd that cannot be shown"
+    assert short_repr("a" * 100) == "'" + "a" * 79
+    assert short_repr(10**5000) == short_repr(endless) == "too long to show"
+    assert (short_repr(-(10**19)), short_repr(10**300)) == ("-10000000000000000000", "1e+300")
+    assert short_repr(Odd()) == "a Odd that cannot be shown"
 
 
 @pytest.mark.parametrize("path", [5, "a\0b", "a" * 5000, None])

@@ -12,7 +12,7 @@ WITHHELD = "'...'"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # which some editors and shells put before a text, and which is none of it
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """The beginning of a value's `repr`; of a whole number of many digits, how large it is."""
     try:
         is_long = isinstance(value, int) and _LONG <= abs(value) <= sys.float_info.max
@@ -25,7 +25,7 @@ def shown(value: object) -> str:
 
 def withheld(value: object) -> str:
     """What stands for a value in a sentence for logs: numbers and truth values as they are, no text."""
-    return shown(value) if isinstance(value, bool | int | float) else WITHHELD
+    return short_repr(value) if isinstance(value, bool | int | float) else WITHHELD
 
 
 def given_path(path: str | os.PathLike[str], name: str) -> Path:
@@ -37,10 +37,10 @@ def given_path(path: str | os.PathLike[str], name: str) -> Path:
         found = Path(path)
         found.lstat()
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{name} is {shown(path)}, which can be no path: {error}.") from None
+        raise ConfigError(f"{name} is {short_repr(path)}, which can be no path: {error}.") from None
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            raise ConfigError(f"{name} is {shown(path)}, which is longer than a path may be.") from None
+            raise ConfigError(f"{name} is {short_repr(path)}, which is longer than a path may be.") from None
     return found
 
 
