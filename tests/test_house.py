@@ -12,8 +12,8 @@ MAX_FILES = 20  # of a folder
 CEILINGS = {  # lines of a room, raised only in the commit that says why
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 5_250),
-    "scripts": ("*", 1_800),
-    "docs": ("*.md", 5_600),
+    "scripts": ("*", 1_700),
+    "docs": ("*.md", 5_500),
 }
 CODE = ("benchmarks", "export", "models", "native", "reader_edge", "runtime", "scripts", "tests", "wings")
 
