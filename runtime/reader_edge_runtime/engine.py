@@ -5,19 +5,17 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
-from numbers import Integral
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack, cast
+from typing import Self, Unpack
 
 from reader_edge_runtime.answer import Answer, GenerationChunk, GenerationResult
-from reader_edge_runtime.array_file import ArrayFormat
 from reader_edge_runtime.assembly import assemble
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, Grammar
-from reader_edge_runtime.decoding.choosing.constraint import AfterThinking, Constraint
+from reader_edge_runtime.decoding.choosing.grammar import Grammars
+from reader_edge_runtime.decoding.choosing.grammar_process import Vocabulary
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.draft_permission import DraftPermission
 from reader_edge_runtime.decoding.request import Request
-from reader_edge_runtime.decoding.rule_config import RuleConfig
+from reader_edge_runtime.decoding.rule_config import RuleConfig, check_rule, ruled_config
 from reader_edge_runtime.decoding.session import FORMAT, LOSSY_FORMAT, load_session, save_session
 from reader_edge_runtime.decoding.shared_decoder import SharedDecoder
 from reader_edge_runtime.drafting.device_drafts import DeviceDrafts
@@ -41,14 +39,10 @@ from reader_edge_runtime.given_arguments import (
 from reader_edge_runtime.measuring.cost_cache import forget_cost
 from reader_edge_runtime.measuring.width_probe import WidthReport
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.text.conversation import Conversation, Encodable, Message
+from reader_edge_runtime.text.conversation import Encodable, Message
 from reader_edge_runtime.text.reading import Reading
 from reader_edge_runtime.text.tokenizer import Tokenizer
-from reader_edge_runtime.untrusted.config_checks import require
 from reader_edge_runtime.untrusted.user_input import given_path, short_repr
-
-if TYPE_CHECKING:
-    from reader_edge_runtime.decoding.choosing.grammar import Grammars
 
 
 class Engine:
@@ -59,7 +53,6 @@ class Engine:
 
     width_report: what the width probe found at load; None if it did not run.
     draft_permission: whether requests are drafted, and why.
-
     rule: by which answers may differ from the model's own; None for an exact engine.
 
     Several threads may use one engine: their requests share its steps. One that is closed raises ClosedError.
@@ -80,6 +73,7 @@ class Engine:
         self.width_report = width_report
         self.rule = rule
         self._usual = None if rule is None else OwnAnswers.of_package(package)
+        self._session_format = FORMAT if rule is None else LOSSY_FORMAT
         self._shared = SharedDecoder(decoder)
 
     @property
@@ -141,32 +135,15 @@ class Engine:
         if drafter is not None and drafted_from != DraftSources():
             raise ConfigError("drafter is in place of what sources describe: give one of them.")
         callbacks = given_callback(on_progress, "on_progress"), given_callback(on_calibration, "on_calibration")
-        if rule is not None:
-            _check_rule(rule, drafted_from, drafter)
+        check_rule(rule, drafted_from, drafter)
         package, tokenizer, decoder, report = assemble(
             given_path(model, "model"), *configs, drafted_from, drafter, *callbacks
         )
         return cls(package, tokenizer, decoder if rule is None else rule.decoder(decoder, callbacks[1]), report, rule)
 
     def encode_prompt(self, prompt: Encodable) -> list[int]:
-        """Token ids of a text, or of a conversation through the model's chat template; token ids as they are.
-
-        Raises PromptError.
-        """
-        if isinstance(prompt, str):
-            return self.tokenizer.encode(prompt)
-        if isinstance(prompt, Conversation):
-            return self.tokenizer.encode_chat(prompt)
-        if not isinstance(prompt, list | tuple):
-            raise PromptError(f"A prompt is a text or a list of messages, got {short_repr(prompt)}.")
-        if not prompt:
-            raise PromptError("The prompt is an empty list: give at least one message, or token id.")
-        if len(prompt) > 1 and all(isinstance(each, str) for each in prompt):
-            texts = short_repr(prompt)
-            raise PromptError(f"A prompt is one text, not the {len(prompt)} of {texts}: use generate_batch.")
-        if isinstance(prompt[0], Integral):
-            return cast(list[int], list(prompt))  # checked when a request is made of them
-        return self.tokenizer.encode_chat(Conversation(cast(Sequence[Message], prompt)))
+        """See `Tokenizer.encode_prompt`."""
+        return self.tokenizer.encode_prompt(prompt)
 
     def generate(
         self, prompt: Encodable, config: GenerationConfig | None = None, **options: Unpack[GenerationOptions]
@@ -205,7 +182,7 @@ class Engine:
                 with placed_prompt(index if len(prompts) > 1 else None):
                     answers.append(self.answer(*self.with_options(*each, options)))
             for answer in answers:
-                self._start(answer)
+                self._shared.enqueue(answer.request)
             return [self._result(answer) for answer in answers]
         finally:
             self.release(*[answer.request for answer in answers])
@@ -228,24 +205,15 @@ class Engine:
         device: what a device in front of a server drafts for it.
         Raises PromptError, ConfigError, or InstallationError for a grammar without the library that follows it.
         """
-        config = self.with_sampling(config)
-        if self.rule is not None:
-            self.rule.check(config)
-            ends = {*self.package.manifest.eos_token_ids, *config.stop_token_ids}
-            config = replace(config, acceptance=self.rule.rule(ends, self._usual))
-        elif not config.acceptance.is_exact:
-            raise ConfigError(
-                f"The acceptance rule {config.acceptance.name!r} may change answers, and what this engine learns of "
-                "them serves exact ones: load an engine with rule=, or leave it out."
-            )
+        config = ruled_config(self.with_sampling(config), self.rule, self.package.manifest.eos_token_ids, self._usual)
         token_ids, manifest = self.encode_prompt(prompt), self.package.manifest
-        hints = NO_HINTS
-        if self.draft_permission.is_on:
-            hints = answer_hints(prompt, token_ids, config, self.tokenizer, manifest.max_context)
+        given = prompt, token_ids, config, self.tokenizer
+        hints = answer_hints(*given, manifest.max_context) if self.draft_permission.is_on else NO_HINTS
         if device is not None:
             hints = replace(hints, device=device)
-        reading = Reading.of(prompt, token_ids, config, self.tokenizer)
-        constraint, left_out = self._constraint(config, token_ids, reading)
+        reading = Reading.of(*given)
+        end = reading.thinking_end(token_ids, self.tokenizer) if reading.is_thinking else None
+        constraint, left_out = (None, ()) if config.grammar is None else self._grammars.held(config.grammar, end)
         try:
             return Answer(token_ids, config, manifest, self.tokenizer, constraint, hints, reading, left_out)
         except BaseException:
@@ -264,27 +232,10 @@ class Engine:
         config = given_config(config, GenerationConfig, "config")
         return config if config.sampling else replace(config, sampling=chosen_sampling(self.sampling, {}))
 
-    def _constraint(
-        self, config: GenerationConfig, token_ids: Sequence[int], reading: Reading
-    ) -> tuple[Constraint | None, tuple[str, ...]]:
-        """What holds an answer to its grammar, and the parts that it is not held to."""
-        if config.grammar is None:
-            return None, ()
-        constraint = self._grammars.constraint(config.grammar)
-        if not reading.is_thinking:
-            return constraint, constraint.left_out
-        is_end, manifest = reading.thinking_end(token_ids, self.tokenizer), self.package.manifest
-        after = AfterThinking(constraint, is_end, manifest.vocab_size, manifest.eos_token_ids)
-        return after, constraint.left_out
-
     @cached_property
-    def _grammars(self) -> "Grammars":
-        from reader_edge_runtime.decoding.choosing.grammar import Grammars
-        from reader_edge_runtime.decoding.choosing.grammar_process import Vocabulary
-
+    def _grammars(self) -> Grammars:
         manifest, tokenizer = self.package.manifest, self.tokenizer
-        tokens = tokenizer.every_token_bytes(manifest.vocab_size)
-        special_ids = list(tokenizer.special_tokens)
+        tokens, special_ids = tokenizer.every_token_bytes(manifest.vocab_size), list(tokenizer.special_tokens)
         return Grammars(Vocabulary(tokens, special_ids, manifest.eos_token_ids, tokenizer.to_json()))
 
     def compare(self, grammar: Grammar, answer: str) -> None:
@@ -302,9 +253,8 @@ class Engine:
         messages: a conversation to keep with it; of an empty list `load_session` returns an empty one. Raises
         SessionError or ConfigError.
         """
-        file = given_path(path, "path")
         with self.working() as decoder:
-            save_session(decoder, file, self.package.fingerprint(), messages, self._session_format)
+            save_session(decoder, given_path(path, "path"), self.package.fingerprint(), messages, self._session_format)
 
     def load_session(self, path: str | os.PathLike[str]) -> list[Message]:
         """Continue from a saved session, bit for bit; returns its messages.
@@ -312,27 +262,18 @@ class Engine:
         Drops cached prefixes and history of past requests. Raises SessionError for a damaged file or one of another
         package, or while requests run; then nothing has changed.
         """
-        file = given_path(path, "path")
         with self.working() as decoder:
-            return load_session(decoder, file, self.package.fingerprint(), self._session_format)
-
-    @property
-    def _session_format(self) -> ArrayFormat:
-        return FORMAT if self.rule is None else LOSSY_FORMAT
+            return load_session(decoder, given_path(path, "path"), self.package.fingerprint(), self._session_format)
 
     def __repr__(self) -> str:
         closed = ", closed" if self._shared.is_closed else ""
         return f"<{type(self).__name__} of {str(self.package.folder)!r}{closed}>"
 
-    def _start(self, answer: Answer) -> None:
-        with self.working() as decoder:
-            decoder.enqueue(answer.request)
-
     def _chunks(self, answer: Answer) -> Generator[GenerationChunk, None, None]:
         try:
-            self._start(answer)
+            self._shared.enqueue(answer.request)
             while True:
-                chunk = self._next_chunk(answer)
+                chunk = self._shared.until(answer.take)
                 yield chunk
                 if chunk.error is not None:
                     raise chunk.error
@@ -341,21 +282,10 @@ class Engine:
         finally:
             self.release(answer.request)
 
-    def _next_chunk(self, answer: Answer) -> GenerationChunk:
-        """What was emitted since the last chunk; decodes until there is something."""
-        while True:
-            with self.working() as decoder:  # others get their turn after each step
-                chunk = answer.take()
-                if chunk is not None:
-                    return chunk
-                decoder.step()
-
     def _result(self, answer: Answer) -> GenerationResult:
         """The whole answer, decoded to its end."""
-        while answer.request.is_running:
-            with self.working() as decoder:
-                decoder.step()
-        return GenerationResult.of_chunks([self._next_chunk(answer)])
+        self._shared.until(lambda: not answer.request.is_running or None)
+        return GenerationResult.of_chunks([self._shared.until(answer.take)])
 
     def working(self) -> AbstractContextManager[Decoder]:
         """The decoder, for this thread alone, without the requests that were closed meanwhile.
@@ -385,15 +315,5 @@ class Engine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _check_rule(rule: object, sources: DraftSources, drafter: Drafter | None) -> None:
-    """Raise ConfigError for what is no rule, and for what learns from answers beside one."""
-    require(isinstance(rule, RuleConfig), "rule", rule, "a RuleConfig, such as Relaxed()")
-    if sources.history is not None or drafter is not None:
-        other = "A history file" if drafter is None else "A drafter of your own"
-        raise ConfigError(f"{other} serves exact answers: leave it out beside a rule, or leave the rule out.")

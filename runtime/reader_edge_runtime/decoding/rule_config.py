@@ -2,12 +2,17 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import ClassVar
 
 from reader_edge_runtime.acceptance import AcceptanceRule
 from reader_edge_runtime.config import GenerationConfig
 from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.drafting.draft_sources import DraftSources
+from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
+from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.untrusted.config_checks import require
 
 
 class RuleConfig(ABC):
@@ -29,3 +34,26 @@ class RuleConfig(ABC):
     def decoder(self, made: Decoder, on_calibration: Callable[[int, int], None] | None) -> Decoder:
         """What decodes by it: the exact engine's decoder, unless the rule takes one of its own. Raises ConfigError."""
         return made
+
+
+def ruled_config(
+    config: GenerationConfig, rule: RuleConfig | None, ends: Collection[int], usual: OwnAnswers | None
+) -> GenerationConfig:
+    """A config with the acceptance rule of its answer. ends: the model's end tokens. Raises ConfigError."""
+    if rule is not None:
+        rule.check(config)
+        return replace(config, acceptance=rule.rule({*ends, *config.stop_token_ids}, usual))
+    if not config.acceptance.is_exact:
+        raise ConfigError(
+            f"The acceptance rule {config.acceptance.name!r} may change answers, and what this engine learns of "
+            "them serves exact ones: load an engine with rule=, or leave it out."
+        )
+    return config
+
+
+def check_rule(rule: object, sources: DraftSources, drafter: Drafter | None) -> None:
+    """Raise ConfigError for what is neither a rule nor None, and for what learns from answers beside a rule."""
+    require(rule is None or isinstance(rule, RuleConfig), "rule", rule, "a RuleConfig, such as Relaxed()")
+    if rule is not None and (sources.history is not None or drafter is not None):
+        other = "A history file" if drafter is None else "A drafter of your own"
+        raise ConfigError(f"{other} serves exact answers: leave it out beside a rule, or leave the rule out.")

@@ -3,12 +3,15 @@
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.errors import BusyError, ClosedError
+
+T = TypeVar("T")
 
 _EXIT_WAIT_S = 5.0  # for another thread's step
 
@@ -64,6 +67,19 @@ class SharedDecoder:
                 yield decoder
             finally:
                 self.is_working = False
+
+    def enqueue(self, request: Request) -> None:
+        """Have the decoder begin a request with its next step."""
+        with self.working() as decoder:
+            decoder.enqueue(request)
+
+    def until(self, take: Callable[[], T | None]) -> T:
+        """What `take` gives once it gives something; decodes until then. Others get their turn after each step."""
+        while True:
+            with self.working() as decoder:
+                if (taken := take()) is not None:
+                    return taken
+                decoder.step()
 
     def withdraw(self, *requests: Request) -> None:
         """End requests when the decoder next works. Never waits."""

@@ -3,7 +3,9 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
+from typing import cast
 
 from tokenizers import Tokenizer as FastTokenizer
 
@@ -11,12 +13,13 @@ from reader_edge_runtime.errors import PromptError, TokenizerError
 from reader_edge_runtime.package.manifest import CHAT_TEMPLATE_NAME, TOKENIZER_NAME, TOOL_TEMPLATE_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.calls.call_form import CallForm
-from reader_edge_runtime.text.conversation import Conversation
+from reader_edge_runtime.text.conversation import Conversation, Encodable, Message
 from reader_edge_runtime.text.literal_encoder import LiteralEncoder
 from reader_edge_runtime.text.template.chat_template import ChatTemplate
 from reader_edge_runtime.text.thinking import ThinkingForm
 from reader_edge_runtime.text.token_bytes import TokenBytes
 from reader_edge_runtime.text.tokenizer_file import library_errors, read_tokenizer
+from reader_edge_runtime.untrusted.user_input import short_repr
 
 _MAX_VOCAB_SIZE = 1 << 24
 
@@ -108,6 +111,26 @@ class Tokenizer:
             self._check_length(text)
         with library_errors("The tokenizer cannot encode this text"):
             return list(self._fast.encode(text, add_special_tokens=adds_special_tokens).ids)
+
+    def encode_prompt(self, prompt: Encodable) -> list[int]:
+        """Token ids of a text, or of a conversation through the model's chat template; token ids as they are.
+
+        Raises PromptError.
+        """
+        if isinstance(prompt, str):
+            return self.encode(prompt)
+        if isinstance(prompt, Conversation):
+            return self.encode_chat(prompt)
+        if not isinstance(prompt, list | tuple):
+            raise PromptError(f"A prompt is a text or a list of messages, got {short_repr(prompt)}.")
+        if not prompt:
+            raise PromptError("The prompt is an empty list: give at least one message, or token id.")
+        if len(prompt) > 1 and all(isinstance(each, str) for each in prompt):
+            texts = short_repr(prompt)
+            raise PromptError(f"A prompt is one text, not the {len(prompt)} of {texts}: use generate_batch.")
+        if isinstance(prompt[0], Integral):
+            return cast(list[int], list(prompt))  # checked when a request is made of them
+        return self.encode_chat(Conversation(cast(Sequence[Message], prompt)))
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Where the text's characters stand that each token of `encode` was made of: begin and end, as the library

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reader_edge_runtime.config import Grammar
+from reader_edge_runtime.decoding.choosing.constraint import AfterThinking, Constraint
 from reader_edge_runtime.decoding.choosing.grammar_process import GrammarProcess, Vocabulary
 from reader_edge_runtime.decoding.choosing.grammar_worker import ADVANCE, CHECK, CUT, MASK, OVER, UNCHECKED
 from reader_edge_runtime.decoding.choosing.grammar_worker.tree_cut import FORCED
@@ -34,7 +35,7 @@ class Grammars:
         if importlib.util.find_spec("llguidance") is None:
             raise InstallationError("Grammars need llguidance, which is missing: pip install 'reader-edge[grammar]'.")
         self._program = BoundedProgram(_WORKER, vocabulary.messages())
-        self._vocab_size = len(vocabulary.tokens)
+        self._vocab_size, self._eos_ids = len(vocabulary.tokens), vocabulary.eos_token_ids
         self._checks = Checks()
 
     def constraint(self, grammar: Grammar) -> "GrammarConstraint":
@@ -44,6 +45,18 @@ class Grammars:
         schema behind its end, in a thread of its own, and the log has an error where it does not satisfy it.
         """
         return GrammarConstraint(self._start(grammar), grammar, self._vocab_size, self._checks)
+
+    def held(
+        self, grammar: Grammar, is_thinking_end: Callable[[int], bool] | None
+    ) -> tuple[Constraint, tuple[str, ...]]:
+        """What holds an answer, and the parts of the grammar that it is not held to.
+
+        is_thinking_end: gets each token of a thinking part before it, whether it is the last; None where there is none.
+        """
+        constraint = self.constraint(grammar)
+        if is_thinking_end is None:
+            return constraint, constraint.left_out
+        return AfterThinking(constraint, is_thinking_end, self._vocab_size, self._eos_ids), constraint.left_out
 
     def compare(self, grammar: Grammar, answer: str) -> None:
         """Compare a text with a grammar of kind "json_schema", as whole answers are compared with theirs."""
