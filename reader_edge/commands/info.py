@@ -5,7 +5,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
-from msgspec import to_builtins
 
 from reader_edge.commands import options
 from reader_edge.terminal.command_help import helpful_command
@@ -35,6 +34,8 @@ def info(model: str | None, as_json: bool) -> None:
     MODEL may also be a GGUF file: info reads its header and tells what it holds and whether it can be exported, by all
     that export checks before it reads weights. info never downloads or exports anything.
     """
+    from msgspec import to_builtins
+
     from reader_edge.model_source import find_stored
     from reader_edge.terminal.console import byte_progress, print_pairs
     from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers

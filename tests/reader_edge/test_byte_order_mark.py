@@ -19,9 +19,11 @@ from reader_edge.server.http.guard import read_api_keys
 from reader_edge_export.sources.folder.folder_templates import _read as read_template
 from reader_edge_export.sources.folder.json_file import read_json
 from reader_edge_export.texts.text_set import TextSet
+from reader_edge_runtime.errors import UserFileError
 from reader_edge_runtime.package import pipeline_file
 from reader_edge_runtime.text.template.chat_template import ChatTemplate
 from reader_edge_runtime.text.tokenizer import Tokenizer
+from reader_edge_runtime.untrusted import untrusted_json
 from reader_edge_series.tables.csv_text import check_first_lines, check_no_row_is_empty
 from reader_edge_series.tables.table import read_table
 from tests.runtime.text.small_tokenizers import byte_level_tokenizer
@@ -61,6 +63,7 @@ READERS: dict[str, tuple[str, str, Callable[[Path], Any]]] = {
     "a package's template": ("a.jinja", "{{ messages }}", lambda path: ChatTemplate.open(path, {}).source),
     "a tokenizer": ("tokenizer.json", byte_level_tokenizer().to_str(), encoded),
     "a config": ("config.json", '{"a": 1}', read_json),
+    "a manifest": ("a.json", '{"a": 1}', lambda path: untrusted_json.read_json(path, UserFileError, "", 99)),
     "a table": ("a.csv", '"day","b"\n1,2\n3,4\n5,6\n', series),
 }
 

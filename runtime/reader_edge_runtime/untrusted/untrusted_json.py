@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from reader_edge_runtime.errors import ReaderEdgeError
 from reader_edge_runtime.untrusted.plain_file import check_plain_file
-from reader_edge_runtime.untrusted.user_input import short_repr
+from reader_edge_runtime.untrusted.user_input import BYTE_ORDER_MARK, short_repr
 
 Kind = TypeVar("Kind")
 
@@ -48,7 +48,7 @@ def read_json(path: Path, error: type[ReaderEdgeError], remedy: str, max_bytes: 
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise error(f"'{path}' has more than the {max_bytes} bytes that it may have: {remedy}.")
-    return decoded(data, f"'{path}'", error, remedy)
+    return decoded(data.removeprefix(BYTE_ORDER_MARK), f"'{path}'", error, remedy)
 
 
 def decoded(data: bytes, name: str, error: type[ReaderEdgeError], remedy: str) -> Any:

@@ -49,9 +49,9 @@ def test_info_tells_what_warm_has_put_beside_a_package(runner: CliRunner, packag
 
 
 def test_info_tells_what_a_package_lacks_for_drafting(runner: CliRunner, package: PackageCopy) -> None:
-    package.change_manifest(hidden_size=None)
+    package.change_manifest(hidden_size=None, state_ids=[])
     told = runner.invoke(main, ["info", str(package.folder)]).stdout
-    assert re.search(r"^hidden states +none: no trained head can draft for it$", told, re.MULTILINE)
+    assert re.search(r"^hidden states +none: no speculator of train-drafter can read it$", told, re.MULTILINE)
     assert re.search(r"^successor table +none$", told, re.MULTILINE)
     assert json.loads(runner.invoke(main, ["info", str(package.folder), "--json"]).stdout)["num_table_tokens"] == 0
 
@@ -94,8 +94,8 @@ def test_info_as_json_holds_the_manifest_and_what_follows_from_it(runner: CliRun
     manifest = package.read_manifest()
     assert fields["files"] == manifest["files"]
     assert fields["num_bytes"] == sum(entry["num_bytes"] for entry in manifest["files"].values())
-    values = 2 * manifest["num_layers"] * manifest["num_kv_heads"] * manifest["head_dim"]
-    assert fields["kv_bytes_per_token"] == 4 * values
+    row_bytes = manifest["head_dim"] + 2  # int8, and the scale of each row
+    assert fields["kv_bytes_per_token"] == 2 * manifest["num_layers"] * manifest["num_kv_heads"] * row_bytes
     assert fields["checksums_verified"] is True
 
 
