@@ -13,7 +13,7 @@ from reader_edge_runtime.arrays import Float32Array, Int32Array
 Tensor = torch.Tensor
 
 DEPTH = 4  # tokens of a chain
-ROWS, ROW = 2, 512  # of a step, and places of each
+ROWS, ROW = 2, 512  # of a step, and places of each where layers attend
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +50,25 @@ class Batches:
     """Texts in rows that go on from one text into the next, as long conversations do: so nothing is padded, and the
     network meets places far behind a beginning.
 
-    ids: int32, that the network can name, in ascending order.
+    ids: int32, that the network can name, in ascending order. row: places of each; 0 is ROW.
     """
 
-    def __init__(self, answers: Sequence[RecordedAnswer], ids: Int32Array, vocab_size: int) -> None:
+    def __init__(self, answers: Sequence[RecordedAnswer], ids: Int32Array, vocab_size: int, row: int = 0) -> None:
+        self._row = row or ROW
         numbers = np.full(vocab_size, -1, np.int32)
         numbers[ids] = np.arange(len(ids))
         self._texts = [_text_of(answer, numbers) for answer in answers]
         self._sizes = np.array([len(text) for text in self._texts])
         self.num_places = int(self._sizes.sum())
-        self.steps_an_epoch = max(1, (self.num_places - DEPTH) // (ROWS * ROW))
+        self.steps_an_epoch = max(1, (self.num_places - DEPTH) // (ROWS * self._row))
 
     def at(self, step: int) -> Rows:
         """The rows of a step: every epoch sees each place once, its texts in an order of their own."""
         epoch, place = divmod(step, self.steps_an_epoch)
         order = np.random.default_rng(epoch).permutation(len(self._texts))
         ends = self._sizes[order].cumsum()
-        first = place * ROWS * ROW
-        last = min(first + ROWS * ROW + DEPTH, self.num_places)
+        first = place * ROWS * self._row
+        last = min(first + ROWS * self._row + DEPTH, self.num_places)
         length = (last - first - DEPTH) // ROWS
         chosen = range(int(np.searchsorted(ends, first, "right")), int(np.searchsorted(ends, last - 1, "right")) + 1)
         skipped = first - int(ends[chosen.start] - self._sizes[order[chosen.start]])

@@ -30,6 +30,7 @@ class MlpTraining(TrainedFormat):
     """With a vocabulary and a logit head of its own."""
 
     name = MLP
+    row = 128  # nothing attends to more, and many short steps teach more than few long ones
 
     def state_ids(self, manifest: Manifest) -> tuple[int, ...]:
         return last_state_ids(manifest)

@@ -145,7 +145,7 @@ class SpeculatorTraining:
         module, scale = self._form.begin(Material(self._package, self._target, learned, ids, self._columns))
         scale = scale.to(self._device)
         torch.nn.Module.to(module, self._device)
-        batches = Batches(learned, ids, vocab_size)
+        batches = Batches(learned, ids, vocab_size, self._form.row)
         curve, num_planned = self._train(module, batches, scale, ids, on_progress)
         self._on_stage("measuring acceptance")
         named = ids if module.target_ids is not None else np.arange(vocab_size, dtype=np.int32)

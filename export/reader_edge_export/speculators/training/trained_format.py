@@ -32,9 +32,10 @@ class Material:
 
 
 class TrainedFormat(ABC):
-    """name: of the format, as `SpeculatorPart` has it."""
+    """name: of the format, as `SpeculatorPart` has it. row: of `Batches`."""
 
     name: str
+    row = 0
 
     @abstractmethod
     def state_ids(self, manifest: Manifest) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from reader_edge_export.speculators.training import batches, generated_answers, train_speculator
+from reader_edge_export.speculators.training import batches, generated_answers, mlp_training, train_speculator
 from reader_edge_export.torch_threads import one_thread_a_call
 
 
@@ -22,5 +22,6 @@ def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(train_speculator, "MAX_IDS", 80)
     monkeypatch.setattr(train_speculator, "_EPOCHS", 3)
     monkeypatch.setattr(batches, "ROW", 64)
+    monkeypatch.setattr(mlp_training.MlpTraining, "row", 64)
     with one_thread_a_call():
         yield

@@ -82,7 +82,9 @@ class HostSpeculator:
     @classmethod
     def open(cls, package: ModelPackage, threads: int = 0, uses_native: bool = True) -> "HostSpeculator":
         """The speculator of a package that has one. Raises ProviderError or InstallationError."""
-        library = native_library() if uses_native else None
+        library, part = native_library() if uses_native else None, package.manifest.speculator
+        if part is not None and not part.num_layers:
+            threads = 1  # an MLP's matrices are read sooner than others could begin
         session = open_session(package.path(SPECULATOR_GRAPH_NAME), threads, library)
         check_speculator(session, package.manifest)
         return cls(session, package)
