@@ -9,6 +9,7 @@ from typing import Any, cast
 from msgspec import structs, to_builtins
 
 from reader_edge.remote import frames
+from reader_edge.remote.connection import FrameConnection, LostError, RefusedError
 from reader_edge.remote.device_text import DeviceText
 from reader_edge.remote.frames import (
     Ask,
@@ -22,8 +23,7 @@ from reader_edge.remote.frames import (
     Tokens,
     Welcome,
 )
-from reader_edge.remote.link import Link, LostError, RefusedError
-from reader_edge.remote.patience import Patience
+from reader_edge.remote.reconnect import Reconnect
 from reader_edge.remote.settings import Settings, hash_of
 from reader_edge_runtime.answer import Answer, GenerationChunk
 from reader_edge_runtime.config import GenerationConfig
@@ -65,11 +65,11 @@ class RemoteAnswer:
         self._deviation: dict[str, Any] = {}
 
     def chunks(
-        self, link: Link, linked: Callable[[], Link], patience_s: float
-    ) -> Generator[GenerationChunk, None, Link]:
+        self, link: FrameConnection, linked: Callable[[], FrameConnection], patience_s: float
+    ) -> Generator[GenerationChunk, None, FrameConnection]:
         """The answer as it comes; returns the link that it ended over. linked: makes another one where that is lost."""
         is_over = is_sound = is_taken_up = False
-        patience = Patience(patience_s)
+        reconnect = Reconnect(patience_s)
         try:
             asked: list[FromDevice] = [self._ask]
             while True:
@@ -86,7 +86,7 @@ class RemoteAnswer:
                     return link
                 except LostError as error:
                     link.close()
-                    link, is_taken_up = patience.find(linked, error, len(self._came)), True
+                    link, is_taken_up = reconnect.find(linked, error, len(self._came)), True
                     asked = [self._resuming()]
                 except RefusedError as error:
                     if error.code != frames.ANSWER_GONE or not is_taken_up:
@@ -107,7 +107,7 @@ class RemoteAnswer:
         """The answer's tokens so far."""
         return [] if self._answer is None else self._answer.request.output_token_ids
 
-    def _take(self, link: Link, frame: FromServer) -> bool:
+    def _take(self, link: FrameConnection, frame: FromServer) -> bool:
         """Take a frame, and all others that are there; returns whether the answer is over."""
         while True:
             match frame:
@@ -156,14 +156,14 @@ class RemoteAnswer:
             if request.is_running:
                 request.emit(token_id)
 
-    def _draft(self, link: Link) -> None:
+    def _draft(self, link: FrameConnection) -> None:
         """Send what this device drafts now."""
         self._begin_text(link)
         if self._text is not None and self._answer is not None and self._answer.request.is_running:
             for frame in self._text.frames():
                 link.send(frame)
 
-    def _begin_text(self, link: Link) -> None:
+    def _begin_text(self, link: FrameConnection) -> None:
         if self._answer is not None and self._text is None and self._ask.mode != frames.NO_DRAFTS:
             self._text = self._make_text(self._answer.request.token_ids, self._ask.mode, link.round_trip_s)
 
@@ -195,7 +195,7 @@ class RemoteAnswer:
             self._text = None
         return asked
 
-    def _cancel(self, link: Link) -> None:
+    def _cancel(self, link: FrameConnection) -> None:
         """Want no more."""
         with suppress(LostError):
             link.send(Cancel())

@@ -11,9 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Unpack, cast
 
+from reader_edge.remote.connection import FrameConnection, connected
 from reader_edge.remote.device_text import DeviceText, HintedText, VerifiedText
 from reader_edge.remote.frames import MODES, Welcome
-from reader_edge.remote.link import Link, connected
 from reader_edge.remote.remote_answer import RemoteAnswer
 from reader_edge.remote.settings import Settings
 from reader_edge_runtime.answer import GenerationChunk, GenerationResult
@@ -36,7 +36,7 @@ _DRAFT = DraftConfig(max_nodes=256, max_depth=255)
 _AHEAD = Range(0, 4)
 _PATIENCE = Range(0, 3600)
 
-Connect = Callable[[str, str | None], Link]
+Connect = Callable[[str, str | None], FrameConnection]
 
 
 class RemoteEngine:
@@ -81,7 +81,7 @@ class RemoteEngine:
         if drafted_from.draft_model or drafted_from.extra:
             raise ConfigError("A device drafts from its history and datastores: leave other sources out.")
         self._lock = threading.Lock()
-        self._link: Link | None = None
+        self._link: FrameConnection | None = None
         local = None if tokenizer is None else _local_tokenizer(given_path(tokenizer, "tokenizer"))
         self._hash = b"" if local is None else tokenizer_hash(local)
         link = self._connect(url, key)
@@ -155,7 +155,7 @@ class RemoteEngine:
         finally:
             self._lock.release()
 
-    def _linked(self) -> Link:
+    def _linked(self) -> FrameConnection:
         """A new link to the same model. Raises RemoteError."""
         link = self._connect(self._url, self._key)
         try:
@@ -184,7 +184,7 @@ class RemoteEngine:
         return RetrievalDrafter(_DRAFT, (), opened, file).wait()
 
 
-def _fetched_tokenizer(model: Welcome, link: Link) -> Tokenizer:
+def _fetched_tokenizer(model: Welcome, link: FrameConnection) -> Tokenizer:
     """Raises RemoteError where what comes is not what was announced, or broken."""
     data = link.fetch(model.tokenizer_bytes)
     with tempfile.TemporaryDirectory(prefix="reader-edge-") as folder:

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from reader_edge.cli import main
 from reader_edge.remote import remote_engine
-from reader_edge.remote.link import Link
+from reader_edge.remote.connection import FrameConnection
 from reader_edge.remote.remote_run import RemotePrompt, run_remotely
 from reader_edge.server.app import make_app
 from reader_edge.server.settings import ServerSettings
@@ -39,7 +39,7 @@ def asked(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str 
     keys: list[str | None] = []
     with serving(make_app(AsyncEngine(engine), ServerSettings("demo"))) as server:
 
-        def connect(url: str, key: str | None) -> Link:
+        def connect(url: str, key: str | None) -> FrameConnection:
             keys.append(key)
             return server.connect(url, key)
 
@@ -74,7 +74,7 @@ def test_the_answer_is_the_one_of_the_server(asked: list[str | None], engine: En
 def test_a_tokenizer_is_taken_from_a_file_or_its_folder(
     asked: list[str | None], engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Link, "fetch", lambda link, num_bytes: pytest.fail("fetched all the same"))
+    monkeypatch.setattr(FrameConnection, "fetch", lambda link, num_bytes: pytest.fail("fetched all the same"))
     folder = engine.package.folder
     wanted = engine.generate("# tar", CONFIG).text
     for place in (folder, folder / TOKENIZER_NAME):

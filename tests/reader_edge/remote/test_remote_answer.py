@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from reader_edge.remote.connection import FrameConnection, LostError, RefusedError
 from reader_edge.remote.frames import (
     ANSWER_TAKEN,
     DEVICE_FRAMES,
@@ -24,7 +25,6 @@ from reader_edge.remote.frames import (
     Tokens,
     Welcome,
 )
-from reader_edge.remote.link import Link, LostError, RefusedError
 from reader_edge.remote.remote_engine import RemoteEngine, tokenizer_hash
 from reader_edge_runtime import Conversation, Engine, GenerationConfig, GenerationStats
 from reader_edge_runtime.errors import FrameError, RemoteError
@@ -48,9 +48,9 @@ class Scripted:
         self.sent: list[bytes] = []
         self.told: deque[FromServer | None] = deque()
 
-    def connect(self, url: str, key: str | None) -> Link:
+    def connect(self, url: str, key: str | None) -> FrameConnection:
         self.told = deque([self.welcome, *self.scripts.popleft()])
-        return Link(self, url)
+        return FrameConnection(self, url)
 
     def send(self, message: bytes) -> None:
         self.sent.append(message)

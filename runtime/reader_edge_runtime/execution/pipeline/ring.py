@@ -11,7 +11,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from reader_edge_runtime.errors import FrameError, PackageError, ProviderError, StageLostError
 from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
-from reader_edge_runtime.execution.pipeline.greeting import (
+from reader_edge_runtime.execution.pipeline.handshake import (
     FAULT,
     GREETINGS,
     HEADS,

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from reader_edge_runtime.errors import FrameError, ReaderEdgeError
 from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage, UnknownCacheError
-from reader_edge_runtime.execution.pipeline.greeting import (
+from reader_edge_runtime.execution.pipeline.handshake import (
     FAULT,
     GREETINGS,
     HEADS,

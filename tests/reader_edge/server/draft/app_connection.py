@@ -9,8 +9,8 @@ from typing import Any
 
 from starlette.applications import Starlette
 
+from reader_edge.remote.connection import FrameConnection, LostError
 from reader_edge.remote.frames import DRAFT_PATH
-from reader_edge.remote.link import Link, LostError
 
 LIMIT_S = 60.0
 _LOST = object()
@@ -112,11 +112,11 @@ class DraftServer:
         self.connections.append(made)
         return made
 
-    def connect(self, url: str, key: str | None) -> Link:
+    def connect(self, url: str, key: str | None) -> FrameConnection:
         """As `connected`, for a RemoteEngine."""
         if self.is_down:
             raise LostError(f"Nothing answers at {url}.")
-        return Link(self.connection(), url)
+        return FrameConnection(self.connection(), url)
 
 
 @contextmanager

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from reader_edge.remote import frames
+from reader_edge.remote.connection import FrameConnection
 from reader_edge.remote.frames import Ask, End, Tokens
-from reader_edge.remote.link import Link
 from reader_edge.remote.settings import Settings
 from reader_edge_runtime import Engine, GenerationConfig
 from reader_edge_runtime.errors import RemoteError
@@ -15,8 +15,8 @@ from tests.reader_edge.server.draft.app_connection import DraftServer
 ID = bytes(16)
 
 
-def greeted(server: DraftServer, **headers: str) -> Link:
-    link = Link(server.connection(**headers), "http://here")
+def greeted(server: DraftServer, **headers: str) -> FrameConnection:
+    link = FrameConnection(server.connection(**headers), "http://here")
     link.greet()
     return link
 
@@ -26,7 +26,7 @@ def ask(engine: Engine, mode: int = frames.HINTS, answer_id: bytes = ID, max_tok
     return Ask(answer_id, mode, config.encoded(), engine.encode_prompt("# tar"))
 
 
-def answer_of(link: Link) -> list[int]:
+def answer_of(link: FrameConnection) -> list[int]:
     """The tokens up to the answer's end."""
     token_ids: list[int] = []
     while True:
@@ -37,7 +37,7 @@ def answer_of(link: Link) -> list[int]:
             token_ids += frame.token_ids
 
 
-def refused(link: Link) -> str:
+def refused(link: FrameConnection) -> str:
     with pytest.raises(RemoteError) as told:
         answer_of(link)
     assert str(told.value).count("\n") == 0

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from reader_edge.remote import frames
+from reader_edge.remote.connection import FrameConnection
 from reader_edge.remote.frames import Started
-from reader_edge.remote.link import Link
 from reader_edge.server.app import make_app
 from reader_edge.server.draft import draft_endpoint
 from reader_edge.server.settings import ServerSettings
@@ -31,14 +31,14 @@ def test_a_server_that_shuts_down_says_so(hinted_engine: Engine) -> None:
 def test_silence_ends_a_connection(draft_server: DraftServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draft_endpoint, "_GREETING_S", 0.05)
     monkeypatch.setattr(draft_endpoint, "_IDLE_S", 0.05)
-    assert "No greeting came" in refused(Link(draft_server.connection(), "http://here"))
+    assert "No greeting came" in refused(FrameConnection(draft_server.connection(), "http://here"))
     assert "Nothing was asked" in refused(greeted(draft_server))
 
 
 def test_more_devices_than_may_be_are_refused(draft_server: DraftServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draft_endpoint, "_MAX_CONNECTIONS", 1)
     greeted(draft_server)
-    assert "connected already" in refused(Link(draft_server.connection(), "http://here"))
+    assert "connected already" in refused(FrameConnection(draft_server.connection(), "http://here"))
 
 
 def test_who_may_not_ask_gets_no_socket(draft_server: DraftServer, hinted_engine: Engine) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from reader_edge.remote.link import Link, LostError
+from reader_edge.remote.connection import FrameConnection, LostError
 from reader_edge.remote.remote_engine import RemoteEngine
 from reader_edge_runtime import Conversation, DraftSources, Engine, GenerationConfig, GenerationResult, SamplingConfig
 from reader_edge_runtime.errors import BusyError, ClosedError, ConfigError, PromptError, RemoteError, TokenizerError
@@ -115,7 +115,7 @@ class Cut:
         self.is_silent = is_silent
         self.num_cut = 0
 
-    def connect(self, url: str, key: str | None) -> Link:
+    def connect(self, url: str, key: str | None) -> FrameConnection:
         connection = self.server.connection()
         left, received = self.chance.randint(2, 12), connection.recv
 
@@ -128,7 +128,7 @@ class Cut:
             return received(timeout)
 
         connection.recv = recv  # type: ignore[method-assign]
-        return Link(connection, url)
+        return FrameConnection(connection, url)
 
 
 @pytest.mark.filterwarnings("ignore:The connection to .* is lost")
@@ -161,7 +161,8 @@ def test_a_slot_that_others_took_meanwhile_is_prefilled_again(
         draft_server.connections[-1].cut()
         draft_server.is_down = True  # for the device that comes back
         others = [
-            RemoteEngine("http://x", connect=lambda url, key: Link(draft_server.connection(), url)) for _ in range(3)
+            RemoteEngine("http://x", connect=lambda url, key: FrameConnection(draft_server.connection(), url))
+            for _ in range(3)
         ]
         with ThreadPoolExecutor(3) as threads:
             results = list(

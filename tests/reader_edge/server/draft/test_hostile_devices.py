@@ -6,8 +6,8 @@ import pytest
 from msgspec import json, msgpack
 
 from reader_edge.remote import frames
+from reader_edge.remote.connection import FrameConnection
 from reader_edge.remote.frames import DEVICE_FRAMES, MAX_BYTES, Ask, Cancel, Drafted, Hello, Tokens
-from reader_edge.remote.link import Link
 from reader_edge.server.draft import draft_endpoint
 from reader_edge_runtime import Engine, GenerationConfig
 from reader_edge_runtime.draft_tree import DraftTree
@@ -40,7 +40,7 @@ def sent(tag: int, *fields: object) -> bytes:
 def test_a_wrong_greeting_is_refused_and_hung_up_on(draft_server: DraftServer, greeting: bytes, words: str) -> None:
     connection = draft_server.connection()
     connection.send(greeting)
-    link = Link(connection, "http://here")
+    link = FrameConnection(connection, "http://here")
     assert words in refused(link)
     connection.served.result(60)
 

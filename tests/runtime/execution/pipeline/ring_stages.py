@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage
-from reader_edge_runtime.execution.pipeline.greeting import (
+from reader_edge_runtime.execution.pipeline.handshake import (
     GREETINGS,
     HEADS,
     HELLO,

@@ -10,7 +10,7 @@ import pytest
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage
-from reader_edge_runtime.execution.pipeline.greeting import (
+from reader_edge_runtime.execution.pipeline.handshake import (
     FAULT,
     GREETINGS,
     HEADS,

@@ -12,8 +12,15 @@ from typing import Any
 
 import pytest
 
+from reader_edge.remote.connection import (
+    FrameConnection,
+    LostError,
+    RefusedError,
+    connected,
+    refused_status,
+    socket_address,
+)
 from reader_edge.remote.frames import DEVICE_FRAMES, SERVER_FRAMES, Fetch, Part, Refusal, Started
-from reader_edge.remote.link import Link, LostError, RefusedError, connected, refused_status, socket_address
 from reader_edge_runtime.errors import BusyError, ConfigError, FrameError, InstallationError, RemoteError
 
 pack = SERVER_FRAMES.pack
@@ -42,8 +49,8 @@ class Told:
         self.told.clear()
 
 
-def link(*told: Any) -> Link:
-    return Link(Told(*told), "http://there")
+def link(*told: Any) -> FrameConnection:
+    return FrameConnection(Told(*told), "http://there")
 
 
 def test_a_tokenizer_comes_in_parts() -> None:
@@ -54,7 +61,7 @@ def test_a_tokenizer_comes_in_parts() -> None:
 
 
 def test_a_tokenizer_that_trickles_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reader_edge.remote.link._FETCH_S", -1.0)
+    monkeypatch.setattr("reader_edge.remote.connection._FETCH_S", -1.0)
     with pytest.raises(RemoteError, match=r"0 of 3 bytes of the tokenizer came within .* \(--tokenizer\)"):
         link(*[pack(Part(b"a"))] * 3).fetch(3)
 
@@ -89,7 +96,7 @@ def test_a_refusal_is_heard_of_a_server_that_hung_up_before_it_was_greeted(monke
     told = Told(pack(Refusal("256 devices are connected already.", 503)))
     monkeypatch.setattr(told, "send", lambda message: (_ for _ in ()).throw(EOFError()))
     with pytest.raises(RefusedError, match=r"^256 devices are connected already\.$"):
-        Link(told, "http://there").greet()
+        FrameConnection(told, "http://there").greet()
 
 
 @pytest.mark.parametrize(

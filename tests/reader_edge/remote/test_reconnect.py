@@ -4,23 +4,23 @@ import warnings
 
 import pytest
 
-from reader_edge.remote.link import Link, LostError
-from reader_edge.remote.patience import Patience
+from reader_edge.remote.connection import FrameConnection, LostError
+from reader_edge.remote.reconnect import Reconnect
 
 LOST = LostError("The connection is lost.")
 
 
 def test_a_search_is_told_once_as_it_begins_and_none_that_is_over_at_once() -> None:
-    link, looks = object.__new__(Link), list[int]()
+    link, looks = object.__new__(FrameConnection), list[int]()
 
-    def at_the_third_look() -> Link:
+    def at_the_third_look() -> FrameConnection:
         looks.append(len(looks))
         if len(looks) < 3:
             raise LOST
         return link
 
     with pytest.warns(RuntimeWarning, match=r"^The connection is lost\. It is looked for up to 30 s\.$") as told:
-        assert Patience(30).find(at_the_third_look, LOST, 0) is link
+        assert Reconnect(30).find(at_the_third_look, LOST, 0) is link
     assert len(told) == 1
     with warnings.catch_warnings(action="error"):
-        assert Patience(30).find(lambda: link, LOST, 0) is link
+        assert Reconnect(30).find(lambda: link, LOST, 0) is link

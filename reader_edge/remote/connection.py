@@ -39,7 +39,7 @@ class LostError(RemoteError):
     """The connection ended where it should not."""
 
 
-class Connection(Protocol):
+class WebSocket(Protocol):
     """What a link needs of a WebSocket; `websockets.sync.client.ClientConnection` has it."""
 
     def send(self, message: bytes) -> None:
@@ -52,13 +52,13 @@ class Connection(Protocol):
         """Say goodbye."""
 
 
-class Link:
+class FrameConnection:
     """Sends and receives frames over a connection. round_trip_s: what the handshake took there and back.
 
     Raises LostError where the connection is lost, RemoteError for a refusal of the server, BusyError among them.
     """
 
-    def __init__(self, connection: Connection, url: str) -> None:
+    def __init__(self, connection: WebSocket, url: str) -> None:
         self._connection = connection
         self._url = url
         self.round_trip_s = 0.0
@@ -123,7 +123,7 @@ class Link:
         return LostError(f"The connection to {self._url} is lost: is the server running, and the network there?")
 
 
-def connected(url: str, key: str | None) -> Link:
+def connected(url: str, key: str | None) -> FrameConnection:
     """A link to a server. Raises RemoteError where none can be had, ConfigError for what is no address of one."""
     address = socket_address(url)
     try:
@@ -175,7 +175,7 @@ def connected(url: str, key: str | None) -> Link:
             f"Nothing answers at {url} ({str(error) or 'no answer'}): is `reader-edge serve` running, with its model "
             "loaded?"
         ) from None
-    return Link(Socket(), url)
+    return FrameConnection(Socket(), url)
 
 
 def socket_address(url: str) -> str:

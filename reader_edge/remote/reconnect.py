@@ -4,12 +4,12 @@ import time
 import warnings
 from collections.abc import Callable
 
-from reader_edge.remote.link import Link, LostError
+from reader_edge.remote.connection import FrameConnection, LostError
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0  # between looks
 
 
-class Patience:
+class Reconnect:
     """Looks for a lost server, ever more rarely, for so many seconds since a token came, however often it is lost.
 
     seconds: of looking. Seconds of a link that holds are not counted: a server may be silent over a long prompt.
@@ -20,8 +20,8 @@ class Patience:
         self._spent_s = self._wait_s = 0.0
         self._num_tokens = 0
 
-    def find(self, linked: Callable[[], Link], error: LostError, num_tokens: int) -> Link:
-        """Another link. num_tokens: that came so far. Raises LostError where patience ends, and what `linked` does.
+    def find(self, linked: Callable[[], FrameConnection], error: LostError, num_tokens: int) -> FrameConnection:
+        """Another link. num_tokens: that came so far. Raises LostError where the time is over, and what `linked` does.
 
         Warns where it is not there at once.
         """

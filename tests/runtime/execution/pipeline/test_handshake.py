@@ -8,7 +8,7 @@ import pytest
 from msgspec import msgpack
 
 from reader_edge_runtime.errors import FrameError, ProviderError
-from reader_edge_runtime.execution.pipeline.greeting import (
+from reader_edge_runtime.execution.pipeline.handshake import (
     GREETINGS,
     HEADS,
     HELLO,
