@@ -286,7 +286,7 @@ def test_instructions_are_many_and_differ() -> None:
 def test_a_terminal_sees_every_stage_and_how_much_of_it_is_done(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train_speculator, "_EPOCHS", 100)  # longer than a terminal takes to show the next frame
+    monkeypatch.setattr(train_speculator, "_EPOCHS", 20)  # longer than a terminal takes to show the next frame
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda stream: stream.name == "<stderr>")
@@ -320,7 +320,7 @@ def test_a_prompt_that_cannot_be_answered_is_named_by_its_line_before_the_work(
     assert [path.name for path in tmp_path.iterdir()] == ["own.jsonl"]
 
 
-@pytest.mark.parametrize("name", ["file/new", "x" * 246])
+@pytest.mark.parametrize("name", ["file/new", "x" * 250])
 def test_a_place_where_no_folder_can_be_is_refused(name: str, package: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ExportError, match=r"\.training' cannot be written .*: name a file in a folder"):
