@@ -22,12 +22,11 @@ from reader_edge_export.package.export_key import version_of
 from reader_edge_export.package.kept_types import KeptTypes
 from reader_edge_export.package.package_size import PackageSize, check_room
 from reader_edge_export.package_graph import TOP_K, write_graph
-from reader_edge_export.sources.chat_templates import special_tokens_of
 from reader_edge_export.sources.layered_model import LayeredModel
 from reader_edge_export.sources.module import hidden_size_of, vocab_size_of
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.source_model import SourceModel
-from reader_edge_export.sources.tokenizer import check_chat_template, text_tokenizer, write_tokenizer
+from reader_edge_export.sources.tokenizer import check_chat_template, special_tokens_of, text_tokenizer, write_tokenizer
 from reader_edge_export.speculators.formats.speculator_files import SpeculatorFiles
 from reader_edge_export.speculators.speculator_export import SpeculatorExport
 from reader_edge_export.stages import Stages

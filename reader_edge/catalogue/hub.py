@@ -18,7 +18,7 @@ from reader_edge.terminal.console import OnProgress
 from reader_edge_export.libraries import quiet_libraries
 from reader_edge_export.package.package_folder import is_disk_full
 from reader_edge_export.sources.architectures import check_architecture
-from reader_edge_export.sources.folder.json_file import read_json
+from reader_edge_export.sources.folder.folder_files import read_json
 from reader_edge_runtime.errors import (
     CatalogueError,
     HubUnavailableError,

@@ -5,8 +5,8 @@ from pathlib import Path
 from transformers import PreTrainedModel
 
 from reader_edge_export.sources.find import find_source
+from reader_edge_export.sources.folder.folder_files import read_json
 from reader_edge_export.sources.folder.folder_weights import open_folder
-from reader_edge_export.sources.folder.json_file import read_json
 from reader_edge_export.sources.layered_model import LayeredModel
 from reader_edge_export.sources.source_model import SourceModel
 from tests.export.whole_models import whole

@@ -1,8 +1,10 @@
-"""Questions to the source's module in PyTorch."""
+"""Questions to the source's module in PyTorch, and the weights that one has in memory."""
 
 import torch
 from transformers import PreTrainedModel
 
+from reader_edge_export.sources.weights import Weights
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import ExportError
 
 
@@ -31,3 +33,14 @@ def check_finite(computed: torch.Tensor) -> None:
             "What the model computes is too large for 32-bit numbers: its weights are damaged, or not those of its "
             "config; fetch the model again."
         )
+
+
+class ModuleWeights(Weights):
+    """By the names of its parameters."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._parameters = dict(module.named_parameters())
+
+    def read(self, name: str) -> Float32Array:
+        values: Float32Array = self._parameters[name].detach().float().numpy().copy()
+        return values

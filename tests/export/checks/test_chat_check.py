@@ -9,8 +9,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from reader_edge_export.checks.chat_check import ChatCheck, check_chats, conversations
-from reader_edge_export.sources.chat_templates import special_tokens_of
-from reader_edge_export.sources.tokenizer import text_tokenizer, write_tokenizer
+from reader_edge_export.sources.tokenizer import special_tokens_of, text_tokenizer, write_tokenizer
 from reader_edge_runtime.machine.bounded_process import run_bounded
 from reader_edge_runtime.package.manifest import CHAT_TEMPLATE_NAME, TOOL_TEMPLATE_NAME
 from reader_edge_runtime.text.conversation import Conversation

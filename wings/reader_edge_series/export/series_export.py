@@ -16,7 +16,7 @@ from reader_edge_export.options import ExportOptions
 from reader_edge_export.package.export_key import version_of
 from reader_edge_export.package.package_folder import check_target, new_package
 from reader_edge_export.package_graph import GraphPart, write_graph
-from reader_edge_export.sources.module_weights import ModuleWeights
+from reader_edge_export.sources.module import ModuleWeights
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.stages import Stages
 from reader_edge_export.trace.tracing import TracedLayer

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from reader_edge_export.sources.folder.json_file import read_json
+from reader_edge_export.sources.folder.folder_files import read_json
 from reader_edge_runtime.errors import TokenizerError
 from reader_edge_runtime.text.template.chat_template import MAX_TEMPLATE_BYTES
 from reader_edge_runtime.untrusted.plain_file import check_plain_file

@@ -15,8 +15,8 @@ from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as FastTokenizer
 from transformers import PreTrainedTokenizerFast
 
+from reader_edge_export.sources.folder.folder_files import read_json
 from reader_edge_export.sources.folder.folder_templates import chat_templates_of
-from reader_edge_export.sources.folder.json_file import read_json
 from reader_edge_export.sources.tokenizer import check_ids
 from reader_edge_runtime.errors import TokenizerError
 from reader_edge_runtime.package.manifest import TOKENIZER_NAME

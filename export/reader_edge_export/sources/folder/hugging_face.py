@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING, Any
 from reader_edge_export.sources.architectures import check_architecture, is_mixture, max_context_of
 from reader_edge_export.sources.config.hf_config import hf_config
 from reader_edge_export.sources.ends import end_ids
-from reader_edge_export.sources.folder.folder_entries import check_entries
-from reader_edge_export.sources.folder.json_file import read_json
+from reader_edge_export.sources.folder.folder_files import check_entries, read_json
 from reader_edge_export.sources.folder.own_sampling import other_choices, own_sampling
 from reader_edge_export.sources.folder.stored_tensors import stored_tensors
 from reader_edge_export.sources.folder.weight_files import check_names, weight_files
-from reader_edge_export.sources.quantized.formats import MXFP4, Quantization, plain_config, quantization_of
-from reader_edge_export.sources.quantized.unsaid import with_settings
+from reader_edge_export.sources.quantized.formats import (
+    MXFP4,
+    Quantization,
+    plain_config,
+    quantization_of,
+    with_quantization_config,
+)
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.text_part import has_other_modules, other_modules, text_config_of
 from reader_edge_runtime.errors import ExportError, TokenizerError, UnsupportedArchitectureError
@@ -129,7 +133,7 @@ def find_folder(name: str | Path, max_context: int | None) -> HuggingFaceSource:
 def _checked(name: str, folder: Path, max_context: int | None) -> HuggingFaceSource:
     whole = read_json(folder / "config.json")
     text, tensors = text_config_of(whole), stored_tensors(folder)
-    config = with_settings(text or whole, folder, tensors)
+    config = with_quantization_config(text or whole, folder, tensors)
     hf_config(plain_config(config))
     weight_type = _WEIGHT_TYPES.get(str(config.get("dtype") or config.get("torch_dtype")))
     types = () if weight_type is None else (weight_type,)

@@ -4,7 +4,7 @@ import re
 from fnmatch import fnmatch
 from pathlib import Path
 
-from reader_edge_export.sources.folder.json_file import read_json
+from reader_edge_export.sources.folder.folder_files import read_json
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.untrusted.plain_file import check_plain_file
 

@@ -2,8 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from reader_edge_export.sources.folder.folder_files import read_json
+from reader_edge_export.sources.folder.stored_tensors import StoredTensor
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 
 AWQ, GPTQ, COMPRESSED_TENSORS, MXFP4 = "awq", "gptq", "compressed-tensors", "mxfp4"
@@ -11,6 +14,9 @@ _READ = {AWQ: "AWQ", GPTQ: "GPTQ", COMPRESSED_TENSORS: "compressed-tensors", MXF
 _IN_MXFP4 = ("gpt_oss",)  # model types whose makers store experts so
 _BITS = (4, 8)
 _CONFIG_KEYS = ("quantization_config", "compression_config", "quantization")  # the last is MLX's
+_FILES = {"quantize_config.json": GPTQ, "quant_config.json": AWQ}  # of old tools, where config.json says nothing
+_FLOATS = ("F64", "F32", "F16", "BF16")
+_PARTS = ("weight", "qweight", "weight_packed", "W_q")
 # What people call what config.json gives as quant_method.
 _OTHERS = {
     "aqlm": "AQLM",
@@ -128,4 +134,24 @@ def _refusal(called: str) -> UnsupportedArchitectureError:
     return UnsupportedArchitectureError(
         f"The weights were quantised with {called}, which is not read: give the unquantised model, a GGUF file of it, "
         "or one in AWQ, GPTQ or compressed-tensors of 4 or 8 bits."
+    )
+
+
+def with_quantization_config(
+    config: dict[str, Any], folder: Path, tensors: Mapping[str, StoredTensor]
+) -> dict[str, Any]:
+    """The config, with the settings of quantised weights that old tools have in a file of their own.
+
+    Raises UnsupportedArchitectureError where weights are no floats, and nothing says what they mean.
+    """
+    weights = [tensor for name, tensor in tensors.items() if name.rpartition(".")[2] in _PARTS]
+    odd = [tensor for tensor in weights if tensor.dtype not in _FLOATS]
+    if not odd or quantization_of(config) is not None:
+        return config
+    for name, method in _FILES.items():
+        if (folder / name).exists():
+            return config | {"quantization_config": {"quant_method": method, **read_json(folder / name)}}
+    raise UnsupportedArchitectureError(
+        f"'{folder}' holds {odd[0].name!r:.80} as {odd[0].dtype}, which some tool quantised, but its config does not "
+        "say which: give the unquantised model, or fetch this one again with all its files."
     )

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from reader_edge_export.sources.folder.folder_entries import check_entries
+from reader_edge_export.sources.folder.folder_files import check_entries, read_json
 from reader_edge_export.sources.folder.hugging_face import HuggingFaceSource
-from reader_edge_export.sources.folder.json_file import read_json
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor, stored_tensors
 from reader_edge_export.sources.source import Source
 from reader_edge_export.speculators.formats.eagle3_folder import eagle3_source, mlp_source, plain_eagle3_source

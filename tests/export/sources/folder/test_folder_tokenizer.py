@@ -10,11 +10,10 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from reader_edge_export import ExportOptions, export_model
-from reader_edge_export.sources.chat_templates import special_tokens_of
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.folder.folder_tokenizer import load_tokenizer
 from reader_edge_export.sources.folder.hugging_face import HuggingFaceSource
-from reader_edge_export.sources.tokenizer import write_tokenizer
+from reader_edge_export.sources.tokenizer import special_tokens_of, write_tokenizer
 from reader_edge_runtime.errors import ExportError, TokenizerError
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.conversation import Conversation

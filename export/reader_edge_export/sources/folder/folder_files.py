@@ -1,12 +1,32 @@
-"""What lies in a folder that should hold a model in Hugging Face format: files that can be read, of a whole model."""
+"""Files of a folder in Hugging Face format: bounded JSON, and what else a folder may be."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 from reader_edge_runtime.untrusted.plain_file import check_plain_file
 
+_MAX_JSON_BYTES = 1 << 24
 _READ = ("*.json", "*.jinja", "*.model", "*.txt")  # what transformers and tokenizers may open beside the weights
 _MAX_NAMED = 5
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises ExportError."""
+    if not path.exists() and not path.is_symlink():
+        raise ExportError(f"'{path.parent}' holds no {path.name}: give a folder in Hugging Face format.")
+    check_plain_file(path, ExportError, "fetch the model again")
+    num_bytes = path.stat().st_size
+    if num_bytes > _MAX_JSON_BYTES:
+        raise ExportError(f"'{path}' has {num_bytes} bytes, more than it may have: fetch the model again.")
+    try:
+        fields = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ExportError(f"'{path}' is not valid JSON ({error}): fetch the model again.") from None
+    if not isinstance(fields, dict):
+        raise ExportError(f"'{path}' holds no JSON object: fetch the model again.")
+    return fields
 
 
 def check_entries(folder: Path) -> None:
