@@ -7,17 +7,14 @@
 #include "attention/tree_attention.h"
 #include "cache/cache_rows.h"
 #include "cache/half_rows.h"
-#include "experts/block_experts.h"
-#include "experts/gguf_experts.h"
-#include "experts/row_experts.h"
 #include "fusion/rotary_heads.h"
 #include "fusion/swiglu.h"
 #include "machine/instruction_sets.h"
 #include "onnxruntime/kernel.h"
-#include "products/blocks/block_linear.h"
-#include "products/gguf/gguf_linear.h"
+#include "products/blocks/block_matrices.h"
+#include "products/gguf/gguf_matrices.h"
 #include "products/gguf/gguf_types.h"
-#include "products/rows/row_linear.h"
+#include "products/rows/row_matrices.h"
 #include "recurrence/recurrence.h"
 #include "recurrence/tree_conv.h"
 #include "rounding/hadamard.h"
@@ -45,10 +42,10 @@ EXPORTED const char* reader_edge_refusal() { return choice().refusal.empty() ? n
 EXPORTED const char* reader_edge_instructions_here() { return names_here().c_str(); }
 
 EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort::ApiBase* base) {
-  static const KernelOp<RowLinear<1, false>> spread_row_linear;
-  static const KernelOp<RowLinear<1, true>> spread_row_linear_bias;
-  static const KernelOp<RowLinear<2, false>> spread_row_linear_16;
-  static const KernelOp<RowLinear<2, true>> spread_row_linear_16_bias;
+  static const KernelOp<SpreadRowLinear<1, false>> spread_row_linear;
+  static const KernelOp<SpreadRowLinear<1, true>> spread_row_linear_bias;
+  static const KernelOp<SpreadRowLinear<2, false>> spread_row_linear_16;
+  static const KernelOp<SpreadRowLinear<2, true>> spread_row_linear_16_bias;
   static const KernelOp<SpreadBlockLinear<false>> spread_block_linear;
   static const KernelOp<SpreadBlockLinear<true>> spread_block_linear_bias;
   static const KernelOp<SpreadRows> spread_rows;

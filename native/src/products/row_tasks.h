@@ -17,6 +17,10 @@ struct RowTasks {
 
   std::size_t num_rows, num_inputs, num_outputs, row_bytes, tile_rows, num_panels, panel_bytes;
 
+  // Rows that share each read of the weights, and panels of a task.
+  std::size_t group_rows() const { return std::max(kGroupBytes / row_bytes / tile_rows * tile_rows, tile_rows); }
+  std::size_t run_panels() const { return (kTaskBytes + panel_bytes - 1) / panel_bytes; }
+
   // round(row) for each row.
   template <class Round>
   void round_rows(KernelCall& call, const Round& round) const {
@@ -28,9 +32,8 @@ struct RowTasks {
   // share each read of the weights.
   template <class Multiply>
   void multiply(KernelCall& call, const Multiply& multiply) const {
-    const std::size_t group = std::max(kGroupBytes / row_bytes / tile_rows * tile_rows, tile_rows);
     const bool is_serial = num_rows * num_inputs * num_outputs <= kSerialProducts;
-    const std::size_t run = is_serial ? num_panels : (kTaskBytes + panel_bytes - 1) / panel_bytes;
+    const std::size_t group = group_rows(), run = is_serial ? num_panels : run_panels();
     const std::size_t num_runs = (num_panels + run - 1) / run;
     const auto task = [&](std::size_t index) {
       const std::size_t first_row = index / num_runs * group, first = index % num_runs * run;

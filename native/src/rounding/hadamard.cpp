@@ -32,10 +32,10 @@ Tensor<const float> smoothing_of(const KernelAttributes& attributes, std::size_t
 
 }  // namespace
 
-std::vector<HadamardRotation> rotations_of_experts(const KernelAttributes& attributes) {
-  const Tensor<const float> smoothing = smoothing_of(attributes, 2, 2);
-  std::vector<HadamardRotation> rotations{{smoothing, attributes.constant<float>(3)}};
-  for (std::size_t expert = 1; expert < smoothing.size(0); ++expert) {
+std::vector<HadamardRotation> rotations(const KernelAttributes& attributes, std::size_t first, bool is_stacked) {
+  const Tensor<const float> smoothing = smoothing_of(attributes, first, 1 + is_stacked);
+  std::vector<HadamardRotation> rotations{{smoothing, attributes.constant<float>(first + 1)}};
+  for (std::size_t expert = 1; is_stacked && expert < smoothing.size(0); ++expert) {
     rotations.push_back(rotations[0].with(smoothing.data + expert * smoothing.size(1)));
   }
   return rotations;

@@ -43,8 +43,8 @@ class HadamardRotation {
   std::size_t num_inputs_, block_;
 };
 
-// Of experts: smoothing (X, K), input 2 of the node, and the matrix, input 3, which they share.
-std::vector<HadamardRotation> rotations_of_experts(const KernelAttributes& attributes);
+// Of a node's matrices: smoothing (K,), or stacked (X, K), is input `first`; the matrix, which they share, the next one.
+std::vector<HadamardRotation> rotations(const KernelAttributes& attributes, std::size_t first, bool is_stacked);
 
 // rows (..., K) -> (..., K), where another operator multiplies.
 class SpreadRows {

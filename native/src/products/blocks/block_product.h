@@ -13,13 +13,17 @@ namespace reader_edge {
 // of the set's own. totals (R,): what a whole row's sum begins with where weights are unpacked. scales: of each row.
 // places (R,): the rows of the output that theirs go to.
 struct BlockRows {
-  const std::int8_t* values;
+  std::int8_t* values;
   std::size_t stride;
-  const std::int32_t* starts;
-  const std::int32_t* totals;
-  const float* scales;
+  std::int32_t *starts, *totals;
+  float* scales;
   const std::size_t* places;
-  std::size_t count;
+  std::size_t count, num_blocks;
+
+  BlockRows from(std::size_t first, std::size_t many) const {
+    return {values + first * stride, stride,         starts + first * num_blocks, totals + first,
+            scales + first,          places + first, many,                        num_blocks};
+  }
 };
 
 struct BlockKernels {

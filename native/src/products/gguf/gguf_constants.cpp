@@ -1,8 +1,5 @@
 #include "products/gguf/gguf_constants.h"
 
-#include <stdexcept>
-#include <string>
-
 namespace reader_edge {
 namespace {
 
@@ -11,17 +8,17 @@ constexpr std::size_t kMaxInputs = 1 << 24;  // of a row; sizes in bytes stay fa
 // One after another, each of the sizes that qs give it.
 class Constants {
  public:
-  Constants(const KernelAttributes& attributes, const GgufType& type, const GgufPlace& place)
+  Constants(const KernelAttributes& attributes, const GgufType& type, const MatrixPlace& place)
       : attributes_(attributes), place_(place), index_(place.first) {
     const auto qs = attributes.constant<std::uint8_t>(index_);
     const std::size_t rank = 3 + place.is_stacked;
     if (qs.sizes.size() != rank || qs.count(0, rank) == 0 || qs.size(rank - 1) != type.qs_bytes()) {
-      refuse("its qs need outputs, blocks, and bytes of a block");
+      place.refuse("its qs need outputs, blocks, and bytes of a block");
     }
     if (place.is_stacked) num_matrices = qs.size(0);
     num_outputs = qs.size(rank - 3), num_blocks = qs.size(rank - 2);
     if (num_blocks % type.super_block != 0 || num_blocks > kMaxInputs / type.block_inputs) {
-      refuse("its number of blocks is out of range");
+      place.refuse("its number of blocks is out of range");
     }
   }
 
@@ -33,23 +30,21 @@ class Constants {
     sizes.push_back(static_cast<std::int64_t>(num_outputs));
     sizes.push_back(static_cast<std::int64_t>(columns));
     if (bytes > 0) sizes.push_back(static_cast<std::int64_t>(bytes));
-    if (constant.sizes != sizes) refuse("sizes of its constants do not fit");
+    if (constant.sizes != sizes) place_.refuse("sizes of its constants do not fit");
     return constant.data;
   }
 
   std::size_t num_matrices = 1, num_outputs = 0, num_blocks = 0;
 
  private:
-  [[noreturn]] void refuse(const char* reason) const { throw std::invalid_argument(std::string(place_.op) + ": " + reason); }
-
   const KernelAttributes& attributes_;
-  const GgufPlace& place_;
+  const MatrixPlace& place_;
   std::size_t index_;
 };
 
 }  // namespace
 
-std::vector<GgufWeight> gguf_weights(const KernelAttributes& attributes, const GgufType& type, const GgufPlace& place) {
+std::vector<GgufWeight> gguf_weights(const KernelAttributes& attributes, const GgufType& type, const MatrixPlace& place) {
   Constants constants(attributes, type, place);
   const std::size_t num_blocks = constants.num_blocks, numbers = num_blocks / type.super_block;
   GgufArrays arrays;

@@ -7,19 +7,13 @@
 
 #include "onnxruntime/kernel.h"
 #include "products/gguf/gguf_weight.h"
+#include "products/matrix_place.h"
 
 namespace reader_edge {
 
-// Where a node has them: whose name, from which input on, and whether they are stacked, one for each expert.
-struct GgufPlace {
-  const char* op;
-  std::size_t first;
-  bool is_stacked;
-};
-
 // qs (J, blocks, bytes), [qh (J, blocks, bytes),] scales (J, blocks or fewer), [scale_codes (J, blocks),]
 // [minima, likewise, [minimum_codes]]; with an axis of experts before them where they are stacked.
-std::vector<GgufWeight> gguf_weights(const KernelAttributes& attributes, const GgufType& type, const GgufPlace& place);
+std::vector<GgufWeight> gguf_weights(const KernelAttributes& attributes, const GgufType& type, const MatrixPlace& place);
 
 // Types of the inputs of a node that has kFirst others before them; the first of all are its rows.
 template <const GgufType& kType, std::size_t kFirst>

@@ -12,11 +12,15 @@ namespace reader_edge {
 // Rows (R, planes, stride) of bytes, raised as the set's products take them, and a scale for each row. Of two planes the
 // first counts 256 times as much. places (R,): the rows of the output that theirs go to.
 struct QuantizedRows {
-  const std::uint8_t* values;
+  std::uint8_t* values;
   std::size_t stride;
-  const float* scales;
+  float* scales;
   const std::size_t* places;
   std::size_t count, num_planes;
+
+  QuantizedRows from(std::size_t first, std::size_t many) const {
+    return {values + first * num_planes * stride, stride, scales + first, places + first, many, num_planes};
+  }
 };
 
 struct RowKernels {

@@ -81,7 +81,7 @@ def test_a_product_without_inputs_or_outputs_is_refused(
 ) -> None:
     values, scales = np.ones((num_outputs, num_inputs), np.int8), np.ones(num_outputs, np.float32)
     arrays = values, scales, np.ones(num_inputs, np.float32), hadamard(1)
-    _refused(tmp_path, arrays, scales if has_bias else None, "RowLinear: its weight needs two axes")
+    _refused(tmp_path, arrays, scales if has_bias else None, "its weight needs two axes")
 
 
 @pytest.mark.parametrize(

@@ -6,49 +6,42 @@
 #include <cstddef>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "experts/expert_rows.h"
 #include "onnxruntime/kernel.h"
+#include "products/expert_rows.h"
 #include "products/row_tasks.h"
 
 namespace reader_edge {
 
-// Matrices has kName, sizes (num_experts, num_inputs, num_outputs), how rows and weights are read (row_bytes, tile_rows,
-// num_panels, panel_bytes), and
-//   Rows rows(places, count)                                      room for rounded rows, for as long as the call lasts
-//   round(rows, index, row, expert)                               one of them
-//   multiply(rows, first_row, count, expert, first, last, output) some of them times a run of panels, to their places
+// Matrices: see LinearProduct.
 template <class Matrices>
 class ExpertProduct {
  public:
-  explicit ExpertProduct(const KernelAttributes& attributes) : matrices_(attributes) {}
+  ExpertProduct(const char* op, Matrices matrices) : op_(op), matrices_(std::move(matrices)) {}
 
   void compute(KernelCall& call) const {
     const auto rows = call.input<float>(0);
     const std::size_t num_inputs = matrices_.num_inputs(), num_outputs = matrices_.num_outputs();
     if (rows.sizes.size() != 2 || rows.size(1) != num_inputs) {
-      throw std::invalid_argument(std::string(Matrices::kName) + ": sizes of rows and matrices do not fit");
+      throw std::invalid_argument(std::string(op_) + ": sizes of rows and matrices do not fit");
     }
     const std::size_t num_rows = rows.size(0);
-    const ExpertRows sent = expert_rows(Matrices::kName, call.input<std::int64_t>(1), num_rows, matrices_.num_experts());
+    const ExpertRows sent = expert_rows(op_, call.input<std::int64_t>(1), num_rows, matrices_.num_matrices());
     float* const output = call.output<float>(0, {rows.sizes[0], static_cast<std::int64_t>(num_outputs)}).data;
     if (num_rows == 0) return;
 
+    const RowTasks sizes{num_rows,              num_inputs,             num_outputs,           matrices_.row_bytes(),
+                         matrices_.tile_rows(), matrices_.num_panels(), matrices_.panel_bytes()};
     const auto rounded = matrices_.rows(sent.places.data(), num_rows);
-    const auto round = [&](std::size_t index) {
+    sizes.round_rows(call, [&](std::size_t index) {
       matrices_.round(rounded, index, rows.data + sent.places[index] * num_inputs, sent.experts[index]);
-    };
-    if (num_rows * num_inputs > RowTasks::kSerialRounded) {
-      call.parallel_for(num_rows, round);
-    } else {
-      for (std::size_t row = 0; row < num_rows; ++row) round(row);
-    }
-
-    const std::vector<Task> tasks = tasks_of(sent);
+    });
+    const std::vector<Task> tasks = tasks_of(sent, sizes);
     const auto multiply = [&](std::size_t index) {
       const Task& task = tasks[index];
-      matrices_.multiply(rounded, task.rows.first, task.rows.count, task.rows.expert, task.first, task.last, output);
+      matrices_.multiply(rounded.from(task.rows.first, task.rows.count), task.rows.expert, task.first, task.last, output);
     };
     if (num_rows * num_inputs * num_outputs > RowTasks::kSerialProducts) return call.parallel_for(tasks.size(), multiply);
     for (std::size_t index = 0; index < tasks.size(); ++index) multiply(index);
@@ -61,22 +54,21 @@ class ExpertProduct {
   };
 
   // As RowTasks cuts up one product.
-  std::vector<Task> tasks_of(const ExpertRows& sent) const {
-    const std::size_t tile_rows = matrices_.tile_rows(), num_panels = matrices_.num_panels();
-    const std::size_t most = std::max(RowTasks::kGroupBytes / matrices_.row_bytes() / tile_rows * tile_rows, tile_rows);
-    const std::size_t run = (RowTasks::kTaskBytes + matrices_.panel_bytes() - 1) / matrices_.panel_bytes();
+  static std::vector<Task> tasks_of(const ExpertRows& sent, const RowTasks& sizes) {
+    const std::size_t most = sizes.group_rows(), run = sizes.run_panels();
     std::vector<Task> tasks;
     for (const ExpertRows::Group& group : sent.groups) {
       for (std::size_t row = 0; row < group.count; row += most) {
         const ExpertRows::Group rows{group.expert, group.first + row, std::min(most, group.count - row)};
-        for (std::size_t panel = 0; panel < num_panels; panel += run) {
-          tasks.push_back({rows, panel, std::min(panel + run, num_panels)});
+        for (std::size_t panel = 0; panel < sizes.num_panels; panel += run) {
+          tasks.push_back({rows, panel, std::min(panel + run, sizes.num_panels)});
         }
       }
     }
     return tasks;
   }
 
+  const char* op_;
   Matrices matrices_;
 };
 

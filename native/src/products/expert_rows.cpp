@@ -1,4 +1,4 @@
-#include "experts/expert_rows.h"
+#include "products/expert_rows.h"
 
 #include <stdexcept>
 #include <string>

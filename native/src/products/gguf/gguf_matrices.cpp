@@ -1,4 +1,4 @@
-#include "experts/gguf_experts.h"
+#include "products/gguf/gguf_matrices.h"
 
 #include "kernels.h"
 #include "machine/scratch.h"
@@ -23,16 +23,14 @@ GgufRows GgufMatrices::rows(const std::size_t* places, std::size_t count) const 
           num_blocks};
 }
 
-void GgufMatrices::round(const Rows& rows, std::size_t index, const float* row, std::size_t expert) const {
-  kernels().gguf.round_blocks(row, weights_[expert].type(), rows, index);
+void GgufMatrices::round(const GgufRows& rows, std::size_t index, const float* row, std::size_t matrix) const {
+  kernels().gguf.round_blocks(row, weights_[matrix].type(), rows, index);
 }
 
-void GgufMatrices::multiply(const Rows& rows, std::size_t first_row, std::size_t count, std::size_t expert,
-                            std::size_t first, std::size_t last, float* output) const {
-  const GgufRows group = rows.from(first_row, count);
-  for (std::size_t panel = first; panel < last; ++panel) {
-    kernels().gguf.multiply_panel(group, weights_[expert], panel, output);
-  }
+void GgufMatrices::multiply(const GgufRows& rows, std::size_t matrix, std::size_t first, std::size_t last,
+                            float* output) const {
+  const auto multiply = kernels().gguf.multiply_panel;
+  for (std::size_t panel = first; panel < last; ++panel) multiply(rows, weights_[matrix], panel, output);
 }
 
 }  // namespace reader_edge
