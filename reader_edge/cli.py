@@ -23,9 +23,7 @@ from reader_edge.commands.doctor import doctor
 from reader_edge.commands.export import export
 from reader_edge.commands.forget import forget
 from reader_edge.commands.info import info
-from reader_edge.commands.list import list_models
-from reader_edge.commands.pull import pull
-from reader_edge.commands.rm import rm
+from reader_edge.commands.models import list_models, pull, rm
 from reader_edge.commands.run import run
 from reader_edge.commands.serve import serve
 from reader_edge.commands.split import split

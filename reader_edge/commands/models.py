@@ -1,0 +1,91 @@
+"""`reader-edge pull`, `list` and `rm`: the models in the user's cache."""
+
+import json
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from reader_edge.catalogue.entries import CATALOGUE
+from reader_edge.commands import options
+from reader_edge.terminal.command_help import helpful_command
+from reader_edge.terminal.shell_completion import MODEL, STORED
+
+_NAMES = ", ".join(name + (" (gated)" if origin.is_gated else "") for name, origin in CATALOGUE.items())
+
+
+@helpful_command(
+    "Fetch a model by its name.",
+    "reader-edge pull qwen2.5:0.5b",
+    "reader-edge pull Qwen/Qwen2.5-0.5B-Instruct",
+    before=f"Known names: {_NAMES}. A gated model asks you to accept its licence on the hub first.\n\n",
+)
+@click.argument("name", type=MODEL)
+def pull(name: str) -> None:
+    """Fetch the model NAME into the user's cache, and print its path.
+
+    NAME is a known name, OWNER/NAME of a model of the Hugging Face hub, or OWNER/NAME/FILE.gguf of one of its files.
+    An interrupted download resumes. What is here already, also in the Hugging Face cache, is not fetched again.
+    """
+    from reader_edge.catalogue.pull import pulled
+
+    click.echo(pulled(name))
+
+
+@helpful_command("List the models on this machine.", "reader-edge list", name="list")
+@options.as_json
+def list_models(as_json: bool) -> None:
+    """List the models in the cache: downloads ("source") and exported packages, with size and date."""
+    from reader_edge.catalogue.store import stored_models
+    from reader_edge.terminal.console import print_columns
+    from reader_edge.terminal.sizes import readable_size
+
+    stored = [(model, part) for model in stored_models() for part in model.parts()]
+    if as_json:
+        parts = [
+            {"name": model.name, **asdict(part), "path": str(part.path), "time": _timestamp(part.time)}
+            for model, part in stored
+        ]
+        click.echo(json.dumps({"models": parts}))
+        return
+    rows = [
+        (
+            model.name,
+            f"{part.what}, not tuned" if part.is_untuned else part.what,
+            readable_size(part.num_bytes),
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(part.time)),
+        )
+        for model, part in stored
+    ]
+    if not rows:
+        click.echo("No models yet: `reader-edge pull smollm2:135m` fetches one.", err=True)
+        return
+    print_columns([("NAME", "WHAT", "SIZE", "SINCE"), *rows])
+
+
+def _timestamp(seconds: float) -> str:
+    """In UTC, as ISO 8601 has it."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+@helpful_command("Remove a fetched or exported model.", "reader-edge rm smollm2:135m")
+@click.argument("name", type=STORED)
+def rm(name: str) -> None:
+    """Remove a model from the cache: its download and the packages exported from it.
+
+    NAME is as `reader-edge list` shows it. Files of yours outside the cache stay: only packages exported from them are
+    removed.
+    """
+    from reader_edge.catalogue.names import canonical
+    from reader_edge.catalogue.store import StoredModel
+    from reader_edge.terminal.control_characters import visible
+    from reader_edge.terminal.sizes import readable_size
+
+    stored = StoredModel(canonical(name))
+    if not stored.is_stored and StoredModel(str(Path(name).resolve())).is_stored:
+        stored = StoredModel(str(Path(name).resolve()))
+    whats = [part.what for part in stored.parts()]
+    num_bytes = stored.remove()
+    click.echo(visible(f"Removed {stored.name}: {', '.join(whats) or 'nothing whole'}; {readable_size(num_bytes)}."))
