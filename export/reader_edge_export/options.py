@@ -22,8 +22,7 @@ CHECKS = ("none", "quick", "full")
 ONNX_RUNTIME, IREE = "onnxruntime", "iree"
 
 _QUANTIZED = (AUTO, *QUANTIZED_PRECISIONS)
-CALIBRATED = ("int8", "int8-a16", "int4")
-_NEVER_PORTABLE = ("int4", "keep", "bf16")
+CALIBRATED = tuple(name for name, each in PRECISIONS.items() if each.is_calibrated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class ExportOptions:
             raise ConfigError(f"attention is {self.attention!r}, but must be one of {', '.join(ATTENTIONS)}.")
         if self.max_context is not None and self.max_context < MIN_CONTEXT:
             raise ConfigError(f"max_context is {self.max_context!r}, but must be {MIN_CONTEXT} or more.")
-        if self.precision in _NEVER_PORTABLE and self.attention == "portable":
+        if self.attention == "portable" and self.precision != AUTO and not PRECISIONS[self.precision].is_portable:
             raise ConfigError(
                 f"precision {self.precision!r} has no portable form: use 'fp16' or 'int8', or another attention."
             )

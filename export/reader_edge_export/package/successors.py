@@ -9,7 +9,7 @@ from reader_edge_export.stages import Stages
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.errors import PromptError
-from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME, Manifest
+from reader_edge_runtime.package.manifest import GRAPH_NAME, PRECISIONS, WEIGHTS_NAME, Manifest
 from reader_edge_runtime.target import Pass
 from reader_edge_runtime.text.conversation import Conversation
 from reader_edge_runtime.text.tokenizer import Tokenizer
@@ -21,9 +21,6 @@ _TOKENS_A_PASS = 128
 # today, so rare tokens are left out: a third of SmolLM2's vocabulary brings nine tenths of what all of it does.
 _MAX_TOKEN_PARAMETERS = 2_200_000_000_000
 _ENOUGH = 16_384
-
-# Scales included; a file's own types are near four bits, or near eight.
-_PARAMETER_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1, "int8-a16": 1, "int4": 0.7, "keep": 0.7}
 
 
 def num_table_tokens(vocab_size: int, num_parameters: int, patience: int = 1) -> int:
@@ -38,7 +35,7 @@ def num_table_tokens(vocab_size: int, num_parameters: int, patience: int = 1) ->
 def about_num_parameters(manifest: Manifest) -> int:
     """About the number of parameters, told by the size of a package's weights alone."""
     num_bytes = sum(manifest.files[name].num_bytes for name in (GRAPH_NAME, WEIGHTS_NAME) if name in manifest.files)
-    return round(num_bytes / _PARAMETER_BYTES[manifest.precision])
+    return round(num_bytes / PRECISIONS[manifest.precision].weight_bytes)
 
 
 def measure_successors(

@@ -24,6 +24,7 @@ from reader_edge_export.sources.matrix import ExpertMatrices, experts_of
 from reader_edge_export.stages import Advance
 from reader_edge_export.trace.markers import ExpertLinearMarker, expert_markers
 from reader_edge_runtime.arrays import Array, Float32Array
+from reader_edge_runtime.package.manifest import PRECISIONS
 
 # weight (K, J) -> its rotated form, outputs first, and scales.
 Quantize = Callable[[Float32Array, HadamardRotation, InputMoments], tuple[Array, ...]]
@@ -59,7 +60,7 @@ class RoundedExpertProducts:
         self._editor = editor
         self._keeps = precision == "keep"
         self._is_int4 = precision == "int4"
-        self._num_planes = 2 if precision == "int8-a16" else 1
+        self._num_planes = PRECISIONS[precision].num_planes
         self._calibration = calibration
         self._hadamards = hadamards
 

@@ -20,6 +20,7 @@ from reader_edge_export.quantize.hadamard import HadamardRotation, Hadamards, bl
 from reader_edge_export.quantize.linear import MergedProduct
 from reader_edge_export.quantize.portable import PortableProducts
 from reader_edge_runtime.arrays import Float32Array, Int8Array
+from reader_edge_runtime.package.manifest import PRECISIONS
 
 
 def quantize_columns(weight: Float32Array) -> tuple[Int8Array, Float32Array]:
@@ -78,7 +79,7 @@ class Int8Products:
 
     def __init__(self, editor: GraphEditor, precision: str, is_portable: bool) -> None:
         self._editor = editor
-        self._num_planes = 2 if precision == "int8-a16" else 1
+        self._num_planes = PRECISIONS[precision].num_planes
         self._portable = PortableProducts(editor, self._num_planes) if is_portable else None
         self._hadamards = Hadamards(editor)
 

@@ -59,9 +59,6 @@ TOOL_TEMPLATE_NAME = "chat_template_tool_use.jinja"  # for conversations with to
 MASKED = -1e30
 FORM_PROPERTY = "reader_edge.form"  # of the graph's metadata: what `form_of` gives
 
-PRECISIONS = ("fp32", "fp16", "bf16", "int8", "int8-a16", "int4", "keep")
-QUANTIZED_PRECISIONS = ("int8", "int8-a16", "int4", "keep")  # weights are integers, and rows of activations too
-HALF_PRECISIONS = {"fp16": "float16", "bf16": "bfloat16"}  # and the KV cache's type
 ATTENTIONS = ("exact", "fast", "portable", "portable-exact")
 EXACT_ATTENTIONS = ("exact", "portable-exact")  # a node has the same bits in every pass
 ROW_ATTENTIONS = ("portable-exact", "portable")  # operators of opset 18; new rows of the KV cache are results
@@ -71,6 +68,35 @@ _Size = Annotated[int, Meta(ge=1, le=1 << 12)]
 _Tokens = Annotated[int, Meta(ge=1, le=1 << 28)]
 _Experts = Annotated[int, Meta(ge=1, le=1 << 16)]
 FileName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\Z")]
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """How matrices are stored, and rows rounded that meet them.
+
+    weight_bytes: about, of a weight with its scales. num_planes: of int8 that a row of activations is rounded to; 0
+    where it is not, nor weights. is_calibrated: whether rounding learns from a text. is_portable: whether operators of
+    the ONNX standard alone compute it. half: numpy's name of the type of weights and KV cache, where that has two bytes.
+    """
+
+    weight_bytes: float
+    num_planes: int = 0
+    is_calibrated: bool = False
+    is_portable: bool = True
+    half: str = ""
+
+
+PRECISIONS = {
+    "fp32": Precision(4),
+    "fp16": Precision(2, half="float16"),
+    "bf16": Precision(2, is_portable=False, half="bfloat16"),
+    "int8": Precision(1, 1, is_calibrated=True),
+    "int8-a16": Precision(1, 2, is_calibrated=True),
+    "int4": Precision(0.7, 1, is_calibrated=True, is_portable=False),
+    "keep": Precision(0.7, 1, is_portable=False),  # types of files are near four bits, or near eight
+}
+QUANTIZED_PRECISIONS = tuple(name for name, each in PRECISIONS.items() if each.num_planes)
+HALF_PRECISIONS = {name: each.half for name, each in PRECISIONS.items() if each.half}
 
 
 @dataclass(frozen=True, slots=True)
