@@ -76,7 +76,7 @@ class Precision:
 
     weight_bytes: about, of a weight with its scales. num_planes: of int8 that a row of activations is rounded to; 0
     where it is not, nor weights. is_calibrated: whether rounding learns from a text. is_portable: whether operators of
-    the ONNX standard alone compute it. half: numpy's name of the type of weights and KV cache, where that has two bytes.
+    the ONNX standard alone compute it. half: numpy's name of the type of weights and KV cache, if of two bytes.
     """
 
     weight_bytes: float
