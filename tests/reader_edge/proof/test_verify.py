@@ -15,7 +15,6 @@ from reader_edge.proof import ways
 from reader_edge.proof.ways import ARRIVAL_WAYS, BATCH_SIZES, DRAFTERS, WAYS
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.package.model_package import ModelPackage
 from tests.reader_edge.package_copy import PackageCopy
 from tests.reader_edge.proof.conftest import FEW_DRAFTERS
 
@@ -114,21 +113,20 @@ def test_a_wrong_tree_mask_is_caught_and_exits_1(
 
 @pytest.mark.usefixtures("few_drafters")
 @pytest.mark.parametrize(
-    ("attention", "exit_code", "sentence"),
-    [("fast", 0, "Every token is the same, but not every bit"), ("exact", 1, "promises the same bits")],
+    ("exact_attentions", "exit_code", "sentence"),
+    [((), 0, "Every token is the same, but not every bit"), (("exact",), 1, "promises the same bits")],
 )
 def test_other_bits_with_the_same_tokens_break_the_promise_of_exact_packages_only(
     runner: CliRunner,
     package: PackageCopy,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-    attention: str,
+    exact_attentions: tuple[str, ...],
     exit_code: int,
     sentence: str,
 ) -> None:
-    form = ModelPackage.open(package.folder).manifest.form
-    monkeypatch.setattr("reader_edge_runtime.package.manifest.form_of", lambda *_: form)  # the graph's own word of it
-    package.change_manifest(attention=attention, state_ids=[])
+    for module in ("report", "result"):
+        monkeypatch.setattr(f"reader_edge.proof.{module}.EXACT_ATTENTIONS", exact_attentions)
     numbers = count()
     # as if all bits differed
     monkeypatch.setattr("reader_edge.proof.witness.digest", lambda row: b"%d" % next(numbers))
