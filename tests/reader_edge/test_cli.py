@@ -205,10 +205,10 @@ def test_a_closed_standard_input_is_empty(monkeypatch: pytest.MonkeyPatch, capsy
 
 
 def test_a_file_that_cannot_be_read_is_one_sentence(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path) -> bytes:
+    def refuse(path: Path, mode: str) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     result = runner.invoke(main, ["info"])
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: '")
