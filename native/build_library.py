@@ -35,8 +35,8 @@ def why_impossible() -> str | None:
     """Why no library can be built on this machine, in one sentence. None where it should work."""
     if platform.machine().lower() not in _PROCESSORS:
         return f"There are no native kernels for {platform.machine()} processors."
-    asked = os.environ.get("CXX", "").split()
-    compilers = asked[:1] or ["c++", "g++", "clang++"]
+    command = os.environ.get("CXX", "").split()
+    compilers = command[:1] or ["c++", "g++", "clang++"]
     if sys.platform != "win32" and not any(map(shutil.which, compilers)):  # CMake finds Visual Studio by itself
         return f"No C++ compiler was found ({', '.join(compilers)})."
     return None
@@ -69,10 +69,10 @@ def _run(*command: str | Path) -> None:
 
 def _has_cmake() -> bool:
     try:
-        told = subprocess.run(["cmake", "--version"], capture_output=True, text=True, check=True).stdout
+        output = subprocess.run(["cmake", "--version"], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
         return False
-    version = re.search(r"version (\d+)\.(\d+)", told)
+    version = re.search(r"version (\d+)\.(\d+)", output)
     return version is not None and tuple(map(int, version.groups())) >= _MIN_CMAKE
 
 
@@ -81,7 +81,7 @@ def _has_generator() -> bool:
 
 
 def _has_own_generator() -> bool:
-    """Whether CMake chooses how to build: as it was told, or by Visual Studio."""
+    """Whether CMake chooses how to build: as CMAKE_GENERATOR names it, or by Visual Studio."""
     return "CMAKE_GENERATOR" in os.environ or sys.platform == "win32"
 
 

@@ -66,7 +66,7 @@ class Measurement:
                 for turn in range(num_rounds):
                     names = [*WAYS][turn % len(WAYS) :] + [*WAYS][: turn % len(WAYS)]
                     for name in names:
-                        seen, token_ids = self._asked(engines[name], name, kind, number, prompt)
+                        seen, token_ids = self._answered(engines[name], name, kind, number, prompt)
                         answers.add(token_ids)
                         found.append(seen)
             if len(answers) > 1:
@@ -75,7 +75,7 @@ class Measurement:
             engine.close()
         return found
 
-    def _asked(
+    def _answered(
         self, engine: RemoteEngine, name: str, kind: str, number: int, prompt: Prompt
     ) -> tuple[Seen, tuple[int, ...]]:
         if kind == "unknown":
@@ -133,26 +133,26 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1, help="of the server; leave a core to the device")
     parser.add_argument("--out", type=Path, help="every answer, as JSON")
-    asked = parser.parse_args()
-    given = [prompt.turns[0] for prompt in read_prompts(asked.prompts or VERIFY_PROMPTS)]
-    prompts = given[asked.skip : asked.skip + asked.num_prompts]
-    if asked.skip < 0 or not prompts:
-        parser.error(f"--skip {asked.skip}: of {len(given)} prompts none is left")
-    command = [sys.executable, "-m", "benchmarks.device.forgetting_server", str(asked.package), str(asked.threads)]
+    options = parser.parse_args()
+    given = [prompt.turns[0] for prompt in read_prompts(options.prompts or VERIFY_PROMPTS)]
+    prompts = given[options.skip : options.skip + options.num_prompts]
+    if options.skip < 0 or not prompts:
+        parser.error(f"--skip {options.skip}: of {len(given)} prompts none is left")
+    command = [sys.executable, "-m", "benchmarks.device.forgetting_server", str(options.package), str(options.threads)]
     found: list[Seen] = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
             port = int(server.stdout.readline())
-            for round_trip_ms in map(float, asked.round_trips.split(",")):
+            for round_trip_ms in map(float, options.round_trips.split(",")):
                 with Relay(port, round_trip_ms / 2000) as relay:
-                    measurement = Measurement(port, round_trip_ms, asked.tokens)
-                    found += measurement.seen(relay.port, prompts, asked.rounds)
+                    measurement = Measurement(port, round_trip_ms, options.tokens)
+                    found += measurement.seen(relay.port, prompts, options.rounds)
                 print(f"{round_trip_ms:g} ms measured", file=sys.stderr)
         finally:
             server.terminate()
-    if asked.out is not None:
-        asked.out.write_text(json.dumps([asdict(seen) for seen in found]), encoding="utf-8")
+    if options.out is not None:
+        options.out.write_text(json.dumps([asdict(seen) for seen in found]), encoding="utf-8")
     print(table(found))
 
 

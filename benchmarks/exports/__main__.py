@@ -39,8 +39,8 @@ def print_cost(cost: Cost) -> None:
     print(row.format("seconds", "anonymous", "with mapped files", "after the line"), file=sys.stderr)
     for stage in (stage for stage in cost.stages if stage.seconds >= 0.01 * cost.seconds):
         print(row.format(f"{stage.seconds:.1f}", *sizes(stage.peaks), stage.line[:80]), file=sys.stderr)
-    told = f"in all: exit code {cost.exit_code}, {cost.cpu_s:.1f} s of processor time, {cost.num_samples} samples"
-    print(row.format(f"{cost.seconds:.1f}", *sizes(cost.peaks), told), file=sys.stderr)
+    summary = f"in all: exit code {cost.exit_code}, {cost.cpu_s:.1f} s of processor time, {cost.num_samples} samples"
+    print(row.format(f"{cost.seconds:.1f}", *sizes(cost.peaks), summary), file=sys.stderr)
 
 
 def sizes(peaks: Peaks) -> tuple[str, str]:

@@ -1,7 +1,7 @@
 """What a command costs: time, and the peak memory of all its processes as the system counts it. Linux alone.
 
 Memory that several processes share, as after a fork, counts once (PSS of /proc/PID/smaps_rollup). Pages of mapped files
-are told apart: they are copies of what lies on disk, and the system takes them back when it needs the room.
+count apart: they are copies of what lies on disk, and the system takes them back when it needs the room.
 """
 
 import ctypes
@@ -106,7 +106,7 @@ def _follow(process: subprocess.Popen[bytes], stages: list[Stage], start: float)
 
 
 def _sample(peaks: Peaks) -> None:
-    """Shared pages are told apart only where a sum that counts them for each process could be a new peak: that takes
+    """Shared pages count apart only where a sum that counts them for each process could be a new peak: that takes
     the system many milliseconds where processes are large.
     """
     pids = descendants(os.getpid())

@@ -44,7 +44,7 @@ class FidelityModels:
         return self._made(self._folder / f"{kind}.gguf", lambda partial: [*converter, source, partial, kind])
 
     def _made(self, out: Path, command: Callable[[Path], Command]) -> Path:
-        """`out`, made by a command that is told where to write; half-written ones never take its name."""
+        """`out`, made by a command that gets the path to write to; half-written ones never take its name."""
         if not out.exists():
             partial = out.with_name(f"{out.name}.partial")
             shutil.rmtree(partial, ignore_errors=True)

@@ -61,7 +61,7 @@ def main() -> None:
             families = options.families.split(",")
             print("\n".join(table(header, architecture_rows(llama_cpp, options.sources, families, Path(folder)))))
         if options.model:
-            header = ["asked for", "types in the file", "MB", "values", "values that differ"]
+            header = ["requested", "types in the file", "MB", "values", "values that differ"]
             print("\n".join(table(header, type_rows(llama_cpp, options.model, Path(folder)))))
 
 

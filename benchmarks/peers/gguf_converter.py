@@ -92,7 +92,7 @@ def interleave_rotary(name: str, array: FloatArray, config: dict[str, int]) -> F
 def quantise(source: Path, out: Path, file_type: int) -> None:
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = file_type
-    params.allow_requantize = True  # of a file that came quantised only its fp32 form is ever asked for
+    params.allow_requantize = True  # of a file that came quantised only its fp32 form is ever requested
     status = llama_cpp.llama_model_quantize(str(source).encode(), str(out).encode(), params)
     if status != 0:
         raise SystemExit(f"llama_model_quantize returned {status}")

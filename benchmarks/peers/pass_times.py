@@ -27,7 +27,7 @@ class Effort(NamedTuple):
 def measure_passes(contenders: Sequence[Contender], effort: Effort) -> dict[str, Record]:
     """Contender -> its versions, its memory, and "pasts": past -> "token_s", "peak_bytes" and "pass_s".
 
-    All workers live at once. Answers come first and texts grow, so that the memory of each is told apart; then passes
+    All workers live at once. Answers come first and texts grow, so that the memory of each is its own; then passes
     behind the longest text and, as it is cut, behind the shorter ones: it is read once.
     """
     prompt = random_prompt(max(effort.pasts), 300, effort.shape)

@@ -24,7 +24,7 @@ from benchmarks.peers.runtimes import ROOT, RUNTIMES, SHAPES, Command, Contender
 
 
 class StepError(Exception):
-    """A step failed; the message is the last thing its command said."""
+    """A step failed; the message is the last line its command printed."""
 
 
 def main() -> None:
@@ -119,9 +119,9 @@ def run(command: Command, cache: Path, environment: dict[str, str]) -> None:
         begin = log.tell()
         status = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | environment).returncode
         log.seek(begin)
-        said = log.read().strip().splitlines()
+        lines = log.read().strip().splitlines()
     if status != 0:
-        raise StepError(f"{Path(command[0]).name} ended with {status}: {said[-1] if said else 'no output'}")
+        raise StepError(f"{Path(command[0]).name} ended with {status}: {lines[-1] if lines else 'no output'}")
     print(f"    {time.perf_counter() - start:.0f} s", file=sys.stderr)
 
 

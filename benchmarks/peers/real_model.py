@@ -17,7 +17,7 @@ def measure_real(
     """Contender -> its plain record, which holds the drafted one, which answers were equal, and their categories.
 
     ours: a contender of reader-edge, measured or not, whose package makes prompts of the file's lines and answers
-    between the turns of conversations, so that every runtime is asked the same.
+    between the turns of conversations, so that every runtime gets the same.
     """
     shape = shape_of(source)
     engine = Engine.load(ours.converted(shape), EngineConfig(threads=THREADS, is_calibrated=False, is_probed=False))

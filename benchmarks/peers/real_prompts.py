@@ -103,10 +103,10 @@ class Converter:
         return {"messages": longest} if longest else None
 
     def _turns(self, record: Record) -> Record | None:
-        said = [recorded_messages(turn["input"])[-1]["content"] for turn in record["turns"][: self._num_turns]]
-        answers = [turn["output"] for turn in record["turns"][: len(said) - 1]]
-        is_fitting = self._fits([{"role": "", "content": text} for text in (*said, *answers)])
-        return {"turns": said} if is_fitting else None
+        turns = [recorded_messages(turn["input"])[-1]["content"] for turn in record["turns"][: self._num_turns]]
+        answers = [turn["output"] for turn in record["turns"][: len(turns) - 1]]
+        is_fitting = self._fits([{"role": "", "content": text} for text in (*turns, *answers)])
+        return {"turns": turns} if is_fitting else None
 
     def _first(self, record: Record) -> Record | None:
         messages = recorded_messages(record["turns"][0]["input"])

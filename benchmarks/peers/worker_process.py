@@ -1,4 +1,4 @@
-"""A worker from the runner's side: a process that is frozen whenever it is not asked something."""
+"""A worker from the runner's side: a process that is frozen whenever nothing is requested of it."""
 
 import json
 import os
@@ -65,4 +65,4 @@ class WorkerProcess:
 
     def _last_words(self) -> str:
         lines = self._log.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1] if lines else "it printed nothing"

@@ -50,7 +50,7 @@ class Round:
     num_stages: int
     kind: str
     is_same: bool
-    told: str
+    sentence: str
     wait_s: float
 
 
@@ -91,7 +91,7 @@ def main() -> None:
                     rounds.append(_round(engine, stages, kind, num_stages, expected, rng, len(rounds) % 2 > 0))
                     print(f"{len(rounds)}: {rounds[-1]}", file=sys.stderr, flush=True)
     _report(rounds)
-    sys.exit(not all(each.is_same or each.told for each in rounds))
+    sys.exit(not all(each.is_same or each.sentence for each in rounds))
 
 
 def _load(folder: Path, config: EngineConfig) -> Engine:
@@ -133,16 +133,16 @@ def _round(
     victim, moment_s = int(rng.integers(num_stages - 1)), rng.uniform(0.02, 1.0)
     harming = threading.Thread(target=_harm, args=(stages, victim, kind, moment_s))
     harming.start()
-    is_same, told, wait_s = False, "", 0.0
+    is_same, sentence, wait_s = False, "", 0.0
     try:
         answers = asyncio.run(_answers(engine, is_together))
         is_same, wait_s = [text for text, _ in answers] == expected, max(wait for _, wait in answers)
     except ReaderEdgeError as error:
-        told = str(error)
+        sentence = str(error)
     harming.join()
     if kind in _KINDS_WITH_SPARES:
         stages.kill(victim)
-    return Round(num_stages, kind, is_same, told, wait_s)
+    return Round(num_stages, kind, is_same, sentence, wait_s)
 
 
 def _harm(stages: ServedStages, victim: int, kind: str, moment_s: float) -> None:
@@ -176,13 +176,13 @@ async def _answer(serving: AsyncEngine, prompt: str, config: GenerationConfig) -
 
 def _report(rounds: Sequence[Round]) -> None:
     print(
-        "| stages | what happens | rounds | answers the same | told in one sentence | median wait s | longest wait s |"
+        "| stages | what happens | rounds | answers the same | error in a sentence | median wait s | longest wait s |"
     )
     print("|---|---|---|---|---|---|---|")
     for num_stages, kind in sorted({(each.num_stages, each.kind) for each in rounds}):
         found = [each for each in rounds if (each.num_stages, each.kind) == (num_stages, kind)]
         waits = [each.wait_s for each in found if each.is_same] or [0.0]
-        numbers = len(found), sum(each.is_same for each in found), sum(bool(each.told) for each in found)
+        numbers = len(found), sum(each.is_same for each in found), sum(bool(each.sentence) for each in found)
         print(
             f"| {num_stages} | {kind} | {' | '.join(map(str, numbers))} | {statistics.median(waits):.2f} "
             f"| {max(waits):.2f} |"

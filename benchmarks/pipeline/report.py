@@ -56,15 +56,15 @@ def _latencies(rows: Sequence[Row], parts: Sequence[PassParts]) -> Iterator[str]
         t1, k = row.latency_ms, row.length
         ways = row.num_stages * t1 if row.num_stages > 1 else 0.0
         hops = (row.num_stages - 1) * t1
-        told = [f"{row.num_stages} | {row.latency_ms:g} | {row.kind} | {row.tokens_per_s:.1f} | {k:.2f}"]
-        told.append(f"{row.nodes:.1f} | {row.step_ms:.1f}")
+        cells = [f"{row.num_stages} | {row.latency_ms:g} | {row.kind} | {row.tokens_per_s:.1f} | {k:.2f}"]
+        cells.append(f"{row.nodes:.1f} | {row.step_ms:.1f}")
         expected_ms = row.step_ms if known is None else known.expected_ms(t1)
         off = "" if known is None else f"{expected_ms:.1f}, {expected_ms / row.step_ms - 1:+.1%}"
-        told.append(f"{t0 + ways:.1f} | {off}" if row.kind == "plain" else " | ")
+        cells.append(f"{t0 + ways:.1f} | {off}" if row.kind == "plain" else " | ")
         gain, formula = row.tokens_per_s / before.tokens_per_s, k * (t0 + hops) / (k * t0 + hops)
-        told.append(" | " if row.kind == "plain" else f"{gain:.2f} | {formula:.2f}")
-        told.append(f"{row.tokens_per_s / one.tokens_per_s:.3f}" if row.kind == "two passes" and one else "")
-        yield f"| {' | '.join(told)} | {'yes' if row.is_same else 'NO'} |"
+        cells.append(" | " if row.kind == "plain" else f"{gain:.2f} | {formula:.2f}")
+        cells.append(f"{row.tokens_per_s / one.tokens_per_s:.3f}" if row.kind == "two passes" and one else "")
+        yield f"| {' | '.join(cells)} | {'yes' if row.is_same else 'NO'} |"
 
 
 def _several(rows: Sequence[Row]) -> Iterator[str]:
@@ -73,8 +73,8 @@ def _several(rows: Sequence[Row]) -> Iterator[str]:
     one = {row.num_stages: row.tokens_per_s for row in rows if row.num_requests == 1}
     for row in rows:
         gain = f"{row.tokens_per_s / one[row.num_stages]:.2f}" if row.num_stages in one else ""
-        told = f"{row.tokens_per_s:.1f} | {gain} | {'yes' if row.is_same else 'NO'}"
-        yield f"| {row.num_stages} | {row.latency_ms:g} | {row.num_requests} | {told} |"
+        cells = f"{row.tokens_per_s:.1f} | {gain} | {'yes' if row.is_same else 'NO'}"
+        yield f"| {row.num_stages} | {row.latency_ms:g} | {row.num_requests} | {cells} |"
 
 
 def _parts(parts: Sequence[PassParts]) -> Iterator[str]:
@@ -82,10 +82,10 @@ def _parts(parts: Sequence[PassParts]) -> Iterator[str]:
     yield "|---" * 8 + "|"
     for each in parts:
         overhead = (each.ring_ms - each.one_box_ms) / (each.num_stages - 1)
-        told = (
+        cells = (
             f"{each.one_box_ms:.2f} | {each.stages_ms:.2f} | {each.ring_ms:.2f} | {each.rested_ms:.2f} | {overhead:.2f}"
         )
-        yield f"| {each.num_stages} | {told} | {each.frame_bytes} | {each.stream_bytes} |"
+        yield f"| {each.num_stages} | {cells} | {each.frame_bytes} | {each.stream_bytes} |"
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:

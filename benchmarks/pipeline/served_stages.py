@@ -75,8 +75,8 @@ class ServedStages:
         command += ["--threads", str(self._threads)]
         process = subprocess.Popen([*self._before[stage], *command], stderr=subprocess.PIPE, text=True)
         assert process.stderr is not None
-        told = process.stderr.readline()
-        if "listens at" not in told:
-            raise SystemExit(f"A stage does not start: {told}{process.stderr.read()}")
+        line = process.stderr.readline()
+        if "listens at" not in line:
+            raise SystemExit(f"A stage does not start: {line}{process.stderr.read()}")
         threading.Thread(target=process.stderr.read, daemon=True).start()
         return process

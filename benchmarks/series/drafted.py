@@ -4,7 +4,7 @@
         [--drafted 2]
 
 Every window of every series is forecast by each source of drafts, as many patches in every step whether that pays or
-not, and twice without drafts: the second time is the control. Errors are told by their share of those without drafts,
+not, and twice without drafts: the second time is the control. Errors are given as their share of those without drafts,
 beside two standard errors of that over the windows. The threshold for all of them together is Bonferroni's.
 """
 

@@ -1,4 +1,4 @@
-// The kernels of an instruction set. They are compiled once for each, and chosen once, when the library is first asked.
+// The kernels of an instruction set. They are compiled once for each, and chosen once, when the library is first used.
 #pragma once
 
 #include "attention/attention.h"

@@ -45,7 +45,7 @@ class OpenVinoWorker:
         self.past = prompt
         past = self._infer(prompt[: widths[0]], past)
         seconds: dict[int, list[float]] = {width: [] for width in widths}
-        for _ in range(rounds):  # a pass behind a cut rounds keys again, so the past grows by all that is asked
+        for _ in range(rounds):  # a pass behind a cut rounds keys again, so the past grows by all widths
             for width in widths:
                 start = time.perf_counter()
                 past = self._infer(prompt[:width], past)

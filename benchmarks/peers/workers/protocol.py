@@ -29,7 +29,7 @@ class Worker(Protocol):
         """Time verification passes behind a prompt; returns {"seconds": {width: [seconds, ...]}}.
 
         A pass scores `width` tokens at once, with logits of all of them. What a prompt shares with the one before is
-        kept from there: asked again it costs nothing, a longer one is extended, a shorter one is cut.
+        kept from there: repeated it costs nothing, a longer one is extended, a shorter one is cut.
         """
 
 

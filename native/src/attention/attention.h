@@ -29,7 +29,7 @@ struct AttentionTensors {
   float* output;       // (B, Hq, N, D), or (B, N, Hq * D)
 };
 
-// What is asked of a sequence: its mask says nothing before column `first`, and nothing is visible from `last` on. Nodes
+// What counts of a sequence: its mask says nothing before column `first`, and nothing is visible from `last` on. Nodes
 // from `nodes` on repeat the one before them, as padding does, and get its output. Rows of a KV head: its group's queries
 // of the others, G * nodes of them.
 struct SequencePart {

@@ -1,5 +1,5 @@
-// AVX2 with FMA: products of bytes go by way of 16 bits, where two of them are added up before they are widened; what is
-// said of operands keeps those from overflowing. lanes.h says what each function does.
+// AVX2 with FMA: products of bytes go by way of 16 bits, where two of them are added up before they are widened; the
+// bounds of operands keep those from overflowing. lanes.h says what each function does.
 #pragma once
 
 #include "lanes/lanes.h"

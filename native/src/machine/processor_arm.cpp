@@ -1,5 +1,5 @@
 // What the system says of an ARM processor: on Linux two words of the auxiliary vector, on macOS a name for each feature.
-// Elsewhere nothing is asked: ARMv8's own instructions serve.
+// Elsewhere nothing is queried: ARMv8's own instructions serve.
 #if defined(__aarch64__)
 #include "machine/processor.h"
 

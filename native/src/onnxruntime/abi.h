@@ -1,7 +1,7 @@
 // The part of ONNX Runtime's C interface that the operators use, by position.
 //
 // The interface is a table of functions that only ever grows at its end, so positions and signatures are fixed; those
-// in between are not declared. Asked for by version, ONNX Runtime refuses what it does not have.
+// in between are not declared. Requested by version, ONNX Runtime refuses what it does not have.
 #pragma once
 
 #include <cstddef>
