@@ -15,7 +15,7 @@ from reader_edge.terminal.command_help import helpful_command
 from reader_edge.terminal.shell_completion import MODEL
 
 if TYPE_CHECKING:
-    from reader_edge.batch.batch_job import BatchBackend
+    from reader_edge.batch.batch import BatchBackend
 
 
 @helpful_command(
@@ -75,12 +75,12 @@ def _answering(
 ) -> "BatchBackend":
     """An engine here, or those of a cluster."""
     if ray_address is not None:
-        from reader_edge.batch.ray_backend import RayBackend
+        from reader_edge.batch.ray import RayBackend
 
         cluster = RayBackend(ray_address, load, name, max_tokens)
         for notice in cluster.notices:
             click.echo(f"On the cluster: {notice}", err=True)
         return cluster
-    from reader_edge.batch.local_backend import LocalBackend
+    from reader_edge.batch.batch import LocalBackend
 
     return LocalBackend(load(), name, max_tokens)

@@ -125,7 +125,7 @@ class BatchError(ReaderEdgeError):
 
 
 class ClusterError(ReaderEdgeError):
-    """A Ray cluster cannot be reached, has no room, or has a node that cannot do its part."""
+    """A Ray cluster cannot be reached."""
 
 
 class SeriesError(ReaderEdgeError):

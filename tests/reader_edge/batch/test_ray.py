@@ -37,7 +37,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def test_a_killed_worker_s_requests_are_answered_by_the_other(cluster: Any, tmp_path: Path) -> None:
-    from reader_edge.batch.ray_backend import RayBackend
+    from reader_edge.batch.ray import RayBackend
 
     files = Files(tmp_path)
     files.write(*REQUESTS)
@@ -62,7 +62,7 @@ def test_a_killed_worker_s_requests_are_answered_by_the_other(cluster: Any, tmp_
 
 
 def test_a_model_that_a_node_has_not_is_one_sentence(cluster: Any) -> None:
-    from reader_edge.batch.ray_backend import RayBackend
+    from reader_edge.batch.ray import RayBackend
 
     load = partial(load_engine, "no/such/folder/at/all", EngineConfig())
     with pytest.raises(BatchError, match=r"^A node of the Ray cluster has no engine \(.*nothing at.*\): install it"):
@@ -80,7 +80,7 @@ def test_a_cluster_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_what_nodes_tell_of_drafting_is_told_here(cluster: Any) -> None:
-    from reader_edge.batch.ray_backend import RayBackend
+    from reader_edge.batch.ray import RayBackend
 
     def load_where_widths_differ() -> Engine:
         from reader_edge_runtime import assembly

@@ -1,6 +1,9 @@
 """A batch's requests on a Ray cluster: one engine on each of its nodes. Needs the extra "ray"."""
 
 import asyncio
+import socket
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
@@ -9,14 +12,15 @@ import ray
 from ray.exceptions import RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from reader_edge.batch.local_backend import LocalBackend
-from reader_edge.cluster.connection import connect, words_of
+from reader_edge.batch.batch import LocalBackend
 from reader_edge.model_source import draft_notice
 from reader_edge_runtime import Engine
-from reader_edge_runtime.errors import BatchError
+from reader_edge_runtime.errors import BatchError, ClusterError, ReaderEdgeError
 
 _MAX_CONCURRENCY = 1000  # requests of a worker, which has a line of its own
 _MAX_TRIES = 3  # of a request whose worker was lost: one that kills each worker must end
+_CONNECT_S = 5.0
+_ANSWER_S = 20.0  # for a process to start and hear of the cluster
 
 
 class RayWorker:
@@ -89,3 +93,33 @@ class RayBackend:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await asyncio.to_thread(ray.shutdown)
+
+
+def connect(address: str) -> None:
+    """Become a client of a cluster, until `ray.shutdown`. address: HOST:PORT. Raises ClusterError."""
+    try:
+        host, _, port = address.rpartition(":")
+        socket.create_connection((host, int(port)), _CONNECT_S).close()
+        _check_answers(address)  # something else may listen there
+        ray.init(address=address, log_to_driver=False, logging_level="error")
+    except (OSError, ValueError, RuntimeError) as error:
+        ray.shutdown()
+        sentence = f"The Ray cluster at {address!r:.100} cannot be used ({words_of(error)}): give its HOST:PORT"
+        raise ClusterError(f"{sentence}.") from error
+
+
+def words_of(error: Exception) -> str:
+    """What an error of this project says, be it on a node; of others the last line, which is what Ray's say."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, ReaderEdgeError):
+        return str(cause).rstrip(".")
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1].rstrip(".")
+
+
+def _check_answers(address: str) -> None:
+    """Ask in a process of its own: where no cluster is, Ray's client waits for minutes and then ends its process."""
+    command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "health-check", f"--address={address}"]
+    try:
+        subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=_ANSWER_S)
+    except subprocess.SubprocessError:
+        raise ConnectionError(f"no cluster of Ray {ray.__version__} answers within {_ANSWER_S:g} seconds") from None

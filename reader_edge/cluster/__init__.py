@@ -1,1 +1,0 @@
-"""Work on the nodes of a Ray cluster. Needs the extra "ray"."""
