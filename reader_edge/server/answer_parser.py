@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from reader_edge_runtime import GenerationChunk, GenerationResult
-from reader_edge_runtime.text.calls.said import Said
-from reader_edge_runtime.text.calls.tool_calls import ToolCallParser
+from reader_edge_runtime.text.tool_calls.call_parser import ToolCallParser
+from reader_edge_runtime.text.tool_calls.tool_use import AnswerDelta
 
 THOUGHT = -2  # in place of a call's number: what the model thinks before it answers
 
@@ -32,15 +32,19 @@ class AnswerParser:
         """Whether a call was begun whose arguments have not ended, as where a stop cuts them."""
         return self._calls is not None and self._calls.is_inside_call
 
-    def push(self, answered: GenerationChunk | GenerationResult) -> list[Said]:
+    def push(self, answered: GenerationChunk | GenerationResult) -> list[AnswerDelta]:
         """What a further piece says, or the whole answer."""
         text = answered.text
-        said = [Said(text)] if self._calls is None else self._calls.push(text, answered.finish_reason is not None)
+        deltas = (
+            [AnswerDelta(text)] if self._calls is None else self._calls.push(text, answered.finish_reason is not None)
+        )
         if self._compare is not None:
-            self._follow(said, self._compare if answered.finish_reason == "stop" else None)
-        return [each for each in (Said(answered.reasoning, THOUGHT), *said) if each.text or each.name is not None]
+            self._follow(deltas, self._compare if answered.finish_reason == "stop" else None)
+        return [
+            each for each in (AnswerDelta(answered.reasoning, THOUGHT), *deltas) if each.text or each.name is not None
+        ]
 
-    def _follow(self, pieces: list[Said], compare: Callable[[str, str], object] | None) -> None:
+    def _follow(self, pieces: list[AnswerDelta], compare: Callable[[str, str], object] | None) -> None:
         """Put calls together; compare: for the last time."""
         for piece in pieces:
             if piece.call >= 0:
@@ -51,6 +55,6 @@ class AnswerParser:
                 compare(name, arguments)
 
 
-def text_in(said: list[Said], call: int = -1) -> str:
+def text_in(deltas: list[AnswerDelta], call: int = -1) -> str:
     """The text of the answer, or what was thought, among pieces."""
-    return "".join(each.text for each in said if each.call == call)
+    return "".join(each.text for each in deltas if each.call == call)

@@ -7,8 +7,8 @@ from reader_edge.server.api_error import ApiError, no_model
 from reader_edge.server.forms.structured_outputs import RequestedFormat
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import GenerationConfig, SamplingConfig
-from reader_edge_runtime.text.calls.tool_use import ToolUse
 from reader_edge_runtime.text.conversation import Conversation, Encodable
+from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
 
 Json = dict[str, object]
 SEED_HEADER = "X-Seed"

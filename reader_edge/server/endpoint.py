@@ -22,8 +22,8 @@ from reader_edge.server.http.request_log import LEFT_STATUS, note_of
 from reader_edge.server.metrics import Metrics
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, Conversation, GenerationResult
-from reader_edge_runtime.text.calls.tool_calls import ToolCallParser
 from reader_edge_runtime.text.tokenizer import Tokenizer
+from reader_edge_runtime.text.tool_calls.call_parser import ToolCallParser
 
 Body = TypeVar("Body", bound=JsonObject)
 

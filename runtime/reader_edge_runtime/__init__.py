@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from reader_edge_runtime.given_arguments import GenerationOptions
     from reader_edge_runtime.serving.async_engine import AsyncEngine
     from reader_edge_runtime.stats import GenerationStats
-    from reader_edge_runtime.text.calls.tool_use import ToolCall
     from reader_edge_runtime.text.conversation import Conversation, Message
+    from reader_edge_runtime.text.tool_calls.tool_use import ToolCall
 
 __all__ = [
     "AsyncEngine",
@@ -60,7 +60,7 @@ _PLACES = {
     "ReaderEdgeError": "errors",
     "SamplingConfig": "config",
     "ServingConfig": "config",
-    "ToolCall": "text.calls.tool_use",
+    "ToolCall": "text.tool_calls.tool_use",
     "Usage": "answer",
 }
 

@@ -14,14 +14,14 @@ from reader_edge_runtime.drafting.draft_hints import NO_HINTS, DraftHints
 from reader_edge_runtime.errors import AnswerError
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.stats import GenerationStats
-from reader_edge_runtime.text.calls.call_form import CallForm
-from reader_edge_runtime.text.calls.tool_calls import called_tools
-from reader_edge_runtime.text.calls.tool_use import ToolCall
 from reader_edge_runtime.text.conversation import Message, Tool
-from reader_edge_runtime.text.reading import Reading
+from reader_edge_runtime.text.output_format import OutputFormat
 from reader_edge_runtime.text.text_stream import TextStream
 from reader_edge_runtime.text.thinking import ThinkingReader
 from reader_edge_runtime.text.tokenizer import Tokenizer
+from reader_edge_runtime.text.tool_calls.call_form import CallForm
+from reader_edge_runtime.text.tool_calls.call_parser import called_tools
+from reader_edge_runtime.text.tool_calls.tool_use import ToolCall
 
 _SHOWN = 60  # characters of a text
 
@@ -54,8 +54,8 @@ class GenerationResult:
     text: what the model wrote, calls of tools included.
     token_ids: as emitted, an end token included, which text leaves out.
     error: what failed, if finish_reason is "error".
-    logprobs: one for each of token_ids, if the config asked for them.
-    prompt_logprobs: one for each token of the prompt, None for the first, if the config asked for them.
+    logprobs: one for each of token_ids, if the config requests them.
+    prompt_logprobs: one for each token of the prompt, None for the first, if the config requests them.
     reasoning: what the model thought, if the config splits it off.
     deviation: how far a rule that is not exact left the model's own choices; {} for one that is.
     sampling: how the tokens were chosen; with its seed the answer can be repeated.
@@ -142,10 +142,10 @@ class GenerationChunk:
     text: empty in the last chunk if nothing is left.
     finish_reason, stats: only in the last chunk.
     error: only in the last chunk of a request that failed.
-    logprobs: one for each of token_ids, if the config asked for them.
+    logprobs: one for each of token_ids, if the config requests them.
     sources: the source that drafted each of token_ids, "" for tokens that were not drafted.
     prompt_logprobs: one for each token of the prompt, None for the first; in the first chunk that has tokens, if the
-        config asked for them.
+        config requests them.
     reasoning: what the model thinks, if the config splits it off.
     deviation: only in the last chunk: how far a rule that is not exact left the model's own choices; else {}.
     sampling: only in the last chunk: how the tokens were chosen; with its seed the answer can be repeated.
@@ -183,7 +183,7 @@ class Answer:
         tokenizer: Tokenizer,
         constraint: Constraint | None = None,
         hints: DraftHints = NO_HINTS,
-        reading: Reading | None = None,
+        reading: OutputFormat | None = None,
         left_out: tuple[str, ...] = (),
     ) -> None:
         """reading: how tokens become text; by default special tokens are left out, and nothing is split off.
@@ -191,13 +191,13 @@ class Answer:
         left_out: the parts of a lenient schema that the answer is not held to.
         """
         self.left_out = left_out
-        reading = reading or Reading()
+        reading = reading or OutputFormat()
         self.request = Request(prompt_token_ids, config, manifest, self._push, constraint=constraint, hints=hints)
         self._stream = TextStream(tokenizer, self.request.token_ids, config.stop, reading.kept)
         kept_ends = reading.kept.keys() - set(config.stop_token_ids)
         self._left_out = self.request.stop_token_ids - kept_ends  # of the text
         self._thinking = reading.reader()
-        self._thought, self._said = "", ""  # what was read of the stream, and not taken yet
+        self._reasoning, self._text = "", ""  # what was read of the stream, and not taken yet
         self._num_taken = 0
         self._taken: list[GenerationChunk] = []
         self._grammar, self._tools, self._tokenizer = config.grammar, reading.tools, tokenizer
@@ -228,12 +228,12 @@ class Answer:
         return replace(ended, result=replace(GenerationResult.of_chunks(self._taken), form=form))
 
     def _take_text(self, is_last: bool) -> tuple[str, str]:
-        """What the model thought since the last chunk, and what it said."""
+        """What the model thought since the last chunk, and what it answered."""
         if self._thinking is None:
             return "", self._stream.take()
         self._read(self._thinking, is_last)
-        taken = self._thought, self._said
-        self._thought, self._said = "", ""
+        taken = self._reasoning, self._text
+        self._reasoning, self._text = "", ""
         return taken
 
     def _push(self, token_id: int) -> bool:
@@ -246,7 +246,7 @@ class Answer:
 
     def _read(self, reader: ThinkingReader, is_last: bool) -> None:
         reasoning, text = reader.push(self._stream.take(), is_last)
-        self._thought, self._said = self._thought + reasoning, self._said + text
+        self._reasoning, self._text = self._reasoning + reasoning, self._text + text
 
 
 def _parsed(result: GenerationResult, model: Any) -> Any:

@@ -40,7 +40,7 @@ from reader_edge_runtime.measuring.cost_cache import forget_cost
 from reader_edge_runtime.measuring.width_probe import WidthReport
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.conversation import Encodable, Message
-from reader_edge_runtime.text.reading import Reading
+from reader_edge_runtime.text.output_format import OutputFormat
 from reader_edge_runtime.text.tokenizer import Tokenizer
 from reader_edge_runtime.untrusted.user_input import given_path, short_repr
 
@@ -211,7 +211,7 @@ class Engine:
         hints = answer_hints(*given, manifest.max_context) if self.draft_permission.is_on else NO_HINTS
         if device is not None:
             hints = replace(hints, device=device)
-        reading = Reading.of(*given)
+        reading = OutputFormat.of(*given)
         end = reading.thinking_end(token_ids, self.tokenizer) if reading.is_thinking else None
         constraint, left_out = (None, ()) if config.grammar is None else self._grammars.held(config.grammar, end)
         try:

@@ -17,8 +17,8 @@ from reader_edge_runtime.config import (
 from reader_edge_runtime.drafting.draft_sources import DraftSources
 from reader_edge_runtime.errors import ConfigError, ConversationError, PromptError
 from reader_edge_runtime.generation_config import chosen_sampling
-from reader_edge_runtime.text.calls.declared_tool import declared_tool
 from reader_edge_runtime.text.conversation import Conversation, Encodable, Message, Tool
+from reader_edge_runtime.text.tool_calls.declared_tool import declared_tool
 from reader_edge_runtime.untrusted.config_checks import require_known
 from reader_edge_runtime.untrusted.user_input import short_repr
 

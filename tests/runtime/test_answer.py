@@ -4,7 +4,7 @@ import pytest
 
 from reader_edge_runtime import Engine, GenerationConfig
 from reader_edge_runtime.answer import Answer
-from reader_edge_runtime.text.reading import Reading
+from reader_edge_runtime.text.output_format import OutputFormat
 from reader_edge_runtime.text.thinking import ThinkingForm
 
 THINK = ThinkingForm("<think>", "</think>")
@@ -20,7 +20,7 @@ def test_tokens_of_thoughts_are_counted_with_the_mark_that_ends_them(
     engine: Engine, is_open: bool, thought: str, said: str, num_taken: int
 ) -> None:
     prompt, *parts = (engine.tokenizer.encode(text) for text in ("What is tar?", thought, said))
-    reading = Reading(thinking=THINK, is_thinking=is_open)
+    reading = OutputFormat(thinking=THINK, is_thinking=is_open)
     answer = Answer(prompt, GenerationConfig(100), engine.decoder.target.manifest, engine.tokenizer, reading=reading)
     chunks = []
     for number, token_id in enumerate([*parts[0], *parts[1]], start=1):

@@ -26,7 +26,7 @@ from reader_edge_runtime.answer import AnswerForm
 from reader_edge_runtime.errors import AnswerError, ClosedError, ConfigError, PromptError
 from reader_edge_runtime.given_arguments import EngineOptions, GenerationOptions, with_options
 from reader_edge_runtime.stats import GenerationStats
-from reader_edge_runtime.text.calls.call_form import CallForm
+from reader_edge_runtime.text.tool_calls.call_form import CallForm
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

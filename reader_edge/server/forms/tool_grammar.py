@@ -11,9 +11,9 @@ from reader_edge.server.api_error import ApiError
 from reader_edge.server.forms.argument_rules import NO_ARGUMENTS, argument_rules, followed, spelled
 from reader_edge_runtime import Grammar
 from reader_edge_runtime.generation_config import MAX_GRAMMAR
-from reader_edge_runtime.text.calls.call_form import CallForm, Notation
-from reader_edge_runtime.text.calls.held_calls import call_head, call_tail
-from reader_edge_runtime.text.calls.tool_use import ToolUse
+from reader_edge_runtime.text.tool_calls.call_form import CallForm, Notation
+from reader_edge_runtime.text.tool_calls.streaming_calls import call_head, call_tail
+from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
 
 _MAX_S = 2.0  # as grammars may take until they can be followed
 _SHARED_TOKENS = ("<|channel|>",)  # which begin other parts of an answer, too

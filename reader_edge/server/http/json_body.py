@@ -10,7 +10,7 @@ from reader_edge.server.api_error import ApiError
 from reader_edge.server.contract import without_gc
 from reader_edge.server.http.request_log import note_of
 from reader_edge.server.settings import ServerSettings
-from reader_edge_runtime.text.finite_json import finite
+from reader_edge_runtime.untrusted.untrusted_json import finite
 
 _MAX_EXACT = 2**53  # beyond it floats are whole by accident
 

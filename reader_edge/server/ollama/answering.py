@@ -22,7 +22,7 @@ from reader_edge.server.ollama.bodies import GenerateBody, OllamaBody, OllamaCha
 from reader_edge.server.openai.token_fields import chat_logprobs
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import GenerationChunk, GenerationResult, GenerationStats
-from reader_edge_runtime.text.finite_json import load_finite
+from reader_edge_runtime.untrusted.untrusted_json import load_finite
 
 _DONE_REASONS = {"stop": "stop", "length": "length", "context": "length"}
 _NS = 1_000_000_000  # of a second

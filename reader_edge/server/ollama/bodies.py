@@ -15,8 +15,8 @@ from reader_edge.server.openai.generation_body import Stop
 from reader_edge.server.openai.messages import MAX_CALLS, MAX_ITEMS, call_message
 from reader_edge_runtime import Conversation, GenerationConfig, Message, SamplingConfig
 from reader_edge_runtime.generation_config import chosen_sampling
-from reader_edge_runtime.text.calls.tool_use import ToolUse
 from reader_edge_runtime.text.conversation import Encodable
+from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
 
 _MAX_TOP_LOGPROBS = 20
 _SAMPLING = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}  # of a model that recommends nothing

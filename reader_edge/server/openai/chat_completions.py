@@ -23,10 +23,9 @@ from reader_edge.server.openai.generation_body import ChoicesBody, MaxTokens
 from reader_edge.server.openai.messages import Messages, TemplateArgs, template_args, to_messages
 from reader_edge.server.openai.token_fields import chat_logprobs
 from reader_edge_runtime import Conversation, GenerationChunk, GenerationResult
-from reader_edge_runtime.text.calls.said import Said
-from reader_edge_runtime.text.calls.tool_use import ToolUse
 from reader_edge_runtime.text.conversation import Encodable
 from reader_edge_runtime.text.tokenizer import Tokenizer
+from reader_edge_runtime.text.tool_calls.tool_use import AnswerDelta, ToolUse
 
 _MAX_TOP_LOGPROBS = 20
 
@@ -122,7 +121,7 @@ class ChatWording:
         return {"delta": delta, "logprobs": chat_logprobs(chunk, self._tokenizer)}
 
 
-def _calls(said: list[Said]) -> list[Json]:
+def _calls(said: list[AnswerDelta]) -> list[Json]:
     """Calls, each once, with all that is said of it here."""
     calls: list[Json] = []
     for each in said:

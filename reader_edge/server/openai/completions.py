@@ -23,9 +23,9 @@ from reader_edge.server.openai.completion_logprobs import CompletionLogprobs, jo
 from reader_edge.server.openai.generation_body import ChoicesBody
 from reader_edge.server.settings import MAX_CHOICES
 from reader_edge_runtime import GenerationChunk, GenerationConfig, GenerationResult
-from reader_edge_runtime.text.calls.tool_use import ToolUse
 from reader_edge_runtime.text.conversation import Encodable
 from reader_edge_runtime.text.tokenizer import Tokenizer
+from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
 
 _MAX_TOKENS = 16  # what OpenAI gives who asks for no number
 _MAX_LOGPROBS = 5

@@ -32,9 +32,9 @@ from reader_edge_runtime.generation_config import (
     MAX_STOPS,
     chosen_sampling,
 )
-from reader_edge_runtime.text.calls.call_form import CallForm
-from reader_edge_runtime.text.calls.tool_use import ToolUse
 from reader_edge_runtime.text.conversation import Encodable
+from reader_edge_runtime.text.tool_calls.call_form import CallForm
+from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
 from reader_edge_runtime.untrusted.user_input import WITHHELD, short_repr
 
 _TOKEN_ID = re.compile("[0-9]{1,10}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from reader_edge.server.answer_parser import THOUGHT, AnswerParser
 from reader_edge.server.completion_request import Json
 from reader_edge_runtime import GenerationChunk, GenerationResult
-from reader_edge_runtime.text.calls.said import Said, new_call_id
+from reader_edge_runtime.text.tool_calls.tool_use import AnswerDelta, new_call_id
 
 Event = tuple[str, Json]
 
@@ -20,7 +20,7 @@ class ResponseItems:
     def __init__(self, parser: AnswerParser) -> None:
         self.output: list[Json] = []
         self._parser = parser
-        self._number: int | None = None  # of the call that is being said, as `Said` has it
+        self._number: int | None = None  # of the call that is being said, as `AnswerDelta` has it
         self._texts: list[str] = []
 
     def push(self, answered: GenerationChunk | GenerationResult) -> Iterator[Event]:
@@ -36,7 +36,7 @@ class ResponseItems:
     def end(self, status: str) -> Iterator[Event]:
         """All is said. status: of the last item. An answer that says nothing is a text of no characters."""
         if not self.output:
-            yield from self._begin(Said(""))
+            yield from self._begin(AnswerDelta(""))
         yield from self._end("incomplete" if self._parser.is_inside_call else status)
 
     @property
@@ -54,7 +54,7 @@ class ResponseItems:
         place: Json = {"output_index": len(self.output) - 1, "item_id": item["id"]}
         return place | ({} if item["type"] == "function_call" else {"content_index": 0})
 
-    def _begin(self, said: Said) -> Iterator[Event]:
+    def _begin(self, said: AnswerDelta) -> Iterator[Event]:
         self._number, self._texts = said.call, []
         made = {_TEXT: _message, THOUGHT: _reasoning}
         self.output.append(made[said.call]() if said.call in made else _call(said.name or ""))

@@ -21,8 +21,8 @@ from reader_edge.server.openai.messages import TemplateArgs, template_args
 from reader_edge.server.openai.response_input import InputItems, to_messages_of_input
 from reader_edge.server.openai.response_items import ResponseItems
 from reader_edge_runtime import Conversation, GenerationResult, Message
-from reader_edge_runtime.text.calls.tool_use import ToolUse
 from reader_edge_runtime.text.conversation import Encodable
+from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
 
 # Fields of every response that nothing here changes.
 _WITHOUT_EFFECT: Json = {

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from reader_edge_runtime.config import GenerationConfig
 from reader_edge_runtime.drafting.device_drafts import DeviceDrafts
-from reader_edge_runtime.text.calls.call_form import Notation
-from reader_edge_runtime.text.calls.call_guide import CallGuide
 from reader_edge_runtime.text.conversation import Conversation, Encodable
 from reader_edge_runtime.text.tokenizer import Tokenizer
+from reader_edge_runtime.text.tool_calls.call_form import Notation
+from reader_edge_runtime.text.tool_calls.call_guide import CallGuide
 
 _CHARACTERS_A_TOKEN = 16  # beyond which a prediction is cut before it is encoded
 _TAIL = 8  # tokens, as many as matches are looked up by

@@ -36,11 +36,11 @@ class ControlTokenEscaping:
         """
         words = sorted({word for token in tokens for word in _WORD.findall(token)}, key=len, reverse=True)
         bare = [token for token in tokens if not _MARK.search(token)]  # nothing but the word hides these
-        said = _said(conversation)
+        given = _json_of(conversation)
         own = {mark for token in tokens for mark in _MARK.findall(token)}
-        marks = sorted(own | _look_alikes(own.union(*bare), said, fold))
+        marks = sorted(own | _look_alikes(own.union(*bare), given, fold))
         characters = sorted({*marks, *"".join([*words, *bare])})
-        first = _unused_block(said)
+        first = _unused_block(given)
         if len(characters) > _BLOCK:
             raise PromptError("The model's control tokens have too many characters to be distinguished from texts.")
         any_mark = "|".join(map(re.escape, marks)) or "(?!)"
@@ -93,23 +93,23 @@ class ControlTokenEscaping:
         return lambda match: "".join(self.private[character] for character in match[0])
 
 
-def _said(conversation: Conversation) -> str:
+def _json_of(conversation: Conversation) -> str:
     """All that a conversation holds, as JSON; it was rendered, so that it can be that."""
-    given = [conversation.messages, conversation.tools, conversation.template_args]
-    return json.dumps(given, ensure_ascii=False, default=dict)
+    parts = [conversation.messages, conversation.tools, conversation.template_args]
+    return json.dumps(parts, ensure_ascii=False, default=dict)
 
 
-def _look_alikes(characters: Collection[str], said: str, fold: Callable[[str], str]) -> set[str]:
+def _look_alikes(characters: Collection[str], given: str, fold: Callable[[str], str]) -> set[str]:
     """Other characters of a text that a normalizer makes the same of as of these, or these themselves."""
     folded = {each for each in (*characters, *map(fold, characters)) if each.strip()}
-    others = {character for character in set(said).difference(characters) if not character.isspace()}
+    others = {character for character in set(given).difference(characters) if not character.isspace()}
     return {character for character in others if any(each in fold(character) for each in folded)}
 
 
-def _unused_block(said: str) -> int:
+def _unused_block(given: str) -> int:
     """Where private characters begin that neither stand in a conversation nor are spelled there."""
-    used = {ord(character) // _BLOCK for character in set(said)}
-    lowered = said.lower()
+    used = {ord(character) // _BLOCK for character in set(given)}
+    lowered = given.lower()
     for first in range(_FIRST, _LAST, _BLOCK):
         high = json.dumps(chr(first)).strip('"')[:6]
         if first // _BLOCK not in used and high not in lowered and f"\\u{first >> 8:06x}"[:7] not in lowered:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from reader_edge_runtime.text.calls.call_form import CALL_BEGIN, CALL_END
+from reader_edge_runtime.text.tool_calls.call_form import CALL_BEGIN, CALL_END
 
 Message = Mapping[str, Any]
 Tool = Mapping[str, Any]
@@ -70,8 +70,8 @@ def as_texts(messages: Sequence[Message], tools: Sequence[Tool], has_system: boo
         return shown
     text = _INTRODUCTION.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
     if shown and (shown[0]["role"] == "system" or not has_system):
-        said = text_of(shown[0])
-        parts = [said, text] if shown[0]["role"] == "system" else [text, said]
+        first = text_of(shown[0])
+        parts = [first, text] if shown[0]["role"] == "system" else [text, first]
         return [{"role": shown[0]["role"], "content": "\n\n".join(parts)}, *shown[1:]]
     return [{"role": "system", "content": text}, *shown]
 
@@ -84,8 +84,8 @@ def _as_text(message: Message) -> Message:
         return message
     parts = [content] if content else []
     for call in message["tool_calls"]:
-        said = {"name": call["function"]["name"], "arguments": _object_of(call["function"]["arguments"])}
-        parts.append(f"{CALL_BEGIN}{json.dumps(said, ensure_ascii=False)}{CALL_END}")
+        function = {"name": call["function"]["name"], "arguments": _object_of(call["function"]["arguments"])}
+        parts.append(f"{CALL_BEGIN}{json.dumps(function, ensure_ascii=False)}{CALL_END}")
     return {"role": message["role"], "content": "\n".join(parts)}
 
 

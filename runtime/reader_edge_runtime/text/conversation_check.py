@@ -86,7 +86,7 @@ def _sound_message(message: Message, place: str, template: str | None) -> Messag
     sound = {name: value for name, value in message.items() if name != "refusal"}
     content = message.get("content")
     if content is None and role == "assistant" and message.get("refusal"):
-        sound["content"] = content = message["refusal"]  # which is all that was said
+        sound["content"] = content = message["refusal"]  # which is the whole answer
     is_thought = role == "assistant" and any(message.get(name) for name in ("tool_calls", *REASONING))
     if content is None and not is_thought:
         raise _wrong(f"{place}.content", None, _CONTENT)
@@ -167,11 +167,11 @@ def _check_kind(holder: Mapping[str, Any], name: str, kind: type, words: str, pl
 
 
 def _wrong(place: str, value: object, words: str) -> ConversationError:
-    def told(value: str) -> str:
+    def sentence(value: str) -> str:
         return f"'{place}' {value}, but must be {words}."
 
     given, public = ("is missing",) * 2 if value is None else (f"is {short_repr(value)}", f"is {withheld(value)}")
-    return ConversationError(told(given), place, told(public))
+    return ConversationError(sentence(given), place, sentence(public))
 
 
 def _unread(place: str, what: str, public_place: str) -> ConversationError:

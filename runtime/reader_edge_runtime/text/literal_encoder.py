@@ -87,8 +87,8 @@ class LiteralEncoder:
 
     def _spells_control(self, conversation: Conversation) -> bool:
         given = [conversation.messages, conversation.tools, conversation.template_args]
-        said = "\n".join(_texts(given))
-        return any(token in said for token in self._control.values())
+        text = "\n".join(_texts(given))
+        return any(token in text for token in self._control.values())
 
     def _made_twin(self) -> tuple[FastTokenizer, dict[int, int]]:
         """The same tokenizer with placeholders for its control tokens, and what its ids are in the original."""

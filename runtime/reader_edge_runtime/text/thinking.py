@@ -87,7 +87,7 @@ class ThinkingReader:
         self._form = form
         self._held = ""
         self._is_inside = is_open
-        self._may_begin = True  # whether nothing but white space was said so far
+        self._may_begin = True  # whether nothing but white space came so far
         self._is_trimmed = is_open  # whether white space that comes next is left out
         self._has_thought = is_open
 
@@ -102,11 +102,11 @@ class ThinkingReader:
         parts = ["", ""]
         while True:
             is_inside = self._is_inside
-            said, is_done = self._next(is_last)
+            text, is_done = self._next(is_last)
             if self._is_trimmed:
-                said = said.lstrip()
-                self._is_trimmed = not said
-            parts[0 if is_inside else 1] += said
+                text = text.lstrip()
+                self._is_trimmed = not text
+            parts[0 if is_inside else 1] += text
             if is_done:
                 return parts[0], parts[1]
             self._is_trimmed = self._is_trimmed or self._has_thought
@@ -126,10 +126,10 @@ class ThinkingReader:
         found = re.search("|".join(map(re.escape, marks)), self._held) if marks else None
         if found is None:
             return self._certain(marks, is_last), True
-        said, self._held = self._held[: found.start()], self._held[found.end() :]
+        text, self._held = self._held[: found.start()], self._held[found.end() :]
         self._is_inside = found[0] == self._form.begin
         self._has_thought = self._has_thought or self._is_inside
-        return said.rstrip() if self._has_thought else said, False
+        return text.rstrip() if self._has_thought else text, False
 
     def _marks(self) -> tuple[str, ...]:
         """What would be a mark here."""
@@ -146,8 +146,8 @@ class ThinkingReader:
             end -= max((_overlap(self._held, mark) for mark in marks), default=0)
         if marks and (self._is_inside or not is_last):
             end = len(self._held[:end].rstrip())
-        said, self._held = self._held[:end], "" if is_last else self._held[end:]
-        return said
+        text, self._held = self._held[:end], "" if is_last else self._held[end:]
+        return text
 
 
 def _overlap(text: str, mark: str) -> int:

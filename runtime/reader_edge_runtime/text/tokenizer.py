@@ -12,13 +12,13 @@ from tokenizers import Tokenizer as FastTokenizer
 from reader_edge_runtime.errors import PromptError, TokenizerError
 from reader_edge_runtime.package.manifest import CHAT_TEMPLATE_NAME, TOKENIZER_NAME, TOOL_TEMPLATE_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.text.calls.call_form import CallForm
 from reader_edge_runtime.text.conversation import Conversation, Encodable, Message
 from reader_edge_runtime.text.literal_encoder import LiteralEncoder
 from reader_edge_runtime.text.template.chat_template import ChatTemplate
 from reader_edge_runtime.text.thinking import ThinkingForm
 from reader_edge_runtime.text.token_bytes import TokenBytes
 from reader_edge_runtime.text.tokenizer_file import library_errors, read_tokenizer
+from reader_edge_runtime.text.tool_calls.call_form import CallForm
 from reader_edge_runtime.untrusted.user_input import short_repr
 
 _MAX_VOCAB_SIZE = 1 << 24
@@ -106,7 +106,7 @@ class Tokenizer:
         return "" if self._chat_template is None else self._chat_template.source
 
     def encode(self, text: str, adds_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text, with the model's own start tokens unless asked otherwise. Raises PromptError."""
+        """Token ids of a text, with the model's own start tokens unless requested otherwise. Raises PromptError."""
         if adds_special_tokens:
             self._check_length(text)
         with library_errors("The tokenizer cannot encode this text"):
@@ -190,7 +190,7 @@ class Tokenizer:
         """Text of token ids, special tokens left out."""
         try:
             return str(self._fast.decode(token_ids, skip_special_tokens=True))
-        except BaseException:  # told only then: this runs twice a token
+        except BaseException:  # reported only then: this runs twice a token
             with library_errors("The tokenizer cannot decode the model's tokens"):
                 raise
 

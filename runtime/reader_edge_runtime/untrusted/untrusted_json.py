@@ -3,6 +3,8 @@
 The classes are dataclasses or msgspec's. A field that they do not have is ignored, but for structs that forbid it.
 """
 
+import json
+import math
 import re
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -113,3 +115,16 @@ def _first_wrong(entries: dict[str, Any], error: str, values: Any, kind: type) -
             entries.clear()
             entries.update(every[half:])
     return next(iter(entries.items()))
+
+
+def load_finite(text: str) -> Any:
+    """JSON without the numbers that Python adds: NaN and those beyond all. Raises ValueError and RecursionError."""
+    return json.loads(text, parse_float=finite, parse_constant=finite)
+
+
+def finite(text: str) -> float:
+    """Raises ValueError."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number

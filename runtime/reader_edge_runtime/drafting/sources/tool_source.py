@@ -9,7 +9,7 @@ import numpy as np
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.sources.source import Arrays, DraftSource
-from reader_edge_runtime.text.calls.call_guide import CallGuide
+from reader_edge_runtime.text.tool_calls.call_guide import CallGuide
 
 Past = dict[str, dict[str, list[str]]]  # values that arguments had, raw JSON, the last first, by tool and argument
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from reader_edge_runtime.errors import ChatTemplateError, PromptError, TokenizerError
-from reader_edge_runtime.text.calls.call_form import CallForm, knows_tools
 from reader_edge_runtime.text.conversation import Conversation, Message, as_texts
 from reader_edge_runtime.text.conversation_check import sound_conversation
 from reader_edge_runtime.text.template.raw_template import RawTemplate, TemplateProcess
 from reader_edge_runtime.text.template.template_adapter import TemplateTraits, adapted_messages, with_reasoning_names
 from reader_edge_runtime.text.thinking import ThinkingForm
+from reader_edge_runtime.text.tool_calls.call_form import CallForm, knows_tools
 from reader_edge_runtime.untrusted.user_input import as_text
 
 MAX_TEMPLATE_BYTES = 1 << 20

@@ -21,7 +21,7 @@ _TOOL = {"type": "function", "function": {"name": "probe", "description": _TEXT,
 
 
 class TemplateTraits:
-    """Each is found out when it is first asked for. render: as the template itself does it, without remedies."""
+    """Each is found out when it is first needed. render: as the template itself does it, without remedies."""
 
     def __init__(self, render: Render) -> None:
         self._render = render
@@ -29,25 +29,25 @@ class TemplateTraits:
     @cached_property
     def takes_texts(self) -> bool:
         """Whether a content may be a text."""
-        return _TEXT in self._asked(_TEXT)
+        return _TEXT in self._with_content(_TEXT)
 
     @cached_property
     def takes_parts(self) -> bool:
         """Whether a content may be a list of parts, which templates of texts alone show as Python's or not at all."""
-        said = self._asked(_PARTS)
-        return _TEXT in said and not any(mark in said for mark in ("'type'", '"type"'))
+        rendered = self._with_content(_PARTS)
+        return _TEXT in rendered and not any(mark in rendered for mark in ("'type'", '"type"'))
 
     @cached_property
     def takes_argument_objects(self) -> bool:
         """Whether a call's arguments may be an object, which templates that want a text show as Python's."""
-        said = self._called({_KEY: 7}, _SHORT_ID)
-        return _KEY in said and f"'{_KEY}'" not in said
+        rendered = self._called({_KEY: 7}, _SHORT_ID)
+        return _KEY in rendered and f"'{_KEY}'" not in rendered
 
     @cached_property
     def takes_argument_texts(self) -> bool:
         """Whether a call's arguments may be a text, which templates that want an object quote once more."""
-        said = self._called(_ARGUMENTS, _SHORT_ID)
-        return _ARGUMENTS in said and not any(quote + _ARGUMENTS in said for quote in "\"'")
+        rendered = self._called(_ARGUMENTS, _SHORT_ID)
+        return _ARGUMENTS in rendered and not any(quote + _ARGUMENTS in rendered for quote in "\"'")
 
     @cached_property
     def takes_any_call_id(self) -> bool:
@@ -68,7 +68,7 @@ class TemplateTraits:
     @cached_property
     def knows_system(self) -> bool:
         """Whether a message of the system reaches the model."""
-        return _texts("system")[0] in (self._told("system", "user") or "")
+        return _texts("system")[0] in (self._rendered("system", "user") or "")
 
     @cached_property
     def takes_systems(self) -> bool:
@@ -81,38 +81,38 @@ class TemplateTraits:
         return not self._loses(1, "system", "system", "user")
 
     @cached_property
-    def takes_systems_amid_turns(self) -> bool:
+    def takes_systems_between_turns(self) -> bool:
         """Whether one behind other messages is taken."""
         return not self._loses(3, "system", "user", "assistant", "system", "user")
 
     @cached_property
     def takes_users_in_a_row(self) -> bool:
         """Whether the user may say two things in a row; templates whose roles alternate refuse that."""
-        return self._told("user", "user") is not None or self._told("user") is None
+        return self._rendered("user", "user") is not None or self._rendered("user") is None
 
     @cached_property
     def takes_answers_in_a_row(self) -> bool:
         """Whether the assistant may."""
         roles = "user", "assistant", "assistant", "user"
-        return self._told(*roles) is not None or self._told("user", "assistant", "user") is None
+        return self._rendered(*roles) is not None or self._rendered("user", "assistant", "user") is None
 
     def _loses(self, place: int, *roles: str) -> bool:
         """Whether messages of the system are refused or left out where there is also this one, and none is without."""
         others = roles[:place] + roles[place + 1 :]
-        before, told = self._told(*others), self._told(*roles)
+        before, rendered = self._rendered(*others), self._rendered(*roles)
         if before is None or any(text not in before for text in _texts(*others)):
             return False
-        missing = [role for role, text in zip(roles, _texts(*roles), strict=True) if text not in (told or "")]
-        return told is None or set(missing) == {"system"}
+        missing = [role for role, text in zip(roles, _texts(*roles), strict=True) if text not in (rendered or "")]
+        return rendered is None or set(missing) == {"system"}
 
-    def _told(self, *roles: str) -> str | None:
+    def _rendered(self, *roles: str) -> str | None:
         """What is made of messages of these roles; None where they are refused."""
         texts = _texts(*roles)
         contents: list[Any] = texts if self.takes_texts else [[{"type": "text", "text": text}] for text in texts]
         messages = [{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)]
         return self._render(Conversation(messages))
 
-    def _asked(self, content: Any) -> str:
+    def _with_content(self, content: Any) -> str:
         return self._render(Conversation([{"role": "user", "content": content}])) or ""
 
     def _called(self, arguments: Any, call_id: str | None, **members: str) -> str:
@@ -158,7 +158,7 @@ def adapted_messages(messages: Sequence[Message], traits: TemplateTraits) -> lis
 def _with_adapted_systems(messages: Sequence[Message], traits: TemplateTraits) -> Sequence[Message]:
     """Those of the system that the template refuses or leaves out are joined to its first, or to the user's first."""
     systems = [each for each in messages if each["role"] in _SYSTEM]
-    if any(each["role"] not in _SYSTEM for each in messages[: len(systems)]) and not traits.takes_systems_amid_turns:
+    if any(each["role"] not in _SYSTEM for each in messages[: len(systems)]) and not traits.takes_systems_between_turns:
         messages = [*systems, *(each for each in messages if each["role"] not in _SYSTEM)]
     if len(systems) > 1 and not traits.takes_systems_in_a_row:
         messages = _joined(messages, _SYSTEM)
@@ -182,10 +182,10 @@ def _joined(messages: Sequence[Message], roles: Sequence[str]) -> list[Message]:
 
 def _moved_to_user(messages: Sequence[Message]) -> list[Message]:
     """What the system says stands before what the user says first."""
-    said = [text_of(each) for each in messages if each["role"] in _SYSTEM]
+    systems = [text_of(each) for each in messages if each["role"] in _SYSTEM]
     rest = [each for each in messages if each["role"] not in _SYSTEM]
     first = next(number for number, each in enumerate(rest) if each["role"] == "user")
-    text = _GAP.join(filter(None, [*said, text_of(rest[first])]))
+    text = _GAP.join(filter(None, [*systems, text_of(rest[first])]))
     return [*rest[:first], {**rest[first], "content": text}, *rest[first + 1 :]]
 
 
@@ -227,10 +227,10 @@ def _adapted_arguments(arguments: Any, traits: TemplateTraits) -> Any:
         if traits.takes_argument_texts or not traits.takes_argument_objects:
             return arguments
         try:
-            said = json.loads(arguments)
+            value = json.loads(arguments)
         except (ValueError, RecursionError):
             return arguments
-        return said if isinstance(said, dict) else arguments
+        return value if isinstance(value, dict) else arguments
     if traits.takes_argument_objects or not traits.takes_argument_texts:
         return arguments
     return json.dumps(arguments, ensure_ascii=False)

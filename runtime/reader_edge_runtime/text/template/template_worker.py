@@ -110,9 +110,9 @@ class GenerationTag(Extension):
     def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("_said"), [], [], body).set_lineno(line)
+        return nodes.CallBlock(self.call_method("_contents"), [], [], body).set_lineno(line)
 
-    def _said(self, caller: Any) -> Any:
+    def _contents(self, caller: Any) -> Any:
         return caller()
 
 

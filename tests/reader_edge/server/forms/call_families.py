@@ -2,8 +2,8 @@
 
 import json
 
-from reader_edge_runtime.text.calls.call_form import CallForm
-from reader_edge_runtime.text.calls.tool_use import ToolUse
+from reader_edge_runtime.text.tool_calls.call_form import CallForm
+from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
 
 PARAMETERS = {
     "type": "object",

@@ -1,9 +1,8 @@
 """An answer's text that comes in pieces, as a reader of calls takes it apart."""
 
-from reader_edge_runtime.text.calls.call_form import CallForm
-from reader_edge_runtime.text.calls.said import Said
-from reader_edge_runtime.text.calls.tool_calls import ToolCallParser
-from reader_edge_runtime.text.calls.tool_use import ToolUse
+from reader_edge_runtime.text.tool_calls.call_form import CallForm
+from reader_edge_runtime.text.tool_calls.call_parser import ToolCallParser
+from reader_edge_runtime.text.tool_calls.tool_use import AnswerDelta, ToolUse
 
 
 def read_calls(
@@ -11,7 +10,7 @@ def read_calls(
 ) -> tuple[str, list[tuple[str, str]]]:
     """The text, and the names and arguments of the calls, of an answer that comes in pieces of this size."""
     reader = ToolCallParser(use, form, is_formed)
-    said: list[Said] = []
+    said: list[AnswerDelta] = []
     for place in range(0, len(text), size):
         said += reader.push(text[place : place + size], is_last=False)
     said += reader.push("", is_last=True)

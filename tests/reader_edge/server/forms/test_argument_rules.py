@@ -7,8 +7,8 @@ import pytest
 from reader_edge.server.api_error import ApiError
 from reader_edge.server.forms.tool_grammar import held_arguments, tool_grammar
 from reader_edge_runtime import Grammar
-from reader_edge_runtime.text.calls.tool_calls import called_tools
-from reader_edge_runtime.text.calls.tool_use import ToolUse
+from reader_edge_runtime.text.tool_calls.call_parser import called_tools
+from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
 from tests.reader_edge.server.forms.call_families import form_of
 
 TEXT = {"type": "string"}

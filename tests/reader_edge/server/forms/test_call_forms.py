@@ -5,11 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from reader_edge_runtime.text.calls.call_form import CallForm, Notation
-from reader_edge_runtime.text.calls.said import Said
-from reader_edge_runtime.text.calls.tool_calls import ToolCallParser
-from reader_edge_runtime.text.calls.tool_use import ToolUse
 from reader_edge_runtime.text.thinking import ThinkingForm, ThinkingReader
+from reader_edge_runtime.text.tool_calls.call_form import CallForm, Notation
+from reader_edge_runtime.text.tool_calls.call_parser import ToolCallParser
+from reader_edge_runtime.text.tool_calls.tool_use import AnswerDelta, ToolUse
 from tests.conftest import ROOT
 from tests.reader_edge.server.forms.call_families import FORMS, PLAIN, USE, P, form_of
 from tests.reader_edge.server.forms.read_calls import read_calls
@@ -137,7 +136,7 @@ def test_thinking_before_a_call_is_split_off_first(call: str, size: int) -> None
     assert thinking is not None
     reader, calls = ThinkingReader(thinking, is_open=False), ToolCallParser(USE, form_of("gpt-oss"))
     text = f"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant{call}{P}<|call|>"
-    reasoning, said = "", list[Said]()
+    reasoning, said = "", list[AnswerDelta]()
     for place in range(0, len(text) + size, size):
         thought, rest = reader.push(text[place : place + size], is_last=place >= len(text))
         reasoning += thought

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from reader_edge_runtime.text.calls.call_form import CallForm, Notation
-from reader_edge_runtime.text.calls.tool_use import ToolUse
+from reader_edge_runtime.text.tool_calls.call_form import CallForm, Notation
+from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
 from tests.reader_edge.server.conftest import Served
 from tests.reader_edge.server.forms.call_families import FORMS, PLAIN, USE, form_of
 from tests.reader_edge.server.forms.read_calls import read_calls

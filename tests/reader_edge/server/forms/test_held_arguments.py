@@ -14,8 +14,8 @@ from reader_edge.server.forms.tool_grammar import tool_grammar
 from reader_edge_runtime.decoding.choosing.grammar_worker import ADVANCE
 from reader_edge_runtime.decoding.choosing.grammar_worker.checking import number, problem_of
 from reader_edge_runtime.decoding.choosing.grammar_worker.following import Followed
-from reader_edge_runtime.text.calls.held_calls import call_head, call_tail
-from reader_edge_runtime.text.calls.tool_use import ToolUse
+from reader_edge_runtime.text.tool_calls.streaming_calls import call_head, call_tail
+from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
 from tests.reader_edge.server.forms.call_families import form_of
 from tests.reader_edge.server.forms.read_calls import read_calls
 from tests.runtime.decoding.choosing.followed import allowed, follow, random_answer, takes

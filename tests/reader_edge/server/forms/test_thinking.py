@@ -14,9 +14,9 @@ from reader_edge.server.openai.chat_completions import ChatWording
 from reader_edge.server.openai.response_items import ResponseItems
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, Conversation, Engine, EngineConfig, GenerationChunk, GenerationConfig
-from reader_edge_runtime.text.calls.call_form import CallForm
-from reader_edge_runtime.text.calls.tool_calls import ToolCallParser
-from reader_edge_runtime.text.calls.tool_use import ToolUse
+from reader_edge_runtime.text.tool_calls.call_form import CallForm
+from reader_edge_runtime.text.tool_calls.call_parser import ToolCallParser
+from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
 from tests.reader_edge.package_copy import PackageCopy
 from tests.reader_edge.server.conftest import Served
 from tests.reader_edge.server.openai.test_answers import events

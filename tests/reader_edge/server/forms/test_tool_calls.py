@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from reader_edge_runtime.text.calls.call_form import CallForm
-from reader_edge_runtime.text.calls.said import Said
-from reader_edge_runtime.text.calls.tool_calls import ToolCallParser
-from reader_edge_runtime.text.calls.tool_use import ToolUse
+from reader_edge_runtime.text.tool_calls.call_form import CallForm
+from reader_edge_runtime.text.tool_calls.call_parser import ToolCallParser
+from reader_edge_runtime.text.tool_calls.tool_use import AnswerDelta, ToolUse
 from tests.reader_edge.server.forms.read_calls import read_calls
 
 NAMES = ("look_up", "stop")
@@ -74,7 +73,7 @@ def test_calls_that_a_grammar_holds_come_as_they_are_said(form: CallForm, size: 
 def test_held_arguments_come_before_the_call_has_ended() -> None:
     reader = ToolCallParser(HELD, CallForm())
     said = reader.push('<tool_call>\n{"name": "look_up", "arguments": {"word": "lo', is_last=False)
-    assert said == [Said("", 0, "look_up"), Said('{"word": "lo', 0)]
+    assert said == [AnswerDelta("", 0, "look_up"), AnswerDelta('{"word": "lo', 0)]
     assert said[0].fields["function"] == {"name": "look_up", "arguments": ""}
     assert re.fullmatch("[a-zA-Z0-9]{9}", said[0].fields["id"])  # as Mistral's templates insist on
     assert reader.push("ng", is_last=False)[0].fields == {"index": 0, "function": {"arguments": "ng"}}
@@ -120,7 +119,7 @@ def test_ends_of_calls_during_a_string_are_looked_at_once(monkeypatch: pytest.Mo
         lengths.append(len(text))
         return loads(text, **how)
 
-    monkeypatch.setattr("reader_edge_runtime.text.calls.call_notation.json.loads", count)
+    monkeypatch.setattr("reader_edge_runtime.text.tool_calls.call_notation.json.loads", count)
     text = '<tool_call>\n{"name": "stop", "arguments": {"x": "' + "</tool_call>" * 100
     said, calls = read(text, 6)
     assert (said, calls) == (text, [])

@@ -12,8 +12,8 @@ from reader_edge.server.api_error import ApiError
 from reader_edge.server.forms.tool_grammar import tool_grammar
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, Conversation, Engine, GenerationConfig, Grammar, SamplingConfig
-from reader_edge_runtime.text.calls.tool_calls import ToolCallParser
-from reader_edge_runtime.text.calls.tool_use import ToolUse
+from reader_edge_runtime.text.tool_calls.call_parser import ToolCallParser
+from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
 from tests.family_tokenizers import FAMILIES, MORE_FAMILIES, family_engine
 from tests.reader_edge.server.conftest import Served
 

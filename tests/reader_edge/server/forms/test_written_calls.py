@@ -9,10 +9,10 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from reader_edge_runtime.text.calls.call_form import CallForm, Notation
-from reader_edge_runtime.text.calls.tool_use import ToolUse
 from reader_edge_runtime.text.conversation import Conversation, Message
 from reader_edge_runtime.text.template.chat_template import ChatTemplate
+from reader_edge_runtime.text.tool_calls.call_form import CallForm, Notation
+from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
 from tests.conftest import ROOT
 from tests.reader_edge.server.forms.read_calls import read_calls
 from tests.runtime.text.templates import template

@@ -11,9 +11,9 @@ from reader_edge.server.ollama.answering import AnswerPiece, OllamaParser
 from reader_edge.server.ollama.open_calls import OpenCalls
 from reader_edge.server.settings import LIMIT_HEADER, ServerSettings
 from reader_edge_runtime import AsyncEngine, Engine, GenerationChunk
-from reader_edge_runtime.text.calls.call_form import CallForm
-from reader_edge_runtime.text.calls.tool_calls import ToolCallParser
-from reader_edge_runtime.text.calls.tool_use import ToolUse
+from reader_edge_runtime.text.tool_calls.call_form import CallForm
+from reader_edge_runtime.text.tool_calls.call_parser import ToolCallParser
+from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
 from tests.reader_edge.package_copy import CHAT_TEMPLATE
 from tests.reader_edge.server.conftest import Served
 from tests.reader_edge.server.ollama_requests import (

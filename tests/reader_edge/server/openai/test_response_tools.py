@@ -8,9 +8,9 @@ import pytest
 from reader_edge.server.answer_parser import AnswerParser
 from reader_edge.server.openai.response_items import ResponseItems
 from reader_edge_runtime import Conversation, Engine, GenerationChunk, GenerationConfig, Message
-from reader_edge_runtime.text.calls.call_form import CallForm
-from reader_edge_runtime.text.calls.tool_calls import ToolCallParser
-from reader_edge_runtime.text.calls.tool_use import ToolUse
+from reader_edge_runtime.text.tool_calls.call_form import CallForm
+from reader_edge_runtime.text.tool_calls.call_parser import ToolCallParser
+from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
 from tests.reader_edge.server.conftest import Served
 from tests.reader_edge.server.openai.test_refusals import assert_refused
 from tests.reader_edge.server.openai.test_responses import events, with_client

@@ -10,7 +10,7 @@ from reader_edge_runtime.drafting.draft_hints import DraftHints
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.tool_source import ToolSource, merged, recalled
-from reader_edge_runtime.text.calls.call_guide import CallGuide
+from reader_edge_runtime.text.tool_calls.call_guide import CallGuide
 
 Calls = Mapping[str, Mapping[str, Sequence[str]]]
 CALL = ("weather", {"city": '"Rome"'})

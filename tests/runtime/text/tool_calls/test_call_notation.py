@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from reader_edge_runtime.text.calls.call_form import CallForm, Notation
-from reader_edge_runtime.text.calls.call_notation import is_open, read_calls
-from reader_edge_runtime.text.finite_json import load_finite
+from reader_edge_runtime.text.tool_calls.call_form import CallForm, Notation
+from reader_edge_runtime.text.tool_calls.call_notation import is_open, read_calls
+from reader_edge_runtime.untrusted.untrusted_json import load_finite
 
 TEXT, NUMBER = {"type": "string"}, {"type": "integer"}
 SCHEMAS: dict[str, Any] = {

@@ -11,7 +11,7 @@ from reader_edge_runtime.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class OutputFormat:
     """kept: special tokens that are part of the text, by id; decoding leaves all others out.
 
     thinking: the form of what is split off; None where nothing is. is_thinking: whether the prompt ends inside it.
@@ -26,7 +26,7 @@ class Reading:
     @classmethod
     def of(
         cls, prompt: Encodable, token_ids: Sequence[int], config: GenerationConfig, tokenizer: Tokenizer
-    ) -> "Reading":
+    ) -> "OutputFormat":
         """Tokens of calls are kept where a conversation declares tools, those of thinking where it is split off.
 
         token_ids: the prompt's.
@@ -45,7 +45,7 @@ class Reading:
         return None if self.thinking is None else ThinkingReader(self.thinking, self.is_thinking)
 
     def thinking_end(self, token_ids: Sequence[int], tokenizer: Tokenizer) -> Callable[[int], bool]:
-        """Whether a token is the last of a thinking part that the prompt has opened, asked of each. token_ids: its."""
+        """Whether a token ends a thinking part that the prompt has opened; to call for each. token_ids: its."""
         assert self.thinking is not None
         mark, decoder, tail = self.thinking.end, StreamDecoder(tokenizer, token_ids, self.kept), ""
 

@@ -5,18 +5,18 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from reader_edge_runtime.text.calls.call_form import CallForm, Notation
-from reader_edge_runtime.text.calls.call_notation import read_calls
-from reader_edge_runtime.text.calls.said import Said
+from reader_edge_runtime.text.tool_calls.call_form import CallForm, Notation
+from reader_edge_runtime.text.tool_calls.call_notation import read_calls
+from reader_edge_runtime.text.tool_calls.tool_use import AnswerDelta
 
 _HALVES = re.compile("[\ud800-\udfff]")
 _NAME = "[a-zA-Z0-9_.-]+"
 
 
-class HeldCalls:
+class StreamingCalls:
     """Reads calls and nothing else. num_calls: found so far.
 
-    JSON arguments come as they are said. Arguments in another notation are not read here unless they are cut: then
+    JSON arguments come as they are generated. Arguments in another notation are not read here unless they are cut: then
     those that are whole come as the beginning of an object. A call that is cut before its arguments has none, and is
     reported where the tools leave no doubt which of them it calls.
     """
@@ -38,17 +38,17 @@ class HeldCalls:
         """Whether a call was begun whose arguments have not ended."""
         return self._read == self._arguments
 
-    def push(self, text: str, is_last: bool) -> list[Said]:
+    def push(self, text: str, is_last: bool) -> list[AnswerDelta]:
         """What a further piece of text says; is_last: and its end."""
         self._held += text
-        said: list[Said] = []
+        deltas: list[AnswerDelta] = []
         while True:
             before = self._read, len(self._held)
-            said += self._read(is_last)
+            deltas += self._read(is_last)
             if (self._read, len(self._held)) == before:
-                return said
+                return deltas
 
-    def _head(self, is_last: bool) -> Iterator[Said]:
+    def _head(self, is_last: bool) -> Iterator[AnswerDelta]:
         """Up to a call's arguments."""
         head = self._head_mark.match(self._held)
         if head is None:
@@ -57,7 +57,7 @@ class HeldCalls:
         self._held = self._held[head.end() :]
         yield self._begun(head[1])
 
-    def _cut(self, is_last: bool) -> Iterator[Said]:
+    def _cut(self, is_last: bool) -> Iterator[AnswerDelta]:
         """A call that breaks off here."""
         if not is_last:
             return
@@ -72,26 +72,26 @@ class HeldCalls:
         elif called is not None:
             yield self._begun(called)
 
-    def _begun(self, name: str, arguments: str = "") -> Said:
+    def _begun(self, name: str, arguments: str = "") -> AnswerDelta:
         self.num_calls += 1
         self._depth, self._is_string = 0, False
         self._read = self._arguments
-        return Said(arguments, self.num_calls - 1, name)
+        return AnswerDelta(arguments, self.num_calls - 1, name)
 
     def _called(self) -> str | None:
         """The one tool that a call can be of which was begun; None where there may be several, or no call was begun."""
-        form, said = self._form, self._held.lstrip()
-        if not said or (self.num_calls and form.closing.lstrip().startswith(said)):
+        form, text = self._form, self._held.lstrip()
+        if not text or (self.num_calls and form.closing.lstrip().startswith(text)):
             return None
         before = call_head(form, "\0").partition("\0")[0]
         for lead in (form.opening + before, (form.joint or "") + before, before):
             lead = lead.lstrip()
-            if lead.startswith(said):
+            if lead.startswith(text):
                 return self._only("", is_whole=False)
-            if said.startswith(lead):
-                name = re.match(_NAME, said[len(lead) :])
+            if text.startswith(lead):
+                name = re.match(_NAME, text[len(lead) :])
                 begun = "" if name is None else name[0]
-                return self._only(begun, is_whole=len(lead) + len(begun) < len(said))
+                return self._only(begun, is_whole=len(lead) + len(begun) < len(text))
         return None
 
     def _only(self, begun: str, is_whole: bool) -> str | None:
@@ -99,7 +99,7 @@ class HeldCalls:
         names = [name for name in self._schemas if (name == begun if is_whole else name.startswith(begun))]
         return names[0] if len(names) == 1 else None
 
-    def _arguments(self, is_last: bool) -> Iterator[Said]:
+    def _arguments(self, is_last: bool) -> Iterator[AnswerDelta]:
         """A call's arguments, up to the brace that ends them."""
         place = 0
         for token in re.finditer(r'\\.|["{}]', self._held, re.DOTALL):
@@ -109,15 +109,15 @@ class HeldCalls:
             elif not self._is_string and mark in "{}":
                 self._depth += 1 if mark == "{" else -1
                 if self._depth == 0:
-                    yield Said(self._held[:place], self.num_calls - 1)
+                    yield AnswerDelta(self._held[:place], self.num_calls - 1)
                     self._held, self._read = self._held[place:], self._rest
                     return
         is_inside_escape = re.search(r"(?<!\\)(\\\\)*\\$", self._held) is not None
         place = len(self._held) - (1 if is_inside_escape else 0)
-        yield Said(self._held[:place], self.num_calls - 1)
+        yield AnswerDelta(self._held[:place], self.num_calls - 1)
         self._held = self._held[place:]
 
-    def _rest(self, is_last: bool) -> Iterator[Said]:
+    def _rest(self, is_last: bool) -> Iterator[AnswerDelta]:
         """From a call's arguments to the end of the call."""
         end = call_tail(self._form)
         if self._held.startswith(end):

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from reader_edge_runtime.text.calls.literal_reader import LiteralReader, OpenTextError
+from reader_edge_runtime.text.tool_calls.literal_reader import LiteralReader, OpenTextError
 
 _NAME = re.compile(r"\s*([\w.-]+)\s*\(")
 _KEY = re.compile(r"\s*([^\s=,*()\[\]{}'\"][^=,*()\[\]{}'\"]{0,255}?)\s*=(?!=)\s*")

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from reader_edge_runtime.text.calls.call_form import CallForm, Notation
-from reader_edge_runtime.text.calls.call_notation import is_open, read_calls
+from reader_edge_runtime.text.tool_calls.call_form import CallForm, Notation
+from reader_edge_runtime.text.tool_calls.call_notation import is_open, read_calls
 
 KINDS = {"text": "string", "path": "string", "from": "string", "number": "integer"}
 PARAMETERS = {"type": "object", "properties": {key: {"type": kind} for key, kind in KINDS.items()}}

@@ -10,7 +10,7 @@ _ENDS = ",]}" + _SPACE
 
 
 class CursorPlace(Enum):
-    """What is due, or is being said."""
+    """What is due, or has begun."""
 
     VALUE = auto()
     STRING = auto()
@@ -25,7 +25,7 @@ class CursorPlace(Enum):
 
 @dataclass(slots=True)
 class Container:
-    """An object or array that has not ended. keys: of an object, as they were said, that of the value to come last."""
+    """An object or array that has not ended. keys: of an object, as written, that of the value to come last."""
 
     is_object: bool
     keys: list[str] = field(default_factory=list)
@@ -34,15 +34,15 @@ class Container:
 class JsonCursor:
     """Reads on character by character; commas before an end are let pass.
 
-    said: raw characters of the key, string, number or literal that has begun. gaps: the space that was said last behind
-    a colon and a comma. gap: what space was said since the last of these; None behind anything else. scalars: raw
-    strings, numbers and literals that were said, by path.
+    begun: raw characters of the key, string, number or literal that has begun. gaps: the last space behind
+    a colon and a comma. gap: the space since the last of these; None behind anything else. scalars: raw
+    strings, numbers and literals that have ended, by path.
     """
 
     def __init__(self) -> None:
         self.place = CursorPlace.VALUE
         self.containers: list[Container] = []
-        self.said = ""
+        self.begun = ""
         self.gaps = {":": " ", ",": " "}
         self.gap: str | None = None
         self.scalars: dict[tuple[str, ...], str] = {}
@@ -51,7 +51,7 @@ class JsonCursor:
 
     def copy(self) -> "JsonCursor":
         other = JsonCursor()
-        other.place, other.said, other.gap = self.place, self.said, self.gap
+        other.place, other.begun, other.gap = self.place, self.begun, self.gap
         other._separator, other._is_escaped = self._separator, self._is_escaped
         other.containers = [Container(each.is_object, [*each.keys]) for each in self.containers]
         other.gaps, other.scalars = dict(self.gaps), dict(self.scalars)
@@ -59,7 +59,7 @@ class JsonCursor:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """Of the value that is due or being said: keys, "" for an item of an array."""
+        """Of the value that is due or has begun: keys, "" for an item of an array."""
         return tuple((each.keys[-1] if each.keys else "") if each.is_object else "" for each in self.containers)
 
     def feed(self, text: str) -> str:
@@ -79,7 +79,7 @@ class JsonCursor:
                     self._end_scalar()
                     self._read(character)
                 else:
-                    self.said += character
+                    self.begun += character
             case _ if character in _SPACE:
                 if self.gap is not None:
                     self.gap += character
@@ -89,13 +89,13 @@ class JsonCursor:
     def _read_string(self, character: str) -> None:
         if character != '"' or self._is_escaped:
             self._is_escaped = character == "\\" and not self._is_escaped
-            self.said += character
+            self.begun += character
         elif self.place is CursorPlace.STRING:
-            self.said = f'"{self.said}"'
+            self.begun = f'"{self.begun}"'
             self._end_scalar()
         else:
-            self.containers[-1].keys.append(self.said)
-            self.place, self.said = CursorPlace.COLON, ""
+            self.containers[-1].keys.append(self.begun)
+            self.place, self.begun = CursorPlace.COLON, ""
 
     def _read_mark(self, character: str) -> None:
         """A character between strings, numbers and literals that is no space."""
@@ -119,7 +119,7 @@ class JsonCursor:
             case (CursorPlace.AFTER | CursorPlace.VALUE, "]") if inner is not None and not inner.is_object:
                 self._close()
             case CursorPlace.VALUE, _ if character in "-0123456789tfn":
-                self.place, self.said = CursorPlace.SCALAR, character
+                self.place, self.begun = CursorPlace.SCALAR, character
             case _:
                 self.place = CursorPlace.LOST
 
@@ -128,8 +128,8 @@ class JsonCursor:
 
     def _end_scalar(self) -> None:
         if len(self.scalars) < _MAX_SCALARS:
-            self.scalars[self.path] = self.said
-        self.said = ""
+            self.scalars[self.path] = self.begun
+        self.begun = ""
         self._end_value()
 
     def _close(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any
 
-from reader_edge_runtime.text.calls.schema_reference import Schema, referred
+from reader_edge_runtime.text.tool_calls.schema_reference import Schema, referred
 
 _MAX_VISITED = 256  # schemas on the way to what a value may be
 _MAX_TOGETHER = 64  # schemas that a value must follow at once
@@ -37,7 +37,7 @@ _OF_ARRAYS = ("items", "prefixItems", "additionalItems", "contains", "minItems",
 _OF_KEYS = ("properties", "patternProperties", "additionalProperties", "unevaluatedProperties")
 _OF_OBJECTS = (*_OF_KEYS, "required", "propertyNames", "minProperties", "maxProperties", "dependentRequired")
 _NO_TEXTS = (*_OF_NUMBERS, *_OF_ARRAYS, *_OF_OBJECTS)
-_ASKED = ("type", "const", "enum", "not", "if", "then", "else", "dependentSchemas", *_OF_TEXTS, *_NO_TEXTS)
+_READ_KEYWORDS = ("type", "const", "enum", "not", "if", "then", "else", "dependentSchemas", *_OF_TEXTS, *_NO_TEXTS)
 _NUMBER_FORMAT = re.compile(r"u?int\d*|float\d*|double|decimal\d*")
 
 Roots = Sequence[Sequence[Schema]]  # what holds together of each of several choices
@@ -102,7 +102,7 @@ def _choices(choice: _Choice, root: Schema) -> list[_Choice]:
     together = [referred(name, root) for each in _REFERENCES if isinstance(name := schema.get(each), str)]
     together += _listed(schema, "allOf")
     united = {(place, number): parts for number, parts in enumerate(_united(schema))}
-    own = {name: schema[name] for name in _ASKED if name in schema} if together or united else schema
+    own = {name: schema[name] for name in _READ_KEYWORDS if name in schema} if together or united else schema
     facts = {**choice.facts, id(schema): own} if own else choice.facts
     left: dict[object, object] = {id(part): part for part in together if id(part) not in facts}
     return [_Choice(facts, left | dict(others) | united)]  # those that multiply last
@@ -220,7 +220,7 @@ def _declared(schema: Schema, name: str, tries: Iterator[int]) -> list[object]:
 
 
 def _may_match(pattern: str, name: str) -> bool:
-    """Whether a name matches, or that cannot be said in few tries."""
+    """Whether a name matches, or that cannot be decided in few tries."""
     tries = _MAX_NAME ** (1 + len(_REPEATS.findall(pattern[:_MAX_PATTERN])))
     tries *= (1 + pattern.count("|")) ** pattern[:_MAX_PATTERN].count("(")
     if len(pattern) > _MAX_PATTERN or len(name) > _MAX_NAME or tries > _MAX_TRIES or _REPEATED_GROUP.search(pattern):

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 import pytest
 
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.text.calls.declared_tool import declared_tool
 from reader_edge_runtime.text.conversation_check import check_tools
+from reader_edge_runtime.text.tool_calls.declared_tool import declared_tool
 
 
 class Unit(Enum):

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reader_edge_runtime.text.calls.json_cursor import MAX_DEPTH, CursorPlace, JsonCursor
+from reader_edge_runtime.text.tool_calls.json_cursor import MAX_DEPTH, CursorPlace, JsonCursor
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 SCALARS = st.none() | st.booleans() | st.integers(-999, 999) | st.floats(allow_nan=False, allow_infinity=False) | TEXTS

@@ -3,12 +3,11 @@
 import json
 from collections.abc import Iterator, Sequence
 
-from reader_edge_runtime.text.calls.call_form import CallForm, Notation
-from reader_edge_runtime.text.calls.call_notation import is_open, read_calls
-from reader_edge_runtime.text.calls.held_calls import HeldCalls, call_head, has_json_arguments, json_text
-from reader_edge_runtime.text.calls.said import Said, new_call_id
-from reader_edge_runtime.text.calls.tool_use import ToolCall, ToolUse
 from reader_edge_runtime.text.conversation import Tool
+from reader_edge_runtime.text.tool_calls.call_form import CallForm, Notation
+from reader_edge_runtime.text.tool_calls.call_notation import is_open, read_calls
+from reader_edge_runtime.text.tool_calls.streaming_calls import StreamingCalls, call_head, has_json_arguments, json_text
+from reader_edge_runtime.text.tool_calls.tool_use import AnswerDelta, ToolCall, ToolUse, new_call_id
 
 _PREFIXES = ("[TOOL_CALLS]", "<|python_tag|>")  # of whole answers that are calls, where a template says nothing of it
 
@@ -18,10 +17,10 @@ _FUNCTION_ENDS = ("</function>", "</invoke>")
 class ToolCallParser:
     """Reads one answer.
 
-    A call with JSON arguments that the answer must be comes in pieces, as they are said. Others come whole, once they
+    A call with JSON arguments that the answer must be comes in pieces, as generated. Others come whole, once they
     are known to be calls of declared tools: between the tags of the model's form anywhere, or as the whole answer.
-    Where one call is asked for, the first counts and further ones are left out. Whatever else looks like a call is a
-    text, and so is one that was cut before its end, unless a grammar holds all calls: then what was read of it is said.
+    Where one call is requested, the first counts and further ones are left out. Whatever else looks like a call is a
+    text, and so is one that was cut before its end, unless a grammar holds all calls: then what is there of it counts.
     """
 
     def __init__(self, use: ToolUse, form: CallForm, is_formed: bool = False) -> None:
@@ -46,7 +45,7 @@ class ToolCallParser:
         held = () if form.tag else ("{",)
         unknown = tuple(prefix for prefix in _PREFIXES if prefix not in dict(form.tags))
         self._untagged = held if use.is_strict else ("{", "[{", *unknown)
-        self._held_calls: HeldCalls | None = None  # which read all that comes
+        self._held_calls: StreamingCalls | None = None  # which read all that comes
         self._read = self._unknown
         if use.is_required and has_json_arguments(form):
             self._follow()
@@ -61,18 +60,18 @@ class ToolCallParser:
         """Whether a call was begun whose arguments have not ended."""
         return self._held_calls is not None and self._held_calls.is_inside_call
 
-    def push(self, text: str, is_last: bool) -> list[Said]:
+    def push(self, text: str, is_last: bool) -> list[AnswerDelta]:
         """What a further piece of text says; is_last: and its end."""
         self._held += text
-        said: list[Said] = []
+        deltas: list[AnswerDelta] = []
         while True:
             before = self._read, len(self._held)
-            said += self._read(is_last)
+            deltas += self._read(is_last)
             if (self._read, len(self._held)) == before:
-                return [each for each in said if each.text or each.name is not None]
+                return [each for each in deltas if each.text or each.name is not None]
 
-    def _unknown(self, is_last: bool) -> Iterator[Said]:
-        """Before anything was said: is the whole answer a call without tags? No strict one but of a grammar."""
+    def _unknown(self, is_last: bool) -> Iterator[AnswerDelta]:
+        """At the beginning: is the whole answer a call without tags? No strict one but of a grammar."""
         start = self._held.lstrip()
         beginnings = (*self._untagged, *(tag for tag, _ in self._tags))
         if start.startswith(self._untagged):
@@ -81,7 +80,7 @@ class ToolCallParser:
             self._read = self._text
         yield from ()
 
-    def _bare(self, is_last: bool) -> Iterator[Said]:
+    def _bare(self, is_last: bool) -> Iterator[AnswerDelta]:
         if not is_last:
             return
         start = self._held.lstrip()
@@ -90,14 +89,14 @@ class ToolCallParser:
             return
         for prefix in _PREFIXES:
             start = start.removeprefix(prefix)
-        yield from self._calls(start) or [Said(self._held)]
+        yield from self._calls(start) or [AnswerDelta(self._held)]
         self._held = ""
 
     def _is_call(self, text: str) -> bool:
         """Whether a text without tags begins a call: else it may be the beginning of what the answer must be."""
         return not self._is_formed or any(text.startswith(call_head(self._form, name)) for name in self._schemas)
 
-    def _text(self, is_last: bool) -> Iterator[Said]:
+    def _text(self, is_last: bool) -> Iterator[AnswerDelta]:
         """Up to the next tag, or to what may become one."""
         if self._is_behind_call:
             self._held = self._held.lstrip()
@@ -118,16 +117,16 @@ class ToolCallParser:
                 return
             yield self._words(len(self._held) - (0 if is_last else begun))
 
-    def _words(self, num_characters: int) -> Said:
+    def _words(self, num_characters: int) -> AnswerDelta:
         """So many characters; spaces behind a call are none of the text."""
         text, self._held = self._held[:num_characters], self._held[num_characters:]
         if self._is_behind_call:
             text = text.lstrip()
             self._is_behind_call = not text
         self._has_text = self._has_text or bool(text.strip())
-        return Said(text)
+        return AnswerDelta(text)
 
-    def _tagged(self, is_last: bool) -> Iterator[Said]:
+    def _tagged(self, is_last: bool) -> Iterator[AnswerDelta]:
         """From a tag to the end of its call."""
         inner = self._held.removeprefix(self._tag)
         mark = self._end or self._tag  # without an end the next call's beginning is one
@@ -136,14 +135,14 @@ class ToolCallParser:
             calls = self._calls(inner[:end])
             if calls or not is_open(inner[:end], self._form, self._schemas):
                 end += len(self._end)
-                yield from calls or [Said(self._tag + inner[:end])]
+                yield from calls or [AnswerDelta(self._tag + inner[:end])]
                 self._is_behind_call = bool(calls)
                 self._held, self._read, self._num_searched = inner[end:], self._text, 0
                 return
             self._num_searched = end + 1
             end = inner.find(mark, self._num_searched)
         if is_last:
-            # Without its end nothing tells of some calls whether all of their arguments were said.
+            # Without its end nothing tells of some calls whether all of their arguments are there.
             is_whole = self._form.notation not in (Notation.KEYS, Notation.XML) or any(
                 end in inner for end in _FUNCTION_ENDS
             )
@@ -151,23 +150,23 @@ class ToolCallParser:
             if self._are_calls_held and not calls:
                 self._follow()
                 return
-            yield from calls or [Said(self._held)]
+            yield from calls or [AnswerDelta(self._held)]
             self._held = ""
 
-    def _calls(self, text: str) -> list[Said]:
+    def _calls(self, text: str) -> list[AnswerDelta]:
         """What the text between tags calls; nothing unless it is that and no more."""
         found = list(enumerate(read_calls(text, self._form, self._schemas), self._num_calls))
         wanted = [each for each in found if self._use.is_parallel or each[0] == 0]
         self._num_calls += len(wanted)
-        calls = [Said(json_text(arguments), number, name) for number, (name, arguments) in wanted]
-        return calls if calls or not found else [Said("")]  # further ones than are asked for are left out
+        calls = [AnswerDelta(json_text(arguments), number, name) for number, (name, arguments) in wanted]
+        return calls if calls or not found else [AnswerDelta("")]  # further ones than are requested are left out
 
     def _follow(self) -> None:
         """Take all that is left for calls that a grammar holds."""
-        self._held_calls = HeldCalls(self._schemas, self._form, self._num_calls)
+        self._held_calls = StreamingCalls(self._schemas, self._form, self._num_calls)
         self._read = self._followed
 
-    def _followed(self, is_last: bool) -> Iterator[Said]:
+    def _followed(self, is_last: bool) -> Iterator[AnswerDelta]:
         assert self._held_calls is not None
         text, self._held = self._held, ""
         yield from self._held_calls.push(text, is_last)
@@ -182,6 +181,8 @@ def called_tools(text: str, tools: Sequence[Tool], form: CallForm) -> tuple[str,
     """What a whole answer says beside its calls of these tools, and the calls."""
     declared = tuple(dict(tool) for tool in tools)
     use = ToolUse(declared, tuple(tool["function"]["name"] for tool in declared))
-    said = ToolCallParser(use, form).push(text, is_last=True)
-    calls = [ToolCall(each.name, json.loads(each.text), new_call_id()) for each in said if each.call >= 0 and each.name]
-    return "".join(each.text for each in said if each.call < 0), tuple(calls)
+    deltas = ToolCallParser(use, form).push(text, is_last=True)
+    calls = [
+        ToolCall(each.name, json.loads(each.text), new_call_id()) for each in deltas if each.call >= 0 and each.name
+    ]
+    return "".join(each.text for each in deltas if each.call < 0), tuple(calls)

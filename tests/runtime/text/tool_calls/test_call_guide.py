@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reader_edge_runtime.text.calls.call_form import CallForm
-from reader_edge_runtime.text.calls.call_reader import MAX_CALLS, CallReader
-from reader_edge_runtime.text.calls.call_schema import CallSchema, Values
+from reader_edge_runtime.text.tool_calls.call_form import CallForm
+from reader_edge_runtime.text.tool_calls.call_guide import MAX_CALLS, CallReader
+from reader_edge_runtime.text.tool_calls.call_schema import CallSchema, Values
 
 TAGGED, BARE = CallForm(), CallForm("", "", "parameters")
 NAMES = st.text("abcdefgh_", min_size=1, max_size=8)

@@ -1,7 +1,12 @@
-"""Calls of tools in a whole answer, and which calls an answer may have."""
+"""Which calls of tools an answer may have, a whole call, and the pieces of answers as they come."""
 
+import secrets
+import string
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+_ID_CHARACTERS = string.ascii_letters + string.digits
+_ID_LENGTH = 9  # which Mistral's templates insist on
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +37,26 @@ class ToolCall:
     def message(self) -> dict[str, Any]:
         """As messages of the assistant have it."""
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
+
+
+class AnswerDelta(NamedTuple):
+    """A piece of an answer.
+
+    call: its number, -1 for a text. name: at a call's beginning. text: of a text, or of a call's arguments.
+    """
+
+    text: str
+    call: int = -1
+    name: str | None = None
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """A call's part in OpenAI's words."""
+        function = {"arguments": self.text} if self.name is None else {"name": self.name, "arguments": self.text}
+        head = {} if self.name is None else {"id": new_call_id(), "type": "function"}
+        return {"index": self.call, **head, "function": function}
+
+
+def new_call_id() -> str:
+    """An id that the template of every model takes."""
+    return "".join(secrets.choice(_ID_CHARACTERS) for _ in range(_ID_LENGTH))

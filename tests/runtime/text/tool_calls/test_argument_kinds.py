@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from reader_edge_runtime.text.calls.argument_kinds import argument_of, arguments_of, kinds_of, roots_of
-from reader_edge_runtime.text.calls.call_form import CallForm, Notation
-from reader_edge_runtime.text.calls.call_notation import read_calls
+from reader_edge_runtime.text.tool_calls.argument_kinds import argument_of, arguments_of, kinds_of, roots_of
+from reader_edge_runtime.text.tool_calls.call_form import CallForm, Notation
+from reader_edge_runtime.text.tool_calls.call_notation import read_calls
 
 TEXT, NUMBER = {"type": "string"}, {"type": "integer"}
 LONG = {"minLength": 1}

@@ -5,11 +5,18 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from reader_edge_runtime.text.calls.argument_kinds import argument_of, arguments_of, is_text, kinds_of, roots_of, takes
-from reader_edge_runtime.text.calls.call_form import CallForm, Notation
-from reader_edge_runtime.text.calls.literal_reader import LiteralReader, OpenTextError
-from reader_edge_runtime.text.calls.python_calls import PythonCalls
-from reader_edge_runtime.text.finite_json import finite
+from reader_edge_runtime.text.tool_calls.argument_kinds import (
+    argument_of,
+    arguments_of,
+    is_text,
+    kinds_of,
+    roots_of,
+    takes,
+)
+from reader_edge_runtime.text.tool_calls.call_form import CallForm, Notation
+from reader_edge_runtime.text.tool_calls.literal_reader import LiteralReader, OpenTextError
+from reader_edge_runtime.text.tool_calls.python_calls import PythonCalls
+from reader_edge_runtime.untrusted.untrusted_json import finite
 
 Arguments = dict[str, Any]
 Calls = list[tuple[str, Arguments]]

@@ -1,11 +1,16 @@
-"""An answer's text, read for the calls of declared tools in it."""
+"""Tokens that calls of declared tools allow next."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from reader_edge_runtime.text.calls.call_form import CallForm
-from reader_edge_runtime.text.calls.call_schema import CallSchema, Continuation, Values
-from reader_edge_runtime.text.calls.json_cursor import CursorPlace, JsonCursor
+from reader_edge_runtime.text.conversation import Conversation, Message
+from reader_edge_runtime.text.text_stream import StreamDecoder
+from reader_edge_runtime.text.tokenizer import Tokenizer
+from reader_edge_runtime.text.tool_calls.call_form import CallForm
+from reader_edge_runtime.text.tool_calls.call_schema import CallSchema, Continuation, Values
+from reader_edge_runtime.text.tool_calls.json_cursor import CursorPlace, JsonCursor
 
 # A call: the tool's name, and the values of its arguments that are no arrays or objects, in raw JSON.
 Call = tuple[str, dict[str, str]]
@@ -29,7 +34,7 @@ class CallReader:
         self._opening = re.compile(opening if form.begin else r"\A\s*(?=\{)")
         self._cursor: JsonCursor | None = None
         self._due, self._due_p = self._begin, _FIRST
-        self._tail = ""  # said since the beginning, or since the last call
+        self._tail = ""  # the text since the beginning, or since the last call
 
     def read(self, text: str) -> None:
         """The answer went on."""
@@ -77,9 +82,9 @@ class CallReader:
         if not self._form.begin:
             return []
         lengths = range(min(len(self._form.begin), len(self._tail)), 0, -1)
-        said = next((n for n in lengths if self._tail.endswith(self._begin[:n])), 0)
-        if said:
-            return [(self._begin[said:], _SURE)]
+        begun = next((n for n in lengths if self._tail.endswith(self._begin[:n])), 0)
+        if begun:
+            return [(self._begin[begun:], _SURE)]
         return [("\n" + self._begin, _ANOTHER)] if self._due == self._tail else []
 
     def _look_for_call(self, text: str) -> str:
@@ -106,3 +111,67 @@ def _beginning(texts: Sequence[str]) -> str:
     """What all texts begin with."""
     first, last = min(texts, default=""), max(texts, default="")
     return next((first[:n] for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), first)
+
+
+_MAX_ARGUMENTS = 4096  # characters of a call in a message that are read
+_BEFORE = 8  # characters before a path that tell how it begins
+
+
+class CallGuide:
+    """Follows one answer to a conversation that declares tools, and tells what calls allow next.
+
+    calls: those of the conversation and the answer so far: the tool, and values by argument in raw JSON.
+    """
+
+    def __init__(self, conversation: Conversation, prompt_token_ids: Sequence[int], tokenizer: Tokenizer) -> None:
+        form = _guessed(tokenizer.call_form)
+        schema = CallSchema(conversation.tools, form)
+        self._reader = CallReader(schema, form)
+        self._earlier = _earlier_calls(conversation.messages, schema, form)
+        self._tokenizer = tokenizer
+        self._decoder = StreamDecoder(tokenizer, prompt_token_ids, tokenizer.special_in(form.texts))
+        self._num_read = 0
+        self._last = ""  # the answer's last characters
+
+    @property
+    def calls(self) -> list[Call]:
+        return [*self._earlier, *self._reader.calls]
+
+    def paths(self, answer: Sequence[int], past: Mapping[str, Values]) -> list[tuple[list[int], float]]:
+        """Tokens that may come next, and how likely each path begins.
+
+        answer: token ids so far. past: values that arguments had, by tool. Raises TokenizerError.
+        """
+        for token_id in answer[self._num_read :]:
+            text = self._decoder.push(token_id)
+            self._reader.read(text)
+            self._last = (self._last + text)[-_BEFORE:]
+        self._num_read = len(answer)
+        likeliest = [] if self._decoder.is_holding else self._reader.continuations(past)
+        if not likeliest:
+            return []
+        before, *encoded = self._tokenizer.encode_batch([self._last, *(self._last + text for text, _ in likeliest)])
+        return [(self._behind(before, ids, text), p) for ids, (text, p) in zip(encoded, likeliest, strict=True)]
+
+    def _behind(self, before: list[int], token_ids: list[int], text: str) -> list[int]:
+        """The tokens of a text behind the answer, whose last token has ended, whatever the two would be as one."""
+        if token_ids[: len(before)] == before:
+            return token_ids[len(before) :]
+        return self._tokenizer.encode(text, adds_special_tokens=False)
+
+
+def _guessed(form: CallForm) -> CallForm:
+    """What stands before the first call belongs to it."""
+    return replace(form, begin=form.opening + form.begin, end=form.end or form.closing, opening="")
+
+
+def _earlier_calls(messages: Sequence[Message], schema: CallSchema, form: CallForm) -> list[Call]:
+    """Of declared tools in messages of the assistant; the last of many."""
+    functions = [call["function"] for message in messages for call in message.get("tool_calls") or ()]
+    reader = CallReader(schema, CallForm("", "", form.arguments, form.name))
+    for function in functions[-MAX_CALLS:]:
+        arguments = function["arguments"]
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        if len(text) <= _MAX_ARGUMENTS:
+            reader.read(json.dumps({form.name: function["name"], form.arguments: None})[: -len("null}")] + text + "}")
+    return reader.calls

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeGuard
 
-from reader_edge_runtime.text.calls.call_form import CallForm
-from reader_edge_runtime.text.calls.json_cursor import Container, CursorPlace, JsonCursor
 from reader_edge_runtime.text.conversation import Tool
+from reader_edge_runtime.text.tool_calls.call_form import CallForm
+from reader_edge_runtime.text.tool_calls.json_cursor import Container, CursorPlace, JsonCursor
 
 Schema = Mapping[str, Any]
 Values = Mapping[str, Sequence[str]]  # raw ones by argument, the last first
@@ -54,12 +54,12 @@ class CallSchema:
         return name if name in self._parameters else ""
 
     def arguments(self, cursor: JsonCursor) -> dict[str, str]:
-        """Values that were said of a call's own arguments, in raw JSON: strings, numbers and literals."""
+        """Values of a call's own arguments so far, in raw JSON: strings, numbers and literals."""
         values = ((path, value) for path, value in cursor.scalars.items() if path[:-1] == (self._arguments,))
         return {path[1]: value for path, value in values if len(value) <= _MAX_CHARACTERS}
 
     def continuations(self, cursor: JsonCursor, past: Values) -> list[Continuation]:
-        """What may come next, without what of it was said. past: values that the tool's arguments had."""
+        """What may come next, without what of it is there. past: values that the tool's arguments had."""
         inner = cursor.containers[-1] if cursor.containers else None
         match cursor.place:
             case CursorPlace.VALUE:
@@ -73,8 +73,8 @@ class CallSchema:
                 return self._behind_gap(cursor, ",", self._keys(cursor, inner))
             case CursorPlace.IN_KEY:
                 assert inner is not None
-                said = '"' + cursor.said
-                return [(text[len(said) :], p) for text, p in self._keys(cursor, inner) if text.startswith(said)]
+                begun = '"' + cursor.begun
+                return [(text[len(begun) :], p) for text, p in self._keys(cursor, inner) if text.startswith(begun)]
             case CursorPlace.COLON:
                 return [(":" + cursor.gaps[":"], _SURE)]
             case CursorPlace.AFTER:
@@ -85,28 +85,28 @@ class CallSchema:
     def _rest(self, cursor: JsonCursor, values: list[Continuation]) -> list[Continuation]:
         """Of a string, number or literal that has begun: how known values go on, else its end."""
         is_string = cursor.place is CursorPlace.STRING
-        said = '"' + cursor.said if is_string else cursor.said
-        rests = [(text[len(said) :], p) for text, p in values if text.startswith(said) and len(text) > len(said)]
-        if rests or not cursor.said:
+        begun = '"' + cursor.begun if is_string else cursor.begun
+        rests = [(text[len(begun) :], p) for text, p in values if text.startswith(begun) and len(text) > len(begun)]
+        if rests or not cursor.begun:
             return rests
         return (
             [('"', _END)] if is_string else [(text, p * _END) for text, p in self._after(cursor, cursor.containers[-1])]
         )
 
     def _behind_gap(self, cursor: JsonCursor, separator: str, texts: list[Continuation]) -> list[Continuation]:
-        """The usual space first, where a separator was said and it is not all there yet."""
-        said = cursor.gap
+        """The usual space first, where a separator was written and it is not all there yet."""
+        gap = cursor.gap
         usual = cursor.gaps[separator]
-        rest = usual[len(said) :] if said is not None and usual.startswith(said) else ""
+        rest = usual[len(gap) :] if gap is not None and usual.startswith(gap) else ""
         return [(rest + text, p) for text, p in texts]
 
     def _values(self, cursor: JsonCursor, past: Values) -> list[Continuation]:
         """Of the value that is due: past and listed ones in raw JSON, else how its type begins."""
         path = cursor.path
         schema = self._schema(cursor, path)
-        said = past.get(path[1], ()) if len(path) == 2 and path[0] == self._arguments else ()
-        texts = [(text, _MAYBE / (1 + number)) for number, text in enumerate(islice(said, MAX_CHOICES))]
-        listed = [text for text in _listed(schema) if text not in said]
+        known = past.get(path[1], ()) if len(path) == 2 and path[0] == self._arguments else ()
+        texts = [(text, _MAYBE / (1 + number)) for number, text in enumerate(islice(known, MAX_CHOICES))]
+        listed = [text for text in _listed(schema) if text not in known]
         texts += [(text, _SURE / len(listed)) for text in listed]
         is_object = path in ((), (self._arguments,)) or "properties" in schema
         opening = "{" if is_object else _OPENINGS.get(_kind(schema), "")
@@ -173,7 +173,7 @@ def _required(schema: Schema) -> list[Any]:
 
 
 def _left(schema: Schema, inner: Container) -> list[str]:
-    """Keys of an object that were not said, in the order of their declaration."""
+    """Keys that an object does not have yet, in the order of their declaration."""
     known = islice(_mapping(schema.get("properties")), _MAX_KEYS)
     return [key for key in known if _is_text(key) and key not in inner.keys]
 

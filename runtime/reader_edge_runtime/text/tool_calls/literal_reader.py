@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from reader_edge_runtime.text.finite_json import finite, load_finite
+from reader_edge_runtime.untrusted.untrusted_json import finite, load_finite
 
 _LITERALS = {"true": True, "True": True, "false": False, "False": False, "null": None, "None": None}
 _NUMBER = re.compile(
