@@ -70,7 +70,7 @@ _SLOW_PLACES = [
             "export",
             "fuzz",
             "reader_edge/bench",
-            "reader_edge/proof",
+            "reader_edge/verify",
             "reader_edge/commands/test_doctor.py",
             "reader_edge/commands/test_run.py",
         ),

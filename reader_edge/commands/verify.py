@@ -54,16 +54,16 @@ def verify(
     from reader_edge.eval_prompt import play_out
     from reader_edge.model_source import further_sources, load_engine
     from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
-    from reader_edge.proof.proof import ProofListener, prove
-    from reader_edge.proof.report import (
+    from reader_edge.terminal.console import print_table, share_progress
+    from reader_edge.verify.proof import ProofListener, prove
+    from reader_edge.verify.report import (
         estimate_sentence,
         not_covered_sentence,
         proof_fields,
         proof_table,
         proof_verdict,
     )
-    from reader_edge.proof.time_budget import TimeBudget
-    from reader_edge.terminal.console import print_table, share_progress
+    from reader_edge.verify.variants import TimeBudget
     from reader_edge_runtime import GenerationConfig, SamplingConfig
 
     file_prompts = read_prompts(prompts or VERIFY_PROMPTS)

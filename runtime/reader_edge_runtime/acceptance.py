@@ -60,7 +60,7 @@ class AcceptanceRule(ABC):
     """Decides token by token; a request names its rule in its GenerationConfig.
 
     name: what refusals call it. is_exact: whether answers stay those of plain decoding, bit for bit: `prove`
-    (reader_edge.proof.proof) compares them for such rules, and refuses others. wants_logits, wants_log_sum_exp,
+    (reader_edge.verify.proof) compares them for such rules, and refuses others. wants_logits, wants_log_sum_exp,
     wants_hidden_states: what it reads of every node.
     """
 

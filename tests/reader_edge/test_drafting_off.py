@@ -219,7 +219,7 @@ def test_verify_says_that_it_drafts(invoke: Invoke, prompts: Path, monkeypatch: 
         assert not engine.draft_permission.is_on
         raise ConfigError("Far enough.")
 
-    monkeypatch.setattr("reader_edge.proof.proof.prove", prove)
+    monkeypatch.setattr("reader_edge.verify.proof.prove", prove)
     result = invoke("verify", "--prompts", prompts, "-n", "4")
     assert result.stderr.endswith("Error: Far enough.\n")
     assert SAID in result.stderr

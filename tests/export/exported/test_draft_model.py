@@ -12,8 +12,8 @@ from reader_edge import DraftConfig, Engine, EngineConfig, GenerationConfig
 from reader_edge.cli import main
 from reader_edge.eval_prompt import EvalPrompt
 from reader_edge.model_source import further_sources
-from reader_edge.proof import ways
-from reader_edge.proof.proof import prove
+from reader_edge.verify import variants
+from reader_edge.verify.proof import prove
 from reader_edge_runtime import DraftSources
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.errors import DraftModelError, IntegrityError, PackageError
@@ -47,7 +47,7 @@ def test_a_draft_model_brings_tokens_and_changes_none(package: Path, drafting: P
 def test_a_proof_has_runs_of_its_own_for_a_draft_model(
     package: Path, drafting: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ways, "DRAFTERS", ("none",))
+    monkeypatch.setattr(variants, "DRAFTERS", ("none",))
     engine = Engine.load(package, UNMEASURED)
     further = further_sources(engine, DraftSources(draft_model=drafting))
     report = prove(engine, [EvalPrompt("the cat"), EvalPrompt("tides")], 12, further=further)

@@ -9,8 +9,8 @@ from reader_edge import Engine, EngineConfig, GenerationConfig
 from reader_edge.eval_prompt import EvalPrompt
 from reader_edge.model_source import further_sources
 from reader_edge.own_answers import answer_all
-from reader_edge.proof import ways
-from reader_edge.proof.proof import prove
+from reader_edge.verify import variants
+from reader_edge.verify.proof import prove
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_runtime import DraftSources
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
@@ -34,7 +34,7 @@ def test_every_source_together_changes_nothing(
     export_model(tiny_model("llama"), package, ExportOptions("int8", speculator=tmp_path / "speculator"))
     engine = Engine.load(package, UNMEASURED)
     answer_all(engine, QUESTIONS[:1], GenerationConfig(max_tokens=30), 100).write(engine.package)
-    monkeypatch.setattr(ways, "DRAFTERS", ("none",))
+    monkeypatch.setattr(variants, "DRAFTERS", ("none",))
     engine = Engine.load(package, UNMEASURED)
     assert SUCCESSORS_NAME in engine.package.manifest.files
     sources = DraftSources(draft_model=exported("llama", "fp32", "exact"))
@@ -43,6 +43,6 @@ def test_every_source_together_changes_nothing(
     assert report.logit_rows_bit_equal
     assert report.is_promise_kept
     together = [run for run in report.runs if run.setting.drafter == "all sources + speculator + draft model"]
-    assert {run.setting.way for run in together} == {*ways.WAYS, *ways.ARRIVAL_WAYS}
+    assert {run.setting.variant for run in together} == {*variants.VARIANTS, *variants.ARRIVAL_VARIANTS}
     nodes = set().union(*(run.nodes_by_source for run in together))
     assert nodes >= {"context", "history", "datastore", "logits", "speculator", "draft model"}

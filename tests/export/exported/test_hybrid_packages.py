@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from reader_edge.eval_prompt import EvalPrompt
-from reader_edge.proof import ways
-from reader_edge.proof.proof import prove
+from reader_edge.verify import variants
+from reader_edge.verify.proof import prove
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.measuring.width_probe import settle_width
@@ -27,8 +27,8 @@ def package(request: pytest.FixtureRequest, exported: Callable[..., Path]) -> Pa
 
 
 def test_hybrids_are_lossless_bit_for_bit(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ways, "DRAFTERS", ("stress", "none"))
-    monkeypatch.setattr(ways, "ARRIVAL_DRAFTERS", ("stress",))
+    monkeypatch.setattr(variants, "DRAFTERS", ("stress", "none"))
+    monkeypatch.setattr(variants, "ARRIVAL_DRAFTERS", ("stress",))
     report = prove(Engine.load(package, UNMEASURED), [EvalPrompt("the cat"), EvalPrompt("tides, and the sea")], 16)
     assert report.counts.tokens_compared > 0
     assert report.counts.divergences == 0

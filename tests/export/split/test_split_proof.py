@@ -6,7 +6,7 @@ import pytest
 from gguf import GGMLQuantizationType as Kind
 
 from reader_edge.eval_prompt import EvalPrompt
-from reader_edge.proof.proof import prove
+from reader_edge.verify.proof import prove
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.split.split_package import split_package
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, SamplingConfig

@@ -1,27 +1,24 @@
 """The proof that drafting changes nothing: every token, and the bits of every logit row a token was chosen from.
 
 The reference decodes plainly, one request alone, one token per pass, and reads every logit row. Against it runs every
-drafter in every way, one request alone and several ragged ones together: no drafts, every combination of sources, all
-of them beside a hostile one, and a drafter that knows the answers. Then requests come at random moments, greedy and
+drafter in every variant, one request alone and several ragged ones together: no drafts, every combination of sources,
+all of them beside a hostile one, and a drafter that knows the answers. Then requests come at random moments, greedy and
 sampled ones, drafted and plain ones, prompts that take several steps; and some are given up. Trees are verified whether
 they pay or not, in widths drawn at random, and over several boxes a lone request's in two passes. What users run comes
-first, and each way has its share of the time.
+first, and each variant has its share of the time.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from reader_edge.eval_prompt import EvalPrompt
-from reader_edge.proof.any_width import AnyWidth
-from reader_edge.proof.arrivals import Arrival, all_at_once, at_random, decode, num_at_random
-from reader_edge.proof.hostile_source import HostileSource
-from reader_edge.proof.lap import DrafterMaker, Lap
-from reader_edge.proof.plain_answers import ARRIVING_CHUNK, FEW_TOKENS, PlainAnswers
-from reader_edge.proof.result import ProofReport
-from reader_edge.proof.schedule import Visit, schedule
-from reader_edge.proof.time_budget import TimeBudget
-from reader_edge.proof.ways import settings
-from reader_edge.proof.witness import PlainAnswer, Tally, WatchedTarget, Witness
+from reader_edge.verify.arrivals import Arrival, all_at_once, at_random, decode, num_at_random
+from reader_edge.verify.logit_comparer import LogitComparer, PlainAnswer, Tally, WatchedTarget
+from reader_edge.verify.plain_answers import ARRIVING_CHUNK, FEW_TOKENS, PlainAnswers
+from reader_edge.verify.result import ProofReport
+from reader_edge.verify.shared_drafters import DrafterMaker, SharedDrafters
+from reader_edge.verify.stress import AnyWidth, HostileSource
+from reader_edge.verify.variants import TimeBudget, Visit, schedule, settings
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, SamplingConfig
 from reader_edge_runtime.acceptance import EXACT, AcceptanceRule
 from reader_edge_runtime.assembly import make_trial_decoder
@@ -124,7 +121,7 @@ class _Prover:
         """Answers that a whole proof decodes, plain ones and those compared with them."""
         num_answers = 4 * len(self.prompts)
         for setting in self.tallies:
-            is_arriving = setting.way.is_arriving
+            is_arriving = setting.variant.is_arriving
             num_answers += num_at_random(2 * len(self.prompts)) if is_arriving else len(self.prompts)
         return num_answers
 
@@ -172,52 +169,52 @@ class _Prover:
         )
 
     def _visit_all(self, visits: Sequence[Visit]) -> None:
-        """In their order, each lap ending with its last visit."""
-        last = {visit.lap: visit for visit in visits}
-        laps: dict[str, Lap] = {}
+        """In their order, each group ending with its last visit."""
+        last = {visit.group: visit for visit in visits}
+        groups: dict[str, SharedDrafters] = {}
         try:
             for visit in visits:
                 if self.budget.is_over and self.is_begun:
                     return
-                self._visit(visit, laps.setdefault(visit.lap, Lap(self.drafters)))
-                if last[visit.lap] is visit:
-                    laps.pop(visit.lap).close()
+                self._visit(visit, groups.setdefault(visit.group, SharedDrafters(self.drafters)))
+                if last[visit.group] is visit:
+                    groups.pop(visit.group).close()
                 self.num_done += not visit.left
                 self._tell_progress()
         finally:
-            for lap in laps.values():
-                lap.close()
+            for shared in groups.values():
+                shared.close()
 
-    def _visit(self, visit: Visit, lap: Lap) -> None:
+    def _visit(self, visit: Visit, shared: SharedDrafters) -> None:
         """Compare one setting's answers to a few questions, as far as the visit's share of the time goes."""
-        way, batch_size = visit.setting.way, visit.setting.batch_size
+        variant, batch_size = visit.setting.variant, visit.setting.batch_size
         end = self.budget.end_of(visit.share)
         min_tokens = FEW_TOKENS if self.is_begun else self.max_tokens  # the first pair is compared to its end
         answers = self._plain_answers(visit, min_tokens)
-        lap.take(answers, way)
+        shared.take(answers, variant)
         is_drafted = visit.setting.drafter != "none"
         seed = list(self.tallies).index(visit.setting) + visit.left[0]
-        arrivals = at_random(answers, is_drafted, seed) if way.is_arriving else all_at_once(answers, is_drafted)
-        chunk = ARRIVING_CHUNK if way.is_arriving else 0
-        target, witnesses = WatchedTarget(self.target), dict[Request, Witness]()
+        arrivals = at_random(answers, is_drafted, seed) if variant.is_arriving else all_at_once(answers, is_drafted)
+        chunk = ARRIVING_CHUNK if variant.is_arriving else 0
+        target, comparers = WatchedTarget(self.target), dict[Request, LogitComparer]()
         config = self.engine.decoder.config
         config = replace(config, max_batch=batch_size, prefill_chunk=chunk or config.prefill_chunk)
         planner = AnyWidth(seed=batch_size, splits=isinstance(self.target, TravellingTarget))
-        drafter = lap.drafter(visit.setting)
+        drafter = shared.drafter(visit.setting)
         decoder = make_trial_decoder(target, drafter, config, planner, self.engine.width_report)
         decoder.prefill_budget.limit = chunk or None
         is_over = self._is_over(end)
         cut: list[Arrival] | None = None
         try:
-            cut = decode(decoder, arrivals, way.reads_logits, witnesses, is_over, (batch_size, min_tokens))
+            cut = decode(decoder, arrivals, variant.reads_logits, comparers, is_over, (batch_size, min_tokens))
         finally:
-            self.tallies[visit.setting].add(witnesses, target)
+            self.tallies[visit.setting].add(comparers, target)
         whole = {answer.question for answer in answers} - {each.plain.question for each in cut}
         whole -= {answer.question for answer in answers if not answer.is_whole}
         visit.left = tuple(question for question in visit.left if question not in whole)
         if not self.is_begun:
             self.is_begun = True
-            num_tokens = self.plain.num_tokens + sum(each.num_tokens for each in witnesses.values())
+            num_tokens = self.plain.num_tokens + sum(each.num_tokens for each in comparers.values())
             self.listener.on_estimate(self.budget.elapsed_s / num_tokens * self.num_answers * self.max_tokens)
 
     def _plain_answers(self, visit: Visit, min_tokens: int) -> list[PlainAnswer]:
@@ -228,7 +225,9 @@ class _Prover:
             if len(answers) >= setting.batch_size and is_half_over():
                 break
             end = self.budget.end_of(visit.share / 2 / setting.batch_size)
-            answers += self.plain.of(question, setting.way, self._is_over(end), FEW_TOKENS if answers else min_tokens)
+            answers += self.plain.of(
+                question, setting.variant, self._is_over(end), FEW_TOKENS if answers else min_tokens
+            )
         return answers
 
     def _is_over(self, end: float) -> Callable[[], bool]:

@@ -5,11 +5,11 @@ from collections import Counter
 import pytest
 
 from reader_edge.eval_prompt import EvalPrompt
-from reader_edge.proof import ways
-from reader_edge.proof.arrivals import at_random, num_at_random
-from reader_edge.proof.proof import prove
-from reader_edge.proof.result import ProofReport
-from reader_edge.proof.witness import PlainAnswer
+from reader_edge.verify import variants
+from reader_edge.verify.arrivals import at_random, num_at_random
+from reader_edge.verify.logit_comparer import PlainAnswer
+from reader_edge.verify.proof import prove
+from reader_edge.verify.result import ProofReport
 from reader_edge_runtime import Engine, GenerationConfig
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.decoding.decoder import Decoder
@@ -29,7 +29,7 @@ ANSWERS = [
 
 @pytest.fixture
 def only_arrivals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ways, "DRAFTERS", ())
+    monkeypatch.setattr(variants, "DRAFTERS", ())
 
 
 def _prove(engine: Engine) -> ProofReport:
@@ -92,8 +92,8 @@ def test_a_prompt_that_is_read_wrongly_once_others_have_taken_a_step_is_caught(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing of it shows where all requests come at once."""
-    monkeypatch.setattr(ways, "DRAFTERS", ("stress",))
-    monkeypatch.setattr(ways, "ARRIVAL_DRAFTERS", ("stress",))
+    monkeypatch.setattr(variants, "DRAFTERS", ("stress",))
+    monkeypatch.setattr(variants, "ARRIVAL_DRAFTERS", ("stress",))
     forward = HostTarget.forward
 
     def forgetful_forward(target: HostTarget, cache: Cache, wanted: Pass) -> ForwardResult:
@@ -103,7 +103,7 @@ def test_a_prompt_that_is_read_wrongly_once_others_have_taken_a_step_is_caught(
 
     monkeypatch.setattr(HostTarget, "forward", forgetful_forward)
     report = _prove(engine)
-    assert {run.setting.way for run in report.runs if run.divergences} == set(ways.ARRIVAL_WAYS)
+    assert {run.setting.variant for run in report.runs if run.divergences} == set(variants.ARRIVAL_VARIANTS)
     assert not report.logit_rows_bit_equal
     assert not report.is_promise_kept
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain, cycle, islice
 
-from reader_edge.proof.ways import Way
-from reader_edge.proof.witness import PlainAnswer, digest
+from reader_edge.verify.logit_comparer import PlainAnswer, digest
+from reader_edge.verify.variants import Variant
 from reader_edge_runtime import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.acceptance import EXACT, AcceptanceRule
 from reader_edge_runtime.assembly import make_decoder
@@ -51,14 +51,14 @@ class PlainAnswers:
         self._sampled = usual_sampling(target.manifest)
         self._known: dict[tuple[int, bool, bool], list[PlainAnswer]] = {}
 
-    def of(self, question: int, way: Way, is_over: Callable[[], bool], min_tokens: int) -> list[PlainAnswer]:
-        """The answers to a question that a way compares: one, or for arrivals a greedy and a sampled one.
+    def of(self, question: int, variant: Variant, is_over: Callable[[], bool], min_tokens: int) -> list[PlainAnswer]:
+        """The answers to a question that a variant compares: one, or for arrivals a greedy and a sampled one.
 
         Once is_over says so, answers end; not before they have min_tokens, though.
         """
-        place = question, way.is_sampled, way.is_arriving
+        place = question, variant.is_sampled, variant.is_arriving
         if place not in self._known:
-            asked = self._arriving(question) if way.is_arriving else self._alone(question, way.is_sampled)
+            asked = self._arriving(question) if variant.is_arriving else self._alone(question, variant.is_sampled)
             self._known[place] = [self.decoded(each, is_over, min_tokens) for each in asked]
             self.num_tokens += sum(len(each.token_ids) for each in self._known[place])
         return self._known[place]

@@ -2,12 +2,12 @@
 
 import pytest
 
-from reader_edge.proof import ways
+from reader_edge.verify import variants
 
-FEW_DRAFTERS = ("stress", ways.DEFAULT, "none")
+FEW_DRAFTERS = ("stress", variants.DEFAULT, "none")
 
 
 @pytest.fixture
 def few_drafters(monkeypatch: pytest.MonkeyPatch) -> None:
     """Enough where a fault is to be caught: test_proof.py's report and `test_the_demo_package_passes` have them all."""
-    monkeypatch.setattr(ways, "DRAFTERS", FEW_DRAFTERS)
+    monkeypatch.setattr(variants, "DRAFTERS", FEW_DRAFTERS)

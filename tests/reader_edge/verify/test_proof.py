@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from reader_edge.eval_prompt import EvalPrompt
-from reader_edge.proof.hostile_source import HostileSource
-from reader_edge.proof.proof import ProofListener, prove
-from reader_edge.proof.result import ProofReport
-from reader_edge.proof.ways import (
+from reader_edge.verify.proof import ProofListener, prove
+from reader_edge.verify.result import ProofReport
+from reader_edge.verify.stress import HostileSource
+from reader_edge.verify.variants import (
     ARRIVAL_BATCH,
     ARRIVAL_DRAFTERS,
-    ARRIVAL_WAYS,
+    ARRIVAL_VARIANTS,
     BATCH_SIZES,
     DRAFTERS,
     SOURCE_SETS,
-    WAYS,
+    VARIANTS,
     Setting,
 )
 from reader_edge_runtime import Engine
@@ -43,20 +43,20 @@ def report(shared_engine: Engine) -> ProofReport:
 
 def test_the_demo_package_is_lossless_bit_for_bit(report: ProofReport) -> None:
     num_tokens = len(QUESTIONS) * MAX_TOKENS
-    at_once = [run for run in report.runs if not run.setting.way.is_arriving]
-    arriving = [run for run in report.runs if run.setting.way.is_arriving]
-    every = [Setting(*each) for each in product(DRAFTERS, WAYS, BATCH_SIZES)]
-    every += [Setting(*each) for each in product(ARRIVAL_DRAFTERS, ARRIVAL_WAYS, [ARRIVAL_BATCH])]
+    at_once = [run for run in report.runs if not run.setting.variant.is_arriving]
+    arriving = [run for run in report.runs if run.setting.variant.is_arriving]
+    every = [Setting(*each) for each in product(DRAFTERS, VARIANTS, BATCH_SIZES)]
+    every += [Setting(*each) for each in product(ARRIVAL_DRAFTERS, ARRIVAL_VARIANTS, [ARRIVAL_BATCH])]
     assert {run.setting for run in report.runs} == set(every)
     assert len(report.runs) == len(every)
     assert all(run.num_whole == len(QUESTIONS) for run in report.runs)
     assert all(run.counts.tokens_compared == num_tokens for run in at_once)
     assert all(num_tokens <= run.counts.tokens_compared <= 3 * num_tokens for run in arriving)
     assert all(
-        run.counts.logit_rows == run.counts.tokens_compared * run.setting.way.reads_logits for run in report.runs
+        run.counts.logit_rows == run.counts.tokens_compared * run.setting.variant.reads_logits for run in report.runs
     )
     for run in report.runs:
-        if run.setting.way.reads_logits or run.setting.way.is_sampled:
+        if run.setting.variant.reads_logits or run.setting.variant.is_sampled:
             assert run.counts.top_rows >= run.counts.logit_rows
             assert run.counts.top_rows > 0
         else:
@@ -69,8 +69,10 @@ def test_the_demo_package_is_lossless_bit_for_bit(report: ProofReport) -> None:
 
 
 def test_every_way_of_passing_is_exercised(report: ProofReport) -> None:
-    runs = {(run.setting.drafter, run.setting.batch_size): run for run in report.runs if run.setting.way in WAYS}
-    arriving = {run.setting.drafter: run for run in report.runs if run.setting.way in ARRIVAL_WAYS}
+    runs = {
+        (run.setting.drafter, run.setting.batch_size): run for run in report.runs if run.setting.variant in VARIANTS
+    }
+    arriving = {run.setting.drafter: run for run in report.runs if run.setting.variant in ARRIVAL_VARIANTS}
     assert runs["stress", 1].acceptance_length > 3
     assert runs["stress", 4].acceptance_length > 3
     assert arriving["stress"].acceptance_length > 1.5
@@ -129,8 +131,8 @@ def test_a_mask_that_shows_siblings_is_caught(engine: Engine, monkeypatch: pytes
     for run, divergence in report.first_divergences():
         assert run.setting.drafter == "stress" or run.acceptance_length > 1
         assert divergence.plain_token_id != divergence.drafted_token_id
-        assert (divergence.logit_gap is None) != run.setting.way.reads_logits
-        if divergence.logit_gap is not None and not run.setting.way.is_sampled:
+        assert (divergence.logit_gap is None) != run.setting.variant.reads_logits
+        if divergence.logit_gap is not None and not run.setting.variant.is_sampled:
             assert divergence.logit_gap > 0
 
 
@@ -190,9 +192,9 @@ def test_best_ids_that_are_not_those_of_the_logits_are_caught(engine: Engine, mo
     """Greedy answers are made of these ids, and no logits are read."""
     _swapped(0, monkeypatch)
     report = prove(engine, QUESTIONS[:1], 4)
-    parts = report.by_way()
+    parts = report.by_variant()
     by_top_ids, by_logits = (
-        [part for way, part in parts.items() if way.reads_logits == reads] for reads in (False, True)
+        [part for variant, part in parts.items() if variant.reads_logits == reads] for reads in (False, True)
     )
     assert all(part.counts.divergences > 0 for part in by_top_ids)
     assert all(part.counts.divergences == 0 and part.logit_rows_bit_equal for part in by_logits)
@@ -217,11 +219,11 @@ def test_after_a_divergence_nothing_of_that_answer_is_compared(engine: Engine, m
     _noisy(20, monkeypatch)
     report = prove(engine, QUESTIONS[:2], 6)
     for run in report.runs:
-        if run.setting.way in ARRIVAL_WAYS:
+        if run.setting.variant in ARRIVAL_VARIANTS:
             continue
         firsts = [divergence.position + 1 for divergence in run.divergences]
         assert run.counts.tokens_compared == sum(firsts) + 6 * (2 - len(firsts))
-        assert run.counts.logit_rows == run.counts.tokens_compared * run.setting.way.reads_logits
+        assert run.counts.logit_rows == run.counts.tokens_compared * run.setting.variant.reads_logits
     first = {divergence.prompt: divergence.position for _, divergence in report.first_divergences()}
     for run in report.runs:
         assert all(first[each.prompt] <= each.position for each in run.divergences)
@@ -240,7 +242,7 @@ def test_an_answer_that_ends_early_is_caught(engine: Engine, monkeypatch: pytest
 
     monkeypatch.setattr(Decoder, "step", hasty_step)
     report = prove(engine, QUESTIONS[:1], max_tokens=40)
-    at_once = [run for run in report.runs if run.setting.way in WAYS]
+    at_once = [run for run in report.runs if run.setting.variant in VARIANTS]
     assert [len(run.divergences) for run in at_once] == [int(run.setting.drafter != "none") for run in at_once]
     assert all(divergence.drafted_token_id is None for _, divergence in report.first_divergences())
 

@@ -7,8 +7,8 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from reader_edge.proof.result import Counts, Divergence, ProofRun
-from reader_edge.proof.ways import Setting
+from reader_edge.verify.result import Counts, Divergence, ProofRun
+from reader_edge.verify.variants import Setting
 from reader_edge_runtime import GenerationConfig, GenerationStats
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.cache import Cache
@@ -34,7 +34,7 @@ class PlainAnswer:
     is_whole: bool = True
 
 
-class Witness:
+class LogitComparer:
     """Watches one drafted answer beside its plain one."""
 
     def __init__(self, plain: PlainAnswer) -> None:
@@ -46,9 +46,9 @@ class Witness:
         self._plain = plain
         self._row: Float32Array | None = None
 
-    def see_row(self, request: Request, row: Float32Array) -> None:
+    def compare_row(self, request: Request, row: Float32Array) -> None:
         """Compare the row that the next token is chosen from; the token before is known by now."""
-        self.see_tokens(request)
+        self.compare_tokens(request)
         if self.divergence is None:
             position = request.num_output_tokens
             self.num_rows += 1
@@ -57,7 +57,7 @@ class Witness:
 
     def finish(self, request: Request) -> None:
         """Compare the tokens not seen yet, and the length."""
-        self.see_tokens(request)
+        self.compare_tokens(request)
         position = request.num_output_tokens
         if self.divergence is None and position < len(self._plain.token_ids):
             self.divergence = Divergence(self.question, position, self._plain.token_ids[position], None, None)
@@ -67,7 +67,7 @@ class Witness:
         """What was compared of this answer."""
         return Counts(self.num_tokens, int(self.divergence is not None), self.num_rows, self.num_rows_equal)
 
-    def see_tokens(self, request: Request) -> None:
+    def compare_tokens(self, request: Request) -> None:
         """Compare the tokens emitted since the last call, up to the first divergence; all, of one that is given up."""
         plain_token_ids, drafted_token_ids = self._plain.token_ids, request.output_token_ids
         while self.divergence is None and self.num_tokens < len(drafted_token_ids):
@@ -103,7 +103,7 @@ class WatchedTarget:
     def forward_two(self, cache: Cache, first: Pass, second: Pass) -> tuple[ForwardResult, PassBehind]:
         """Of a `TravellingTarget` that is watched."""
         result, behind = cast(TravellingTarget, self._target).forward_two(cache, first, second)
-        return self.seen(result), _WatchedBehind(behind, self)
+        return self.seen(result), _WatchedPass(behind, self)
 
     def seen(self, result: ForwardResult) -> ForwardResult:
         """What a pass said, which is compared now."""
@@ -114,7 +114,7 @@ class WatchedTarget:
         return result
 
 
-class _WatchedBehind:
+class _WatchedPass:
     def __init__(self, behind: PassBehind, watched: WatchedTarget) -> None:
         self._watched = watched
         self._behind = behind
@@ -125,7 +125,7 @@ class _WatchedBehind:
 
 
 class Tally:
-    """What the witnesses of one setting saw, visit by visit."""
+    """What the comparers of one setting saw, visit by visit."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -134,13 +134,13 @@ class Tally:
         self._stats = GenerationStats()
         self._divergences: list[Divergence] = []
 
-    def add(self, witnesses: dict[Request, Witness], target: WatchedTarget) -> None:
-        """Count what the witnesses of one visit saw."""
-        self._stats = GenerationStats.total([self._stats, *(request.stats for request in witnesses)])
+    def add(self, comparers: dict[Request, LogitComparer], target: WatchedTarget) -> None:
+        """Count what the comparers of one visit saw."""
+        self._stats = GenerationStats.total([self._stats, *(request.stats for request in comparers)])
         self._top_rows = Counts.total(
             [self._top_rows, Counts(top_rows=target.num_rows, top_rows_agreeing=target.num_rows_agreeing)]
         )
-        for each in witnesses.values():
+        for each in comparers.values():
             self._answers[each.question] = Counts.total([self._answers.get(each.question, Counts()), each.counts])
             if each.divergence is not None:
                 self._divergences.append(each.divergence)

@@ -4,11 +4,11 @@ from dataclasses import asdict
 
 from rich.table import Table
 
-from reader_edge.proof.plain_answers import usual_sampling
-from reader_edge.proof.result import Counts, Divergence, ProofReport, ProofRun
-from reader_edge.proof.ways import Way
 from reader_edge.terminal.checks import glossary
 from reader_edge.terminal.control_characters import visible
+from reader_edge.verify.plain_answers import usual_sampling
+from reader_edge.verify.result import Counts, Divergence, ProofReport, ProofRun
+from reader_edge.verify.variants import Variant
 from reader_edge_runtime import Engine
 from reader_edge_runtime.package.manifest import EXACT_ATTENTIONS
 
@@ -24,7 +24,7 @@ def proof_fields(engine: Engine, report: ProofReport) -> dict[str, object]:
         "settings_not_covered": num_none,
         **asdict(report.counts),
         "logit_rows_bit_equal": report.logit_rows_bit_equal,
-        "ways": [{"way": way.name, **asdict(part.counts)} for way, part in report.by_way().items()],
+        "ways": [{"way": variant.name, **asdict(part.counts)} for variant, part in report.by_variant().items()],
         "categories": {category: _answer_fields(counts) for category, counts in report.by_category().items()},
         "refusal": report.refusal,
         "sampling": asdict(usual_sampling(engine.package.manifest)),
@@ -49,10 +49,12 @@ def proof_table(report: ProofReport) -> Table:
         setting, counts = run.setting, run.counts
         num_begun = sum(answer.tokens_compared > 0 for answer in run.answers.values())
         prompts = f"{run.num_whole} of {len(report.questions)}" if run.num_whole else f"part of {num_begun}"
-        row = [setting.drafter, setting.way.name, str(setting.batch_size), prompts]
+        row = [setting.drafter, setting.variant.name, str(setting.batch_size), prompts]
         row += [str(sum(run.nodes_by_source.values())), f"{run.acceptance_length:.2f}"]
         row += [str(counts.tokens_compared), str(counts.divergences)]
-        row += [f"{counts.logit_rows_equal} of {counts.logit_rows}" if setting.way.reads_logits else "none compared"]
+        row += [
+            f"{counts.logit_rows_equal} of {counts.logit_rows}" if setting.variant.reads_logits else "none compared"
+        ]
         table.add_row(*row)
     return table
 
@@ -100,7 +102,7 @@ def proof_verdict(engine: Engine, report: ProofReport) -> list[str]:
     counts = report.counts
     lines = [_coverage_sentence(report), _sampling_sentence(engine)]
     lines += [f"{counts.tokens_compared} tokens compared, {counts.divergences} divergences:"]
-    lines += [_way_sentence(way, part.counts) for way, part in report.by_way().items()]
+    lines += [_variant_sentence(variant, part.counts) for variant, part in report.by_variant().items()]
     lines += [_category_sentence(category, counts) for category, counts in report.by_category().items()]
     for run, divergence in report.first_divergences():
         lines.append(_divergence_sentence(engine, run, divergence, report.questions[divergence.prompt].text))
@@ -143,7 +145,7 @@ def _run_fields(run: ProofRun) -> dict[str, object]:
     setting = run.setting
     return {
         "drafter": setting.drafter,
-        "way": setting.way.name,
+        "way": setting.variant.name,
         "batch_size": setting.batch_size,
         "prompts_compared": run.num_whole,
         "acceptance_length": run.acceptance_length,
@@ -159,16 +161,16 @@ def _sampling_sentence(engine: Engine) -> str:
     return f"Sampled answers are drawn with {words} ({whose}), each by a seed of its own."
 
 
-def _way_sentence(way: Way, counts: Counts) -> str:
+def _variant_sentence(variant: Variant, counts: Counts) -> str:
     if counts.tokens_compared == 0:
-        return f"- {way.name}: not covered."
+        return f"- {variant.name}: not covered."
     rows = "no logits compared"
-    if way.reads_logits:
+    if variant.reads_logits:
         rows = (
             f"{counts.logit_rows_equal} of {counts.logit_rows} logit rows bit-equal, "
             f"best ids those of the logits in {counts.top_rows_agreeing} of {counts.top_rows} rows read"
         )
-    return f"- {way.name}: {counts.tokens_compared} tokens, {rows}."
+    return f"- {variant.name}: {counts.tokens_compared} tokens, {rows}."
 
 
 def _answer_fields(counts: Counts) -> dict[str, int]:
@@ -187,7 +189,7 @@ def _divergence_fields(engine: Engine, run: ProofRun, divergence: Divergence) ->
         "plain_text": _text(engine, divergence.plain_token_id),
         "drafted_text": _text(engine, divergence.drafted_token_id),
         "drafter": run.setting.drafter,
-        "way": run.setting.way.name,
+        "way": run.setting.variant.name,
         "batch_size": run.setting.batch_size,
     }
 
@@ -196,7 +198,7 @@ def _divergence_sentence(engine: Engine, run: ProofRun, divergence: Divergence, 
     setting = run.setting
     gap = "" if divergence.logit_gap is None else f", logit gap {divergence.logit_gap:.3g}"
     return (
-        f"Prompt {divergence.prompt + 1} ({prompt.splitlines()[0]:.30}), {setting.drafter}, {setting.way.name}, "
+        f"Prompt {divergence.prompt + 1} ({prompt.splitlines()[0]:.30}), {setting.drafter}, {setting.variant.name}, "
         f"batch {setting.batch_size}, token {divergence.position + 1}: {_token(engine, divergence.drafted_token_id)} "
         f"instead of {_token(engine, divergence.plain_token_id)}{gap}."
     )

@@ -5,13 +5,11 @@ from collections.abc import Callable
 import pytest
 
 from reader_edge.eval_prompt import EvalPrompt
-from reader_edge.proof import ways
-from reader_edge.proof.plain_answers import FEW_TOKENS
-from reader_edge.proof.proof import prove
-from reader_edge.proof.result import ProofReport
-from reader_edge.proof.schedule import schedule
-from reader_edge.proof.time_budget import TimeBudget
-from reader_edge.proof.ways import ARRIVAL_WAYS, DEFAULT, WAYS, settings
+from reader_edge.verify import variants
+from reader_edge.verify.plain_answers import FEW_TOKENS
+from reader_edge.verify.proof import prove
+from reader_edge.verify.result import ProofReport
+from reader_edge.verify.variants import ARRIVAL_VARIANTS, DEFAULT, VARIANTS, TimeBudget, schedule, settings
 from reader_edge_runtime import Engine
 from reader_edge_runtime.decoding.decoder import Decoder
 
@@ -33,8 +31,8 @@ class Clock:
 @pytest.fixture
 def proven(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Callable[[float, float], ProofReport]:
     """Prove in so many seconds, where each step of decoding takes so long; few drafters, for the test's own time."""
-    monkeypatch.setattr(ways, "DRAFTERS", ("stress", DEFAULT))
-    monkeypatch.setattr(ways, "ARRIVAL_DRAFTERS", ("stress", DEFAULT))
+    monkeypatch.setattr(variants, "DRAFTERS", ("stress", DEFAULT))
+    monkeypatch.setattr(variants, "ARRIVAL_DRAFTERS", ("stress", DEFAULT))
 
     def prove_in(seconds: float, step_s: float) -> ProofReport:
         clock, step = Clock(), Decoder.step
@@ -52,11 +50,11 @@ def proven(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Callable[[float, 
 
 def test_what_users_run_comes_first_in_the_order_of_how_they_run_it() -> None:
     usual, others = settings([])
-    by_ids, by_logits, sampled = WAYS
-    assert [(each.way, each.batch_size) for each in usual] == [
-        *((way, 1) for way in WAYS),
-        *((by_ids, 4), (ARRIVAL_WAYS[0], 3)),
-        *((by_logits, 4), (sampled, 4), (ARRIVAL_WAYS[1], 3)),
+    by_ids, by_logits, sampled = VARIANTS
+    assert [(each.variant, each.batch_size) for each in usual] == [
+        *((variant, 1) for variant in VARIANTS),
+        *((by_ids, 4), (ARRIVAL_VARIANTS[0], 3)),
+        *((by_logits, 4), (sampled, 4), (ARRIVAL_VARIANTS[1], 3)),
     ]
     assert {each.drafter for each in usual} == {DEFAULT}
     assert not set(usual) & set(others)
@@ -114,7 +112,7 @@ def test_what_was_cut_is_compared_to_its_end_where_time_is_left(
     report = proven(900, 1)
     assert report.seconds < 900
     assert all(run.num_whole == len(QUESTIONS) for run in report.runs)
-    at_once = [run for run in report.runs if not run.setting.way.is_arriving]
+    at_once = [run for run in report.runs if not run.setting.variant.is_arriving]
     assert any(run.counts.tokens_compared > len(QUESTIONS) * MAX_TOKENS for run in at_once)
 
 

@@ -11,12 +11,12 @@ from click.testing import CliRunner
 
 from reader_edge.cli import main
 from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
-from reader_edge.proof import ways
-from reader_edge.proof.ways import ARRIVAL_WAYS, BATCH_SIZES, DRAFTERS, WAYS
+from reader_edge.verify import variants
+from reader_edge.verify.variants import ARRIVAL_VARIANTS, BATCH_SIZES, DRAFTERS, VARIANTS
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree
 from tests.reader_edge.package_copy import PackageCopy
-from tests.reader_edge.proof.conftest import FEW_DRAFTERS
+from tests.reader_edge.verify.conftest import FEW_DRAFTERS
 
 WHOLE = ("--minutes", "0")  # the same work on every machine
 
@@ -26,12 +26,12 @@ def test_the_demo_package_passes(runner: CliRunner, tmp_path: Path) -> None:
     prompts.write_text("".join(VERIFY_PROMPTS.read_text().splitlines(keepends=True)[:3]))
     result = runner.invoke(main, ["verify", "-n", "3", *WHOLE, "--prompts", str(prompts)])
     assert result.exit_code == 0
-    num_tokens = 3 * 3 * len(WAYS) * len(DRAFTERS) * len(BATCH_SIZES)
+    num_tokens = 3 * 3 * len(VARIANTS) * len(DRAFTERS) * len(BATCH_SIZES)
     told = re.search(r"^(\d+) tokens compared, 0 divergences", result.stdout, re.MULTILINE)
     assert told is not None
     assert num_tokens < int(told[1]) < 1.5 * num_tokens  # and those of random arrivals
-    for way in (*WAYS, *ARRIVAL_WAYS):
-        assert f"- {way.name}: " in result.stdout
+    for variant in (*VARIANTS, *ARRIVAL_VARIANTS):
+        assert f"- {variant.name}: " in result.stdout
     for drafter in DRAFTERS:
         assert drafter in result.stderr
     assert "as a broken one might, was stopped, as it should be.\n" in result.stdout
@@ -47,7 +47,7 @@ def test_json_holds_the_totals_and_every_run(runner: CliRunner, tmp_path: Path) 
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("# tar\n\n# git\n")
     fields = json.loads(runner.invoke(main, ["verify", "-n", "4", *WHOLE, "--prompts", str(prompts), "--json"]).stdout)
-    num_tokens = 2 * 4 * len(WAYS) * len(DRAFTERS) * len(BATCH_SIZES)
+    num_tokens = 2 * 4 * len(VARIANTS) * len(DRAFTERS) * len(BATCH_SIZES)
     *at_once, by_ids, by_logits = fields["ways"]
     assert sum(each["tokens_compared"] for each in at_once) == num_tokens
     assert [each["logit_rows"] for each in at_once] == [0, num_tokens // 3, num_tokens // 3]
@@ -72,7 +72,7 @@ def test_conversations_are_played_out_and_counted_by_category(
     prompts.write_text("\n".join(map(json.dumps, lines)))
     arguments = ["verify", str(chat_package.folder), "-n", "3", *WHOLE, "--prompts", str(prompts)]
     fields = json.loads(runner.invoke(main, [*arguments, "--json"]).stdout)
-    num_runs = len(WAYS) * len(FEW_DRAFTERS) * len(BATCH_SIZES)
+    num_runs = len(VARIANTS) * len(FEW_DRAFTERS) * len(BATCH_SIZES)
     pages, numbers = fields["categories"]["pages"], fields["categories"]["numbers"]
     assert pages["tokens_compared"] > 2 * 3 * num_runs
     assert numbers["tokens_compared"] > 3 * num_runs
@@ -84,7 +84,7 @@ def test_conversations_are_played_out_and_counted_by_category(
 
 def test_the_default_compares_20_000_tokens() -> None:
     option = next(each for each in main.commands["verify"].params if each.name == "max_tokens")
-    num_answers = len(read_prompts(VERIFY_PROMPTS)) * len(WAYS) * len(DRAFTERS) * len(BATCH_SIZES)
+    num_answers = len(read_prompts(VERIFY_PROMPTS)) * len(VARIANTS) * len(DRAFTERS) * len(BATCH_SIZES)
     assert isinstance(option.default, int)
     assert num_answers * option.default >= 20_000
 
@@ -104,7 +104,7 @@ def test_a_wrong_tree_mask_is_caught_and_exits_1(
     assert "Prompt 1 (# tar)" in result.stdout
     assert "logit gap" in result.stdout
     assert "Drafting changes this model's output here." in result.stdout
-    monkeypatch.setattr(ways, "DRAFTERS", FEW_DRAFTERS)
+    monkeypatch.setattr(variants, "DRAFTERS", FEW_DRAFTERS)
     result = runner.invoke(main, [*arguments, "--json"])
     assert result.exit_code == 1
     first = json.loads(result.stdout)["first_divergences"][0]
@@ -126,10 +126,10 @@ def test_other_bits_with_the_same_tokens_break_the_promise_of_exact_packages_onl
     sentence: str,
 ) -> None:
     for module in ("report", "result"):
-        monkeypatch.setattr(f"reader_edge.proof.{module}.EXACT_ATTENTIONS", exact_attentions)
+        monkeypatch.setattr(f"reader_edge.verify.{module}.EXACT_ATTENTIONS", exact_attentions)
     numbers = count()
     # as if all bits differed
-    monkeypatch.setattr("reader_edge.proof.witness.digest", lambda row: b"%d" % next(numbers))
+    monkeypatch.setattr("reader_edge.verify.logit_comparer.digest", lambda row: b"%d" % next(numbers))
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("# tar\n")
     result = runner.invoke(main, ["verify", str(package.folder), "-n", "4", *WHOLE, "--prompts", str(prompts)])

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from reader_edge.proof.witness import PlainAnswer, Witness
+from reader_edge.verify.logit_comparer import LogitComparer, PlainAnswer
 from reader_edge_runtime import GenerationConfig
 from reader_edge_runtime.decoding.request import Request
 
@@ -68,11 +68,11 @@ def decode(
     decoder: StepDecoder,
     arrivals: Sequence[Arrival],
     reads_logits: bool,
-    witnesses: dict[Request, Witness],
+    comparers: dict[Request, LogitComparer],
     is_over: Callable[[], bool],
     min_tokens: tuple[int, int],
 ) -> list[Arrival]:
-    """Let requests come and go, in their order, and watch each answer; witnesses gets one for each that came.
+    """Let requests come and go, in their order, and watch each answer; comparers gets one for each that came.
 
     is_over: asked before each step. Once it says so nobody comes any more, and those who are here are cut, except that
     the first requests may decode some tokens still; min_tokens: how many requests, and how many tokens. Returns those
@@ -81,7 +81,7 @@ def decode(
     running: dict[Request, Arrival] = {}
     cut: list[Arrival] = []
     if reads_logits:
-        decoder.on_logits = lambda request, row: witnesses[request].see_row(request, row)
+        decoder.on_logits = lambda request, row: comparers[request].compare_row(request, row)
     coming, step = list(reversed(arrivals)), 0
     while coming or running:
         if not running:
@@ -89,17 +89,17 @@ def decode(
         while coming and coming[-1].step <= step:
             arrival = coming.pop()
             request = decoder.submit(arrival.plain.prompt, replace(arrival.plain.config, is_drafted=arrival.is_drafted))
-            witnesses[request], running[request] = Witness(arrival.plain), arrival
+            comparers[request], running[request] = LogitComparer(arrival.plain), arrival
         tired = list(_tired(running, step))
         if is_over():
-            first = list(witnesses)[: min_tokens[0]]
+            first = list(comparers)[: min_tokens[0]]
             late = [each for each in running if each not in first or each.num_output_tokens >= min_tokens[1]]
             cut += [*reversed(coming), *(running[each] for each in late if each not in tired)]
             coming.clear()
             tired += [each for each in late if each not in tired]
         for request in tired:
             decoder.cancel(request)
-            witnesses[request].see_tokens(request)
+            comparers[request].compare_tokens(request)
             del running[request]
         if running:
             decoder.step()
@@ -107,7 +107,7 @@ def decode(
         for request in [each for each in running if not each.is_running]:
             if request.error is not None:
                 raise request.error
-            witnesses[request].finish(request)
+            comparers[request].finish(request)
             del running[request]
     return cut
 

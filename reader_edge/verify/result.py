@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass, replace
 
 from reader_edge.eval_prompt import EvalPrompt, by_category
-from reader_edge.proof.ways import Setting, Way
+from reader_edge.verify.variants import Setting, Variant
 from reader_edge_runtime.package.manifest import EXACT_ATTENTIONS
 
 
@@ -27,7 +27,7 @@ class Divergence:
 class Counts:
     """What was compared, and with what result. An answer is compared up to its first divergence.
 
-    logit_rows: rows whose bits were compared with plain decoding's; 0 where the way reads none.
+    logit_rows: rows whose bits were compared with plain decoding's; 0 where the variant reads none.
     top_rows, top_rows_agreeing: see WatchedTarget; 0 too where no logits were read, and for a single answer.
     """
 
@@ -94,10 +94,13 @@ class ProofReport:
         answers = [Counts.total(run.answers[i] for run in self.runs if i in run.answers) for i in numbers]
         return {name: Counts.total(several) for name, several in by_category(self.questions, answers).items()}
 
-    def by_way(self) -> dict[Way, "ProofReport"]:
-        """The part of this report that belongs to each way."""
-        ways = dict.fromkeys(run.setting.way for run in self.runs)
-        return {way: replace(self, runs=tuple(run for run in self.runs if run.setting.way == way)) for way in ways}
+    def by_variant(self) -> dict[Variant, "ProofReport"]:
+        """The part of this report that belongs to each variant."""
+        variants = dict.fromkeys(run.setting.variant for run in self.runs)
+        return {
+            variant: replace(self, runs=tuple(run for run in self.runs if run.setting.variant == variant))
+            for variant in variants
+        }
 
     @property
     def num_drafted(self) -> int:
