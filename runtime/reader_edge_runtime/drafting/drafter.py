@@ -67,9 +67,11 @@ class Drafter(ABC):
     last tokens scores are wanted. wants_hidden_states: whether `observe` wants those of the nodes that were scored.
     wants_layer_states: the same of states between layers, of a prompt those of the last num_harvested_states tokens.
     proposal_s: seconds that the last drafts took for sources that are asked only where they pay.
+    keeps_answers: whether answers outlive the engine, also those too short to be drafted.
     """
 
     is_ready = True
+    keeps_answers = False
     num_harvested_rows = 0
     wants_hidden_states = False
     wants_layer_states = False

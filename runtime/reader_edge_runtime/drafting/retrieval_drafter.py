@@ -67,6 +67,7 @@ class RetrievalDrafter(Drafter):
         self.num_harvested_states = MOST_UNREAD
         self._datastores = tuple(datastores)
         self._history_file = history_file
+        self.keeps_answers = history_file is not None
         self._table = table
         self._own_texts = {text.tobytes(): text for text in own_answers.texts} if own_answers is not None else {}
         self._is_shared = history_file is not None

@@ -17,10 +17,15 @@ from filelock import FileLock
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig
+from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources import history_records
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile, erase_history
 from reader_edge_runtime.drafting.sources.history_records import HEADER_BYTES
 from reader_edge_runtime.errors import HistoryError
+from tests.fake_target import FakeTarget, make_manifest
+from tests.runtime.decoding.planning.planning_cases import cost
 from tests.runtime.drafting.sources.history_texts import FINGERPRINT, append_all, contents, history
 
 TEXTS = st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=30), max_size=60)
@@ -323,3 +328,14 @@ def test_a_successor_that_another_user_could_have_made_is_not_written_to(
     assert bool(successor.stat().st_size) == (kind == "sound")
     monkeypatch.undo()
     assert contents(history(path)) == [[1, 2, 3], [4, 5, 6]]
+
+
+def test_an_answer_too_short_to_be_drafted_is_kept_all_the_same(tmp_path: Path) -> None:
+    file = history(tmp_path / "h")
+    decoder = Decoder(FakeTarget(make_manifest()), RetrievalDrafter(DraftConfig(), history_file=file), EngineConfig())
+    decoder.planner.take(cost(growth=0.1))
+    decoder.planner.overheads.start_s = 1.0
+    request = decoder.submit([1, 2, 3], GenerationConfig(max_tokens=3))
+    decoder.finish(request)
+    assert not request.has_drafted
+    assert contents(file) == [request.token_ids]
