@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec import inspect
 
-from reader_edge.server.contract import words_of
 from reader_edge.server.endpoints import ENDPOINTS
+from reader_edge.server.schema import words_of
 
 _NAMES = {path: "chats" if "/chat/" in path else path.rpartition("/")[2] for path in ENDPOINTS}
 

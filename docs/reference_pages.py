@@ -22,13 +22,13 @@ sys.path[:0] = [str(ROOT), str(ROOT / "runtime")]  # which MkDocs takes back onc
 import reader_edge  # noqa: E402
 from docs.field_table import field_table  # noqa: E402
 from reader_edge.cli import main  # noqa: E402
-from reader_edge.server.contract import words_of  # noqa: E402
+from reader_edge.server.schema import words_of  # noqa: E402
 from reader_edge_runtime.package import layer, manifest, stage_part  # noqa: E402
 
 _HTTP = """# HTTP fields
 
 Fields of `POST /v1/chat/completions` (chats), `/v1/completions` (completions) and `/v1/responses` (responses), from the
-classes that decode requests (`reader_edge/server/contract.py`). A running server describes itself at
+classes that decode requests (`reader_edge/server/schema.py`). A running server describes itself at
 `GET /openapi.json`, Ollama's endpoints included. How to use them: [serve a model](../how-to/serve.md).
 
 - Null means the same as leaving a field out, and 2.0 counts as a whole number.

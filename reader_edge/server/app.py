@@ -1,7 +1,11 @@
 """The server as an ASGI application."""
 
+import base64
+import hashlib
+import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -12,18 +16,18 @@ from starlette.routing import Route, WebSocketRoute
 
 from reader_edge.remote.frames import DRAFT_PATH
 from reader_edge.server.api_error import error_response
-from reader_edge.server.discovery import discovery_routes
-from reader_edge.server.draft.draft_endpoint import DraftEndpoint
-from reader_edge.server.endpoints import make_endpoints
+from reader_edge.server.draft_endpoint import DraftEndpoint
+from reader_edge.server.endpoints import discovery_routes, make_endpoints
 from reader_edge.server.http.guard import Guard
 from reader_edge.server.http.json_body import BodyBudget
-from reader_edge.server.http.page import Page
 from reader_edge.server.http.request_log import RequestLog
 from reader_edge.server.metrics import Metrics
 from reader_edge.server.ollama.models import OllamaModels
 from reader_edge.server.openapi import openapi_document
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
+
+_PAGE_FILE = Path(__file__).with_name("page.html")
 
 
 def make_app(engine: AsyncEngine, settings: ServerSettings) -> Starlette:
@@ -75,3 +79,42 @@ def make_app(engine: AsyncEngine, settings: ServerSettings) -> Starlette:
     app.state.draft_answers = drafts.answers
     app.router.redirect_slashes = False  # to where the client's Host header says
     return app
+
+
+class Page:
+    """A route's handler. is_chat: whether the model has a chat template; else texts are continued. is_drawn: whether it
+    recommends to draw tokens, so that a chat leaves its temperature open; else it begins greedily."""
+
+    def __init__(self, is_chat: bool, is_drawn: bool) -> None:
+        text = _PAGE_FILE.read_text(encoding="utf-8").replace('data-form="FORM"', f'data-form="{_form(is_chat)}"')
+        self._text = text.replace('value="TEMPERATURE"', f'value="{"" if is_drawn else "0"}"')
+        self._headers = {
+            "Content-Security-Policy": _policy(self._text),
+            "Cache-Control": "no-store",
+            "Referrer-Policy": "no-referrer",
+            "X-Content-Type-Options": "nosniff",
+        }
+
+    async def tell(self, request: Request) -> Response:
+        return Response(self._text, headers=self._headers, media_type="text/html")
+
+
+def _form(is_chat: bool) -> str:
+    return "chat" if is_chat else "text"
+
+
+def _policy(text: str) -> str:
+    """What a browser lets the page do: run its own script, in its own style, and ask its own server."""
+    script, style = (_hash_of(kind, text) for kind in ("script", "style"))
+    rules = (
+        *("default-src 'none'", f"script-src {script}", f"style-src {style}", "connect-src 'self'"),
+        *("img-src data:", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"),
+    )
+    return "; ".join(rules)
+
+
+def _hash_of(kind: str, text: str) -> str:
+    """The source expression that allows the page's one element of a kind, and no other."""
+    (content,) = re.findall(f"<{kind}>(.*?)</{kind}>", text, re.DOTALL)
+    digest = hashlib.sha256(content.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"

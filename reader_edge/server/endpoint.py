@@ -12,15 +12,14 @@ from starlette.responses import Response
 
 from reader_edge.server.answer_parser import AnswerParser
 from reader_edge.server.api_error import ApiError, api_error
-from reader_edge.server.completion_request import CompletionRequest, Json
-from reader_edge.server.completion_run import CompletionRun
-from reader_edge.server.contract import JsonObject, decode
-from reader_edge.server.forms.tool_grammar import held_arguments
+from reader_edge.server.completion import CompletionRequest, CompletionRun, Json
 from reader_edge.server.http.event_stream import EventStream, LeftError, unless_left
 from reader_edge.server.http.json_body import read_values
 from reader_edge.server.http.request_log import LEFT_STATUS, note_of
 from reader_edge.server.metrics import Metrics
+from reader_edge.server.schema import JsonObject, decode
 from reader_edge.server.settings import ServerSettings
+from reader_edge.server.tool_grammar import held_arguments
 from reader_edge_runtime import AsyncEngine, Conversation, GenerationResult
 from reader_edge_runtime.text.tokenizer import Tokenizer
 from reader_edge_runtime.text.tool_calls.call_parser import ToolCallParser

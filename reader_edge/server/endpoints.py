@@ -1,16 +1,23 @@
-"""What can be asked of an engine, by the paths of OpenAI's interface and of Ollama's."""
+"""What clients ask over HTTP: answers, by their paths, and which models there are, as OpenAI and LM Studio have it."""
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from reader_edge.server.api_error import NO_EMBEDDINGS, Handler, no_model, refusing
 from reader_edge.server.endpoint import Endpoint
 from reader_edge.server.metrics import Metrics
-from reader_edge.server.ollama.answering import GenerateEndpoint, OllamaChatEndpoint
+from reader_edge.server.ollama.endpoints import GenerateEndpoint, OllamaChatEndpoint
 from reader_edge.server.openai.chat_completions import ChatEndpoint
 from reader_edge.server.openai.completions import CompletionsEndpoint
 from reader_edge.server.openai.responses import ResponsesEndpoint
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
+from reader_edge_runtime.package.manifest import Manifest
 
 ENDPOINTS: Mapping[str, type[Endpoint[Any]]] = {
     "/v1/chat/completions": ChatEndpoint,
@@ -23,8 +30,64 @@ OLLAMA_ENDPOINTS: Mapping[str, type[Endpoint[Any]]] = {
 }
 PATHS = tuple(ENDPOINTS)
 
+# Asked by clients of other servers, which load models when told to, or tell of their slots and tokens.
+_LOADING = (
+    *("/v1/models/load", "/v1/models/unload", "/models/load", "/models/unload"),
+    *("/api/v1/models/load", "/api/v1/models/unload", "/api/v1/models/download"),
+)
+
 
 def make_endpoints(engine: AsyncEngine, settings: ServerSettings, metrics: Metrics) -> Mapping[str, Endpoint[Any]]:
     """A handler for each path, of OpenAI's interface and of Ollama's."""
     every = {**ENDPOINTS, **OLLAMA_ENDPOINTS}
     return {path: endpoint(engine, settings, metrics) for path, endpoint in every.items()}
+
+
+def discovery_routes(settings: ServerSettings, manifest: Manifest) -> list[Route]:
+    """Routes that tell of the one model there is, and answer in one sentence what else is asked of models."""
+    name = settings.model_name
+    model = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "reader-edge"}
+    model |= {"max_model_len": manifest.max_context}
+    for_studio = {
+        **{"id": name, "object": "model", "type": "llm", "publisher": "reader-edge", "arch": manifest.architecture},
+        **{"compatibility_type": "onnx", "state": "loaded", "max_context_length": manifest.max_context},
+    }
+    for_studio_1 = {
+        **{"type": "llm", "publisher": "reader-edge", "key": name, "display_name": name, "format": None},
+        **{"architecture": manifest.architecture, "quantization": None, "params_string": None},
+        "max_context_length": manifest.max_context,
+        "loaded_instances": [{"id": name, "config": {"context_length": manifest.max_context}}],
+    }
+
+    async def tell_studio_1(request: Request) -> Response:
+        return JSONResponse({"models": [for_studio_1]})
+
+    def telling(told: dict[str, object]) -> Handler:
+        """The handler of the list of models, and of a model by name."""
+
+        async def tell(request: Request) -> Response:
+            asked = request.path_params.get("name")
+            if asked is None:
+                return JSONResponse({"object": "list", "data": [told]})
+            return JSONResponse(told) if settings.is_served(asked) else no_model(asked, name).response()
+
+        return tell
+
+    loaded = f"{name!r} is loaded as long as the server runs, and no other model can be: ask it right away."
+    return [
+        *(Route(path, refusing(400, loaded), methods=["POST"]) for path in _LOADING),
+        Route("/v1/embeddings", refusing(400, NO_EMBEDDINGS), methods=["POST"]),
+        *(Route(path, refusing(404, _INSIDE), methods=["GET", "POST"]) for path in ("/props", "/slots")),
+        *(Route(path, refusing(404, _TOKENS), methods=["POST"]) for path in ("/tokenize", "/detokenize")),
+        Route("/v1/models", telling(model)),
+        Route("/v1/models/{name:path}", telling(model)),
+        Route("/api/v1/models", tell_studio_1),
+        Route("/api/v0/models", telling(for_studio)),
+        Route("/api/v0/models/{name:path}", telling(for_studio)),
+    ]
+
+
+_INSIDE = (
+    "The server does not show its slots: '/v1/models' names the model and its context, '/metrics' has its figures."
+)
+_TOKENS = "The server does not tokenize by itself: 'usage' of an answer counts tokens, and prompts may be token ids."

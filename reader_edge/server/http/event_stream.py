@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from reader_edge.server.api_error import ApiError, api_error
-from reader_edge.server.completion_request import Json
+from reader_edge.server.completion import Json
 from reader_edge.server.http.request_log import RequestNote, note_of
 
 Result = TypeVar("Result")

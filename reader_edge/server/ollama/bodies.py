@@ -1,18 +1,18 @@
 """What Ollama's `/api/chat` and `/api/generate` take: its words for what OpenAI's bodies say in theirs."""
 
 from abc import abstractmethod
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
 from reader_edge.server.api_error import ApiError, agreed
-from reader_edge.server.contract import UNSUPPORTED, JsonObject, within
-from reader_edge.server.forms.structured_outputs import RequestedFormat, schema_form
-from reader_edge.server.forms.tools import MaxTools, Tool, tool_use_of
-from reader_edge.server.ollama.open_calls import OpenCalls
 from reader_edge.server.openai.generation_body import Stop
 from reader_edge.server.openai.messages import MAX_CALLS, MAX_ITEMS, call_message
+from reader_edge.server.schema import UNSUPPORTED, JsonObject, within
+from reader_edge.server.structured_outputs import RequestedFormat, schema_form
+from reader_edge.server.tools import MaxTools, Tool, tool_use_of
 from reader_edge_runtime import Conversation, GenerationConfig, Message, SamplingConfig
 from reader_edge_runtime.generation_config import chosen_sampling
 from reader_edge_runtime.text.conversation import Encodable
@@ -246,3 +246,29 @@ def to_messages(said: Sequence[OllamaMessage]) -> list[Message]:
             message |= {"name": name} if name else {}
         messages.append(message)
     return messages
+
+
+class OpenCalls:
+    """Calls that no tool has answered yet, in their order. Each is found in one step, however many there are."""
+
+    def __init__(self) -> None:
+        self._names: OrderedDict[str, str] = OrderedDict()
+        self._ids: dict[str, deque[str]] = {}
+
+    def add(self, call_id: str, name: str) -> None:
+        """A call of a function of this name."""
+        self._names[call_id] = name
+        self._ids.setdefault(name, deque()).append(call_id)
+
+    def take(self, call_id: str | None, name: str | None) -> tuple[str, str] | None:
+        """The id and function of the call that is answered: of this id, else the first of this name, else the first."""
+        if call_id is None and name is not None:
+            ids = self._ids.get(name, deque())
+            while ids and ids[0] not in self._names:
+                ids.popleft()
+            call_id = ids[0] if ids else None
+        if call_id is None:
+            call_id = next(iter(self._names), None)
+        if call_id is None or call_id not in self._names:
+            return None
+        return call_id, self._names.pop(call_id)

@@ -8,9 +8,9 @@ from starlette.routing import Route
 
 from reader_edge import __version__
 from reader_edge.server.api_error import NO_EMBEDDINGS, ApiError, agreed, api_error, refusing
-from reader_edge.server.completion_request import Json
-from reader_edge.server.contract import JsonObject, decode
-from reader_edge.server.ollama.answering import check_ollama_model, now, read_ollama_values
+from reader_edge.server.completion import Json
+from reader_edge.server.ollama.endpoints import check_ollama_model, now, read_ollama_values
+from reader_edge.server.schema import JsonObject, decode
 from reader_edge.server.settings import ServerSettings, tagged
 from reader_edge_runtime import Engine
 

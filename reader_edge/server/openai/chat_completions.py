@@ -7,21 +7,19 @@ from msgspec import Meta
 
 from reader_edge.server.answer_parser import THOUGHT, AnswerParser, text_in
 from reader_edge.server.api_error import ApiError, agreed
-from reader_edge.server.completion_request import CompletionRequest, Json
-from reader_edge.server.completion_run import CompletionRun
-from reader_edge.server.contract import UNSUPPORTED
-from reader_edge.server.forms.structured_outputs import (
+from reader_edge.server.completion import CompletionRequest, CompletionRun, Json
+from reader_edge.server.openai.choices import ChoicesEndpoint, chat_logprobs
+from reader_edge.server.openai.generation_body import ChoicesBody, MaxTokens
+from reader_edge.server.openai.messages import Messages, TemplateArgs, template_args, to_messages
+from reader_edge.server.schema import UNSUPPORTED
+from reader_edge.server.structured_outputs import (
     AnyText,
     RequestedFormat,
     ResponseFormat,
     form_of_format,
     only_form,
 )
-from reader_edge.server.forms.tools import MaxTools, Tool, ToolChoice, tool_use_of
-from reader_edge.server.openai.choices import ChoicesEndpoint
-from reader_edge.server.openai.generation_body import ChoicesBody, MaxTokens
-from reader_edge.server.openai.messages import Messages, TemplateArgs, template_args, to_messages
-from reader_edge.server.openai.token_fields import chat_logprobs
+from reader_edge.server.tools import MaxTools, Tool, ToolChoice, tool_use_of
 from reader_edge_runtime import Conversation, GenerationChunk, GenerationResult
 from reader_edge_runtime.text.conversation import Encodable
 from reader_edge_runtime.text.tokenizer import Tokenizer

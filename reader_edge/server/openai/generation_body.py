@@ -10,9 +10,11 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 
 from reader_edge.server.api_error import ApiError, agreed
-from reader_edge.server.completion_request import CompletionRequest, check_model, seed_headers, with_next_seed
-from reader_edge.server.contract import UNSUPPORTED, JsonObject, bounds, only, within
-from reader_edge.server.forms.structured_outputs import (
+from reader_edge.server.completion import CompletionRequest, check_model, seed_headers, with_next_seed
+from reader_edge.server.openai.messages import Content, text_of
+from reader_edge.server.schema import UNSUPPORTED, JsonObject, bounds, only, within
+from reader_edge.server.settings import ServerSettings
+from reader_edge.server.structured_outputs import (
     ChoiceForm,
     JsonForm,
     RequestedFormat,
@@ -20,9 +22,7 @@ from reader_edge.server.forms.structured_outputs import (
     forms_of_outputs,
     grammar_of,
 )
-from reader_edge.server.forms.tool_grammar import tool_grammar
-from reader_edge.server.openai.messages import Content, text_of
-from reader_edge.server.settings import ServerSettings
+from reader_edge.server.tool_grammar import tool_grammar
 from reader_edge_runtime import GenerationConfig, SamplingConfig
 from reader_edge_runtime.generation_config import (
     LOGIT_BIASES,

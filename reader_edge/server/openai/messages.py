@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from reader_edge.server.api_error import ApiError, agreed, wrong_value
-from reader_edge.server.contract import UNSUPPORTED, JsonObject
+from reader_edge.server.schema import UNSUPPORTED, JsonObject
 from reader_edge_runtime import Message
 from reader_edge_runtime.text.conversation_check import IGNORED
 

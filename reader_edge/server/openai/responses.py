@@ -9,17 +9,15 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from reader_edge.server.api_error import agreed
-from reader_edge.server.completion_request import CompletionRequest, Json, sampling_of
-from reader_edge.server.completion_run import CompletionRun
-from reader_edge.server.contract import UNSUPPORTED, JsonObject, only
+from reader_edge.server.completion import CompletionRequest, CompletionRun, Json, sampling_of
 from reader_edge.server.endpoint import Endpoint
-from reader_edge.server.forms.structured_outputs import AnyText, RequestedFormat, TextFormat, form_of_format, only_form
-from reader_edge.server.forms.tools import FlatTool, FlatToolChoice, MaxTools, tool_use_of
 from reader_edge.server.http.event_stream import EventStream
 from reader_edge.server.openai.generation_body import GenerationBody, MaxTokens
 from reader_edge.server.openai.messages import TemplateArgs, template_args
-from reader_edge.server.openai.response_input import InputItems, to_messages_of_input
-from reader_edge.server.openai.response_items import ResponseItems
+from reader_edge.server.openai.response_items import InputItems, ResponseItems, to_messages_of_input
+from reader_edge.server.schema import UNSUPPORTED, JsonObject, only
+from reader_edge.server.structured_outputs import AnyText, RequestedFormat, TextFormat, form_of_format, only_form
+from reader_edge.server.tools import FlatTool, FlatToolChoice, MaxTools, tool_use_of
 from reader_edge_runtime import Conversation, GenerationResult, Message
 from reader_edge_runtime.text.conversation import Encodable
 from reader_edge_runtime.text.tool_calls.tool_use import ToolUse

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from reader_edge.server.contract import without_gc
 from reader_edge.server.endpoint import Endpoint
 from reader_edge.server.endpoints import make_endpoints
 from reader_edge.server.http.json_body import load_json
 from reader_edge.server.metrics import Metrics
+from reader_edge.server.schema import without_gc
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, Conversation, Engine
 from reader_edge_runtime.decoding.choosing.grammar_worker.grammar_source import GrammarSource

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reader_edge.server.completion_request import SEED_HEADER
+from reader_edge.server.completion import SEED_HEADER
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, Engine, EngineConfig, GenerationConfig, SamplingConfig
 from tests.reader_edge.package_copy import CHAT_TEMPLATE, PackageCopy

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from reader_edge.server.api_error import ApiError
-from reader_edge.server.contract import decode
 from reader_edge.server.endpoints import ENDPOINTS
 from reader_edge.server.ollama.bodies import OllamaChatBody, Options
+from reader_edge.server.schema import decode
 from tests.reader_edge.server.conftest import Served
 from tests.reader_edge.server.contract_cases import BODIES, OLLAMA_BODIES
 

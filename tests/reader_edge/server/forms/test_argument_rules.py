@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from reader_edge.server.api_error import ApiError
-from reader_edge.server.forms.tool_grammar import held_arguments, tool_grammar
+from reader_edge.server.tool_grammar import held_arguments, tool_grammar
 from reader_edge_runtime import Grammar
 from reader_edge_runtime.text.tool_calls.call_parser import called_tools
 from reader_edge_runtime.text.tool_calls.tool_use import ToolUse

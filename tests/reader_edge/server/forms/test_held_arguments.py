@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-edge[grammar]'")
 pytest.importorskip("jsonschema", reason="it is not installed: pip install 'reader-edge[grammar]'")
 
-from reader_edge.server.forms.tool_grammar import tool_grammar
+from reader_edge.server.tool_grammar import tool_grammar
 from reader_edge_runtime.decoding.choosing.grammar_worker import ADVANCE
 from reader_edge_runtime.decoding.choosing.grammar_worker.checking import number, problem_of
 from reader_edge_runtime.decoding.choosing.grammar_worker.following import Followed

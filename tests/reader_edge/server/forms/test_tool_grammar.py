@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from reader_edge.server.api_error import ApiError
-from reader_edge.server.forms.tool_grammar import tool_grammar
 from reader_edge.server.settings import ServerSettings
+from reader_edge.server.tool_grammar import tool_grammar
 from reader_edge_runtime import AsyncEngine, Conversation, Engine, GenerationConfig, Grammar, SamplingConfig
 from reader_edge_runtime.text.tool_calls.call_parser import ToolCallParser
 from reader_edge_runtime.text.tool_calls.tool_use import ToolUse

@@ -7,7 +7,7 @@ import pytest
 
 from reader_edge.remote.frames import Resume
 from reader_edge.server.api_error import ApiError
-from reader_edge.server.draft.kept_answers import KeptAnswers, own_id
+from reader_edge.server.resumable_answers import ResumableAnswers, own_id
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
 from tests.reader_edge.server.conftest import Served
@@ -83,7 +83,7 @@ def test_ollama_s_endpoints_keep_keys_apart_too(guarded: Served, async_engine: A
 
 
 def test_an_answer_that_waits_for_its_device_is_that_of_its_key() -> None:
-    answers = KeptAnswers(60)
+    answers = ResumableAnswers(60)
     resume = Resume(bytes(16), 0, bytes(32))
     answers.add(own_id("a", resume.answer_id), object())  # type: ignore[arg-type]
     with pytest.raises(ApiError, match="is not here any more"):

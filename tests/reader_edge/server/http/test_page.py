@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from reader_edge.server.openai.token_fields import DraftSpans
+from reader_edge.server.openai.choices import DraftSpans
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, Engine, GenerationChunk, GenerationConfig
 from tests.reader_edge.server.conftest import LIMIT_S, Served

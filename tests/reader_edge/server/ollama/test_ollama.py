@@ -7,8 +7,8 @@ import jsonschema
 import pytest
 
 from reader_edge.server.answer_parser import AnswerParser
-from reader_edge.server.ollama.answering import AnswerPiece, OllamaParser
-from reader_edge.server.ollama.open_calls import OpenCalls
+from reader_edge.server.ollama.bodies import OpenCalls
+from reader_edge.server.ollama.endpoints import AnswerPiece, OllamaParser
 from reader_edge.server.settings import LIMIT_HEADER, ServerSettings
 from reader_edge_runtime import AsyncEngine, Engine, GenerationChunk
 from reader_edge_runtime.text.tool_calls.call_form import CallForm

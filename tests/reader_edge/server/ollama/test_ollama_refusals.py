@@ -150,7 +150,7 @@ def test_a_body_beyond_the_limit_is_refused(async_engine: AsyncEngine) -> None:
 
 def test_an_error_during_a_stream_is_its_last_line(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     from reader_edge.server.api_error import ApiError
-    from reader_edge.server.completion_run import CompletionRun
+    from reader_edge.server.completion import CompletionRun
 
     pieces = CompletionRun.pieces
 

@@ -1,4 +1,4 @@
-"""An answer that outlives the connection it was asked over, for a while: its device takes it up where it was."""
+"""Answers that outlive the connection they were asked over, for a while: a device takes its own up where it was."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,7 +6,8 @@ from typing import cast
 
 from msgspec import convert
 
-from reader_edge.remote.frames import Deviation, End, Ending, FromServer, Started, Tokens
+from reader_edge.remote.frames import ANSWER_GONE, Deviation, End, Ending, FromServer, Resume, Started, Tokens
+from reader_edge.remote.settings import hash_of
 from reader_edge.server.api_error import ApiError
 from reader_edge.server.metrics import Metrics
 from reader_edge_runtime.answer import GenerationChunk
@@ -15,10 +16,12 @@ from reader_edge_runtime.errors import ClosedError
 from reader_edge_runtime.serving.answer_stream import AnswerStream
 from reader_edge_runtime.stats import GenerationStats
 
+MAX_KEPT = 64  # answers whose devices are away
+
 Send = Callable[[FromServer], Awaitable[None]]
 
 
-class KeptAnswer:
+class ResumableAnswer:
     """Collects an answer as it comes, whoever reads it.
 
     device: what is drafted for it. token_ids: those that came. reader: the task that sends it; None where its device
@@ -102,3 +105,69 @@ class KeptAnswer:
             self._news.set()
             if self._stream.stats is not None:
                 self._metrics.count_answer(self._stream.stats)
+
+
+def own_id(caller: str, answer_id: bytes) -> bytes:
+    """An answer's id here, which a device of another caller, by whose key was sent, does not have."""
+    return caller.encode() + answer_id
+
+
+class ResumableAnswers:
+    """keep_s: how long an answer waits for its device."""
+
+    def __init__(self, keep_s: float) -> None:
+        self._keep_s = keep_s
+        self._answers: dict[bytes, ResumableAnswer] = {}
+        self._away: dict[bytes, asyncio.TimerHandle] = {}  # the longest away first
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def check_new(self, answer_id: bytes) -> None:
+        """Raise ApiError for an id that an answer has already."""
+        if answer_id in self._answers:
+            raise ApiError(409, "There is an answer of this id already: take it up, or ask with another id.")
+
+    def add(self, answer_id: bytes, answer: ResumableAnswer) -> None:
+        self._answers[answer_id] = answer
+
+    def taken_up(self, answer_id: bytes, resume: Resume) -> ResumableAnswer:
+        """The answer that a device comes back to. Raises ApiError where there is none, or the texts differ."""
+        answer = self._answers.get(answer_id)
+        if answer is None:
+            limit = f"it is kept for {self._keep_s:g} seconds, and not over a restart"
+            raise ApiError(404, f"The answer is not here any more ({limit}): ask again.", code=ANSWER_GONE)
+        known = answer.token_ids[: resume.num_tokens]
+        if len(known) < resume.num_tokens or hash_of(known) != resume.text_hash:
+            raise ApiError(409, "The device has another text of this answer than the server: ask again.")
+        if (timer := self._away.pop(answer_id, None)) is not None:
+            timer.cancel()
+        if answer.reader is not None:  # over a connection that is lost, though nobody knows yet
+            answer.reader.cancel()
+        answer.device.go_on()
+        return answer
+
+    def leave(self, answer_id: bytes) -> None:
+        """Its device is away: the answer waits for it, or its end does; one that has not begun is dropped."""
+        answer = self._answers.get(answer_id)
+        if answer is None:
+            return
+        answer.device.hold()
+        if not answer.is_begun:
+            self.drop(answer_id)
+            return
+        self._away[answer_id] = asyncio.get_running_loop().call_later(self._keep_s, self.drop, answer_id)
+        if len(self._away) > MAX_KEPT:
+            self.drop(next(iter(self._away)))
+
+    def drop(self, answer_id: bytes) -> None:
+        """Forget an answer, which ends if it runs."""
+        if (timer := self._away.pop(answer_id, None)) is not None:
+            timer.cancel()
+        if (answer := self._answers.pop(answer_id, None)) is not None:
+            answer.give_up()
+
+    def close(self) -> None:
+        """Forget all of them."""
+        for answer_id in list(self._answers):
+            self.drop(answer_id)

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from reader_edge.server.api_error import ApiError, agreed, wrong_value
-from reader_edge.server.contract import JsonObject
+from reader_edge.server.schema import JsonObject
 from reader_edge_runtime.text.conversation_check import TOOL_NAME, TOOL_NAME_WORDS
 from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
 

@@ -8,7 +8,7 @@ from reader_edge.remote import frames
 from reader_edge.remote.frames import Cancel, End, Resume, Started, Tokens
 from reader_edge.remote.settings import hash_of
 from reader_edge.server.app import make_app
-from reader_edge.server.draft.kept_answers import KeptAnswers
+from reader_edge.server.resumable_answers import ResumableAnswers
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, Engine, GenerationConfig
 from tests.conftest import make_as_new
@@ -71,7 +71,7 @@ def test_answers_of_devices_that_stay_away_are_dropped(hinted_engine: Engine, mo
         server.connections[-1].cut()
         assert settled(server, 0)
     with serving(make_app(AsyncEngine(hinted_engine), SETTINGS)) as server:
-        monkeypatch.setattr("reader_edge.server.draft.kept_answers.MAX_KEPT", 2)
+        monkeypatch.setattr("reader_edge.server.resumable_answers.MAX_KEPT", 2)
         for number in range(4):
             link = greeted(server)
             link.send(ask(hinted_engine, answer_id=bytes([number] * 16), max_tokens=3))
@@ -110,7 +110,7 @@ def test_an_answer_that_takes_too_long_is_given_up(hinted_engine: Engine) -> Non
 
 
 def test_what_is_not_there_can_be_left_and_dropped() -> None:
-    answers = KeptAnswers(1.0)
+    answers = ResumableAnswers(1.0)
     answers.leave(ID)
     answers.drop(ID)
     assert len(answers) == 0

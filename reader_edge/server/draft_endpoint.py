@@ -26,10 +26,9 @@ from reader_edge.remote.frames import (
 )
 from reader_edge.remote.settings import Settings
 from reader_edge.server.api_error import ApiError, api_error
-from reader_edge.server.draft.kept_answer import KeptAnswer
-from reader_edge.server.draft.kept_answers import KeptAnswers, own_id
 from reader_edge.server.http.request_log import LEFT_STATUS, RequestNote, note_of, public_sentence
 from reader_edge.server.metrics import Metrics
+from reader_edge.server.resumable_answers import ResumableAnswer, ResumableAnswers, own_id
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
 from reader_edge_runtime.drafting.device_drafts import DeviceDrafts
@@ -52,7 +51,7 @@ class DraftEndpoint:
     """A route's handler."""
 
     def __init__(self, engine: AsyncEngine, settings: ServerSettings, metrics: Metrics) -> None:
-        self.answers = KeptAnswers(settings.max_away_s)
+        self.answers = ResumableAnswers(settings.max_away_s)
         self._engine = engine
         self._settings = settings
         self._metrics = metrics
@@ -166,7 +165,7 @@ class DraftEndpoint:
         for start in range(0, len(self._tokenizer), _PART_BYTES):
             await _send(websocket, Part(self._tokenizer[start : start + _PART_BYTES]))
 
-    def _begun(self, answer_id: bytes, ask: Ask, settings: Settings, caller: str) -> KeptAnswer:
+    def _begun(self, answer_id: bytes, ask: Ask, settings: Settings, caller: str) -> ResumableAnswer:
         """The answer that is asked for, begun. Raises ApiError and ConfigError."""
         self.answers.check_new(answer_id)
         config, chat = settings.config(), settings.chat()
@@ -180,12 +179,12 @@ class DraftEndpoint:
         device = DeviceDrafts(ask.mode == frames.VERIFY)
         prompt = ask.token_ids if chat is None else chat
         stream = self._engine.stream(prompt, config, device=device)
-        answer = KeptAnswer(stream, device, chat is not None, self._settings.max_answer_s, self._metrics)
+        answer = ResumableAnswer(stream, device, chat is not None, self._settings.max_answer_s, self._metrics)
         self.answers.add(answer_id, answer)
         return answer
 
     async def _answer(
-        self, websocket: WebSocket, answer_id: bytes, answer: KeptAnswer, num_sent: int, note: RequestNote
+        self, websocket: WebSocket, answer_id: bytes, answer: ResumableAnswer, num_sent: int, note: RequestNote
     ) -> None:
         """Send an answer while its device drafts for it. Raises WebSocketDisconnect, and what the answer failed of."""
         reader = answer.reader = asyncio.ensure_future(answer.send(partial(_send, websocket), num_sent))
@@ -224,7 +223,7 @@ class DraftEndpoint:
                 else:
                     self.answers.drop(answer_id)
 
-    async def _listen(self, websocket: WebSocket, answer: KeptAnswer) -> None:
+    async def _listen(self, websocket: WebSocket, answer: ResumableAnswer) -> None:
         """Take what a device drafts, until it wants no more. Raises FrameError and WebSocketDisconnect."""
         vocab_size = self._engine.engine.package.manifest.vocab_size
         num_before, num_drafts = len(answer.token_ids), 0

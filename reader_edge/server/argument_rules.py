@@ -8,7 +8,7 @@ from itertools import chain, combinations
 from typing import Any
 
 from reader_edge.server.api_error import ApiError
-from reader_edge.server.forms.structured_outputs import check_depth
+from reader_edge.server.structured_outputs import check_depth
 from reader_edge_runtime.text.tool_calls.argument_kinds import argument_of, is_text, kinds_of, listed, roots_of, takes
 from reader_edge_runtime.text.tool_calls.call_form import CallForm, Notation
 from reader_edge_runtime.text.tool_calls.schema_reference import referred

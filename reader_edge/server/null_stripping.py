@@ -9,7 +9,7 @@ from msgspec import inspect
 
 ARRAYS = (inspect.ListType, inspect.VarTupleType)
 
-Tidy = Callable[[Any], None]
+Strip = Callable[[Any], None]
 
 
 class FieldError(Exception):
@@ -27,7 +27,7 @@ class FieldError(Exception):
         return FieldError(f"{name}{joint}{self.place}", self.value, self.is_unknown)
 
 
-class ObjectTidy:
+class NullStripper:
     """Takes nulls and ignored fields out of an object of one of these classes, which its tag decides on.
 
     It adds a tag that is missing. Raises FieldError for a field that the class does not have, which msgspec would tell
@@ -36,7 +36,9 @@ class ObjectTidy:
 
     def __init__(self, classes: list[inspect.StructType]) -> None:
         self._tag_field, self._first_tag = classes[0].tag_field, classes[0].tag
-        self._fields = {each.tag: {part.encode_name: _tidy_of(part.type) for part in each.fields} for each in classes}
+        self._fields = {
+            each.tag: {part.encode_name: _stripper_of(part.type) for part in each.fields} for each in classes
+        }
         self._ignored = {
             each.tag: frozenset(part.encode_name for part in each.fields if _is_ignored(part.type)) for each in classes
         }
@@ -61,16 +63,16 @@ class ObjectTidy:
         for name, each in value.items():
             if name not in fields:
                 raise FieldError(name, each, is_unknown=True)
-            tidy = fields[name]
-            if tidy is not None:
-                _tidy_within(name, tidy, each)
+            strip = fields[name]
+            if strip is not None:
+                _strip_within(name, strip, each)
 
 
 def _is_ignored(info: inspect.Type) -> bool:
     return isinstance(info, inspect.Metadata) and bool((info.extra or {}).get("is_ignored"))
 
 
-def _tidy_of(info: inspect.Type) -> Tidy | None:
+def _stripper_of(info: inspect.Type) -> Strip | None:
     """What takes nulls out of a value of this type, in place; None where there are no objects in it."""
     extra = (info.extra or {}) if isinstance(info, inspect.Metadata) else {}
     if "only" in extra:
@@ -78,26 +80,26 @@ def _tidy_of(info: inspect.Type) -> Tidy | None:
     types = alternatives(info)
     classes = [each for each in types if isinstance(each, inspect.StructType)]
     array = next((each for each in types if isinstance(each, ARRAYS)), None)
-    of_object = ObjectTidy(classes) if classes else None
-    of_item = None if array is None else _tidy_of(array.item_type)
+    of_object = NullStripper(classes) if classes else None
+    of_item = None if array is None else _stripper_of(array.item_type)
     if of_object is None and of_item is None:
         return None
     most = math.inf if array is None or array.max_length is None else array.max_length
 
-    def tidy(value: Any) -> None:
+    def strip(value: Any) -> None:
         if of_object is not None and isinstance(value, dict):
             of_object(value)
         elif of_item is not None and isinstance(value, list) and len(value) <= most:
             for number, each in enumerate(value):
-                _tidy_within(number, of_item, each)
+                _strip_within(number, of_item, each)
 
-    return tidy
+    return strip
 
 
-def _tidy_within(name: str | int, tidy: Tidy, value: Any) -> None:
+def _strip_within(name: str | int, strip: Strip, value: Any) -> None:
     """Raises FieldError with the place as seen from outside. name: of a field, or number of an item."""
     try:
-        tidy(value)
+        strip(value)
     except FieldError as error:
         raise error.within(name if isinstance(name, str) else f"[{name}]") from None
 

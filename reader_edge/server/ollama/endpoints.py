@@ -12,15 +12,14 @@ from starlette.responses import Response
 
 from reader_edge.server.answer_parser import THOUGHT, AnswerParser, text_in
 from reader_edge.server.api_error import ApiError, api_error, shown_json
-from reader_edge.server.completion_request import CompletionRequest, Json, seed_headers
-from reader_edge.server.completion_run import CompletionRun
+from reader_edge.server.completion import CompletionRequest, CompletionRun, Json, seed_headers
 from reader_edge.server.endpoint import Endpoint
-from reader_edge.server.forms.tool_grammar import tool_grammar
 from reader_edge.server.http.event_stream import LineStream
 from reader_edge.server.http.json_body import read_values
 from reader_edge.server.ollama.bodies import GenerateBody, OllamaBody, OllamaChatBody
-from reader_edge.server.openai.token_fields import chat_logprobs
+from reader_edge.server.openai.choices import chat_logprobs
 from reader_edge.server.settings import ServerSettings
+from reader_edge.server.tool_grammar import tool_grammar
 from reader_edge_runtime import GenerationChunk, GenerationResult, GenerationStats
 from reader_edge_runtime.untrusted.untrusted_json import load_finite
 

@@ -8,7 +8,7 @@ from time import thread_time
 from typing import Any
 
 from reader_edge.server.api_error import ApiError
-from reader_edge.server.forms.argument_rules import NO_ARGUMENTS, argument_rules, followed, spelled
+from reader_edge.server.argument_rules import NO_ARGUMENTS, argument_rules, followed, spelled
 from reader_edge_runtime import Grammar
 from reader_edge_runtime.generation_config import MAX_GRAMMAR
 from reader_edge_runtime.text.tool_calls.call_form import CallForm, Notation

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta, inspect, structs
 
 from reader_edge.server.api_error import ApiError, shown_json, withheld_json, wrong_value
-from reader_edge.server.tidying import ARRAYS, FieldError, ObjectTidy, alternatives
+from reader_edge.server.null_stripping import ARRAYS, FieldError, NullStripper, alternatives
 from reader_edge_runtime.untrusted.config_checks import Range
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
@@ -84,10 +84,10 @@ def decode(values: object, kind: type[Kind]) -> Kind:
 
     Raises ApiError with one sentence.
     """
-    info, tidy = _type_info(kind)
+    info, strip = _type_info(kind)
     with without_gc():
         try:
-            tidy(values)
+            strip(values)
             return msgspec.convert(values, kind)
         except FieldError as error:
             raise _unknown(error.place) if error.is_unknown else _unsupported(error.place, error.value) from None
@@ -110,10 +110,10 @@ def without_gc() -> Iterator[None]:
 
 
 @cache
-def _type_info(kind: type[msgspec.Struct]) -> tuple[inspect.StructType, ObjectTidy]:
+def _type_info(kind: type[msgspec.Struct]) -> tuple[inspect.StructType, NullStripper]:
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
-    return info, ObjectTidy([info])
+    return info, NullStripper([info])
 
 
 def _meant(value: object, info: inspect.Type) -> inspect.Type | None:

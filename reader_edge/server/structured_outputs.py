@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from reader_edge.server.api_error import ApiError, wrong_value
-from reader_edge.server.contract import JsonObject
+from reader_edge.server.schema import JsonObject
 from reader_edge_runtime import Grammar
 
 _KINDS = {"json": "json_schema", "regex": "regex", "choice": "choice", "grammar": "lark"}

@@ -1,1 +1,0 @@
-"""The form of an answer: structured outputs, and calls of tools."""
