@@ -1,10 +1,12 @@
-"""Decoders that draft at random, on a target without weights, and decoding written down directly."""
+"""A drafter of random trees, the answers that any drafter must leave, and a rule that is not exact."""
 
 from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
 
+from reader_edge_runtime.acceptance import AcceptanceRule, Choices
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.config import EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.decoder import Decoder
@@ -13,7 +15,6 @@ from reader_edge_runtime.drafting.drafter import Drafter, DraftRequest, RequestC
 from reader_edge_runtime.errors import ReaderEdgeError
 from reader_edge_runtime.package.manifest import Manifest
 from tests.fake_target import FakeTarget
-from tests.sampled import chosen
 
 
 class RandomDrafter(Drafter):
@@ -99,3 +100,19 @@ def reference(
     while len(token_ids) - len(prompt) < config.max_tokens and len(token_ids) < manifest.max_context:
         token_ids.append(chosen(sampler, target.logits_after(token_ids), len(token_ids)))
     return token_ids[len(prompt) :]
+
+
+def chosen(sampler: Sampler, logits: Float32Array, position: int) -> int:
+    token_id = sampler.peek(logits, position)
+    sampler.take(token_id)
+    return token_id
+
+
+class SecondBest(AcceptanceRule):
+    name = "second best"
+
+    def next_token(self, choices: Choices, node: int) -> int:
+        token_ids, _ = choices.successors(node)
+        second = int(token_ids[1])
+        is_drafted = choices.tree.child(node, second) >= 0
+        return second if is_drafted and choices.allows(second) else choices.peek(node)

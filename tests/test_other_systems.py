@@ -1,12 +1,15 @@
-"""Systems other than Linux, and hardened ones: what they lack has a fall-back, and nothing is said of it."""
+"""Runs where other systems, fewer extras or other environments would be."""
 
 import os
+import resource
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from reader_edge.catalogue.store import StoredModel
 from reader_edge.terminal import memory
 from reader_edge_runtime import atomic_file
 from reader_edge_runtime.config import DraftConfig
@@ -20,7 +23,6 @@ from tests.drafted_text import DraftedText
 
 if sys.platform == "win32":
     pytest.skip("Windows plays no other system", allow_module_level=True)
-import resource
 
 
 def test_without_smaps_no_page_is_given_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -111,3 +113,49 @@ def test_answers_are_plain_where_no_new_code_may_run(monkeypatch: pytest.MonkeyP
     assert DraftedText(drafter, [1, 2, 1, 2, 1]).draft(8, 8).token_ids == [1]
     with pytest.raises(PermissionError, match="no executable memory"):
         drafter.wait()
+
+
+_WITHOUT_EXPORT = """
+import sys
+from importlib.abc import MetaPathFinder
+
+MISSING = {"gguf", "ml_dtypes", "onnx", "onnx_ir", "onnxscript", "optimum", "safetensors", "torch", "transformers"}
+
+class Missing(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in MISSING:
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Missing())
+import reader_edge.cli
+import reader_edge_export
+"""
+
+
+def test_the_command_and_the_checks_before_an_export_need_nothing_of_the_export_extra() -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", _WITHOUT_EXPORT], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+_TOLD = """
+import subprocess, sys
+from tests import conftest
+print(conftest._REAL_MODEL, flush=True)
+if len(sys.argv) == 2:
+    subprocess.run([sys.executable, "-c", sys.argv[1]], check=True)
+"""
+
+
+def test_a_worker_looks_for_the_real_model_where_its_parent_found_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    source = StoredModel("smollm2:135m").folder / "source" / "model.gguf"
+    source.parent.mkdir(parents=True)
+    source.touch()
+    inherited = {name: value for name, value in os.environ.items() if name != "READER_EDGE_TESTS_MODEL"}
+    environment = inherited | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", _TOLD, _TOLD]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+    assert told.splitlines() == [str(source)] * 2

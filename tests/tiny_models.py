@@ -117,12 +117,7 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
         "vocab_size_per_layer_input": VOCAB_SIZE,
         "final_logit_softcapping": 5.0,
     },
-    "qwen3_moe": {
-        **_SIZES,
-        **_EXPERTS,
-        "head_dim": 32,
-        "norm_topk_prob": True,
-    },
+    "qwen3_moe": {**_SIZES, **_EXPERTS, "head_dim": 32, "norm_topk_prob": True},
     "gpt_oss": {
         **_SIZES,
         **_WINDOW,

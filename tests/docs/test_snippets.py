@@ -18,7 +18,7 @@ from tests.docs.markdown import DOCS, PAGES, code_blocks, page_name
 from tests.reader_edge.package_copy import CHAT_TEMPLATE, PackageCopy
 
 _NEED_A_SERVER = ("from openai import", "RemoteEngine(")
-_IS_TESTED_ELSEWHERE = "class Sentence(DraftSource)"  # tests/runtime/drafting/test_docs_example.py
+_IS_TESTED_ELSEWHERE = "class Sentence(DraftSource)"  # tests/runtime/drafting/test_drafter.py
 PROGRAMS_PAGE = DOCS / "how-to" / "python.md"  # tests/docs/test_programs.py runs each by itself
 SNIPPETS = [
     pytest.param("\n".join(blocks), id=page_name(page))

@@ -22,9 +22,9 @@ from tests.fake_target import make_manifest
 from tests.fuzz.mutation import mutated
 from tests.fuzz.subject import Subject
 from tests.runtime.drafting.integrity import check_successors
-from tests.runtime.drafting.sources.datastore.datastore_reference import FINGERPRINT, NARROW, build
-from tests.runtime.drafting.sources.test_successor_table import FINGERPRINT as TABLE_FINGERPRINT
-from tests.runtime.drafting.sources.test_successor_table import VOCAB_SIZE, package_with, random_table
+from tests.runtime.drafting.sources.datastore_reference import FINGERPRINT, NARROW, build
+from tests.runtime.drafting.sources.test_successor_store import FINGERPRINT as TABLE_FINGERPRINT
+from tests.runtime.drafting.sources.test_successor_store import VOCAB_SIZE, package_with, random_table
 
 DOCUMENTS = [[1, 2, 3, 1, 2, 4], [0, NARROW - 1, 255, 256, 1, 2, 3]]
 

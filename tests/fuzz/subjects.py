@@ -40,8 +40,8 @@ from tests.fuzz.subject import Subject
 from tests.gguf_files import sentence_piece, small_vocabulary, write_small
 from tests.random_drafter import RandomDrafter, decode, make_decoder
 from tests.reader_edge.package_copy import CHAT_TEMPLATE
-from tests.runtime.drafting.sources.test_successor_table import FINGERPRINT as TABLE_FINGERPRINT
-from tests.runtime.text.small_tokenizers import BYTE_LEVEL, byte_fallback_tokenizer, byte_level_tokenizer
+from tests.runtime.drafting.sources.test_successor_store import FINGERPRINT as TABLE_FINGERPRINT
+from tests.runtime.text.text_cases import BYTE_LEVEL, byte_fallback_tokenizer, byte_level_tokenizer
 
 DEMO = ROOT / "models" / "demo" / "package"
 TEXTS = ("", "# tar\n", "Zürich 🙂 \u2028 \ufffd", "\ud800")

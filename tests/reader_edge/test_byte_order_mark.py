@@ -26,7 +26,7 @@ from reader_edge_runtime.text.tokenizer import Tokenizer
 from reader_edge_runtime.untrusted import untrusted_json
 from reader_edge_series.tables.csv_text import check_first_lines, check_no_row_is_empty
 from reader_edge_series.tables.table import read_table
-from tests.runtime.text.small_tokenizers import byte_level_tokenizer
+from tests.runtime.text.text_cases import byte_level_tokenizer
 
 MARK = b"\xef\xbb\xbf"
 KEY = "0123456789abcdef" * 4

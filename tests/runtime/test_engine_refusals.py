@@ -1,7 +1,9 @@
-"""What an engine refuses, each in one sentence: prompts, arguments, files that are damaged or another model's."""
+"""What an engine refuses, each in one sentence; threads take turns, and a process ends whatever they are at."""
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 
 from reader_edge_runtime import DraftSources, Engine, EngineConfig, GenerationConfig
+from reader_edge_runtime.cooperative_threads import CooperativeThread, yield_turn
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.errors import (
     ConfigError,
@@ -169,3 +172,86 @@ def test_a_models_name_is_answered_with_how_a_package_of_it_is_made(name: str) -
         Engine.load(name)
     with pytest.raises(PackageError, match=r"No model package at 'tests/nosuch': .*'reader-edge export'\.$"):
         Engine.load("tests/nosuch")
+
+
+def test_outside_of_a_thread_nobody_is_let_on() -> None:
+    assert not yield_turn(lambda: False)
+
+
+def test_a_thread_runs_until_it_waits_and_goes_on_when_that_is_over() -> None:
+    done, is_there = list[str](), list[bool]()
+
+    def work() -> str:
+        done.append("begun")
+        assert yield_turn(lambda: bool(is_there))
+        done.append("over")
+        return "done"
+
+    thread = CooperativeThread(work)
+    thread.go_on()
+    assert (done, thread.is_done, thread.can_go_on) == (["begun"], False, False)
+    is_there.append(True)
+    assert thread.can_go_on
+    thread.go_on()
+    assert (done, thread.is_done, thread.can_go_on, thread.result()) == (["begun", "over"], True, False, "done")
+
+
+def test_what_work_raises_is_raised_to_who_wants_its_result() -> None:
+    thread = CooperativeThread(lambda: 1 / 0)
+    thread.go_on()
+    with pytest.raises(ZeroDivisionError):
+        thread.result()
+
+
+def test_what_is_thrown_is_raised_where_the_work_waits() -> None:
+    thread = CooperativeThread(lambda: yield_turn(lambda: False))
+    thread.go_on()
+    thread.go_on(KeyboardInterrupt("now"))
+    with pytest.raises(KeyboardInterrupt, match="now"):
+        thread.result()
+
+
+def test_an_interrupt_comes_when_the_work_has_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    thread = CooperativeThread(lambda: "done")
+    stopped = thread._has_stopped
+
+    class Interrupted:
+        num_left = 2
+
+        def acquire(self) -> None:
+            if self.num_left:
+                self.num_left -= 1
+                raise KeyboardInterrupt
+            stopped.acquire()
+
+        def release(self) -> None:
+            stopped.release()
+
+    monkeypatch.setattr(thread, "_has_stopped", Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        thread.go_on()
+    assert thread.result() == "done"
+
+
+DECODING = """
+import threading, time
+from reader_edge_runtime import Engine, GenerationConfig
+
+engine = Engine.load({package!r})
+
+def ask():
+    while True:
+        engine.generate("# tar", GenerationConfig(max_tokens=400, ignores_eos=True))
+
+threads = [threading.Thread(target=ask, daemon=True) for _ in range(2)]
+for thread in threads:
+    thread.start()
+while not engine.decoder.running:
+    time.sleep(0.01)
+"""
+
+
+def test_a_process_ends_in_order_while_daemon_threads_decode(demo_folder: Path) -> None:
+    command = [sys.executable, "-c", DECODING.format(package=str(demo_folder))]
+    ended = [subprocess.run(command, capture_output=True, text=True, check=False) for _ in range(3)]
+    assert [(each.returncode, each.stderr) for each in ended] == [(0, "")] * 3

@@ -9,12 +9,15 @@ import onnxruntime as ort
 import pytest
 
 from reader_edge_runtime import Engine, EngineConfig, GenerationChunk, GenerationConfig
+from reader_edge_runtime.answer import Answer
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.errors import CapacityError, PromptError, ReaderEdgeError
 from reader_edge_runtime.execution.onnxruntime.host.host_graph import PassTensors
 from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.target import Pass
+from reader_edge_runtime.text.output_format import OutputFormat
+from reader_edge_runtime.text.thinking import ThinkingForm
 
 CONFIG = GenerationConfig(max_tokens=40, ignores_eos=True)
 PROMPTS = ("# tar", "# git commit", "# curl")
@@ -236,3 +239,30 @@ def test_a_prompt_or_config_of_the_wrong_kind_is_one_sentence(engine: Engine, pr
     for call in (engine.generate, engine.stream):
         with pytest.raises(ReaderEdgeError, match=r"^[^\n]+\.$"):
             call(cast(Any, prompt), cast(Any, config))
+
+
+THINK = ThinkingForm("<think>", "</think>")
+
+
+@pytest.mark.parametrize("num_taken", [1, 3, 1000])
+@pytest.mark.parametrize(
+    ("is_open", "thought", "said"),
+    [(True, "Hm, so.</think>", " Yes."), (False, "", "Yes, it is."), (True, "Hm, and then", "")],
+    ids=["both", "said alone", "cut within a thought"],
+)
+def test_tokens_of_thoughts_are_counted_with_the_mark_that_ends_them(
+    engine: Engine, is_open: bool, thought: str, said: str, num_taken: int
+) -> None:
+    prompt, *parts = (engine.tokenizer.encode(text) for text in ("What is tar?", thought, said))
+    reading = OutputFormat(thinking=THINK, is_thinking=is_open)
+    answer = Answer(prompt, GenerationConfig(100), engine.decoder.target.manifest, engine.tokenizer, reading=reading)
+    chunks = []
+    for number, token_id in enumerate([*parts[0], *parts[1]], start=1):
+        answer.request.emit(token_id)
+        if number % num_taken == 0:
+            chunks.append(answer.take())
+    answer.request.finish_reason = "stop"
+    chunks.append(answer.take())
+    assert answer.request.stats.num_reasoning_tokens == len(parts[0])
+    assert "".join(chunk.reasoning for chunk in chunks if chunk) == thought.removesuffix("</think>")
+    assert "".join(chunk.text for chunk in chunks if chunk) == said.strip()

@@ -11,7 +11,7 @@ from reader_edge_runtime.drafting.core import DraftingCore
 from reader_edge_runtime.drafting.parameters import cold_parameters, shipped_parameters
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from tests.conftest import ROOT
-from tests.runtime.drafting.sources.test_successor_table import VOCAB_SIZE, random_table
+from tests.runtime.drafting.sources.test_successor_store import VOCAB_SIZE, random_table
 
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "learn_priors"))
 FreshDrafting, by_task, in_turn = (SCRIPT[name] for name in ("FreshDrafting", "by_task", "in_turn"))

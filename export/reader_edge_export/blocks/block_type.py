@@ -2,7 +2,7 @@
 
 `native_header` writes the table in C++. To add a type, add a row and generate the header again. Two tests then compare:
 bytes and values with the package gguf (tests/export/blocks/test_block_types.py), products with exact ones
-(tests/runtime/execution/native/operators/test_gguf_products.py).
+(tests/runtime/execution/native/test_gguf_products.py).
 """
 
 from collections.abc import Mapping

@@ -13,7 +13,7 @@ from reader_edge_export.sources.tokenizer import special_tokens_of, text_tokeniz
 from reader_edge_runtime.machine.bounded_process import run_bounded
 from reader_edge_runtime.package.manifest import CHAT_TEMPLATE_NAME, TOOL_TEMPLATE_NAME
 from reader_edge_runtime.text.conversation import Conversation
-from tests.runtime.text.small_tokenizers import byte_level_tokenizer
+from tests.runtime.text.text_cases import byte_level_tokenizer
 
 CHATML = """{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.role }}
 {% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content or [] %}{{ p.text }}{% endfor %}{% endif %}

@@ -11,7 +11,7 @@ from reader_edge_export.sources.tokenizer import check_chat_template, write_toke
 from reader_edge_runtime.errors import TokenizerError
 from reader_edge_runtime.text.template.chat_template import ChatTemplate
 from reader_edge_runtime.text.tokenizer import Tokenizer
-from tests.runtime.text.small_tokenizers import byte_level_tokenizer
+from tests.runtime.text.text_cases import byte_level_tokenizer
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from reader_edge.commands.bench.bench import bench
 from reader_edge.commands.datastore import datastore
 from reader_edge_runtime import DraftConfig
 from reader_edge_runtime.errors import UserFileError
-from tests.runtime.text.small_tokenizers import BYTE_LEVEL
+from tests.runtime.text.text_cases import BYTE_LEVEL
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 

@@ -15,7 +15,7 @@ from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuil
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from tests.reader_edge.datastore.datastore_command import TEXT, Command, failed
 from tests.reader_edge.package_copy import PackageCopy
-from tests.runtime.drafting.sources.datastore.datastore_check import check_structure
+from tests.runtime.drafting.sources.datastore_reference import check_structure
 
 
 @pytest.fixture

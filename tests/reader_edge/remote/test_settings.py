@@ -7,8 +7,8 @@ import pytest
 from reader_edge.remote.settings import Settings
 from reader_edge_runtime import Conversation, GenerationConfig, Grammar, SamplingConfig
 from reader_edge_runtime.errors import ConfigError
-from tests.runtime.untrusted.wrong_fields import assert_each_is_named
-from tests.second_best import SecondBest
+from tests.random_drafter import SecondBest
+from tests.wrong_fields import assert_each_is_named
 
 CONFIG = GenerationConfig(
     max_tokens=7,

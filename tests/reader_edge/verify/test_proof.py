@@ -28,8 +28,8 @@ from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.target import Pass
+from tests.random_drafter import SecondBest
 from tests.reader_edge.package_copy import PackageCopy
-from tests.second_best import SecondBest
 
 PROMPTS = ["# tar\n\n", "1. Save the file.\n2. Save the file.\n3.", "Zürich 🙂"]
 QUESTIONS = list(map(EvalPrompt, PROMPTS))

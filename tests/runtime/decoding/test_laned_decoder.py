@@ -7,14 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reader_edge_runtime import (
-    AsyncEngine,
-    DraftConfig,
-    Engine,
-    EngineConfig,
-    GenerationConfig,
-    SamplingConfig,
-)
+from reader_edge_runtime import AsyncEngine, DraftConfig, Engine, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.assembly import make_decoder
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.laned_decoder import LanedDecoder

@@ -119,10 +119,7 @@ def count_plainly(texts: Sequence[Sequence[int]], ends: Sequence[int]) -> dict[t
 
 
 def check_integrity(
-    store: CountStore,
-    texts: Sequence[Sequence[int]],
-    ends: Sequence[int],
-    forgotten: Sequence[Sequence[int]] = (),
+    store: CountStore, texts: Sequence[Sequence[int]], ends: Sequence[int], forgotten: Sequence[Sequence[int]] = ()
 ) -> None:
     """Raise AssertionError unless the store counts exactly these texts, the oldest first, and wastes no space.
 

@@ -1,28 +1,34 @@
 """The retrieval drafter in the decoder: whatever sources say, the answer is the target's own."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reader_edge_runtime import DraftSources, Engine
 from reader_edge_runtime.arrays import Int32Array
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting import core as drafting_core
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
+from reader_edge_runtime.drafting.kernels import learning, tree
 from reader_edge_runtime.drafting.proposals import pack_proposals
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.drafting.sources.count_store import History
+from reader_edge_runtime.drafting.sources.count_store import CountStore, History
 from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.errors import DraftError
-from tests.drafted_text import DraftedText
+from tests.conftest import ROOT
+from tests.drafted_text import DraftedText, Guess, proposed
 from tests.fake_target import FakeTarget, make_manifest
+from tests.random_drafter import chosen
 from tests.runtime.drafting.integrity import check_integrity, text_ends
-from tests.runtime.drafting.proposed import Guess, proposed
-from tests.sampled import chosen
 
 VOCAB_SIZE = 8
 
@@ -240,3 +246,103 @@ def test_predicted_values_become_true() -> None:
             observed.append(tree.token_ids[1] == token)
         request.go_on([token])
     assert np.mean(predicted[500:]) == pytest.approx(np.mean(observed[500:]), abs=0.05)
+
+
+LONG = GenerationConfig(max_tokens=80, ignores_eos=True)
+PROMPTS = [f"# tar {number}\nabc {number * 7}" for number in range(6)]
+
+
+@pytest.fixture
+def engine(demo_folder: Path) -> Engine:
+    return load_ready(demo_folder)
+
+
+@pytest.fixture(scope="module")
+def wanted(demo_folder: Path) -> list[tuple[int, ...]]:
+    """What a fresh engine answers."""
+    engine = load_ready(demo_folder)
+    return [engine.generate(prompt, LONG).token_ids for prompt in PROMPTS]
+
+
+def load_ready(demo_folder: Path) -> Engine:
+    """An engine that drafts from its first step on."""
+    engine = Engine.load(demo_folder, EngineConfig(is_calibrated=False, is_probed=False))
+    assert isinstance(engine.decoder.drafter, RetrievalDrafter)
+    engine.decoder.drafter.wait()
+    return engine
+
+
+def interrupting(work: Callable[..., Any], every: int) -> Callable[..., Any]:
+    """The same, but broken off before every so manieth time."""
+    num_calls = 0
+
+    def broken_off(*given: Any) -> Any:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls % every == 0:
+            raise KeyboardInterrupt
+        return work(*given)
+
+    return broken_off
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("owner", "name", "every"),
+    [
+        (drafting_core, "packed", 5),
+        (learning, "observe", 40),
+        (tree, "draft", 40),
+        (CountStore, "_grow", 2),
+        (CountStore, "went_on", 40),
+        (History, "_clear", 3),
+        (History, "_write_behind", 3),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_after_an_interrupt_answers_are_those_of_a_fresh_engine(
+    engine: Engine, wanted: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch, owner: object, name: str, every: int
+) -> None:
+    monkeypatch.setattr(owner, name, interrupting(getattr(owner, name), every))
+    num_interrupts = 0
+    for _ in range(3):
+        for prompt, token_ids in zip(PROMPTS, wanted, strict=True):
+            try:
+                assert engine.generate(prompt, LONG).token_ids == token_ids
+            except KeyboardInterrupt:
+                num_interrupts += 1
+    assert num_interrupts > 0
+
+
+def test_an_interrupted_core_is_made_anew_with_what_a_file_has(
+    demo_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = EngineConfig(is_calibrated=False, is_probed=False)
+    engine = Engine.load(demo_folder, config, sources=DraftSources(history=tmp_path / "past"))
+    drafter = engine.decoder.drafter
+    assert isinstance(drafter, RetrievalDrafter)
+    before = drafter.loaded_core()
+    engine.generate(PROMPTS[0], LONG)
+    with monkeypatch.context() as patch:
+        patch.setattr(tree, "draft", interrupting(tree.draft, 10))
+        with pytest.raises(KeyboardInterrupt):
+            engine.generate(PROMPTS[1], LONG)
+    after = drafter.loaded_core()
+    assert after is not before
+    assert len(after.history.texts()) >= 1
+
+
+def test_the_source_in_the_documentation_drafts(demo_folder: Path) -> None:
+    config = GenerationConfig(max_tokens=40)
+    plain = Engine.load(demo_folder, EngineConfig(is_drafted=False)).generate("# tar", config)
+    text = (ROOT / "docs" / "how-to" / "own-source.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names: dict[str, Any] = {"path": demo_folder, "token_ids": plain.token_ids[8:14]}
+    names["config"] = EngineConfig(is_calibrated=False)
+    exec(example.replace("load(path, ", "load(path, config, "), names)  # noqa: S102  # our own text
+    engine = names["engine"]
+    assert isinstance(engine.decoder.drafter, RetrievalDrafter)
+    engine.decoder.drafter.wait()
+    drafted = engine.generate("# tar", config)
+    assert drafted.token_ids == plain.token_ids
+    assert drafted.stats.drafted_by_source["sentence"] > 0

@@ -122,8 +122,7 @@ def test_file_that_is_no_graph_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("installed", "sentence"),
-    [(set(), "is missing"), ({"onnxruntime", "onnxruntime-gpu"}, "both installed")],
+    ("installed", "sentence"), [(set(), "is missing"), ({"onnxruntime", "onnxruntime-gpu"}, "both installed")]
 )
 def test_neither_or_both_wheels_is_one_sentence(
     installed: set[str], sentence: str, monkeypatch: pytest.MonkeyPatch

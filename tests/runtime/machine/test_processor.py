@@ -1,10 +1,14 @@
-"""What is known of the processor: its name, how much of it may be used, and whether int8 sums saturate on it."""
+"""What is known of the machine: its processor, how much memory is free, and a cache that is this user's alone."""
 
+import os
+import stat
 from pathlib import Path
 
 import pytest
 
-from reader_edge_runtime.machine import processor
+from reader_edge_runtime.machine import cache_folder, processor
+from reader_edge_runtime.machine.cache_folder import code_fault, keep_own, make_own
+from reader_edge_runtime.machine.free_memory import free_bytes
 from reader_edge_runtime.machine.processor import has_saturating_sums, num_threads, processor_name
 
 
@@ -47,3 +51,99 @@ def test_more_threads_than_usable_cores_are_cut_with_a_warning(wanted: int, monk
     sentence = f"{wanted} threads would wait for each other on the 3 cores that this process may use: 3 will compute."
     with pytest.warns(UserWarning, match=sentence):
         assert num_threads(wanted) == 3
+
+
+has_permissions = pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
+CGROUP = "sys/fs/cgroup"
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """A machine with 10 GB free, and a container on it that has taken 3 GB, a third of it pages of files."""
+    (tmp_path / "proc").mkdir()
+    cgroup = tmp_path / "sys" / "fs" / "cgroup"
+    cgroup.mkdir(parents=True)
+    (tmp_path / "proc" / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:  8000000 kB\nSwapFree: 2000000 kB\n")
+    (cgroup / "memory.current").write_text("3000000000\n")
+    (cgroup / "memory.swap.current").write_text("500000000\n")
+    (cgroup / "memory.swap.max").write_text("500000000\n")
+    (cgroup / "memory.stat").write_text("anon 2000000000\nactive_file 300000000\ninactive_file 700000000\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("limit", "free"), [("4000000000", 2_000_000_000), ("1000", 0), ("max", 10_240_000_000), ("10" * 9, 10_240_000_000)]
+)
+def test_a_container_s_limit_bounds_what_is_free(machine: Path, limit: str, free: int) -> None:
+    (machine / CGROUP / "memory.max").write_text(f"{limit}\n")
+    assert free_bytes(machine) == free
+
+
+@pytest.mark.parametrize(("swap", "free"), [("600000000", 2_100_000_000), ("max", 4_048_000_000)])
+def test_a_container_may_swap_as_far_as_it_and_the_machine_have_room(machine: Path, swap: str, free: int) -> None:
+    (machine / CGROUP / "memory.max").write_text("4000000000\n")
+    (machine / CGROUP / "memory.swap.max").write_text(f"{swap}\n")
+    assert free_bytes(machine) == free
+
+
+def test_without_a_container_the_machine_tells_or_nobody(machine: Path) -> None:
+    assert free_bytes(machine) == 10_240_000_000
+    (machine / "proc" / "meminfo").unlink()
+    assert free_bytes(machine) is None
+
+
+def test_memory_without_swap_is_what_loads_quickly(machine: Path) -> None:
+    assert free_bytes(machine, has_swap=False) == 8_192_000_000
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(cache_folder, "user_cache_path", lambda name: tmp_path / name)
+    return tmp_path / "reader-edge"
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@has_permissions
+def test_what_is_kept_is_this_users_alone_whatever_the_umask(root: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        keep_own(root / "widths" / "some.json", b"{}")
+    finally:
+        os.umask(before)
+    assert (mode_of(root), mode_of(root / "widths"), mode_of(root / "widths" / "some.json")) == (0o700, 0o700, 0o600)
+    assert code_fault(root / "widths" / "some.json", root) is None
+    (root / "widths" / "some.json").chmod(0o666)
+    keep_own(root / "widths" / "some.json", b"{}")
+    assert mode_of(root / "widths" / "some.json") == 0o600
+
+
+@has_permissions
+@pytest.mark.parametrize("place", ["", "iree", "iree/some.vmfb"])
+@pytest.mark.parametrize("mode", [0o020, 0o002])
+def test_code_that_others_could_have_written_is_refused_in_a_sentence(place: str, mode: int, root: Path) -> None:
+    keep_own(root / "iree" / "some.vmfb", b"code")
+    (root / place).chmod(mode_of(root / place) | mode)
+    fault = code_fault(root / "iree" / "some.vmfb", root)
+    assert fault == (
+        f"'{root / place}' can be written by its group or others, so no code is taken from there: `chmod go-w` it."
+    )
+
+
+@has_permissions
+def test_code_of_another_user_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_own(root / "iree" / "some.vmfb", b"code")
+    monkeypatch.setattr(os, "getuid", lambda: root.stat().st_uid + 1)
+    fault = code_fault(root / "iree" / "some.vmfb", root)
+    assert (
+        fault == f"'{root / 'iree' / 'some.vmfb'}' belongs to another user, so no code is taken from there: remove it."
+    )
+
+
+@has_permissions
+def test_what_is_not_there_yet_is_no_fault(root: Path) -> None:
+    assert code_fault(root / "iree" / "some.vmfb", root) is None
+    make_own(root / "iree", root)
+    assert code_fault(root / "iree" / "some.vmfb", root) is None

@@ -1,4 +1,4 @@
-"""An ONNX file says what it refers to, wherever that stands, and a hostile one does no harm."""
+"""An ONNX file says what it refers to, wherever that stands, and its versions; a hostile one does no harm."""
 
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import pytest
 from reader_edge_runtime.errors import PackageError
 from reader_edge_runtime.package.graph_file import GraphFile
 from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME
+from reader_edge_runtime.package.onnx_versions import onnx_versions
 from tests.runtime.package.onnx_bytes import external_tensor, function, message, model, node, varint
 
 TENSOR = external_tensor("weights")
@@ -91,11 +92,7 @@ def test_a_loop_that_runs_as_often_as_a_size_says_is_bounded(tmp_path: Path) -> 
         model(SIZE, loop(field=6) + message(5, message(6, b""))),
         model(SIZE, node("Loop", "own", message(6, b""), ["count"])),
         model(SIZE, loop(node("F", "own")), functions=[function("F", SIZE, loop())]),
-        model(
-            SIZE,
-            loop(node("F", "own")),
-            functions=[function("F", node("G", "own")), function("G", SIZE, loop())],
-        ),
+        model(SIZE, loop(node("F", "own")), functions=[function("F", node("G", "own")), function("G", SIZE, loop())]),
         model(functions=[function("F", SIZE, loop()) + message(11, message(6, b""))]),  # what an attribute stands for
         model(SIZE, node("F", "own", message(6, b"")), functions=[function("F")]),
         model() + message(20, b""),  # training information
@@ -154,3 +151,30 @@ def test_any_flip_or_cut_of_the_demo_is_read_or_refused(demo_folder: Path, tmp_p
         except PackageError:
             num_refused += 1
     assert num_refused > 20
+
+
+def test_the_demo_s_versions_are_read(demo_folder: Path) -> None:
+    assert onnx_versions(demo_folder / "model.onnx") == (11, 24)
+
+
+@pytest.mark.parametrize(
+    ("content", "versions"),
+    [
+        (b"\x08\x0a", (10, 0)),
+        (b"\x08\x0a\x42\x02\x10\x18", (10, 24)),
+        (b"\x08\x0a\x42\x0b\x0a\x07ai.onnx\x10\x17\x42\x05\x0a\x01x\x10\x63", (10, 23)),
+        (b"\x08\x0a\x0d1234\x09" + bytes(8), (10, 0)),
+    ],
+)
+def test_ours_are_those_of_onnx_s_own_operators(content: bytes, versions: tuple[int, int], tmp_path: Path) -> None:
+    (tmp_path / "g.onnx").write_bytes(content)
+    assert onnx_versions(tmp_path / "g.onnx") == versions
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\x08", b"\x42\x02\x10\x18", b"\x08\x0a\x42\x7f", b"\x0b", b"\x08" + b"\xff" * 11]
+)
+def test_what_is_no_model_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "g.onnx").write_bytes(content)
+    with pytest.raises(PackageError, match="is not an ONNX model"):
+        onnx_versions(tmp_path / "g.onnx")

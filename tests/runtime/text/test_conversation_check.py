@@ -8,7 +8,7 @@ import pytest
 from reader_edge_runtime.errors import ConversationError, PromptError
 from reader_edge_runtime.text.conversation import Conversation
 from reader_edge_runtime.text.conversation_check import ROLES, sound_conversation
-from tests.runtime.text.templates import template
+from tests.runtime.text.text_cases import template
 
 CHATML = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}{{ 'mood' and messages[0].mood }}"
 USER: Any = {"role": "user", "content": "Hi"}

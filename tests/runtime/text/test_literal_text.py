@@ -13,8 +13,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from reader_edge_runtime.errors import PromptError
 from reader_edge_runtime.text.conversation import Conversation, Message
 from reader_edge_runtime.text.tokenizer import Tokenizer
-from tests.runtime.text.small_tokenizers import byte_level_tokenizer
-from tests.runtime.text.templates import template
+from tests.runtime.text.text_cases import byte_level_tokenizer, template
 
 SPECIAL = ["<|im_start|>", "<|im_end|>", "<s>", "</s>", "[INST]"]
 TAGS = ["<think>", "</think>"]  # added, not special; each template writes one of them

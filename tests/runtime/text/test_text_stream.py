@@ -1,12 +1,83 @@
-"""An answer's text never shows part of a stop string."""
+"""Streamed text is what decoding gives, in whole characters, and never shows part of a stop string."""
+
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reader_edge_runtime.text.text_stream import TextStream
+from reader_edge_runtime.text.text_stream import StreamDecoder, TextStream
 from reader_edge_runtime.text.tokenizer import Tokenizer
-from tests.runtime.text.small_tokenizers import BYTE_FALLBACK, BYTE_LEVEL, byte_fallback_tokenizer, byte_level_tokenizer
+from tests.runtime.text.text_cases import (
+    BYTE_FALLBACK,
+    BYTE_LEVEL,
+    WORDS,
+    byte_fallback_tokenizer,
+    byte_level_tokenizer,
+)
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+DEMO = Tokenizer.from_file(Path(__file__).parents[3] / "models" / "demo" / "package" / "tokenizer.json")
+TOKENIZERS = {"byte level": BYTE_LEVEL, "byte fallback": BYTE_FALLBACK, "words": WORDS, "demo": DEMO}
+
+
+# Characters of one to four bytes, a genuine replacement character, combining marks, spaces at every place.
+texts = st.text(f" abé中🙂e\u0301\u200d\n▁{REPLACEMENT}", max_size=20)
+
+
+def streamed(tokenizer: Tokenizer, prompt: list[int], token_ids: list[int]) -> list[str]:
+    decoder = StreamDecoder(tokenizer, prompt)
+    return [*(decoder.push(token_id) for token_id in token_ids), decoder.finish()]
+
+
+def behind(tokenizer: Tokenizer, prompt: list[int], token_ids: list[int]) -> str:
+    """What decoding all at once gives behind the prompt."""
+    return tokenizer.decode(prompt + token_ids)[len(tokenizer.decode(prompt)) :]
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@given(data=st.data())
+def test_any_tokens_stream_as_they_decode(name: str, data: st.DataObject) -> None:
+    """Broken UTF-8, special tokens and unknown ids included."""
+    tokenizer = TOKENIZERS[name]
+    token_ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size), max_size=40))
+    # A prompt is text; one that ends in bytes makes a run with those of the answer.
+    prompt = tokenizer.encode(data.draw(st.sampled_from(["it", "a 🙂", f"a{REPLACEMENT}"])))
+    assert "".join(streamed(tokenizer, prompt, token_ids)) == behind(tokenizer, prompt, token_ids)
+
+
+@pytest.mark.parametrize("tokenizer", [BYTE_LEVEL, DEMO], ids=["byte level", "demo"])
+@given(text=texts, prompt=texts)
+def test_any_text_streams_whole_characters(tokenizer: Tokenizer, text: str, prompt: str) -> None:
+    pieces = streamed(tokenizer, tokenizer.encode(prompt), tokenizer.encode(text))
+    assert "".join(pieces) == text
+    assert REPLACEMENT in text or all(REPLACEMENT not in piece for piece in pieces)
+
+
+@given(texts, texts)
+def test_any_text_streams_from_a_byte_fallback_vocabulary(text: str, prompt: str) -> None:
+    prompt_ids, token_ids = (BYTE_FALLBACK.encode(each.replace(" ", "▁")) for each in (f"a{prompt}", text))
+    assert "".join(streamed(BYTE_FALLBACK, prompt_ids, token_ids)) == text.replace("▁", " ")
+
+
+def test_text_comes_out_as_soon_as_it_is_certain() -> None:
+    token_ids = BYTE_LEVEL.encode(f"aé{REPLACEMENT}bc")
+    assert streamed(BYTE_LEVEL, [], token_ids) == ["a", "", "é", "", "", "", f"{REPLACEMENT}b", "c", ""]
+
+
+def test_endless_broken_characters_are_decoded_but_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    num_decoded = 0
+    decode = Tokenizer.decode
+
+    def count(self: Tokenizer, token_ids: list[int]) -> str:
+        nonlocal num_decoded
+        num_decoded += len(token_ids)
+        return decode(self, token_ids)
+
+    continuation = BYTE_LEVEL.encode("é")[1:]
+    monkeypatch.setattr(Tokenizer, "decode", count)
+    assert "".join(streamed(BYTE_LEVEL, [], continuation * 1000)) == REPLACEMENT * 1000
+    assert num_decoded < 6000
 
 
 @given(st.text("abc", max_size=40), st.lists(st.text("abc", min_size=1, max_size=4), max_size=3))
@@ -45,10 +116,10 @@ def with_special_tokens(name: str) -> Tokenizer:
     return Tokenizer(fast)
 
 
-TOKENIZERS = {name: with_special_tokens(name) for name in ("byte level", "byte fallback")}
+SPECIAL_TOKENIZERS = {name: with_special_tokens(name) for name in ("byte level", "byte fallback")}
 
 
-def streamed(tokenizer: Tokenizer, token_ids: list[int], stop: list[str]) -> tuple[str, int | None]:
+def streamed_until(tokenizer: Tokenizer, token_ids: list[int], stop: list[str]) -> tuple[str, int | None]:
     """The text, and how many tokens it took until a stop ended it."""
     stream = TextStream(tokenizer, tokenizer.encode("x", adds_special_tokens=False), stop)
     text = ""
@@ -62,7 +133,7 @@ def streamed(tokenizer: Tokenizer, token_ids: list[int], stop: list[str]) -> tup
     return text + stream.take(), None
 
 
-@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize("name", SPECIAL_TOKENIZERS)
 @given(
     parts=st.lists(st.sampled_from(["a", "b", "c", "\n", *SPECIAL]), max_size=25),
     stops=st.lists(
@@ -71,7 +142,7 @@ def streamed(tokenizer: Tokenizer, token_ids: list[int], stop: list[str]) -> tup
 )
 def test_stops_may_name_special_tokens_which_the_text_leaves_out(name: str, parts: list[str], stops: list[str]) -> None:
     """Against a search for each stop after each token, in the text with special tokens and in the text without."""
-    tokenizer = TOKENIZERS[name]
+    tokenizer = SPECIAL_TOKENIZERS[name]
     token_ids = [tokenizer.encode(part, adds_special_tokens=False)[-1] for part in parts]
     wanted: tuple[str, int | None] = ("".join(part for part in parts if part not in SPECIAL), None)
     for number in range(1, len(parts) + 1):
@@ -82,7 +153,7 @@ def test_stops_may_name_special_tokens_which_the_text_leaves_out(name: str, part
         if ends:
             wanted = shown[: min(ends)], number
             break
-    assert streamed(tokenizer, token_ids, stops) == wanted
+    assert streamed_until(tokenizer, token_ids, stops) == wanted
 
 
 def without_special(text: str) -> str:
@@ -92,7 +163,7 @@ def without_special(text: str) -> str:
 
 
 def test_text_before_a_special_token_that_may_end_it_is_held_back_until_that_is_certain() -> None:
-    tokenizer = TOKENIZERS["byte level"]
+    tokenizer = SPECIAL_TOKENIZERS["byte level"]
     stream = TextStream(tokenizer, [], ["x<|1|>y"])
     shown = []
     for token_id in tokenizer.encode("wx<|1|>zx<|2|>x<|1|>y", adds_special_tokens=False):
@@ -109,17 +180,17 @@ def test_a_stop_that_ends_in_a_byte_token_ends_the_answer_at_that_token(stop: st
     token_ids = BYTE_FALLBACK.encode("ab", adds_special_tokens=False)[-1:]
     token_ids += [BYTE_FALLBACK.encode(f"a{character}", adds_special_tokens=False)[-1] for character in "c\n\n"]
     a = BYTE_FALLBACK.encode("a", adds_special_tokens=False)[-1:]
-    text, num_tokens = streamed(BYTE_FALLBACK, [*a, *token_ids[2:]], [stop])
+    text, num_tokens = streamed_until(BYTE_FALLBACK, [*a, *token_ids[2:]], [stop])
     assert (text, num_tokens) == {"\n": ("a", 2), "\n\n": ("a", 3), "a\n": ("", 2)}[stop]
 
 
 def test_a_stop_spelled_like_a_special_token_is_found_in_plain_text_too() -> None:
-    tokenizer = TOKENIZERS["byte level"]
+    tokenizer = SPECIAL_TOKENIZERS["byte level"]
     token_ids = [token_id for character in "ab<|1|>c" for token_id in tokenizer.encode(character)]
-    assert streamed(tokenizer, token_ids, ["<|1|>"]) == ("ab", 7)
+    assert streamed_until(tokenizer, token_ids, ["<|1|>"]) == ("ab", 7)
 
 
 def test_half_of_a_surrogate_pair_is_no_stop() -> None:
-    tokenizer = TOKENIZERS["byte level"]
+    tokenizer = SPECIAL_TOKENIZERS["byte level"]
     token_ids = tokenizer.encode("ab<|1|>c", adds_special_tokens=False)
-    assert streamed(tokenizer, token_ids, ["\ud800", "c<|1|>"]) == ("abc", None)
+    assert streamed_until(tokenizer, token_ids, ["\ud800", "c<|1|>"]) == ("abc", None)

@@ -22,7 +22,7 @@ from reader_edge_runtime import (
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import ConfigError, ProofError, SessionError
 from tests.conftest import make_as_new
-from tests.second_best import SecondBest
+from tests.random_drafter import SecondBest
 
 CONFIG = GenerationConfig(max_tokens=120)
 EVERYTHING = Relaxed(20.0, 20.0)

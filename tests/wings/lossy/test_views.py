@@ -23,8 +23,7 @@ from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.measuring.pass_cost import PassCost
 from reader_edge_runtime.target import Pass, Target
 from tests.fake_target import FakeTarget, make_manifest
-from tests.random_drafter import RandomDrafter, decode, reference
-from tests.sampled import chosen
+from tests.random_drafter import RandomDrafter, chosen, decode, reference
 from tests.wings.lossy.odd_tokens import OnlyOddAfterEven
 
 VOCAB_SIZE = 8

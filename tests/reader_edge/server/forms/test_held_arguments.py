@@ -18,8 +18,7 @@ from reader_edge_runtime.text.tool_calls.streaming_calls import call_head, call_
 from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
 from tests.reader_edge.server.forms.call_families import form_of
 from tests.reader_edge.server.forms.read_calls import read_calls
-from tests.runtime.decoding.choosing.followed import allowed, follow, random_answer, takes
-from tests.runtime.decoding.choosing.wild_schemas import wild_schema
+from tests.runtime.decoding.choosing.followed import allowed, follow, random_answer, takes, wild_schema
 
 JSON = ("hermes", "mistral with names", "gpt-oss", "deepseek v3", "llama 3", "apertus", "phi 4 mini", "functionary")
 ONE_BY_ONE = ("qwen3-coder", "glm", "seed-oss")

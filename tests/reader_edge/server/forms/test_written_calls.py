@@ -15,7 +15,7 @@ from reader_edge_runtime.text.tool_calls.call_form import CallForm, Notation
 from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
 from tests.conftest import ROOT
 from tests.reader_edge.server.forms.read_calls import read_calls
-from tests.runtime.text.templates import template
+from tests.runtime.text.text_cases import template
 
 TEMPLATES = ROOT / "tests/data/templates"
 QUESTION = "The question."

@@ -14,7 +14,7 @@ from reader_edge_runtime.text.tokenizer import Tokenizer
 from tests.family_tokenizers import FAMILIES, family_engine, family_tokenizer
 from tests.reader_edge.server.conftest import Served
 from tests.reader_edge.server.openai.test_answers import events
-from tests.runtime.text.small_tokenizers import BYTE_FALLBACK, BYTE_LEVEL, byte_fallback_tokenizer, byte_level_tokenizer
+from tests.runtime.text.text_cases import BYTE_FALLBACK, BYTE_LEVEL, byte_fallback_tokenizer, byte_level_tokenizer
 
 CHATTY = "{begin}user\nHi  there, größer \N{SNOWMAN}!{end}\n\n tar{end}"
 

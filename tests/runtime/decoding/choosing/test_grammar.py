@@ -1,16 +1,21 @@
-"""Grammars: every answer is held to its own, and is the same drafted and plain."""
+"""Grammars: every answer is held to its own, the same drafted and plain, on vocabularies with added tokens too."""
 
+import pytest
+
+pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-edge[grammar]'")
 import json
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from reader_edge_runtime import Engine, GenerationConfig, Grammar, SamplingConfig
+from reader_edge_runtime.decoding.choosing.grammar_worker.lark_ends import can_end
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError
-
-pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-edge[grammar]'")
+from tests.family_tokenizers import FAMILIES, family_engine
+from tests.runtime.decoding.choosing.followed import follow, takes
 
 PERSON = {
     "type": "object",
@@ -129,3 +134,153 @@ def test_what_is_no_grammar_is_refused_in_one_sentence(engine: Engine, kind: str
 def test_what_no_grammar_can_be_is_refused_when_it_is_made(kind: str, text: str) -> None:
     with pytest.raises(ConfigError, match=r"^[^\n]+\.$"):
         Grammar(kind, text)
+
+
+def answer_to(engine: Engine, grammar: Grammar, temperature: float = 0.0, max_tokens: int = 120) -> str:
+    """What is answer_to, drafted and plainly alike."""
+    sampling = SamplingConfig(temperature=temperature, seed=3)
+    config = GenerationConfig(max_tokens=max_tokens, sampling=sampling, grammar=grammar, wants_logprobs=True)
+    drafted = engine.generate("# tar", config)
+    plain = engine.generate("# tar", replace(config, is_drafted=False))
+    assert (drafted.token_ids, drafted.finish_reason, drafted.logprobs) == (
+        plain.token_ids,
+        plain.finish_reason,
+        plain.logprobs,
+    )
+    assert drafted.finish_reason == "stop"
+    return drafted.text
+
+
+def texts_with_tokens(name: str) -> list[str]:
+    family = FAMILIES[name]
+    return [f"{token} yes {token}." for token in (*family.plain, *family.special)] + ["<0x41> and </s>\n\n naïve 日本"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_text_can_be_forced_whatever_tokens_it_holds(engine: Engine, name: str) -> None:
+    model = family_engine(engine, name)
+    for number, text in enumerate(texts_with_tokens(name)):
+        assert answer_to(model, Grammar("choice", json.dumps([text])), number % 2) == text
+    assert answer_to(model, Grammar("choice", json.dumps(texts_with_tokens(name))), 1.0) in texts_with_tokens(name)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_schemas_patterns_and_rules_hold_texts_with_tokens(engine: Engine, name: str) -> None:
+    model = family_engine(engine, name)
+    for text in texts_with_tokens(name)[:2]:
+        schema = {"type": "object", "properties": {text: {"const": [text, 1]}}, "required": [text]}
+        closed = Grammar("json_schema", json.dumps(schema | {"additionalProperties": False}))
+        assert json.loads(answer_to(model, closed, 1.0)) == {text: [text, 1]}
+        escaped = "".join(f"\\x{{{ord(character):x}}}" for character in text)
+        assert answer_to(model, Grammar("regex", f"(a|b) {escaped}"))[2:] == text
+        assert answer_to(model, Grammar("lark", f"start: /[ab]/ {json.dumps(text)}"))[1:] == text
+
+
+def test_a_forced_text_is_spelled_with_the_vocabulary_s_own_tokens(engine: Engine) -> None:
+    for name, text in (("qwen", "<tool_call>\nx"), ("gemma", "a<b>x</b>")):
+        model = family_engine(engine, name)
+        answer = model.generate("# tar", GenerationConfig(grammar=Grammar("choice", json.dumps([text]))))
+        added = {model.tokenizer.encode(token, adds_special_tokens=False)[-1] for token in FAMILIES[name].plain}
+        assert set(answer.token_ids) & added
+
+
+def test_a_control_token_is_no_text_and_can_be_named_by_its_id(engine: Engine) -> None:
+    model = family_engine(engine, "tekken")
+    (tag,) = (token_id for token_id, text in model.tokenizer.special_tokens.items() if text == "[TOOL_CALLS]")
+    spelled = model.generate("# tar", GenerationConfig(grammar=Grammar("choice", '["[TOOL_CALLS]x"]')))
+    assert spelled.text == "[TOOL_CALLS]x"
+    assert tag not in spelled.token_ids
+    named = model.generate("# tar", GenerationConfig(grammar=Grammar("lark", f'start: <[{tag}]> "x"')))
+    assert named.token_ids[0] == tag
+    assert named.text == "x"
+
+
+def test_tokens_that_are_named_by_their_ids_are_the_same_drafted_and_plain(engine: Engine) -> None:
+    model = family_engine(engine, "tekken")
+    ids = model.tokenizer.encode("[TOOL_CALLS]f[ARGS]{} and so on", adds_special_tokens=False)
+    grammar = Grammar("lark", "start: " + " ".join(f"<[{token_id}]>" for token_id in ids))
+    for is_drafted in (True, False, True, True):  # from the second on history drafts what was answer_to
+        config = GenerationConfig(grammar=grammar, max_tokens=20, is_drafted=is_drafted)
+        assert list(model.generate("# tar", config).token_ids) == ids
+
+
+LENIENT = {"x-guidance": {"lenient": True}}
+LOOP = {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}},
+        {
+            "$ref": "#/$defs/a",
+            "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/b"}]}, "b": {"allOf": [{"$ref": "#/$defs/a"}]}},
+        },
+        LOOP,
+        {"type": "array", "items": {"$ref": "#"}, "minItems": 1},
+        {"type": "array", "prefixItems": [{"type": "null"}, {"$ref": "#"}], "minItems": 2},
+        {"type": "object", "properties": {"text": {"type": "string"}, "more": LOOP}, "required": ["text", "more"]},
+        {"anyOf": []},
+        {"enum": []},
+        {"type": "integer", "minimum": 5, "maximum": 3},
+        {"type": "string", "minLength": 5, "maxLength": 3},
+        {
+            "type": "object",
+            "properties": {"ab": {"type": "integer"}},
+            "required": ["ab"],
+            "patternProperties": {"^a": {"type": "string"}},
+        },
+        {
+            "type": "object",
+            "properties": {"ab": {"type": "string", "pattern": "^x"}},
+            "required": ["ab"],
+            "patternProperties": {"^a": {"pattern": "^y"}},
+        },
+    ],
+)
+def test_a_schema_that_allows_nothing_is_refused_as_such_at_once(engine: Engine, schema: dict[str, Any]) -> None:
+    for each in (schema, schema | LENIENT):
+        with pytest.raises(
+            ConfigError, match=r"cannot be followed \(it allows nothing[^\n]*\): change or simplify it\."
+        ):
+            engine.answer("# tar", GenerationConfig(grammar=Grammar("json_schema", json.dumps(each))))
+
+
+def test_a_part_that_never_ends_is_never_begun() -> None:
+    schema = {"type": "object", "properties": {"more": LOOP | {"properties": {"next": {"$ref": "#/properties/more"}}}}}
+    assert takes(schema, "{}")
+    assert not takes(schema, '{"more":')
+    tree = {"type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#"}}}, "required": ["kids"]}
+    assert takes(tree, '{"kids":[{"kids":[]}]}')
+
+
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [
+        ('start: "a" start', False),
+        ('start: "a" b\nb: "c" b | "d" b', False),
+        ("start: (a | b)\na: a\nb: (b b)+ // ends never", False),
+        ('start: a{2}\na: /x/ a\n | "y" a', False),
+        ('start: "a" | start "b"', True),
+        ('start: a?\na: "x" a', True),
+        ('start: ("x" a)*\na: "x" a', True),
+        ('start: [a] "z"\na: a', True),
+        ('start: a{0,2} "z"\na: a', True),
+        ('start: a b\na[suffix="x"]: /x/\nb: a\n | b "c"', True),
+        ("%llguidance {}\nstart: start", True),  # directives are not read
+    ],
+)
+def test_rules_that_never_end_are_found(text: str, ends: bool) -> None:
+    assert can_end(text) is ends
+    if not ends:
+        with pytest.raises(ValueError, match="no text that follows it ever ends"):
+            follow(text, "lark")
+
+
+def test_a_grammar_with_no_way_on_says_so(engine: Engine) -> None:
+    for text, words in (("start: X", "it allows nothing"), ('start: "x" X', "it allows nothing that could come next")):
+        grammar = Grammar("lark", f"{text}\nX: /a/ & /b/")
+        with pytest.raises(ConfigError, match=rf"cannot be followed \({words}\)"):
+            engine.generate("# tar", GenerationConfig(grammar=grammar))

@@ -24,8 +24,8 @@ from tests.runtime.decoding.choosing.followed import (
     problem_of_answer,
     random_answer,
     takes,
+    wild_schema,
 )
-from tests.runtime.decoding.choosing.wild_schemas import wild_schema
 
 LENIENT = {"x-guidance": {"lenient": True}}
 OPEN = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": {"type": "string"}}

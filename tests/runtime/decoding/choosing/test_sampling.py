@@ -1,5 +1,6 @@
 """Sampling: the processed distribution, one number per position, and drafted draws from the exact distribution."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from reader_edge_runtime import Engine, GenerationConfig, Grammar
 from reader_edge_runtime.acceptance import EXACT, Choices
 from reader_edge_runtime.arrays import Float32Array, Float64Array
 from reader_edge_runtime.config import SamplingConfig
@@ -18,10 +20,12 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.forward_result import ForwardResult
 from tests.fake_target import FakeTarget, make_manifest
-from tests.sampled import chosen
+from tests.random_drafter import chosen
 
 VOCAB_SIZE = 6
 NUM_DRAWS = 6_000
+
+
 # One level and two levels below the root, siblings and dead ends: the tokens a drafter might have guessed.
 TREE = DraftTree([0, 1, 2, 4, 3, 1, 5, 0], [-1, 0, 0, 0, 1, 1, 2, 3], [""] + ["test"] * 7)
 UNREAD = ForwardResult(np.empty((1, 0, 0), np.int64), np.empty((1, 0, 0), np.float32))
@@ -67,9 +71,7 @@ def tree_logits(target: FakeTarget) -> Float32Array:
     return np.stack([target.logits_after(path) for path in paths])
 
 
-def count_pairs(
-    draw_pair: Callable[[int], tuple[int, int]],
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def count_pairs(draw_pair: Callable[[int], tuple[int, int]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """How often each first token, and each pair of tokens, was drawn."""
     firsts, pairs = np.zeros(VOCAB_SIZE, np.int64), np.zeros((VOCAB_SIZE, VOCAB_SIZE), np.int64)
     for seed in range(NUM_DRAWS):
@@ -302,3 +304,48 @@ def test_a_tiny_temperature_takes_the_best(temperature: float, cut: dict[str, fl
     logits = np.array([1.0, 1.0001, -1e4, -np.inf, 1e4, 9999.99], np.float32)
     sampler = Sampler(config, len(logits), [])
     assert {chosen(sampler, logits, position) for position in range(20)} == {4}
+
+
+PROMPT = "# tar\n\n> Archiving utility."
+BOTH = SamplingConfig(frequency_penalty=0.3, presence_penalty=0.2)
+SAMPLINGS = {
+    "greedy": BOTH,
+    "negative": SamplingConfig(frequency_penalty=-0.5, presence_penalty=-0.5),
+    "sampled": replace(BOTH, temperature=0.8, top_p=0.95, seed=3),
+    "all together": replace(BOTH, repetition_penalty=1.05, logit_bias={10: -3.0, 40: 1.5}, temperature=0.6, seed=5),
+}
+
+
+def test_drafted_answers_are_the_plain_ones_alone_and_in_a_batch(engine: Engine) -> None:
+    config = GenerationConfig(max_tokens=40, ignores_eos=True, wants_logprobs=True)
+    configs = [replace(config, sampling=sampling) for sampling in SAMPLINGS.values()]
+    together = engine.generate_batch([PROMPT] * len(configs), configs)
+    for each, beside in zip(configs, together, strict=True):
+        plain = engine.generate(PROMPT, replace(each, is_drafted=False))
+        alone = engine.generate(PROMPT, each)
+        assert alone.stats.num_drafted_tokens > 0
+        assert (alone.token_ids, alone.logprobs) == (plain.token_ids, plain.logprobs)
+        assert (beside.token_ids, beside.logprobs) == (plain.token_ids, plain.logprobs)
+
+
+def test_penalties_hold_repetition_back_and_negative_ones_invite_it(engine: Engine) -> None:
+    config = GenerationConfig(max_tokens=80, ignores_eos=True)
+
+    def most_common(sampling: SamplingConfig) -> int:
+        answer = engine.generate(PROMPT, replace(config, sampling=sampling)).token_ids
+        return Counter(answer).most_common(1)[0][1]
+
+    held, plain, invited = (
+        most_common(SamplingConfig(frequency_penalty=penalty, presence_penalty=penalty)) for penalty in (2.0, 0.0, -2.0)
+    )
+    assert held < plain < invited
+
+
+def test_a_grammar_and_penalties_hold_together(engine: Engine) -> None:
+    pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-edge[grammar]'")
+    grammar = Grammar("regex", r"([a-c]{2} ){10}")
+    for sampling in SAMPLINGS.values():
+        config = GenerationConfig(max_tokens=60, grammar=grammar, sampling=sampling)
+        drafted = engine.generate(PROMPT, config)
+        assert drafted.token_ids == engine.generate(PROMPT, replace(config, is_drafted=False)).token_ids
+        assert len(drafted.text) == 30

@@ -1,30 +1,91 @@
-"""A draft model as a source: what it reads, what it proposes, and what it may do wrong."""
+"""A draft model as a source: what it reads and proposes, where it is used, how far it goes, and what may go wrong."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.decoder import Decoder
-from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import RequestContext
+from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
+from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext
 from reader_edge_runtime.drafting.proposals import check_proposal
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.draft_model import NARROW, DraftModel
-from reader_edge_runtime.drafting.sources.draft_model_source import DraftModelSource
+from reader_edge_runtime.drafting.sources.draft_model_source import DraftModelRequest, DraftModelSource
+from reader_edge_runtime.drafting.sources.prompt_passages import read_passages
+from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.forward_result import ForwardResult
+from reader_edge_runtime.package.manifest import Manifest
+from reader_edge_runtime.target import Pass
 from tests.fake_target import FakeTarget, make_manifest
 from tests.random_drafter import decode, reference
-from tests.runtime.drafting.sources.drafting_target import (
-    MANIFEST,
-    DraftingTarget,
-    OddTarget,
-    chain_of,
-    draft_request_of,
-    greedy,
-    source_of,
-)
+
+MANIFEST = make_manifest(vocab_size=6, max_context=200)
+
+
+class DraftingTarget(FakeTarget):
+    """Tells how wide its passes are; breaks when it is told to. chunk: tokens of a prompt that it reads at once."""
+
+    def __init__(self, manifest: Manifest = MANIFEST, order: int = 3, chunk: int = 64, sharpness: float = 9.0) -> None:
+        super().__init__(manifest, order, sharpness)
+        self.chunk = chunk
+        self.widths: list[list[int]] = []
+        self.is_broken = False
+
+    def prefill_chunk(self, past: int) -> int:
+        return self.chunk
+
+    def forward(self, cache: Cache, wanted: Pass) -> ForwardResult:
+        if self.is_broken:
+            raise ProviderError("ONNX Runtime failed in a pass.")
+        self.widths.append(list(map(len, wanted.trees)))
+        return super().forward(cache, wanted)
+
+
+class OddTarget(DraftingTarget):
+    """Says what no model should: token_id, with this logit, is likeliest by far."""
+
+    def __init__(self, token_id: int, logit: float) -> None:
+        super().__init__()
+        self.token_id, self.logit = token_id, logit
+
+    def forward(self, cache: Cache, wanted: Pass) -> ForwardResult:
+        result = super().forward(cache, wanted)
+        result.top_ids[...] = self.token_id
+        result.top_logits[...] = self.logit
+        return result
+
+
+def source_of(target: FakeTarget, vocab_size: int = MANIFEST.vocab_size) -> DraftModelSource:
+    source = DraftModelSource(DraftModel(target, 4), vocab_size)
+    if isinstance(target, DraftingTarget):
+        target.widths.clear()  # those that were measured
+    return source
+
+
+def greedy(target: FakeTarget, token_ids: Sequence[int], count: int) -> list[int]:
+    text = list(token_ids)
+    for _ in range(count):
+        text.append(int(target.logits_after(text).argmax()))
+    return text[len(token_ids) :]
+
+
+def draft_request_of(request: DraftModelRequest, max_depth: int = 3, token_s: float = 0.0) -> DraftRequest:
+    return DraftRequest(request, 32, max_depth, token_s)
+
+
+def chain_of(proposal: DraftTree | None) -> list[int]:
+    """The tokens of the chain: the first named below each of its nodes."""
+    assert proposal is not None
+    token_ids, node = list[int](), 0
+    while node in proposal.parents:
+        node = proposal.parents.index(node)
+        token_ids.append(proposal.token_ids[node])
+    return token_ids
 
 
 def test_a_draft_model_writes_on_as_it_would_alone_with_what_else_it_thinks_likely() -> None:
@@ -200,3 +261,132 @@ def test_what_is_left_unread_changes_no_token(context: int) -> None:
     prompts, config = [[1, 2, 3, 4] * 40, [5, 1]], GenerationConfig(60)
     answers = decode(Decoder(FakeTarget(manifest), drafter, EngineConfig(max_batch=2)), prompts, [config] * 2)
     assert answers == [reference(manifest, prompt, config) for prompt in prompts]
+
+
+def test_a_draft_model_is_silent_near_the_end_of_its_context() -> None:
+    target = DraftingTarget(make_manifest(6, max_context=64))
+    source = source_of(target)
+    text = [1, 2] * 24
+    request = source.begin(RequestContext(text))
+    assert source.propose([draft_request_of(request)]) != [None]
+    target.widths.clear()
+    text += [1]
+    assert source.propose([draft_request_of(request)]) == [None]
+    assert not source.is_worth_asking(draft_request_of(request), 0.0)
+    assert not target.widths
+
+
+def test_a_draft_model_is_asked_where_others_promise_less_than_it_costs() -> None:
+    source = source_of(DraftingTarget())
+    assert source.is_costly
+    source.gain.step_s, source.gain.token_s = 2e-3, 1e-3
+    request = source.begin(RequestContext([1, 2, 3]))
+    draft_request = draft_request_of(request, max_depth=100, token_s=1e-2)  # a model of a fifth of a token
+    assert source.is_worth_asking(draft_request, 0.1)
+    assert not source.is_worth_asking(draft_request, 0.9)
+    assert source.is_worth_asking(draft_request._replace(token_s=0.0), 0.9)  # nothing was measured
+
+
+def test_guesses_that_no_pass_had_room_for_are_no_hits() -> None:
+    source = source_of(DraftingTarget())
+    text = [1, 2, 3]
+    request = source.begin(RequestContext(text))
+    for _ in range(20):
+        before = source.gain.hits
+        source.propose([draft_request_of(request)])
+        root, pending = len(text) - 1, text[-1]
+        text += greedy(DraftingTarget(), text, 1)
+        nothing = np.zeros((1, 1), np.int64), np.zeros((1, 1), np.float32)
+        request.observe(ScoredTree(DraftTree.root(pending), range(1), root, *nothing, MANIFEST.vocab_size))
+        assert source.gain.hits < before
+
+
+def test_a_long_prompt_is_not_read_for_a_short_answer() -> None:
+    source = source_of(DraftingTarget())
+    source.gain.step_s, source.gain.token_s = 2e-3, 1e-3
+    text = [1, 2] * 40  # 80 ms to read; a step gains 4 ms where others know nothing
+    request = source.begin(RequestContext(text))
+    assert not source.is_worth_asking(draft_request_of(request, max_depth=100, token_s=1e-2), 0.0)
+    text += [3] * 90  # an answer that went on for so long may go on
+    assert not source.is_worth_asking(draft_request_of(request, max_depth=10, token_s=1e-2), 0.0)
+    short = source.begin(RequestContext([1, 2] * 10))
+    assert source.is_worth_asking(draft_request_of(short, max_depth=100, token_s=1e-2), 0.0)
+
+
+def test_a_draft_model_of_no_use_falls_silent_after_a_bounded_trial() -> None:
+    source = source_of(DraftingTarget())
+    num_asked = 0
+    for _ in range(5):
+        text = [1, 2, 3]
+        request = source.begin(RequestContext(text))
+        for _ in range(100):
+            source.gain.step_s = 2e-3  # a fifth of a token
+            draft_request, guesses = draft_request_of(request, token_s=1e-2), set[int]()
+            if source.is_worth_asking(draft_request, 0.0):
+                num_asked += 1
+                [proposal] = source.propose([draft_request])
+                assert proposal is not None
+                first = zip(proposal.token_ids, proposal.parents, strict=True)
+                guesses.update(token_id for token_id, parent in first if parent == 0)
+            text.append(next(token_id for token_id in range(6) if token_id not in guesses))
+            request.observe(None)
+        request.finish()
+    assert 0 < num_asked < 50
+
+
+def test_chains_are_as_long_as_their_probabilities_and_the_nodes_allow() -> None:
+    sure, unsure = DraftingTarget(sharpness=30.0), DraftingTarget(sharpness=0.1)
+    lengths = []
+    for target in (sure, unsure):
+        source = source_of(target)
+        source.gain.step_s = 4e-3
+        request = source.begin(RequestContext([1, 2, 3]))
+        [proposal] = source.propose([DraftRequest(request, 5, 32, token_s=1e-2)])
+        lengths.append(len(chain_of(proposal)))
+    assert lengths[0] == 4
+    assert lengths[1] == 1
+
+
+def test_a_prompt_beyond_its_context_is_drafted_for_where_it_reads_less() -> None:
+    long = [1, 2, 3] * 100
+    for context, is_asked in ((0, False), (40, True)):
+        source = DraftModelSource(DraftModel(DraftingTarget(), 4), MANIFEST.vocab_size, context)
+        assert source.is_worth_asking(draft_request_of(source.begin(RequestContext(long))), 0.0) is is_asked
+
+
+def test_a_prompt_that_fits_is_read_whole() -> None:
+    assert read_passages(range(64), 64) == list(range(64))
+
+
+def test_the_end_is_kept_and_the_passage_that_it_asks_of_comes_before_it() -> None:
+    passages = [[1000 + 128 * number + each for each in range(128)] for number in range(20)]
+    question = [*passages[13][40:80], *range(88)]
+    prompt = [token_id for passage in passages for token_id in passage] + question
+    read = read_passages(prompt, 256)
+    assert read == passages[13] + question
+    assert len(read_passages(prompt, 700)) <= 700
+    assert read_passages(prompt, 700)[-350:] == prompt[-350:]
+
+
+def test_passages_stay_in_their_order() -> None:
+    about = [7] * 64
+    prompt = [
+        *range(100, 228),
+        *about,
+        *range(300, 364),
+        *range(400, 528),
+        *about,
+        *range(600, 664),
+        *range(700, 828),
+        7,
+    ]
+    read = read_passages(prompt, 400)
+    places = [prompt.index(each) for each in dict.fromkeys(read) if each != 7]
+    assert places == sorted(places)
+    assert 364 not in read
+    assert {300, 600} <= set(read)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2, 100])
+def test_no_more_is_read_than_was_asked_for(num_tokens: int) -> None:
+    assert 0 < len(read_passages([each % 50 for each in range(5000)], num_tokens)) <= num_tokens

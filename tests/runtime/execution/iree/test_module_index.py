@@ -1,4 +1,4 @@
-"""What a package says of its modules is believed field by field."""
+"""What a package says of its modules is believed field by field; which modules run on which machine."""
 
 import json
 from dataclasses import replace
@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
+from reader_edge.commands.export import export
 from reader_edge_runtime.errors import PackageError, ProviderError
-from reader_edge_runtime.execution.iree import open_iree
+from reader_edge_runtime.execution.iree import open_iree, target_machine, wheel
 from reader_edge_runtime.execution.iree.module_index import INDEX_NAME, ModuleIndex
-from reader_edge_runtime.execution.iree.target_machine import TARGETS, TargetMachine
+from reader_edge_runtime.execution.iree.target_machine import TARGETS, TargetMachine, targets_here
 from reader_edge_runtime.execution.onnxruntime.graph_contract import input_tensors, output_tensors
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME, FileEntry, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.fake_target import make_manifest
-from tests.runtime.untrusted.wrong_fields import assert_each_is_named
+from tests.wrong_fields import assert_each_is_named
 
 ENTRY = FileEntry(100, "0" * 64)
 FILES = {"model.onnx": ENTRY, "tokenizer.json": ENTRY, WEIGHTS_NAME: ENTRY, INDEX_NAME: ENTRY}
@@ -125,3 +126,56 @@ def test_what_is_read_whole_has_a_bound(name: str, tmp_path: Path) -> None:
 def test_a_package_without_mlir_is_refused_with_how_to_get_one(tmp_path: Path) -> None:
     with pytest.raises(PackageError, match=r"holds no MLIR: export it with --engine iree"):
         ModuleIndex.of(ModelPackage(tmp_path, replace(make(), files={})))
+
+
+V3 = {"avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"}
+V4 = V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags", "expected"),
+    [
+        ("x86_64", V4, ["x86-64-v4", "x86-64-v3"]),
+        ("AMD64", V3, ["x86-64-v3"]),
+        ("x86_64", V3 - {"fma"}, []),
+        ("arm64", set(), ["aarch64"]),
+        ("aarch64", set(), ["aarch64"]),
+        ("riscv64", set(), []),
+    ],
+)
+def test_a_machine_runs_what_its_processor_has(
+    machine: str, flags: set[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play(machine, flags, monkeypatch)
+    assert [target.name for target in targets_here()] == expected
+
+
+@pytest.mark.parametrize(
+    ("machine", "remedy"), [("aarch64", "export it with --target aarch64"), ("riscv64", "use --provider cpu")]
+)
+def test_modules_of_another_machine_are_refused_without_the_compiler(
+    machine: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play(machine, set(), monkeypatch)
+    monkeypatch.setattr(open_iree, "compiler_version", lambda: None)
+    (tmp_path / INDEX_NAME).write_bytes(index_of(make()).encoded())
+    with pytest.raises(ProviderError, match=f"compiled for x86-64-v3, which this machine .{machine}. is not: {remedy}"):
+        open_iree.open_iree(ModelPackage(tmp_path, make()), 1)
+
+
+def test_the_command_line_knows_the_same_targets() -> None:
+    choices = next(option.type for option in export.params if option.name == "target")
+    assert json.loads(json.dumps(choices.to_info_dict()))["choices"] == list(TARGETS)
+
+
+def test_what_is_missing_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wheel, "runtime_version", lambda: None)
+    assert wheel.iree_obstacle() == "IREE's runtime is missing: pip install 'reader-edge[iree]'."
+    assert wheel.compiler_obstacle() == (
+        "IREE's compiler or runtime is missing: pip install 'reader-edge[iree-export]'."
+    )
+
+
+def play(machine: str, flags: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr(target_machine, "processor_flags", lambda: flags)

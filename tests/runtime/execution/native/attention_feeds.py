@@ -1,4 +1,4 @@
-"""Attention of a chain of nodes: its graph, and what it is fed."""
+"""Attention of a chain of nodes: its graph, what it is fed, and rows of a KV cache of eight bits in numpy."""
 
 from collections.abc import Sequence
 
@@ -7,9 +7,10 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.quantize.hadamard import block_size, hadamard
 from reader_edge_export.trace.markers import MARKER_DOMAIN, TREE_ATTENTION
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.package.manifest import MASKED
-from tests.runtime.execution.native.int8_rows import rotated_key, rounded_rows
 from tests.runtime.execution.native_operator import Attention, Build
 
 LARGEST_HALF = 65504
@@ -75,3 +76,29 @@ def cached_feed(feed: dict[str, npt.NDArray[np.generic]], form: Attention) -> di
 def halves(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
     """As a cache of fp16 keeps them."""
     return np.clip(numbers, -LARGEST_HALF, LARGEST_HALF).astype(np.float16)
+
+
+def rotated_key(key: Float32Array) -> Float32Array:
+    """key (..., D) with the exporter's signs, times its matrix."""
+    size = key.shape[-1]
+    signs = np.random.default_rng(0).choice(np.array([-1, 1], np.float32), size)
+    block = block_size(size)
+    blocks = (key * signs).reshape(*key.shape[:-1], -1, block) @ hadamard(block)
+    rotation: Float32Array = blocks.reshape(key.shape).astype(np.float32)
+    return rotation
+
+
+def rounded_rows(rows: Float32Array) -> npt.NDArray[np.int8]:
+    """rows (..., D) -> (..., D + 2)."""
+    top = np.maximum(np.abs(rows).max(axis=-1, keepdims=True), 1e-30).astype(np.float64)
+    exponent = np.clip(np.floor(np.log2(top)), -100, 100)
+    parts = np.minimum(np.ceil(top / 2**exponent * 64), 128)
+    steps = np.rint(np.clip(rows * (127 * 64 / (parts * 2**exponent)), -127, 127))
+    return np.concatenate([steps, parts - 192, exponent], axis=-1).astype(np.int8)
+
+
+def read_rows(rows: npt.NDArray[np.int8]) -> Float32Array:
+    """rows (..., D + 2) -> (..., D)."""
+    wide = rows.astype(np.float64)
+    numbers = wide[..., :-2] * (wide[..., -2:-1] + 192) / (127 * 64) * 2 ** wide[..., -1:]
+    return numbers.astype(np.float32)

@@ -122,11 +122,7 @@ VALID: dict[str, tuple[list[int], dict[str, Any], list[Input]]] = {
     "IntegerAttentionSinks": ([FLOAT], _SCALED, [_QUERY, *_FLOATS, _MASK, _SINKS]),
     "ExactAttention16Sinks": ([FLOAT], _SCALED, [_QUERY, *_HALVES, _MASK, _SINKS]),
     "IntegerAttention16Sinks": ([FLOAT], _SCALED, [_QUERY, *_HALVES, _MASK, _SINKS]),
-    "Int8CacheAttentionSinks": (
-        [FLOAT],
-        _SCALED,
-        [_QUERY, *_SPREAD, *[_fed(np.int8, 1, 2, 8, 66)] * 2, _MASK, _SINKS],
-    ),
+    "Int8CacheAttentionSinks": ([FLOAT], _SCALED, [_QUERY, *_SPREAD, *[_fed(np.int8, 1, 2, 8, 66)] * 2, _MASK, _SINKS]),
     "TreeConv": (
         [FLOAT] * 2,
         {},

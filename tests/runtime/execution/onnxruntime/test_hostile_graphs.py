@@ -1,7 +1,10 @@
-"""Graphs that load and are not what they say: each is one sentence."""
+"""Graphs that load and are not what they say, speculators' too: each is one sentence."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,9 +16,12 @@ from reader_edge.cli import main
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
+from reader_edge_runtime.execution.onnxruntime.speculator_contract import check_speculator
 from reader_edge_runtime.package.manifest import FORM_PROPERTY, GRAPH_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.package.speculator_part import SpeculatorPart
 from reader_edge_runtime.target import Pass
+from tests.fake_target import make_manifest
 from tests.reader_edge.package_copy import PackageCopy
 
 
@@ -40,8 +46,7 @@ def _fail_inside_a_pass(graph: onnx.GraphProto) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "words"),
-    [(_lose_the_shape_of_logits, "logits has shape []"), (_fail_inside_a_pass, "failed in a pass")],
+    ("spoil", "words"), [(_lose_the_shape_of_logits, "logits has shape []"), (_fail_inside_a_pass, "failed in a pass")]
 )
 def test_a_spoilt_graph_is_one_sentence(
     spoil: Callable[[onnx.GraphProto], None], words: str, demo_folder: Path, tmp_path: Path
@@ -116,3 +121,72 @@ def test_a_fault_inside_a_pass_is_one_sentence_and_the_next_pass_is_right(
         target.forward(cache, Pass(0, [DraftTree.root(target.manifest.vocab_size)], [[0]]))
     assert capfd.readouterr().err == ""  # what ONNX Runtime logs is shown as the graph spells it
     assert target.forward(cache, good).wanted_logits.tobytes() == before
+
+
+MANIFEST = replace(
+    make_manifest(),
+    hidden_size=48,
+    state_ids=(0, 1),
+    speculator=SpeculatorPart("eagle3", 1, 4, 2, 16, 32, 32, 8, (0, 1)),
+)
+Tensors = dict[str, tuple[str, list[Any] | None]]
+
+
+IDS, NUMBERS = "tensor(int64)", "tensor(float)"
+INPUTS: Tensors = {
+    "input_ids": (IDS, ["B", "N"]),
+    "position_ids": (IDS, ["B", "N"]),
+    "tree_mask": (NUMBERS, ["B", 1, "N", "S"]),
+    "write_pos": (IDS, ["B"]),
+    "logit_rows": (IDS, ["B", "R"]),
+    "target_states": (NUMBERS, ["B", "N1", 96]),
+    "own_states": (NUMBERS, ["B", "N2", 32]),
+    "past_key.0": (NUMBERS, ["B", 2, "S", 16]),
+    "past_value.0": (NUMBERS, ["B", 2, "S", 16]),
+}
+OUTPUTS: Tensors = {
+    "top_ids": (IDS, ["B", "R", 8]),
+    "top_logits": (NUMBERS, ["B", "R", 8]),
+    "log_sum_exp": (NUMBERS, ["B", "R"]),
+    "next_states": (NUMBERS, ["B", "N", 32]),
+    "present_key.0": (NUMBERS, ["B", 2, "N", 16]),
+    "present_value.0": (NUMBERS, ["B", 2, "N", 16]),
+}
+
+
+def session(inputs: Tensors, outputs: Tensors) -> Any:
+    def told(tensors: Tensors) -> Callable[[], list[SimpleNamespace]]:
+        return lambda: [SimpleNamespace(name=name, type=kind, shape=shape) for name, (kind, shape) in tensors.items()]
+
+    return SimpleNamespace(get_inputs=told(inputs), get_outputs=told(outputs))
+
+
+def test_a_graph_that_keeps_its_contract_passes() -> None:
+    check_speculator(session(INPUTS, OUTPUTS), MANIFEST)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "sentence"),
+    [
+        ({"past_key.1": (NUMBERS, [])}, {}, "The speculator's inputs differ from the manifest ('past_key.1'):"),
+        ({}, {"\x1b[2J": (NUMBERS, [])}, "The speculator's outputs differ from the manifest ('\\x1b[2J'):"),
+        ({"target_states": (NUMBERS, ["B", "N1", 48])}, {}, "target_states is a tensor(float) of ['B', 'N1', 48]"),
+        ({"own_states": ("tensor(float16)", ["B", "N2", 32])}, {}, "own_states is a tensor(float16) of"),
+        ({"past_key.0": (NUMBERS, ["B", 4, "S", 16])}, {}, "the manifest says tensor(float) with [2, 16]"),
+        ({}, {"top_ids": (IDS, ["B", "R", 7])}, "the manifest says tensor(int64) with [8]: export the model again."),
+        ({}, {"next_states": (NUMBERS, None)}, "next_states is a tensor(float) of []"),
+    ],
+)
+def test_a_graph_that_breaks_it_is_refused(inputs: Tensors, outputs: Tensors, sentence: str) -> None:
+    with pytest.raises(ProviderError) as refused:
+        check_speculator(session(INPUTS | inputs, OUTPUTS | outputs), MANIFEST)
+    assert sentence in str(refused.value)
+    assert str(refused.value).isprintable()
+
+
+def test_names_that_are_no_text_are_refused() -> None:
+    def get_inputs() -> None:
+        b"\xff".decode()
+
+    with pytest.raises(ProviderError, match=r"The speculator's names are not UTF-8 .*: export the model again\."):
+        check_speculator(SimpleNamespace(get_inputs=get_inputs), MANIFEST)

@@ -1,11 +1,15 @@
-"""Sessions on ONNX Runtime: who runs which node is known, and what fails is one sentence."""
+"""Sessions on ONNX Runtime: who runs which node is known; a wheel or a graph that does not load is one sentence."""
 
+import importlib.util
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 
-from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.errors import InstallationError, ProviderError
+from reader_edge_runtime.execution.onnxruntime import wheel
 from reader_edge_runtime.execution.onnxruntime.session import (
     CPU,
     NOT_CAPTURED,
@@ -59,3 +63,29 @@ def test_a_model_that_finds_no_memory_may_be_split(
 def test_a_run_is_captured_only_under_an_id() -> None:
     ids = [options.get_run_config_entry("gpu_graph_id") for options in (run_options(), run_options(3))]
     assert ids == [str(NOT_CAPTURED), "3"]
+
+
+def imported_anew() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("wheel_anew", wheel.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_wheel_that_loads_is_the_one_that_is_installed() -> None:
+    found = imported_anew()
+    assert (found.ort, found.INSTALLED_WHEEL) == (wheel.ort, wheel.installed_wheel())
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [(SimpleNamespace(), "no attribute 'InferenceSession'"), (None, "import of onnxruntime halted")],
+)
+def test_a_wheel_that_does_not_load_is_one_sentence(
+    module: object, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", module)
+    with pytest.raises(InstallationError, match=rf"^onnxruntime\S* \S+ cannot be loaded \(.*{reason}.*\): run"):
+        imported_anew()

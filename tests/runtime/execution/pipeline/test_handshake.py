@@ -55,9 +55,7 @@ def test_a_head_of_another_version_is_refused(data: bytes, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "facts",
-    [["next"], {"next": 1}, {"next": "\x1b[2J"}, {"next": "a" * 513}, {"a" * 513: "next"}],
-    ids=str,
+    "facts", [["next"], {"next": 1}, {"next": "\x1b[2J"}, {"next": "a" * 513}, {"a" * 513: "next"}], ids=str
 )
 def test_what_is_no_greeting_is_refused(facts: object) -> None:
     with pytest.raises(FrameError, match="is not what it should be"):

@@ -12,15 +12,7 @@ from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarge
 from reader_edge_runtime.execution.onnxruntime.native import instructions_here
 from reader_edge_runtime.execution.pipeline import ring as ring_module
 from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage
-from reader_edge_runtime.execution.pipeline.handshake import (
-    FAULT,
-    GREETINGS,
-    HEADS,
-    HELLO,
-    PASS,
-    RESULT,
-    Head,
-)
+from reader_edge_runtime.execution.pipeline.handshake import FAULT, GREETINGS, HEADS, HELLO, PASS, RESULT, Head
 from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarget
 from reader_edge_runtime.execution.pipeline.under_way import RowsLostError
 from reader_edge_runtime.package.model_package import ModelPackage

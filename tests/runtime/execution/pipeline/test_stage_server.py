@@ -10,16 +10,7 @@ import pytest
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage
-from reader_edge_runtime.execution.pipeline.handshake import (
-    FAULT,
-    GREETINGS,
-    HEADS,
-    HELLO,
-    PASS,
-    RESULT,
-    WELCOME,
-    Head,
-)
+from reader_edge_runtime.execution.pipeline.handshake import FAULT, GREETINGS, HEADS, HELLO, PASS, RESULT, WELCOME, Head
 from reader_edge_runtime.execution.pipeline.logged_cache import NEW, CacheStep
 from reader_edge_runtime.execution.pipeline.pass_frame import PassFrame
 from reader_edge_runtime.target import Pass

@@ -20,9 +20,11 @@ MESSAGES = [
     {"role": "user", "content": "Why?"},
 ]
 
+
 CHATML = """{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] }}<|im_end|>
 {% endfor %}
 {% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
+
 
 LLAMA_3 = """{% set loop_messages = messages %}{% for message in loop_messages -%}
     {% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + message['content']
@@ -31,6 +33,7 @@ LLAMA_3 = """{% set loop_messages = messages %}{% for message in loop_messages -
     {{- content }}
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"""
+
 
 QWEN_2_5 = """{%- if tools %}
     {{- '<|im_start|>system\\n# Tools\\n' }}
@@ -46,6 +49,7 @@ QWEN_2_5 = """{%- if tools %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
 
+
 GEMMA = """{{ bos_token }}{% if messages[0]['role'] == 'system' %}{% set first = messages[0]['content'] + '\\n\\n' %}
 {% set rest = messages[1:] %}{% endif %}
 {%- for message in rest -%}
@@ -57,6 +61,7 @@ GEMMA = """{{ bos_token }}{% if messages[0]['role'] == 'system' %}{% set first =
     {{- message['content'] | trim + '<end_of_turn>\\n' }}
 {%- endfor -%}
 {% if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}"""
+
 
 CHATML_TEXT = (
     "<|im_start|>system\nBe <brief> & kind.<|im_end|>\n<|im_start|>user\n ü🙂\n<|im_end|>\n"
@@ -287,3 +292,60 @@ def test_malformed_calls_and_tools_are_refused_or_told(messages: list[Message], 
         assert "5" in ChatTemplate(source, {}).render(Conversation(messages, tools))
     except PromptError as error:
         assert "\n" not in str(error)  # noqa: PT017 - which of them can be told depends on the template
+
+
+PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}{{ '<assistant>' * add_generation_prompt }}"
+TRIMMED = PLAIN.replace("m.content", "m.content | trim")
+PARTS = "{% for m in messages %}<{{ m.role }}>{% for p in m.content %}{{ p.text }}{% endfor %}</>{% endfor %}"
+QUESTION = {"role": "user", "content": "Why?"}
+
+
+def continued(source: str, content: Any, **args: Any) -> str:
+    messages = [QUESTION, {"role": "assistant", "content": content}]
+    return ChatTemplate(source, {}).render(Conversation(messages, (), args, continues_final_message=True))
+
+
+@pytest.mark.parametrize(
+    ("source", "content", "text"),
+    [
+        (PLAIN, "Because", "<user>Why?</><assistant>Because"),
+        (PLAIN, "Because ", "<user>Why?</><assistant>Because "),
+        (TRIMMED, "Because ", "<user>Why?</><assistant>Because"),
+        (TRIMMED, "", "<user>Why?</><assistant>"),
+        (PLAIN, "A CONTINUE_FINAL_MESSAGE_TAG b", "<user>Why?</><assistant>A CONTINUE_FINAL_MESSAGE_TAG b"),
+    ],
+)
+def test_what_is_rendered_ends_with_the_last_text(source: str, content: str, text: str) -> None:
+    assert continued(source, content) == text
+
+
+def test_the_last_part_is_continued() -> None:
+    parts = [{"type": "text", "text": "One"}, {"type": "text", "text": "two"}]
+    assert continued(PARTS, parts).endswith("<assistant>Onetwo")
+
+
+@pytest.mark.parametrize(
+    ("source", "content", "args", "words"),
+    [
+        (PARTS, [], {}, "has no text to continue"),
+        ("{{ messages[0].content }}", "x", {}, "leaves the last message's text out"),
+        (PLAIN, "x", {"add_generation_prompt": True}, "cannot both continue the last message and begin a new one"),
+    ],
+)
+def test_what_cannot_be_continued_is_one_sentence(source: str, content: Any, args: Any, words: str) -> None:
+    with pytest.raises(PromptError, match=rf"{words}.*\.$"):
+        continued(source, content, **args)
+
+
+@pytest.mark.parametrize("names", [["messages"], ["tools"]])
+def test_arguments_of_the_template_do_not_replace_the_conversation(names: list[str]) -> None:
+    with pytest.raises(PromptError, match=f"template_args holds '{names[0]}'"):
+        ChatTemplate(PLAIN, {}).render(Conversation([QUESTION], (), dict.fromkeys(names, ())))
+
+
+def test_arguments_of_the_template_are_its_variables() -> None:
+    source = "{{ enable_thinking }} {{ documents[0].title }} {{ bos_token }} {{ add_generation_prompt }}"
+    args = {"enable_thinking": False, "documents": [{"title": "T"}], "bos_token": "<b>", "add_generation_prompt": False}
+    assert ChatTemplate(source, {"bos_token": "<s>"}).render(Conversation([QUESTION], (), args)) == "False T <b> False"
+    with pytest.raises(PromptError, match="template_args is"):
+        ChatTemplate(source, {}).render(Conversation([QUESTION], (), {1: 2}))  # type: ignore[dict-item]

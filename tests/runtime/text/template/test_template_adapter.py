@@ -10,7 +10,7 @@ from reader_edge_runtime.errors import PromptError
 from reader_edge_runtime.text.conversation import Conversation, Message
 from reader_edge_runtime.text.template.chat_template import ChatTemplate
 from reader_edge_runtime.text.template.template_adapter import TemplateTraits, adapted_messages
-from tests.runtime.text.templates import template
+from tests.runtime.text.text_cases import template
 
 TEMPLATES = Path(__file__).parents[3] / "data" / "templates"
 USER = {"role": "user", "content": "Weather?"}
