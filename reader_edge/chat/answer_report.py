@@ -131,7 +131,7 @@ def _asked(engine: Engine, stats: GenerationStats) -> list[tuple[str, str]]:
     if use is None:
         return []
     told = {
-        "asked": f"asked in {stats.asked_by_source[SPECULATOR]} of {stats.num_steps} steps",
+        "asked": f"asked in {stats.proposed_by_source[SPECULATOR]} of {stats.num_steps} steps",
         "left alone": "left alone: its passes take too long to pay here",
         "left out": "left out (--no-speculator)",
     }

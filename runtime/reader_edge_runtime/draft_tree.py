@@ -1,4 +1,4 @@
-"""The draft tree: what one forward pass of the target model scores at once, and what the target said of it."""
+"""The draft tree: what one forward pass of the target model scores at once, and what the target scored for it."""
 
 import struct
 from collections.abc import Sequence
@@ -146,11 +146,11 @@ class DraftTree:
 
 @dataclass(slots=True)
 class ScoredTree:
-    """What the target said of a tree's nodes, rejected ones included: its K best successors of R nodes.
+    """The target's scores of a tree's nodes, rejected ones included: its K best successors of R nodes.
 
     tree: as it was scored. rows: the R nodes. root: position of the tree's root in the request's text.
     top_ids: int64 (R, K), best first; top_logits: float32 (R, K), which may hold infinities and NaN.
-    hidden_states: float32 (R, E), None where nobody asked for them. layer_states: float32 (N, J, E), as these.
+    hidden_states: float32 (R, E), None where nobody requested them. layer_states: float32 (N, J, E), as these.
     The arrays belong to this value: no later pass overwrites them.
     vocab_size: of the target. Raises DraftError for ids outside it, since compiled drafting looks ids up unchecked.
     """

@@ -124,7 +124,7 @@ class Engine:
         drafter: a drafter of your own, in place of draft and sources.
         on_progress: called with bytes checked and bytes in all.
         on_calibration: called with rounds measured and most rounds, at the first use of a package on a machine. What is
-            measured, and for how long, is told by the log `reader_edge.measuring`: as a warning without this callback.
+            measured, and for how long, is in the log `reader_edge.measuring`: as a warning without this callback.
         rule: by which answers may differ from the model's own, as `reader_edge_lossy.relaxed.Relaxed()`. Each says in
             `deviation` how far it does. No exact engine takes its sessions, nor it theirs.
 

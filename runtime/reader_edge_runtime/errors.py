@@ -77,7 +77,7 @@ class ChatTemplateError(PromptError):
 
 
 class AnswerError(ReaderEdgeError):
-    """An answer does not have the form that was asked for, as where it was cut."""
+    """An answer does not have the form that was requested, as where it was cut."""
 
 
 class CapacityError(ReaderEdgeError):
@@ -89,7 +89,7 @@ class BusyError(ReaderEdgeError):
 
 
 class ClosedError(ReaderEdgeError):
-    """An engine that was closed is asked for an answer."""
+    """An engine that was closed gets a request."""
 
 
 class ProviderError(ReaderEdgeError):

@@ -9,7 +9,7 @@ from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 
 
 class ForwardResult(NamedTuple):
-    """What a pass says of the rows asked for: B trees, R rows each.
+    """What a pass gives for the rows requested: B trees, R rows each.
 
     top_ids, top_logits: int64 and float32 (B, R, K), the best successors, best first, equals by id; they are yours.
     logits: float32 (B, R, V), valid until the target's next pass; None unless wanted.
@@ -28,7 +28,7 @@ class ForwardResult(NamedTuple):
 
     @property
     def wanted_logits(self) -> Float32Array:
-        """`logits` of a pass that asked for them; ValueError where it did not."""
+        """`logits` of a pass that requested them; ValueError where it did not."""
         if self.logits is None:
             raise ValueError("this pass did not ask for logits")
         return self.logits
@@ -75,8 +75,8 @@ class ForwardResult(NamedTuple):
         return probabilities
 
     def scored(self, b: int, tree: DraftTree, rows: range, root: int, vocab_size: int) -> ScoredTree:
-        """What this pass said of nodes of tree b, whose root is at this position of its text. Raises DraftError."""
+        """This pass's scores of nodes of tree b, whose root is at this position of its text. Raises DraftError."""
         n, hidden_states = len(rows), None if self.hidden_states is None else self.hidden_states[b, : len(rows)].copy()
         layer_states = None if self.layer_states is None else self.layer_states[:, b, : len(tree)].swapaxes(0, 1).copy()
-        said = self.top_ids[b, :n], self.top_logits[b, :n]
-        return ScoredTree(tree, rows, root, *said, vocab_size, hidden_states, layer_states)
+        best = self.top_ids[b, :n], self.top_logits[b, :n]
+        return ScoredTree(tree, rows, root, *best, vocab_size, hidden_states, layer_states)

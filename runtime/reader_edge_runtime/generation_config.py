@@ -13,7 +13,7 @@ from reader_edge_runtime.untrusted.user_input import short_repr
 
 _TOKEN_IDS = Range(0, 2**31 - 1)
 LOGIT_BIASES = Range(-10_000, 10_000)
-MAX_STOPS, MAX_STOP_CHARACTERS, MAX_BIASES = 16, 1000, 1024  # of what a server is asked, stop tokens as biases
+MAX_STOPS, MAX_STOP_CHARACTERS, MAX_BIASES = 16, 1000, 1024  # of what a server is sent, stop tokens as biases
 MAX_SALT_CHARACTERS = 1024  # likewise
 _GRAMMARS = ("json_schema", "regex", "choice", "lark", "tool_calls")
 MAX_GRAMMAR = 1 << 16  # characters

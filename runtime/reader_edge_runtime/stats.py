@@ -38,7 +38,7 @@ class GenerationStats(StepTimes):
     num_steps: decoding passes of the target model, prefill not counted.
     num_drafted_tokens, num_accepted_tokens: draft tokens proposed, and those that verification accepted.
     drafted_by_source, accepted_by_source: the same, by the source that gave a node most of its weight.
-    asked_by_source: steps for which sources that take long (speculator, head, draft model) were asked.
+    proposed_by_source: steps for which sources that take long (speculator, draft model) were called.
     steps_by_width: decoding passes by the nodes of their widest tree; 1 is plain.
     num_wasted_drafts: drafts that promised too little to verify: their pass was plain.
     num_backoff_steps: passes without a draft because drafts had been wasted; num_unready_steps: because the drafter was
@@ -60,7 +60,7 @@ class GenerationStats(StepTimes):
     num_accepted_tokens: int = 0
     drafted_by_source: Counter[str] = field(default_factory=Counter)
     accepted_by_source: Counter[str] = field(default_factory=Counter)
-    asked_by_source: Counter[str] = field(default_factory=Counter)
+    proposed_by_source: Counter[str] = field(default_factory=Counter)
     accepted_by_depth: Counter[int] = field(default_factory=Counter)
     drafted_by_tenth: Counter[int] = field(default_factory=Counter)
     predicted_by_tenth: Counter[int] = field(default_factory=Counter)

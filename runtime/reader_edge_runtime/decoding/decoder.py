@@ -215,7 +215,7 @@ class Decoder:
             with request.catching_errors():
                 if isinstance(draft, Exception):
                     raise draft
-                request.stats.asked_by_source.update(draft_request.request.asked)
+                request.stats.proposed_by_source.update(draft_request.request.costly_names)
                 draft.check(request.token_ids[-1], self.target.manifest.vocab_size, draft_request.max_nodes)
                 constraint = request.constraint
                 drafts[slot] = draft if constraint is None else constraint.cut(draft, draft_request.max_nodes)
@@ -267,8 +267,8 @@ class Decoder:
             if verification is None:
                 continue
             request.count_tree(plan.trees[b], verification.path)
-            is_heard = b in plan.drafts or self.drafter.wants_layer_states  # of which none may be missing
-            if is_heard and request.drafter is not None:
+            has_scores = b in plan.drafts or self.drafter.wants_layer_states  # of which none may be missing
+            if has_scores and request.drafter is not None:
                 with request.catching_errors():
                     root = len(request.token_ids) - len(verification.token_ids) - 1
                     vocab_size = self.target.manifest.vocab_size

@@ -25,7 +25,7 @@ _FEW = 3  # requests of a lane, from where on further lanes are worth their pass
 class Lane(Decoder):
     """A decoder that lets others go on between its requests' tokens and its prompts, so that no text waits for those.
 
-    has_advanced: whether it did so since it was last asked.
+    has_advanced: whether it did so since this was last read.
     """
 
     has_advanced = False

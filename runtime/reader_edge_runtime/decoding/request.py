@@ -39,8 +39,8 @@ class Request:
         max_tokens, "context" at the model's limit, "cancelled" when the caller gave up, "error" when something of this
         request failed.
     device: drafts of a device that asks from afar; None where there is none.
-    error: what failed. priority: of waiting requests the lowest is next. is_closed: whether nothing more will be asked
-        of its constraint.
+    error: what failed. priority: of waiting requests the lowest is next. is_closed: whether its constraint is
+        needed no more.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class Request:
         """Add one token to the answer; True when it is the last."""
         self.token_ids.append(token_id)
         self.stats.num_tokens += 1
-        is_stopped = self._is_stop is not None and self._is_stop(token_id)  # told every token
+        is_stopped = self._is_stop is not None and self._is_stop(token_id)  # called for every token
         is_over = self.constraint is not None and self.constraint.is_over
         if is_stopped or is_over or token_id in self.stop_token_ids:
             self.finish_reason = "stop"

@@ -17,7 +17,7 @@ from reader_edge_runtime.target import Pass, PassBehind, Target, TravellingTarge
 
 
 class ScoredTrees:
-    """trees, result: B trees as far as they are scored, and what the target said of all their nodes.
+    """trees, result: B trees as far as they are scored, and what the target scored for all their nodes.
 
     whole: the one tree with the nodes of a second pass as well; behind: that pass, which is under way.
     waited_s: seconds that it was waited for.
@@ -79,7 +79,7 @@ class Scorer:
     ) -> ForwardResult:
         """Score trees, and ask for what these requests need to choose from them. num_kept: see `Pass`.
 
-        is_learned: whether the drafter gets what states are told.
+        is_learned: whether the drafter gets layer states.
         """
         wanted = self._wanted(first_slot, trees, rows, choosers, num_kept)
         wanted = wanted if is_learned else wanted._replace(wants_layer_states=False)

@@ -50,9 +50,9 @@ def save_session(
     """
     check_rows(decoder)
     texts = [text[: decoder.cache.usable(slot, len(text))] for slot, text in enumerate(decoder.scheduler.texts())]
-    said = _said(messages)
+    encoded = _encoded(messages)
     arrays: dict[str, Array] = {
-        "messages": np.frombuffer(said, np.uint8),
+        "messages": np.frombuffer(encoded, np.uint8),
         "lengths": np.array([len(text) for text in texts], np.int32),
         "token_ids": np.array([token_id for text in texts for token_id in text], np.int32),
     }
@@ -60,7 +60,7 @@ def save_session(
         if text:
             arrays |= _arrays(decoder.cache.read_slot(slot, len(text)), slot)
     arrays |= {_DRAFTER + name: array for name, array in decoder.drafter.state().items()}
-    form.write(path, fingerprint, arrays, mode=0o600, is_durable=True)  # what was said is nobody else's
+    form.write(path, fingerprint, arrays, mode=0o600, is_durable=True)  # the conversation is nobody else's
 
 
 def load_session(decoder: Decoder, path: Path, fingerprint: bytes, form: ArrayFormat = FORMAT) -> list[Message]:
@@ -106,23 +106,23 @@ def check_rows(decoder: Decoder) -> None:
         raise SessionError("Sessions of a model over several boxes are not kept: leave the session's file out.")
 
 
-def _said(messages: Sequence[Message]) -> bytes:
+def _encoded(messages: Sequence[Message]) -> bytes:
     """Messages as they are written. Raises SessionError for what could not be loaded again."""
     try:
-        said = json.dumps([dict(message) for message in sound_messages(messages)]).encode()
+        encoded = json.dumps([dict(message) for message in sound_messages(messages)]).encode()
     except (PromptError, TypeError, ValueError, RecursionError) as error:
         raise SessionError(f"The messages cannot be saved ({error}): give those of a conversation.") from None
-    if len(said) > _MAX_MESSAGE_BYTES:
+    if len(encoded) > _MAX_MESSAGE_BYTES:
         most = _MAX_MESSAGE_BYTES >> 20
-        raise SessionError(f"The messages have {len(said) >> 20} MiB, but may have {most} at most: leave some out.")
-    return said
+        raise SessionError(f"The messages have {len(encoded) >> 20} MiB, but may have {most} at most: leave some out.")
+    return encoded
 
 
-def _messages(said: Array) -> list[Message]:
-    if said.dtype != np.uint8 or said.nbytes > _MAX_MESSAGE_BYTES:
+def _messages(encoded: Array) -> list[Message]:
+    if encoded.dtype != np.uint8 or encoded.nbytes > _MAX_MESSAGE_BYTES:
         raise ValueError("its messages are none")
     try:
-        return sound_messages(json.loads(said.tobytes()))
+        return sound_messages(json.loads(encoded.tobytes()))
     except PromptError:
         raise ValueError("its messages are none") from None
 

@@ -48,7 +48,7 @@ def main(folder: Path, skipped: list[str]) -> None:
 
 
 def steps(folder: Path, package: ModelPackage | None) -> dict[str, Step]:
-    """By their names, what takes longer later. package: None where it cannot be opened; then no more is asked of it."""
+    """By their names, what takes longer later. package: None where it cannot be opened: then nothing else of it."""
     taken: dict[str, Step] = {"kernels": check_kernels}
     own = None if package is None else preferred(package)
     taken |= {name: partial(check_provider, name, each, name == own) for name, each in PROVIDERS.items()}
@@ -125,7 +125,7 @@ _REMEDY = "End other programs, take a smaller model, or export with fewer bits (
 
 
 def check_memory(manifest: Manifest, free: int | None, free_ram: int | None) -> Iterator[CheckResult]:
-    """Nothing is said where the system does not tell, nor of a package whose weights go to a device.
+    """No result where the system does not tell, nor of a package whose weights go to a device.
 
     free, free_ram: bytes with swap and without.
     """

@@ -23,7 +23,7 @@ MACHINE_CHECKS: Sequence[Callable[[Environment], Iterator[CheckResult]]] = (
 
 
 def examine_machine(environment: Environment, ends_at: float) -> list[CheckResult]:
-    """What is to be said of the machine and of what reader-edge loads. ends_at: of `time.monotonic`."""
+    """Results for the machine and of what reader-edge loads. ends_at: of `time.monotonic`."""
     findings = [finding for check in MACHINE_CHECKS for finding in check(environment)]
     is_missing = any(finding.severity is Severity.BROKEN for finding in findings)  # a wheel, which cannot load either
     run = run_steps("loading", (), environment, ends_at)
@@ -39,7 +39,7 @@ def examine_machine(environment: Environment, ends_at: float) -> list[CheckResul
 
 
 def examine_package(folder: Path, environment: Environment, ends_at: float) -> list[CheckResult]:
-    """What is to be said of engines and of a package; only where `examine_machine` found nothing broken."""
+    """Results for engines and of a package; only where `examine_machine` found nothing broken."""
     findings: list[CheckResult] = []
     skipped: list[str] = []
     run = StepsRun()

@@ -100,7 +100,7 @@ _CARDS = "sys/class/drm"
 
 
 def check_graphics(environment: Environment) -> Iterator[CheckResult]:
-    """Whether graphics processors are listed with their makers. Nothing is said where there are none."""
+    """Whether graphics processors are listed with their makers. No result where there are none."""
     cards = sorted(card.name for card in (environment.root / _CARDS).glob("card[0-9]*") if "-" not in card.name)
     nameless = [card for card in cards if environment.text(f"{_CARDS}/{card}/device/vendor") is None]
     if nameless:
@@ -141,7 +141,7 @@ def check_cache(environment: Environment) -> Iterator[CheckResult]:
 
 
 def check_huge_pages(environment: Environment) -> Iterator[CheckResult]:
-    """Whether memory may come in huge pages. Nothing is said where it may, or where the system has none."""
+    """Whether memory may come in huge pages. No result where it may, or where the system has none."""
     if "[never]" in (environment.text(_HUGE_PAGES) or ""):
         yield CheckResult(
             "huge pages",

@@ -156,11 +156,11 @@ class RequestCore:
     def _grow(self, max_nodes: int, max_depth: int, proposals: Sequence[DraftTree | None]) -> int:
         """Draft into the arrays. Returns how many nodes there are."""
         self._check_epoch()
-        said = self._state[layout.PROPOSAL_STATE : layout.PROPOSAL_STATE + layout.NUM_PROPOSALS]
-        said[:] = -1
+        roots_state = self._state[layout.PROPOSAL_STATE : layout.PROPOSAL_STATE + layout.NUM_PROPOSALS]
+        roots_state[:] = -1
         if any(proposal is not None for proposal in proposals):
             self._proposals, roots = pack_proposals(proposals)
-            said[: len(roots)] = roots
+            roots_state[: len(roots)] = roots
         self._num_nodes = tree.draft(self._current_arrays(), max_nodes, max_depth)
         return self._num_nodes
 

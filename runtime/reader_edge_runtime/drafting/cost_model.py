@@ -133,22 +133,22 @@ class Overheads:
         self.finish_s = moved(self.finish_s, seconds)
 
 
-# How sure the others are, by which steps are told apart: where they know nothing a further source seldom knows more,
+# How sure the others are, by which steps are classed: where they know nothing a further source seldom knows more,
 # and where they are sure it adds nothing.
 _EDGES = (0.1, 0.3, 0.6)
 _FIRST_GAINS = (0.2, 0.2, 0.15, 0.05)  # tokens a step, about what speculators add
 _FIRST_STEPS = 20.0  # that each of these counts for: a single step tells little
 _STEPS_MEMORY = 100.0  # steps of a kind that are remembered
-_ASKED_MEMORY = 0.05  # weight of the newest time in the mean
+_SECONDS_MEMORY = 0.05  # weight of the newest time in the mean
 _SHARES_MEMORY = 0.02  # weight of the newest step in the shares of the kinds
 _TRIED_SHARE = 0.005  # of decoding time, for trying a source that does not pay
 
 
 class SourceGain:
-    """Learns from steps in which a source was asked, apart by how sure the others were of the likeliest next token.
+    """Learns from steps in which a source was called, by how sure the others were of the likeliest next token.
 
     A source that does not pay falls silent, and is tried now and then: texts change.
-    seconds: of asking for one request; 0 before it was asked. first_gains: tokens a step, before any was seen.
+    seconds: of asking for one request; 0 before the first call. first_gains: tokens a step, before any was seen.
     """
 
     def __init__(self, first_gains: Sequence[float] = _FIRST_GAINS) -> None:
@@ -164,7 +164,7 @@ class SourceGain:
         return self._gained[kind] / self._steps[kind]
 
     def saved_s(self, token_s: float) -> float:
-        """Seconds that it saves a step on average, if it is asked only where that pays. token_s: as in `pays`."""
+        """Seconds that it saves a step on average, if it is called only where that pays. token_s: as in `pays`."""
         gains = (gained / steps for gained, steps in zip(self._gained, self._steps, strict=True))
         return sum(
             share * max(gain * token_s - self.seconds, 0.0) for share, gain in zip(self._shares, gains, strict=True)
@@ -174,7 +174,7 @@ class SourceGain:
         """Whether asking pays in this step, or shall be tried; called once a step.
 
         top_probability: how sure the others are. token_s: seconds that a further token saves; 0 where nothing was
-        measured, and then it is asked.
+        measured, and then it is called.
         """
         kind = bisect(_EDGES, top_probability)
         self._shares = [share + _SHARES_MEMORY * ((k == kind) - share) for k, share in enumerate(self._shares)]
@@ -191,7 +191,7 @@ class SourceGain:
         kind, kept = bisect(_EDGES, top_probability), 1 - 1 / _STEPS_MEMORY
         self._gained[kind] = kept * self._gained[kind] + num_gained
         self._steps[kind] = kept * self._steps[kind] + 1
-        self.seconds = moved(self.seconds, seconds, _ASKED_MEMORY) if self.seconds else seconds
+        self.seconds = moved(self.seconds, seconds, _SECONDS_MEMORY) if self.seconds else seconds
 
 
 _FIRST_HITS = 0.6  # share of steps in which one of the first guesses is right, before any was seen
@@ -204,7 +204,7 @@ _FIRST_ANSWER = 32.0  # tokens of an answer, before any was seen
 
 
 class DraftModelGain:
-    """What a draft model takes and brings: whether it is asked, and for how many tokens.
+    """What a draft model takes and brings: whether it is called, and for how many tokens.
 
     step_s: seconds of a pass of at most `narrow` tokens, for one request. token_s: of each further one in a wide pass.
     """

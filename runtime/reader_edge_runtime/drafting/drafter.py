@@ -29,11 +29,11 @@ class RequestContext(NamedTuple):
 class RequestDrafter:
     """What a drafter or a source keeps of one request; this much and nothing more where no child says otherwise.
 
-    token_ids, salt: the request's own. num_prompt_tokens: as many tokens were there when it began. asked: of a drafter,
-    names of the sources that take long and were asked for its last draft.
+    token_ids, salt: the request's own. num_prompt_tokens: as many tokens were there when it began. costly_names:
+    of a drafter, names of the sources that take long and were called for its last draft.
     """
 
-    asked: Sequence[str] = ()
+    costly_names: Sequence[str] = ()
 
     def __init__(self, context: RequestContext) -> None:
         self.token_ids, self.salt = context.token_ids, context.salt
@@ -66,7 +66,7 @@ class Drafter(ABC):
     is_ready: whether it can draft by now; until then nobody waits for it. num_harvested_rows: of how many of a prompt's
     last tokens scores are wanted. wants_hidden_states: whether `observe` wants those of the nodes that were scored.
     wants_layer_states: the same of states between layers, of a prompt those of the last num_harvested_states tokens.
-    proposal_s: seconds that the last drafts took for sources that are asked only where they pay.
+    proposal_s: seconds that the last drafts took for sources that are called only where they pay.
     keeps_answers: whether answers outlive the engine, also those too short to be drafted.
     """
 

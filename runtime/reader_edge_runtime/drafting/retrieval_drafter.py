@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _MAX_UNLEARNED = 64
 # Salts whose cores outlive their requests.
 _MAX_KEPT = 8
-# Of so many drafts for which a source was asked that learns its gain, one is made without it, too.
+# Of so many drafts for which a source was called that learns its gain, one is made without it, too.
 _COMPARED = 2
 
 
@@ -115,7 +115,7 @@ class RetrievalDrafter(Drafter):
             began = time.perf_counter()
             request.compare(draft_request, proposed)
             self.proposal_s += request.sources.proposal_s + time.perf_counter() - began
-            request.asked = request.sources.asked_names
+            request.costly_names = request.sources.costly_names
             drafts.append(state.draft(draft_request.max_nodes, draft_request.max_depth, proposed))
         return drafts
 
@@ -193,7 +193,7 @@ class RetrievalDrafter(Drafter):
     @contextmanager
     def changing(self) -> Iterator[None]:
         """While compiled code changes the core. After an interrupt there nothing in it can be trusted, no array's
-        size either: the core is made again when it is next asked for."""
+        size either: the core is made again when it is next needed."""
         self._is_changing = True
         yield
         self._is_changing = False
@@ -230,7 +230,7 @@ class RetrievalRequest(RequestDrafter):
     """One request of a RetrievalDrafter, which learns what it is given when it next drafts.
 
     sources: what the further ones hold of it. draft_without: what the last draft would have been without a source that
-    is told its gain; None where that was not found out.
+    learns its gain; None where that was not found out.
     """
 
     def __init__(self, drafter: RetrievalDrafter, context: RequestContext) -> None:
@@ -241,7 +241,7 @@ class RetrievalRequest(RequestDrafter):
         self._num_learned = 0
         self._scored: list[ScoredTree] = []
         self._state: RequestCore | None = None
-        self._num_asked = 0
+        self._num_compared = 0
         self.draft_without: DraftTree | None = None
 
     def observe(self, scored: ScoredTree | None) -> None:
@@ -255,14 +255,14 @@ class RetrievalRequest(RequestDrafter):
         self.draft_without = None
 
     def compare(self, draft_request: DraftRequest, proposed: Sequence[DraftTree | None]) -> None:
-        """Where a source was asked that learns its gain, draft without it now and then, to know what it brings."""
+        """Where a source was called that learns its gain, draft without it now and then, to know what it brings."""
         self.draft_without = None
         if self._drafter.sources.wanting_gain(self.sources) is None:
             return
-        self._num_asked += 1
-        if self._num_asked % _COMPARED == 1:
+        self._num_compared += 1
+        if self._num_compared % _COMPARED == 1:
             assert self._state is not None
-            others = [None if i in self.sources.asked else each for i, each in enumerate(proposed)]
+            others = [None if i in self.sources.costly else each for i, each in enumerate(proposed)]
             self.draft_without = self._state.draft(draft_request.max_nodes, draft_request.max_depth, others)
 
     def caught_up(self, core: "DraftingCore") -> "RequestCore":

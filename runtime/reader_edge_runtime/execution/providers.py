@@ -36,7 +36,7 @@ PROVIDERS: dict[str, Provider] = {
 
 
 def preferred(package: ModelPackage) -> str:
-    """The name of the provider that runs a package where nothing is missing and none is asked for."""
+    """The name of the provider that runs a package where nothing is missing and none is requested."""
     return next(name for name, each in PROVIDERS.items() if each.suits(package))
 
 
@@ -51,7 +51,7 @@ def check_is_whole(package: ModelPackage) -> None:
 
 
 def open_target(package: ModelPackage, config: EngineConfig) -> Target:
-    """Load a package as a config has it. Raises ProviderError, for a provider asked for with what is missing."""
+    """Load a package as a config has it. Raises ProviderError, for a provider requested with what is missing."""
     check_is_whole(package)
     if package.addresses:
         return open_pipeline(package, config)

@@ -1,9 +1,9 @@
 """A trained speculator in a package: a small network beside the target, which reads some of its states.
 
-Its graph follows the contract of `manifest`, but for this (N1 nodes that the target was heard on, N2 others; a pass has
+Its graph follows the contract of `manifest`, but for this (N1 nodes that the target has scored, N2 others; a pass has
 nodes of one kind alone; E numbers of its own states, T of the target's, J states read, K top_k):
 
-    target_states  float32 (B, N1, J * T)   of the token before, as the target said it
+    target_states  float32 (B, N1, J * T)   of the token before, as the target has it
     own_states     float32 (B, N2, E)       `next_states` of the parent
 
     top_ids, top_logits  int64, float32 (B, R, K), tokens of the target    log_sum_exp  float32 (B, R)

@@ -30,12 +30,12 @@ class AnswerStream:
 
     @property
     def stats(self) -> GenerationStats | None:
-        """What the answer took so far, which goes on changing until its last chunk; None before it was asked for."""
+        """What the answer took so far, which goes on changing until its last chunk; None before it was requested."""
         return None if self._answer is None else self._answer.request.stats
 
     @property
     def prompt_token_ids(self) -> list[int]:
-        """The prompt as the model reads it; empty before it was asked for."""
+        """The prompt as the model reads it; empty before it was requested."""
         request = None if self._answer is None else self._answer.request
         return [] if request is None else request.token_ids[: request.num_prompt_tokens]
 

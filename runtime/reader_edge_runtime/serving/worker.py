@@ -1,4 +1,4 @@
-"""The thread that owns the decoder: it takes answers in, steps, and hands out what each step has said."""
+"""The thread that owns the decoder: it takes answers in, steps, and hands out what each step has generated."""
 
 import threading
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from reader_edge_runtime.errors import BusyError, ClosedError
 
 _IDLE_S = 0.01  # between steps while all slots wait for devices, and others for slots
 
-# Told each chunk of an answer, in the worker's thread; what it raises gives the answer up.
+# Called with each chunk of an answer, in the worker's thread; what it raises gives the answer up.
 Deliver = Callable[[GenerationChunk], object]
 
 
@@ -50,9 +50,9 @@ class Worker:
         with self._changed:
             if self._is_closed:
                 raise ClosedError("The engine is closed: load it again.")
-            num_asked = sum(not _is_silent(each.request) for each in self._answers)
-            if num_asked >= self._max_answers:
-                raise BusyError(f"{num_asked} requests run or wait already: try again later.")
+            num_running = sum(not _is_silent(each.request) for each in self._answers)
+            if num_running >= self._max_answers:
+                raise BusyError(f"{num_running} requests run or wait already: try again later.")
             self._answers[answer] = deliver
             self._arrived.append(answer)
             if answer.request.device is not None:

@@ -186,7 +186,7 @@ def test_a_session_goes_on_with_the_speculators_rows_and_the_plain_answer(
     wanted = GenerationConfig(max_tokens=12, sampling=SamplingConfig(temperature=temperature, seed=5))
     first = engine.generate(PROMPTS[0], wanted)
     assert first.token_ids == plain.generate(PROMPTS[0], wanted).token_ids
-    assert 0 < first.stats.asked_by_source["speculator"] <= first.stats.num_steps
+    assert 0 < first.stats.proposed_by_source["speculator"] <= first.stats.num_steps
     engine.save_session(tmp_path / "session")
     other.load_session(tmp_path / "session")
     assert [slot.token_ids for slot in taken.slots.slots] == [slot.token_ids for slot in source.slots.slots]
@@ -194,7 +194,7 @@ def test_a_session_goes_on_with_the_speculators_rows_and_the_plain_answer(
     text = PROMPTS[0] + first.text + " eleven"
     resumed = other.generate(text, wanted)
     assert resumed.stats.num_reused_tokens > 0
-    assert resumed.stats.asked_by_source["speculator"] > 0
+    assert resumed.stats.proposed_by_source["speculator"] > 0
     assert resumed.token_ids == engine.generate(text, wanted).token_ids == plain.generate(text, wanted).token_ids
 
 

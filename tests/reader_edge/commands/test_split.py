@@ -116,7 +116,7 @@ def test_a_stage_is_served_as_it_was_asked_for_and_tells_lines_that_steer_no_ter
         package: ModelPackage, address: str, key: Path | None, config: EngineConfig, tell: Callable[[str], None]
     ) -> None:
         asked.extend([package.folder, address, key, config.threads, config.uses_native])
-        tell("Asked by \x1b[2J.")
+        tell("Serves \x1b[2J.")
 
     monkeypatch.setattr(assembly, "serve_stage", serve)
     split(runner, demo_folder, tmp_path / "out", "--stages", "2")
@@ -126,4 +126,4 @@ def test_a_stage_is_served_as_it_was_asked_for_and_tells_lines_that_steer_no_ter
     assert (served.exit_code, served.stdout) == (0, "")
     assert asked == [tmp_path / "out" / "1", "tcp://10.0.0.2:5551", key, 1, False]
     assert "\x1b" not in served.stderr
-    assert "Asked by" in served.stderr
+    assert "Serves" in served.stderr

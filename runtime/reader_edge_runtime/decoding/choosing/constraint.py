@@ -22,10 +22,10 @@ class Constraint(Protocol):
 
     @property
     def forced(self) -> Sequence[int]:
-        """Tokens that come next, as the vocabulary's longest would spell what must be said."""
+        """Tokens that come next, as the vocabulary's longest would spell what must come."""
 
     def prepare(self) -> None:
-        """Begin to find out what `mask` will be asked for; never waits."""
+        """Begin to find out what `mask` will return; never waits."""
 
     def mask(self) -> npt.NDArray[np.bool_]:
         """(V,): the tokens that may come next; at least one."""

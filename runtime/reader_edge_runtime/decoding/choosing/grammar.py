@@ -132,7 +132,7 @@ class GrammarConstraint:
         self._has_schema = grammar.kind == "json_schema"
         self._has_begun = self._is_closed = False
         self._mask: npt.NDArray[np.bool_] | None = None
-        self._is_awaited = False  # whether the process was asked for it
+        self._is_awaited = False  # whether the process has the request for it
         self.is_over = False
         self.forced, left_out = self._process.begin(grammar.kind, grammar.text)
         self.left_out = (*grammar.left_out, *left_out)
@@ -192,6 +192,6 @@ class GrammarConstraint:
             self._process.close()
 
     def _take_awaited(self) -> None:
-        """Replies come in the order of what was asked."""
+        """Replies come in the order of requests."""
         if self._is_awaited:
             self.mask()

@@ -1,4 +1,4 @@
-"""The process that follows one grammar, as its owner sees it: what is asked of it, and why it ended."""
+"""The process that follows one grammar, as its owner sees it: what is requested of it, and why it ended."""
 
 import json
 import signal
@@ -59,7 +59,7 @@ class GrammarProcess:
             self._channel.send(packed(numbers))
 
     def read(self) -> bytes:
-        """The reply to what was asked, in the order of asking."""
+        """The reply to the oldest request without one."""
         with self:
             reply = self._channel.receive()
             if reply[:1] == WELL:

@@ -35,7 +35,7 @@ class PassTimes:
         self._curves: dict[tuple[int, int], list[float]] = {}
         self._corrections: dict[int, list[float]] = {}  # of a class of batches, the logarithm for each of widths
         self._num_seen: dict[tuple[int, int], int] = {}
-        self._is_outrun_told = False
+        self._is_outrun_reported = False
         self._classes = [max(width - 1, 0).bit_length() for width in range(max_width + 1)]
 
     def take(self, cost: PassCost) -> None:
@@ -92,15 +92,15 @@ class PassTimes:
             corrections[:] = [other + step * share for other, share in zip(corrections, shares, strict=True)]
 
     def take_outrun(self) -> bool:
-        """Whether passes of the measured batch size take clearly less than was measured; told once."""
-        if self._cost is None or self._is_outrun_told:
+        """Whether passes of the measured batch size take clearly less than was measured; reported once."""
+        if self._cost is None or self._is_outrun_reported:
             return False
         own = _class_of(self._cost.batch_size)
-        self._is_outrun_told = any(
+        self._is_outrun_reported = any(
             size == own and num >= _ENOUGH_SEEN and self._corrections[size][number] < _OUTRUN
             for (size, number), num in self._num_seen.items()
         )
-        return self._is_outrun_told
+        return self._is_outrun_reported
 
     def _correction(self, batch_size: int) -> list[float]:
         return self._corrections.setdefault(_class_of(batch_size), [0.0] * (self._classes[-1] + 1))

@@ -201,7 +201,7 @@ class Planner:
         longest_backoff = self._longest_backoff(len(requests), plan.past) if plan.drafts else 0  # at the plan's times
         if not plan.num_first:  # else the second pass may have been in the way of the first
             self.times.learn([len(tree) for tree in plan.trees], plan.past, times.forward_s)
-        # Sources that are asked only where they pay answer for their time themselves: backoff would keep them from it.
+        # Sources that are called only where they pay answer for their time themselves: backoff would keep them from it.
         self.overheads.learn_step(max(times.beside_s - proposal_s, 0.0), len(requests), len(plan.drafts), num_first)
         spared_s = self._spare_s + _WASTED_SHARE * (times.forward_s + times.beside_s)
         self._spare_s = min(spared_s, self.overheads.first_draft_s)
@@ -239,7 +239,7 @@ class Planner:
         return not pays_off(request.num_remaining_tokens - 1, share_s, self.overheads.first_draft_s)
 
     def _step_s(self, batch_size: int, past: int) -> float:
-        """Seconds of a plain step, as last asked of about this length; of its pass alone where nothing was measured."""
+        """Seconds of a plain step, as last needed for about this length; of its pass alone where none was measured."""
         key = batch_size, past // _PAST_STEP
         if key != self._step_key:
             self._step_key, self._last_step_s = key, self.times.seconds(batch_size, past)[1] + self._plain_s(batch_size)
@@ -272,7 +272,7 @@ def _first_tree(request: Request, most: int) -> DraftTree:
 
 
 def _forced_chain(request: Request, max_nodes: int) -> DraftTree:
-    """What must come, of a request whose drafter is not asked."""
+    """What must come, of a request whose drafter is not called."""
     tree = DraftTree.root(request.token_ids[-1])
     for node, token_id in enumerate(request.forced[: max_nodes - 1]):
         tree.add(token_id, node, FORCED_SOURCE)

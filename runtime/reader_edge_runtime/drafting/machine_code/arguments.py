@@ -56,7 +56,7 @@ def _type_of(hint: Any) -> types.Type:
 
 
 def _words_at(builder: Any, address: Any) -> Iterator[Any]:
-    """The words from an address on, each loaded when it is asked for."""
+    """The words from an address on, each loaded when it is read."""
     words = builder.inttoptr(address, cgutils.intp_t.as_pointer())
     place = 0
     while True:

@@ -36,14 +36,14 @@ class DraftChain:
         """What the model gives to the last token of a chain that has one, behind the one before."""
         return self._probabilities[-1]
 
-    def grow(self, said: NextTokens) -> int | None:
+    def grow(self, following: NextTokens) -> int | None:
         """Take the next tokens; returns the likeliest. None where that is none, or too unlikely: the chain ends.
 
         What is no probability, or no token's id, is left out with all behind it: the likeliest come first.
         """
         tree, parent, first = self.tree, self._nodes[-1] if self._nodes else 0, len(self.tree)
-        probabilities = said.probabilities.tolist()
-        for token_id, probability in zip(said.token_ids.tolist(), probabilities, strict=True):
+        probabilities = following.probabilities.tolist()
+        for token_id, probability in zip(following.token_ids.tolist(), probabilities, strict=True):
             path = self.path * probability
             is_usable = 0 <= token_id < self._vocab_size and probability <= 1 and path >= _LEAST
             if not is_usable or len(tree) == first + _MOST_SIBLINGS:

@@ -81,12 +81,12 @@ class DraftModel:
         trees = [DraftTree.chain(list(further[slot])) for slot in slots]
         rows = [range(len(tree) - 1, len(tree)) for tree in trees]
         result = self._target.forward(cache, Pass(slots[0].number, trees, rows, wants_log_sum_exp=True))
-        said = {}
+        scored = {}
         for b, (slot, tree) in enumerate(zip(slots, trees, strict=True)):
             cache.commit(slot.number, range(len(tree)))
             slot.token_ids += tree.token_ids
-            said[slot] = NextTokens(result.top_ids[b, 0], result.top_probabilities(b, 0))
-        return said
+            scored[slot] = NextTokens(result.top_ids[b, 0], result.top_probabilities(b, 0))
+        return scored
 
     def forget(self) -> None:
         """Drop all texts; those still drafted for are scored again."""

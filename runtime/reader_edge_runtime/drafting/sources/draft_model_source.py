@@ -20,9 +20,9 @@ _MAX_DEPTH = 8
 class DraftModelSource(DraftSource):
     """Lets a small model write on, for all requests of a step at once, where its guesses pay.
 
-    Each request keeps a slot of the model's cache, and a step scores only what the target has said since. The model is
+    Each request keeps a slot of the model's cache, and a step scores only what the target generated since. The model is
     silent where a text comes near the end of its context, or holds a token that it does not know; one that fails is
-    not asked again. vocab_size: of the target. context: tokens of a prompt that it reads at most, see `read_passages`;
+    not called again. vocab_size: of the target. context: tokens of a prompt that it reads at most, see `read_passages`;
     0 is all of it. Raises ProviderError for a model that does not run.
     """
 
@@ -60,7 +60,7 @@ class DraftModelSource(DraftSource):
         try:
             self._guess(self._model, requests, draft_requests)
         except ReaderEdgeError as error:
-            warnings.warn(f"The draft model is not asked again: {error}", stacklevel=2)
+            warnings.warn(f"The draft model is not called again: {error}", stacklevel=2)
             self._model = None
             return [None] * len(draft_requests)
         return [None if request.chain is None else request.chain.tree for request in requests]
@@ -82,9 +82,9 @@ class DraftModelSource(DraftSource):
                 request.chain = DraftChain(request.token_ids, self._vocab_size)
                 growing[slot], further[slot] = (request.chain, draft_request), missing
         while further:
-            said = self._score(model, further)
+            scored = self._score(model, further)
             further = {}
-            for slot, successors in said.items():
+            for slot, successors in scored.items():
                 chain, draft_request = growing[slot]
                 token_id = chain.grow(successors)
                 if token_id is not None and self._goes_on(chain, draft_request):
@@ -93,7 +93,7 @@ class DraftModelSource(DraftSource):
     def _missing(self, model: DraftModel, request: "DraftModelRequest") -> Sequence[int]:
         """The tokens of a text that are still to score, at least its last; none where they are too many for one pass.
 
-        Then the model reads some of them, and may be asked again in the next step.
+        Then the model reads some of them, and may be called again in the next step.
         """
         if not request.fits(model):
             return []
@@ -108,13 +108,13 @@ class DraftModelSource(DraftSource):
         return missing if request.is_known and len(missing) == num_missing else []
 
     def _score(self, model: DraftModel, further: Mapping[DraftSlot, Sequence[int]]) -> dict[DraftSlot, NextTokens]:
-        said: dict[DraftSlot, NextTokens] = {}
+        scored: dict[DraftSlot, NextTokens] = {}
         for slots in passes(further):
             began = time.perf_counter()
-            said |= model.score(slots, further)
+            scored |= model.score(slots, further)
             seconds = (time.perf_counter() - began) / len(slots)
             self.gain.learn_pass(seconds, max(len(further[slot]) for slot in slots))
-        return said
+        return scored
 
     def _goes_on(self, chain: DraftChain, draft_request: DraftRequest) -> bool:
         pays = self.gain.goes_on(chain.path, chain.depth, draft_request.token_s)
@@ -171,8 +171,8 @@ class DraftModelRequest(RequestDrafter):
         if self.chain is None or len(self.token_ids) == self.chain.position + 1:
             return
         came = self.token_ids[self.chain.position + 1 :]
-        is_heard = scored is None or scored.tree.child(0, came[0]) >= 0  # else it brought nothing
-        self._gain.learn_hit(is_heard and self.chain.is_hit(came[0]))
+        is_in_tree = scored is None or scored.tree.child(0, came[0]) >= 0  # else it brought nothing
+        self._gain.learn_hit(is_in_tree and self.chain.is_hit(came[0]))
         for probability, is_right in self.chain.claims(came):
             self._gain.learn_claim(probability, is_right)
         self.chain = None

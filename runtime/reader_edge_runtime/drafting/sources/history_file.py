@@ -214,7 +214,7 @@ def _found(path: Path) -> os.stat_result | None:
 
 
 def _check_own(found: os.stat_result, path: Path) -> None:
-    """Raise HistoryError for a file by which another user could read what is asked, or choose what is drafted."""
+    """Raise HistoryError for a file by which another user could read prompts, or choose what is drafted."""
     if not is_own(found):
         raise HistoryError(f"The history '{path}' belongs to another user: `chown` it, or name another file.")
     if os.name == "posix" and found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):

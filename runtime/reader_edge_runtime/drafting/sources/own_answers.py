@@ -1,4 +1,4 @@
-"""What a model said to instructions before anybody asked: answers that drafting knows as if its engine had given them.
+"""What a model answered to instructions before its first request; drafting knows it as answers of its engine.
 
 They lie in a file beside the package's own, which no manifest lists: it can be made, replaced and erased at any time.
 """
@@ -37,7 +37,7 @@ _FORMAT = ArrayFormat(
 
 @dataclass(frozen=True, slots=True)
 class OwnAnswers:
-    """texts: int32 (n,) each, the ends of prompts with what the model said to them, at most MOST_TOKENS in all."""
+    """texts: int32 (n,) each, the ends of prompts with what the model answered to them, at most MOST_TOKENS in all."""
 
     texts: Sequence[Int32Array]
 

@@ -36,7 +36,7 @@ class DraftSource(ABC):
 
     @abstractmethod
     def begin(self, context: RequestContext) -> RequestDrafter | None:
-        """Its state for one request; None where it has nothing to say of it, and then it is not asked."""
+        """Its state for one request; None where it has nothing to say of it, and then it is not called."""
 
     @abstractmethod
     def propose(self, draft_requests: Sequence[DraftRequest]) -> Sequence[DraftTree | None]:
@@ -45,7 +45,7 @@ class DraftSource(ABC):
         A tree's root is the request's last token; a node's value how sure the source is that the text goes on to it. A
         token named again below its parent is the same node, as sure as the first naming. The tree may have more nodes
         than the draft: the likeliest get into it, under this source's name whatever `sources` says.
-        Where it raises, it is asked again for each request alone, and those for which it raises again end.
+        Where it raises, it is called again for each request alone, and those for which it raises again end.
         """
 
     def is_worth_asking(self, draft_request: DraftRequest, top_probability: float) -> bool:
@@ -56,7 +56,7 @@ class DraftSource(ABC):
         return True
 
     def learn_gain(self, request: RequestDrafter, num_gained: int, seconds: float) -> None:
-        """Hear of a step for which it was asked.
+        """Learn from a step for which it was called.
 
         request: what `begin` gave. num_gained: accepted tokens beyond those of a draft of as many nodes without it,
         maybe below 0. seconds: that asking and drafting again took.

@@ -1,4 +1,4 @@
-"""All further sources of a drafter, asked together; a source's fault ends only the requests it concerns."""
+"""All further sources of a drafter, called together; a source's fault ends only the requests it concerns."""
 
 import time
 import traceback
@@ -26,13 +26,13 @@ _Result = TypeVar("_Result")
 class RequestSources:
     """What each source holds of one request. fault: of its `begin` or `observe`, with which the request ends.
 
-    proposal_s: seconds that costly sources took for its last draft. asked: these, by number.
+    proposal_s: seconds that costly sources took for its last draft. costly: these, by number.
     """
 
     def __init__(self, sources: Sequence[DraftSource], context: RequestContext) -> None:
         self.fault: DraftError | None = None
         self.proposal_s = 0.0
-        self.asked: list[int] = []
+        self.costly: list[int] = []
         self.states: list[RequestDrafter | None] = []
         self._names = [source.name for source in sources]
         for source in sources:
@@ -43,11 +43,11 @@ class RequestSources:
             self.states.append(state)
 
     @property
-    def asked_names(self) -> list[str]:
-        return [self._names[number] for number in self.asked]
+    def costly_names(self) -> list[str]:
+        return [self._names[number] for number in self.costly]
 
     def observe(self, scored: Sequence[ScoredTree]) -> None:
-        """Hand on what the target said, in order."""
+        """Hand on the target's scores, in order."""
         for name, state in self._begun():
             self.fault = self.fault or _tried(name, lambda state: _observe(state, scored), state)
 
@@ -96,26 +96,26 @@ class SourceSet:
         """
         proposals: list[list[DraftTree | None]] = [[] for _ in requests]
         for request in requests:
-            request.proposal_s, request.asked = 0.0, []
+            request.proposal_s, request.costly = 0.0, []
         faults = {b: request.fault for b, request in enumerate(requests) if request.fault is not None}
         for i, source in enumerate(self._sources):
-            asked = {}
+            called = {}
             for b, (request, draft_request) in enumerate(zip(requests, draft_requests, strict=True)):
                 if b not in faults and (state := request.states[i]) is not None:
                     drafted = partial(_previewed, preview, b, proposals[b])
-                    asked[b] = draft_request._replace(request=state, preview=drafted)
+                    called[b] = draft_request._replace(request=state, preview=drafted)
             if source.is_costly:
                 verdicts = {
                     b: _is_worth_asking(source, draft_request, top_probability(b, proposals[b]))
-                    for b, draft_request in asked.items()
+                    for b, draft_request in called.items()
                 }
                 faults |= {b: verdict for b, verdict in verdicts.items() if isinstance(verdict, DraftError)}
-                asked = {b: draft_request for b, draft_request in asked.items() if verdicts[b] is True}
+                called = {b: draft_request for b, draft_request in called.items() if verdicts[b] is True}
             began = time.perf_counter()
-            answers = dict(zip(asked, _ask(source, list(asked.values())), strict=True))
-            for b in asked if source.is_costly else ():
-                requests[b].proposal_s += (time.perf_counter() - began) / len(asked)
-                requests[b].asked.append(i)
+            answers = dict(zip(called, _ask(source, list(called.values())), strict=True))
+            for b in called if source.is_costly else ():
+                requests[b].proposal_s += (time.perf_counter() - began) / len(called)
+                requests[b].costly.append(i)
             faults |= {b: answer for b, answer in answers.items() if isinstance(answer, DraftError)}
             for b, proposed in enumerate(proposals):
                 answer = answers.get(b)
@@ -123,14 +123,14 @@ class SourceSet:
         return [faults.get(b, each) for b, each in enumerate(proposals)]
 
     def wanting_gain(self, request: RequestSources) -> DraftSource | None:
-        """The costly source that alone was asked for a request's last draft, if it wants to hear what that brought."""
-        source = self._sources[request.asked[0]] if len(request.asked) == 1 else None
+        """The costly source that alone was called for a request's last draft, if it wants to hear what that brought."""
+        source = self._sources[request.costly[0]] if len(request.costly) == 1 else None
         return source if source is not None and source.wants_gain else None
 
     def learn_gain(self, request: RequestSources, num_gained: int) -> None:
         """Tell that source what asking it brought."""
         source = self.wanting_gain(request)
-        state = request.states[request.asked[0]] if source is not None else None
+        state = request.states[request.costly[0]] if source is not None else None
         if source is not None and state is not None:
             fault = _tried(source.name, lambda source: source.learn_gain(state, num_gained, request.proposal_s), source)
             request.fault = request.fault or fault
@@ -171,7 +171,7 @@ def _observe(state: RequestDrafter, scored: Sequence[ScoredTree]) -> None:
 
 
 def _ask(source: DraftSource, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | DraftError | None]:
-    """A proposal for each request; where the batch fails each is asked alone, so that only those at fault end."""
+    """A proposal for each request; where the batch fails each is called alone, so that only those at fault end."""
     if not draft_requests:
         return []
     proposals = _tried(source.name, lambda source: _proposals(source, draft_requests), source)
@@ -206,7 +206,7 @@ def _tried(name: str, call: Callable[[_Foreign], _Result], foreign: _Foreign) ->
         with _explained(name):
             return call(foreign)
     except DraftError as fault:
-        # Told as a note: frames would keep all callers alive, and the engine, for as long as somebody has the fault.
+        # Kept as a note: frames would keep all callers alive, and the engine, for as long as somebody has the fault.
         fault.add_note(traceback.format_exc())
         link: BaseException | None = fault
         while link is not None:

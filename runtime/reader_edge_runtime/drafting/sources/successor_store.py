@@ -18,7 +18,7 @@ _ROOM = 2 * successors.MAX_SUCCESSORS
 
 
 class SuccessorStore:
-    """What the target said when a token, and a pair of tokens, was last scored.
+    """What the target predicted when a token, and a pair of tokens, was last scored.
 
     max_pairs: pairs that are kept, rounded up to a power of two; with 0 nothing is ever learned.
     table: what it knows to begin with; what is learned moves its records like all others.

@@ -24,7 +24,7 @@ _MOST_OTHER_BYTES = 1024  # of a table's file: its header, and names and shapes 
 
 @dataclass(frozen=True, slots=True)
 class SuccessorTable:
-    """What the target said after each of the first T tokens of its vocabulary, as an answer's first token.
+    """What the target predicted after each of the first T tokens of its vocabulary, as an answer's first token.
 
     token_ids: int32 (T, K), the best successors, best first. logits: float32 (T, K), theirs.
     """

@@ -51,8 +51,8 @@ class ToolSource(DraftSource):
     def restore(self, arrays: Arrays) -> None:
         self.pasts = {}
         if "calls" in arrays:
-            said = json.loads(arrays["calls"].tobytes()[:_MAX_BYTES])
-            for tool, values in said.items():
+            pasts = json.loads(arrays["calls"].tobytes()[:_MAX_BYTES])
+            for tool, values in pasts.items():
                 for argument, texts in values.items():
                     for text in reversed(texts):
                         self.learn([(str(tool), {str(argument): str(text)})])

@@ -13,8 +13,8 @@ from reader_edge_runtime.drafting.speculators.speculator import Speculator, Tree
 
 PASS_NODES = 8  # of a pass of the target with drafts
 # Measured: docs/explanation/measured/drafts/speculators.md
-TOKENS_A_PASS, USUALLY_ADDED = 2.0, 0.25  # without a speculator, and by one that is asked where that pays
-STEP_NODES = (2, 4)  # nodes of the passes of the speculator that asking takes, before it was asked
+TOKENS_A_PASS, USUALLY_ADDED = 2.0, 0.25  # without a speculator, and by one that is called where that pays
+STEP_NODES = (2, 4)  # nodes of the passes of the speculator that a call takes, before the first
 _BESIDE_S = 6e-4  # beside them: the tree is drafted again behind each, and now and then without it
 
 WIDTHS = (1, 2, 4, 8, 16, 64)  # nodes of the passes that are measured

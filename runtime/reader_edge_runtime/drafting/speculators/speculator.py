@@ -55,7 +55,7 @@ class Speculator(Protocol):
     ) -> SpeculatorResult:
         """Write rows of further tokens of the texts in some slots, without committing them; tells of each one's last.
 
-        states: of each text, float32 (n, state_size), what the target said of the token before each of the n tokens.
+        states: of each text, float32 (n, state_size), what the target has of the token before each of the n tokens.
         Raises ProviderError, and ConfigError where memory is short.
         """
         ...

@@ -1,6 +1,6 @@
 """Drafts of a trained speculator, in one tree with all else: it goes on behind whatever is likeliest to be reached.
 
-A pass over what the target has said since tells what may follow the text's last token. The drafter is then asked what
+A pass over what the target has generated since tells what may follow the text's last token. The drafter then shows what
 it would draft with that, and the likeliest nodes at which that draft ends, named by the speculator or retrieved, are
 scored in one further pass, and so on for as long as a pass promises to save more time than it takes. So the
 speculator's probabilities judge what was retrieved, and what is retrieved goes on behind what it names (READER, arXiv
@@ -50,7 +50,7 @@ class SpeculatorSource(DraftSource):
     """Asks a speculator for all requests of a step at once, where its gain of late pays.
 
     state_ids: those of the target that it tells (`Manifest.state_ids`). agreement: how often the speculator's best
-    token was found to be the target's; None where nobody looked. A speculator that fails is not asked again. Raises
+    token was found to be the target's; None where nobody looked. A speculator that fails is not called again. Raises
     ProviderError for one that does not run.
     """
 
@@ -105,7 +105,7 @@ class SpeculatorSource(DraftSource):
             trees = self._caught_up(self._speculator, draft_requests)
             self._grow(self._speculator, trees)
         except ReaderEdgeError as error:
-            warnings.warn(f"The speculator is not asked again: {error}", stacklevel=2)
+            warnings.warn(f"The speculator is not called again: {error}", stacklevel=2)
             self._speculator = None
             return [None] * len(draft_requests)
         by_request = {id(growing.draft_request): growing.tree.tree for growing in trees.values()}
@@ -160,15 +160,15 @@ class SpeculatorSource(DraftSource):
             room = speculator.max_context - max(cache.lengths[slot.number] for slot in slots)
             chunks = [requests[slot].chunk(slot, min(_CHUNK, room)) for slot in slots]
             began = time.perf_counter()
-            said = speculator.catch_up(cache, slots[0].number, *zip(*chunks, strict=True))
+            result = speculator.catch_up(cache, slots[0].number, *zip(*chunks, strict=True))
             self._learn_time(max(len(tokens) for tokens, _ in chunks), len(slots), began)
             for b, (slot, (tokens, _)) in enumerate(zip(slots, chunks, strict=True)):
                 cache.commit(slot.number, range(len(tokens)))
                 if requests[slot].went_on(slot, len(tokens)):
                     left[slot] = requests[slot]
                 else:
-                    state = said.next_states[b, len(tokens) - 1]
-                    growing[slot].tree.hear_root(said.top_ids[b, 0], said.probabilities[b, 0], state)
+                    state = result.next_states[b, len(tokens) - 1]
+                    growing[slot].tree.hear_root(result.top_ids[b, 0], result.probabilities[b, 0], state)
         return left
 
     def _grow(self, speculator: Speculator, trees: dict[SpeculatorSlot, Growing]) -> None:
@@ -182,10 +182,10 @@ class SpeculatorSource(DraftSource):
             for slots in side_by_side(growing):
                 steps = [growing[slot].tree.step(chosen[slot]) for slot in slots]
                 began = time.perf_counter()
-                said = speculator.step(self.slots.cache, slots[0].number, steps)
+                result = speculator.step(self.slots.cache, slots[0].number, steps)
                 self._learn_time(max(len(chosen[slot]) for slot in slots), len(slots), began)
                 for b, slot in enumerate(slots):
-                    _hear(growing[slot].tree, said, b, len(chosen[slot]))
+                    _hear(growing[slot].tree, result, b, len(chosen[slot]))
 
     def _chosen(self, growing: Growing) -> list[Candidate]:
         """The nodes of a draft that the next pass scores; none where that does not pay."""
@@ -201,5 +201,5 @@ class SpeculatorSource(DraftSource):
         self.times.learn(num_nodes, (time.perf_counter() - began) / num_texts)
 
 
-def _hear(tree: SpeculatedTree, said: SpeculatorResult, b: int, num_nodes: int) -> None:
-    tree.hear(said.top_ids[b, :num_nodes], said.probabilities[b, :num_nodes], said.next_states[b, :num_nodes])
+def _hear(tree: SpeculatedTree, result: SpeculatorResult, b: int, num_nodes: int) -> None:
+    tree.hear(result.top_ids[b, :num_nodes], result.probabilities[b, :num_nodes], result.next_states[b, :num_nodes])

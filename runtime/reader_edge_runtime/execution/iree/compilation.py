@@ -38,14 +38,14 @@ def compile_module(mlir: Path, target: TargetMachine, is_aside: bool = False) ->
             with suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, process.pid, _LOW_PRIORITY)
         try:
-            module, said = process.communicate(mlir.read_bytes(), timeout=_MAX_S)
+            module, output = process.communicate(mlir.read_bytes(), timeout=_MAX_S)
         except BaseException as error:
             process.kill()
             if isinstance(error, subprocess.TimeoutExpired):
                 raise ProviderError(f"IREE took more than {_MAX_S} s to compile '{mlir.name}'.") from error
             raise
     if process.returncode != 0 or not module:
-        raise ProviderError(f"IREE cannot compile '{mlir.name}' for {target.name} ({_reason(said)}).")
+        raise ProviderError(f"IREE cannot compile '{mlir.name}' for {target.name} ({_reason(output)}).")
     return module
 
 
@@ -75,8 +75,8 @@ def _ended_with_us(process: "subprocess.Popen[bytes]") -> Iterator[None]:
             raise SystemExit
 
 
-def _reason(said: bytes) -> str:
+def _reason(output: bytes) -> str:
     """The first error that the compiler tells of, in a form that can be shown."""
-    lines = said.decode(errors="replace").splitlines() or ["no reason given"]
+    lines = output.decode(errors="replace").splitlines() or ["no reason given"]
     first = next((line for line in lines if "error:" in line), lines[0])
     return "".join(char for char in first.rpartition("error: ")[2] if char.isprintable())[:_MAX_REASON]

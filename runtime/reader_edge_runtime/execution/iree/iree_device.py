@@ -21,7 +21,7 @@ _MEMORY = rt.MemoryType.DEVICE_LOCAL | rt.MemoryType.HOST_VISIBLE
 _USAGE = rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING
 _SCOPE, _FUNCTION = "model", "main_graph"  # the importer's names of parameters and of the graph
 _MAX_REASON = 200
-_FAILURES = (OSError, ValueError, RuntimeError, LookupError, MemoryError)  # as IREE's kinds of status are told
+_FAILURES = (OSError, ValueError, RuntimeError, LookupError, MemoryError)  # as IREE's kinds of status are raised
 
 _OPEN: "WeakSet[_Closable]" = WeakSet()
 
@@ -147,7 +147,7 @@ def _opened(threads: int) -> Any:
 
 def _reason(error: Exception) -> str:
     """What IREE says behind the place in its source and the kind of failure, but for where it was then."""
-    said = str(error) or type(error).__name__
-    _, _, reason = said.partition("; ")
-    first = (reason or said).partition("; while ")[0].splitlines()[0]
+    message = str(error) or type(error).__name__
+    _, _, reason = message.partition("; ")
+    first = (reason or message).partition("; while ")[0].splitlines()[0]
     return "".join(char for char in first if char.isprintable())[:_MAX_REASON]

@@ -39,7 +39,7 @@ class ModuleSet:
         self._device = self._opened(threads)
         self._modules: dict[int, IreeModule] = {}
         self._compiled: dict[int, Path] = {}  # in the background, and not loaded yet
-        self._asked: set[int] = set()
+        self._requested: set[int] = set()
         self._thread: threading.Thread | None = None
         check = ModuleCheck(package)  # not kept: it may hold the package once more
         for width in WIDTHS:
@@ -71,9 +71,9 @@ class ModuleSet:
         for ready in list(self._compiled):
             with suppress(ProviderError):
                 self._modules[ready] = self._device.load(self._compiled.pop(ready))
-        if width in self._asked or (self._thread is not None and self._thread.is_alive()):
+        if width in self._requested or (self._thread is not None and self._thread.is_alive()):
             return
-        self._asked.add(width)
+        self._requested.add(width)
         if compiler_version() is not None and os.access(self._refusal(width), os.F_OK):
             return
         if compiler_version() is None:
@@ -83,7 +83,7 @@ class ModuleSet:
                 "others compiled when they are needed.",
                 stacklevel=2,
             )
-            self._asked.update(WIDTHS)
+            self._requested.update(WIDTHS)
             return
         self._thread = threading.Thread(target=self._compile_aside, args=(width,), name="reader-edge iree", daemon=True)
         self._thread.start()

@@ -67,7 +67,7 @@ def _check_tensors(session: ort.InferenceSession, manifest: Manifest) -> None:
     made = {f"{word}_{name}" for name in states for word in ("present", "capsule")}
     wanted = {*input_tensors(manifest, 1, 1, 1, 1), *manifest.past_names(), *read}
     _check_names("inputs", set(inputs), wanted if manifest.stage is None else wanted - (_LEFT_OUT - set(inputs)))
-    if manifest.stage is not None:  # whose graph still makes states, which are asked of a whole model alone
+    if manifest.stage is not None:  # whose graph still makes states, which are required of a whole model alone
         outputs = {name: shape for name, shape in outputs.items() if not name.startswith("layer_state.")}
     _check_names("outputs", set(outputs), {*promised, *manifest.present_names(), *made})
     for number, layer in manifest.cached_layers.items():

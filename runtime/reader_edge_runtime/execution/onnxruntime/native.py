@@ -30,20 +30,20 @@ def native_library() -> Path | None:
     """
     if not _LIBRARY.is_file():
         return None
-    refusal = _told("reader_edge_refusal")
+    refusal = _reported("reader_edge_refusal")
     if refusal is not None:
         raise InstallationError(refusal)
-    return _LIBRARY if _told("reader_edge_instructions") else None
+    return _LIBRARY if _reported("reader_edge_instructions") else None
 
 
 def native_instructions() -> str | None:
     """The instruction set whose kernels native_library() uses, such as "avx512-vnni"; None where there is none."""
-    return None if native_library() is None else _told("reader_edge_instructions")
+    return None if native_library() is None else _reported("reader_edge_instructions")
 
 
 def instructions_here() -> list[str]:
     """The instruction sets that the library has kernels for and this processor has, the best first."""
-    names = _told("reader_edge_instructions_here") if _LIBRARY.is_file() else None
+    names = _reported("reader_edge_instructions_here") if _LIBRARY.is_file() else None
     return names.split(",") if names else []
 
 
@@ -53,7 +53,7 @@ def library_digest() -> str:
     return hashlib.sha256(_LIBRARY.read_bytes()).hexdigest() if _LIBRARY.is_file() else ""
 
 
-def _told(function: str) -> str | None:
+def _reported(function: str) -> str | None:
     """What a function of the library says."""
     try:
         ask = getattr(ctypes.CDLL(str(_LIBRARY)), function)

@@ -8,7 +8,7 @@ from reader_edge_runtime.target import Target
 def nodes_elsewhere(target: Target) -> dict[str, list[str]] | None:
     """The nodes that another provider than the target's own runs, "operator name" by provider; {} where none does.
 
-    None where it cannot be told: no session, or one of several providers that did not note who takes what.
+    None where it is not known: no session, or one of several providers that did not note who takes what.
     """
     session = getattr(target, "session", None)
     if session is None:

@@ -67,8 +67,8 @@ def check_facts(found: Mapping[str, str], wanted: Mapping[str, str], address: st
     odd = [name for name in ("instruction set", "kernels") if found.get(name) != wanted[name]]
     if not odd:
         return None
-    told = ", ".join(f"{name} {found.get(name, 'unknown'):.64} there, {wanted[name]} here" for name in odd)
-    return f"The stage at {address} runs other kernels ({told}): answers may differ from those of one box."
+    differences = ", ".join(f"{name} {found.get(name, 'unknown'):.64} there, {wanted[name]} here" for name in odd)
+    return f"The stage at {address} runs other kernels ({differences}): answers may differ from those of one box."
 
 
 def check_layers(found: Mapping[str, Mapping[str, str]], last: Mapping[str, str]) -> None:

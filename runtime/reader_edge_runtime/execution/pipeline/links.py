@@ -64,7 +64,7 @@ class Links:
         return socket
 
     def monitor(self, socket: Socket) -> Socket:
-        """A socket on which it is told that another one's link is lost, or REFUSED."""
+        """A socket which reports that another one's link is lost, or REFUSED."""
         self._sockets.append(socket.get_monitor_socket(_LOST | REFUSED))
         return self._sockets[-1]
 

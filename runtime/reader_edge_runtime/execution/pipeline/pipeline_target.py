@@ -122,14 +122,14 @@ class PipelineTarget:
 
     def _scored(self, cache: LoggedCache, wanted: Pass, handed: Float32Array) -> ForwardResult:
         """What the last stage makes of a pass."""
-        said = self._last.forward(cache, wanted, self.min_rows, handed)
+        outputs = self._last.forward(cache, wanted, self.min_rows, handed)
         cache.note_pass(wanted.first_slot, wanted.trees)
         return ForwardResult(
-            said["top_ids"],
-            said["top_logits"],
-            said["logits"] if wanted.wants_logits or wanted.wants_log_sum_exp else None,
+            outputs["top_ids"],
+            outputs["top_logits"],
+            outputs["logits"] if wanted.wants_logits or wanted.wants_log_sum_exp else None,
             None,
-            said["hidden_states"] if wanted.wants_hidden_states else None,
+            outputs["hidden_states"] if wanted.wants_hidden_states else None,
         )
 
     def _handed_in_the_end(self, cache: LoggedCache, *passes: Pass) -> tuple[Float32Array, list[int]]:

@@ -63,7 +63,7 @@ class Ring:
         self._sockets: list[Socket] = []
         self._monitors: list[Socket] = []
         self._poller = zmq.Poller()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self.facts: tuple[str, ...] = ()
         self.slowest_s = 0.0
         self._meet_within(ANSWER_S * (1 + sum(len(places) - 1 for places in self._places)))
@@ -215,9 +215,9 @@ class Ring:
                 return False
         return False
 
-    def _fault(self, index: int, told: dict[str, str]) -> ProviderError:
-        kind = {"rows": RowsLostError, "all": StageLostError}.get(told.get("lost", ""), ProviderError)
-        return kind(f"{self._name(index)} failed: {told.get('fault', 'it does not say why.')}")
+    def _fault(self, index: int, fault: dict[str, str]) -> ProviderError:
+        kind = {"rows": RowsLostError, "all": StageLostError}.get(fault.get("lost", ""), ProviderError)
+        return kind(f"{self._name(index)} failed: {fault.get('fault', 'it does not say why.')}")
 
     def _name(self, index: int) -> str:
         return f"Stage {index + 1} at {self._places[index][0]}"
@@ -231,8 +231,8 @@ class Ring:
 
     def _warn(self, line: str) -> None:
         """Tell once."""
-        if line not in self._told:
-            self._told.add(line)
+        if line not in self._reported:
+            self._reported.add(line)
             warnings.warn(line, RuntimeWarning, stacklevel=2)
 
 

@@ -26,7 +26,7 @@ from reader_edge_runtime.execution.pipeline.handshake import (
 from reader_edge_runtime.execution.pipeline.links import Links, Socket, parts_of
 from reader_edge_runtime.execution.pipeline.pass_frame import MAX_BYTES, MAX_NODES
 
-_MAX_ASKERS = 8  # the one that was not heard for longest gives way
+_MAX_ASKERS = 8  # the one that was silent for longest gives way
 _POLL_MS = 500
 
 
@@ -64,7 +64,7 @@ class StageServer:
         try:
             head = HEADS.unpack(parts[1])
         except FrameError:
-            return  # from nobody who could be told
+            return  # from nobody who could get an answer
         try:
             if head.what == HELLO and len(rest) == 1:
                 self._greet(peer, head, rest[0])
@@ -73,9 +73,9 @@ class StageServer:
         except ReaderEdgeError as error:
             self._tell(str(error))
             lost = "rows" if isinstance(error, UnknownCacheError) else "all" if isinstance(error, FrameError) else ""
-            told = GREETINGS.pack({"fault": str(error)[:500], "lost": lost})
+            fault = GREETINGS.pack({"fault": str(error)[:500], "lost": lost})
             asker = self._askers.get(head.asker)
-            self._send([asker.peer if asker else peer, HEADS.pack(replace(head, what=FAULT)), told])
+            self._send([asker.peer if asker else peer, HEADS.pack(replace(head, what=FAULT)), fault])
 
     def _greet(self, peer: bytes, head: Head, data: memoryview) -> None:
         address = next_of(GREETINGS.unpack(data))
@@ -84,7 +84,7 @@ class StageServer:
             self._forget(next(iter(self._askers)))
         onward = None if address is None else self._links.connect(address, self._max_bytes)
         self._askers[head.asker] = _Asker(peer, onward)
-        self._tell(f"Asked by {head.asker.hex()[:8]}; hands on to {address or 'the one who asks'}.")
+        self._tell(f"Serves {head.asker.hex()[:8]}; hands on to {address or 'the one who asks'}.")
         self._send([peer, HEADS.pack(replace(head, what=WELCOME)), GREETINGS.pack(self._facts)])
 
     def _pass(self, head: Head, parts: Sequence[memoryview]) -> None:

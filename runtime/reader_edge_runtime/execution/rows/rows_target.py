@@ -71,7 +71,7 @@ class RowsTarget:
     def _score(
         self, cache: RowsCache, slot: int, inputs: Inputs, logits: Float32Array, hidden_states: Float32Array
     ) -> None:
-        """Take a tree through, part by part, and note what was asked for."""
+        """Take a tree through, part by part, and note what was requested."""
         rows = cast(Int64Array, inputs["logit_rows"][0])
         past, bound = cache.tensors(slot, 1), self._bound_slot(cache, slot)
         start, num_nodes = 0, inputs["input_ids"].shape[1]
@@ -79,8 +79,8 @@ class RowsTarget:
             width = self._runner.width_for(num_nodes - start)
             end = min(start + width, num_nodes)
             places = np.flatnonzero((start <= rows) & (rows < end))
-            asked, again = np.unique(rows[places], return_inverse=True)  # batches repeat rows
-            result = self._runner.run(_part(inputs, start, end, width, asked - start), bound)
+            wanted, again = np.unique(rows[places], return_inverse=True)  # batches repeat rows
+            result = self._runner.run(_part(inputs, start, end, width, wanted - start), bound)
             logits[places] = result.logits[again]
             if result.hidden_states is not None:
                 hidden_states[places] = result.hidden_states[again]
@@ -100,7 +100,7 @@ class RowsTarget:
 
 
 def _part(inputs: Inputs, start: int, end: int, width: int, rows: Int64Array) -> Inputs:
-    """The pass over nodes [start, end), padded to a width; where no row is asked for, it reports on its first."""
+    """The pass over nodes [start, end), padded to a width; where no row is requested, it reports on its first."""
     first = int(inputs["write_pos"][0]) + start
     part: Inputs = {
         "write_pos": np.array([first], np.int32),

@@ -228,7 +228,7 @@ def test_a_draft_model_that_fails_is_told_once_and_asked_no_more() -> None:
     source = source_of(target)
     request = source.begin(RequestContext([1, 2, 3]))
     target.is_broken = True
-    with pytest.warns(UserWarning, match=r"draft model is not asked again: .*failed in a pass"):
+    with pytest.warns(UserWarning, match=r"draft model is not called again: .*failed in a pass"):
         assert source.propose([draft_request_of(request)]) == [None]
     target.is_broken = False
     assert source.propose([draft_request_of(request)]) == [None]

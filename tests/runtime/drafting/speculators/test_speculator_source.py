@@ -181,7 +181,7 @@ def test_a_speculator_that_fails_is_told_once_and_asked_no_more() -> None:
     source = source_of(speculator)
     request = begun(source, [1, 2, 3])
     speculator.is_broken = True
-    with pytest.warns(UserWarning, match=r"speculator is not asked again: .*failed in a pass"):
+    with pytest.warns(UserWarning, match=r"speculator is not called again: .*failed in a pass"):
         assert source.propose([asked(request)]) == [None]
     assert source.propose([asked(request)]) == [None]
     assert not source.is_worth_asking(asked(request), 0.0)

@@ -57,7 +57,7 @@ def test_a_pipeline_with_its_key_has_the_rows_of_the_whole_model(
         piped = open_pipeline(ModelPackage.open(tmp_path), CONFIG)
         assert_same_rows(HostTarget.open(ModelPackage.open(demo_folder), 1), piped, 3)
         assert told[0] == f"Stage 1 of 2 listens at {address}."
-        assert told[1].startswith("Asked by ")
+        assert told[1].startswith("Serves ")
         assert told[1].endswith("; hands on to the one who asks.")
 
 

@@ -157,7 +157,7 @@ def _are_choices_apart(schema: Schema) -> bool:
     text = json.dumps(_plain(given | {_OPTIONS: {"lenient": True}}))
     is_wrong, words = LLMatcher.validate_grammar_with_warnings(LLMatcher.grammar_from_json_schema(text))
     if is_wrong:
-        return "Unsatisfiable" in words[0]  # which is said in other words
+        return "Unsatisfiable" in words[0]  # which has a sentence of its own
     return not any(warning.startswith("oneOf") for warning in words)
 
 

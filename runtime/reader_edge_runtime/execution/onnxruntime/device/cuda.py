@@ -60,16 +60,16 @@ def _how_to_install() -> str:
 
 def _driver_obstacle(driver: ctypes.CDLL) -> str | None:
     status = driver.cuInit(0)
-    num_devices = _asked(driver.cuDeviceGetCount) if status == 0 else 0
+    num_devices = _queried(driver.cuDeviceGetCount) if status == 0 else 0
     if num_devices == 0:
         return f"The NVIDIA driver finds no GPU (status {status}): make one visible, or use --provider cpu."
-    version = _asked(driver.cuDriverGetVersion)
+    version = _queried(driver.cuDriverGetVersion)
     if version < 1000 * _CUDA_MAJOR:
         return (
             f"The NVIDIA driver supports CUDA {version // 1000}.{version % 1000 // 10}, {INSTALLED_WHEEL} needs "
             f"CUDA {_CUDA_MAJOR}: install a newer driver."
         )
-    major, minor = (_asked(driver.cuDeviceGetAttribute, which, 0) for which in _CAPABILITY)
+    major, minor = (_queried(driver.cuDeviceGetAttribute, which, 0) for which in _CAPABILITY)
     if is_built_for((major, minor)):
         return None
     built = ", ".join(f"{major}.{minor}" for major, minor in _ARCHITECTURES)
@@ -85,7 +85,7 @@ def gpu_name() -> str:
         return ""
     name = ctypes.create_string_buffer(256)
     driver.cuDeviceGetName(name, len(name), 0)
-    return f"{name.value.decode(errors='replace')}, driver for CUDA {_asked(driver.cuDriverGetVersion)}"
+    return f"{name.value.decode(errors='replace')}, driver for CUDA {_queried(driver.cuDriverGetVersion)}"
 
 
 def is_built_for(architecture: tuple[int, int]) -> bool:
@@ -116,7 +116,7 @@ def _load(name: str) -> ctypes.CDLL | None:
         return None
 
 
-def _asked(function: "ctypes._NamedFuncPointer", *arguments: int) -> int:
+def _queried(function: "ctypes._NamedFuncPointer", *arguments: int) -> int:
     """What a driver function writes to its first argument; 0 where it fails."""
     answer = ctypes.c_int(0)
     return answer.value if function(ctypes.byref(answer), *arguments) == 0 else 0

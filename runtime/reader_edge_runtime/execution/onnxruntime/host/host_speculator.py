@@ -32,15 +32,15 @@ class SpeculatorTensors(PassTensors):
     """What passes of one size read and write beside KV cache and masks, in the same places from pass to pass."""
 
     def __init__(self, sizes: Sizes, part: SpeculatorPart, state_size: int) -> None:
-        num_trees, num_nodes, num_rows, is_heard = sizes
+        num_trees, num_nodes, num_rows, has_scores = sizes
         rows = num_trees, num_rows
-        heard, own = (num_nodes, 0) if is_heard else (0, num_nodes)
+        num_scored, own = (num_nodes, 0) if has_scores else (0, num_nodes)
         inputs: Inputs = {
             "input_ids": np.zeros((num_trees, num_nodes), np.int64),
             "position_ids": np.zeros((num_trees, num_nodes), np.int64),
             "write_pos": np.zeros(num_trees, np.int64),
             "logit_rows": np.zeros(rows, np.int64),
-            "target_states": np.zeros((num_trees, heard, state_size), np.float32),
+            "target_states": np.zeros((num_trees, num_scored, state_size), np.float32),
             "own_states": np.zeros((num_trees, own, part.hidden_size), np.float32),
         }
         self.top_ids = np.zeros((*rows, part.top_k), np.int64)
@@ -97,18 +97,18 @@ class HostSpeculator:
     ) -> SpeculatorResult:
         steps = [TreeStep(DraftTree.chain(list(tokens)), 0, each) for tokens, each in zip(further, states, strict=True)]
         lengths = cache.lengths[first_slot : first_slot + len(steps)]
-        return self._pass(cast(HostCache, cache), first_slot, steps, lengths, is_heard=True)
+        return self._pass(cast(HostCache, cache), first_slot, steps, lengths, has_scores=True)
 
     def step(self, cache: Cache, first_slot: int, steps: Sequence[TreeStep]) -> SpeculatorResult:
         starts = [length - 1 for length in cache.lengths[first_slot : first_slot + len(steps)]]
-        return self._pass(cast(HostCache, cache), first_slot, steps, starts, is_heard=False)
+        return self._pass(cast(HostCache, cache), first_slot, steps, starts, has_scores=False)
 
     def _pass(
-        self, cache: HostCache, first_slot: int, steps: Sequence[TreeStep], starts: Sequence[int], is_heard: bool
+        self, cache: HostCache, first_slot: int, steps: Sequence[TreeStep], starts: Sequence[int], has_scores: bool
     ) -> SpeculatorResult:
         """starts: the row of each tree's root. Shorter trees are padded with repetitions of their last node."""
         num_trees, num_nodes = len(steps), max(len(step.tree) - step.num_scored for step in steps)
-        sizes = num_trees, num_nodes, 1 if is_heard else num_nodes, is_heard
+        sizes = num_trees, num_nodes, 1 if has_scores else num_nodes, has_scores
         tensors = self._tensors_of(sizes)
         write_pos = [start + step.num_scored for start, step in zip(starts, steps, strict=True)]
         num_visible = max(write_pos) + num_nodes
@@ -122,8 +122,8 @@ class HostSpeculator:
             ancestors, depths = step.tree.ancestors_and_depths()
             inputs["input_ids"][b] = np.array(step.tree.token_ids, np.int64)[nodes]
             inputs["position_ids"][b] = start + depths[nodes]
-            inputs["logit_rows"][b] = size - 1 if is_heard else np.arange(num_nodes)
-            states = inputs["target_states" if is_heard else "own_states"]
+            inputs["logit_rows"][b] = size - 1 if has_scores else np.arange(num_nodes)
+            states = inputs["target_states" if has_scores else "own_states"]
             states[b] = step.states[nodes - first]
             mask[b, 0, :, :start] = 0.0
             mask[b, 0, :, start : start + size][ancestors[nodes]] = 0.0
