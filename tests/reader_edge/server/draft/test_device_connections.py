@@ -8,8 +8,8 @@ import pytest
 from reader_edge.remote import frames
 from reader_edge.remote.connection import FrameConnection
 from reader_edge.remote.frames import Started
+from reader_edge.server import draft_endpoint
 from reader_edge.server.app import make_app
-from reader_edge.server.draft import draft_endpoint
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, Engine, EngineConfig
 from tests.conftest import make_as_new

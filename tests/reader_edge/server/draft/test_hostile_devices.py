@@ -8,7 +8,7 @@ from msgspec import json, msgpack
 from reader_edge.remote import frames
 from reader_edge.remote.connection import FrameConnection
 from reader_edge.remote.frames import DEVICE_FRAMES, MAX_BYTES, Ask, Cancel, Drafted, Hello, Tokens
-from reader_edge.server.draft import draft_endpoint
+from reader_edge.server import draft_endpoint
 from reader_edge_runtime import Engine, GenerationConfig
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.device_drafts import DeviceTree, TextCheck
