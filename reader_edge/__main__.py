@@ -9,12 +9,12 @@ _INTERRUPTED = 130
 
 def main() -> None:
     """Run the command line. Ctrl-C ends it without a word also while modules are imported, which may disguise it."""
-    is_heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not where the shell has it ignored
-    if is_heard:
+    is_handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not where the shell has it ignored
+    if is_handled:
         signal.signal(signal.SIGINT, _leave)
     from reader_edge.cli import main as command_line
 
-    if is_heard:
+    if is_handled:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     command_line(prog_name="reader-edge")
 

@@ -1,6 +1,6 @@
 """The command line: `reader-edge COMMAND`. Each command has its own file in `reader_edge.commands`.
 
-What a command was asked for goes to standard output, everything else to standard error. Exit codes: 0 success,
+A command's result goes to standard output, everything else to standard error. Exit codes: 0 success,
 1 an error or a proof that failed, 2 wrong usage, 130 interrupted. Usage is wrong where the command line has to be
 changed: see docs/how-to/command-line.md.
 """
@@ -40,12 +40,12 @@ class CommandLine(click.Group):
     """A group of commands that tells every error a user can cause in one sentence."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        with _errors_told():
+        with _errors_reported():
             _replace_closed_streams()
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        with _errors_told():
+        with _errors_reported():
             return super().invoke(ctx)
 
 
@@ -61,7 +61,7 @@ def main(ctx: click.Context) -> None:
     """
     ctx.with_resource(warnings.catch_warnings())
     warnings.showwarning = _tell_warning
-    # Each loss of a box or a server is told, not the first alone; -W and PYTHONWARNINGS come before.
+    # Each loss of a box or a server is reported, not the first alone; -W and PYTHONWARNINGS come before.
     warnings.filterwarnings("always", category=RuntimeWarning, module="reader_edge", append=True)
 
 
@@ -91,7 +91,7 @@ for command in (*COMMANDS, *added_commands()):
 
 
 @contextmanager
-def _errors_told() -> Iterator[None]:
+def _errors_reported() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
@@ -114,14 +114,14 @@ def _errors_told() -> Iterator[None]:
         errors = sys.modules.get("reader_edge_runtime.errors")
         if errors is None or not isinstance(error, errors.ReaderEdgeError):
             raise
-        if isinstance(error, errors.ConfigError):  # what is asked cannot be, whoever finds it: wrong usage
+        if isinstance(error, errors.ConfigError):  # what is requested cannot be, whoever finds it: wrong usage
             raise click.UsageError(visible(str(error))) from error
         further = " `reader-edge doctor MODEL` says more." if isinstance(error, errors.ProviderError) else ""
         raise click.ClickException(visible(f"{error}{further}")) from error
 
 
 def _in_one_sentence(error: click.UsageError) -> click.UsageError:
-    """Without the lines about usage and help that click tells before it; help that was asked for stays."""
+    """Without the lines about usage and help that click tells before it; help that was requested stays."""
     if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
         return error
     return click.UsageError(visible(error.format_message()))

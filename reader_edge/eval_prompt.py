@@ -1,4 +1,4 @@
-"""What a model is asked: the prompts of a file, conversations played out to one question a turn."""
+"""The prompts of a file, conversations played out to one question a turn."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ class EvalPrompt:
 
     @property
     def text(self) -> str:
-        """What is asked last."""
+        """The last question."""
         return self.prompt if isinstance(self.prompt, str) else text_of(self.prompt[-1])
 
 
@@ -38,20 +38,20 @@ def play_out(
 
     config: of those answers. is_raw: texts are taken as they are, not as chat messages where the model has a template.
     is_over: once it says so, turns that would wait for an answer are left out.
-    Raises PromptError, which names the line, for what the model cannot be asked.
+    Raises PromptError, which names the line, for what the model cannot be given.
     """
     questions = []
     for each in prompts:
-        said: list[Message] = []
+        earlier: list[Message] = []
         for number, turn in enumerate(each.turns, start=1):
-            prompt = build_prompt(engine, turn, None, is_raw) if isinstance(turn, str) else [*said, *turn]
+            prompt = build_prompt(engine, turn, None, is_raw) if isinstance(turn, str) else [*earlier, *turn]
             _check(engine, prompt, config, each.place)
             questions.append(EvalPrompt(prompt, each.category))
             if is_over():
                 break
             if number < len(each.turns) and not isinstance(prompt, str):
                 answer = engine.generate(prompt, replace(config, is_drafted=False))
-                said = [*prompt, {"role": "assistant", "content": answer.text}]
+                earlier = [*prompt, {"role": "assistant", "content": answer.text}]
     return questions
 
 
@@ -64,7 +64,7 @@ def by_category(questions: Sequence[EvalPrompt], values: Sequence[T]) -> dict[st
 
 
 def _check(engine: Engine, prompt: Prompt, config: GenerationConfig, place: str) -> None:
-    """Raise PromptError where this prompt cannot be asked."""
+    """Raise PromptError where the model cannot be given this prompt."""
     try:
         Request(engine.encode_prompt(prompt), config, engine.package.manifest)
     except PromptError as error:

@@ -69,7 +69,7 @@ def loaded(
 
 
 def draft_notice(engine: "reader_edge_runtime.Engine", sources: DraftSources = NO_SOURCES) -> str:
-    """What to tell a user whose engine drafts less than was asked for; "" where it drafts everything."""
+    """What to tell a user whose engine drafts less than was requested; "" where it drafts everything."""
     permission = engine.draft_permission
     if permission.scope == "all":
         return ""

@@ -22,7 +22,7 @@ _KINDS = 'a text "prompt", a list of chat "messages" or a list of texts "turns"'
 class FilePrompt:
     """What one line asks.
 
-    turns: what is asked in order, the model's own answers in between: one text as it stands, or for each turn the chat
+    turns: the questions in order, the model's own answers in between: one text as it stands, or for each turn the chat
     messages that it adds. category: empty where none is given. place: the line and its file, for sentences about it.
     """
 

@@ -26,7 +26,7 @@ class BatchRequest:
 
 
 def read_requests(path: Path, urls: Collection[str]) -> Iterator[BatchRequest]:
-    """The requests in turn. urls: those that can be asked for. Raises BatchError, which names the line, and OSError."""
+    """The requests in turn. urls: those that can be requested. Raises BatchError, which names the line, and OSError."""
     with path.open("rb") as file:
         number = 0
         while line := file.readline(_MAX_LINE_BYTES + 1):

@@ -65,25 +65,25 @@ class RayBackend:
             raise BatchError(
                 f"A node of the Ray cluster has no engine ({words_of(error)}): install it there."
             ) from error
-        self._num_asked: dict[Any, int] = dict.fromkeys(made, 0)
+        self._num_pending: dict[Any, int] = dict.fromkeys(made, 0)
 
     async def ask(self, url: str, body: dict[str, object]) -> tuple[int, Mapping[str, object]]:
         """See `LocalBackend.ask`. Raises BatchError where no worker is left, or none survives this request."""
         for _ in range(_MAX_TRIES):
-            if not self._num_asked:
+            if not self._num_pending:
                 break
-            worker = min(self._num_asked, key=self._num_asked.__getitem__)
-            self._num_asked[worker] += 1
+            worker = min(self._num_pending, key=self._num_pending.__getitem__)
+            self._num_pending[worker] += 1
             try:
                 answered: tuple[int, Mapping[str, object]] = await worker.ask.remote(url, body)
                 return answered
             except RayActorError:
-                self._num_asked.pop(worker, None)
+                self._num_pending.pop(worker, None)
             except RayError as error:
                 raise BatchError(f"A worker failed ({words_of(error)}): the same command resumes.") from error
             finally:
-                if worker in self._num_asked:
-                    self._num_asked[worker] -= 1
+                if worker in self._num_pending:
+                    self._num_pending[worker] -= 1
         raise BatchError("No worker is left to answer: the same command resumes once there are some.")
 
     async def __aenter__(self) -> "RayBackend":

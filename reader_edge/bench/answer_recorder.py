@@ -50,13 +50,13 @@ class Listener(Drafter):
         self.top_logits: list[list[float]] = []
 
     def begin(self, context: RequestContext) -> RequestDrafter:
-        return _HeardRequest(self, context)
+        return _RecordedRequest(self, context)
 
     def draft(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | ReaderEdgeError]:
         return [DraftTree.root(draft_request.request.token_ids[-1]) for draft_request in draft_requests]
 
 
-class _HeardRequest(RequestDrafter):
+class _RecordedRequest(RequestDrafter):
     def __init__(self, listener: Listener, context: RequestContext) -> None:
         super().__init__(context)
         self._listener = listener

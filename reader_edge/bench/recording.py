@@ -1,4 +1,4 @@
-"""Recorded answers: files of requests and what a model said to them."""
+"""Recorded answers: files of requests and what a model answered."""
 
 import json
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Successors:
 
 @dataclass(frozen=True, slots=True)
 class RecordedTurn:
-    """Token ids of a prompt and of what was said to it. successors: None where only texts were recorded."""
+    """Token ids of a prompt and of its answer. successors: None where only texts were recorded."""
 
     prompt: list[int]
     output: list[int]

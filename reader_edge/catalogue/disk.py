@@ -36,7 +36,7 @@ def check_room(folder: Path, num_bytes: int) -> None:
 
 
 @contextmanager
-def arrivals_told(folder: Path, total: int, on_progress: Callable[[int, int], None]) -> Iterator[None]:
+def report_arrivals(folder: Path, total: int, on_progress: Callable[[int, int], None]) -> Iterator[None]:
     """While the block runs, tell how many of `total` bytes a folder holds."""
     is_done = threading.Event()
 

@@ -12,7 +12,7 @@ from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reader_edge.catalogue.disk import arrivals_told, check_room, folder_bytes
+from reader_edge.catalogue.disk import check_room, folder_bytes, report_arrivals
 from reader_edge.catalogue.entries import Origin
 from reader_edge.terminal.console import OnProgress
 from reader_edge_export.libraries import quiet_libraries
@@ -95,7 +95,7 @@ def fetch(origin: Origin, folder: Path, on_progress: OnProgress) -> None:
         place.mkdir(parents=True, exist_ok=True)
         total = sum(file.num_bytes for file in files)
         check_room(place, total - folder_bytes(place))
-        with _failures_told(origin.hub_id), arrivals_told(place, total, on_progress):
+        with _failures_as_errors(origin.hub_id), report_arrivals(place, total, on_progress):
             # The config comes first, so that an unsupported model costs nothing.
             for file in sorted(files, key=lambda file: file.name != "config.json"):
                 path = huggingface_hub.hf_hub_download(
@@ -180,7 +180,7 @@ def _wanted_files(origin: Origin, files: Sequence[_File]) -> list[_File]:
 
 
 def _gguf_files(files: Sequence[_File]) -> str:
-    """What may be asked for instead, as the end of a sentence."""
+    """What may be requested instead, as the end of a sentence."""
     names = [file.name for file in files if file.name.endswith(".gguf")]
     if not names:
         return ": name another model"
@@ -189,7 +189,7 @@ def _gguf_files(files: Sequence[_File]) -> str:
 
 
 @contextmanager
-def _failures_told(hub_id: str) -> Iterator[None]:
+def _failures_as_errors(hub_id: str) -> Iterator[None]:
     """Say of a download's failure whose it is. A full disk is reported elsewhere, for downloads of all kinds."""
     from huggingface_hub.errors import RepositoryNotFoundError
 

@@ -59,7 +59,7 @@ def find_cached(origin: Origin) -> CachedModel | None:
     return CachedModel(snapshot, _lacking(snapshot))
 
 
-def told_absence(origin: Origin, cached: CachedModel | None) -> str:
+def absence_sentence(origin: Origin, cached: CachedModel | None) -> str:
     """Where a model was looked for that cannot be fetched, in a sentence."""
     if cached is None:
         return f"Nor is it in the Hugging Face cache '{hub_cache()}'."

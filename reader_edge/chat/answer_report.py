@@ -41,7 +41,7 @@ def stats_table(engine: Engine, stats: GenerationStats, sampling: SamplingConfig
         ("acceptance length", f"{stats.acceptance_length:.2f} tokens a step"),
         ("acceptance rate", _share(stats.num_accepted_tokens, stats.num_drafted_tokens)),
         ("accepted by source", _by_source(stats) or "nothing drafted"),
-        *_asked(engine, stats),
+        *_speculator_rows(engine, stats),
         ("accepted by depth", ", ".join(f"{d}: {n}" for d, n in sorted(stats.accepted_by_depth.items())) or "none"),
         ("calibration", _calibration(stats) or "nothing drafted"),
         ("tree sizes", ", ".join(f"{width} x{n}" for width, n in sorted(stats.steps_by_width.items())) or "no steps"),
@@ -125,26 +125,26 @@ def _by_source(stats: GenerationStats) -> str:
     return ", ".join(f"{source} {_share(stats.accepted_by_source[source], n)}" for source, n in by_source)
 
 
-def _asked(engine: Engine, stats: GenerationStats) -> list[tuple[str, str]]:
+def _speculator_rows(engine: Engine, stats: GenerationStats) -> list[tuple[str, str]]:
     """How often the package's speculator seemed worth its time."""
     use = _speculator_use(engine)
     if use is None:
         return []
-    told = {
-        "asked": f"asked in {stats.proposed_by_source[SPECULATOR]} of {stats.num_steps} steps",
+    uses = {
+        "used": f"used in {stats.proposed_by_source[SPECULATOR]} of {stats.num_steps} steps",
         "left alone": "left alone: its passes take too long to pay here",
         "left out": "left out (--no-speculator)",
     }
-    return [(SPECULATOR, told[use])]
+    return [(SPECULATOR, uses[use])]
 
 
 def _speculator_use(engine: Engine) -> str | None:
-    """What becomes of the package's speculator: asked where that pays, left alone or left out; None without one."""
+    """What becomes of the package's speculator: used where that pays, left alone or left out; None without one."""
     drafter = engine.decoder.drafter
     if not isinstance(drafter, RetrievalDrafter) or engine.package.manifest.speculator is None:
         return None
     if SPECULATOR in drafter.sources.names:
-        return "asked"
+        return "used"
     return "left alone" if SPECULATOR in drafter.disabled_sources else "left out"
 
 

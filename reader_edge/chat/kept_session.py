@@ -24,7 +24,7 @@ def check_session_place(path: Path) -> None:
 
 
 class KeptSession:
-    """messages: what was said so far, a system message included; none of a model without a chat template.
+    """messages: the conversation so far, a system message included; none of a model without a chat template.
 
     Opening it loads the file where there is one. Raises SessionError, also for a
     model over several boxes, and ConfigError for another system message than
@@ -36,19 +36,19 @@ class KeptSession:
         self._path = path
         check_rows(engine.decoder)
         try:
-            check_writable(path)  # before anything is said that could not be kept
+            check_writable(path)  # before an answer that could not be kept
         except OSError as error:
             raise SessionError(write_failure(path, error, "try again")) from error
         self.messages = engine.load_session(path) if path.exists() else []
         if self.messages and system is not None and self.messages[0] != system_messages(system)[0]:
             raise ConfigError(f"The session in '{path}' began with another system message: leave -s out.")
 
-    def prompt(self, asked: Prompt) -> Prompt:
-        """What is asked next, behind all that was said; a plain text stands alone."""
-        return asked if isinstance(asked, str) or not self.messages else [*self.messages, asked[-1]]
+    def prompt(self, prompt: Prompt) -> Prompt:
+        """The next prompt, behind the conversation so far; a plain text stands alone."""
+        return prompt if isinstance(prompt, str) or not self.messages else [*self.messages, prompt[-1]]
 
     def save(self, messages: list[Message] | None = None) -> None:
-        """Keep what the engine holds, and what was said by now. Raises SessionError."""
+        """Keep what the engine holds, and the conversation by now. Raises SessionError."""
         self.messages = self.messages if messages is None else messages
         self._engine.save_session(self._path, self.messages)
 

@@ -1,4 +1,4 @@
-"""What a command that answers is asked, and the answer, or the chat, that it prints."""
+"""The prompt of a command that answers, and the answer, or the chat, that it prints."""
 
 import sys
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def dash_alone(context: click.Context, parameter: click.Parameter, value: str | 
 
 @dataclass(frozen=True, slots=True)
 class PromptInput:
-    """What is asked. "-" as `dash` has standard input read, behind a prompt that is given.
+    """The prompt. "-" as `dash` has standard input read, behind a prompt that is given.
 
     -p --prompt prompt: The prompt; '-' reads it from standard input. With a text here, standard input is read only
       where '-' is the argument behind MODEL, and follows the text.
@@ -66,7 +66,7 @@ class PromptInput:
             check_session_place(path)
 
     def beside(self, model: str | None) -> "tuple[str | None, PromptInput]":
-        """The model and what is asked, where a dash alone came in the model's place."""
+        """The model and the prompt, where a dash alone came in the model's place."""
         return (None, replace(self, dash="-")) if model == "-" else (model, self)
 
     def answer(
@@ -91,14 +91,14 @@ class PromptInput:
         config = replace(config, is_scored=shows_stats or as_json)
         session = None if session_file is None else KeptSession(engine, session_file, self.system)
         if text is None:
-            said = session.messages if session else ()
+            earlier = session.messages if session else ()
             chat = Chat(
                 engine,
                 config,
                 self.system,
                 self.raw,
                 shows_stats,
-                said,
+                earlier,
                 self.template_args,
                 given,
                 load if session is None else None,
@@ -109,8 +109,8 @@ class PromptInput:
             return
         sampling = given.chosen(engine.sampling)
         config = replace(config, sampling=sampling)
-        asked = build_prompt(engine, text, self.system, self.raw)
-        prompt = asked if session is None else session.prompt(asked)
+        built = build_prompt(engine, text, self.system, self.raw)
+        prompt = built if session is None else session.prompt(built)
         whole = with_template_args(prompt, self.template_args)
         if as_json:
             answer = print_json(engine, whole, config)

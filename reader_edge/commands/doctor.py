@@ -70,7 +70,7 @@ def _package(model: str | None, environment: "Environment", ends_at: float) -> "
 
 
 def _folder(model: str | None) -> "tuple[Path, list[CheckResult]]":
-    """The package to look at, and what is to be said of a model that is not exported yet."""
+    """The package to look at, and the note on a model that is not exported yet."""
     from reader_edge.model_source import bundled_demo, find_stored
     from reader_edge_runtime.doctor.check_result import CheckResult, Severity
     from reader_edge_runtime.doctor.machine import check_stages

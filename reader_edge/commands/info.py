@@ -67,10 +67,10 @@ def info(model: str | None, as_json: bool) -> None:
         states = f"{width} numbers a token"
         drafting = [
             ("hidden states", "none: no speculator of train-drafter can read it" if width is None else states),
-            ("speculator", _told_speculator(package.manifest.speculator)),
-            ("successor table", _told_table(package.manifest, table)),
-            ("own answers", _told_own_answers(package.folder, own_answers)),
-            ("tuned", _told_tuning(package.manifest)),
+            ("speculator", _speculator_text(package.manifest.speculator)),
+            ("successor table", _table_text(package.manifest, table)),
+            ("own answers", _own_answers_text(package.folder, own_answers)),
+            ("tuned", _tuning_text(package.manifest)),
         ]
         print_pairs([*_pairs(package.manifest), *drafting])
         return
@@ -87,7 +87,7 @@ def info(model: str | None, as_json: bool) -> None:
     click.echo(json.dumps(fields))
 
 
-def _told_layers(manifest: "Manifest") -> str:
+def _layers_text(manifest: "Manifest") -> str:
     part = manifest.stage
     if part is None:
         return str(manifest.num_layers)
@@ -111,7 +111,7 @@ def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
         ("source", manifest.source_name),
         ("fingerprint", manifest.source_fingerprint),
         ("architecture", manifest.architecture),
-        ("layers", _told_layers(manifest)),
+        ("layers", _layers_text(manifest)),
         *_expert_pairs(manifest.num_experts, manifest.num_experts_per_token),
         ("attention heads", f"{manifest.num_heads}, {kv_heads} for keys and values"),
         ("head size", head_sizes),
@@ -134,7 +134,7 @@ def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
     ]
 
 
-def _told_speculator(part: "SpeculatorPart | None") -> str:
+def _speculator_text(part: "SpeculatorPart | None") -> str:
     if part is None:
         return "none"
     name = {"mlp": "MLP", "eagle3": "EAGLE-3", "mtp": "MTP"}[part.format]
@@ -148,7 +148,7 @@ def _expert_pairs(num_experts: int | None, num_experts_per_token: int | None) ->
     return [("experts", f"{num_experts}, {num_experts_per_token} a token")] if is_mixture else []
 
 
-def _told_table(manifest: "Manifest", table: "SuccessorTable | None") -> str:
+def _table_text(manifest: "Manifest", table: "SuccessorTable | None") -> str:
     from reader_edge.terminal.sizes import readable_size
     from reader_edge_runtime.package.manifest import SUCCESSORS_NAME
 
@@ -158,7 +158,7 @@ def _told_table(manifest: "Manifest", table: "SuccessorTable | None") -> str:
     return f"{table.token_ids.shape[1]} successors of {len(table)} tokens, {size} ({SUCCESSORS_NAME})"
 
 
-def _told_own_answers(folder: "Path", own_answers: "OwnAnswers | None") -> str:
+def _own_answers_text(folder: "Path", own_answers: "OwnAnswers | None") -> str:
     """Of what lies beside the package's own files, and in no manifest."""
     from reader_edge.terminal.sizes import readable_size
     from reader_edge_runtime.drafting.sources.own_answers import OWN_ANSWERS_NAME
@@ -169,7 +169,7 @@ def _told_own_answers(folder: "Path", own_answers: "OwnAnswers | None") -> str:
     return f"{own_answers.num_tokens} tokens in {len(own_answers.texts)} answers, {size} ({OWN_ANSWERS_NAME})"
 
 
-def _told_tuning(manifest: "Manifest") -> str:
+def _tuning_text(manifest: "Manifest") -> str:
     if not manifest.is_tuned:
         return "not tuned: `reader-edge tune` measures its quality, and lets it draft better"
     if not manifest.is_measured:

@@ -207,7 +207,7 @@ def _template_args(ctx: click.Context, parameter: click.Parameter, values: tuple
         if not name or not equals:
             raise click.BadParameter(f"{each!r} must be NAME=VALUE, such as enable_thinking=false.")
         if name in ("messages", "tools"):
-            raise click.BadParameter(f"{each!r} would take the place of the {name} that are asked: leave it out.")
+            raise click.BadParameter(f"{each!r} would take the place of the {name} that are requested: leave it out.")
         try:
             args[name] = json.loads(value)
         except (ValueError, RecursionError):

@@ -29,7 +29,7 @@ class ServerAddress:
     port: Port to listen on; 0 takes a free one.
     api_key_file: Require one of the keys in this file, one a line.
     --share-between-keys shares_between_keys: Let prompts and answers of one key's holders hasten those of
-      others, who may then find out what was asked.
+      others, who may then find out the prompts.
     """
 
     host: str = "127.0.0.1"
@@ -38,7 +38,7 @@ class ServerAddress:
     shares_between_keys: bool = False
 
     def keys(self) -> tuple[bytes, ...]:
-        """The keys that clients are asked for. Raises ConfigError, and UsageError where anybody could ask."""
+        """The keys, of which clients send one. Raises ConfigError, and UsageError where anybody could ask."""
         from reader_edge.server.http.guard import is_loopback, read_api_keys
 
         if self.api_key_file is not None:
@@ -57,7 +57,7 @@ class Log:
 
     log_level: Least level of the log: 'info' has a line for each request, 'warning' for those refused or broken off.
     log_format: Lines for eyes, or a JSON object a line.
-    --log-prompts logs_prompts: Have the log say what was asked, too.
+    --log-prompts logs_prompts: Have the log show the prompts, too.
     """
 
     log_level: Annotated[str, LEVELS] = "info"

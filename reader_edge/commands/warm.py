@@ -1,4 +1,4 @@
-"""`reader-edge warm`: answers of the model's own, for drafts before anybody has asked."""
+"""`reader-edge warm`: answers of the model's own, for drafts before the first request."""
 
 import time
 from dataclasses import replace

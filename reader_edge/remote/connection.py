@@ -73,7 +73,7 @@ class FrameConnection:
         return welcome
 
     def fetch(self, num_bytes: int) -> bytes:
-        """The server's tokenizer, which is said to have so many bytes."""
+        """The server's tokenizer, of so many bytes by its own account."""
         self.send(Fetch())
         data, ends_at = bytearray(), time.monotonic() + _FETCH_S
         while len(data) < num_bytes:

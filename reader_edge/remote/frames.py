@@ -17,7 +17,7 @@ MAX_BYTES = 1 << 20  # of a frame
 ANSWER_ID_BYTES = 16
 
 ANSWER_GONE = "answer_gone"  # code of a refusal: ask again, there is nothing to take up
-ANSWER_TAKEN = "answer_taken"  # error code: a device that asked for the same answer later has it
+ANSWER_TAKEN = "answer_taken"  # error code: a device that requested the same answer later has it
 
 NO_DRAFTS, HINTS, VERIFY = range(3)
 MODES = {"none": NO_DRAFTS, "hints": HINTS, "verify": VERIFY}

@@ -28,10 +28,10 @@ class Reconnect:
         if num_tokens > self._num_tokens:
             self._spent_s = self._wait_s = 0.0
             self._num_tokens = num_tokens
-        is_told = False
+        is_reported = False
         while self._spent_s + self._wait_s <= self._seconds:
-            if self._wait_s and not is_told:  # one that is there at once is not spoken of
-                is_told = True
+            if self._wait_s and not is_reported:  # one that is there at once is not spoken of
+                is_reported = True
                 warnings.warn(f"{error} It is looked for up to {self._seconds:g} s.", RuntimeWarning, stacklevel=2)
             start = time.monotonic()
             time.sleep(self._wait_s)

@@ -61,7 +61,7 @@ class RemoteAnswer:
         self._ask = Ask(secrets.token_bytes(frames.ANSWER_ID_BYTES), mode, settings.encoded(), list(ids))
         self._text: DeviceText | None = None
         self._is_started = False  # over this link
-        self._num_told = 0  # tokens, over this link or known before it
+        self._num_reported = 0  # tokens, over this link or known before it
         self._deviation: dict[str, Any] = {}
 
     def chunks(
@@ -71,28 +71,28 @@ class RemoteAnswer:
         is_over = is_sound = is_taken_up = False
         reconnect = Reconnect(patience_s)
         try:
-            asked: list[FromDevice] = [self._ask]
+            to_send: list[FromDevice] = [self._ask]
             while True:
                 try:
-                    for frame in asked:
+                    for frame in to_send:
                         link.send(frame)
                     self._draft(link)
                     while not is_over:
                         # Without a limit: a long prompt, or others' answers, may take minutes before the next token.
                         is_over = self._take(link, link.receive())
                         self._draft(link)
-                        yield from self._told(is_over)
+                        yield from self._new_chunk(is_over)
                     is_sound = True
                     return link
                 except LostError as error:
                     link.close()
                     link, is_taken_up = reconnect.find(linked, error, len(self._came)), True
-                    asked = [self._resuming()]
+                    to_send = [self._resuming()]
                 except RefusedError as error:
                     if error.code != frames.ANSWER_GONE or not is_taken_up:
                         raise
                     is_taken_up = False
-                    asked = self._asking_again()
+                    to_send = self._asking_again()
         except GeneratorExit:
             self._cancel(link)
             raise
@@ -129,7 +129,7 @@ class RemoteAnswer:
             except TimeoutError:
                 return False
 
-    def _told(self, is_over: bool) -> Generator[GenerationChunk, None, None]:
+    def _new_chunk(self, is_over: bool) -> Generator[GenerationChunk, None, None]:
         """The chunk that is there by now."""
         answer = self._answer
         if answer is None or (not is_over and not answer.request.is_running):
@@ -145,11 +145,11 @@ class RemoteAnswer:
         known = request.output_token_ids[tokens.num_before :][: len(tokens.token_ids)]
         if tokens.num_before > request.num_output_tokens or tokens.token_ids[: len(known)] != known:
             raise FrameError("The server's text is another one than before: ask again.")
-        num_told = tokens.num_before + len(tokens.token_ids)
-        wanted = num_told if request.is_running else min(num_told, request.num_output_tokens)
-        if wanted <= self._num_told:
+        num_reported = tokens.num_before + len(tokens.token_ids)
+        wanted = num_reported if request.is_running else min(num_reported, request.num_output_tokens)
+        if wanted <= self._num_reported:
             raise FrameError("The server sent a frame that brings no token: ask again, or another server.")
-        self._num_told = num_told
+        self._num_reported = num_reported
         for token_id in tokens.token_ids[len(known) :]:
             if token_id >= self._model.vocab_size:
                 raise FrameError(f"The server sent token id {token_id}, of {self._model.vocab_size}.")
@@ -172,7 +172,7 @@ class RemoteAnswer:
         if self._text is not None:
             self._text.lost()
         came = self._came
-        self._is_started, self._num_told = False, len(came)
+        self._is_started, self._num_reported = False, len(came)
         return Resume(self._ask.answer_id, len(came), hash_of(came))
 
     def _asking_again(self) -> list[FromDevice]:
@@ -183,17 +183,17 @@ class RemoteAnswer:
         came = self._came
         if came:
             self._ask = structs.replace(self._ask, mode=min(self._ask.mode, frames.HINTS))
-        self._is_started, self._num_told = False, 0
-        asked: list[FromDevice] = [self._ask]
+        self._is_started, self._num_reported = False, 0
+        to_send: list[FromDevice] = [self._ask]
         if self._answer is not None and self._text is not None:
             request = self._answer.request
             if came:
                 known = request.token_ids[request.num_prompt_tokens - 1 :][:MOST_NODES]
                 tree = DeviceTree(request.num_prompt_tokens, DraftTree.chain(known))
-                asked.append(Drafted.of(tree, is_hint=True))
+                to_send.append(Drafted.of(tree, is_hint=True))
             self._text.finish()
             self._text = None
-        return asked
+        return to_send
 
     def _cancel(self, link: FrameConnection) -> None:
         """Want no more."""

@@ -116,10 +116,10 @@ class RemoteEngine:
         prompt, given = with_options(prompt, config, options, self.model.sampling, splits_thinking=False)
         if given.sampling is None:
             given = replace(given, sampling=chosen_sampling(self.model.sampling, {}))
-        asked, token_ids = _asked(prompt), []
-        settings = Settings.of(given, asked if isinstance(asked, Conversation) else None)
-        if not isinstance(asked, Conversation):
-            token_ids = self.tokenizer.encode(asked) if isinstance(asked, str) else asked
+        content, token_ids = _content(prompt), []
+        settings = Settings.of(given, content if isinstance(content, Conversation) else None)
+        if not isinstance(content, Conversation):
+            token_ids = self.tokenizer.encode(content) if isinstance(content, str) else content
         mode = self._drafts if given.is_drafted else "none"
         answer = RemoteAnswer(self.model, self.tokenizer, given, settings, MODES[mode], token_ids, self._text)
         return self._chunks(answer)
@@ -213,7 +213,7 @@ def _local_tokenizer(path: Path) -> Tokenizer:
     return Tokenizer.from_file(file)
 
 
-def _asked(prompt: Encodable) -> str | list[int] | Conversation:
+def _content(prompt: Encodable) -> str | list[int] | Conversation:
     """A prompt as it is sent: a text, token ids, or a conversation. Raises PromptError."""
     if isinstance(prompt, str | Conversation):
         return prompt

@@ -25,7 +25,7 @@ _MAX_KEY_FILE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class RemotePrompt:
-    """What is asked: a text, and how it is put to a model with a chat template, unless it is taken as it is."""
+    """The prompt: a text, and how it is put to a model with a chat template, unless it is taken as it is."""
 
     text: str
     system: str | None
@@ -70,28 +70,28 @@ def run_remotely(
 
     Raises what `RemoteEngine.stream` does.
     """
-    asked = prompt.encodable(engine.model.has_chat_template)
+    encodable = prompt.encodable(engine.model.has_chat_template)
     start = time.perf_counter()
     if as_json:
-        result = engine.generate(asked, config)
+        result = engine.generate(encodable, config)
         stats = {field.name: getattr(result.stats, field.name) for field in fields(result.stats)}
         stats["sampling"] = asdict(result.sampling or SamplingConfig())
         answer = {"text": result.text, "token_ids": result.token_ids, "finish_reason": result.finish_reason}
         lossy = {"deviation": result.deviation} if result.deviation else {}
         click.echo(json.dumps(answer | {"stats": stats, "seconds": time.perf_counter() - start} | lossy))
         return
-    text, told = ModelText(), GenerationStats()
+    text, final = ModelText(), GenerationStats()
     deviation: Mapping[str, object] = {}
     with text.coming():
-        for chunk in engine.stream(asked, config):
+        for chunk in engine.stream(encodable, config):
             text.write(chunk.text)
-            told, deviation = chunk.stats or told, chunk.deviation
+            final, deviation = chunk.stats or final, chunk.deviation
     if deviation:
         text.start_line()
         click.echo(deviation_sentence(deviation), err=True)
     if shows_stats:
         text.start_line()
-        print_table(pairs_table("Answer", _pairs(told, config, time.perf_counter() - start)))
+        print_table(pairs_table("Answer", _pairs(final, config, time.perf_counter() - start)))
     elif note:
         text.start_line()
         click.echo(note, err=True)

@@ -59,8 +59,8 @@ class RemoteServer:
         from reader_edge.remote.remote_run import RemotePrompt, read_key, run_remotely
 
         assert self.server is not None
-        asked = RemotePrompt(text, prompt_input.system, prompt_input.raw, prompt_input.template_args)
+        prompt = RemotePrompt(text, prompt_input.system, prompt_input.raw, prompt_input.template_args)
         key = read_key(self.api_key_file)
         with RemoteEngine(self.server, key, self.drafts, sources, self.tokenizer) as engine:
             sampling = given.chosen(engine.model.sampling)
-            run_remotely(engine, asked, replace(config, sampling=sampling), shows_stats, as_json, given.note(sampling))
+            run_remotely(engine, prompt, replace(config, sampling=sampling), shows_stats, as_json, given.note(sampling))

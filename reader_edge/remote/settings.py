@@ -1,4 +1,4 @@
-"""What is asked of an answer, as JSON in a frame."""
+"""The options of an answer, as JSON in a frame."""
 
 import hashlib
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ class _Conversation(Struct, forbid_unknown_fields=True):
 
 
 class Settings(Struct, forbid_unknown_fields=True):
-    """What a remote server can be asked for; sampling: None as its model recommends."""
+    """The options that a remote server takes; sampling: None as its model recommends."""
 
     max_tokens: int = 512
     stop: Annotated[list[Annotated[str, Meta(max_length=MAX_STOP_CHARACTERS)]], Meta(max_length=MAX_STOPS)] = []
@@ -65,7 +65,7 @@ class Settings(Struct, forbid_unknown_fields=True):
     def of(cls, config: GenerationConfig, chat: Conversation | None = None) -> "Settings":
         """chat: that the server puts into its template; None where token ids are sent.
 
-        Raises ConfigError for what a remote server cannot be asked for, PromptError for tools, whose calls are parts of
+        Raises ConfigError for what a remote server does not take, PromptError for tools, whose calls are parts of
         a text that only the server's template knows, and for what no template can be given.
         """
         for name in _ABSENT:

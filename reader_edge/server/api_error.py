@@ -96,11 +96,11 @@ def wrong_value(
     public_words: the words without what they have of the client's texts; by default they have none.
     """
 
-    def told(value: str, words: str) -> str:
+    def text(value: str, words: str) -> str:
         return f"'{name}' {value}, but must be {words}."
 
     given, public = ("is missing",) * 2 if value is None else (f"is {shown_json(value)}", f"is {withheld_json(value)}")
-    return ApiError(400, told(given, words), param, code, told(public, words if public_words is None else public_words))
+    return ApiError(400, text(given, words), param, code, text(public, words if public_words is None else public_words))
 
 
 def agreed(name: str, value: Value | None, other_name: str, other: Value | None) -> Value | None:
@@ -108,11 +108,11 @@ def agreed(name: str, value: Value | None, other_name: str, other: Value | None)
     if value is None or other is None or value == other:
         return other if value is None else value
 
-    def told(one: str, another: str) -> str:
+    def sentence(one: str, another: str) -> str:
         return f"'{name}' is {one} and '{other_name}' {another}, though they mean the same: leave one out."
 
-    public = told(withheld_json(value), withheld_json(other))
-    raise ApiError(400, told(shown_json(value), shown_json(other)), other_name, public=public)
+    public = sentence(withheld_json(value), withheld_json(other))
+    raise ApiError(400, sentence(shown_json(value), shown_json(other)), other_name, public=public)
 
 
 def no_model(name: str, known: str) -> ApiError:
@@ -156,7 +156,7 @@ def _failure(error: Exception) -> ApiError:
 
 
 def refusing(status: int, sentence: str, is_ollama: bool = False) -> Handler:
-    """A route's handler that refuses whatever is asked."""
+    """A route's handler that refuses every request."""
 
     async def refuse(request: Request) -> Response:
         return ApiError(status, sentence, code="unsupported_endpoint").response(is_ollama)

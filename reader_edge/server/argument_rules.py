@@ -57,14 +57,14 @@ def argument_rules(rule: str, function: Json, form: CallForm, left_out: dict[str
     roots, names = roots_of(schema), list[str]()
     known: dict[int, list[Kind]] = {}  # kinds by their schemas, which many arguments may refer to
     for number, (key, value) in enumerate(properties.items()):
-        asked = _target(argument_of(roots, key), schema)
-        if id(asked) not in known:
-            known[id(asked)] = kinds_of(asked, schema)
-            _note(_unheld_of_value(value, known[id(asked)], schema), is_strict, left_out)
+        requested = _target(argument_of(roots, key), schema)
+        if id(requested) not in known:
+            known[id(requested)] = kinds_of(requested, schema)
+            _note(_unheld_of_value(value, known[id(requested)], schema), is_strict, left_out)
         name = f"{rule}p{number}"
         names.append(name if key in needed else f"{name}?")
         yield f"{name}: {spelled(before + key + between, form)} {name}v"
-        yield from _value(f"{name}v", value, known[id(asked)], schema, behind, is_strict)
+        yield from _value(f"{name}v", value, known[id(requested)], schema, behind, is_strict)
     yield f"{rule}: {' '.join(names) or json.dumps('')}"
 
 
@@ -117,8 +117,8 @@ def _unheld_of_root(schema: Json, objects: Sequence[Kind], missing: set[str]) ->
         yield "what is not one list of parameters"
     for kind in objects[:_MAX_COMPARED]:
         names = sorted(_ASKING - _OF_ROOT)
-        asked = [name for name in names if name in kind or name in schema.keys() - _CHOICES]
-        yield from (f"{name!r} of a list of parameters" for name in asked)
+        requested = [name for name in names if name in kind or name in schema.keys() - _CHOICES]
+        yield from (f"{name!r} of a list of parameters" for name in requested)
         with_keys = [each for each in _maps(kind) if each.get("properties")]
         if len(with_keys) > 1:
             keys = [key for each in with_keys for key in each["properties"]]

@@ -32,7 +32,7 @@ _MAX_LEFT_OUT = 16  # parts of a schema that a header names
 class CompletionRequest:
     """prompts, configs: of each choice. num_choices: to each prompt, one after the other. use: of tools.
 
-    form: of all answers. is_answer_hidden: whether the prompt alone is returned, since no token is asked for. priority:
+    form: of all answers. is_answer_hidden: whether the prompt alone is returned, since no token is requested. priority:
     as of a request. names_temperature: whether it says one itself. headers: what the answer's say besides the usual.
     """
 
@@ -89,11 +89,11 @@ def sampling_of(config: GenerationConfig) -> SamplingConfig:
 
 
 class CompletionRun:
-    """All choices of a request, decoded together; leaving them gives them up. start_s: when it was asked."""
+    """All choices of a request, decoded together; leaving them gives them up. start_s: when the request came."""
 
     def __init__(self, engine: AsyncEngine, completion: CompletionRequest, metrics: Metrics, max_s: float) -> None:
-        asked = zip(completion.prompts, completion.configs, strict=True)
-        self._streams = [engine.stream(prompt, config, completion.priority) for prompt, config in asked]
+        paired = zip(completion.prompts, completion.configs, strict=True)
+        self._streams = [engine.stream(prompt, config, completion.priority) for prompt, config in paired]
         self.start_s = time.monotonic()
         self._completion_request = completion.without_prompts()
         self._metrics = metrics

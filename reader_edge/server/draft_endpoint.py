@@ -37,12 +37,12 @@ from reader_edge_runtime.errors import FrameError, ReaderEdgeError
 _MAX_CONNECTIONS = 256
 _GREETING_S = 10.0
 _IDLE_S = 600.0  # between answers
-_LAST_WORD_S = 1.0  # for what a device said before it left
+_LAST_WORD_S = 1.0  # for the frames of a device from before it left
 _PART_BYTES = 1 << 18  # of the tokenizer in a frame
 _DRAFTS_A_TOKEN = 8  # that a device may send; one that keeps to its turn sends 5 at most
 _SPARE_DRAFTS = 64  # besides, over one connection
 _FAULT_CODE, _END_CODE = 1008, 1000  # of WebSockets: a peer that does what it may not, and a plain end
-_TYPICAL_PAST = 256  # rows at which a device is told what passes take
+_TYPICAL_PAST = 256  # rows at which a device gets the time of passes
 
 _LOG = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class DraftEndpoint:
         try:
             frame = await _received(websocket, _IDLE_S)
         except TimeoutError:
-            raise ApiError(408, f"Nothing was asked for {_IDLE_S:g} seconds: connect again.") from None
+            raise ApiError(408, f"No request came for {_IDLE_S:g} seconds: connect again.") from None
         if isinstance(frame, Fetch):
             await self._send_tokenizer(websocket)
         elif isinstance(frame, Ask | Resume):
@@ -130,7 +130,7 @@ class DraftEndpoint:
             raise FrameError(f"A frame {type(frame).__name__} has no place here.")
 
     async def _serve_answer(self, websocket: WebSocket, frame: Ask | Resume) -> None:
-        """An answer that is asked for or taken up, and its line of the log."""
+        """An answer that is requested or taken up, and its line of the log."""
         note = note_of(websocket.scope).within(type(frame).__name__.upper())
         note.model = self._settings.model_name
         caller = websocket.scope.get("caller", "")
@@ -166,7 +166,7 @@ class DraftEndpoint:
             await _send(websocket, Part(self._tokenizer[start : start + _PART_BYTES]))
 
     def _begun(self, answer_id: bytes, ask: Ask, settings: Settings, caller: str) -> ResumableAnswer:
-        """The answer that is asked for, begun. Raises ApiError and ConfigError."""
+        """The answer that is requested, begun. Raises ApiError and ConfigError."""
         self.answers.check_new(answer_id)
         config, chat = settings.config(), settings.chat()
         max_tokens, _ = self._settings.allowed_tokens("max_tokens", config.max_tokens)
@@ -199,7 +199,7 @@ class DraftEndpoint:
                     code=frames.ANSWER_TAKEN,
                 )
             if reader.done() and isinstance(reader.exception(), _GONE):
-                await asyncio.wait((listener,), timeout=_LAST_WORD_S)  # it may have said that it wants no more
+                await asyncio.wait((listener,), timeout=_LAST_WORD_S)  # its last frame may want no more
             if listener.done() and listener.exception() is None:
                 is_kept = False
                 note.refuse(LEFT_STATUS, "The device wanted no more.")

@@ -59,7 +59,7 @@ class Endpoint(ABC, Generic[Body]):
                 first = await unless_left(request.receive, anext(events))
                 return self._stream(first, events, completion.with_headers(answers.headers))
             results = await unless_left(request.receive, answers.whole())
-            # In ASCII: what a request said of its form may hold halves of characters.
+            # In ASCII: the form in a request may hold halves of characters.
             text = json.dumps(self._whole(body, completion, answers, results), allow_nan=False)
             headers = {**completion.headers, **answers.headers}
             return Response(text, headers=headers, media_type="application/json")
@@ -101,8 +101,8 @@ class Endpoint(ABC, Generic[Body]):
             )
         num_held, most = sum(config.grammar is not None for config in completion.configs), self._engine.max_grammars
         if num_held > most:
-            asked = f"'n' and prompts ask for {num_held} answers in a form, or with tools, together"
-            raise ApiError(400, f"{asked}: 1 to {most} are given here.", "n")
+            excess = f"'n' and prompts ask for {num_held} answers in a form, or with tools, together"
+            raise ApiError(400, f"{excess}: 1 to {most} are given here.", "n")
         if self._engine.engine.is_greedy and not completion.names_temperature:
             return completion.greedy()
         return completion
@@ -112,7 +112,7 @@ class Endpoint(ABC, Generic[Body]):
         return await read_values(request, self._settings)
 
     def _direct_answer(self, body: Body) -> Json | None:
-        """What is answered without asking the engine; None where it is asked."""
+        """What is answered without asking the engine; None where it decodes."""
         return None
 
     def _answers(self, completion: CompletionRequest) -> CompletionRun:

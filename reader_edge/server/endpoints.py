@@ -30,7 +30,7 @@ OLLAMA_ENDPOINTS: Mapping[str, type[Endpoint[Any]]] = {
 }
 PATHS = tuple(ENDPOINTS)
 
-# Asked by clients of other servers, which load models when told to, or tell of their slots and tokens.
+# Requested by clients of other servers, which load models on demand, or tell of their slots and tokens.
 _LOADING = (
     *("/v1/models/load", "/v1/models/unload", "/models/load", "/models/unload"),
     *("/api/v1/models/load", "/api/v1/models/unload", "/api/v1/models/download"),
@@ -44,7 +44,7 @@ def make_endpoints(engine: AsyncEngine, settings: ServerSettings, metrics: Metri
 
 
 def discovery_routes(settings: ServerSettings, manifest: Manifest) -> list[Route]:
-    """Routes that tell of the one model there is, and answer in one sentence what else is asked of models."""
+    """Routes that tell of the one model there is, and refuse in one sentence what else clients want of models."""
     name = settings.model_name
     model = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "reader-edge"}
     model |= {"max_model_len": manifest.max_context}
@@ -62,14 +62,14 @@ def discovery_routes(settings: ServerSettings, manifest: Manifest) -> list[Route
     async def tell_studio_1(request: Request) -> Response:
         return JSONResponse({"models": [for_studio_1]})
 
-    def telling(told: dict[str, object]) -> Handler:
+    def telling(description: dict[str, object]) -> Handler:
         """The handler of the list of models, and of a model by name."""
 
         async def tell(request: Request) -> Response:
-            asked = request.path_params.get("name")
-            if asked is None:
-                return JSONResponse({"object": "list", "data": [told]})
-            return JSONResponse(told) if settings.is_served(asked) else no_model(asked, name).response()
+            requested = request.path_params.get("name")
+            if requested is None:
+                return JSONResponse({"object": "list", "data": [description]})
+            return JSONResponse(description) if settings.is_served(requested) else no_model(requested, name).response()
 
         return tell
 

@@ -18,7 +18,7 @@ TEXT: Schema = {"type": "string"}
 _REFUSALS: Mapping[int, str] = {
     400: "A field is malformed, out of its range, or not supported.",
     401: "The API key is missing or wrong.",
-    403: "A page of another site asked.",
+    403: "The request comes from a page of another site.",
     404: "There is no such model.",
     408: "The body took too long to come.",
     413: "The body is too large.",
@@ -40,12 +40,12 @@ def openapi_document(settings: ServerSettings, manifest: Manifest) -> Schema:
     alternatives = _alternatives(classes)
     classes = {name: each if name in alternatives else _without_tag(each) for name, each in classes.items()}
     schemas = {name: _with_nulls(_with_limits(schema, limits)) for name, schema in classes.items()}
-    asked = zip(endpoints, bodies, strict=True)
+    paired = zip(endpoints, bodies, strict=True)
     document: Schema = {
         "openapi": "3.1.0",
         "info": {"title": "reader-edge", "version": reader_edge.__version__},
         "paths": {
-            **{path: {"post": _answering(path, body, _ANSWERS[path])} for path, body in asked},
+            **{path: {"post": _answering(path, body, _ANSWERS[path])} for path, body in paired},
             "/v1/models": {"get": _telling("models", list_of(_MODEL))},
             "/health": {"get": _telling("health", object_of(status={"const": "ok"}))},
         },
@@ -58,7 +58,7 @@ def openapi_document(settings: ServerSettings, manifest: Manifest) -> Schema:
 
 
 def _alternatives(schema: object) -> set[str]:
-    """The names of classes that are told apart by a tag, from the others that may stand in their place."""
+    """The names of classes that a tag distinguishes, from the others that may stand in their place."""
     if isinstance(schema, dict):
         tagged = schema.get("discriminator", {}).get("mapping", {}).values()
         names = {ref.rpartition("/")[2] for ref in tagged}
@@ -124,7 +124,7 @@ def _answering(path: str, body: Schema, answer: Schema) -> Schema:
 
 
 def _telling(name: str, answer: Schema) -> Schema:
-    answered = {"description": "What is asked for.", "content": {"application/json": {"schema": answer}}}
+    answered = {"description": "The answer.", "content": {"application/json": {"schema": answer}}}
     statuses = {status: _REFUSALS[status] for status in (401, 403, 431)}
     return {"operationId": name, "responses": {"200": answered, **_refusals(statuses, "Error")}}
 
@@ -170,8 +170,8 @@ def _answer(kind: str, **choice: Schema) -> Schema:
     )
 
 
-def _ollama_answer(**said: Schema) -> Schema:
-    return object_of(model=TEXT, created_at=TEXT, done={"type": "boolean"}, **said)
+def _ollama_answer(**output: Schema) -> Schema:
+    return object_of(model=TEXT, created_at=TEXT, done={"type": "boolean"}, **output)
 
 
 _ANSWERS: Mapping[str, Schema] = {

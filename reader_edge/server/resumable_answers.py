@@ -1,4 +1,4 @@
-"""Answers that outlive the connection they were asked over, for a while: a device takes its own up where it was."""
+"""Answers that outlive the connection they were requested over, for a while: a device takes its own up where it was."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -14,7 +14,7 @@ LEFT_OUT_HEADER = "X-Schema-Left-Out"
 class ServerSettings:
     """model_name: what clients call the model.
 
-    api_keys: any of them is asked for; none are where the server listens on this machine alone.
+    api_keys: a request has any of them; none are where the server listens on this machine alone.
     max_tokens: of an answer, and what one may have that asks for no number. max_choices: answers to one request.
     max_body_bytes, max_body_s: of a request's body, and how long it may take to come. max_bodies_bytes: of those of all
     requests that are not answered yet. max_answer_s: waiting included. max_away_s: that an answer waits for a device
@@ -42,20 +42,20 @@ class ServerSettings:
         own = self.model_name.removesuffix(_LATEST)
         return name.removesuffix(_LATEST) in (own, untagged(own))
 
-    def salt(self, caller: str, asked: str) -> str:
-        """`GenerationConfig.cache_salt` of a request. caller: whose key was sent. asked: the body's own salt."""
+    def salt(self, caller: str, requested: str) -> str:
+        """`GenerationConfig.cache_salt` of a request. caller: whose key was sent. requested: the body's own salt."""
         own = "" if self.shares_between_keys or len(self.api_keys) < 2 else caller
-        return f"{own}:{asked}" if own or asked else ""
+        return f"{own}:{requested}" if own or requested else ""
 
-    def allowed_tokens(self, name: str, asked: int | None) -> tuple[int, dict[str, str]]:
-        """How many tokens an answer may have, and the header that names the limit where more are asked for.
+    def allowed_tokens(self, name: str, requested: int | None) -> tuple[int, dict[str, str]]:
+        """How many tokens an answer may have, and the header that names the limit where more are requested.
 
-        name: of the field that asks. asked: -1 and None ask for as many as there may be. Raises ApiError for 0.
+        name: of the field that asks. requested: -1 and None ask for as many as there may be. Raises ApiError for 0.
         """
-        if asked == 0:
+        if requested == 0:
             raise wrong_value(name, 0, "a whole number of 1 or more, or -1 for as many as there may be", name)
-        if asked is None or 1 <= asked <= self.max_tokens:
-            return asked or self.max_tokens, {}
+        if requested is None or 1 <= requested <= self.max_tokens:
+            return requested or self.max_tokens, {}
         return self.max_tokens, {LIMIT_HEADER: str(self.max_tokens)}
 
 

@@ -79,34 +79,34 @@ class RequestedFormat(NamedTuple):
 
 def only_form(forms: Sequence[RequestedFormat]) -> RequestedFormat:
     """The one that asks for a form. Raises ApiError where several do."""
-    asked = [form for form in forms if form.grammar is not None]
-    if len(asked) > 1:
-        first, second = asked[0].param, asked[1].param
+    requested = [form for form in forms if form.grammar is not None]
+    if len(requested) > 1:
+        first, second = requested[0].param, requested[1].param
         if first == second:
             sentence = f"'{first}' says more than once what the answer is: give it one of {', '.join(_KINDS)}."
         else:
             sentence = f"'{first}' and '{second}' cannot both say what the answer is: leave one out."
         raise ApiError(400, sentence, second)
-    return asked[0] if asked else RequestedFormat()
+    return requested[0] if requested else RequestedFormat()
 
 
-def form_of_format(asked: ResponseFormat | FlatJsonOfSchema, name: str) -> RequestedFormat:
+def form_of_format(requested: ResponseFormat | FlatJsonOfSchema, name: str) -> RequestedFormat:
     """name: of the field. Raises ApiError and ConfigError."""
-    echoed = {key: value for key, value in msgspec.to_builtins(asked).items() if value is not None}
-    match asked:
+    echoed = {key: value for key, value in msgspec.to_builtins(requested).items() if value is not None}
+    match requested:
         case AnyText():
             return RequestedFormat()
         case AnyJson():
-            return schema_form(asked.schema or _ANY_OBJECT, asked.schema is None, name, echoed)
+            return schema_form(requested.schema or _ANY_OBJECT, requested.schema is None, name, echoed)
         case DescribedSchema():
-            return schema_form(asked.schema, asked.strict, name, echoed)
-    if asked.json_schema is not None and asked.schema is not None:
+            return schema_form(requested.schema, requested.strict, name, echoed)
+    if requested.json_schema is not None and requested.schema is not None:
         sentence = f"'{name}.json_schema' and '{name}.schema' cannot both say what the answer is: leave one out."
         raise ApiError(400, sentence, f"{name}.schema")
-    if asked.json_schema is None and asked.schema is None:
+    if requested.json_schema is None and requested.schema is None:
         place = f"{name}.json_schema"
         raise wrong_value(place, echoed.get("json_schema"), "an object with an object 'schema'", place)
-    described = asked.json_schema or DescribedSchema(schema=asked.schema or {})
+    described = requested.json_schema or DescribedSchema(schema=requested.schema or {})
     return schema_form(described.schema, described.strict, name, echoed)
 
 
@@ -119,13 +119,13 @@ def schema_form(
     return RequestedFormat(Grammar("json_schema", text), name, echoed)
 
 
-def forms_of_outputs(asked: StructuredOutputs, param: str) -> list[RequestedFormat]:
+def forms_of_outputs(requested: StructuredOutputs, param: str) -> list[RequestedFormat]:
     """Raises ApiError and ConfigError."""
-    given = {part: getattr(asked, part) for part in _KINDS}
+    given = {part: getattr(requested, part) for part in _KINDS}
     forms = [
         RequestedFormat(grammar_of(part, value, param), param) for part, value in given.items() if value is not None
     ]
-    return [*forms, schema_form(_ANY_OBJECT, True, param)] if asked.json_object else forms
+    return [*forms, schema_form(_ANY_OBJECT, True, param)] if requested.json_object else forms
 
 
 def grammar_of(part: str, value: object, param: str) -> Grammar:

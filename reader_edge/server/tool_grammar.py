@@ -105,7 +105,7 @@ def _start(use: ToolUse, form: CallForm, answer: Grammar | None) -> str:
 def _behind_token(calls: str, repeats: str, tag_id: int, has_end: bool, form: CallForm) -> str:
     """The rule of a text with calls behind a special token, with any other special tokens. Raises ApiError.
 
-    has_end: whether calls have an end of their own. Without one, a text behind a call could not be told from it.
+    has_end: whether calls have an end of their own. Without one, a text behind a call could not be kept apart.
     """
     tag = next(text for text, token_id in form.special_tokens if token_id == tag_id)
     if tag in _SHARED_TOKENS:

@@ -94,10 +94,10 @@ def tool_use_of(
     if choice == "none" or (choice == "auto" and not tools):
         return ToolUse()
     if not tools:
-        asked = choice if isinstance(choice, str) else choice.name
+        requested = choice if isinstance(choice, str) else choice.name
         rest = "but there are no 'tools': give some, or leave it out."
         public = f"'tool_choice' is given, {rest}"
-        raise ApiError(400, f"'tool_choice' is {asked!r}, {rest}", "tool_choice", public=public)
+        raise ApiError(400, f"'tool_choice' is {requested!r}, {rest}", "tool_choice", public=public)
     is_strict = any(tool["function"].get("strict") is True for tool in declared)
     if isinstance(choice, str):
         return ToolUse(declared, names, choice == "required", is_parallel, is_strict, choice)

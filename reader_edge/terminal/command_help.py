@@ -46,7 +46,7 @@ def helpful_command(
 ) -> Callable[[Callable[..., None]], click.Command]:
     """A command, of `group` if there is one, with its line in the list of commands and examples at the end of its help.
 
-    before: what is told before the examples.
+    before: what stands before the examples.
     """
     # A \b keeps click from filling the lines.
     shown = "\n".join(("\b", "Example:" if len(examples) == 1 else "Examples:", *(f"  {line}" for line in examples)))

@@ -74,8 +74,8 @@ def _table(findings: Sequence[CheckResult]) -> Table:
     table.add_column(style="bold")
     table.add_column()
     for finding in findings:
-        told = Text(finding.sentence)
+        cell = Text(finding.sentence)
         if finding.remedy:
-            told.append(f"\n-> {finding.remedy}", style=_STYLES[finding.severity])
-        table.add_row(Text(finding.severity, style=_STYLES[finding.severity]), finding.check, told)
+            cell.append(f"\n-> {finding.remedy}", style=_STYLES[finding.severity])
+        table.add_row(Text(finding.severity, style=_STYLES[finding.severity]), finding.check, cell)
     return table

@@ -1,4 +1,4 @@
-"""Text of a model on standard output as it comes, and what is told meanwhile on lines of its own."""
+"""Text of a model on standard output as it comes, and what is reported meanwhile on lines of its own."""
 
 import io
 import sys
@@ -26,7 +26,7 @@ def accept_any_text() -> None:
 class ModelText:
     """pieces: of the text so far, which outlive an interruption. ends_line: on standard output too, as it ends.
 
-    On a terminal a line is ended where something is told within it. Elsewhere standard output has the model's text
+    On a terminal a line is ended where something is reported within it. Elsewhere standard output has the model's text
     alone, and standard error gets the line end: both may go to one place.
     """
 
@@ -35,34 +35,34 @@ class ModelText:
         self.pieces: list[str] = []
         self._ends_line = sys.stdout.isatty() if ends_line is None else ends_line
         self._is_line_open = False  # on standard output
-        self._is_told_apart = True  # what standard error gets next
+        self._is_line_clear = True  # what standard error gets next
 
     def write(self, text: str) -> None:
         self.pieces.append(text)
         write(text)
         if text:
             self._is_line_open = not text.endswith("\n")
-            self._is_told_apart = not self._is_line_open
+            self._is_line_clear = not self._is_line_open
 
     def end_line(self) -> None:
         """End the line on standard output, if one is begun."""
         if self._is_line_open:
             click.echo()
-        self._is_line_open, self._is_told_apart = False, True
+        self._is_line_open, self._is_line_clear = False, True
 
     def start_line(self) -> None:
-        """Keep what is told next off the last word."""
+        """Start the next report on a line of its own."""
         if sys.stdout.isatty():
             self.end_line()
-        elif not self._is_told_apart:
+        elif not self._is_line_clear:
             click.echo(err=True)
-            self._is_told_apart = True
+            self._is_line_clear = True
 
     @contextmanager
     def coming(self) -> Iterator[None]:
-        """While it comes, a RuntimeWarning, of what the answer waits for, is told at once; others are at its end.
+        """While it comes, a RuntimeWarning, of what the answer waits for, is reported at once; others are at its end.
 
-        An error that ends it is told apart.
+        An error that ends it is kept apart.
         """
         tell, held = warnings.showwarning, list[tuple[Any, ...]]()
 

@@ -37,7 +37,7 @@ class Arrival:
 
 
 def all_at_once(answers: Sequence[PlainAnswer], is_drafted: bool) -> list[Arrival]:
-    """Every answer is asked for before the first step, and nobody gives up."""
+    """Every answer is requested before the first step, and nobody gives up."""
     return [Arrival(plain, is_drafted) for plain in answers]
 
 
@@ -48,11 +48,11 @@ def at_random(answers: Sequence[PlainAnswer], is_drafted: bool, seed: int) -> li
     """
     random = np.random.Generator(np.random.Philox(seed))
     most = max(len(plain.token_ids) for plain in answers)
-    asked: list[tuple[PlainAnswer, int | None]] = [(_cut(plain, random), None) for plain in answers]
-    asked += [(plain, int(random.integers(most // 2 + 1))) for plain in answers[::2]]
+    drawn: list[tuple[PlainAnswer, int | None]] = [(_cut(plain, random), None) for plain in answers]
+    drawn += [(plain, int(random.integers(most // 2 + 1))) for plain in answers[::2]]
     arrivals, step = [], 0
-    for number, i in enumerate(random.permutation(len(asked)).tolist()):
-        plain, num_steps = asked[i]
+    for number, i in enumerate(random.permutation(len(drawn)).tolist()):
+        plain, num_steps = drawn[i]
         is_plain = number % _PLAIN_EVERY == _PLAIN_EVERY - 1
         arrivals.append(Arrival(plain, is_drafted and not is_plain, step, num_steps))
         step += int(random.integers(most // 6 + 1))
@@ -74,7 +74,7 @@ def decode(
 ) -> list[Arrival]:
     """Let requests come and go, in their order, and watch each answer; comparers gets one for each that came.
 
-    is_over: asked before each step. Once it says so nobody comes any more, and those who are here are cut, except that
+    is_over: called before each step. Once it says so nobody comes any more, and those who are here are cut, except that
     the first requests may decode some tokens still; min_tokens: how many requests, and how many tokens. Returns those
     that were cut, or never came. Raises what a request failed of.
     """
@@ -113,7 +113,7 @@ def decode(
 
 
 def _cut(plain: PlainAnswer, random: np.random.Generator) -> PlainAnswer:
-    """The beginning of an answer, half of it at least, asked for as such."""
+    """The beginning of an answer, half of it at least, requested as such."""
     length = int(random.integers((len(plain.token_ids) + 1) // 2, len(plain.token_ids) + 1))
     config = replace(plain.config, max_tokens=length)
     return replace(plain, config=config, token_ids=plain.token_ids[:length], digests=plain.digests[:length])

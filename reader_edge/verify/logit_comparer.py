@@ -106,7 +106,7 @@ class WatchedTarget:
         return self.seen(result), _WatchedPass(behind, self)
 
     def seen(self, result: ForwardResult) -> ForwardResult:
-        """What a pass said, which is compared now."""
+        """A pass's scores, compared now."""
         if result.logits is not None:
             agreeing = _agreeing(result, result.logits)
             self.num_rows += agreeing.size

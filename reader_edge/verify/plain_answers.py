@@ -16,7 +16,7 @@ from reader_edge_runtime.target import Target
 
 ARRIVING_CHUNK = 32  # tokens of a prompt that are scored between two steps
 FEW_TOKENS = 8  # that an answer has at least, however little time there is
-_LONG_EVERY = 2  # questions of which one is asked behind so much text that its prompt takes several chunks
+_LONG_EVERY = 2  # questions of which one stands behind so much text that its prompt takes several chunks
 _LONG_PROMPT = 136  # tokens
 _SAMPLED = SamplingConfig(temperature=0.8, top_p=0.95)  # of a model that recommends nothing
 _FURTHER_SAMPLINGS = (
@@ -31,7 +31,7 @@ def usual_sampling(manifest: Manifest) -> SamplingConfig:
 
 
 class PlainAnswers:
-    """Each answer is decoded when it is first asked for, and kept. num_tokens: decoded so far, in all."""
+    """Each answer is decoded when it is first requested, and kept. num_tokens: decoded so far, in all."""
 
     def __init__(
         self,
@@ -58,22 +58,22 @@ class PlainAnswers:
         """
         place = question, variant.is_sampled, variant.is_arriving
         if place not in self._known:
-            asked = self._arriving(question) if variant.is_arriving else self._alone(question, variant.is_sampled)
-            self._known[place] = [self.decoded(each, is_over, min_tokens) for each in asked]
+            requested = self._arriving(question) if variant.is_arriving else self._alone(question, variant.is_sampled)
+            self._known[place] = [self.decoded(each, is_over, min_tokens) for each in requested]
             self.num_tokens += sum(len(each.token_ids) for each in self._known[place])
         return self._known[place]
 
     def drop_short(self) -> None:
-        """Forget those that the time cut, so that they are decoded again when they are asked for."""
+        """Forget those that the time cut, so that they are decoded again when they are requested."""
         self._known = {place: few for place, few in self._known.items() if all(each.is_whole for each in few)}
 
-    def decoded(self, asked: PlainAnswer, is_over: Callable[[], bool], min_tokens: int) -> PlainAnswer:
+    def decoded(self, requested: PlainAnswer, is_over: Callable[[], bool], min_tokens: int) -> PlainAnswer:
         """An answer with its tokens. Raises what its request failed of."""
-        config = replace(self._config, max_batch=1, prefill_chunk=asked.chunk or self._config.prefill_chunk)
+        config = replace(self._config, max_batch=1, prefill_chunk=requested.chunk or self._config.prefill_chunk)
         decoder = make_decoder(self._target, RetrievalDrafter(DraftConfig()).wait(), config)
         digests: list[bytes] = []
         decoder.on_logits = lambda _, row: digests.append(digest(row))
-        request = decoder.submit(asked.prompt, replace(asked.config, is_drafted=False, acceptance=EXACT))
+        request = decoder.submit(requested.prompt, replace(requested.config, is_drafted=False, acceptance=EXACT))
         while request.is_running and not (is_over() and request.num_output_tokens >= min_tokens):
             decoder.step()
         is_whole = not request.is_running
@@ -82,15 +82,15 @@ class PlainAnswers:
         if request.error is not None:
             raise request.error
         token_ids = request.output_token_ids
-        config_of_answer = asked.config if is_whole else replace(asked.config, max_tokens=len(token_ids))
-        return replace(asked, config=config_of_answer, token_ids=token_ids, digests=digests, is_whole=is_whole)
+        config_of_answer = requested.config if is_whole else replace(requested.config, max_tokens=len(token_ids))
+        return replace(requested, config=config_of_answer, token_ids=token_ids, digests=digests, is_whole=is_whole)
 
     def _alone(self, question: int, is_sampled: bool) -> list[PlainAnswer]:
         sampling = replace(self._sampled, seed=1 + question) if is_sampled else SamplingConfig()
         return [self._unanswered(question, self._prompts[question], sampling)]
 
     def _arriving(self, question: int) -> list[PlainAnswer]:
-        """Greedy and sampled in several ways, some asked behind the texts of others."""
+        """Greedy and sampled in several ways, some behind the texts of others."""
         prompt = self._prompts[question]
         length = min(_LONG_PROMPT, self._target.manifest.max_context - self.max_tokens)
         if question % _LONG_EVERY == 0 and len(prompt) < length:

@@ -128,8 +128,8 @@ class _Prover:
     def refusal(self) -> str | None:
         """See ProofReport."""
         config = GenerationConfig(min(_REFUSED_TOKENS, self.max_tokens), SamplingConfig(), ignores_eos=True)
-        asked = PlainAnswer(0, self.prompts[0][:1], config, [], [])
-        plain = self.plain.decoded(asked, lambda: False, 0)
+        requested = PlainAnswer(0, self.prompts[0][:1], config, [], [])
+        plain = self.plain.decoded(requested, lambda: False, 0)
         vocab_size = self.target.manifest.vocab_size
         drafter = RetrievalDrafter(DraftConfig(), [HostileSource(range(vocab_size, vocab_size + 100))]).wait()
         decoder = make_trial_decoder(self.target, drafter, self.engine.decoder.config, AnyWidth())

@@ -114,8 +114,8 @@ def proof_verdict(engine: Engine, report: ProofReport) -> list[str]:
     if counts.divergences:
         lines.append("Drafting changes this model's output here.")
     elif report.logit_rows_bit_equal:
-        said = "Drafting changes nothing here" if is_whole(report) else "Drafting changed nothing of what was compared"
-        lines.append(f"{said}: every token, and every bit it was chosen from, is the same.")
+        what = "changes nothing here" if is_whole(report) else "changed nothing of what was compared"
+        lines.append(f"Drafting {what}: every token, and every bit it was chosen from, is the same.")
     else:
         lines.append(
             "Every token is the same, but not every bit: another prompt may meet a near tie that tips the other way."

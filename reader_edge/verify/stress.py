@@ -37,7 +37,7 @@ class StressDrafter(Drafter):
 
     def begin(self, context: RequestContext) -> "StressRequest":
         prompt = tuple(context.token_ids)
-        return StressRequest(context, [answer for asked, answer in self._answers if asked == prompt])
+        return StressRequest(context, [answer for known_prompt, answer in self._answers if known_prompt == prompt])
 
     def draft(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | ReaderEdgeError]:
         return [
@@ -70,9 +70,9 @@ class StressRequest(RequestDrafter):
 
     def following(self, num_tokens: int) -> list[int]:
         """The next tokens of a plain answer that begins as this one does."""
-        said = list(self.token_ids[self.num_prompt_tokens :])
-        known = (answer for answer in self._answers if list(answer[: len(said)]) == said)
-        return list(next(known, ())[len(said) : len(said) + num_tokens])
+        output = list(self.token_ids[self.num_prompt_tokens :])
+        known = (answer for answer in self._answers if list(answer[: len(output)]) == output)
+        return list(next(known, ())[len(output) : len(output) + num_tokens])
 
 
 def _child(tree: DraftTree, depths: list[int], parent: int, token_id: int, source: str) -> int:

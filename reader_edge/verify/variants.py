@@ -47,7 +47,7 @@ ARRIVAL_VARIANTS = (
 )
 ARRIVAL_BATCH = 3  # fewer than come, so that some wait in line
 _ALL = ("history", "datastore", "logits")
-DEFAULT = "context + history + logits"  # what an engine drafts from when nothing else is asked for
+DEFAULT = "context + history + logits"  # what an engine drafts from when nothing else is requested
 SOURCE_SETS = {
     "all sources + hostile": frozenset((*_ALL, "hostile")),
     "all sources": frozenset(_ALL),

@@ -36,8 +36,8 @@ def logits_of(name: str, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
     return np.random.default_rng(seed).normal(size=(len(token_ids), VOCAB_SIZE)).astype(np.float32)
 
 
-class Asked:
-    """Openers of made-up models, and which texts each was asked for."""
+class Sent:
+    """Openers of made-up models, and which texts each got."""
 
     def __init__(self) -> None:
         self.texts: dict[str, list[list[int]]] = {}
@@ -87,21 +87,21 @@ def test_files_take_turns_and_their_order_is_always_the_same(tmp_path: Path) -> 
 
 
 def test_figures_are_those_of_all_tokens_of_all_texts(tmp_path: Path) -> None:
-    asked = Asked()
-    models = {tmp_path / name: asked.opener(name) for name in ("a", "b")}
-    measure(asked.opener("reference"), models, TEXTS)
+    sent = Sent()
+    models = {tmp_path / name: sent.opener(name) for name in ("a", "b")}
+    measure(sent.opener("reference"), models, TEXTS)
     for path in models:
         assert DivergenceStore(path).figures(TEXTS) == expected_figures(path.name)
-    assert asked.texts["reference"] == TEXTS  # once for both
+    assert sent.texts["reference"] == TEXTS  # once for both
 
 
 def test_what_was_measured_is_kept_and_only_the_rest_is_measured(tmp_path: Path) -> None:
-    measure(Asked().opener("reference"), {tmp_path / "a": Asked().opener("a")}, TEXTS[:2])
-    asked = Asked()
-    models = {tmp_path / name: asked.opener(name) for name in ("a", "b")}
-    measure(asked.opener("reference"), models, TEXTS)
-    assert asked.texts == {"reference": TEXTS, "a": TEXTS[2:], "b": TEXTS}
-    again = Asked()
+    measure(Sent().opener("reference"), {tmp_path / "a": Sent().opener("a")}, TEXTS[:2])
+    sent = Sent()
+    models = {tmp_path / name: sent.opener(name) for name in ("a", "b")}
+    measure(sent.opener("reference"), models, TEXTS)
+    assert sent.texts == {"reference": TEXTS, "a": TEXTS[2:], "b": TEXTS}
+    again = Sent()
     measure(again.opener("reference"), {path: again.opener(path.name) for path in models}, TEXTS)
     assert again.texts == {}  # not even loaded
     assert DivergenceStore(tmp_path / "a").figures(TEXTS) == expected_figures("a")
@@ -118,7 +118,7 @@ def test_a_model_that_fails_leaves_what_was_measured(tmp_path: Path) -> None:
         yield score
 
     with pytest.raises(RuntimeError, match="out of luck"):
-        measure(Asked().opener("reference"), {tmp_path / "a": failing}, TEXTS)
+        measure(Sent().opener("reference"), {tmp_path / "a": failing}, TEXTS)
     assert DivergenceStore(tmp_path / "a").missing(TEXTS) == TEXTS[1:]
 
 

@@ -62,7 +62,7 @@ def test_memory_of_each_process_counts() -> None:
         assert memory_of(pids[:1]).anonymous < 128 * MIB
 
 
-def test_pages_of_a_mapped_file_are_told_apart(tmp_path: Path) -> None:
+def test_pages_of_a_mapped_file_are_kept_apart(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(64 * MIB))
     with held(MAP, str(tmp_path / "file")) as pids:
         use = memory_of(pids)

@@ -1,4 +1,4 @@
-"""The part for a real model: where it lies, whom it is asked, and what the page tells of it."""
+"""The part for a real model: where it lies, who answers, and what the page reports."""
 
 import json
 from dataclasses import replace
@@ -39,7 +39,7 @@ def test_a_ready_made_file_takes_the_place_of_a_conversion(tmp_path: Path) -> No
 
 @pytest.mark.usefixtures("two_cores")
 @pytest.mark.long
-def test_every_turn_is_asked_and_told_by_category(demo_folder: Path, tmp_path: Path) -> None:
+def test_every_turn_is_answered_and_reported_by_category(demo_folder: Path, tmp_path: Path) -> None:
     package = PackageCopy(demo_folder, tmp_path / "package")
     package.write_file("chat_template.jinja", CHAT_TEMPLATE.encode())
     prompts = tmp_path / "prompts.jsonl"
@@ -68,7 +68,7 @@ def answers(first_s: list[float], num_tokens: list[int]) -> dict[str, Any]:
     return {"first_s": first_s, "rest_s": [0.0] * len(first_s), "num_tokens": num_tokens, "peak_bytes": 2 * 10**9}
 
 
-def test_a_category_is_told_by_its_median_answer_and_speeds_by_all_tokens() -> None:
+def test_a_category_is_shown_by_its_median_answer_and_speeds_by_all_tokens() -> None:
     plain = answers([1.0, 1.0, 1.0, 2.0], [10, 10, 10, 30])
     drafted = answers([0.5, 1.0, 2.0], [10, 10, 10])  # it failed at the last one
     categories = ["short", "short", "short", "long"]

@@ -1,4 +1,4 @@
-"""Servers beside each other: every answer is counted, and the page tells who was asked what."""
+"""Servers beside each other: every answer is counted, and the page names who answered what."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def test_all_answers_of_all_servers_are_counted(
     prompts = tmp_path / "prompts.jsonl"
     questions = [("rag", "What is tar?"), ("rag", "And curl?"), ("chat", "Who is there?"), ("rag", "And ls?")]
     prompts.write_text("".join(json.dumps({"category": kind, "prompt": text}) + "\n" for kind, text in questions))
-    # A source tree is not installed: other processes must be told where pytest found the packages.
+    # A source tree is not installed: other processes must be given where pytest found the packages.
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
     sizes = ["--clients", "2", "--requests", "3", "--tokens", "7", "--rounds", "1", "--categories", "rag"]
     arguments = [str(package.folder), "--prompts", str(prompts), "--out", str(tmp_path / "page"), *sizes]
@@ -32,8 +32,8 @@ def test_all_answers_of_all_servers_are_counted(
     capsys.readouterr()
 
     record = json.loads((tmp_path / "page.json").read_text())
-    asked = {(cell["contender"], cell["num_clients"]) for cell in record["cells"]}
-    assert asked == {(name, 2) for name in ("drafted", "plain", "one at a time")}
+    sent = {(cell["contender"], cell["num_clients"]) for cell in record["cells"]}
+    assert sent == {(name, 2) for name in ("drafted", "plain", "one at a time")}
     for cell in record["cells"]:
         assert [seen["num_tokens"] for seen in cell["seen"]] == [7, 7, 7]
         assert all(0 < seen["first_s"] < cell["wall_s"] for seen in cell["seen"])

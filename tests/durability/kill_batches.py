@@ -77,9 +77,9 @@ def start_batch(package: Path, given: Path, out: Path) -> "subprocess.Popen[str]
 
 def finish_batch(package: Path, given: Path, out: Path) -> None:
     process = start_batch(package, given, out)
-    _, said = process.communicate()
+    _, output = process.communicate()
     if process.returncode != 0:
-        sys.exit(f"A batch failed: {said}")
+        sys.exit(f"A batch failed: {output}")
 
 
 def answers(out: Path) -> list[tuple[str, str]]:

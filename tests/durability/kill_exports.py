@@ -34,10 +34,10 @@ class Running:
 
     def __init__(self, arguments: list[str], folder: Path) -> None:
         folder.mkdir(exist_ok=True)
-        self._folder, self._said = folder, folder.with_suffix(".said")
+        self._folder, self._fields = folder, folder.with_suffix(".wrote")
         command = [sys.executable, "-m", "reader_edge", "export", *arguments, str(folder / "out")]
-        with self._said.open("wb") as said:
-            self._process = subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
+        with self._fields.open("wb") as output:
+            self._process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
 
     def __enter__(self) -> "Running":
         return self
@@ -57,19 +57,19 @@ class Running:
             time.sleep(_POLL_S)
 
     def finish(self) -> str:
-        """Wait for its end, which must be a good one, and return what it said."""
+        """Wait for its end, which must be a good one, and return its output."""
         if self._process.wait() != 0:
-            sys.exit(f"An export failed: {self.said}")
-        return self.said
+            sys.exit(f"An export failed: {self.output}")
+        return self.output
 
     @property
-    def said(self) -> str:
-        return self._said.read_text()
+    def output(self) -> str:
+        return self._fields.read_text()
 
     @property
     def stage(self) -> str:
         """What it is at."""
-        lines = [line for line in self.said.splitlines() if line.startswith("Exporting ")]
+        lines = [line for line in self.output.splitlines() if line.startswith("Exporting ")]
         return lines[-1].rsplit(": ", 1)[-1] if lines else "starting"
 
     @property

@@ -2,7 +2,7 @@
 
     python -m tests.durability.kill_servers
 
-`reader-edge serve` with a history, asked by many at once: chats, completions, streams, grammars, tools, clients that
+`reader-edge serve` with a history, sent by many at once: chats, completions, streams, grammars, tools, clients that
 leave. Some are killed as they start, the others once they have answered, and each is started again over what the one
 before left. Exit code 1 where a server does not start or says anything but where it serves, where an answer is not the
 one that an undisturbed server gave which decodes plainly, where the history holds what is no answer's beginning or is
@@ -96,12 +96,12 @@ class Life:
         """Where it serves, once it does."""
         end = time.monotonic() + START_S
         while self.process.poll() is None and time.monotonic() < end:
-            said = self.log.read_text()
-            _, is_serving, words = said.rpartition("Serving ")
+            output = self.log.read_text()
+            _, is_serving, words = output.rpartition("Serving ")
             if is_serving and words.endswith("\n"):
                 return words.split()[2].removesuffix("/v1")
             await asyncio.sleep(0.02)
-        sys.exit(f"A server did not start, but said: {self.log.read_text()!r}")
+        sys.exit(f"A server did not start, but wrote: {self.log.read_text()!r}")
 
     def processes(self) -> list[str]:
         """What runs of it."""
@@ -133,7 +133,7 @@ class KillProof:
 
     def __init__(self, package: Path, folder: Path, num_questions: int, seed: int) -> None:
         texts = [json.loads(line)["text"][:300] for line in TEXTS.read_text().splitlines()]
-        self._asked = questions(texts, num_questions, MAX_TOKENS, seed)
+        self._requested = questions(texts, num_questions, MAX_TOKENS, seed)
         self._package, self._folder = package, folder
         self._chance = random.Random(seed)
         self._expected: list[Answer] = []
@@ -166,7 +166,7 @@ class KillProof:
 
     async def _answer_all(self, url: str) -> list[Answer]:
         async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S) as client:
-            return [read_whole(await client.post(each.path, json=each.body)) for each in self._asked]
+            return [read_whole(await client.post(each.path, json=each.body)) for each in self._requested]
 
     async def _kill_one(self, longest_load_s: float) -> None:
         life = self._start("killed")
@@ -181,17 +181,17 @@ class KillProof:
         self.counts.update(f"times a {name} ran" for name in set(life.processes()) - {"server"})
         self.longest_s = max(self.longest_s, await life.end(signal.SIGKILL))
         await asyncio.gather(*clients)
-        said = life.log.read_text()
-        if not all(line.split(" ")[1:2] in (["INFO"], ["WARNING"]) for line in said.splitlines()):
-            sys.exit(f"A server said: {said}")
+        output = life.log.read_text()
+        if not all(line.split(" ")[1:2] in (["INFO"], ["WARNING"]) for line in output.splitlines()):
+            sys.exit(f"A server wrote: {output}")
 
     async def _ask_on(self, url: str) -> None:
         """Ask until nobody answers any more."""
         async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S) as client:
             try:
                 while True:
-                    index = self._chance.randrange(len(self._asked))
-                    answer = await self._ask(client, self._asked[index])
+                    index = self._chance.randrange(len(self._requested))
+                    answer = await self._ask(client, self._requested[index])
                     if answer is not None and answer.status != 429:
                         self._compare(index, answer)
             except httpx.TransportError:
@@ -209,7 +209,7 @@ class KillProof:
         return None
 
     def _compare(self, index: int, answer: Answer) -> None:
-        body, expected = self._asked[index].body, self._expected[index]
+        body, expected = self._requested[index].body, self._expected[index]
         if answer != expected:
             sys.exit(f"Another answer to {body!r:.300}: {answer!r:.500} in place of {expected!r:.500}")
         self.counts["answers compared"] += 1

@@ -19,7 +19,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What does not depend on when and beside whom a question is asked."""
+    """What does not depend on when and beside whom a question comes."""
 
     status: int
     choices: dict[int, Choice] = field(default_factory=dict)
@@ -79,10 +79,10 @@ def _read_response(values: dict[str, Any]) -> Answer:
     return Answer(200, {0: choice}, (values["usage"]["input_tokens"], values["usage"]["output_tokens"]))
 
 
-def _add(choice: Choice, values: dict[str, Any], said: dict[str, Any]) -> None:
-    choice.text += said.get("content") or said.get("text") or ""
+def _add(choice: Choice, values: dict[str, Any], output: dict[str, Any]) -> None:
+    choice.text += output.get("content") or output.get("text") or ""
     choice.finish_reason = values.get("finish_reason") or choice.finish_reason
-    for call in said.get("tool_calls") or ():
+    for call in output.get("tool_calls") or ():
         name, arguments = call["function"].get("name"), call["function"].get("arguments", "")
         if name is None:
             before = choice.calls[call["index"]]

@@ -20,7 +20,7 @@ _START_S, _END_S = 180.0, 30.0
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One streamed answer as its client saw it, in seconds since it asked; gaps: between pieces of text."""
+    """One streamed answer as its client saw it, in seconds since its request; gaps: between pieces of text."""
 
     num_tokens: int
     first_s: float
@@ -74,11 +74,11 @@ class ServerProcess:
 
 async def watch(client: httpx.AsyncClient, url: str, body: dict[str, Any]) -> Seen:
     """Ask a chat question, streamed, and look at the clock. Raises RuntimeError where the server refuses."""
-    asked = body | {"stream": True, "stream_options": {"include_usage": True}}
+    sent = body | {"stream": True, "stream_options": {"include_usage": True}}
     start = time.perf_counter()
     times: list[float] = []
     num_tokens = num_pieces = 0
-    async with client.stream("POST", f"{url}/v1/chat/completions", json=asked) as response:
+    async with client.stream("POST", f"{url}/v1/chat/completions", json=sent) as response:
         if response.status_code != 200:
             raise RuntimeError((await response.aread()).decode()[:500])
         async for line in response.aiter_lines():

@@ -4,7 +4,7 @@
         [--seed 0]
 
 Each question is answered alone first, by a server that decodes plainly, one answer at a time. Then a drafting server is
-asked by more at once than it lets run and wait, streamed and whole, at random moments, while others leave during their
+sent more at once than it lets run and wait, streamed and whole, at random moments, while others leave during their
 answers, hang up before the first piece, and send nonsense: until every question was answered and the minutes are over.
 Exit code 1 where an answer is another one (its text, its log-probabilities to the last digit, its counts of tokens) or
 breaks off, where a refusal has the wrong status, where nobody was refused for want of a place, where a request still
@@ -36,7 +36,7 @@ from tests.durability.server_questions import Question, nonsense, questions
 _MAX_BODY_BYTES = 4 << 20
 _TIMEOUT_S, _IDLE_S, _MEMORY_EVERY_S = 600.0, 60.0, 0.5
 _MAX_GROWTH, _GROWTH_AFTER_S = 0.05, 1200.0
-_FULL = 429  # told, and asked again
+_FULL = 429  # counted, and sent again
 _CLIENTS_A_SLOT = 4  # as many may wait as run, so half of the clients find no place
 _TEXTS = Path(__file__).resolve().parents[1] / "data" / "held_out.jsonl"
 
@@ -51,40 +51,40 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     texts = [json.loads(line)["text"] for line in _TEXTS.read_text().splitlines()]
-    asked = questions(texts, options.requests, options.tokens, options.seed)
+    sent = questions(texts, options.requests, options.tokens, options.seed)
     with tempfile.TemporaryDirectory() as folder:
         alone = reader_edge(options.package, "--max-batch", "1", "--no-draft")
         with ServerProcess(alone, Path(folder) / "alone.log") as server:
-            expected = asyncio.run(_answer_alone(server.url, asked))
+            expected = asyncio.run(_answer_alone(server.url, sent))
         slots = str(max(1, options.clients // _CLIENTS_A_SLOT))
         many = reader_edge(options.package, "--max-batch", slots, "--max-waiting", slots)
         with ServerProcess(many, Path(folder) / "many.log") as server:
-            load = Load(server, asked, expected, options.seed)
+            load = Load(server, sent, expected, options.seed)
             asyncio.run(load.run(options.clients, options.minutes * 60))
         if server.process.returncode != -signal.SIGTERM:
-            load.faults.append(f"The server was told to end, and ended with {server.process.returncode}.")
-    if not load.counts["told to wait"]:
+            load.faults.append(f"The server was shown to end, and ended with {server.process.returncode}.")
+    if not load.counts["instructed to wait"]:
         load.faults.append("The queue was never full: more --clients or --requests.")
     print("\n".join([*load.summary(), *load.faults[:20]]))
     sys.exit(1 if load.faults else 0)
 
 
-async def _answer_alone(url: str, asked: Sequence[Question]) -> list[Answer]:
+async def _answer_alone(url: str, sent: Sequence[Question]) -> list[Answer]:
     async with httpx.AsyncClient(base_url=url, timeout=_TIMEOUT_S) as client:
-        return [read_whole(await client.post(question.path, json=question.body)) for question in asked]
+        return [read_whole(await client.post(question.path, json=question.body)) for question in sent]
 
 
 class Load:
     """Clients of one server, and what they saw. faults: sentences about what should not be."""
 
-    def __init__(self, server: ServerProcess, asked: Sequence[Question], expected: Sequence[Answer], seed: int) -> None:
+    def __init__(self, server: ServerProcess, sent: Sequence[Question], expected: Sequence[Answer], seed: int) -> None:
         self.faults: list[str] = []
         self.counts: Counter[str] = Counter()
         self._server = server
-        self._asked = asked
+        self._requested = sent
         self._expected = expected
         self._chance = random.Random(seed + 1)
-        self._left = list(range(len(asked)))
+        self._left = list(range(len(sent)))
         self._end = 0.0
         self._memory: list[Memory] = []
 
@@ -108,24 +108,24 @@ class Load:
     async def _behave(self, client: httpx.AsyncClient) -> None:
         """One client: mostly it asks, sometimes it is rude."""
         while self._left or time.monotonic() < self._end:
-            index = self._left.pop() if self._left else self._chance.randrange(len(self._asked))
+            index = self._left.pop() if self._left else self._chance.randrange(len(self._requested))
             await self._ask(client, index)
             manner = self._chance.random()
             if manner < 0.25:
-                await self._leave(client, self._chance.choice(self._asked))
+                await self._leave(client, self._chance.choice(self._requested))
             elif manner < 0.4:
                 await self._talk_nonsense(client)
             await asyncio.sleep(self._chance.expovariate(20))
 
     async def _ask(self, client: httpx.AsyncClient, index: int) -> None:
         is_streamed = self._chance.random() < 0.5
-        while (answer := await self._answer(client, self._asked[index], is_streamed)).status == _FULL:
-            self.counts["told to wait"] += 1
+        while (answer := await self._answer(client, self._requested[index], is_streamed)).status == _FULL:
+            self.counts["instructed to wait"] += 1
             await asyncio.sleep(self._chance.expovariate(4))
         self.counts["answers streamed" if is_streamed else "answers whole"] += 1
         if answer != self._expected[index]:
-            told = json.dumps(self._asked[index].body)[:300]
-            self.faults.append(f"another answer to {told}: {answer!r:.600} in place of {self._expected[index]!r:.600}")
+            shown = json.dumps(self._requested[index].body)[:300]
+            self.faults.append(f"another answer to {shown}: {answer!r:.600} in place of {self._expected[index]!r:.600}")
 
     async def _answer(self, client: httpx.AsyncClient, question: Question, is_streamed: bool) -> Answer:
         if not is_streamed:
@@ -137,9 +137,9 @@ class Load:
         """Hang up after some pieces, or before the first."""
         pieces_left = self._chance.choice((1, 3, 10))
         patience_s = self._chance.choice((None, self._chance.expovariate(20)))
-        asked = client.stream("POST", question.path, json=question.streamed)
+        sent = client.stream("POST", question.path, json=question.streamed)
         try:
-            async with asyncio.timeout(patience_s), asked as response:
+            async with asyncio.timeout(patience_s), sent as response:
                 async for _ in response.aiter_bytes():
                     pieces_left -= 1
                     if pieces_left <= 0:
@@ -150,16 +150,16 @@ class Load:
         self.counts["left"] += 1
 
     async def _talk_nonsense(self, client: httpx.AsyncClient) -> None:
-        said = nonsense(self._chance, _MAX_BODY_BYTES)
+        output = nonsense(self._chance, _MAX_BODY_BYTES)
         headers = {"Content-Type": "application/json"}
         try:
-            response = await client.post(said.path, content=said.content, headers=headers)
+            response = await client.post(output.path, content=output.content, headers=headers)
         except (httpx.WriteError, httpx.ReadError):  # hung up on while it still spoke
             self.counts["cut short"] += 1
             return
         self.counts["refusals"] += 1
-        if response.status_code not in said.statuses:
-            self.faults.append(f"{response.status_code} for {said.content[:80]!r}: {response.text[:200]}")
+        if response.status_code not in output.statuses:
+            self.faults.append(f"{response.status_code} for {output.content[:80]!r}: {response.text[:200]}")
 
     async def _watch_memory(self, client: httpx.AsyncClient) -> None:
         status = Path(f"/proc/{self._server.process.pid}/status")

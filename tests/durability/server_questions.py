@@ -31,7 +31,7 @@ _REGEX = r"(yes|no), [a-z]{2,12}( [a-z]{2,12}){0,3}\."
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is posted where. Its answer is the same whenever it is asked."""
+    """What is posted where. Its answer is the same whenever it is posted."""
 
     path: str
     body: Mapping[str, Any]
@@ -124,8 +124,8 @@ def _response(chance: random.Random, body: Mapping[str, Any], prompt: str) -> di
             {"tools": tools, "tool_choice": "required"},
         )
     )
-    asked = {name: body[name] for name in ("model", "temperature", "seed")}
-    return {**asked, "input": prompt, "max_output_tokens": max(16, body["max_tokens"]), **form}
+    sent = {name: body[name] for name in ("model", "temperature", "seed")}
+    return {**sent, "input": prompt, "max_output_tokens": max(16, body["max_tokens"]), **form}
 
 
 def nonsense(chance: random.Random, max_body_bytes: int) -> Nonsense:
@@ -152,5 +152,5 @@ def nonsense(chance: random.Random, max_body_bytes: int) -> Nonsense:
 
 def _body(path: str, prompt: object, messages: object, **fields: object) -> bytes:
     """A body for one of the two paths, which refuse each other's fields."""
-    asked = {"messages": messages} if path == CHAT else {"prompt": prompt}
-    return json.dumps({"model": "model"} | asked | fields).encode()
+    sent = {"messages": messages} if path == CHAT else {"prompt": prompt}
+    return json.dumps({"model": "model"} | sent | fields).encode()

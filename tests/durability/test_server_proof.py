@@ -22,7 +22,7 @@ pytest.importorskip("uvicorn", reason="the server is not installed: pip install 
 def package(demo_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     copy = PackageCopy(demo_folder, tmp_path / "package")
     copy.write_file("chat_template.jinja", CHAT_TEMPLATE.encode())
-    # A source tree is not installed: other processes must be told where pytest found the packages.
+    # A source tree is not installed: other processes must be given where pytest found the packages.
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
     # Measuring passes takes seconds.
     monkeypatch.setattr(server_proof, "reader_edge", lambda *how: reader_edge(*how, "--no-calibrate"))
@@ -50,8 +50,8 @@ def test_another_answer_is_a_fault(
 ) -> None:
     answer_alone = server_proof._answer_alone
 
-    async def altered(url: str, asked: Sequence[Question]) -> list[Answer]:
-        *others, last = await answer_alone(url, asked)
+    async def altered(url: str, sent: Sequence[Question]) -> list[Answer]:
+        *others, last = await answer_alone(url, sent)
         return [*others, replace(last, num_tokens=(0, 0), refusal="altered")]
 
     monkeypatch.setattr(server_proof, "_answer_alone", altered)

@@ -40,7 +40,7 @@ def _history_samples(folder: Path) -> list[bytes]:
 
 
 def _read_history(path: Path) -> None:
-    with warnings.catch_warnings(action="ignore"):  # damage is told that way
+    with warnings.catch_warnings(action="ignore"):  # damage is shown that way
         _history(path).read()
     _history(path).append(np.arange(5, dtype=np.int32))
 
@@ -85,8 +85,8 @@ def _read_successors(path: Path) -> None:
     store = SuccessorStore(16, table)
     check_successors(store)
     roots = DraftTree(list(range(VOCAB_SIZE)), [-1] * VOCAB_SIZE, [""] * VOCAB_SIZE)
-    said = np.tile(np.arange(8), (VOCAB_SIZE, 1)), np.zeros((VOCAB_SIZE, 8), np.float32)
-    store.learn(ScoredTree(roots, range(VOCAB_SIZE), 0, *said, VOCAB_SIZE), [])
+    output = np.tile(np.arange(8), (VOCAB_SIZE, 1)), np.zeros((VOCAB_SIZE, 8), np.float32)
+    store.learn(ScoredTree(roots, range(VOCAB_SIZE), 0, *output, VOCAB_SIZE), [])
     check_successors(store)
 
 

@@ -32,7 +32,7 @@ def _write(folder: Path) -> None:
 
 
 def _read(name: str, path: Path) -> None:
-    """As a part of a folder of each format, whose other file is good. Raises what is said of the last one."""
+    """As a part of a folder of each format, whose other file is good. Raises the error of the last one."""
     _write(path.parent)
     refusals: list[ReaderEdgeError] = []
     for kind in _KINDS:

@@ -94,8 +94,8 @@ def _prompts_samples(folder: Path) -> list[bytes]:
 
 def recording(**changes: object) -> bytes:
     """A recorded request of BYTE_LEVEL's tokens."""
-    said = {"positions": [0, 2, 3], "top_ids": [[1, 2], [3, 1], [2, 3]], "top_logits": [[2.5, 1.0]] * 3}
-    turn = {"input": "a b", "output": "c", "input_ids": [1, 2, 3], "output_ids": [4, 5], **said, **changes}
+    output = {"positions": [0, 2, 3], "top_ids": [[1, 2], [3, 1], [2, 3]], "top_logits": [[2.5, 1.0]] * 3}
+    turn = {"input": "a b", "output": "c", "input_ids": [1, 2, 3], "output_ids": [4, 5], **output, **changes}
     return json.dumps({"id": "1", "task": "chat", "tokenizer": BYTE_LEVEL.fingerprint(), "turns": [turn]}).encode()
 
 

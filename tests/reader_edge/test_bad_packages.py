@@ -137,7 +137,7 @@ def test_a_package_in_the_hubs_cache_answers(
         ("config.json", "cannot be exported"),
     ],
 )
-def test_a_folder_of_another_kind_is_told_as_what_it_is(
+def test_a_folder_of_another_kind_is_shown_as_what_it_is(
     runner: CliRunner, tmp_path: Path, file: str, words: str
 ) -> None:
     path = tmp_path / "folder" / file

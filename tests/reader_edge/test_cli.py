@@ -17,7 +17,7 @@ from reader_edge_runtime.decoding.decoder import Decoder
 
 MAX_SECONDS = 120  # however busy the machine
 
-# A source tree is not installed: other processes must be told where pytest found the packages.
+# A source tree is not installed: other processes must be given where pytest found the packages.
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
@@ -43,13 +43,13 @@ def test_an_interruption_while_modules_are_imported_is_silent(tmp_path: Path, is
         interrupting = f"try:\n    {body}\nexcept KeyboardInterrupt as error:\n    raise ImportError from error\n"
     (tmp_path / "click.py").write_text(interrupting, encoding="utf-8")
     paths = os.pathsep.join([str(tmp_path), ENVIRONMENT["PYTHONPATH"]])
-    told = subprocess.run(
+    shown = subprocess.run(
         [sys.executable, "-m", "reader_edge", "--version"],
         capture_output=True,
         env=ENVIRONMENT | {"PYTHONPATH": paths},
         timeout=MAX_SECONDS,
     )
-    assert (told.returncode, told.stdout, told.stderr) == (130, b"", b"")
+    assert (shown.returncode, shown.stdout, shown.stderr) == (130, b"", b"")
 
 
 @pytest.mark.parametrize("arguments", [[], ["run"], ["verify"], ["info"], ["export"]])
@@ -72,8 +72,8 @@ def test_lists_of_commands_are_whole_sentences(runner: CliRunner, arguments: lis
 def test_a_prompt_behind_the_model_is_answered_with_the_option_for_it(runner: CliRunner, extra: list[str]) -> None:
     result = runner.invoke(main, ["run", "smollm2:135m", "Why is it so?", *extra])
     assert result.exit_code == 2
-    told = "Error: A prompt is given with -p: reader-edge run smollm2:135m -p 'Why is it so?'\n"
-    assert result.stderr.endswith(told)
+    shown = "Error: A prompt is given with -p: reader-edge run smollm2:135m -p 'Why is it so?'\n"
+    assert result.stderr.endswith(shown)
 
 
 def test_a_prompt_beside_that_of_the_option_has_no_place(runner: CliRunner) -> None:
@@ -110,7 +110,7 @@ def _without_onnxruntime(*arguments: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize("arguments", [["run", "-p", "a"], ["verify"], ["serve"]])
-def test_missing_onnxruntime_is_told_in_one_sentence(arguments: list[str]) -> None:
+def test_missing_onnxruntime_is_shown_in_one_sentence(arguments: list[str]) -> None:
     sentence = "Error: ONNX Runtime is missing: pip install 'reader-edge[cpu]' (or 'reader-edge[gpu]').\n"
     assert _without_onnxruntime(*arguments) == (1, "", sentence)
 

@@ -19,7 +19,7 @@ from tests.reader_edge.batch.batch_files import request
 from tests.reader_edge.package_copy import PackageCopy
 
 PROMPT = "# tar"
-SAID = "drafting is off"
+OUTPUT = "drafting is off"
 
 # Commands that run a model, and those that do not, or run its passes alone: a new command belongs in one of them.
 ANSWERING = {"run", "serve", "batch", "warm", "verify", "bench decode", "bench record", "bench replay"}
@@ -58,7 +58,7 @@ def invoke(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> Invoke:
 
 @pytest.fixture
 def never_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing to draft with is made, asked or measured for."""
+    """Nothing to draft with is made, called or measured for."""
     for name in ("RetrievalDrafter", "load_or_measure", "open_draft_model_source", "HistoryFile"):
         monkeypatch.setattr(f"reader_edge_runtime.assembly.{name}", lambda *_, **__: pytest.fail("loaded"))
 
@@ -93,7 +93,7 @@ def test_run(invoke: Invoke, plain: Plain, sources: Sequence[object]) -> None:
     result = invoke("run", "-p", PROMPT, "-n", "20", "--stats", *sources)
     assert result.exit_code == 0, result.output
     assert result.stdout.rstrip("\n") == plain(PROMPT, 20).rstrip("\n")
-    assert f"{SAID}. --guard drafts all the same" in result.stderr
+    assert f"{OUTPUT}. --guard drafts all the same" in result.stderr
     assert "What was named to draft from is not loaded." in result.stderr
     assert "off: wide passes give other bits here" in result.stderr
 
@@ -113,7 +113,7 @@ def test_run_compare(invoke: Invoke, plain: Plain) -> None:
     fields = json.loads(result.stdout)
     assert (fields["identical"], fields["text"]) == (True, plain(PROMPT, 20))
     assert fields["stats"]["num_drafted_tokens"] == 0
-    assert SAID in result.stderr
+    assert OUTPUT in result.stderr
 
 
 @pytest.mark.usefixtures("never_drafts")
@@ -131,30 +131,30 @@ def test_a_chat(invoke: Invoke, plain: Plain, monkeypatch: pytest.MonkeyPatch) -
     result = invoke("run", "-n", "20", "--stats", input=f"{PROMPT}\n")
     assert result.exit_code == 0, result.output
     assert plain(PROMPT, 20).strip() in result.stdout
-    assert SAID in result.stderr
+    assert OUTPUT in result.stderr
     assert "off: wide passes give other bits here" in result.stderr
 
 
 @pytest.mark.usefixtures("never_drafts")
-@pytest.mark.parametrize("options", [(), ("--no-draft",)], ids=["asked to draft", "--no-draft"])
+@pytest.mark.parametrize("options", [(), ("--no-draft",)], ids=["requested to draft", "--no-draft"])
 def test_serve(invoke: Invoke, plain: Plain, monkeypatch: pytest.MonkeyPatch, options: Sequence[str]) -> None:
-    told: dict[str, Any] = {}
+    shown: dict[str, Any] = {}
 
     def ask(app: Starlette, socket: object, engine: AsyncEngine) -> None:
         body = {"model": "demo", "prompt": PROMPT, "max_tokens": 20, "temperature": 0}
         with TestClient(app, base_url="http://127.0.0.1") as client:
-            told["answer"] = client.post("/v1/completions", json=body).json()
-            told["health"] = client.get("/health").json()
-            told["metrics"] = client.get("/metrics").text
+            shown["answer"] = client.post("/v1/completions", json=body).json()
+            shown["health"] = client.get("/health").json()
+            shown["metrics"] = client.get("/metrics").text
 
     monkeypatch.setattr("reader_edge.server.http.listening.listen", ask)
     result = invoke("serve", "--port", "0", *options)
     assert result.exit_code == 0, result.output
-    assert told["answer"]["choices"][0]["text"] == plain(PROMPT, 20)
+    assert shown["answer"]["choices"][0]["text"] == plain(PROMPT, 20)
     reason = "it was switched off" if options else "wide passes give other bits here"
-    assert told["health"] == {"status": "ok", "drafts": "none", "reason": reason}
-    assert "vllm:spec_decode_num_draft_tokens_total 0.0" in told["metrics"]
-    assert (SAID in result.stderr) == (not options)
+    assert shown["health"] == {"status": "ok", "drafts": "none", "reason": reason}
+    assert "vllm:spec_decode_num_draft_tokens_total 0.0" in shown["metrics"]
+    assert (OUTPUT in result.stderr) == (not options)
 
 
 @pytest.mark.usefixtures("never_drafts")
@@ -165,7 +165,7 @@ def test_batch(invoke: Invoke, plain: Plain, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     answers = [json.loads(line)["response"]["body"]["choices"][0]["text"] for line in out.read_text().splitlines()]
     assert sorted(answers) == sorted(plain(f"{PROMPT} {number}", 10 + number) for number in range(3))
-    assert SAID in result.stderr
+    assert OUTPUT in result.stderr
 
 
 @pytest.mark.usefixtures("never_drafts")
@@ -173,7 +173,7 @@ def test_warm(invoke: Invoke, package: PackageCopy) -> None:
     result = invoke("warm", package.folder, "--tokens", "40")
     assert result.exit_code == 0, result.output
     assert "of 40 tokens in" in result.stdout
-    assert SAID in result.stderr
+    assert OUTPUT in result.stderr
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def test_bench_decode(invoke: Invoke, prompts: Path) -> None:
     assert result.exit_code == 0, result.output
     fields = json.loads(result.stdout)
     assert (fields["identical"], fields["drafted"]["acceptance_length"]) == (True, 1.0)
-    assert SAID in result.stderr
+    assert OUTPUT in result.stderr
 
 
 def test_bench_decode_at_fixed_nodes_says_that_it_drafts(invoke: Invoke, prompts: Path) -> None:
@@ -197,7 +197,7 @@ def test_bench_decode_at_fixed_nodes_says_that_it_drafts(invoke: Invoke, prompts
     result = invoke("bench", "decode", *options, "--json")
     assert result.exit_code == 0, result.output
     assert max(each["acceptance_length"] for each in json.loads(result.stdout)["fixed_nodes"]) > 1
-    assert SAID in result.stderr
+    assert OUTPUT in result.stderr
     assert "At fixed numbers of nodes, drafts are made all the same" in result.stderr
 
 
@@ -206,10 +206,10 @@ def test_bench_record(invoke: Invoke, plain: Plain, prompts: Path, tmp_path: Pat
     out = tmp_path / "answers.jsonl"
     result = invoke("bench", "record", "--prompts", prompts, "-n", "12", "-o", out)
     assert result.exit_code == 0, result.output
-    assert SAID in result.stderr
+    assert OUTPUT in result.stderr
     turn = json.loads(out.read_text())["turns"][0]
     assert turn["output"] == plain(PROMPT, 12)
-    assert len(turn["top_ids"]) >= 12  # what the target said is recorded all the same
+    assert len(turn["top_ids"]) >= 12  # the target's scores are recorded all the same
 
 
 def test_verify_says_that_it_drafts(invoke: Invoke, prompts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +222,7 @@ def test_verify_says_that_it_drafts(invoke: Invoke, prompts: Path, monkeypatch: 
     monkeypatch.setattr("reader_edge.verify.proof.prove", prove)
     result = invoke("verify", "--prompts", prompts, "-n", "4")
     assert result.stderr.endswith("Error: Far enough.\n")
-    assert SAID in result.stderr
+    assert OUTPUT in result.stderr
     assert "The proof drafts all the same" in result.stderr
 
 

@@ -181,9 +181,9 @@ def test_a_model_that_cannot_be_had_is_one_sentence_without_what_libraries_met(
     monkeypatch.setattr("reader_edge.engine.loaded", fail)
     with pytest.raises(CatalogueError) as refused:
         Engine.load("smollm2:135m")
-    told = "".join(traceback.format_exception(refused.value))
-    assert "The hub does not answer." in told
-    assert "OSError: no network" not in told
+    shown = "".join(traceback.format_exception(refused.value))
+    assert "The hub does not answer." in shown
+    assert "OSError: no network" not in shown
 
 
 def test_no_library_warns_of_a_bar_that_it_does_not_draw(monkeypatch: pytest.MonkeyPatch, demo_folder: Path) -> None:

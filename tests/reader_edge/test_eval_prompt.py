@@ -1,4 +1,4 @@
-"""What a model is asked: each turn of a conversation, with its own answers to the turns before."""
+"""The prompts of a conversation: each turn, with its own answers to the turns before."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ def test_a_text_is_a_message_only_where_it_is_not_wanted_raw(chat_engine: Engine
     assert wrapped.prompt == [{"role": "user", "content": "# tar"}]
 
 
-def test_what_the_model_cannot_be_asked_is_told_with_its_line(engine: Engine, chat_package: PackageCopy) -> None:
+def test_a_prompt_that_the_model_cannot_take_is_shown_with_its_line(engine: Engine, chat_package: PackageCopy) -> None:
     with pytest.raises(PromptError, match=r"^Line 1: This model has no chat template"):
         play_out(engine, [CHAT], CONFIG, is_raw=False)
     with pytest.raises(PromptError, match=r"^Line 7: The prompt has .* tokens, but the model's context"):

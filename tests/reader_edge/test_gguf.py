@@ -35,24 +35,24 @@ def pairs(result: Result) -> dict[str, str]:
 
 
 def test_info_tells_what_a_file_holds(runner: CliRunner, path: Path) -> None:
-    told = pairs(runner.invoke(main, ["info", str(path)]))
-    assert told["name"] == "Small?[2J?One"
-    assert told["licence"] == "apache-2.0"
-    assert (told["architecture"], told["layers"], told["hidden size"]) == ("llama", "1", "8")
-    assert told["attention heads"] == "2, 1 for keys and values"
-    assert (told["vocabulary"], told["max context"]) == ("259", "64 tokens")
-    assert (told["tokenizer"], told["chat template"]) == ("gpt2, gpt-2", "yes")
-    assert (told["tensors"], told["F32"]) == ("11", "11 tensors, 2,576 values, 10.3 kB")
-    assert told["can be exported"] == "yes"
+    shown = pairs(runner.invoke(main, ["info", str(path)]))
+    assert shown["name"] == "Small?[2J?One"
+    assert shown["licence"] == "apache-2.0"
+    assert (shown["architecture"], shown["layers"], shown["hidden size"]) == ("llama", "1", "8")
+    assert shown["attention heads"] == "2, 1 for keys and values"
+    assert (shown["vocabulary"], shown["max context"]) == ("259", "64 tokens")
+    assert (shown["tokenizer"], shown["chat template"]) == ("gpt2, gpt-2", "yes")
+    assert (shown["tensors"], shown["F32"]) == ("11", "11 tensors, 2,576 values, 10.3 kB")
+    assert shown["can be exported"] == "yes"
 
 
 def test_info_tells_why_a_model_cannot_be_exported(runner: CliRunner, tmp_path: Path) -> None:
     values = {"mamba.block_count": 3, "mamba.expert_count": 8, "mamba.expert_used_count": 2}
     path = write_gguf(tmp_path / "file", "mamba", values, {"w": np.ones(4, np.float32)})
-    told = pairs(runner.invoke(main, ["info", str(path)]))
-    assert (told["architecture"], told["layers"], told["max context"]) == ("mamba", "3", "not given")
-    assert told["experts"] == "8, 2 a token"
-    assert told["can be exported"].startswith(f"no: '{path}' holds a model of the architecture 'mamba', which")
+    shown = pairs(runner.invoke(main, ["info", str(path)]))
+    assert (shown["architecture"], shown["layers"], shown["max context"]) == ("mamba", "3", "not given")
+    assert shown["experts"] == "8, 2 a token"
+    assert shown["can be exported"].startswith(f"no: '{path}' holds a model of the architecture 'mamba', which")
 
 
 def test_info_as_json_holds_the_same(runner: CliRunner, path: Path) -> None:
@@ -123,8 +123,8 @@ def test_a_pointer_of_git_lfs_is_no_gguf_file_yet(runner: CliRunner, tmp_path: P
     out = [str(tmp_path / "out")] if command == ["export"] else []
     result = runner.invoke(main, [*command, str(path), *out])
     assert result.exit_code == 1
-    told = f"Error: '{path}' is a pointer of git-lfs and not the file itself: fetch it there with `git lfs pull`.\n"
-    assert result.stderr == told
+    shown = f"Error: '{path}' is a pointer of git-lfs and not the file itself: fetch it there with `git lfs pull`.\n"
+    assert result.stderr == shown
 
 
 def test_a_file_lends_its_tokenizer(path: Path) -> None:

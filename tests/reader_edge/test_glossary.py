@@ -34,12 +34,12 @@ def _texts(path: Path) -> Iterator[str]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     inside = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
-        is_told = "commands" in path.parts or id(node) not in inside
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and is_told:
+        is_shown = "commands" in path.parts or id(node) not in inside
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and is_shown:
             yield node.value
 
 
-def test_nothing_that_is_told_points_to_a_file_that_a_wheel_does_not_have() -> None:
+def test_nothing_that_is_shown_points_to_a_file_that_a_wheel_does_not_have() -> None:
     modules = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     found = {(path.name, text) for path in modules for text in _texts(path) if NOT_IN_A_WHEEL.search(text)}
     assert len(modules) > 300

@@ -1,4 +1,4 @@
-"""The command's beginning: Ctrl-C is heard while modules are imported, and what fails is one sentence."""
+"""The command's beginning: Ctrl-C works while modules are imported, and what fails is one sentence."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ def handler() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.parametrize("before", [signal.default_int_handler, signal.SIG_IGN], ids=["heard", "ignored"])
+@pytest.mark.parametrize("before", [signal.default_int_handler, signal.SIG_IGN], ids=["received", "ignored"])
 def test_ctrl_c_is_what_it_was_once_all_is_imported(
     before: signal.Handlers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -42,26 +42,26 @@ def test_ctrl_c_ends_an_import_without_a_word(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "shown"),
     [
         (OSError(errno.ENOSPC, "No space left", "a\x1b[2J"), r"'a.*\[2J' cannot be used: No space left: free some"),
         (OSError(errno.EACCES, "Permission denied", "a"), r"^'a' cannot be used: Permission denied\.$"),
         (ProviderError("It does not run."), r"^It does not run\. `reader-edge doctor MODEL` says more\.$"),
     ],
 )
-def test_what_fails_is_one_sentence_that_steers_no_terminal(error: Exception, told: str) -> None:
-    with pytest.raises(click.ClickException, match=told) as refused, cli._errors_told():
+def test_what_fails_is_one_sentence_that_steers_no_terminal(error: Exception, shown: str) -> None:
+    with pytest.raises(click.ClickException, match=shown) as refused, cli._errors_reported():
         raise error
     assert refused.value.message.isprintable()
 
 
 def test_what_others_take_care_of_is_handed_on() -> None:
     for error in (BrokenPipeError(errno.EPIPE, "Broken pipe"), ZeroDivisionError()):
-        with pytest.raises(type(error)), cli._errors_told():
+        with pytest.raises(type(error)), cli._errors_reported():
             raise error
 
 
-def test_an_interrupt_in_disguise_is_told_as_one(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(click.exceptions.Exit) as ended, cli._errors_told():
+def test_an_interrupt_in_disguise_is_shown_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(click.exceptions.Exit) as ended, cli._errors_reported():
         raise ImportError("numpy") from KeyboardInterrupt()
     assert (ended.value.exit_code, capsys.readouterr().err) == (130, "Interrupted.\n")

@@ -89,7 +89,7 @@ def test_the_environment_comes_before_the_demo(monkeypatch: pytest.MonkeyPatch, 
     assert find_package(str(other)) == find_stored(str(other)) == other
 
 
-def test_a_path_that_leads_nowhere_is_told_with_what_may_be_given(tmp_path: Path) -> None:
+def test_a_path_that_leads_nowhere_is_shown_with_what_may_be_given(tmp_path: Path) -> None:
     for model in (str(tmp_path / "qwen"), "nosuch.gguf", "nosuchmodel"):
         with pytest.raises(PackageError, match=r"There is nothing at .*, a GGUF file, or a name"):
             find_package(model)
@@ -176,7 +176,7 @@ def test_nothing_is_fetched_where_nothing_could_be_exported(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("find", [find_package, find_stored])
-def test_a_misspelt_name_is_told_before_what_is_not_installed(
+def test_a_misspelt_name_is_shown_before_what_is_not_installed(
     monkeypatch: pytest.MonkeyPatch, find: Callable[[str], object]
 ) -> None:
     monkeypatch.setattr("reader_edge_export.libraries.util.find_spec", lambda name: None)
@@ -188,7 +188,7 @@ def test_a_misspelt_name_is_told_before_what_is_not_installed(
         find("https://hf.co/owner/name")
 
 
-def test_a_file_of_another_kind_is_told_before_what_is_not_installed(
+def test_a_file_of_another_kind_is_shown_before_what_is_not_installed(
     monkeypatch: pytest.MonkeyPatch, source_folder: Path
 ) -> None:
     monkeypatch.setattr("reader_edge_export.libraries.util.find_spec", lambda name: None)
@@ -200,26 +200,26 @@ def test_a_file_of_another_kind_is_told_before_what_is_not_installed(
         find_package(str(source_folder))
 
 
-def test_what_an_export_warns_of_is_told_once(
+def test_what_an_export_warns_of_is_shown_once(
     exported: list[str], source_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for _ in range(2):
         find_package(str(source_folder))
-    told = capsys.readouterr().err
-    assert told.count("Warning: it strays\n") == 1
-    assert told.count(f"`reader-edge tune {source_folder}` measures its quality, and lets it draft better.\n") == 1
+    shown = capsys.readouterr().err
+    assert shown.count("Warning: it strays\n") == 1
+    assert shown.count(f"`reader-edge tune {source_folder}` measures its quality, and lets it draft better.\n") == 1
 
 
 def test_two_cold_starts_at_once_export_once(
     monkeypatch: pytest.MonkeyPatch, demo_folder: Path, source_folder: Path, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    num_asked = threading.Semaphore(0)
+    num_requested = threading.Semaphore(0)
     exported: list[Path] = []
 
     class Lock(FileLock):
         def acquire(self, *args: Any, **options: Any) -> Any:
-            num_asked.release()
+            num_requested.release()
             return super().acquire(*args, **options)
 
     def export_model(
@@ -232,7 +232,7 @@ def test_two_cold_starts_at_once_export_once(
         on_share: object,
     ) -> ExportReport:
         exported.append(out)
-        assert all(num_asked.acquire(timeout=60) for _ in range(2))
+        assert all(num_requested.acquire(timeout=60) for _ in range(2))
         PackageCopy(demo_folder, out)  # raises where another did so before
         return ExportReport(out, 1, options.precision, options.attention, {}, {})
 

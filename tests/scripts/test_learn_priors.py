@@ -18,12 +18,12 @@ FreshDrafting, by_task, in_turn = (SCRIPT[name] for name in ("FreshDrafting", "b
 
 
 def copying(task: str, seed: int) -> RecordedRequest:
-    """An answer that repeats its prompt, while the target's likely successors, as told, are other tokens."""
+    """An answer that repeats its prompt, while the target's likely successors, by its scores, are other tokens."""
     text = np.random.default_rng(seed).permutation(VOCAB_SIZE)[: VOCAB_SIZE // 2].tolist()
     prompt, output = [*text, text[0]], text[1:]
     positions = np.arange(len(prompt) + len(output) - 1)
-    said = np.array([*prompt, *output])
-    top_ids = np.stack([said[1:], (said[1:] + 1) % VOCAB_SIZE], axis=1)
+    text_ids = np.array([*prompt, *output])
+    top_ids = np.stack([text_ids[1:], (text_ids[1:] + 1) % VOCAB_SIZE], axis=1)
     top_logits = np.tile(np.array([2.0, 1.0], np.float32), (len(positions), 1))
     return RecordedRequest(task, [RecordedTurn(prompt, output, Successors(positions, top_ids, top_logits))])
 
@@ -35,7 +35,7 @@ def test_requests_are_grouped_by_task_and_taken_in_turn() -> None:
     assert [each.task for each in in_turn(tasks.values())] == ["a", "b", "a", "a"]
 
 
-def test_every_replay_begins_anew_and_leaves_the_parameters_that_it_began_with() -> None:
+def test_every_replay_begins_again_and_leaves_the_parameters_that_it_began_with() -> None:
     drafting, parameters = FreshDrafting(None, ()), cold_parameters()
     request, before = copying("a", 1), parameters.copy()
     first = drafting.stats(request, parameters, 8)
@@ -47,10 +47,10 @@ def test_every_replay_begins_anew_and_leaves_the_parameters_that_it_began_with()
 def test_a_packages_own_answers_are_drafted_from() -> None:
     request = copying("a", 1)
     turn = request.turns[0]
-    asked = RecordedRequest("a", [RecordedTurn(turn.prompt[-1:], turn.output)])  # without the text that it copies
+    sent = RecordedRequest("a", [RecordedTurn(turn.prompt[-1:], turn.output)])  # without the text that it copies
     own = np.array([*turn.prompt[-1:], *turn.output], np.int32)
-    unknown = FreshDrafting(None, ()).stats(asked, cold_parameters(), 8)
-    known = FreshDrafting(None, [own, own]).stats(asked, cold_parameters(), 8)
+    unknown = FreshDrafting(None, ()).stats(sent, cold_parameters(), 8)
+    known = FreshDrafting(None, [own, own]).stats(sent, cold_parameters(), 8)
     assert known.acceptance_length > 2 * unknown.acceptance_length
 
 

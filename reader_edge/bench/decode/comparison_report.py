@@ -193,7 +193,7 @@ def _sets_table(bench: DecodeBench) -> Table:
 
 
 def _parts(bench: DecodeBench) -> list[tuple[str, Comparison]]:
-    """What is told apart: categories, or where there are none, prompts."""
+    """What has lines of its own: categories, or where there are none, prompts."""
     texts = [question.text for question in bench.questions]
     return list(bench.by_category.items() or zip(texts, bench.comparisons, strict=True))
 

@@ -42,8 +42,8 @@ class SourceStock:
         names = ["logits", *["table"] * (self.table is not None), *["own answers"] * (self.own_answers is not None)]
         names += [source.name for source in self.further]
         first, last = ("context", *["history"] * is_warm), [(), ("datastore",)] if self.datastores else [()]
-        said = [tuple(names[:count]) for count in range(len(names) + 1)]
-        return [(*first, *middle, *end) for middle, end in itertools.product(said, last)]
+        subsets = [tuple(names[:count]) for count in range(len(names) + 1)]
+        return [(*first, *middle, *end) for middle, end in itertools.product(subsets, last)]
 
     def drafter(self, names: Sequence[str], config: DraftConfig) -> RetrievalDrafter:
         """One that drafts from the sources of these names alone, ready."""

@@ -85,8 +85,8 @@ class EventStream(Response):
 
     def _failure(self, error: ApiError, number: int) -> Json:
         """number: of events before. Of a named one OpenAI's client looks for an "error", its types for the rest."""
-        told = {"message": str(error), "param": error.param, "code": error.code}
-        return error.fields | ({"type": "error", **told, "sequence_number": number} if self._is_named else {})
+        fields = {"message": str(error), "param": error.param, "code": error.code}
+        return error.fields | ({"type": "error", **fields, "sequence_number": number} if self._is_named else {})
 
     def _event(self, fields: Json) -> bytes:
         name = f"event: {fields['type']}\n" if self._is_named else ""

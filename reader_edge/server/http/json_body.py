@@ -18,8 +18,8 @@ _MAX_EXACT = 2**53  # beyond it floats are whole by accident
 async def read_values(request: Request, settings: ServerSettings, is_type_checked: bool = True) -> object:
     """Raises ApiError for what is not JSON, or larger or slower than allowed.
 
-    is_type_checked: whether the type must be JSON's. Pages of other sites can send any other without being asked for
-    leave, which they do not get.
+    is_type_checked: whether the type must be JSON's. Pages of other sites can send any other without the leave
+    of a preflight request, which they do not get.
     """
     if (
         is_type_checked

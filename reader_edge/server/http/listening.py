@@ -31,14 +31,14 @@ _STOPPING_S = 30.0  # that running answers get to their end,
 _LEAVING_S = 5.0  # and then clients to read that theirs was given up
 _TICK_S = 0.1
 _REQUEST_S = 45.0  # from its first byte to its last, headers and body
-_TOLD = 1.2  # connections, of those that there may be
+_REFUSED_UP_TO = 1.2  # connections, of those that there may be
 _UNFINISHED = (h11.IDLE, h11.SEND_BODY)
 _LOG = logging.getLogger(__name__)
 _FULL = "As many connections are open as there may be: try again later."
 
 
 def max_connections() -> int:
-    """As many as may be open: a third of the files that this process may have, after it has asked for more."""
+    """As many as may be open: a third of the files that this process may have, after it has requested more."""
     try:
         import resource
     except ImportError:  # Windows, which has no such limit
@@ -83,9 +83,9 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._watch()
-        # Some beyond the limit are told so, in answer to what they ask; each takes a file of the process.
+        # Some beyond the limit are refused, in answer to what they ask; each takes a file of the process.
         self._most, self.limit_concurrency = self.limit_concurrency or _MAX_CONNECTIONS, None
-        if len(self.connections) > _TOLD * self._most:
+        if len(self.connections) > _REFUSED_UP_TO * self._most:
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -133,7 +133,7 @@ class Connection(H11Protocol):
             self._timer = self.loop.call_later(_REQUEST_S, self._give_up)
 
     def _give_up(self) -> None:
-        # Else nothing was asked, or the application has a line.
+        # Else nothing was requested, or the application has a line.
         if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
             _refuse_unread(408, f"No whole request came within {_REQUEST_S:g} seconds.")
         self.transport.abort()

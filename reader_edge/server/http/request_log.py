@@ -1,5 +1,7 @@
-"""A line of the log for each request: what was asked, and what came of it; what a prompt says only where that is asked
-for. Keys, headers and queries are in no line."""
+"""A line of the log for each request: what it was, and what came of it; prompts only on request.
+
+Keys, headers and queries are in no line.
+"""
 
 import json
 import logging
@@ -36,7 +38,7 @@ _LOG = logging.getLogger("reader_edge.server.requests")
 class RequestNote:
     """What is known of a request, by whoever handles it. method, path: None where nobody could read them.
 
-    tells_prompts: whether the line says what was asked. status: of the answer; where a stream broke off, what a whole
+    tells_prompts: whether the line has the prompt. status: of the answer; where a stream broke off, what a whole
     answer would have had. usage: tells tokens, in OpenAI's words.
     """
 
@@ -63,10 +65,10 @@ class RequestNote:
         self.read_prompt(values)
 
     def read_prompt(self, values: Mapping[str, object]) -> None:
-        """Note what is asked, where the log is to say it."""
+        """Note what is requested, where the log is to say it."""
         if self.tells_prompts:
-            asked = {name: values[name] for name in _PROMPT_FIELDS if values.get(name) is not None}
-            self.prompt = _cut(json.dumps(asked), _MAX_PROMPT)
+            requested = {name: values[name] for name in _PROMPT_FIELDS if values.get(name) is not None}
+            self.prompt = _cut(json.dumps(requested), _MAX_PROMPT)
 
     def refuse(self, status: int, sentence: str, public: str | None = None) -> None:
         """Note what a request is refused with, or what ends its answer. public: the sentence without the client's

@@ -62,7 +62,7 @@ class Options(JsonObject, ignored=_IGNORED_OPTIONS):
     def sampling(self, own: Mapping[str, float]) -> SamplingConfig:
         """own: of `Engine.sampling`. Raises ConfigError."""
         penalty = None if self.repeat_penalty is None else self.repeat_penalty or 1.0
-        asked = {
+        requested = {
             "temperature": self.temperature,
             "top_k": None if self.top_k is None else max(self.top_k, 0),
             "top_p": self.top_p,
@@ -72,7 +72,7 @@ class Options(JsonObject, ignored=_IGNORED_OPTIONS):
             "presence_penalty": self.presence_penalty if self.repeat_last_n else 0.0,
             "frequency_penalty": self.frequency_penalty if self.repeat_last_n else 0.0,
         }
-        given = {name: value for name, value in asked.items() if value is not None}
+        given = {name: value for name, value in requested.items() if value is not None}
         return chosen_sampling(_SAMPLING | dict(own), given)
 
 
@@ -90,11 +90,11 @@ class OllamaBody(JsonObject, ignored="keep_alive shift truncate"):
     @property
     @abstractmethod
     def is_empty(self) -> bool:
-        """Whether nothing is asked but that the model be loaded."""
+        """Whether nothing is requested but that the model be loaded."""
 
     @property
     def thinks(self) -> bool:
-        """Whether thinking is told apart from the answer."""
+        """Whether thinking is distinguished from the answer."""
         return True
 
     def tool_use(self) -> ToolUse:
@@ -126,8 +126,8 @@ class OllamaBody(JsonObject, ignored="keep_alive shift truncate"):
     def template_args(self) -> dict[str, Any]:
         """What the chat template gets of thinking."""
         effort = self.think if isinstance(self.think, str) else None
-        asked = agreed("think", effort, "options.reasoning_effort", self.options.reasoning_effort)
-        args: dict[str, Any] = {} if asked is None else {"reasoning_effort": asked}
+        requested = agreed("think", effort, "options.reasoning_effort", self.options.reasoning_effort)
+        args: dict[str, Any] = {} if requested is None else {"reasoning_effort": requested}
         return args if self.think is None else {"enable_thinking": bool(self.think)} | args
 
 
@@ -217,7 +217,7 @@ class GenerateBody(OllamaBody):
         return Conversation([*system, {"role": "user", "content": self.prompt}], (), self.template_args())
 
 
-def to_messages(said: Sequence[OllamaMessage]) -> list[Message]:
+def to_messages(given: Sequence[OllamaMessage]) -> list[Message]:
     """As templates know them. Calls without names of their own get some, which the tools' answers take in order.
 
     Raises ApiError where a tool has two names.
@@ -225,7 +225,7 @@ def to_messages(said: Sequence[OllamaMessage]) -> list[Message]:
     messages: list[Message] = []
     calls_left = OpenCalls()
     num_calls = 0
-    for number, each in enumerate(said):
+    for number, each in enumerate(given):
         place = f"messages[{number}]"
         message: dict[str, Any] = {"role": each.role, "content": each.content}
         if each.thinking:

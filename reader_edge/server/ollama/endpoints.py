@@ -48,9 +48,9 @@ class OllamaParser:
 
     def push(self, answered: GenerationChunk | GenerationResult) -> AnswerPiece:
         """What a further piece says, or the whole answer."""
-        said = self._parser.push(answered)
+        output = self._parser.push(answered)
         calls: list[Json] = []
-        for each in said:
+        for each in output:
             if each.call >= 0 and each.call != self._number:
                 calls += self._whole()
                 self._name, self._arguments, self._number = each.name or "", "", each.call
@@ -58,7 +58,7 @@ class OllamaParser:
                 self._arguments += each.text
         if answered.finish_reason is not None:
             calls += self._whole()
-        return AnswerPiece(text_in(said), text_in(said, THOUGHT), tuple(calls))
+        return AnswerPiece(text_in(output), text_in(output, THOUGHT), tuple(calls))
 
     def _whole(self) -> list[Json]:
         """The call that was begun, if its arguments came to their end."""
@@ -82,7 +82,7 @@ class OllamaEndpoint(Endpoint[AnyBody]):
         check_ollama_model(body.model, self._settings)
         if not body.is_empty:
             return None
-        return self._head(body) | self._said(AnswerPiece(), []) | {"done": True, "done_reason": "load"}
+        return self._head(body) | self._fields(AnswerPiece(), []) | {"done": True, "done_reason": "load"}
 
     def _completion_request(self, body: AnyBody) -> CompletionRequest:
         check_ollama_model(body.model, self._settings)
@@ -92,8 +92,8 @@ class OllamaEndpoint(Endpoint[AnyBody]):
             raise ApiError(400, sentence, "think", public=public)
         use, form = body.tool_use(), body.form()
         num_predict = body.options.num_predict
-        asked = num_predict if num_predict > 0 else None
-        max_tokens, headers = self._settings.allowed_tokens("options.num_predict", asked)
+        requested = num_predict if num_predict > 0 else None
+        max_tokens, headers = self._settings.allowed_tokens("options.num_predict", requested)
         config = body.config(max_tokens, self._engine.engine.sampling)
         grammar = tool_grammar(use, self._tokenizer.call_form, form.grammar)
         return CompletionRequest(
@@ -110,8 +110,8 @@ class OllamaEndpoint(Endpoint[AnyBody]):
         self, body: AnyBody, completion: CompletionRequest, answers: CompletionRun, results: list[GenerationResult]
     ) -> Json:
         result = results[0]
-        said = self._said(OllamaParser(self._parser(completion)).push(result), self._logprobs(result))
-        return self._head(body) | said | _end(result.finish_reason, result.stats, answers, result.deviation)
+        output = self._fields(OllamaParser(self._parser(completion)).push(result), self._logprobs(result))
+        return self._head(body) | output | _end(result.finish_reason, result.stats, answers, result.deviation)
 
     async def _events(
         self, body: AnyBody, completion: CompletionRequest, answers: CompletionRun
@@ -120,10 +120,10 @@ class OllamaEndpoint(Endpoint[AnyBody]):
         async for _, chunk in answers.pieces():
             piece, logprobs = parser.push(chunk), self._logprobs(chunk)
             if any(piece) or logprobs:
-                yield self._head(body) | self._said(piece, logprobs) | {"done": False}
+                yield self._head(body) | self._fields(piece, logprobs) | {"done": False}
             if chunk.finish_reason is not None and chunk.stats is not None:
                 end = _end(chunk.finish_reason, chunk.stats, answers, chunk.deviation)
-                yield self._head(body) | self._said(AnswerPiece(), []) | end
+                yield self._head(body) | self._fields(AnswerPiece(), []) | end
 
     def _stream(self, first: Json, events: AsyncGenerator[Json, None], completion: CompletionRequest) -> Response:
         return LineStream(first, events, completion.headers)
@@ -140,7 +140,7 @@ class OllamaEndpoint(Endpoint[AnyBody]):
         return content if isinstance(content, list) else []
 
     @abstractmethod
-    def _said(self, piece: AnswerPiece, logprobs: list[object]) -> Json:
+    def _fields(self, piece: AnswerPiece, logprobs: list[object]) -> Json:
         """A part of an answer, or all of it."""
 
 
@@ -149,7 +149,7 @@ class OllamaChatEndpoint(OllamaEndpoint[OllamaChatBody]):
 
     body_type = OllamaChatBody
 
-    def _said(self, piece: AnswerPiece, logprobs: list[object]) -> Json:
+    def _fields(self, piece: AnswerPiece, logprobs: list[object]) -> Json:
         message: Json = {"role": "assistant", "content": piece.text}
         message |= {"thinking": piece.thinking} if piece.thinking else {}
         message |= {"tool_calls": piece.calls} if piece.calls else {}
@@ -161,10 +161,10 @@ class GenerateEndpoint(OllamaEndpoint[GenerateBody]):
 
     body_type = GenerateBody
 
-    def _said(self, piece: AnswerPiece, logprobs: list[object]) -> Json:
-        said: Json = {"response": piece.text}
-        said |= {"thinking": piece.thinking} if piece.thinking else {}
-        return said | ({"logprobs": logprobs} if logprobs else {})
+    def _fields(self, piece: AnswerPiece, logprobs: list[object]) -> Json:
+        output: Json = {"response": piece.text}
+        output |= {"thinking": piece.thinking} if piece.thinking else {}
+        return output | ({"logprobs": logprobs} if logprobs else {})
 
 
 def check_ollama_model(name: str, settings: ServerSettings) -> None:

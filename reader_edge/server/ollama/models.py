@@ -30,7 +30,7 @@ class _ModelBody(JsonObject):
     name: str = ""
 
     @property
-    def asked(self) -> str:
+    def requested(self) -> str:
         """The model. Raises ApiError."""
         return agreed("model", self.model or None, "name", self.name or None) or ""
 
@@ -84,7 +84,7 @@ class OllamaModels:
     async def _show(self, request: Request) -> Response:
         try:
             body = decode(await read_ollama_values(request, self._settings), ShowBody)
-            check_ollama_model(body.asked, self._settings)
+            check_ollama_model(body.requested, self._settings)
         except Exception as error:
             return api_error(error).response(is_ollama=True)
         architecture = self._manifest.architecture
@@ -111,7 +111,7 @@ class OllamaModels:
         """Clients pull what they are about to ask: the model that is here is here."""
         try:
             body = decode(await read_ollama_values(request, self._settings), PullBody)
-            check_ollama_model(body.asked, self._settings)
+            check_ollama_model(body.requested, self._settings)
         except ApiError as error:
             refusal = ApiError(501, _NO_CHANGES) if error.status == 404 else error
             return refusal.response(is_ollama=True)

@@ -61,21 +61,21 @@ class ChatBody(ChoicesBody):
     def prompts(self, use: ToolUse) -> Sequence[Encodable]:
         args = template_args(self.chat_template_kwargs, self.reasoning_effort, self.enable_thinking)
         continues = self.continue_final_message or self.messages[-1].prefix
-        asked = "add_generation_prompt"
-        is_turn = agreed(asked, self.add_generation_prompt, f"chat_template_kwargs.{asked}", args.get(asked))
+        name = "add_generation_prompt"
+        is_turn = agreed(name, self.add_generation_prompt, f"chat_template_kwargs.{name}", args.get(name))
         if is_turn is not None and not (continues and not is_turn):
-            args[asked] = is_turn
+            args[name] = is_turn
         return [Conversation(to_messages(self.messages), use.tools, args, continues)]
 
     def form(self) -> RequestedFormat:
         return only_form([form_of_format(self.response_format, "response_format"), *self.guided_forms()])
 
-    def asked_tokens(self) -> tuple[str, int | None]:
+    def requested_tokens(self) -> tuple[str, int | None]:
         names = "max_completion_tokens", "max_tokens"
-        asked = agreed(names[0], self.max_completion_tokens, names[1], self.max_tokens)
-        return names[self.max_completion_tokens is None], asked
+        requested = agreed(names[0], self.max_completion_tokens, names[1], self.max_tokens)
+        return names[self.max_completion_tokens is None], requested
 
-    def asked_logprobs(self) -> tuple[bool, int]:
+    def requested_logprobs(self) -> tuple[bool, int]:
         if self.top_logprobs and not self.logprobs:
             sentence = f"'top_logprobs' is {self.top_logprobs}, but comes with 'logprobs' alone: set that to true."
             raise ApiError(400, sentence, "top_logprobs")
@@ -95,34 +95,34 @@ class ChatWording:
         return self._parser.num_calls > 0 and not self._parser.is_inside_call
 
     def choice(self, result: GenerationResult) -> Json:
-        said = self._parser.push(result)
-        text, thought = text_in(said), text_in(said, THOUGHT)
+        deltas = self._parser.push(result)
+        text, thought = text_in(deltas), text_in(deltas, THOUGHT)
         message: Json = {"role": "assistant", "content": text, "refusal": None, "annotations": []}
         if thought and self._tells_thoughts:
             message["reasoning_content"] = thought
         if self._parser.num_calls > 0:
-            calls = [{name: value for name, value in call.items() if name != "index"} for call in _calls(said)]
+            calls = [{name: value for name, value in call.items() if name != "index"} for call in _calls(deltas)]
             message |= {"content": text or None, "tool_calls": calls}
         return {"message": message, "logprobs": chat_logprobs(result, self._tokenizer)}
 
     def piece(self, chunk: GenerationChunk, is_first: bool) -> Json:
-        said = self._parser.push(chunk)
-        text, thought = text_in(said), text_in(said, THOUGHT)
+        deltas = self._parser.push(chunk)
+        text, thought = text_in(deltas), text_in(deltas, THOUGHT)
         delta: Json = {"role": "assistant"} if is_first else {}
         if thought and self._tells_thoughts:
             delta["reasoning_content"] = thought
         if is_first or text:
             delta["content"] = text
-        parts = _calls(said)
+        parts = _calls(deltas)
         if parts:
             delta["tool_calls"] = parts
         return {"delta": delta, "logprobs": chat_logprobs(chunk, self._tokenizer)}
 
 
-def _calls(said: list[AnswerDelta]) -> list[Json]:
-    """Calls, each once, with all that is said of it here."""
+def _calls(deltas: list[AnswerDelta]) -> list[Json]:
+    """Calls, each once, with all of it that is here."""
     calls: list[Json] = []
-    for each in said:
+    for each in deltas:
         if each.call >= 0 and calls and calls[-1]["index"] == each.call:
             calls[-1]["function"]["arguments"] += each.text  # type: ignore[index]
         elif each.call >= 0:

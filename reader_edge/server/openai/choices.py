@@ -80,7 +80,7 @@ class ChoicesEndpoint(Endpoint[BodyOfChoices]):
             sources = {"draft_sources": spans[number].push(chunk)} if options.include_sources else {}
             if is_first or chunk.text or chunk.reasoning or chunk.logprobs or chunk.finish_reason is not None:
                 end: Json = {"finish_reason": _finish_reason(chunk.finish_reason, wordings[number])}
-                if chunk.deviation:  # told to those who ask for no usage, too
+                if chunk.deviation:  # sent to those who ask for no usage, too
                     end["deviation"] = chunk.deviation
                 event = head | {"choices": [{"index": number, **piece, **sources, **end}]}
                 if options.continuous_usage_stats:
@@ -103,7 +103,7 @@ def _finish_reason(reason: str | None, wording: ChoiceWording) -> str | None:
 
 
 def chat_logprobs(answered: Answered, tokenizer: Tokenizer) -> Json | None:
-    """None where they were not asked for."""
+    """None where they were not requested."""
     if not answered.logprobs:
         return None
     content = []
@@ -137,12 +137,12 @@ class DraftSpans:
             self._ahead.append((token_text(token_id, self._tokenizer), source))
         text, spans = chunk.text, []
         while text and self._ahead:
-            said, source = self._ahead.popleft()
-            if not text.startswith(said) and not said.startswith(text):  # a part of a character, a space left out
+            piece, source = self._ahead.popleft()
+            if not text.startswith(piece) and not piece.startswith(text):  # a part of a character, a space left out
                 self._ahead.clear()
                 break
-            spans.append((text[: len(said)], source))
-            if len(said) > len(text):
-                self._ahead.appendleft((said[len(text) :], source))
-            text = text[len(said) :]
+            spans.append((text[: len(piece)], source))
+            if len(piece) > len(text):
+                self._ahead.appendleft((piece[len(text) :], source))
+            text = text[len(piece) :]
         return [*spans, (text, "")] if text else [span for span in spans if span[0]]

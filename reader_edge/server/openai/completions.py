@@ -59,12 +59,12 @@ class CompletionBody(ChoicesBody):
     def form(self) -> RequestedFormat:
         return only_form([form_of_format(self.response_format, "response_format"), *self.guided_forms()])
 
-    def asked_tokens(self) -> tuple[str, int | None]:
+    def requested_tokens(self) -> tuple[str, int | None]:
         if self.echo and self.max_tokens == 0:
             return "max_tokens", 1  # which is not returned
         return "max_tokens", _MAX_TOKENS if self.max_tokens is None else self.max_tokens
 
-    def asked_logprobs(self) -> tuple[bool, int]:
+    def requested_logprobs(self) -> tuple[bool, int]:
         return self.logprobs is not None, self.logprobs or 0
 
     def config(self, max_tokens: int, own_sampling: Mapping[str, float] = MappingProxyType({})) -> GenerationConfig:
@@ -155,7 +155,7 @@ class CompletionLogprobs:
         return self._fields_of(zip(spelled, logprobs, offsets, strict=True))
 
     def of_answer(self, answered: GenerationChunk | GenerationResult) -> Json | None:
-        """Those of the tokens that have a text; None where they were not asked for.
+        """Those of the tokens that have a text; None where they were not requested.
 
         Those that end the answer with a stop text are among them, at offsets from the end of the text on.
         """

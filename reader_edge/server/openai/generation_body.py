@@ -145,17 +145,17 @@ class GenerationBody(JsonObject, ignored=_IGNORED):
         """What form the answers are to have. Raises ApiError and ConfigError."""
 
     @abstractmethod
-    def asked_tokens(self) -> tuple[str, int | None]:
+    def requested_tokens(self) -> tuple[str, int | None]:
         """The field that names how many tokens an answer may have, and what it says; None where it says nothing."""
 
-    def asked_logprobs(self) -> tuple[bool, int]:
+    def requested_logprobs(self) -> tuple[bool, int]:
         """Whether log-probabilities are wanted, and of how many likely tokens besides. Raises ApiError."""
         return False, 0
 
     def completion_request(
         self, settings: ServerSettings, call_form: CallForm, own_sampling: Mapping[str, float]
     ) -> CompletionRequest:
-        """What is asked of the engine. call_form: in which the model writes calls. own_sampling: of `Engine.sampling`.
+        """The request to the engine. call_form: in which the model writes calls. own_sampling: of `Engine.sampling`.
 
         Raises ApiError and ConfigError.
         """
@@ -163,9 +163,9 @@ class GenerationBody(JsonObject, ignored=_IGNORED):
         use = self.tool_use()
         prompts, num_choices = self.prompts(use), self.num_choices
         if num_choices * len(prompts) > settings.max_choices:
-            asked = f"'n' and prompts ask for {num_choices * len(prompts)} answers together"
-            raise ApiError(400, f"{asked}: 1 to {settings.max_choices} are given here.", "n")
-        max_tokens, headers = settings.allowed_tokens(*self.asked_tokens())
+            excess = f"'n' and prompts ask for {num_choices * len(prompts)} answers together"
+            raise ApiError(400, f"{excess}: 1 to {settings.max_choices} are given here.", "n")
+        max_tokens, headers = settings.allowed_tokens(*self.requested_tokens())
         form = self.form()
         config = replace(self.config(max_tokens, own_sampling), grammar=tool_grammar(use, call_form, form.grammar))
         return CompletionRequest(
@@ -191,7 +191,7 @@ class GenerationBody(JsonObject, ignored=_IGNORED):
 
     def config(self, max_tokens: int, own_sampling: Mapping[str, float] = MappingProxyType({})) -> GenerationConfig:
         """How each answer is to be made, without its form. Raises ApiError and ConfigError."""
-        wants_logprobs, num_top_logprobs = self.asked_logprobs()
+        wants_logprobs, num_top_logprobs = self.requested_logprobs()
         return GenerationConfig(
             max_tokens=max_tokens,
             sampling=chosen_sampling(_SAMPLING | dict(own_sampling), self._sampling()),
@@ -208,7 +208,7 @@ class GenerationBody(JsonObject, ignored=_IGNORED):
     def _sampling(self) -> dict[str, Any]:
         """What the body says of SamplingConfig. Raises ApiError."""
         names = "repetition_penalty", "repeat_penalty"
-        asked = {
+        given = {
             "repetition_penalty": agreed(names[0], self.repetition_penalty, names[1], self.repeat_penalty),
             "frequency_penalty": self.frequency_penalty,
             "presence_penalty": self.presence_penalty,
@@ -219,7 +219,7 @@ class GenerationBody(JsonObject, ignored=_IGNORED):
             "min_p": self.min_p,
             "seed": None if self.seed == -1 else self.seed % 2**64,
         }
-        return {name: value for name, value in asked.items() if value is not None}
+        return {name: value for name, value in given.items() if value is not None}
 
     def _biases(self) -> dict[int, float]:
         biases = {}

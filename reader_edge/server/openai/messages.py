@@ -49,7 +49,7 @@ class Call(JsonObject, tag_field="type", tag="function", ignored="index extra_co
 class ChatMessage(JsonObject, ignored=IGNORED):
     """reasoning_content, reasoning: what the model thought before it answered. prefix: whether the answer goes on.
 
-    refusal: what a model said in place of a content.
+    refusal: what a model answered in place of a content.
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -94,44 +94,44 @@ def template_args(given: Mapping[str, Any] | None, effort: str | None, is_thinki
     return args
 
 
-def to_messages(said: Sequence[ChatMessage]) -> list[Message]:
+def to_messages(given: Sequence[ChatMessage]) -> list[Message]:
     """Messages as `Conversation` has them, by which what does not go together is refused. Raises ApiError."""
-    return [_message(each, f"messages[{number}]") for number, each in enumerate(said)]
+    return [_message(each, f"messages[{number}]") for number, each in enumerate(given)]
 
 
-def _message(said: ChatMessage, place: str) -> Message:
-    message: dict[str, Any] = {"role": "system" if said.role == "developer" else said.role}
-    message["content"] = None if said.content is None else text_of(said.content)
-    if said.refusal is not None:
-        message["refusal"] = said.refusal
-    if said.name is not None:
-        message["name"] = said.name  # some templates tell it
+def _message(given: ChatMessage, place: str) -> Message:
+    message: dict[str, Any] = {"role": "system" if given.role == "developer" else given.role}
+    message["content"] = None if given.content is None else text_of(given.content)
+    if given.refusal is not None:
+        message["refusal"] = given.refusal
+    if given.name is not None:
+        message["name"] = given.name  # some templates tell it
     names = f"{place}.reasoning_content", f"{place}.reasoning"
-    thought = agreed(names[0], said.reasoning_content or None, names[1], said.reasoning or None)
+    thought = agreed(names[0], given.reasoning_content or None, names[1], given.reasoning or None)
     if thought:
         message["reasoning_content"] = thought
-    if said.tool_calls:
+    if given.tool_calls:
         message["tool_calls"] = [
-            call_message(each.function.name, each.function.arguments, each.id) for each in said.tool_calls
+            call_message(each.function.name, each.function.arguments, each.id) for each in given.tool_calls
         ]
-    if said.role == "tool":
-        if said.tool_call_id is None:
+    if given.role == "tool":
+        if given.tool_call_id is None:
             place = f"{place}.tool_call_id"
             raise wrong_value(place, None, "the id of the call it answers", place)
-        message["tool_call_id"] = said.tool_call_id
+        message["tool_call_id"] = given.tool_call_id
     return message
 
 
 def call_message(name: str, arguments: str | dict[str, Any], call_id: str | None) -> dict[str, Any]:
     """A call as templates want it: its arguments as an object, where they are one."""
-    said: object = arguments
+    parsed: object = arguments
     if isinstance(arguments, str):
         try:
-            said = json.loads(arguments)
+            parsed = json.loads(arguments)
         except (ValueError, RecursionError):
-            said = None
+            parsed = None
     head = {} if call_id is None else {"id": call_id}
-    function = {"name": name, "arguments": said if isinstance(said, dict) else arguments}
+    function = {"name": name, "arguments": parsed if isinstance(parsed, dict) else arguments}
     return head | {"type": "function", "function": function}
 
 

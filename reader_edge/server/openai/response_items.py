@@ -25,21 +25,21 @@ class ResponseItems:
     def __init__(self, parser: AnswerParser) -> None:
         self.output: list[Json] = []
         self._parser = parser
-        self._number: int | None = None  # of the call that is being said, as `AnswerDelta` has it
+        self._number: int | None = None  # of the call that is coming, as `AnswerDelta` has it
         self._texts: list[str] = []
 
     def push(self, answered: GenerationChunk | GenerationResult) -> Iterator[Event]:
         """A further piece of the answer, or the whole of it."""
-        for said in self._parser.push(answered):
-            if said.call != self._number:
+        for delta in self._parser.push(answered):
+            if delta.call != self._number:
                 yield from self._end("completed")
-                yield from self._begin(said)
-            if said.text:
-                self._texts.append(said.text)
-                yield f"{self._kind}.delta", self._place | {"delta": said.text} | self._logprobs
+                yield from self._begin(delta)
+            if delta.text:
+                self._texts.append(delta.text)
+                yield f"{self._kind}.delta", self._place | {"delta": delta.text} | self._logprobs
 
     def end(self, status: str) -> Iterator[Event]:
-        """All is said. status: of the last item. An answer that says nothing is a text of no characters."""
+        """The answer has ended. status: of the last item. An answer that says nothing is a text of no characters."""
         if not self.output:
             yield from self._begin(AnswerDelta(""))
         yield from self._end("incomplete" if self._parser.is_inside_call else status)
@@ -59,12 +59,12 @@ class ResponseItems:
         place: Json = {"output_index": len(self.output) - 1, "item_id": item["id"]}
         return place | ({} if item["type"] == "function_call" else {"content_index": 0})
 
-    def _begin(self, said: AnswerDelta) -> Iterator[Event]:
-        self._number, self._texts = said.call, []
+    def _begin(self, delta: AnswerDelta) -> Iterator[Event]:
+        self._number, self._texts = delta.call, []
         made = {_TEXT: _message, THOUGHT: _reasoning}
-        self.output.append(made[said.call]() if said.call in made else _call(said.name or ""))
+        self.output.append(made[delta.call]() if delta.call in made else _call(delta.name or ""))
         yield "output_item.added", {"output_index": len(self.output) - 1, "item": dict(self.output[-1])}
-        if said.call in made:
+        if delta.call in made:
             yield "content_part.added", self._place | {"part": self._part("")}
 
     def _end(self, status: str) -> Iterator[Event]:
@@ -108,11 +108,11 @@ class _Text(JsonObject, ignored="annotations logprobs"):
 
 
 class InputText(_Text, tag_field="type", tag="input_text"):
-    """A part of what a user said."""
+    """A part of a message of a user."""
 
 
 class OutputText(_Text, tag_field="type", tag="output_text"):
-    """A part of what the model said."""
+    """A part of an answer of the model."""
 
 
 class ReasoningText(_Text, tag_field="type", tag="reasoning_text"):
@@ -128,7 +128,7 @@ class _Item(JsonObject, ignored="id status"):
 
 
 class InputMessage(_Item, tag_field="type", tag="message", ignored="phase"):
-    """What somebody said."""
+    """A message of any role."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Content
@@ -143,7 +143,7 @@ class FunctionCall(_Item, tag_field="type", tag="function_call"):
 
 
 class FunctionCallOutput(_Item, tag_field="type", tag="function_call_output"):
-    """What the function said."""
+    """The result of the function."""
 
     call_id: str
     output: Content
@@ -167,7 +167,7 @@ InputItems = Annotated[
 
 
 def to_messages_of_input(items: str | Sequence[_Item]) -> list[Message]:
-    """Messages as templates know them. What was thought before nothing else was said is a message of its own."""
+    """Messages as templates know them. What was thought before nothing else was written is a message of its own."""
     if isinstance(items, str):
         return [{"role": "user", "content": items}]
     messages: list[dict[str, Any]] = []
@@ -179,25 +179,25 @@ def to_messages_of_input(items: str | Sequence[_Item]) -> list[Message]:
                 continue
             case FunctionCall():
                 if not messages or messages[-1]["role"] != "assistant" or thought:
-                    messages.append(_said_by_model("", thought))
+                    messages.append(_assistant_message("", thought))
                 call = call_message(item.name, item.arguments, item.call_id)
                 messages[-1].setdefault("tool_calls", []).append(call)
             case InputMessage(role="assistant"):
-                messages.append(_said_by_model(_text(item.content), thought))
+                messages.append(_assistant_message(_text(item.content), thought))
             case FunctionCallOutput() | InputMessage():
-                messages += [_said_by_model(None, thought)] if thought else []
-                messages.append(_said_to_model(item))
+                messages += [_assistant_message(None, thought)] if thought else []
+                messages.append(_user_message(item))
         thought = ""
-    return cast(list[Message], [*messages, _said_by_model(None, thought)] if thought else messages)
+    return cast(list[Message], [*messages, _assistant_message(None, thought)] if thought else messages)
 
 
-def _said_to_model(item: FunctionCallOutput | InputMessage) -> dict[str, Any]:
+def _user_message(item: FunctionCallOutput | InputMessage) -> dict[str, Any]:
     if isinstance(item, FunctionCallOutput):
         return {"role": "tool", "content": _text(item.output), "tool_call_id": item.call_id}
     return {"role": "system" if item.role == "developer" else item.role, "content": _text(item.content)}
 
 
-def _said_by_model(text: str | None, thought: str) -> dict[str, Any]:
+def _assistant_message(text: str | None, thought: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text} | ({"reasoning_content": thought} if thought else {})
 
 

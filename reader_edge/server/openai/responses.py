@@ -96,7 +96,7 @@ class ResponsesBody(GenerationBody):
     def form(self) -> RequestedFormat:
         return only_form([form_of_format(self.text.format, "text.format"), *self.guided_forms()])
 
-    def asked_tokens(self) -> tuple[str, int | None]:
+    def requested_tokens(self) -> tuple[str, int | None]:
         return "max_output_tokens", self.max_output_tokens
 
 

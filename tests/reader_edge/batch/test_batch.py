@@ -51,22 +51,22 @@ def test_numbers_are_read_as_the_server_reads_them(files: Files) -> None:
 def test_a_body_means_what_it_means_to_the_server(files: Files, chat_package: PackageCopy) -> None:
     messages = [{"role": "user", "content": "What is tar?"}]
     chat = {"custom_id": "chat", "method": "POST", "url": "/v1/chat/completions"}
-    asked = {"model": "demo", "temperature": 0, "max_tokens": 5}
+    sent = {"model": "demo", "temperature": 0, "max_tokens": 5}
     response = {"model": "demo", "temperature": 0, "max_output_tokens": 5, "input": "What is tar?"}
     files.write(
-        {**chat, "body": asked | {"messages": messages, "n": 2}},
+        {**chat, "body": sent | {"messages": messages, "n": 2}},
         {"custom_id": "response", "method": "POST", "url": "/v1/responses", "body": response},
         request(1, temperature=-1),
         request(2, made_up=1),
         request(3, stream=True),
         request(4, model="gpt-4"),
         request(5, max_tokens=0),
-        *(request(number, max_tokens=asked) for number, asked in ((6, -1), (7, 32_000), (8, None))),
+        *(request(number, max_tokens=sent) for number, sent in ((6, -1), (7, 32_000), (8, None))),
     )
     result = files.run(str(chat_package.folder), "-n", "12")
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == f"5 requests were refused: '{files.out}' says why.\n"
-    assert files.run("no/such/model").stderr == result.stderr  # told again where nothing is left
+    assert files.run("no/such/model").stderr == result.stderr  # the same again where nothing is left
     answers = files.answers()
     assert len(answers["chat"]["body"]["choices"]) == 2
     text = answers["chat"]["body"]["choices"][0]["message"]["content"]
@@ -80,9 +80,9 @@ def test_a_body_means_what_it_means_to_the_server(files: Files, chat_package: Pa
         "There is no model 'gpt-4' here: ask for 'demo'.",
         "'max_tokens' is 0, but must be a whole number of 1 or more, or -1 for as many as there may be.",
     ]
-    told = [answers[f"request {number}"]["body"] for number in (6, 7, 8)]
-    assert [each["usage"]["completion_tokens"] for each in told] == [12, 12, 12]
-    assert {each["choices"][0]["finish_reason"] for each in told} == {"length"}
+    shown = [answers[f"request {number}"]["body"] for number in (6, 7, 8)]
+    assert [each["usage"]["completion_tokens"] for each in shown] == [12, 12, 12]
+    assert {each["choices"][0]["finish_reason"] for each in shown} == {"length"}
 
 
 def test_a_draft_model_is_taken_as_elsewhere(files: Files) -> None:

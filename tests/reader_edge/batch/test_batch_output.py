@@ -108,7 +108,7 @@ def test_a_full_disk_is_one_sentence_and_the_same_command_goes_on(files: Files, 
     assert len(files.answers()) == len(REQUESTS)
 
 
-def test_an_interruption_is_told_and_gone_on_from(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_batch_is_resumed(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     files.write(*REQUESTS)
     step, num_steps = Decoder.step, 0
 
@@ -132,7 +132,7 @@ def test_an_interruption_is_told_and_gone_on_from(files: Files, monkeypatch: pyt
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no process groups")
 def test_kills_lose_and_repeat_nothing() -> None:
     command = [sys.executable, "-m", "tests.durability.kill_batches", "--kills", "2", "--requests", "12"]
-    # A source tree is not installed: the command must be told where pytest found the packages.
+    # A source tree is not installed: the command must be given where pytest found the packages.
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
     assert done.returncode == 0, done.stderr

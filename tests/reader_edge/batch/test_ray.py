@@ -46,7 +46,7 @@ def test_a_killed_worker_s_requests_are_answered_by_the_other(cluster: Any, tmp_
     files.out = tmp_path / "ray.jsonl"
     load = partial(load_engine, None, EngineConfig(is_calibrated=False, threads=1, max_batch=2))
     backend = RayBackend(cluster.address, load, "demo", 100)
-    workers = list(backend._num_asked)
+    workers = list(backend._num_pending)
     assert len(workers) == 2
     process_ids = ray.get([worker.__ray_call__.remote(lambda self: os.getpid()) for worker in workers])
 
@@ -58,7 +58,7 @@ def test_a_killed_worker_s_requests_are_answered_by_the_other(cluster: Any, tmp_
         asyncio.run(batch.answer(backend, kill_one))
         assert batch.num_refused == 0
     assert files.texts() == expected
-    assert workers[0] not in backend._num_asked
+    assert workers[0] not in backend._num_pending
 
 
 def test_a_model_that_a_node_has_not_is_one_sentence(cluster: Any) -> None:
@@ -79,7 +79,7 @@ def test_a_cluster_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
         assert result.stderr.count("\n") == 1
 
 
-def test_what_nodes_tell_of_drafting_is_told_here(cluster: Any) -> None:
+def test_warnings_of_nodes_about_drafting_reach_the_caller(cluster: Any) -> None:
     from reader_edge.batch.ray import RayBackend
 
     def load_where_widths_differ() -> Engine:

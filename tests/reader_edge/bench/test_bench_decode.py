@@ -26,12 +26,12 @@ def prompts(tmp_path: Path) -> Path:
 
 
 def test_all_prompts_count_and_parts_add_up_to_the_wall_clock(engine: Engine) -> None:
-    told: list[tuple[int, int]] = []
+    shown: list[tuple[int, int]] = []
     config = GenerationConfig(max_tokens=24, ignores_eos=True)
     bench = bench_decode(
-        engine, list(map(EvalPrompt, PROMPTS)), config, 2, lambda done, total: told.append((done, total))
+        engine, list(map(EvalPrompt, PROMPTS)), config, 2, lambda done, total: shown.append((done, total))
     )
-    assert told == [(done, 8) for done in range(1, 9)]
+    assert shown == [(done, 8) for done in range(1, 9)]
     overall = bench.overall
     assert overall.is_identical
     assert overall.plain.stats.num_decoded_tokens == overall.drafted.stats.num_decoded_tokens == 2 * 2 * 23
@@ -85,7 +85,7 @@ def test_different_tokens_exit_1(runner: CliRunner, prompts: Path, monkeypatch: 
     ("plot", "sentence"),
     [("speed.gif", "names no kind of plot"), ("no/such/speed.png", "There is no folder")],
 )
-def test_a_plot_that_cannot_be_written_is_told_before_the_work(
+def test_a_plot_that_cannot_be_written_is_shown_before_the_work(
     runner: CliRunner, tmp_path: Path, plot: str, sentence: str
 ) -> None:
     result = runner.invoke(main, ["bench", "decode", "--plot", str(tmp_path / plot)])

@@ -79,13 +79,13 @@ def test_table_tells_what_each_file_reached(tokenizer_path: Path, recording: Pat
         (["--priors", "others"], "name at least two"),
     ],
 )
-def test_wrong_options_are_told(tokenizer_path: Path, recording: Path, arguments: list[str], message: str) -> None:
+def test_wrong_options_are_shown(tokenizer_path: Path, recording: Path, arguments: list[str], message: str) -> None:
     result = run(recording, "--tokenizer", tokenizer_path, *arguments)
     assert result.exit_code == 2
     assert message in result.output
 
 
-def test_what_is_no_recording_or_tokenizer_is_told(tokenizer_path: Path, tmp_path: Path, recording: Path) -> None:
+def test_what_is_no_recording_or_tokenizer_is_shown(tokenizer_path: Path, tmp_path: Path, recording: Path) -> None:
     for text in ("{", "[]", '{"turns": [{"input": "one"}]}', '{"turns": [{"input": 1, "output": "one"}]}'):
         bad = tmp_path / "bad.jsonl"
         bad.write_text(text)
@@ -121,7 +121,7 @@ def test_acceptance_never_counts_past_the_end_token() -> None:
     assert stats.acceptance_length <= 2
 
 
-def test_datastore_of_what_will_be_said_is_drafted_from(tokenizer_path: Path, recording: Path, tmp_path: Path) -> None:
+def test_datastore_of_the_answers_is_drafted_from(tokenizer_path: Path, recording: Path, tmp_path: Path) -> None:
     corpus, store = tmp_path / "corpus.txt", tmp_path / "corpus.ds"
     corpus.write_text("nine ten two four six " * 3)
     built = CliRunner().invoke(datastore, ["build", str(corpus), "-o", str(store), "--tokenizer", str(tokenizer_path)])

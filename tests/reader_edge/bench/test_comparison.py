@@ -42,10 +42,10 @@ def test_the_order_alternates(engine: Engine, monkeypatch: pytest.MonkeyPatch) -
         return stream(self, prompt, config)
 
     monkeypatch.setattr(Engine, "stream", watch)
-    told: list[tuple[int, int]] = []
-    compare(engine, "# tar", CONFIG, on_progress=lambda done, total: told.append((done, total)))
+    shown: list[tuple[int, int]] = []
+    compare(engine, "# tar", CONFIG, on_progress=lambda done, total: shown.append((done, total)))
     assert order == [False, True, True, False, False, True]
-    assert told[-1] == (6, 6)
+    assert shown[-1] == (6, 6)
 
 
 def test_a_single_token_leaves_nothing_to_speed_up(engine: Engine) -> None:

@@ -59,12 +59,12 @@ def counts(stats: GenerationStats) -> tuple[int, int, int]:
 
 def test_a_recording_has_ids_of_a_vocabulary_that_is_padded(recording: Path, engine: Engine) -> None:
     padded = engine.tokenizer.vocab_size + 5
-    told = [json.loads(line) for line in recording.read_text(encoding="utf-8").splitlines()]
-    assert told[0]["vocab_size"] == engine.package.manifest.vocab_size
-    told[0]["turns"][0]["top_ids"][0][-1] = padded - 1
+    shown = [json.loads(line) for line in recording.read_text(encoding="utf-8").splitlines()]
+    assert shown[0]["vocab_size"] == engine.package.manifest.vocab_size
+    shown[0]["turns"][0]["top_ids"][0][-1] = padded - 1
 
     def read(**facts: object) -> list[RecordedRequest]:
-        recording.write_text("\n".join(json.dumps({**line, **facts}) for line in told), encoding="utf-8")
+        recording.write_text("\n".join(json.dumps({**line, **facts}) for line in shown), encoding="utf-8")
         return read_recording(recording, engine.tokenizer)
 
     successors = read(vocab_size=padded)[0].turns[0].successors
@@ -122,16 +122,16 @@ def test_a_pass_that_nobody_scored_is_not_recorded() -> None:
 def test_answers_are_the_plain_ones_and_every_step_drafts_what_it_may(
     engine: Engine, questions: list[EvalPrompt]
 ) -> None:
-    told: list[tuple[int, int]] = []
+    shown: list[tuple[int, int]] = []
     runs = bench_budgets(
         engine,
         questions,
         CONFIG,
         BUDGETS,
         SourceStock.of_engine(engine),
-        lambda done, total: told.append((done, total)),
+        lambda done, total: shown.append((done, total)),
     )
-    assert told == [(done, 48) for done in range(1, 49)]
+    assert shown == [(done, 48) for done in range(1, 49)]
     plain = tuple(engine.generate(each.prompt, CONFIG).token_ids for each in questions)
     assert [run.answers for run in runs] == [plain] * 12
     assert [(run.sources, run.is_warm) for run in runs[::3]] == [
@@ -171,7 +171,7 @@ def test_datastores_are_drafted_from_in_sets_of_their_own(
 
 @pytest.mark.long
 @pytest.mark.parametrize("num_nodes", BUDGETS)
-def test_a_replay_tells_what_decoding_told(
+def test_a_replay_has_the_counts_of_decoding(
     engine: Engine, questions: list[EvalPrompt], recording: Path, num_nodes: int
 ) -> None:
     runs = bench_budgets(engine, questions, CONFIG, [num_nodes], SourceStock.of_engine(engine))
@@ -200,8 +200,8 @@ class PathRequest(RetrievalRequest):
             path.append(child)
         assert len(path) == len(text) + 1
         chain = DraftTree.chain([scored.tree.token_ids[node] for node in path])
-        said = scored.top_ids[path], scored.top_logits[path]
-        super().observe(ScoredTree(chain, range(len(path)), scored.root, *said, vocab_size=1 << 31))
+        scores = scored.top_ids[path], scored.top_logits[path]
+        super().observe(ScoredTree(chain, range(len(path)), scored.root, *scores, vocab_size=1 << 31))
 
 
 def test_a_replay_with_logits_is_decoding_that_hears_of_accepted_drafts_only(

@@ -32,9 +32,9 @@ def test_each_set_drafts_from_its_sources_alone_and_emits_the_plain_tokens(engin
     names = ["context", "context + datastore", "context + logits", "context + logits + datastore"]
     assert list(sets) == names
     assert sets[names[-1]] is engine
-    told: list[tuple[int, int]] = []
-    bench = bench_decode(engine, QUESTIONS, CONFIG, 1, lambda done, total: told.append((done, total)), sets)
-    assert told == [(done, 10) for done in range(1, 11)]
+    shown: list[tuple[int, int]] = []
+    bench = bench_decode(engine, QUESTIONS, CONFIG, 1, lambda done, total: shown.append((done, total)), sets)
+    assert shown == [(done, 10) for done in range(1, 11)]
     assert list(bench.sets) == names
     assert bench.sets[names[-1]] == bench.comparisons
     for drafted_from, comparisons in bench.sets.items():

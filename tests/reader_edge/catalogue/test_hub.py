@@ -1,4 +1,4 @@
-"""Fetching from the hub: whole or not at all, continued after a break, checked, and told in one sentence."""
+"""Fetching from the hub: whole or not at all, continued after a break, checked, and shown in one sentence."""
 
 import errno
 import json
@@ -71,7 +71,7 @@ def test_a_broken_download_is_continued(hub: FakeHub) -> None:
     assert [part.what for part in StoredModel("owner/model").parts()] == ["source"]
 
 
-def test_a_wrong_checksum_is_no_model_and_the_next_try_fetches_anew(hub: FakeHub) -> None:
+def test_a_wrong_checksum_is_no_model_and_the_next_try_fetches_again(hub: FakeHub) -> None:
     hub.promised["model.safetensors"] = b"something else"
     with pytest.raises(CatalogueError, match=r"'model\.safetensors' was not what the hub promised"):
         pulled("owner/model")
@@ -81,15 +81,15 @@ def test_a_wrong_checksum_is_no_model_and_the_next_try_fetches_anew(hub: FakeHub
 
 
 def test_two_at_once_fetch_once(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    num_asked = threading.Semaphore(0)
+    num_requested = threading.Semaphore(0)
 
     class Lock(FileLock):
         def acquire(self, *args: Any, **options: Any) -> Any:
-            num_asked.release()
+            num_requested.release()
             return super().acquire(*args, **options)
 
     def fetch(*args: Any) -> None:
-        assert all(num_asked.acquire(timeout=60) for _ in range(2))
+        assert all(num_requested.acquire(timeout=60) for _ in range(2))
         real_fetch(*args)
 
     real_fetch = hub_module.fetch
@@ -122,7 +122,7 @@ def test_a_gated_model_s_sentence_says_where_its_licence_is(hub: FakeHub) -> Non
         (500, HubUnavailableError, r"The hub does not answer \(status 500\)"),
     ],
 )
-def test_a_hub_that_refuses_or_is_ill_is_told_apart(
+def test_a_hub_that_refuses_differs_from_one_that_fails(
     hub: FakeHub, status: int, error: type[CatalogueError], words: str
 ) -> None:
     hub.question_error = (status, "")
@@ -149,7 +149,7 @@ def _answer(**changes: object) -> bytes:
         _answer(rfilename=7),
     ],
 )
-def test_an_answer_of_another_form_is_told_in_one_sentence(hub: FakeHub, answer: bytes) -> None:
+def test_an_answer_of_another_form_is_shown_in_one_sentence(hub: FakeHub, answer: bytes) -> None:
     hub.answer = answer
     with pytest.raises(HubUnavailableError, match=r"^What the hub answers about 'owner/model' cannot be read \(\w+\):"):
         pulled("owner/model")
@@ -164,7 +164,7 @@ def test_files_whose_names_are_not_plain_are_left_where_they_are(hub: FakeHub, n
     assert [path.name for path in pulled("owner/model").iterdir()] == ["config.json"]
 
 
-def test_a_download_that_the_library_refuses_is_told_in_one_sentence(
+def test_a_download_that_the_library_refuses_is_shown_in_one_sentence(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*args: object, **options: object) -> None:
@@ -211,7 +211,7 @@ def test_what_has_no_room_is_not_begun(hub: FakeHub, monkeypatch: pytest.MonkeyP
     assert hub.downloads == []
 
 
-def test_without_an_answer_it_is_said_that_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_without_an_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_module, "ANSWER_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         set_hub(monkeypatch, f"http://127.0.0.1:{silent.getsockname()[1]}")

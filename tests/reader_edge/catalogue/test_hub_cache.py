@@ -106,15 +106,15 @@ def test_without_a_note_of_the_branch_the_only_revision_is_taken(cached: HubCach
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_what_a_snapshot_lacks_is_told_where_it_cannot_be_fetched(cached: HubCache, no_hub: None, name: str) -> None:
+def test_what_a_snapshot_lacks_is_shown_where_it_cannot_be_fetched(cached: HubCache, no_hub: None, name: str) -> None:
     (cached.model / "blobs" / name).unlink()
     with pytest.raises(HubUnavailableError) as caught:
         pulled("owner/model")
-    told = f"in part: '{cached.snapshot}' lacks {name}, which `hf download owner/model` brings."
-    assert str(caught.value).endswith(told)
+    shown = f"in part: '{cached.snapshot}' lacks {name}, which `hf download owner/model` brings."
+    assert str(caught.value).endswith(shown)
 
 
-def test_a_missing_shard_is_told_by_name(cached: HubCache, no_hub: None) -> None:
+def test_a_missing_shard_is_shown_by_name(cached: HubCache, no_hub: None) -> None:
     (cached.snapshot / "model.safetensors").unlink()
     shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
     cached.add("model.safetensors.index.json", json.dumps({"weight_map": shards}))
@@ -132,7 +132,7 @@ def test_a_snapshot_in_part_is_no_hindrance_where_there_is_a_network(cached: Hub
     assert not folder.is_relative_to(cached.folder)
 
 
-def test_where_it_was_looked_for_is_told(cached: HubCache, no_hub: None) -> None:
+def test_where_it_was_looked_for_is_shown(cached: HubCache, no_hub: None) -> None:
     with pytest.raises(HubUnavailableError, match=f"connect .* Nor is it in the Hugging Face cache '{cached.folder}'"):
         pulled("owner/other")
 

@@ -1,4 +1,4 @@
-"""The names of models: what they mean, and what is said of those that mean nothing."""
+"""The names of models: what they mean, and the errors of those that mean nothing."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The chat: what is said, remembered and forgotten, and what Ctrl-C and Ctrl-D do."""
+"""The chat: what is written, remembered and forgotten, and what Ctrl-C and Ctrl-D do."""
 
 import builtins
 from collections.abc import Callable, Iterable
@@ -106,18 +106,18 @@ def test_leaving_is_at_once(engine: Engine, say: Say, prompts: list[object], com
 
 
 @pytest.mark.parametrize("line", ["/settle", "/forget", "/Bye", "/byes now"])
-def test_an_unknown_command_is_told_and_not_said(
+def test_an_unknown_command_is_reported_and_not_sent(
     engine: Engine, say: Say, prompts: list[object], capsys: pytest.CaptureFixture[str], line: str
 ) -> None:
     say(line)
     _chat(engine)
     assert prompts == []
-    told = f"There is no command {line.split()[0]}. To say this to the model, begin with a space. /help shows"
-    assert told in capsys.readouterr().err
+    shown = f"There is no command {line.split()[0]}. To say this to the model, begin with a space. /help shows"
+    assert shown in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "output"),
     [
         (" /forget", "/forget"),
         (" /bye", "/bye"),
@@ -127,14 +127,14 @@ def test_an_unknown_command_is_told_and_not_said(
         ("/", "/"),
     ],
 )
-def test_what_is_no_command_is_said(engine: Engine, say: Say, prompts: list[object], line: str, said: str) -> None:
+def test_what_is_no_command_is_sent(engine: Engine, say: Say, prompts: list[object], line: str, output: str) -> None:
     say(line)
     _chat(engine)
-    assert prompts == [said]
+    assert prompts == [output]
 
 
 @pytest.mark.parametrize("command", ["/help", "/?"])
-def test_help_is_told_beside_the_answers(
+def test_help_is_shown_beside_the_answers(
     engine: Engine, say: Say, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     say(command)
@@ -151,7 +151,7 @@ def test_ctrl_c_while_typing_does_not_leave(engine: Engine, say: Say, prompts: l
     assert prompts == ["# tar"]
 
 
-def test_ctrl_c_stops_the_answer_and_keeps_what_was_said(
+def test_ctrl_c_stops_the_answer_and_keeps_what_was_written(
     chat_engine: Engine,
     say: Say,
     prompts: list[object],
@@ -177,7 +177,7 @@ def test_ctrl_c_stops_the_answer_and_keeps_what_was_said(
     assert not chat_engine.decoder.running
 
 
-def test_an_error_is_told_and_the_chat_goes_on(engine: Engine, say: Say, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_is_shown_and_the_chat_goes_on(engine: Engine, say: Say, capsys: pytest.CaptureFixture[str]) -> None:
     say("1 2 3 4 5 6 7 8 9 " * 1000, "# tar")
     _chat(engine)
     captured = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""What a chat does by its commands: each is one line, told on standard error, and never said to the model."""
+"""What a chat does by its commands: each is one line, answered on standard error, and never sent to the model."""
 
 import builtins
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def chat(chat_package: PackageCopy) -> Chat:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, GenerationConfig]]:
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, GenerationConfig]]:
     """Every prompt that an engine answers, and how."""
     seen: list[tuple[object, GenerationConfig]] = []
     stream = Engine.stream
@@ -55,43 +55,43 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, GenerationConfi
     return seen
 
 
-Asked = list[tuple[object, GenerationConfig]]
+Sent = list[tuple[object, GenerationConfig]]
 
 
 def _user(text: str) -> dict[str, str]:
     return {"role": "user", "content": text}
 
 
-def test_a_text_of_several_lines_is_one_message(chat: Chat, typed: Type, asked: Asked) -> None:
+def test_a_text_of_several_lines_is_one_message(chat: Chat, typed: Type, sent: Sent) -> None:
     typed('"""def f():', "    return 1", "", '/help   """', '"""one line"""', '"""', "/bye", '"""')
     chat.run()
-    texts = [prompt[-1]["content"] for prompt, _ in asked]  # type: ignore[index]
+    texts = [prompt[-1]["content"] for prompt, _ in sent]  # type: ignore[index]
     assert texts == ["def f():\n    return 1\n\n/help", "one line", "/bye"]
 
 
 def test_the_system_message_is_changed_shown_and_kept_by_a_reset(
-    chat: Chat, typed: Type, asked: Asked, capsys: pytest.CaptureFixture[str]
+    chat: Chat, typed: Type, sent: Sent, capsys: pytest.CaptureFixture[str]
 ) -> None:
     typed("/system", "one", "/system Be brief.", "two", "/system Be long.", "/system", "/reset", "three")
     chat.run()
     system = {"role": "system", "content": "Be brief."}
-    assert asked[0][0] == [_user("one")]
-    second: list[dict[str, str]] = asked[1][0]  # type: ignore[assignment]
+    assert sent[0][0] == [_user("one")]
+    second: list[dict[str, str]] = sent[1][0]  # type: ignore[assignment]
     assert [second[0], second[1], second[3]] == [system, _user("one"), _user("two")]
-    assert asked[2][0] == [system | {"content": "Be long."}, _user("three")]
-    told = capsys.readouterr().err
-    assert "There is no system message." in told
-    assert "Be long." in told
+    assert sent[2][0] == [system | {"content": "Be long."}, _user("three")]
+    shown = capsys.readouterr().err
+    assert "There is no system message." in shown
+    assert "Be long." in shown
 
 
 def test_settings_hold_for_the_answers_behind_them_until_they_are_taken_back(
-    chat: Chat, typed: Type, asked: Asked
+    chat: Chat, typed: Type, sent: Sent
 ) -> None:
     typed(
         "/set temperature 0.2", "/set seed 4", "/set max-tokens 3", "one", "/set temperature", "two", "/set greedy", "a"
     )
     chat.run()
-    first, second, third = (config for _, config in asked)
+    first, second, third = (config for _, config in sent)
     assert first.sampling == SamplingConfig(temperature=0.2, top_k=40, top_p=0.95, seed=4)
     assert second.sampling == SamplingConfig(temperature=0.9, top_k=40, top_p=0.95, seed=4)
     assert third.sampling == SamplingConfig()
@@ -117,21 +117,21 @@ def test_settings_hold_for_the_answers_behind_them_until_they_are_taken_back(
     ],
 )
 def test_a_mistake_is_one_sentence_and_the_chat_goes_on(
-    chat: Chat, typed: Type, asked: Asked, capsys: pytest.CaptureFixture[str], line: str, sentence: str
+    chat: Chat, typed: Type, sent: Sent, capsys: pytest.CaptureFixture[str], line: str, sentence: str
 ) -> None:
     typed(line, "one")
     chat.run()
     assert sentence in capsys.readouterr().err
-    assert [prompt for prompt, _ in asked] == [[_user("one")]]
+    assert [prompt for prompt, _ in sent] == [[_user("one")]]
 
 
 def test_settings_are_shown(chat: Chat, typed: Type, capsys: pytest.CaptureFixture[str]) -> None:
     typed("/set min-p 0.1", "/set")
     chat.run()
-    told = " ".join(capsys.readouterr().err.replace("│", " ").split())
-    assert "given here min-p 0.1" in told
-    assert "sampling temperature 0.9, top-k 40, top-p 0.95, min-p 0.1, each answer with a seed by chance" in told
-    assert "temperature 0.9, top-k 40, top-p 0.95, as the model's maker recommends" in told
+    shown = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert "given here min-p 0.1" in shown
+    assert "sampling temperature 0.9, top-k 40, top-p 0.95, min-p 0.1, each answer with a seed by chance" in shown
+    assert "temperature 0.9, top-k 40, top-p 0.95, as the model's maker recommends" in shown
 
 
 @pytest.mark.parametrize("command", ["/set", "/model"])
@@ -140,17 +140,17 @@ def test_what_is_shown_as_sampling_is_in_force(
 ) -> None:
     typed(command)
     Chat(engine, CONFIG, None, False, False, sampling=GivenSampling(temperature=0.7, seed=1234567)).run()
-    told = " ".join(capsys.readouterr().err.replace("│", " ").split())
-    assert "sampling temperature 0.7, seed 1234567 by default greedy" in told
+    shown = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert "sampling temperature 0.7, seed 1234567 by default greedy" in shown
 
 
 def test_a_drawn_seed_is_shown_and_gives_the_text_again(
-    chat: Chat, typed: Type, asked: Asked, capsys: pytest.CaptureFixture[str]
+    chat: Chat, typed: Type, sent: Sent, capsys: pytest.CaptureFixture[str]
 ) -> None:
     typed("one")
     chat.run()
     first = capsys.readouterr()
-    sampling = asked[0][1].sampling
+    sampling = sent[0][1].sampling
     assert f"Sampled with {sampling}.\n" in first.err
     assert sampling is not None
     typed("/reset", f"/set seed {sampling.seed}", "one")
@@ -161,11 +161,11 @@ def test_a_drawn_seed_is_shown_and_gives_the_text_again(
 
 
 @pytest.mark.parametrize("line", ["/set top_p 0.5", "/set top-p=0.5", "/set  top_p = 0.5"])
-def test_a_setting_is_taken_as_it_is_written_elsewhere(chat: Chat, typed: Type, asked: Asked, line: str) -> None:
+def test_a_setting_is_taken_as_it_is_written_elsewhere(chat: Chat, typed: Type, sent: Sent, line: str) -> None:
     typed(line, "one")
     chat.run()
-    assert asked[0][1].sampling is not None
-    assert asked[0][1].sampling.top_p == 0.5
+    assert sent[0][1].sampling is not None
+    assert sent[0][1].sampling.top_p == 0.5
 
 
 def test_max_tokens_without_a_value_is_the_default_again(chat: Chat, typed: Type) -> None:
@@ -175,10 +175,10 @@ def test_max_tokens_without_a_value_is_the_default_again(chat: Chat, typed: Type
 
 
 @pytest.mark.parametrize("line", ['/system ""', "/system ''"])
-def test_an_empty_system_message_is_none(chat: Chat, typed: Type, asked: Asked, line: str) -> None:
+def test_an_empty_system_message_is_none(chat: Chat, typed: Type, sent: Sent, line: str) -> None:
     typed("/system Be brief.", line, "one")
     chat.run()
-    assert asked[0][0] == [_user("one")]
+    assert sent[0][0] == [_user("one")]
 
 
 def test_statistics_are_shown_of_the_last_answer_and_behind_each(
@@ -186,21 +186,21 @@ def test_statistics_are_shown_of_the_last_answer_and_behind_each(
 ) -> None:
     typed("one", "/stats", "two", "/stats", "three")
     chat.run()
-    told = capsys.readouterr().err
-    assert told.count("acceptance length") == 2
-    assert told.count("perplexity") == 1  # the first answer was not scored
+    shown = capsys.readouterr().err
+    assert shown.count("acceptance length") == 2
+    assert shown.count("perplexity") == 1  # the first answer was not scored
     drawn = "temperature 0.9, top-k 40, top-p 0.95, seed"
-    assert told.count(drawn) == 4
-    assert told.count(f"Sampled with {drawn}") == 2  # where no statistics say as much
+    assert shown.count(drawn) == 4
+    assert shown.count(f"Sampled with {drawn}") == 2  # where no statistics say as much
 
 
 def test_a_conversation_is_kept_and_gone_on_with(
-    chat: Chat, typed: Type, asked: Asked, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    chat: Chat, typed: Type, sent: Sent, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "kept.session"
     typed("one", f"/save {path}", "/reset", "two", f"/load {path}", "three")
     chat.run()
-    last: list[dict[str, str]] = asked[-1][0]  # type: ignore[assignment]
+    last: list[dict[str, str]] = sent[-1][0]  # type: ignore[assignment]
     assert [each["content"] for each in last if each["role"] == "user"] == ["one", "three"]
     assert path.stat().st_mode & 0o077 == 0
 
@@ -213,12 +213,12 @@ def test_a_file_that_is_no_session_is_left_alone(
     typed(f"/save {path}", f"/load {path}")
     chat.run()
     assert path.read_text() == "dear"
-    told = capsys.readouterr().err
-    assert f"Error: '{path}' is there, and no session: name another file." in told
-    assert told.count("Error: ") == 2
+    shown = capsys.readouterr().err
+    assert f"Error: '{path}' is there, and no session: name another file." in shown
+    assert shown.count("Error: ") == 2
 
 
-def test_another_model_goes_on_with_the_conversation(chat: Chat, engine: Engine, typed: Type, asked: Asked) -> None:
+def test_another_model_goes_on_with_the_conversation(chat: Chat, engine: Engine, typed: Type, sent: Sent) -> None:
     named: list[str] = []
 
     def load(name: str) -> Engine:
@@ -231,7 +231,7 @@ def test_another_model_goes_on_with_the_conversation(chat: Chat, engine: Engine,
     chat.run()
     assert named == ["other", "demo"]
     assert chat.engine is other is not first
-    last: list[dict[str, str]] = asked[-1][0]  # type: ignore[assignment]
+    last: list[dict[str, str]] = sent[-1][0]  # type: ignore[assignment]
     assert [each["content"] for each in last if each["role"] == "user"] == ["one", "two", "three"]
 
 

@@ -21,7 +21,7 @@ from tests.stages_here import free_address
 
 @pytest.fixture
 def sound(monkeypatch: pytest.MonkeyPatch) -> list[CheckResult]:
-    """What the machine is said to be, which a test may add to: this one may be busy. Time is enough."""
+    """The described machine, which a test may add to: this one may be busy. Time is enough."""
     findings = [CheckResult("cores", Severity.WELL, "All cores.")]
     monkeypatch.setattr(examine, "examine_machine", lambda *_: list(findings))
     monkeypatch.setattr(doctor_command, "_MAX_S", 120.0)

@@ -23,8 +23,8 @@ def _fetched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | None, Path, ExportOptions]]:
-    """Exports that were asked for, none of them done."""
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | None, Path, ExportOptions]]:
+    """Exports that were requested, none of them done."""
     calls: list[tuple[str | None, Path, ExportOptions]] = []
 
     def export_model(
@@ -66,21 +66,21 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | None, Path, Expor
 
 
 def test_standard_output_holds_the_path_alone(
-    runner: CliRunner, asked: list[tuple[str | None, Path, ExportOptions]], tmp_path: Path
+    runner: CliRunner, sent: list[tuple[str | None, Path, ExportOptions]], tmp_path: Path
 ) -> None:
     result = runner.invoke(main, ["export", "some/model", str(tmp_path / "out")])
     assert result.stdout == f"{tmp_path / 'out'}\n"
     for words in ("Exporting some/model: tracing", "Going on.", "7.9 MB", "2.0 s"):
         assert words in result.stderr
     assert "Warning" not in result.stderr
-    assert asked == [("some/model", tmp_path / "out", ExportOptions())]
+    assert sent == [("some/model", tmp_path / "out", ExportOptions())]
 
 
-def test_figures_of_the_checks_are_told_in_words(
-    runner: CliRunner, asked: list[tuple[str, Path, ExportOptions]]
+def test_figures_of_the_checks_are_shown_in_words(
+    runner: CliRunner, sent: list[tuple[str, Path, ExportOptions]]
 ) -> None:
-    told = runner.invoke(main, ["export", "some/model", "out"]).stderr
-    rows = dict(line.strip("│ ").split("│") for line in told.splitlines() if line.count("│") == 3)
+    shown = runner.invoke(main, ["export", "some/model", "out"]).stderr
+    rows = dict(line.strip("│ ").split("│") for line in shown.splitlines() if line.count("│") == 3)
     figures = {name.strip(): value.strip() for name, value in rows.items()}
     assert figures["KL divergence, mean"] == "0.012 nats a token"
     assert figures["top-1 agreement"] == "98.7 % of the tokens"
@@ -94,7 +94,7 @@ def test_figures_of_the_checks_are_told_in_words(
 
 
 def test_the_tokens_that_end_an_answer_are_named(
-    runner: CliRunner, asked: list[tuple[str | None, Path, ExportOptions]]
+    runner: CliRunner, sent: list[tuple[str | None, Path, ExportOptions]]
 ) -> None:
     rows = runner.invoke(main, ["export", "some/model", "out", "--precision", "int4"]).stderr
     assert re.search(r"answers end at +│ <\|im_end\|>, \\n +│", rows)
@@ -102,13 +102,13 @@ def test_the_tokens_that_end_an_answer_are_named(
     assert re.search(r"answers end at +│ their limit of tokens alone", rows)
 
 
-def test_what_stays_as_in_the_file_is_told(runner: CliRunner, asked: list[tuple[str, Path, ExportOptions]]) -> None:
-    told = runner.invoke(main, ["export", "some/model", "out", "--precision", "keep"]).stderr
-    assert "kept as in the file: 70 Q4_K, 15 Q6_K; as int8: 2 IQ4_NL" in told
+def test_what_stays_as_in_the_file_is_shown(runner: CliRunner, sent: list[tuple[str, Path, ExportOptions]]) -> None:
+    shown = runner.invoke(main, ["export", "some/model", "out", "--precision", "keep"]).stderr
+    assert "kept as in the file: 70 Q4_K, 15 Q6_K; as int8: 2 IQ4_NL" in shown
     assert "kept" not in runner.invoke(main, ["export", "some/model", "out", "--precision", "int8"]).stderr
 
 
-def test_a_warning_goes_to_standard_error(runner: CliRunner, asked: list[tuple[str, Path, ExportOptions]]) -> None:
+def test_a_warning_goes_to_standard_error(runner: CliRunner, sent: list[tuple[str, Path, ExportOptions]]) -> None:
     result = runner.invoke(main, ["export", "some/model", "out", "--precision", "int4"])
     assert (result.exit_code, result.stdout) == (0, "out\n")
     assert result.stderr.endswith("Warning: it strays\n")
@@ -116,13 +116,13 @@ def test_a_warning_goes_to_standard_error(runner: CliRunner, asked: list[tuple[s
 
 
 def test_options_reach_the_exporter(
-    runner: CliRunner, asked: list[tuple[str | None, Path, ExportOptions]], tmp_path: Path
+    runner: CliRunner, sent: list[tuple[str | None, Path, ExportOptions]], tmp_path: Path
 ) -> None:
     text = tmp_path / "text.txt"
     text.write_text("words")
     options = f"--precision int4 --attention fast --kv fp32 --max-context 128 --calibration-text {text} --force".split()
     assert runner.invoke(main, ["export", "some/model", "out", *options]).exit_code == 0
-    assert asked[0][2] == ExportOptions("int4", "fast", max_context=128, force=True, calibration_text=text, kv="fp32")
+    assert sent[0][2] == ExportOptions("int4", "fast", max_context=128, force=True, calibration_text=text, kv="fp32")
 
 
 def test_a_context_that_is_too_short_is_one_sentence(runner: CliRunner) -> None:
@@ -131,7 +131,7 @@ def test_a_context_that_is_too_short_is_one_sentence(runner: CliRunner) -> None:
     assert "Invalid value for '--max-context': 2 is not in the range x>=16." in result.stderr
 
 
-def test_a_target_in_the_way_is_told_before_anything_is_fetched(
+def test_a_target_in_the_way_is_shown_before_anything_is_fetched(
     runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("reader_edge.model_source.pulled", None)  # calling it would fail

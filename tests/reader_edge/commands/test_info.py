@@ -28,8 +28,8 @@ def test_info_tells_what_the_package_is(runner: CliRunner, package: PackageCopy)
 
 def test_info_tells_no_version_that_the_manifest_does_not_know(runner: CliRunner, package: PackageCopy) -> None:
     package.change_manifest(exported_with={"onnx": "1.2", "reader-edge": "unknown"})
-    told = runner.invoke(main, ["info", str(package.folder)]).stdout
-    assert re.search(r"^exported with +onnx 1\.2$", told, re.MULTILINE)
+    shown = runner.invoke(main, ["info", str(package.folder)]).stdout
+    assert re.search(r"^exported with +onnx 1\.2$", shown, re.MULTILINE)
     package.change_manifest(exported_with={"reader-edge": "unknown"})
     assert "exported with" not in runner.invoke(main, ["info", str(package.folder)]).stdout
 
@@ -50,16 +50,16 @@ def test_info_tells_what_warm_has_put_beside_a_package(runner: CliRunner, packag
 
 def test_info_tells_what_a_package_lacks_for_drafting(runner: CliRunner, package: PackageCopy) -> None:
     package.change_manifest(hidden_size=None, state_ids=[])
-    told = runner.invoke(main, ["info", str(package.folder)]).stdout
-    assert re.search(r"^hidden states +none: no speculator of train-drafter can read it$", told, re.MULTILINE)
-    assert re.search(r"^successor table +none$", told, re.MULTILINE)
+    shown = runner.invoke(main, ["info", str(package.folder)]).stdout
+    assert re.search(r"^hidden states +none: no speculator of train-drafter can read it$", shown, re.MULTILINE)
+    assert re.search(r"^successor table +none$", shown, re.MULTILINE)
     assert json.loads(runner.invoke(main, ["info", str(package.folder), "--json"]).stdout)["num_table_tokens"] == 0
 
 
 def test_info_tells_what_a_first_start_left_out(runner: CliRunner, package: PackageCopy) -> None:
     command = ["info", str(package.folder)]
-    told = runner.invoke(main, command).stdout
-    assert "not tuned: `reader-edge tune` measures its quality, and lets it draft better" in told
+    shown = runner.invoke(main, command).stdout
+    assert "not tuned: `reader-edge tune` measures its quality, and lets it draft better" in shown
     assert json.loads(runner.invoke(main, [*command, "--json"]).stdout)["is_tuned"] is False
 
 
@@ -76,12 +76,12 @@ def test_info_tells_what_stays_as_in_a_file_and_what_its_bits_depend_on(
     runner: CliRunner, package: PackageCopy
 ) -> None:
     package.change_manifest(precision="keep", kept_types={"Q4_K": 70, "Q6_K": 15})
-    told = runner.invoke(main, ["info", str(package.folder)]).stdout
-    assert "kept as in the file: 70 Q4_K, 15 Q6_K" in told
-    assert "with native kernels and without, the last bits of logits differ" in told
+    shown = runner.invoke(main, ["info", str(package.folder)]).stdout
+    assert "kept as in the file: 70 Q4_K, 15 Q6_K" in shown
+    assert "with native kernels and without, the last bits of logits differ" in shown
 
 
-def test_a_model_that_is_not_exported_is_told_and_stays_so(runner: CliRunner, tmp_path: Path) -> None:
+def test_a_model_that_is_not_exported_is_shown_and_stays_so(runner: CliRunner, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     result = runner.invoke(main, ["info", str(tmp_path)])
     assert result.exit_code == 1
@@ -100,14 +100,14 @@ def test_info_as_json_holds_the_manifest_and_what_follows_from_it(runner: CliRun
 
 
 def test_info_tells_how_the_maker_of_the_model_has_tokens_chosen(runner: CliRunner, package: PackageCopy) -> None:
-    def told() -> str:
+    def shown() -> str:
         lines = runner.invoke(main, ["info", str(package.folder)]).stdout.splitlines()
         return next(line.split(maxsplit=1)[1] for line in lines if line.startswith("sampling"))
 
-    assert told() == "greedy"
+    assert shown() == "greedy"
     package.change_manifest(sampling={"repetition_penalty": 1.1})
-    assert told() == "greedy, repetition-penalty 1.1, as the model's maker recommends"
+    assert shown() == "greedy, repetition-penalty 1.1, as the model's maker recommends"
     package.change_manifest(sampling={"temperature": 0.6, "top_k": 20, "top_p": 0.95})
-    assert told() == "temperature 0.6, top-k 20, top-p 0.95, as the model's maker recommends"
+    assert shown() == "temperature 0.6, top-k 20, top-p 0.95, as the model's maker recommends"
     fields = json.loads(runner.invoke(main, ["info", str(package.folder), "--json"]).stdout)
     assert fields["sampling"] == {"temperature": 0.6, "top_k": 20, "top_p": 0.95}

@@ -17,12 +17,12 @@ class Output:
 
 
 @pytest.fixture
-def told() -> list[object]:
+def shown() -> list[object]:
     return []
 
 
 @pytest.fixture
-def command(told: list[object]) -> click.Command:
+def command(shown: list[object]) -> click.Command:
     @click.command()
     @click.argument("model")
     @options.of(MeasuredSampling)
@@ -31,25 +31,25 @@ def command(told: list[object]) -> click.Command:
     @options.as_json
     @options.grouped(output=Output, sampling="SamplingConfig", config="GenerationConfig", engine_config="EngineConfig")
     def answer(model: str, output: Output, config: GenerationConfig, engine_config: EngineConfig) -> None:
-        told.extend([model, output, config, engine_config])
+        shown.extend([model, output, config, engine_config])
 
     return answer
 
 
 def test_every_option_lands_in_the_config_that_has_its_field(
-    runner: CliRunner, command: click.Command, told: list[object]
+    runner: CliRunner, command: click.Command, shown: list[object]
 ) -> None:
     given = ["demo", "-t", "0.5", "--threads", "3", "--no-native", "--no-draft", "--provider", "cpu", "--json"]
     result = runner.invoke(command, given)
     assert result.exit_code == 0, result.output
     generation = GenerationConfig(sampling=SamplingConfig(temperature=0.5), is_drafted=False)
     engine = EngineConfig(threads=3, uses_native=False, provider="cpu")
-    assert told == ["demo", Output(as_json=True), generation, engine]
+    assert shown == ["demo", Output(as_json=True), generation, engine]
 
 
 def test_without_options_configs_are_their_own_defaults(
-    runner: CliRunner, command: click.Command, told: list[object]
+    runner: CliRunner, command: click.Command, shown: list[object]
 ) -> None:
     result = runner.invoke(command, ["demo"])
     assert result.exit_code == 0, result.output
-    assert told == ["demo", Output(as_json=False), GenerationConfig(sampling=SamplingConfig()), EngineConfig()]
+    assert shown == ["demo", Output(as_json=False), GenerationConfig(sampling=SamplingConfig()), EngineConfig()]

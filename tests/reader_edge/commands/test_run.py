@@ -96,14 +96,14 @@ def test_sampling_options_reach_the_engine(runner: CliRunner, engine: Engine) ->
     assert _run(runner, "-p", PROMPT, "--repetition-penalty", "1.2", *options) == expected
 
 
-def test_an_answer_that_the_context_ends_is_told_so(runner: CliRunner, package: PackageCopy) -> None:
+def test_an_answer_that_the_context_ends_is_shown_so(runner: CliRunner, package: PackageCopy) -> None:
     package.change_manifest(max_context=64)
-    asked = ["run", str(package.folder), "-p", PROMPT, "-n", "999999"]
-    assert "The answer ended at the model's context of 64 tokens.\n" in runner.invoke(main, asked).stderr
-    assert "context" not in runner.invoke(main, [*asked[:-1], "4"]).stderr
-    told = runner.invoke(main, [*asked, "--json"])
-    assert json.loads(told.stdout)["finish_reason"] == "context"
-    assert "context" not in told.stderr
+    sent = ["run", str(package.folder), "-p", PROMPT, "-n", "999999"]
+    assert "The answer ended at the model's context of 64 tokens.\n" in runner.invoke(main, sent).stderr
+    assert "context" not in runner.invoke(main, [*sent[:-1], "4"]).stderr
+    shown = runner.invoke(main, [*sent, "--json"])
+    assert json.loads(shown.stdout)["finish_reason"] == "context"
+    assert "context" not in shown.stderr
 
 
 def test_the_answer_ends_before_a_stop_text(runner: CliRunner) -> None:
@@ -142,8 +142,16 @@ def test_the_chat_template_is_given_arguments(runner: CliRunner, chat_package: P
     ("option", "value", "words"),
     [
         ("--stop", "", "'' ends every answer before it begins: give a text of one character or more."),
-        ("--template-arg", "messages=3", "'messages=3' would take the place of the messages that are asked: leave it"),
-        ("--template-arg", "tools=[]", "'tools=[]' would take the place of the tools that are asked: leave it out."),
+        (
+            "--template-arg",
+            "messages=3",
+            "'messages=3' would take the place of the messages that are requested: leave it",
+        ),
+        (
+            "--template-arg",
+            "tools=[]",
+            "'tools=[]' would take the place of the tools that are requested: leave it out.",
+        ),
     ],
 )
 def test_a_value_that_no_answer_can_have_exits_2(runner: CliRunner, option: str, value: str, words: str) -> None:
@@ -212,11 +220,13 @@ def drawing(package: PackageCopy) -> PackageCopy:
     return package
 
 
-def test_tokens_are_drawn_as_the_model_recommends_and_the_seed_is_told(runner: CliRunner, drawing: PackageCopy) -> None:
+def test_tokens_are_drawn_as_the_model_recommends_and_the_seed_is_shown(
+    runner: CliRunner, drawing: PackageCopy
+) -> None:
     result = runner.invoke(main, ["run", str(drawing.folder), "-p", PROMPT, "-n", "24"])
-    told = re.search(r"Sampled with temperature 0\.9, top-k 40, top-p 0\.95, seed (\d+): --seed gives", result.stderr)
-    assert told is not None
-    again = ["run", str(drawing.folder), "-p", PROMPT, "-n", "24", "--seed", told[1]]
+    shown = re.search(r"Sampled with temperature 0\.9, top-k 40, top-p 0\.95, seed (\d+): --seed gives", result.stderr)
+    assert shown is not None
+    again = ["run", str(drawing.folder), "-p", PROMPT, "-n", "24", "--seed", shown[1]]
     assert runner.invoke(main, again).stdout == result.stdout
     assert runner.invoke(main, [*again, "--no-draft"]).stdout == result.stdout
     assert "Sampled" not in runner.invoke(main, again).stderr
@@ -344,10 +354,10 @@ def test_measurements_and_proofs_say_how_tokens_are_chosen(
 ) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("# tar\n")
-    model, asked = str(drawing.folder), ["--prompts", str(prompts), "-n", "6"]
-    bench = runner.invoke(main, ["bench", "decode", model, *asked, "--rounds", "1"])
+    model, sent = str(drawing.folder), ["--prompts", str(prompts), "-n", "6"]
+    bench = runner.invoke(main, ["bench", "decode", model, *sent, "--rounds", "1"])
     assert "threads; greedy; width probe" in bench.stdout
-    proof = runner.invoke(main, ["verify", model, *asked, "--minutes", "0.02"])
+    proof = runner.invoke(main, ["verify", model, *sent, "--minutes", "0.02"])
     assert "drawn with temperature 0.9, top-k 40, top-p 0.95 (as the model recommends)" in proof.stdout
-    usual = runner.invoke(main, ["verify", *asked, "--minutes", "0.02"])
+    usual = runner.invoke(main, ["verify", *sent, "--minutes", "0.02"])
     assert "drawn with temperature 0.8, top-p 0.95 (the model recommends nothing)" in usual.stdout

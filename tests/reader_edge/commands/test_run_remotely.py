@@ -34,7 +34,7 @@ def engine(request: pytest.FixtureRequest, demo_folder: Path, tmp_path_factory: 
 
 
 @pytest.fixture
-def asked(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str | None]]:
+def sent(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str | None]]:
     """A server behind URL, and the keys that were shown to it."""
     keys: list[str | None] = []
     with serving(make_app(AsyncEngine(engine), ServerSettings("demo"))) as server:
@@ -51,28 +51,28 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["run", "--server", URL, "-n", "24", *arguments])
 
 
-def test_the_answer_is_the_one_of_the_server(asked: list[str | None], engine: Engine, tmp_path: Path) -> None:
+def test_the_answer_is_the_one_of_the_server(sent: list[str | None], engine: Engine, tmp_path: Path) -> None:
     chat = Conversation([{"role": "system", "content": "b"}, {"role": "user", "content": "# tar"}])
     is_chat = engine.tokenizer.has_chat_template
     result = run("-p", "# tar", *(("-s", "b") if is_chat else ()), "--drafts", "verify")
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout == engine.generate(chat if is_chat else "# tar", CONFIG).text
     raw = engine.generate("# tar", CONFIG)
-    told = run("-p", "# tar", "--raw", "--stats")
-    assert told.stdout == raw.text
+    shown = run("-p", "# tar", "--raw", "--stats")
+    assert shown.stdout == raw.text
     for name in ("tokens/s on the server", "the way included", "accepted by source", "acceptance length"):
-        assert name in told.stderr
+        assert name in shown.stderr
     key = tmp_path / "key"
     key.touch(0o600)
     key.write_text("secret-key\n")
     fields = json.loads(run("-p", "# tar", "--raw", "--json", "--no-draft", "--api-key-file", str(key)).stdout)
     assert (fields["text"], fields["token_ids"]) == (raw.text, list(raw.token_ids))
     assert fields["stats"]["num_drafted_tokens"] == 0
-    assert asked == [None, None, "secret-key"]
+    assert sent == [None, None, "secret-key"]
 
 
 def test_a_tokenizer_is_taken_from_a_file_or_its_folder(
-    asked: list[str | None], engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sent: list[str | None], engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FrameConnection, "fetch", lambda link, num_bytes: pytest.fail("fetched all the same"))
     folder = engine.package.folder
@@ -84,7 +84,7 @@ def test_a_tokenizer_is_taken_from_a_file_or_its_folder(
     assert f"No tokenizer at '{tmp_path / TOKENIZER_NAME}'" in empty.stderr
 
 
-def test_what_has_no_place_beside_a_server_is_told(asked: list[str | None], engine: Engine, tmp_path: Path) -> None:
+def test_what_has_no_place_beside_a_server_is_shown(sent: list[str | None], engine: Engine, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.write_text("")
     binary = tmp_path / "binary"
@@ -112,7 +112,7 @@ def test_what_has_no_place_beside_a_server_is_told(asked: list[str | None], engi
 
 
 def test_on_a_terminal_the_answer_ends_its_line(
-    asked: list[str | None], engine: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    sent: list[str | None], engine: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     with remote_engine.RemoteEngine(URL) as remote:

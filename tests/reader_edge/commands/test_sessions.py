@@ -18,12 +18,12 @@ def ask(runner: CliRunner, package: PackageCopy, kept: Path, *arguments: str) ->
     return runner.invoke(main, [*command, *arguments])
 
 
-def test_a_place_where_no_session_can_be_kept_is_told_before_anything_is_said(
+def test_a_place_where_no_session_can_be_kept_is_shown_before_anything_is_written(
     runner: CliRunner, chat_package: PackageCopy, tmp_path: Path
 ) -> None:
-    told = ask(runner, chat_package, tmp_path / "no" / "folder")
-    assert (told.exit_code, told.stdout) == (2, "")
-    assert "There is no folder" in told.stderr
+    shown = ask(runner, chat_package, tmp_path / "no" / "folder")
+    assert (shown.exit_code, shown.stdout) == (2, "")
+    assert "There is no folder" in shown.stderr
 
 
 def test_each_run_goes_on_with_the_conversation(runner: CliRunner, chat_package: PackageCopy, tmp_path: Path) -> None:

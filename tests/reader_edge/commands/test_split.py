@@ -18,7 +18,7 @@ pytest.importorskip("onnx_ir", reason="the extra 'export' is not installed")
 
 
 def split(runner: CliRunner, demo_folder: Path, out: Path, *arguments: str) -> str:
-    """What the command told."""
+    """The report of the command."""
     done = runner.invoke(main, ["split", str(demo_folder), str(out), *arguments])
     assert done.exit_code == 0, done.stderr
     assert done.stdout.splitlines()[-1] == str(out)
@@ -32,8 +32,8 @@ def test_a_model_over_two_processes_keeps_its_promise(runner: CliRunner, demo_fo
     split(runner, demo_folder, out, "--stages", "2", "--at", address)
     with stage_process(out / "1", address, "--key", str(out / KEY_NAME)):
         ask = ["-p", "# tar\n", "-n", "30", "--threads", "1", "--no-calibrate"]
-        said, expected = (runner.invoke(main, ["run", str(model), *ask]) for model in (out, demo_folder))
-        assert (said.exit_code, said.stdout) == (0, expected.stdout), said.stderr
+        answered, expected = (runner.invoke(main, ["run", str(model), *ask]) for model in (out, demo_folder))
+        assert (answered.exit_code, answered.stdout) == (0, expected.stdout), answered.stderr
         proof = runner.invoke(main, ["verify", str(out), "--minutes", "0.2", "--threads", "1", "--json"])
         assert proof.exit_code == 0, proof.stderr
         report = json.loads(proof.stdout)
@@ -56,9 +56,9 @@ def test_a_stage_that_nobody_serves_is_named(
         alone = runner.invoke(main, ["run", str(tmp_path / "out" / name), "-p", "# tar"])
         assert (alone.exit_code, f"is stage {name} of 2: give the folder above it" in alone.stderr) == (1, True)
     assert load_tokenizer(str(tmp_path / "out")).fingerprint() == load_tokenizer(str(demo_folder)).fingerprint()
-    told = runner.invoke(main, ["run", str(tmp_path / "out"), "-p", "# tar"])
-    assert (told.exit_code, told.stdout) == (1, "")
-    assert f"Stage 1 at {address} does not answer: start `reader-edge stage` there" in told.stderr
+    result = runner.invoke(main, ["run", str(tmp_path / "out"), "-p", "# tar"])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"Stage 1 at {address} does not answer: start `reader-edge stage` there" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -69,11 +69,11 @@ def test_a_stage_that_nobody_serves_is_named(
         (["--fit", "1GB,many"], "--fit takes sizes as 8GB,16GB, not 'many'"),
     ],
 )
-def test_wrong_usage_is_told(
+def test_wrong_usage_is_shown(
     arguments: list[str], sentence: str, runner: CliRunner, demo_folder: Path, tmp_path: Path
 ) -> None:
-    told = runner.invoke(main, ["split", str(demo_folder), str(tmp_path / "out"), *arguments])
-    assert (told.exit_code, sentence in told.stderr) == (2, True), told.stderr
+    result = runner.invoke(main, ["split", str(demo_folder), str(tmp_path / "out"), *arguments])
+    assert (result.exit_code, sentence in result.stderr) == (2, True), result.stderr
 
 
 @pytest.mark.parametrize(
@@ -96,26 +96,29 @@ def test_wrong_usage_is_told(
 def test_a_split_that_cannot_be_leaves_nothing(
     arguments: list[str], sentence: str, runner: CliRunner, demo_folder: Path, tmp_path: Path
 ) -> None:
-    told = runner.invoke(main, ["split", str(demo_folder), str(tmp_path / "out"), *arguments])
-    assert (told.exit_code, sentence in told.stderr) == (2, True), told.stderr
+    result = runner.invoke(main, ["split", str(demo_folder), str(tmp_path / "out"), *arguments])
+    assert (result.exit_code, sentence in result.stderr) == (2, True), result.stderr
     assert not list(tmp_path.iterdir())
 
 
 def test_what_is_no_stage_is_not_served(runner: CliRunner, demo_folder: Path) -> None:
     pytest.importorskip("zmq", reason="the extra 'pipeline' is not installed")
-    told = runner.invoke(main, ["stage", str(demo_folder), "--listen", free_address()])
-    assert (told.exit_code, "is no stage: give one of those that `reader-edge split` wrote" in told.stderr) == (1, True)
+    result = runner.invoke(main, ["stage", str(demo_folder), "--listen", free_address()])
+    assert (result.exit_code, "is no stage: give one of those that `reader-edge split` wrote" in result.stderr) == (
+        1,
+        True,
+    )
 
 
-def test_a_stage_is_served_as_it_was_asked_for_and_tells_lines_that_steer_no_terminal(
+def test_a_stage_is_served_by_its_options_and_its_lines_steer_no_terminal(
     runner: CliRunner, demo_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[object] = []
+    sent: list[object] = []
 
     def serve(
         package: ModelPackage, address: str, key: Path | None, config: EngineConfig, tell: Callable[[str], None]
     ) -> None:
-        asked.extend([package.folder, address, key, config.threads, config.uses_native])
+        sent.extend([package.folder, address, key, config.threads, config.uses_native])
         tell("Serves \x1b[2J.")
 
     monkeypatch.setattr(assembly, "serve_stage", serve)
@@ -124,6 +127,6 @@ def test_a_stage_is_served_as_it_was_asked_for_and_tells_lines_that_steer_no_ter
     command = ["stage", str(tmp_path / "out" / "1"), "--listen", "tcp://10.0.0.2:5551", "--key", str(key)]
     served = runner.invoke(main, [*command, "--threads", "1", "--no-native"])
     assert (served.exit_code, served.stdout) == (0, "")
-    assert asked == [tmp_path / "out" / "1", "tcp://10.0.0.2:5551", key, 1, False]
+    assert sent == [tmp_path / "out" / "1", "tcp://10.0.0.2:5551", key, 1, False]
     assert "\x1b" not in served.stderr
     assert "Serves" in served.stderr

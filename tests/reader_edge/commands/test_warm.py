@@ -27,7 +27,7 @@ def prompts(tmp_path: Path) -> Path:
 
 
 @pytest.mark.long
-def test_answers_to_own_prompts_come_first_and_no_more_are_kept_than_asked_for(
+def test_answers_to_own_prompts_come_first_and_no_more_are_kept_than_requested(
     runner: CliRunner, package: PackageCopy, prompts: Path
 ) -> None:
     command = ["warm", str(package.folder), "--no-calibrate", "--prompts", str(prompts), "--tokens", "250"]
@@ -38,8 +38,8 @@ def test_answers_to_own_prompts_come_first_and_no_more_are_kept_than_asked_for(
     assert answers is not None
     assert answers.num_tokens == 250
     engine = Engine.load(package.folder, CONFIG)
-    said = engine.generate("# tar", GenerationConfig(max_tokens=8)).token_ids
-    expected = [*engine.encode_prompt("# tar")[-PROMPT_TAIL:], *said]
+    answer_ids = engine.generate("# tar", GenerationConfig(max_tokens=8)).token_ids
+    expected = [*engine.encode_prompt("# tar")[-PROMPT_TAIL:], *answer_ids]
     assert answers.texts[0].tolist()[: len(expected)] == expected
 
 
@@ -92,7 +92,7 @@ def test_nothing_is_answered_where_no_file_can_be_made(
     assert f"{OWN_ANSWERS_NAME}' cannot be written (Not a regular file): copy the package to" in result.stderr
 
 
-def test_a_damaged_file_is_told_in_one_sentence(runner: CliRunner, package: PackageCopy) -> None:
+def test_a_damaged_file_is_shown_in_one_sentence(runner: CliRunner, package: PackageCopy) -> None:
     (package.folder / OWN_ANSWERS_NAME).write_bytes(bytes(200))
     result = runner.invoke(main, ["run", str(package.folder), "-p", "# tar", "-n", "4", "--no-calibrate"])
     assert result.exit_code == 1

@@ -92,7 +92,7 @@ def test_broken_corpora_are_one_sentence(
     assert not (tmp_path / "new.ds").exists()
 
 
-def test_a_missing_or_numeric_column_is_told(command: Command, tmp_path: Path) -> None:
+def test_a_missing_or_numeric_column_is_shown(command: Command, tmp_path: Path) -> None:
     path = tmp_path / "corpus.parquet"
     parquet.write_table(pyarrow.table({"number": [1, 2, 3]}), path)
     assert 'no column "text"' in failed(command("build", path, "-o", tmp_path / "new.ds"))

@@ -1,4 +1,4 @@
-"""`reader-edge datastore`: built from texts, told, searched and merged."""
+"""`reader-edge datastore`: built from texts, reported, searched and merged."""
 
 import errno
 import json
@@ -144,7 +144,7 @@ def test_force_replaces_nothing_but_a_datastore(command: Command, corpus: Path, 
         (("-o", "x.ds", "--format", "docx"), "is not one of"),
     ],
 )
-def test_wrong_usage_is_told(command: Command, corpus: Path, arguments: tuple[str, ...], sentence: str) -> None:
+def test_wrong_usage_is_shown(command: Command, corpus: Path, arguments: tuple[str, ...], sentence: str) -> None:
     assert sentence in failed(command("build", corpus, *arguments), 2)
 
 
@@ -186,7 +186,7 @@ def test_a_disk_that_takes_only_a_part_is_one_sentence_and_leaves_nothing(
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_the_work(
+def test_a_folder_that_cannot_be_written_is_shown_before_the_work(
     command: Command, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(target: Path) -> None:
@@ -198,7 +198,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_work(
     assert failed(command("build", corpus, "-o", tmp_path / "new.ds")).endswith(sentence)
 
 
-def test_a_tokenizer_that_is_none_is_told(runner: CliRunner, corpus: Path, tmp_path: Path) -> None:
+def test_a_tokenizer_that_is_none_is_shown(runner: CliRunner, corpus: Path, tmp_path: Path) -> None:
     broken = tmp_path / "tokenizer.json"
     broken.write_text("{}", encoding="utf-8")
     for name, sentence in ((tmp_path / "nowhere", "There is nothing at"), (broken, "is not a readable tokenizer")):

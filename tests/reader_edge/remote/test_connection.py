@@ -26,31 +26,31 @@ from reader_edge_runtime.errors import BusyError, ConfigError, FrameError, Insta
 pack = SERVER_FRAMES.pack
 
 
-class Told:
+class Lines:
     """A connection on which this comes, or this is raised."""
 
-    def __init__(self, *told: Any) -> None:
-        self.told = list(told)
+    def __init__(self, *shown: Any) -> None:
+        self.shown = list(shown)
         self.sent: list[bytes] = []
 
     def send(self, message: bytes) -> None:
         self.sent.append(message)
-        if isinstance(self.told[0], OSError):
-            raise self.told[0]
+        if isinstance(self.shown[0], OSError):
+            raise self.shown[0]
 
     def recv(self, timeout: float | None = None) -> bytes:
-        told = self.told.pop(0)
-        if isinstance(told, Exception):
-            raise told
-        assert isinstance(told, bytes)
-        return told
+        shown = self.shown.pop(0)
+        if isinstance(shown, Exception):
+            raise shown
+        assert isinstance(shown, bytes)
+        return shown
 
     def close(self) -> None:
-        self.told.clear()
+        self.shown.clear()
 
 
-def link(*told: Any) -> FrameConnection:
-    return FrameConnection(Told(*told), "http://there")
+def link(*shown: Any) -> FrameConnection:
+    return FrameConnection(Lines(*shown), "http://there")
 
 
 def test_a_tokenizer_comes_in_parts() -> None:
@@ -66,7 +66,7 @@ def test_a_tokenizer_that_trickles_is_not_waited_for(monkeypatch: pytest.MonkeyP
         link(*[pack(Part(b"a"))] * 3).fetch(3)
 
 
-def test_losses_are_told_by_the_address() -> None:
+def test_losses_are_shown_by_the_address() -> None:
     for lost in (
         lambda: link(OSError()).send(Fetch()),
         lambda: link(EOFError()).receive(),
@@ -79,7 +79,7 @@ def test_losses_are_told_by_the_address() -> None:
         link(TimeoutError()).receive(0)
 
 
-def test_refusals_are_told_as_the_server_says_them() -> None:
+def test_refusals_are_shown_as_the_server_says_them() -> None:
     busy = pack(Refusal("Try later.", 429))
     with pytest.raises(BusyError, match="Try later"):
         link(busy).receive()
@@ -92,11 +92,11 @@ def test_refusals_are_told_as_the_server_says_them() -> None:
         link(pack(Started([]))).greet()
 
 
-def test_a_refusal_is_heard_of_a_server_that_hung_up_before_it_was_greeted(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = Told(pack(Refusal("256 devices are connected already.", 503)))
-    monkeypatch.setattr(told, "send", lambda message: (_ for _ in ()).throw(EOFError()))
+def test_a_refusal_is_read_of_a_server_that_hung_up_before_the_greeting(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = Lines(pack(Refusal("256 devices are connected already.", 503)))
+    monkeypatch.setattr(shown, "send", lambda message: (_ for _ in ()).throw(EOFError()))
     with pytest.raises(RefusedError, match=r"^256 devices are connected already\.$"):
-        FrameConnection(told, "http://there").greet()
+        FrameConnection(shown, "http://there").greet()
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_addresses_lead_to_the_drafting_socket() -> None:
     assert socket_address("https://a") == "wss://a/v1/draft"
 
 
-def test_statuses_are_told_by_their_remedy() -> None:
+def test_statuses_are_shown_by_their_remedy() -> None:
     for status, words in ((401, "wants an API key"), (403, "localhost"), (404, "status 404")):
         assert words in str(refused_status("http://there", status, False))
     assert "does not know this API key: give one of its" in str(refused_status("http://there", 401, True))
@@ -148,7 +148,7 @@ class Library:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.fault: Exception | None = None
-        self.asked: dict[str, Any] = {}
+        self.requested: dict[str, Any] = {}
         self.sent: list[bytes] = []
         exceptions, client = ModuleType("websockets.exceptions"), ModuleType("websockets.sync.client")
         for name in ("WebSocketException", "InvalidHandshake", "InvalidStatus"):
@@ -159,7 +159,7 @@ class Library:
         monkeypatch.setitem(sys.modules, "websockets.sync", ModuleType("websockets.sync"))
 
     def connect(self, address: str, **options: Any) -> "Library":
-        self.asked = {"address": address} | options
+        self.requested = {"address": address} | options
         self._fail()
         return self
 
@@ -185,8 +185,8 @@ class Library:
 def test_a_key_goes_along_and_frames_go_there_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
     library = Library(monkeypatch)
     made = connected("http://there:8000", "secret")
-    assert library.asked["address"] == "ws://there:8000/v1/draft"
-    assert library.asked["additional_headers"] == {"Authorization": "Bearer secret"}
+    assert library.requested["address"] == "ws://there:8000/v1/draft"
+    assert library.requested["additional_headers"] == {"Authorization": "Bearer secret"}
     assert made.fetch(1) == b"a"
     assert library.sent == [DEVICE_FRAMES.pack(Fetch())]
     library.fault = Library.WebSocketException()
@@ -195,7 +195,7 @@ def test_a_key_goes_along_and_frames_go_there_and_back(monkeypatch: pytest.Monke
             use()
     made.close()
     assert library.sent == []
-    assert library.asked["close_timeout"] <= 1  # the library waits ten seconds where frames were left unread
+    assert library.requested["close_timeout"] <= 1  # the library waits ten seconds where frames were left unread
 
 
 @pytest.mark.parametrize(
@@ -207,12 +207,12 @@ def test_a_key_goes_along_and_frames_go_there_and_back(monkeypatch: pytest.Monke
         (EOFError(), "no answer"),
     ],
 )
-def test_what_keeps_from_a_server_is_told(monkeypatch: pytest.MonkeyPatch, fault: Exception, words: str) -> None:
+def test_what_keeps_from_a_server_is_shown(monkeypatch: pytest.MonkeyPatch, fault: Exception, words: str) -> None:
     library = Library(monkeypatch)
     library.fault = fault
     with pytest.raises(RemoteError, match=words):
         connected("http://there", None)
-    assert library.asked["additional_headers"] == {}
+    assert library.requested["additional_headers"] == {}
 
 
 needs_websockets = pytest.mark.skipif(
@@ -221,7 +221,7 @@ needs_websockets = pytest.mark.skipif(
 
 
 @needs_websockets
-def test_nobody_at_an_address_is_told() -> None:
+def test_nobody_at_an_address_is_shown() -> None:
     with pytest.raises(LostError, match="Nothing answers at http://127"):
         connected("http://127.0.0.1:9", "key")
     with pytest.raises(RemoteError):
@@ -232,13 +232,15 @@ def shake_hands(place: socket.socket, held: list[socket.socket]) -> None:
     """A server that greets, and answers no ping after that."""
     peer = place.accept()[0]
     held.append(peer)
-    asked = b""
-    while b"\r\n\r\n" not in asked:
-        asked += peer.recv(1 << 16)
-    key = next(line.split(b": ")[1] for line in asked.split(b"\r\n") if line.lower().startswith(b"sec-websocket-key"))
+    requested = b""
+    while b"\r\n\r\n" not in requested:
+        requested += peer.recv(1 << 16)
+    key = next(
+        line.split(b": ")[1] for line in requested.split(b"\r\n") if line.lower().startswith(b"sec-websocket-key")
+    )
     accepted = base64.b64encode(hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())  # noqa: S324
-    told = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
-    peer.sendall(told + accepted + b"\r\n\r\n")
+    shown = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
+    peer.sendall(shown + accepted + b"\r\n\r\n")
 
 
 @needs_websockets

@@ -29,11 +29,11 @@ class DocumentDrafter(Drafter):
         self.num_drafts += 1
         if self.error is not None:
             return [self.error]
-        [asked] = draft_requests
-        last = asked.request.token_ids[-1]
+        [sent] = draft_requests
+        last = sent.request.token_ids[-1]
         tree = DraftTree.root(last)
         rest = DOCUMENT[DOCUMENT.index(last) + 1 :] if last in DOCUMENT else []
-        for node, token_id in enumerate(rest[: min(asked.max_nodes - 1, asked.max_depth)]):
+        for node, token_id in enumerate(rest[: min(sent.max_nodes - 1, sent.max_depth)]):
             tree.add(token_id, node, self.source, self.value ** (node + 1))
         return [tree]
 
@@ -51,7 +51,7 @@ def test_a_hint_goes_out_once_and_again_when_it_runs_out() -> None:
     for token_id in DOCUMENT[5:-1]:
         text.token_ids.append(token_id)
         num_sent += len(text.frames())
-    assert num_sent == 0  # the document has no more than was said
+    assert num_sent == 0  # the document has no more
     text.token_ids[-1:] = [7, 150]  # elsewhere in it
     assert [opened(data).tree.token_ids[1] for data in text.frames()] == [151]
     text.lost()
@@ -77,7 +77,7 @@ def test_what_the_server_knows_and_what_is_unlikely_stays_here(drafter: Document
     assert HintedText(DocumentDrafter(), [1, 2]).frames() == []
 
 
-def test_a_drafter_that_fails_is_told() -> None:
+def test_a_drafter_that_fails_is_shown() -> None:
     drafter = DocumentDrafter()
     for error in (DraftError("no"), ReaderEdgeError("no")):
         drafter.error = error

@@ -77,7 +77,7 @@ def test_sixteen_nodes_take_about_eighty_bytes() -> None:
     assert len(DEVICE_FRAMES.pack(Drafted.of(DeviceTree(300, tree, 1), is_hint=False))) < 96
 
 
-def test_a_request_that_no_frame_holds_is_told_by_its_size() -> None:
+def test_a_request_that_no_frame_holds_is_shown_by_its_size() -> None:
     with pytest.raises(FrameError, match="1048576 at most: shorten the prompt"):
         DEVICE_FRAMES.pack(Ask(bytes(16), 0, b"", [1] * MAX_BYTES))
 

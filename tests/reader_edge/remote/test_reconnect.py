@@ -1,4 +1,4 @@
-"""A lost server is looked for, and who waits for it is told."""
+"""A lost server is looked for, and who waits for it is shown."""
 
 import warnings
 
@@ -10,7 +10,7 @@ from reader_edge.remote.reconnect import Reconnect
 LOST = LostError("The connection is lost.")
 
 
-def test_a_search_is_told_once_as_it_begins_and_none_that_is_over_at_once() -> None:
+def test_a_search_is_shown_once_as_it_begins_and_none_that_is_over_at_once() -> None:
     link, looks = object.__new__(FrameConnection), list[int]()
 
     def at_the_third_look() -> FrameConnection:
@@ -19,8 +19,8 @@ def test_a_search_is_told_once_as_it_begins_and_none_that_is_over_at_once() -> N
             raise LOST
         return link
 
-    with pytest.warns(RuntimeWarning, match=r"^The connection is lost\. It is looked for up to 30 s\.$") as told:
+    with pytest.warns(RuntimeWarning, match=r"^The connection is lost\. It is looked for up to 30 s\.$") as shown:
         assert Reconnect(30).find(at_the_third_look, LOST, 0) is link
-    assert len(told) == 1
+    assert len(shown) == 1
     with warnings.catch_warnings(action="error"):
         assert Reconnect(30).find(lambda: link, LOST, 0) is link

@@ -46,25 +46,25 @@ class Scripted:
         self.welcome = structs.replace(WELCOME, **facts)
         self.scripts = deque(scripts)
         self.sent: list[bytes] = []
-        self.told: deque[FromServer | None] = deque()
+        self.shown: deque[FromServer | None] = deque()
 
     def connect(self, url: str, key: str | None) -> FrameConnection:
-        self.told = deque([self.welcome, *self.scripts.popleft()])
+        self.shown = deque([self.welcome, *self.scripts.popleft()])
         return FrameConnection(self, url)
 
     def send(self, message: bytes) -> None:
         self.sent.append(message)
 
     def recv(self, timeout: float | None = None) -> bytes:
-        if not self.told:
+        if not self.shown:
             raise EOFError
-        told = self.told.popleft()
-        if told is None:
+        shown = self.shown.popleft()
+        if shown is None:
             raise TimeoutError
-        return SERVER_FRAMES.pack(told)
+        return SERVER_FRAMES.pack(shown)
 
     def close(self) -> None:
-        self.told.clear()
+        self.shown.clear()
 
 
 def remote(engine: Engine, server: Scripted, drafts: str = "none") -> RemoteEngine:
@@ -110,7 +110,7 @@ def test_an_answer_comes_in_as_many_pieces_as_it_is_sent(shared_engine: Engine) 
     assert [chunk.finish_reason for chunk in chunks] == [None, "length"]
 
 
-def test_what_a_server_tells_of_a_lossy_answer_is_told(shared_engine: Engine) -> None:
+def test_what_a_server_tells_of_a_lossy_answer_is_shown(shared_engine: Engine) -> None:
     for deviation in (None, DEVIATION, structs.replace(DEVIATION, usual_repeated_4grams=0.5)):
         server = Scripted(shared_engine, [STARTED, Tokens(0, [5]), End("stop", GenerationStats(), deviation)])
         wanted = {} if deviation is None else structs.asdict(deviation)
@@ -130,7 +130,7 @@ def test_tokens_beyond_the_end_and_again_are_left_out(shared_engine: Engine) -> 
 
 @pytest.mark.parametrize("is_started", [False, True])
 @pytest.mark.parametrize("drafts", ["none", "verify"])
-def test_a_connection_lost_before_anything_came_is_taken_up_and_asked_again(
+def test_a_connection_lost_before_anything_came_is_resumed_and_the_request_repeated(
     shared_engine: Engine, drafts: str, is_started: bool
 ) -> None:
     started = Started([5, 6])
@@ -144,7 +144,7 @@ def test_a_connection_lost_before_anything_came_is_taken_up_and_asked_again(
     assert not any(isinstance(frame, Drafted) and frame.is_hint for frame in sent)
 
 
-def test_a_server_that_forgets_what_it_was_just_asked_is_not_asked_again(shared_engine: Engine) -> None:
+def test_a_server_that_forgets_a_fresh_request_gets_no_second_one(shared_engine: Engine) -> None:
     server = Scripted(shared_engine, [GONE] * 3)
     with pytest.raises(RefusedError, match="gone"):
         remote(shared_engine, server).generate("# tar")
@@ -185,7 +185,7 @@ def test_an_engine_that_cannot_be_made_closes_its_link(shared_engine: Engine) ->
     server = Scripted(shared_engine, [Part(b"x")], tokenizer_bytes=1)
     with pytest.raises(RemoteError):
         RemoteEngine("http://there", connect=server.connect)
-    assert not server.told
+    assert not server.shown
 
 
 def test_a_tokenizer_is_taken_by_its_hash_alone(shared_engine: Engine) -> None:

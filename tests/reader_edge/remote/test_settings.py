@@ -1,4 +1,4 @@
-"""What is asked and told comes out as it went in."""
+"""Settings and results come out as they went in."""
 
 import json
 
@@ -31,7 +31,7 @@ def test_configs_come_out_as_they_went_in() -> None:
         assert Settings.decoded(Settings.of(config).encoded()).config() == config
 
 
-def test_what_tells_more_than_tokens_is_not_asked_for() -> None:
+def test_options_for_more_than_tokens_are_refused() -> None:
     for config in (
         GenerationConfig(wants_logprobs=True),
         GenerationConfig(wants_prompt_logprobs=True),
@@ -60,7 +60,7 @@ def test_conversations_come_out_as_they_went_in() -> None:
         ({"conversation": 5}, "conversation "),
     ],
 )
-def test_no_more_is_asked_than_of_the_servers_other_paths(settings: dict[str, object], words: str) -> None:
+def test_settings_have_the_bounds_of_the_servers_other_paths(settings: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=f"The request has an unusable {words}"):
         Settings.decoded(json.dumps(settings).encode())
 

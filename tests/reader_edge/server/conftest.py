@@ -52,7 +52,7 @@ class Served:
             time.sleep(0.01)
 
     def complete(self, **fields: Any) -> Any:
-        """A completion, greedy unless told otherwise."""
+        """A completion, greedy by default."""
         response = self.post("/v1/completions", {"model": "demo", "prompt": "# tar", "temperature": 0} | fields)
         assert response.status_code == 200, response.text
         return response.json()

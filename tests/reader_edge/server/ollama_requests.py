@@ -1,4 +1,4 @@
-"""Requests of Ollama's interface, asked and read."""
+"""Requests of Ollama's interface, sent and read."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a client is told of each kind of error, and what stays in the log."""
+"""What a client is shown of each kind of error, and what stays in the log."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ from reader_edge_runtime.errors import (
 )
 from tests.reader_edge.server.conftest import Served
 
-TOLD = [
+SHOWN = [
     (BusyError("Full."), 429, "queue_full", "Full."),
     (ClosedError("Closed."), 503, "shutting_down", "The server is shutting down."),
     (CapacityError("Too long."), 400, "kv_cache_exceeded", "Too long."),
@@ -32,31 +32,31 @@ TOLD = [
 ]
 
 
-@pytest.mark.parametrize(("error", "status", "code", "message"), TOLD, ids=lambda each: type(each).__name__)
-def test_mistakes_are_told_with_their_remedy(error: Exception, status: int, code: str | None, message: str) -> None:
-    told = api_error(error)
-    assert (told.status, told.code, str(told)) == (status, code, message)
-    assert ("Retry-After" in told.response().headers) == (status in (429, 503))
+@pytest.mark.parametrize(("error", "status", "code", "message"), SHOWN, ids=lambda each: type(each).__name__)
+def test_mistakes_are_shown_with_their_remedy(error: Exception, status: int, code: str | None, message: str) -> None:
+    shown = api_error(error)
+    assert (shown.status, shown.code, str(shown)) == (status, code, message)
+    assert ("Retry-After" in shown.response().headers) == (status in (429, 503))
 
 
 def test_what_is_nobodys_mistake_stays_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
-        told = api_error(PackageError("/secret/place is damaged."))
-    assert told.status == 500
-    assert "secret" not in str(told)
+        shown = api_error(PackageError("/secret/place is damaged."))
+    assert shown.status == 500
+    assert "secret" not in str(shown)
     assert "/secret/place" in caplog.text
 
 
 def test_a_lost_box_is_named_in_the_log_alone(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
-        told = api_error(StageLostError("Stage 1 at tcp://10.0.0.1:8001 is lost."))
-    assert (told.status, told.code) == (503, "stage_lost")
-    assert "10.0.0.1" not in str(told)
+        shown = api_error(StageLostError("Stage 1 at tcp://10.0.0.1:8001 is lost."))
+    assert (shown.status, shown.code) == (503, "stage_lost")
+    assert "10.0.0.1" not in str(shown)
     assert [record.getMessage() for record in caplog.records] == ["Stage 1 at tcp://10.0.0.1:8001 is lost."]
     assert caplog.records[0].exc_info is None
 
 
-def test_what_is_told_already_is_told_as_it_is() -> None:
+def test_what_is_shown_already_is_shown_as_it_is() -> None:
     error = ApiError(413, "Too large.", "input")
     assert api_error(error) is error
 

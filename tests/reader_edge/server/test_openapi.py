@@ -21,12 +21,12 @@ def schemas(chat_engine: Any) -> dict[str, Any]:
     from reader_edge.server.settings import ServerSettings
 
     document: Any = openapi_document(ServerSettings("demo", max_tokens=500), chat_engine.package.manifest)
-    asked = {path: document["paths"][path]["post"]["requestBody"]["content"]["application/json"] for path in ENDPOINTS}
-    return {path: {**body["schema"], "components": document["components"]} for path, body in asked.items()}
+    sent = {path: document["paths"][path]["post"]["requestBody"]["content"]["application/json"] for path in ENDPOINTS}
+    return {path: {**body["schema"], "components": document["components"]} for path, body in sent.items()}
 
 
 @pytest.mark.parametrize("path", ENDPOINTS)
-def test_what_is_asked_most_is_in_the_document(schemas: dict[str, Any], path: str) -> None:
+def test_what_is_requested_most_is_in_the_document(schemas: dict[str, Any], path: str) -> None:
     jsonschema.validate(BODIES[path], schemas[path])
 
 
@@ -77,7 +77,7 @@ def test_limits_are_the_server_s_own(served: Served, schemas: dict[str, Any]) ->
     assert beyond.status_code == 400
 
 
-@pytest.mark.parametrize("asked", [501, 32_000, 10**30, -1])
+@pytest.mark.parametrize("sent", [501, 32_000, 10**30, -1])
 @pytest.mark.parametrize(
     ("path", "name"),
     [
@@ -87,12 +87,12 @@ def test_limits_are_the_server_s_own(served: Served, schemas: dict[str, Any]) ->
         ("/v1/responses", "max_output_tokens"),
     ],
 )
-def test_who_asks_for_more_tokens_than_there_may_be_is_told_the_limit(
-    served: Served, path: str, name: str, asked: int
+def test_who_asks_for_more_tokens_than_there_may_be_is_shown_the_limit(
+    served: Served, path: str, name: str, sent: int
 ) -> None:
-    response = served.post(path, BODIES[path] | {name: asked, "stop": ["e"]})
+    response = served.post(path, BODIES[path] | {name: sent, "stop": ["e"]})
     assert response.status_code == 200, response.text
     assert response.headers[LIMIT_HEADER] == "500"
-    streamed = served.post(path, BODIES[path] | {name: asked, "stop": ["e"], "stream": True})
+    streamed = served.post(path, BODIES[path] | {name: sent, "stop": ["e"], "stream": True})
     assert streamed.headers[LIMIT_HEADER] == "500"
     assert LIMIT_HEADER not in served.post(path, BODIES[path] | {name: 500, "stop": ["e"]}).headers

@@ -1,4 +1,4 @@
-"""A client that says nothing of sampling gets what the model's maker recommends, by a seed that it is told."""
+"""A client that says nothing of sampling gets what the model's maker recommends, by a seed that it is shown."""
 
 import asyncio
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from tests.reader_edge.server.conftest import Served
 
 OWN: dict[str, Any] = {"temperature": 0.9, "top_k": 40, "top_p": 0.95}
 MESSAGES = [{"role": "user", "content": "What is tar?"}]
-ASKED: dict[str, dict[str, Any]] = {
+SENT: dict[str, dict[str, Any]] = {
     "/v1/completions": {"model": "demo", "prompt": "# tar", "max_tokens": 24},
     "/v1/chat/completions": {"model": "demo", "messages": MESSAGES, "max_tokens": 24},
     "/v1/responses": {"model": "demo", "input": MESSAGES, "max_output_tokens": 24},
@@ -51,30 +51,30 @@ def _text(path: str, answer: Any) -> str:
     return text
 
 
-@pytest.mark.parametrize("path", ASKED)
+@pytest.mark.parametrize("path", SENT)
 def test_on_every_face(served_drawing: Served, drawing: Engine, path: str) -> None:
-    response = served_drawing.post(path, ASKED[path])
+    response = served_drawing.post(path, SENT[path])
     sampling = SamplingConfig(**OWN, seed=int(response.headers[SEED_HEADER]))
-    prompt: Any = "# tar" if "prompt" in ASKED[path] else MESSAGES
+    prompt: Any = "# tar" if "prompt" in SENT[path] else MESSAGES
     expected = drawing.generate(prompt, GenerationConfig(24, sampling)).text
     assert _text(path, response.json()) == expected
     seed: dict[str, Any] = {"seed": sampling.seed}
-    seed = {"options": ASKED[path]["options"] | seed} if path.startswith("/api") else seed
-    assert _text(path, served_drawing.post(path, ASKED[path] | seed).json()) == expected
+    seed = {"options": SENT[path]["options"] | seed} if path.startswith("/api") else seed
+    assert _text(path, served_drawing.post(path, SENT[path] | seed).json()) == expected
 
 
 def test_what_a_client_says_stands_beside_it(served_drawing: Served, drawing: Engine) -> None:
-    body = ASKED["/v1/completions"] | {"temperature": 0.4, "seed": 5}
+    body = SENT["/v1/completions"] | {"temperature": 0.4, "seed": 5}
     sampling = SamplingConfig(temperature=0.4, top_k=40, top_p=0.95, seed=5)
     expected = drawing.generate("# tar", GenerationConfig(24, sampling)).text
     assert _text("/v1/completions", served_drawing.post("/v1/completions", body).json()) == expected
-    greedy = served_drawing.post("/v1/completions", ASKED["/v1/completions"] | {"temperature": 0})
+    greedy = served_drawing.post("/v1/completions", SENT["/v1/completions"] | {"temperature": 0})
     assert SEED_HEADER not in greedy.headers
-    said = served_drawing.post("/v1/responses", ASKED["/v1/responses"]).json()
-    assert (said["temperature"], said["top_p"]) == (0.9, 0.95)
+    output = served_drawing.post("/v1/responses", SENT["/v1/responses"]).json()
+    assert (output["temperature"], output["top_p"]) == (0.9, 0.95)
 
 
-def test_clients_are_told_of_it_and_the_page_leaves_it(served_drawing: Served, served: Served) -> None:
+def test_clients_see_it_and_the_page_leaves_it(served_drawing: Served, served: Served) -> None:
     shown = served_drawing.post("/api/show", {"model": "demo"}).json()["parameters"]
     assert dict(line.split() for line in shown.splitlines()) == {"temperature": "0.9", "top_k": "40", "top_p": "0.95"}
     assert 'id="temperature" type="number" min="0" max="2" step="0.1" value=""' in served_drawing.get("/").text

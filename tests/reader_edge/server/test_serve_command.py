@@ -33,7 +33,7 @@ def test_a_port_that_is_taken_is_one_sentence(runner: CliRunner) -> None:
     assert len(refused.stderr.splitlines()) == 1
 
 
-def test_what_is_not_installed_is_told_with_the_remedy(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_installed_is_shown_with_the_remedy(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "uvicorn" else name)
     refused = runner.invoke(main, ["serve"])
     assert refused.exit_code == 1
@@ -76,7 +76,7 @@ def test_no_more_choices_are_promised_than_can_be_taken_in(
         (["--log-format", "json", "--log-level", "warning"], ["warning", "error"]),
     ],
 )
-def test_the_log_is_told_as_its_options_say(
+def test_the_log_is_shown_as_its_options_say(
     options: list[str],
     words: list[str],
     runner: CliRunner,
@@ -102,13 +102,13 @@ def test_the_log_is_told_as_its_options_say(
         assert [line.split(" ")[1] for line in lines] == words
 
 
-@pytest.mark.parametrize("is_asked", [False, True])
-def test_prompts_are_logged_where_that_is_asked_for(
-    is_asked: bool, runner: CliRunner, demo_folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_prompts_are_logged_where_that_is_requested(
+    is_sent: bool, runner: CliRunner, demo_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[ServerSettings] = []
     monkeypatch.setattr("reader_edge.server.app.make_app", lambda engine, settings: made.append(settings))
     monkeypatch.setattr("reader_edge.server.http.listening.listen", lambda app, socket, engine: None)
-    options = ["--port", "0", "--no-calibrate", *["--log-prompts"] * is_asked]
+    options = ["--port", "0", "--no-calibrate", *["--log-prompts"] * is_sent]
     assert runner.invoke(main, ["serve", str(demo_folder), *options]).exit_code == 0
-    assert made[0].logs_prompts == is_asked
+    assert made[0].logs_prompts == is_sent

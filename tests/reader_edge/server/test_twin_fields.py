@@ -33,7 +33,7 @@ TWINS: list[tuple[str, str, Any, str, Any, Any]] = [  # a path, two places, a va
 ]
 
 
-def body_of(path: str, *said: tuple[str, Any]) -> dict[str, Any]:
+def body_of(path: str, *output: tuple[str, Any]) -> dict[str, Any]:
     """A right body in which these places say this."""
     body: dict[str, Any] = {"model": "demo", **BODIES.get(path, OLLAMA_BODIES.get(path, {}))}
     if path in (CHAT, OLLAMA_CHAT):
@@ -44,7 +44,7 @@ def body_of(path: str, *said: tuple[str, Any]) -> dict[str, Any]:
         body["messages"][1] = {"role": "tool", "content": "Noon."}
     elif path in BODIES:
         body["max_output_tokens" if path == RESPONSE else "max_tokens"] = 1
-    for place, value in said:
+    for place, value in output:
         *outer, name = place.split(".")
         inside: Any = body
         for each in outer:
@@ -67,7 +67,7 @@ def test_twins_agree_or_are_refused_by_name(served: Served, twins: tuple[str, st
         assert f"'{place.replace('.0.', '[].').replace('.1.', '[1].')}'" in message
 
 
-def test_ollama_s_effort_may_be_said_twice() -> None:
+def test_ollama_s_effort_may_stand_twice() -> None:
     options = Options(reasoning_effort="low")
     assert OllamaChatBody(think="low", options=options).template_args()["reasoning_effort"] == "low"
     assert OllamaChatBody(think=True, options=options).template_args()["reasoning_effort"] == "low"

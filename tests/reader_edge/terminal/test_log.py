@@ -63,7 +63,7 @@ def test_as_json_every_line_is_an_object_with_the_fields_of_its_record(capsys: p
 
 
 @pytest.mark.parametrize(
-    ("level", "told"),
+    ("level", "shown"),
     [
         ("debug", ["small", "a", "odd", "bad", "of a library"]),
         ("info", ["a", "odd", "bad", "of a library"]),
@@ -71,9 +71,9 @@ def test_as_json_every_line_is_an_object_with_the_fields_of_its_record(capsys: p
         ("error", ["bad"]),
     ],
 )
-def test_nothing_below_the_level_is_told(capsys: pytest.CaptureFixture[str], level: str, told: list[str]) -> None:
+def test_nothing_below_the_level_is_shown(capsys: pytest.CaptureFixture[str], level: str, shown: list[str]) -> None:
     messages = [line.split(" ", 2)[2] for line in logged(capsys, level) if not line.startswith("    ")]
-    assert [each.split("\\n")[0] for each in messages] == told
+    assert [each.split("\\n")[0] for each in messages] == shown
 
 
 def test_a_closed_standard_error_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:

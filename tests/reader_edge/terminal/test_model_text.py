@@ -1,4 +1,4 @@
-"""What is told while a model writes is told at once, and stands on a line of its own."""
+"""Messages while a model writes are shown at once, on lines of their own."""
 
 import io
 import sys
@@ -21,7 +21,7 @@ def one_place(monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> io.StringIO
 
 @pytest.mark.parametrize("is_terminal", [True, False])
 @pytest.mark.filterwarnings("always")
-def test_what_an_answer_waits_for_is_told_at_once_and_all_else_behind_it(
+def test_what_an_answer_waits_for_is_shown_at_once_and_all_else_behind_it(
     is_terminal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = one_place(monkeypatch, is_terminal)
@@ -44,7 +44,7 @@ def test_what_an_answer_waits_for_is_told_at_once_and_all_else_behind_it(
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
-def test_an_error_is_told_apart(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_is_kept_apart(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = one_place(monkeypatch, is_terminal)
 
     def interrupted(*pieces: str) -> None:

@@ -1,4 +1,4 @@
-"""Progress of long tasks: drawn on a terminal, where lines told meanwhile stay whole, and plain lines in a pipe."""
+"""Progress of long tasks: drawn on a terminal, where lines shown meanwhile stay whole, and plain lines in a pipe."""
 
 import io
 import sys
@@ -27,7 +27,7 @@ def _standard_error(monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> io.St
     return output
 
 
-def test_in_a_pipe_each_stage_and_each_told_line_is_a_line_and_nothing_is_drawn(
+def test_in_a_pipe_each_stage_and_each_shown_line_is_a_line_and_nothing_is_drawn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shown = _standard_error(monkeypatch, is_terminal=False)
@@ -40,26 +40,26 @@ def test_in_a_pipe_each_stage_and_each_told_line_is_a_line_and_nothing_is_drawn(
     ]
 
 
-def test_on_a_terminal_every_stage_is_drawn_what_is_counted_too_and_told_lines_stay(
+def test_on_a_terminal_every_stage_is_drawn_what_is_counted_too_and_shown_lines_stay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shown = _standard_error(monkeypatch, is_terminal=True)
     with work_progress("Making a thing") as work:
         for stage in ("measuring", "writing", "checking"):
             work.on_stage(stage)
-            work.tell(f"Told while {stage}.")
+            work.tell(f"Reported while {stage}.")
         work.on_progress(3, 7)
     drawn = shown.getvalue()
     for stage in ("measuring", "writing", "checking"):
         assert f"Making a thing: {stage}" in drawn
-        assert f"\x1b[2KTold while {stage}.\n" in drawn
+        assert f"\x1b[2KReported while {stage}.\n" in drawn
     assert "43%" in drawn
     assert "0 s left" in drawn
     assert drawn.endswith("\x1b[2K")  # gone in the end
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"), [(0.4, "0 s"), (99, "99 s"), (100, "2 min"), (3599, "1 h 0 min"), (4800, "1 h 20 min")]
+    ("seconds", "shown"), [(0.4, "0 s"), (99, "99 s"), (100, "2 min"), (3599, "1 h 0 min"), (4800, "1 h 20 min")]
 )
-def test_times_are_told_as_exactly_as_somebody_who_waits_wants_them(seconds: float, told: str) -> None:
-    assert readable_time(seconds) == told
+def test_times_are_shown_as_exactly_as_somebody_who_waits_wants_them(seconds: float, shown: str) -> None:
+    assert readable_time(seconds) == shown

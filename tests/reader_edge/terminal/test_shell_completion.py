@@ -93,7 +93,7 @@ def test_bash_itself_completes_names_with_colons_and_files(
     program = home / "reader-edge"
     program.write_text(f"#!{sys.executable}\nfrom reader_edge.__main__ import main\nmain()\n")
     program.chmod(0o755)
-    asked = f"""
+    sent = f"""
         . {script}
         COMP_LINE='reader-edge run {word}' COMP_POINT={16 + len(word)}
         function_name=$(complete -p reader-edge | sed 's/.*-F \\([^ ]*\\).*/\\1/')
@@ -104,6 +104,6 @@ def test_bash_itself_completes_names_with_colons_and_files(
         "PATH": f"{home}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
-    bash = [str(shutil.which("bash")), "--norc", "-c", asked]
+    bash = [str(shutil.which("bash")), "--norc", "-c", sent]
     result = subprocess.run(bash, env=environment, cwd=home, capture_output=True, text=True, timeout=60, check=False)
     assert result.stdout == completions, result.stderr

@@ -1,4 +1,4 @@
-"""Times are told in words."""
+"""Times are shown in words."""
 
 from datetime import timedelta
 
@@ -8,7 +8,7 @@ from reader_edge.terminal.times import exact_time
 
 
 @pytest.mark.parametrize(
-    ("time", "told"),
+    ("time", "shown"),
     [
         (timedelta(hours=1), "1 hour"),
         (timedelta(minutes=15), "15 minutes"),
@@ -18,5 +18,5 @@ from reader_edge.terminal.times import exact_time
         (timedelta(), "0 seconds"),
     ],
 )
-def test_a_time_is_told_exactly_and_in_words(time: timedelta, told: str) -> None:
-    assert exact_time(time) == told
+def test_a_time_is_shown_exactly_and_in_words(time: timedelta, shown: str) -> None:
+    assert exact_time(time) == shown

@@ -38,9 +38,9 @@ def test_reports_keep_to_the_width(
     given = [*arguments, "--prompts", str(prompts)] if arguments[0] == "bench" else arguments
     result = runner.invoke(main, given)
     assert result.exit_code in (0, 1), result.output
-    told = result.stderr if arguments[0] == "run" else result.output
-    assert told.count("\n") > 5
-    assert [line for line in told.splitlines() if cell_len(line) > columns] == []
+    shown = result.stderr if arguments[0] == "run" else result.output
+    assert shown.count("\n") > 5
+    assert [line for line in shown.splitlines() if cell_len(line) > columns] == []
 
 
 def test_nothing_is_cut(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,10 +50,10 @@ def test_nothing_is_cut(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     print_report(table, pairs_table("Pairs", [("name", LONG), (LONG, "value")]))
     print_pairs([("name", LONG)])
     print_columns([("NAME", "SIZE"), (LONG, "5 MB")])
-    told = capsys.readouterr().out
-    assert max(map(len, told.splitlines())) <= 50
-    assert told.count("x") == 5 * 90
-    assert "…" not in told
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 50
+    assert shown.count("x") == 5 * 90
+    assert "…" not in shown
 
 
 @pytest.mark.parametrize("columns", ["", "0x10", "-5", "999999999"])
@@ -70,10 +70,10 @@ def test_a_list_of_models_keeps_to_it_too(runner: CliRunner, monkeypatch: pytest
     stored = StoredModel("owner/" + "a-model-of-a-long-name-" * 4)
     with stored.locked():
         (stored.folder / "source").mkdir()
-        told = runner.invoke(main, ["list"]).stdout
+        shown = runner.invoke(main, ["list"]).stdout
         (stored.folder / "source").rmdir()
-    assert max(map(len, told.splitlines())) <= 60
-    assert "source" in told
+    assert max(map(len, shown.splitlines())) <= 60
+    assert "source" in shown
 
 
 def test_columns_give_way_and_lose_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,7 +40,7 @@ def test_the_same_seed_gives_the_same_arrivals_and_another_others() -> None:
     assert at_random(ANSWERS, True, seed=1) == at_random(ANSWERS, True, seed=1) != at_random(ANSWERS, True, seed=2)
 
 
-def test_every_answer_is_asked_for_once_to_its_end_and_some_are_given_up() -> None:
+def test_every_answer_is_requested_once_to_its_end_and_some_are_given_up() -> None:
     arrivals = at_random(ANSWERS, True, seed=0)
     assert len(arrivals) == num_at_random(len(ANSWERS))
     staying = [arrival.plain for arrival in arrivals if arrival.num_steps is None]

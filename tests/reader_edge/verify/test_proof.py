@@ -109,12 +109,12 @@ def test_the_engine_keeps_its_drafter_and_its_cache(engine: Engine) -> None:
 
 
 @pytest.mark.usefixtures("few_drafters")
-def test_progress_grows_to_its_end_and_one_estimate_is_told(engine: Engine) -> None:
-    told: list[tuple[int, int]] = []
+def test_progress_grows_to_its_end_and_one_estimate_is_shown(engine: Engine) -> None:
+    shown: list[tuple[int, int]] = []
     estimates: list[float] = []
-    prove(engine, QUESTIONS[:1], 4, listener=ProofListener(lambda *each: told.append(each), estimates.append))
-    assert told == sorted(told)
-    assert told[-1] == (1000, 1000)
+    prove(engine, QUESTIONS[:1], 4, listener=ProofListener(lambda *each: shown.append(each), estimates.append))
+    assert shown == sorted(shown)
+    assert shown[-1] == (1000, 1000)
     assert len(estimates) == 1
     assert estimates[0] > 0
 

@@ -66,8 +66,8 @@ def test_each_setting_meets_each_question_once_and_the_order_is_the_same_every_t
     visits = schedule(usual, others, range(10))
     assert [visit.setting for visit in visits[: len(usual)]] == usual
     for setting in (*usual, *others):
-        asked = [question for visit in visits if visit.setting == setting for question in visit.left]
-        assert asked == list(range(10))
+        sent = [question for visit in visits if visit.setting == setting for question in visit.left]
+        assert sent == list(range(10))
     again = schedule(usual, others, range(10))
     assert [(each.setting, each.left) for each in visits] == [(each.setting, each.left) for each in again]
     turns = [visit.setting in usual for visit in visits[len(usual) : 3 * len(usual)]]

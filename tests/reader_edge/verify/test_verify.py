@@ -27,9 +27,9 @@ def test_the_demo_package_passes(runner: CliRunner, tmp_path: Path) -> None:
     result = runner.invoke(main, ["verify", "-n", "3", *WHOLE, "--prompts", str(prompts)])
     assert result.exit_code == 0
     num_tokens = 3 * 3 * len(VARIANTS) * len(DRAFTERS) * len(BATCH_SIZES)
-    told = re.search(r"^(\d+) tokens compared, 0 divergences", result.stdout, re.MULTILINE)
-    assert told is not None
-    assert num_tokens < int(told[1]) < 1.5 * num_tokens  # and those of random arrivals
+    shown = re.search(r"^(\d+) tokens compared, 0 divergences", result.stdout, re.MULTILINE)
+    assert shown is not None
+    assert num_tokens < int(shown[1]) < 1.5 * num_tokens  # and those of random arrivals
     for variant in (*VARIANTS, *ARRIVAL_VARIANTS):
         assert f"- {variant.name}: " in result.stdout
     for drafter in DRAFTERS:

@@ -31,7 +31,7 @@ def decoded(strength: BigLittle, num_tokens: int) -> Request:
     return request
 
 
-def test_what_is_not_the_models_choice_has_the_probability_that_was_asked_for() -> None:
+def test_another_choice_has_the_probability_of_its_option() -> None:
     request = decoded(BigLittle(distance=2.0), 2000)
     text, changed, num_ends = request.token_ids[: request.num_prompt_tokens], [], 0
     for token_id in request.output_token_ids:

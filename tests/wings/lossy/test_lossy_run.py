@@ -100,7 +100,7 @@ def test_rules_whose_folder_is_gone_are_not_there(monkeypatch: pytest.MonkeyPatc
     assert added_commands() == []
 
 
-def test_what_a_model_usually_repeats_is_told_where_it_is_known() -> None:
+def test_what_a_model_usually_repeats_is_shown_where_it_is_known() -> None:
     fields = {"rule": "relaxed", "figures": {"gap": 1.0}, "num_changed": 2, "num_tokens": 8, "nats_per_token": 0.01}
     fields |= {"repeated_4grams": 0.25, "usual_repeated_4grams": 0.125}
     assert deviation_sentence(fields) == (

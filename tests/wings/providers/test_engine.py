@@ -32,7 +32,7 @@ class Session:
         ]
 
 
-def test_both_are_told_the_sizes_of_every_input() -> None:
+def test_both_get_the_sizes_of_every_input() -> None:
     built, of_plugin = (provider_options(each, RANGES, None) for each in (WHEELS, PLUGIN))
     assert built == {
         "trt_profile_min_shapes": "input_ids:1x1,past_key.0:1x2x64x16",
@@ -42,7 +42,7 @@ def test_both_are_told_the_sizes_of_every_input() -> None:
     assert {name.replace("nv_", "trt_"): shapes for name, shapes in of_plugin.items()} == built
 
 
-def test_both_are_told_where_to_keep_what_they_built(tmp_path: Path) -> None:
+def test_both_get_the_folder_of_their_engines(tmp_path: Path) -> None:
     folder = str(tmp_path)
     assert provider_options(PLUGIN, RANGES, tmp_path)["nv_runtime_cache_path"] == folder
     built = provider_options(WHEELS, RANGES, tmp_path)
@@ -99,7 +99,7 @@ def test_a_graph_that_is_not_taken_whole_is_refused(
     assert Path(settings["trt_engine_cache_path"]).is_dir()
 
 
-def test_the_plugins_devices_are_told_the_same(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plugins_devices_get_the_same(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
 
     def load(*arguments: Any) -> Session:
@@ -114,7 +114,7 @@ def test_the_plugins_devices_are_told_the_same(demo_folder: Path, monkeypatch: p
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
-def test_engines_that_others_could_have_written_are_told_of_and_not_loaded(
+def test_engines_that_others_could_have_written_are_listed_and_not_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "cache_folder", lambda: tmp_path / "cache")

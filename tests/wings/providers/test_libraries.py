@@ -44,7 +44,7 @@ def _libraries(monkeypatch: pytest.MonkeyPatch, version: int, missing: str = "")
     monkeypatch.setattr(libraries, "_load", lambda name: None if name == missing else library)
 
 
-def test_what_cuda_lacks_is_told_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cuda_lacks_is_shown_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libraries, "cuda_obstacle", lambda: "There is no GPU: use --provider cpu.")
     assert tensorrt_obstacle() == "There is no GPU: use --provider cpu."
 

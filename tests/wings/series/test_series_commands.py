@@ -124,7 +124,7 @@ def test_a_wrong_series_gets_a_sentence_and_no_file(package: Path, tmp_path: Pat
     assert not out.exists()
 
 
-def test_what_is_too_short_to_learn_from_is_told_with_its_own_length_and_before_torch(
+def test_what_is_too_short_to_learn_from_is_shown_with_its_own_length_and_before_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "reader_edge_series.export.train_series", None)  # cannot be imported

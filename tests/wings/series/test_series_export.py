@@ -56,7 +56,7 @@ def test_a_cache_beyond_all_memory_is_refused_with_its_size(package: Path) -> No
         target.new_cache(2, 1 << 40)
 
 
-def test_another_module_is_told_from_it(package: Path) -> None:
+def test_another_module_is_kept_apart(package: Path) -> None:
     module = tiny_modules()[0]
     with torch.no_grad():
         module.head.bias.add_(0.01)

@@ -74,7 +74,7 @@ def test_short_and_spoilt_series_and_odd_sizes_are_refused(tmp_path: Path) -> No
     ("held_out", "needed"),
     [(0.2, "1040, the 20% held out included"), (0.3, "1188, the 30% held out included"), (0.0, "832")],
 )
-def test_what_is_too_short_is_told_with_what_is_held_out(held_out: float, needed: str) -> None:
+def test_what_is_too_short_is_shown_with_what_is_held_out(held_out: float, needed: str) -> None:
     least = int(needed.split(",")[0])
     sentence = f"Series 'few' has {least - 1} values, but a training needs {needed}: give a longer one."
     with pytest.raises(SeriesError, match=re.escape(sentence)):

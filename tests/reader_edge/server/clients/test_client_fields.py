@@ -15,34 +15,34 @@ PROMPT = "# tar \N{SNOWMAN} größer"  # whose tokens are in part pieces of char
 CONFIG = GenerationConfig(max_tokens=8)
 
 
-def test_a_prompt_is_told_before_its_completion(served: Served) -> None:
+def test_a_prompt_is_shown_before_its_completion(served: Served) -> None:
     alone = served.complete(max_tokens=8)["choices"][0]
-    told = served.complete(max_tokens=8, echo=True)["choices"][0]
-    assert told == alone | {"text": "# tar" + alone["text"]}
+    shown = served.complete(max_tokens=8, echo=True)["choices"][0]
+    assert shown == alone | {"text": "# tar" + alone["text"]}
     token_ids = served.engine.engine.encode_prompt("# tar")
-    assert served.complete(prompt=token_ids, max_tokens=8, echo=True)["choices"][0]["text"] == told["text"]
+    assert served.complete(prompt=token_ids, max_tokens=8, echo=True)["choices"][0]["text"] == shown["text"]
     body = {"model": "demo", "prompt": "# tar", "temperature": 0, "max_tokens": 8, "echo": True, "stream": True}
     pieces = events(served.post("/v1/completions", body))
-    assert "".join(piece["choices"][0]["text"] for piece in pieces) == told["text"]
+    assert "".join(piece["choices"][0]["text"] for piece in pieces) == shown["text"]
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_a_prompt_is_told_with_the_log_probability_of_each_token(
+def test_a_prompt_is_shown_with_the_log_probability_of_each_token(
     served: Served, chat_engine: Engine, is_streamed: bool
 ) -> None:
     config = replace(CONFIG, wants_logprobs=True, num_top_logprobs=2, wants_prompt_logprobs=True)
     expected = chat_engine.generate(PROMPT, config)
-    asked = {"prompt": PROMPT, "max_tokens": 8, "echo": True, "logprobs": 2}
+    sent = {"prompt": PROMPT, "max_tokens": 8, "echo": True, "logprobs": 2}
     logprobs: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
     if is_streamed:
-        body = {"model": "demo", "temperature": 0, "stream": True, **asked}
+        body = {"model": "demo", "temperature": 0, "stream": True, **sent}
         choices = [event["choices"][0] for event in events(served.post("/v1/completions", body))]
         text = "".join(choice["text"] for choice in choices)
         for choice in choices:
             for name, values in (choice["logprobs"] or {}).items():
                 logprobs[name] += values
     else:
-        (choice,) = served.complete(**asked)["choices"]
+        (choice,) = served.complete(**sent)["choices"]
         text, logprobs = choice["text"], choice["logprobs"]
     values = [each and each.logprob for each in expected.prompt_logprobs] + [each.logprob for each in expected.logprobs]
     assert logprobs["token_logprobs"] == values
@@ -67,7 +67,7 @@ def test_who_asks_for_no_token_gets_the_prompt_alone(served: Served, chat_engine
     "end", [{"logit_bias": {"0": 10_000}}, {"stop": "\n"}, {"guided_choice": ["a"]}, {"stop_token_ids": [0, 1, 2]}]
 )
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_nothing_ends_a_prompt_that_is_told_alone(served: Served, end: dict[str, Any], is_streamed: bool) -> None:
+def test_nothing_ends_a_prompt_that_is_shown_alone(served: Served, end: dict[str, Any], is_streamed: bool) -> None:
     body = {"model": "demo", "prompt": "# tar", "temperature": 0, "max_tokens": 0, "echo": True} | end
     response = served.post("/v1/completions", body | {"stream": is_streamed})
     (answer,) = events(response) if is_streamed else [response.json()]
@@ -126,7 +126,7 @@ def test_a_seed_of_minus_one_is_none(served: Served) -> None:
     assert len(texts) > 1
 
 
-def test_every_event_tells_usage_where_it_is_asked_for(served: Served) -> None:
+def test_every_event_tells_usage_where_it_is_requested(served: Served) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     pieces = events(served.post("/v1/chat/completions", CHAT | {"stream": True, "stream_options": options}))
     counts = [piece["usage"]["completion_tokens"] for piece in pieces]
@@ -177,8 +177,8 @@ def test_what_would_change_an_answer_is_refused(served: Served, fields: dict[str
 )
 def test_a_schema_is_followed_wherever_other_servers_have_it(served: Served, form: dict[str, Any]) -> None:
     pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-edge[grammar]'")
-    said = served.post("/v1/chat/completions", CHAT | {"response_format": form}).json()
-    assert said["choices"][0]["message"]["content"] == '"a"'
+    output = served.post("/v1/chat/completions", CHAT | {"response_format": form}).json()
+    assert output["choices"][0]["message"]["content"] == '"a"'
     assert served.complete(response_format=form)["choices"][0]["text"] == '"a"'
 
 

@@ -25,7 +25,7 @@ ollama = pytest.importorskip("ollama", reason="Ollama's client is not installed:
 pydantic = pytest.importorskip("pydantic")
 pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-edge[grammar]'")
 
-# What is told beyond the types, by the class that it is told in.
+# Fields beyond the types, by their class.
 OURS = {
     "Model.max_model_len",
     "ChatCompletionMessage.reasoning_content",
@@ -132,15 +132,15 @@ def event_types() -> Mapping[str, Any]:
     return {get_args(each.model_fields["type"].annotation)[0]: each for each in get_args(union)}
 
 
-def check(kind: Any, told: Any) -> Any:
-    """A value as it is told, read by a client's type, strictly. What the type does not know must be ours by name."""
-    value = pydantic.TypeAdapter(kind).validate_json(json.dumps(told), strict=True)
+def check(kind: Any, shown: Any) -> Any:
+    """A value as it is sent, read by a client's type, strictly. What the type does not know must be ours by name."""
+    value = pydantic.TypeAdapter(kind).validate_json(json.dumps(shown), strict=True)
     assert further(value) <= OURS
     return value
 
 
 def further(value: Any) -> set[str]:
-    """What is told that the types do not know, in a value and all that it holds."""
+    """Fields that the types do not know, in a value and all that it holds."""
     if isinstance(value, list | tuple):
         return {name for each in value for name in further(each)}
     if not isinstance(value, pydantic.BaseModel):
@@ -151,22 +151,22 @@ def further(value: Any) -> set[str]:
 
 def events(response: httpx.Response) -> list[Any]:
     assert response.status_code == 200, response.text
-    told = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: ")]
-    return [json.loads(line) for line in told if line != "[DONE]"]
+    shown = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: ")]
+    return [json.loads(line) for line in shown if line != "[DONE]"]
 
 
-def without_nulls(told: Any) -> Any:
+def without_nulls(shown: Any) -> Any:
     """A completion without what OpenAI tells as null, too, though its types have no null there.
 
     That is the reason of an end that has not come, and the log-probability of a prompt's first token.
     """
-    for choice in told["choices"]:
+    for choice in shown["choices"]:
         logprobs = choice["logprobs"] or {"token_logprobs": [], "top_logprobs": []}
         assert None not in logprobs["token_logprobs"][1:]
         choice["finish_reason"] = choice["finish_reason"] or "stop"
         logprobs["token_logprobs"] = [each or 0.0 for each in logprobs["token_logprobs"]]
         logprobs["top_logprobs"] = [each or {} for each in logprobs["top_logprobs"]]
-    return told
+    return shown
 
 
 def whole(served: Served, path: str, body: Any) -> Any:
@@ -179,8 +179,8 @@ def whole(served: Served, path: str, body: Any) -> Any:
 def test_chats_are_of_the_client_s_types(served: Served, name: str) -> None:
     body = CHAT | CHATS[name]
     answer = check(openai.types.chat.ChatCompletion, whole(served, "/v1/chat/completions", body))
-    told = events(served.post("/v1/chat/completions", body | {"stream": True, "stream_options": SOURCES}))
-    chunks = [check(openai.types.chat.ChatCompletionChunk, event) for event in told]
+    shown = events(served.post("/v1/chat/completions", body | {"stream": True, "stream_options": SOURCES}))
+    chunks = [check(openai.types.chat.ChatCompletionChunk, event) for event in shown]
     assert len(chunks) > 2
     assert chunks[-1].usage.completion_tokens == answer.usage.completion_tokens
     if name == "thoughts":
@@ -194,22 +194,22 @@ def test_completions_are_of_the_client_s_type(served: Served, name: str) -> None
     answer = whole(served, "/v1/completions", body)
     assert all(choice["finish_reason"] in ("stop", "length") for choice in answer["choices"])
     check(openai.types.Completion, without_nulls(answer))
-    told = events(served.post("/v1/completions", body | {"stream": True, "stream_options": SOURCES}))
-    ends = [choice["finish_reason"] for event in told for choice in event["choices"] if choice["finish_reason"]]
+    shown = events(served.post("/v1/completions", body | {"stream": True, "stream_options": SOURCES}))
+    ends = [choice["finish_reason"] for event in shown for choice in event["choices"] if choice["finish_reason"]]
     assert sorted(ends) == sorted(choice["finish_reason"] for choice in answer["choices"])
-    assert [check(openai.types.Completion, without_nulls(event)) for event in told]
+    assert [check(openai.types.Completion, without_nulls(event)) for event in shown]
 
 
 @pytest.mark.parametrize("name", RESPONSES)
 def test_responses_and_their_events_are_of_the_client_s_types(served: Served, name: str) -> None:
     body = {"model": "demo", "input": "What is tar?", "max_output_tokens": 12, "temperature": 0} | RESPONSES[name]
     response = check(openai.types.responses.Response, whole(served, "/v1/responses", body))
-    told = [
+    shown = [
         check(event_types()[event["type"]], event)
         for event in events(served.post("/v1/responses", body | {"stream": True}))
     ]
-    assert [event.sequence_number for event in told] == list(range(len(told)))
-    last = told[-1].response
+    assert [event.sequence_number for event in shown] == list(range(len(shown)))
+    last = shown[-1].response
     assert (last.status, last.usage.output_tokens) == (response.status, response.usage.output_tokens)
     assert [item.type for item in last.output] == [item.type for item in response.output]
 
@@ -244,8 +244,8 @@ def test_refusals_are_of_the_client_s_type(served: Served, path: str) -> None:
 def test_models_are_of_the_client_s_type(served: Served) -> None:
     listed = served.get("/v1/models").json()
     assert (set(listed), listed["object"]) == ({"object", "data"}, "list")
-    for told in (*listed["data"], served.get("/v1/models/demo").json()):
-        assert check(openai.types.Model, told).id == "demo"
+    for shown in (*listed["data"], served.get("/v1/models/demo").json()):
+        assert check(openai.types.Model, shown).id == "demo"
 
 
 @pytest.mark.parametrize("name", OLLAMA)
@@ -255,8 +255,8 @@ def test_ollama_s_answers_are_of_its_client_s_types(served: Served, name: str) -
     body = {"model": "demo", "options": {"temperature": 0, "num_predict": 12}} | fields
     answer = check(kind, whole(served, path, body | {"stream": False}))
     response = served.post(path, body)
-    told = [check(kind, json.loads(line)) for line in response.text.splitlines()]
-    assert (told[-1].done, told[-1].done_reason) == (True, answer.done_reason)
+    shown = [check(kind, json.loads(line)) for line in response.text.splitlines()]
+    assert (shown[-1].done, shown[-1].done_reason) == (True, answer.done_reason)
 
 
 def test_ollama_s_models_are_of_its_client_s_types(served: Served) -> None:

@@ -64,8 +64,8 @@ def test_an_answer_is_in_the_schema_that_is_given(client: Any) -> None:
     pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-edge[grammar]'")
     schema: dict[str, Any] = {"type": "object", "properties": {"size": {"enum": ["S", "L"]}}, "required": ["size"]}
     schema |= {"additionalProperties": False}
-    said = client.chat("demo", QUESTION, format=schema, options={"num_predict": 200, "seed": 1})
-    assert json.loads(said.message.content)["size"] in ("S", "L")
+    output = client.chat("demo", QUESTION, format=schema, options={"num_predict": 200, "seed": 1})
+    assert json.loads(output.message.content)["size"] in ("S", "L")
 
 
 def test_a_python_function_is_a_tool_and_its_answer_is_taken(client: Any) -> None:

@@ -32,9 +32,9 @@ def test_requests_of_open_webui_are_answered(served: Served, request_: dict[str,
     response = served.request(request_["method"], path, json=body)
     assert response.status_code == 200, response.text
     if body is None or not body.get("stream"):
-        said = response.json()
-        assert said.get("error") is None
-        assert said.get("done", True)
+        output = response.json()
+        assert output.get("error") is None
+        assert output.get("done", True)
     elif path.startswith("/api/"):
         lines = [json.loads(line) for line in response.text.splitlines()]
         assert [line["done"] for line in lines] == [False] * (len(lines) - 1) + [True]
@@ -62,10 +62,10 @@ def test_the_many_tools_of_open_webui_are_read_up_to_the_prompt(served: Served, 
 
 
 def test_repeat_penalty_is_repetition_penalty(served: Served) -> None:
-    said = [
+    output = [
         served.complete(**{name: 1.5}, max_tokens=16)["choices"] for name in ("repeat_penalty", "repetition_penalty")
     ]
-    assert said[0] == said[1] != served.complete(max_tokens=16)["choices"]
+    assert output[0] == output[1] != served.complete(max_tokens=16)["choices"]
 
 
 def test_reasoning_effort_among_options_reaches_the_template() -> None:

@@ -52,7 +52,7 @@ def client(demo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     server.process.communicate()
 
 
-def test_an_answer_is_parsed_as_the_model_that_was_asked_for(client: Any) -> None:
+def test_an_answer_is_parsed_as_of_the_requested_model(client: Any) -> None:
     message = client.chat.completions.parse(**ASK, response_format=Box).choices[0].message
     assert isinstance(message.parsed, Box)
     assert message.parsed == Box.model_validate_json(message.content)
@@ -66,7 +66,7 @@ def test_a_streamed_answer_is_too(client: Any) -> None:
     assert streamed.parsed == client.chat.completions.parse(**ASK, response_format=Box).choices[0].message.parsed
 
 
-def test_an_answer_that_is_cut_is_told_as_such(client: Any) -> None:
+def test_an_answer_that_is_cut_is_shown_as_such(client: Any) -> None:
     with pytest.raises(openai.LengthFinishReasonError):
         client.chat.completions.parse(**ASK | {"max_completion_tokens": 3}, response_format=Box)
 
@@ -79,8 +79,8 @@ def test_a_tool_is_called_with_arguments_of_its_model_and_its_answer_is_taken(cl
     (call,) = message.tool_calls
     assert call.function.name == "LookUp"
     assert isinstance(call.function.parsed_arguments, LookUp)
-    said = {"role": "tool", "tool_call_id": call.id, "content": "It is there."}
-    messages = [*QUESTION, message.model_dump(exclude_none=True, exclude={"parsed"}), said]
+    output = {"role": "tool", "tool_call_id": call.id, "content": "It is there."}
+    messages = [*QUESTION, message.model_dump(exclude_none=True, exclude={"parsed"}), output]
     for each in messages[1]["tool_calls"]:
         each["function"].pop("parsed_arguments", None)
     following = client.chat.completions.create(**fields | {"messages": messages, "tool_choice": "none"})

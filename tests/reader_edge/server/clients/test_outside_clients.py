@@ -61,8 +61,8 @@ def test_langchain_chats_streams_calls_and_parses(server: ServerProcess, uses_re
     called = chat.bind_tools([TOOL], tool_choice="required", parallel_tool_calls=False).invoke(QUESTION)
     (call,) = called.tool_calls
     assert call["args"]["kind"] in ("shell", "archive")
-    said = messages.ToolMessage("It is there.", tool_call_id=call["id"])
-    history = [messages.SystemMessage("Be short."), messages.HumanMessage(QUESTION), called, said]
+    output = messages.ToolMessage("It is there.", tool_call_id=call["id"])
+    history = [messages.SystemMessage("Be short."), messages.HumanMessage(QUESTION), called, output]
     assert chat.invoke(history).text
     parsed = chat.with_structured_output(SCHEMA, method="json_schema", strict=True).invoke(QUESTION)
     assert parsed["kind"] in ("shell", "archive")
@@ -72,16 +72,16 @@ def test_langchain_chats_streams_calls_and_parses(server: ServerProcess, uses_re
 def test_litellm_chats_streams_calls_and_completes(server: ServerProcess) -> None:
     litellm = pytest.importorskip("litellm", reason="not installed: pip install litellm")
     fields: dict[str, Any] = {"model": "openai/demo", "api_base": server.url, "api_key": KEY, "max_tokens": 100}
-    asked = fields | {"messages": [{"role": "user", "content": QUESTION}], "temperature": 0}
-    whole = litellm.completion(**asked).choices[0].message.content
-    pieces = litellm.completion(**asked, stream=True, stream_options={"include_usage": True})
+    sent = fields | {"messages": [{"role": "user", "content": QUESTION}], "temperature": 0}
+    whole = litellm.completion(**sent).choices[0].message.content
+    pieces = litellm.completion(**sent, stream=True, stream_options={"include_usage": True})
     assert "".join(piece.choices[0].delta.content or "" for piece in pieces if piece.choices) == whole
-    called = litellm.completion(**asked, tools=[TOOL], tool_choice="required", parallel_tool_calls=False)
+    called = litellm.completion(**sent, tools=[TOOL], tool_choice="required", parallel_tool_calls=False)
     message = called.choices[0].message
     assert json.loads(message.tool_calls[0].function.arguments)["kind"] in ("shell", "archive")
-    said = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "It is there."}
-    history = [*asked["messages"], message.model_dump(), said]
-    assert litellm.completion(**asked | {"messages": history}).choices[0].message.content
+    output = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "It is there."}
+    history = [*sent["messages"], message.model_dump(), output]
+    assert litellm.completion(**sent | {"messages": history}).choices[0].message.content
     text = litellm.text_completion(**fields | {"model": "text-completion-openai/demo"}, prompt="# tar")
     assert text.choices[0].text
 
@@ -94,7 +94,7 @@ def test_llm_of_the_command_line_chats(server: ServerProcess, tmp_path: Path) ->
     environment = os.environ | {"LLM_USER_PATH": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-m", "llm", "-m", "demo", "-o", "max_tokens", "20", QUESTION]
     for further in ([], ["--no-stream"], ["-s", "Be short."]):
-        asked = [*command, *further]
-        done = subprocess.run(asked, capture_output=True, text=True, env=environment, timeout=MAX_SECONDS)
+        sent = [*command, *further]
+        done = subprocess.run(sent, capture_output=True, text=True, env=environment, timeout=MAX_SECONDS)
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip()

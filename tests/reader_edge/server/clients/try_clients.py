@@ -23,7 +23,7 @@ from typing import Any
 
 URL, MODEL = sys.argv[1].rstrip("/"), sys.argv[2]
 CHOSEN = sys.argv[3:]
-ASKED = [{"role": "user", "content": "What is tar? Answer in one sentence."}]
+SENT = [{"role": "user", "content": "What is tar? Answer in one sentence."}]
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # which LiteLLM would fetch
 OPEN_WEBUI_REQUESTS = Path(__file__).parents[3] / "data" / "open_webui_requests.json"
 SCHEMA = {
@@ -53,7 +53,7 @@ def try_openai() -> Iterator[tuple[str, Try]]:
 
     client = openai.OpenAI(base_url=f"{URL}/v1", api_key="none")
     chat = client.chat.completions.create
-    fields: dict[str, Any] = {"model": MODEL, "messages": ASKED, "max_tokens": 40, "temperature": 0}
+    fields: dict[str, Any] = {"model": MODEL, "messages": SENT, "max_tokens": 40, "temperature": 0}
     form = {"type": "json_schema", "json_schema": {"name": "box", "schema": SCHEMA, "strict": True}}
     yield "models", lambda: check(MODEL in [each.id for each in client.models.list()])
     yield "chat", lambda: check(chat(**fields).choices[0].message.content)
@@ -73,7 +73,7 @@ def try_openai() -> Iterator[tuple[str, Try]]:
 
     def refused() -> None:
         try:
-            chat(model="other", messages=ASKED)
+            chat(model="other", messages=SENT)
         except openai.NotFoundError as error:
             check("There is no model" in str(error))
         else:
@@ -86,7 +86,7 @@ def try_ollama() -> Iterator[tuple[str, Try]]:
     ollama = import_module("ollama")
 
     client = ollama.Client(host=URL)
-    fields = {"model": MODEL, "messages": ASKED, "options": {"num_predict": 40, "temperature": 0}}
+    fields = {"model": MODEL, "messages": SENT, "options": {"num_predict": 40, "temperature": 0}}
     one = {"model": MODEL, "prompt": "What is tar?", "options": {"num_predict": 40}}
     yield "models", lambda: check(client.list().models[0].model)
     yield "show", lambda: check("completion" in client.show(MODEL).capabilities)
@@ -104,7 +104,7 @@ def try_ollama() -> Iterator[tuple[str, Try]]:
 
     def refused() -> None:
         try:
-            client.chat("other", ASKED)
+            client.chat("other", SENT)
         except ollama.ResponseError as error:
             check(error.status_code == 404 and "not found" in error.error)
         else:
@@ -149,9 +149,9 @@ def _langchain(chat: Any, is_ollama: bool = False) -> Iterator[tuple[str, Try]]:
 
     def loop() -> None:
         call = {"name": "weather", "args": {"place": "Oslo"}, "id": "call_1", "type": "tool_call"}
-        asked, called = messages.HumanMessage("Weather?"), messages.AIMessage("", tool_calls=[call])
-        said = [asked, called, messages.ToolMessage("Rain.", tool_call_id="call_1")]
-        check(bound.invoke(said) if is_ollama else chat.invoke(said))
+        sent, called = messages.HumanMessage("Weather?"), messages.AIMessage("", tool_calls=[call])
+        output = [sent, called, messages.ToolMessage("Rain.", tool_call_id="call_1")]
+        check(bound.invoke(output) if is_ollama else chat.invoke(output))
 
     yield "tools' answers", loop
 
@@ -190,7 +190,7 @@ def try_litellm() -> Iterator[tuple[str, Try]]:
     litellm = import_module("litellm")
 
     for kind, base in (("openai", f"{URL}/v1"), ("ollama", URL), ("ollama_chat", URL)):
-        fields = {"model": f"{kind}/{MODEL}", "messages": ASKED, "api_base": base, "api_key": "none", "max_tokens": 60}
+        fields = {"model": f"{kind}/{MODEL}", "messages": SENT, "api_base": base, "api_key": "none", "max_tokens": 60}
         ask = functools.partial(litellm.completion, **fields)
         form = {"type": "json_schema", "json_schema": {"name": "box", "schema": SCHEMA}}
         yield f"{kind}: chat", functools.partial(_litellm_text, ask)

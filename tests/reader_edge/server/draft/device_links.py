@@ -38,7 +38,7 @@ def answer_of(link: FrameConnection) -> list[int]:
 
 
 def refused(link: FrameConnection) -> str:
-    with pytest.raises(RemoteError) as told:
+    with pytest.raises(RemoteError) as shown:
         answer_of(link)
-    assert str(told.value).count("\n") == 0
-    return str(told.value)
+    assert str(shown.value).count("\n") == 0
+    return str(shown.value)

@@ -64,7 +64,7 @@ def test_a_refused_answer_is_a_line_and_its_connection_goes_on(hinted_engine: En
     assert (answer["status"], connection["status"]) == (200, 101)
 
 
-def test_a_frame_that_is_none_is_said_of_the_connection(hinted_engine: Engine, lines: RequestLines) -> None:
+def test_a_frame_that_is_none_is_logged_for_the_connection(hinted_engine: Engine, lines: RequestLines) -> None:
     def use(server: DraftServer) -> None:
         link = greeted(server)
         server.connections[-1].send(b"RD\x02\x91\x63")
@@ -114,7 +114,7 @@ def test_who_gets_no_socket_is_a_line_without_the_key(
 
 
 @pytest.mark.parametrize("logs_prompts", [False, True])
-def test_what_a_device_asks_is_told_where_that_is_asked_for(
+def test_prompts_of_devices_are_logged_on_request(
     logs_prompts: bool, hinted_engine: Engine, lines: RequestLines
 ) -> None:
     token_ids = hinted_engine.encode_prompt("# tar")

@@ -27,9 +27,9 @@ def config(max_tokens: int = 60, **fields: Any) -> GenerationConfig:
     return GenerationConfig(max_tokens=max_tokens, **fields)
 
 
-def alone(engine: Engine, prompt: Any, asked: GenerationConfig) -> GenerationResult:
+def alone(engine: Engine, prompt: Any, sent: GenerationConfig) -> GenerationResult:
     """What the server answers without any device."""
-    result = engine.generate(prompt, asked)
+    result = engine.generate(prompt, sent)
     make_as_new(engine)
     return result
 
@@ -48,10 +48,10 @@ def test_a_device_changes_no_token(
 ) -> None:
     remote = device(drafts, num_ahead=num_ahead)
     for prompt in PROMPTS[:2]:
-        asked = config(sampling=sampling)
-        wanted = alone(hinted_engine, prompt, asked)
+        sent = config(sampling=sampling)
+        wanted = alone(hinted_engine, prompt, sent)
         for _ in range(2):  # the second time the device's history has the answer
-            check_same(remote.generate(prompt, asked), wanted)
+            check_same(remote.generate(prompt, sent), wanted)
 
 
 @pytest.mark.parametrize("drafts", ["hints", "verify"])
@@ -78,8 +78,8 @@ def test_a_history_file_on_the_device_is_drafted_from(device: Device, hinted_eng
 
 
 def test_many_devices_at_once_get_what_each_would_get_alone(device: Device, hinted_engine: Engine) -> None:
-    asked = [config(40, sampling=SamplingConfig(temperature=t)) for t in (0, 0.9)]
-    wanted = [(prompt, each, alone(hinted_engine, prompt, each)) for prompt in PROMPTS for each in asked]
+    sent = [config(40, sampling=SamplingConfig(temperature=t)) for t in (0, 0.9)]
+    wanted = [(prompt, each, alone(hinted_engine, prompt, each)) for prompt in PROMPTS for each in sent]
     remotes = [device(*way) for way in ([drafts] for drafts, _ in WAYS)]
 
     def ask(remote: RemoteEngine) -> None:
@@ -92,7 +92,7 @@ def test_many_devices_at_once_get_what_each_would_get_alone(device: Device, hint
 
 def test_conversations_stops_and_grammars_are_those_of_the_server(device: Device, hinted_engine: Engine) -> None:
     chat = Conversation([{"role": "user", "content": "tar"}])
-    for prompt, asked in (
+    for prompt, sent in (
         (chat, config()),
         ([{"role": "user", "content": "ls"}], config(20)),
         (hinted_engine.encode_prompt("# tar"), config(30)),
@@ -101,9 +101,9 @@ def test_conversations_stops_and_grammars_are_those_of_the_server(device: Device
         ("# tar", config(20, prediction="# tar\n\n> An", is_scored=True)),
         ("# tar", config(20, is_drafted=False)),
     ):
-        wanted = alone(hinted_engine, prompt, asked)
-        for drafts in ("hints", "verify") if asked.is_drafted else ("hints",):
-            check_same(device(drafts).generate(prompt, asked), wanted)
+        wanted = alone(hinted_engine, prompt, sent)
+        for drafts in ("hints", "verify") if sent.is_drafted else ("hints",):
+            check_same(device(drafts).generate(prompt, sent), wanted)
 
 
 class Cut:
@@ -137,13 +137,13 @@ class Cut:
 def test_lost_connections_lose_and_repeat_nothing(
     device: Device, draft_server: DraftServer, hinted_engine: Engine, drafts: str, is_silent: bool
 ) -> None:
-    asked = config(80, sampling=SAMPLED)
-    wanted = alone(hinted_engine, "# tar", asked)
+    sent = config(80, sampling=SAMPLED)
+    wanted = alone(hinted_engine, "# tar", sent)
     server_tokenizer = hinted_engine.package.path("tokenizer.json")
     for seed in range(2):
         cut = Cut(draft_server, seed, is_silent)
         remote = device(drafts, connect=cut.connect, tokenizer=server_tokenizer)
-        pieces = list(remote.stream("# tar", asked))
+        pieces = list(remote.stream("# tar", sent))
         assert [i for piece in pieces for i in piece.token_ids] == list(wanted.token_ids)
         assert "".join(piece.text for piece in pieces) == wanted.text
     assert cut.num_cut
@@ -152,11 +152,11 @@ def test_lost_connections_lose_and_repeat_nothing(
 def test_a_slot_that_others_took_meanwhile_is_prefilled_again(
     device: Device, draft_server: DraftServer, hinted_engine: Engine
 ) -> None:
-    asked = config(60)
-    wanted = [alone(hinted_engine, prompt, asked) for prompt in PROMPTS]
+    sent = config(60)
+    wanted = [alone(hinted_engine, prompt, sent) for prompt in PROMPTS]
     for drafts in ("hints", "verify"):
         remote = device(drafts, patience_s=60)
-        pieces = remote.stream("# tar", asked)
+        pieces = remote.stream("# tar", sent)
         came = [next(pieces)]
         draft_server.connections[-1].cut()
         draft_server.is_down = True  # for the device that comes back
@@ -166,7 +166,7 @@ def test_a_slot_that_others_took_meanwhile_is_prefilled_again(
         ]
         with ThreadPoolExecutor(3) as threads:
             results = list(
-                threads.map(lambda each: each[0].generate(each[1], asked), zip(others, PROMPTS[1:], strict=True))
+                threads.map(lambda each: each[0].generate(each[1], sent), zip(others, PROMPTS[1:], strict=True))
             )
         for result, other in zip(results, wanted[1:], strict=True):
             check_same(result, other)
@@ -177,12 +177,12 @@ def test_a_slot_that_others_took_meanwhile_is_prefilled_again(
             each.close()
 
 
-def test_an_answer_that_the_server_forgot_is_asked_for_again(
+def test_an_answer_that_the_server_forgot_is_requested_again(
     device: Device, draft_server: DraftServer, hinted_engine: Engine
 ) -> None:
-    asked = config(60, sampling=SAMPLED)
-    wanted = alone(hinted_engine, "# tar", asked)
-    pieces = device("verify").stream("# tar", asked)
+    sent = config(60, sampling=SAMPLED)
+    wanted = alone(hinted_engine, "# tar", sent)
+    pieces = device("verify").stream("# tar", sent)
     came = [next(pieces)]
     draft_server.connections[-1].cut()
     draft_server.loop.call_soon_threadsafe(draft_server.app.state.draft_answers.close)
@@ -190,7 +190,7 @@ def test_an_answer_that_the_server_forgot_is_asked_for_again(
     assert tuple(i for piece in came for i in piece.token_ids) == wanted.token_ids
 
 
-def test_a_server_that_stays_away_is_told_in_one_sentence(device: Device, draft_server: DraftServer) -> None:
+def test_a_server_that_stays_away_is_shown_in_one_sentence(device: Device, draft_server: DraftServer) -> None:
     remote = device(patience_s=0.2)
     pieces = remote.stream("# tar", config())
     next(pieces)
@@ -229,9 +229,9 @@ def test_one_engine_gives_one_answer_at_a_time(device: Device) -> None:
     list(pieces)
 
 
-def test_what_cannot_be_asked_is_told_in_one_sentence(device: Device, tmp_path: Path) -> None:
+def test_a_wrong_option_is_refused_in_one_sentence(device: Device, tmp_path: Path) -> None:
     remote = device()
-    for prompt, asked, error, words in (
+    for prompt, sent, error, words in (
         ("", None, PromptError, "prompt is empty"),
         ([], None, PromptError, "list of messages"),
         (7, None, PromptError, "list of messages"),
@@ -243,7 +243,7 @@ def test_what_cannot_be_asked_is_told_in_one_sentence(device: Device, tmp_path: 
         ("# tar", GenerationConfig(grammar=Grammar("regex", "[")), RemoteError, "grammar"),
     ):
         with pytest.raises((error, PromptError), match=words):
-            remote.generate(prompt, asked)  # type: ignore[arg-type]
+            remote.generate(prompt, sent)  # type: ignore[arg-type]
     assert remote.generate("# tar", config(5)).finish_reason == "length"
 
 
@@ -270,7 +270,7 @@ def test_options_are_given_from_afar_too(device: Device, chat_engine: Engine) ->
         remote.generate("# tar")
 
 
-def test_what_is_no_engine_is_told_in_one_sentence(device: Device, tmp_path: Path) -> None:
+def test_what_is_no_engine_is_shown_in_one_sentence(device: Device, tmp_path: Path) -> None:
     other = tmp_path / "tokenizer.json"
     other.write_text("{}")
     for options, error, words in (

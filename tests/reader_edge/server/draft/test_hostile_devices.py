@@ -85,7 +85,7 @@ def test_what_is_no_frame_is_refused_and_hung_up_on(draft_server: DraftServer, d
         ({"stop": [""]}, "stop"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_and_the_connection_stays(
+def test_a_wrong_request_is_refused_and_the_connection_stays(
     draft_server: DraftServer, hinted_engine: Engine, settings: dict[str, Any], words: str
 ) -> None:
     link = greeted(draft_server)

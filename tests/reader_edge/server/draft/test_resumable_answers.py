@@ -80,7 +80,7 @@ def test_answers_of_devices_that_stay_away_are_dropped(hinted_engine: Engine, mo
         assert settled(server, 2)
 
 
-def test_what_was_asked_and_left_before_it_began_is_dropped_and_can_be_asked_again(
+def test_a_request_left_before_it_began_is_dropped_and_can_be_repeated(
     draft_server: DraftServer, hinted_engine: Engine
 ) -> None:
     wanted = list(hinted_engine.generate("# tar", GenerationConfig(max_tokens=5)).token_ids)

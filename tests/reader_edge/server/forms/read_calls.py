@@ -10,16 +10,16 @@ def read_calls(
 ) -> tuple[str, list[tuple[str, str]]]:
     """The text, and the names and arguments of the calls, of an answer that comes in pieces of this size."""
     reader = ToolCallParser(use, form, is_formed)
-    said: list[AnswerDelta] = []
+    output: list[AnswerDelta] = []
     for place in range(0, len(text), size):
-        said += reader.push(text[place : place + size], is_last=False)
-    said += reader.push("", is_last=True)
+        output += reader.push(text[place : place + size], is_last=False)
+    output += reader.push("", is_last=True)
     calls: list[tuple[str, str]] = []
-    for each in said:
+    for each in output:
         if each.name is not None:
             calls.append((each.name, ""))
         if each.call >= 0:
             assert each.call == len(calls) - 1
             calls[-1] = (calls[-1][0], calls[-1][1] + each.text)
     assert reader.num_calls == len(calls)
-    return "".join(each.text for each in said if each.call < 0), calls
+    return "".join(each.text for each in output if each.call < 0), calls

@@ -1,4 +1,4 @@
-"""Calls as model families write them: told from the template, read however the text comes, and never half a call."""
+"""Calls as model families write them: known from the template, read however the text comes, and never half a call."""
 
 import json
 from dataclasses import replace
@@ -107,7 +107,7 @@ TAGS = {
 
 
 @pytest.mark.parametrize("name", TAGS)
-def test_the_form_is_told_from_published_templates(name: str) -> None:
+def test_the_form_is_shown_from_published_templates(name: str) -> None:
     source = (ROOT / "tests" / "data" / "templates" / f"{name}.jinja").read_text(encoding="utf-8")
     assert CallForm.of_template(source).tag == TAGS[name]
 
@@ -136,11 +136,11 @@ def test_thinking_before_a_call_is_split_off_first(call: str, size: int) -> None
     assert thinking is not None
     reader, calls = ThinkingReader(thinking, is_open=False), ToolCallParser(USE, form_of("gpt-oss"))
     text = f"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant{call}{P}<|call|>"
-    reasoning, said = "", list[AnswerDelta]()
+    reasoning, output = "", list[AnswerDelta]()
     for place in range(0, len(text) + size, size):
         thought, rest = reader.push(text[place : place + size], is_last=place >= len(text))
         reasoning += thought
-        said += calls.push(rest, is_last=place >= len(text))
+        output += calls.push(rest, is_last=place >= len(text))
     assert reasoning == "Hm."
-    assert "".join(each.text for each in said if each.call < 0) == ""
-    assert [json.loads("".join(each.text for each in said if each.call == 0))] == [PLAIN]
+    assert "".join(each.text for each in output if each.call < 0) == ""
+    assert [json.loads("".join(each.text for each in output if each.call == 0))] == [PLAIN]

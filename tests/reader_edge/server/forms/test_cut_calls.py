@@ -55,7 +55,7 @@ def _spelled(value: object) -> str:
 @pytest.mark.parametrize("size", [1, 1000])
 @pytest.mark.parametrize("is_formed", [False, True])
 @pytest.mark.parametrize("name", HELD)
-def test_of_a_call_that_is_cut_the_name_and_the_arguments_so_far_are_told(
+def test_of_a_call_that_is_cut_the_name_and_the_arguments_so_far_are_shown(
     name: str, is_formed: bool, size: int
 ) -> None:
     form, written = form_of(name), json.dumps(PLAIN)
@@ -75,17 +75,19 @@ def test_of_a_call_that_is_cut_the_name_and_the_arguments_so_far_are_told(
 
 @pytest.mark.parametrize("size", [1, 1000])
 @pytest.mark.parametrize("name", HELD)
-def test_a_cut_call_is_told_once_its_name_is_certain(name: str, size: int) -> None:
+def test_a_cut_call_is_shown_once_its_name_is_certain(name: str, size: int) -> None:
     form = form_of(name)
     called = ["weather", "time.now"] if form.joint is not None else ["time.now"]
     text = call_texts(form, *called)
     for length in range(len(text)):
         content, calls = read_calls(text[:length], size, SEVERAL, form)
-        said = [each for each in called if each[:1] in text[:length].replace(form.begin, "").replace(form.opening, "")]
+        output = [
+            each for each in called if each[:1] in text[:length].replace(form.begin, "").replace(form.opening, "")
+        ]
         assert content == ""
         assert [each for each, _ in calls] == called[: len(calls)]
         whole_names = sum(each in text[:length] for each in called)
-        assert whole_names <= len(calls) <= len(said) or not form.tag
+        assert whole_names <= len(calls) <= len(output) or not form.tag
 
 
 @pytest.mark.parametrize("name", HELD)
@@ -129,9 +131,9 @@ def test_a_served_call_that_is_cut_comes_with_its_arguments_so_far(served: Serve
     assert "".join(piece["delta"].get("content") or "" for piece in pieces) == ""
     assert pieces[-1]["finish_reason"] == "length"
     flat = {"type": "function"} | TOOL["function"]  # type: ignore[operator]
-    asked = {"model": "demo", "input": "What is the weather?", "tools": [flat], "temperature": 1, "seed": 4}
-    asked |= {"tool_choice": {"type": "function", "name": "weather"}, "max_output_tokens": max_tokens}
-    response = served.post("/v1/responses", asked).json()
+    sent = {"model": "demo", "input": "What is the weather?", "tools": [flat], "temperature": 1, "seed": 4}
+    sent |= {"tool_choice": {"type": "function", "name": "weather"}, "max_output_tokens": max_tokens}
+    response = served.post("/v1/responses", sent).json()
     (item,) = response["output"]
     assert (item["type"], item["name"], item["status"]) == ("function_call", "weather", "incomplete")
     assert (response["status"], item["arguments"]) == ("incomplete", call["function"]["arguments"])
@@ -139,7 +141,7 @@ def test_a_served_call_that_is_cut_comes_with_its_arguments_so_far(served: Serve
 
 def test_beside_a_form_a_cut_call_is_no_text(served: Served) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "maxProperties": 0}}}
-    said = set()
+    output = set()
     for seed in range(8):
         for max_tokens in (1, 3, 8):
             body: dict[str, Any] = CHAT | {"response_format": form, "max_tokens": max_tokens, "seed": seed}
@@ -148,8 +150,8 @@ def test_beside_a_form_a_cut_call_is_no_text(served: Served) -> None:
             content = choice["message"]["content"] or ""
             assert "{}".startswith(content)
             assert not (calls and content)
-            said.add(bool(calls))
-    assert said == {True, False}
+            output.add(bool(calls))
+    assert output == {True, False}
 
 
 @pytest.mark.parametrize("max_tokens", [1, 6, 12])
@@ -162,7 +164,7 @@ def test_ollama_s_face_leaves_a_cut_call_out(served: Served, max_tokens: int) ->
         answer = whole(served, "/api/chat", body)
         assert "{}".startswith(answer["message"]["content"])
         assert "tool_calls" not in answer["message"]
-        told = lines(served, "/api/chat", body)
-        assert "{}".startswith("".join(line["message"]["content"] for line in told))
-        assert told[-1]["done_reason"] == answer["done_reason"]
+        shown = lines(served, "/api/chat", body)
+        assert "{}".startswith("".join(line["message"]["content"] for line in shown))
+        assert shown[-1]["done_reason"] == answer["done_reason"]
         assert answer["done_reason"] == "length" or answer["message"]["content"] == "{}"

@@ -56,7 +56,7 @@ def checked(text: str) -> Any:
     return json.loads(text, object_pairs_hook=once, parse_float=short)
 
 
-def said(text: str, use: ToolUse, name: str) -> str:
+def output(text: str, use: ToolUse, name: str) -> str:
     """The arguments of the one call of an answer."""
     _, ((called, arguments),) = read_calls(text, 10_000, use, form_of(name))
     assert called == "f"
@@ -84,7 +84,7 @@ def test_arguments_in_json_satisfy_any_schema_and_no_key_of_them_comes_twice(nam
         answer = random_answer(followed, rng, ENDS, 400, 0.8)
         if answer is None:
             continue
-        arguments = said(answer, use_of(parameters, is_strict), name)
+        arguments = output(answer, use_of(parameters, is_strict), name)
         checked(arguments)
         if not left_out:
             exact = json.loads(json.dumps(parameters), parse_float=number)
@@ -127,7 +127,7 @@ def test_keys_and_exponents_of_free_arguments_are_held_in_every_notation(name: s
             values = re.findall(f"{before}[p-u]{between}(.*?){behind}", answer, re.DOTALL)
             assert values
         else:
-            values = [said(begun + answer, use, name)]
+            values = [output(begun + answer, use, name)]
         for value in values:
             num_keys += len(re.findall('"a', value)) > 1
             checked(value)

@@ -57,8 +57,8 @@ def test_a_streamed_answer_has_it_too_and_a_seed_repeats_it(served: Served) -> N
 
 def test_a_form_holds_what_the_answer_adds_to_a_message_that_it_continues(served: Served) -> None:
     begun = [*CHAT["messages"], {"role": "assistant", "content": '{"name": "x'}]
-    said = content(served, messages=begun, continue_final_message=True, response_format=FORMAT)
-    assert is_tool(said)
+    output = content(served, messages=begun, continue_final_message=True, response_format=FORMAT)
+    assert is_tool(output)
 
 
 def test_a_json_object_is_one(served: Served) -> None:
@@ -152,7 +152,7 @@ def test_beside_hostile_grammars_others_get_their_answers(served: Served) -> Non
 
     async def ask_all() -> list[Any]:
         async with served.client() as client:
-            asked: list[dict[str, Any]] = [
+            sent: list[dict[str, Any]] = [
                 plain,
                 hostile,
                 hostile,
@@ -160,7 +160,7 @@ def test_beside_hostile_grammars_others_get_their_answers(served: Served) -> Non
                 {"response_format": FORMAT, "temperature": 0},
                 hostile,
             ]
-            posts = [client.post("/v1/chat/completions", json=CHAT | fields) for fields in asked]
+            posts = [client.post("/v1/chat/completions", json=CHAT | fields) for fields in sent]
             return await asyncio.gather(*posts)
 
     answers = asyncio.run(asyncio.wait_for(ask_all(), LIMIT_S))

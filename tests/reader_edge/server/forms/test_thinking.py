@@ -1,4 +1,4 @@
-"""What a model thinks before it answers is told apart from its answer, where its template knows of thinking."""
+"""What a model thinks before it answers is distinguished from its answer, where its template knows of thinking."""
 
 import asyncio
 import json
@@ -66,11 +66,11 @@ def chunks() -> list[GenerationChunk]:
 def message(served: Served, **fields: Any) -> dict[str, Any]:
     response = served.post("/v1/chat/completions", CHAT | fields)
     assert response.status_code == 200, response.text
-    said: dict[str, Any] = response.json()["choices"][0]["message"]
-    return said
+    output: dict[str, Any] = response.json()["choices"][0]["message"]
+    return output
 
 
-def test_thoughts_of_a_streamed_message_are_told_apart_and_hold_no_calls(thinking_engine: Engine) -> None:
+def test_thoughts_of_a_streamed_message_are_kept_apart_and_hold_no_calls(thinking_engine: Engine) -> None:
     wording = ChatWording(parser(), thinking_engine.tokenizer, tells_thoughts=True)
     deltas: list[Any] = [wording.piece(chunk, number == 0)["delta"] for number, chunk in enumerate(chunks())]
     assert "".join(delta.get("reasoning_content", "") for delta in deltas) == THOUGHT
@@ -80,24 +80,24 @@ def test_thoughts_of_a_streamed_message_are_told_apart_and_hold_no_calls(thinkin
 
 def test_thoughts_of_a_response_are_an_item_before_its_text_and_calls() -> None:
     items = ResponseItems(parser())
-    told: list[Any] = [event for chunk in chunks() for event in items.push(chunk)]
-    told += items.end("completed")
+    shown: list[Any] = [event for chunk in chunks() for event in items.push(chunk)]
+    shown += items.end("completed")
     assert [item["type"] for item in items.output] == ["reasoning", "message", "function_call"]
     thought = items.output[0]
     assert thought["content"] == [{"type": "reasoning_text", "text": THOUGHT}]
     assert thought["status"] == "completed"
-    deltas = [fields["delta"] for kind, fields in told if kind == "reasoning_text.delta"]
+    deltas = [fields["delta"] for kind, fields in shown if kind == "reasoning_text.delta"]
     assert "".join(deltas) == THOUGHT
-    assert [fields["output_index"] for _, fields in told] == sorted(fields["output_index"] for _, fields in told)
+    assert [fields["output_index"] for _, fields in shown] == sorted(fields["output_index"] for _, fields in shown)
 
 
 def test_an_answer_whose_prompt_begins_to_think_is_thought_until_it_ends(served: Served) -> None:
-    said = message(served)
-    assert said["content"] == ""
-    assert said["reasoning_content"]
+    output = message(served)
+    assert output["content"] == ""
+    assert output["reasoning_content"]
     pieces = events(served.post("/v1/chat/completions", CHAT | {"stream": True}))
     deltas = [piece["choices"][0]["delta"] for piece in pieces]
-    assert "".join(delta.get("reasoning_content", "") for delta in deltas) == said["reasoning_content"]
+    assert "".join(delta.get("reasoning_content", "") for delta in deltas) == output["reasoning_content"]
     assert "".join(delta.get("content", "") for delta in deltas) == ""
     assert "reasoning_content" not in message(served, include_reasoning=False)
 
@@ -106,12 +106,12 @@ def test_an_answer_whose_prompt_begins_to_think_is_thought_until_it_ends(served:
     "fields",
     [{"chat_template_kwargs": {"enable_thinking": False}}, {"enable_thinking": False}, {"reasoning_effort": "none"}],
 )
-def test_a_template_is_told_not_to_think(served: Served, thinking_engine: Engine, fields: dict[str, Any]) -> None:
-    said = message(served, **fields)
-    assert "reasoning_content" not in said
+def test_a_template_is_instructed_not_to_think(served: Served, thinking_engine: Engine, fields: dict[str, Any]) -> None:
+    output = message(served, **fields)
+    assert "reasoning_content" not in output
     args = {"enable_thinking": False} | ({"reasoning_effort": "none"} if "reasoning_effort" in fields else {})
     expected = thinking_engine.generate(Conversation([USER], template_args=args), GenerationConfig(12))
-    assert said["content"] == expected.text
+    assert output["content"] == expected.text
 
 
 @pytest.mark.parametrize(("is_thinking", "num_tokens"), [(True, 12), (False, 0)])
@@ -120,8 +120,8 @@ def test_usage_counts_the_tokens_of_thoughts(served: Served, is_thinking: bool, 
     usage = served.post("/v1/chat/completions", CHAT | fields).json()["usage"]
     assert usage["completion_tokens"] == 12
     assert usage["completion_tokens_details"]["reasoning_tokens"] == num_tokens
-    asked = {"model": "demo", "input": "What is tar?", "max_output_tokens": 12, "temperature": 0} | fields
-    usage = served.post("/v1/responses", asked).json()["usage"]
+    sent = {"model": "demo", "input": "What is tar?", "max_output_tokens": 12, "temperature": 0} | fields
+    usage = served.post("/v1/responses", sent).json()["usage"]
     assert usage["output_tokens_details"]["reasoning_tokens"] == num_tokens
 
 
@@ -130,15 +130,15 @@ def test_a_completion_is_all_that_the_model_writes(served: Served, thinking_engi
     prompt = "What is tar? <think>\n"
     body = {"model": "demo", "prompt": prompt, "max_tokens": 12, "temperature": 0, "stream": is_streamed}
     response = served.post("/v1/completions", body)
-    told = events(response) if is_streamed else [response.json()]
+    shown = events(response) if is_streamed else [response.json()]
     expected = thinking_engine.generate(prompt, GenerationConfig(12)).text
-    assert "".join(each["choices"][0]["text"] for each in told) == expected != ""
+    assert "".join(each["choices"][0]["text"] for each in shown) == expected != ""
 
 
 def test_an_effort_reaches_the_template(served: Served, thinking_engine: Engine) -> None:
-    asked = CHAT | {"reasoning_effort": "high"}
+    sent = CHAT | {"reasoning_effort": "high"}
     expected = thinking_engine.encode_prompt(Conversation([USER], template_args={"reasoning_effort": "high"}))
-    assert served.post("/v1/chat/completions", asked).json()["usage"]["prompt_tokens"] == len(expected)
+    assert served.post("/v1/chat/completions", sent).json()["usage"]["prompt_tokens"] == len(expected)
     response = {"model": "demo", "input": "What is tar?", "max_output_tokens": 2, "reasoning": {"effort": "high"}}
     assert served.post("/v1/responses", response).json()["usage"]["input_tokens"] == len(expected)
 
@@ -163,13 +163,13 @@ def test_thoughts_of_a_history_reach_the_template(served: Served, thinking_engin
 def test_a_final_message_is_continued(served: Served, thinking_engine: Engine, how: dict[str, Any]) -> None:
     begun = {"role": "assistant", "content": "It packs"}
     fields = {} if "prefix" in how else how
-    said = message(served, messages=[USER, begun | (how if "prefix" in how else {})], **fields)
+    output = message(served, messages=[USER, begun | (how if "prefix" in how else {})], **fields)
     expected = Conversation([USER, begun], continues_final_message=True)
-    assert said["content"] == thinking_engine.generate(expected, GenerationConfig(12)).text
-    assert "reasoning_content" not in said
+    assert output["content"] == thinking_engine.generate(expected, GenerationConfig(12)).text
+    assert "reasoning_content" not in output
 
 
-def test_a_form_holds_what_is_said_and_not_what_is_thought(served: Served) -> None:
+def test_a_form_holds_what_is_written_and_not_what_is_thought(served: Served) -> None:
     pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-edge[grammar]'")
     fields = {"guided_choice": ["yes", "no"], "max_tokens": 12}
     assert message(served, enable_thinking=False, **fields)["content"] in ("yes", "no")
@@ -177,11 +177,11 @@ def test_a_form_holds_what_is_said_and_not_what_is_thought(served: Served) -> No
 
 
 def test_whole_responses_tell_thoughts_as_an_item(served: Served) -> None:
-    asked = {"model": "demo", "input": "What is tar?", "max_output_tokens": 12, "temperature": 0}
-    (item,) = served.post("/v1/responses", asked).json()["output"]
+    sent = {"model": "demo", "input": "What is tar?", "max_output_tokens": 12, "temperature": 0}
+    (item,) = served.post("/v1/responses", sent).json()["output"]
     assert item["type"] == "reasoning"
     assert item["content"][0]["text"] == message(served)["reasoning_content"]
-    stream = served.post("/v1/responses", asked | {"stream": True}).text
-    told = [json.loads(line.removeprefix("data: ")) for line in stream.splitlines() if line.startswith("data: ")]
-    deltas = [event["delta"] for event in told if event["type"] == "response.reasoning_text.delta"]
+    stream = served.post("/v1/responses", sent | {"stream": True}).text
+    shown = [json.loads(line.removeprefix("data: ")) for line in stream.splitlines() if line.startswith("data: ")]
+    deltas = [event["delta"] for event in shown if event["type"] == "response.reasoning_text.delta"]
     assert "".join(deltas) == item["content"][0]["text"]

@@ -50,8 +50,8 @@ def read(text: str, size: int, use: ToolUse = AUTO, form: CallForm | None = None
     ],
 )
 def test_calls_are_found_however_the_text_comes(text: str, content: str, names: list[str], size: int) -> None:
-    said, calls = read(text, size)
-    assert said == content
+    output, calls = read(text, size)
+    assert output == content
     assert [name for name, _ in calls] == names
     for name, arguments in calls:
         assert json.loads(arguments) == (FIRST_ARGUMENTS if name == "look_up" else {})
@@ -59,11 +59,11 @@ def test_calls_are_found_however_the_text_comes(text: str, content: str, names: 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 @pytest.mark.parametrize("form", [CallForm(), CallForm("", "", "parameters")])
-def test_calls_that_a_grammar_holds_come_as_they_are_said(form: CallForm, size: int) -> None:
+def test_calls_that_a_grammar_holds_come_as_they_are_written(form: CallForm, size: int) -> None:
     texts = [each.replace("arguments", form.arguments, 1) for each in (FIRST, SECOND)]
     text = "\n".join(form.begin + each + form.end for each in (texts if form.begin else texts[:1]))
-    said, calls = read(text, size, HELD, form)
-    assert said == ""
+    output, calls = read(text, size, HELD, form)
+    assert output == ""
     expected = [("look_up", FIRST[len('{"name": "look_up", "arguments": ') : -1]), ("stop", "{}")]
     assert calls == (expected if form.begin else expected[:1])
     cut = text[:70]
@@ -72,10 +72,10 @@ def test_calls_that_a_grammar_holds_come_as_they_are_said(form: CallForm, size: 
 
 def test_held_arguments_come_before_the_call_has_ended() -> None:
     reader = ToolCallParser(HELD, CallForm())
-    said = reader.push('<tool_call>\n{"name": "look_up", "arguments": {"word": "lo', is_last=False)
-    assert said == [AnswerDelta("", 0, "look_up"), AnswerDelta('{"word": "lo', 0)]
-    assert said[0].fields["function"] == {"name": "look_up", "arguments": ""}
-    assert re.fullmatch("[a-zA-Z0-9]{9}", said[0].fields["id"])  # as Mistral's templates insist on
+    output = reader.push('<tool_call>\n{"name": "look_up", "arguments": {"word": "lo', is_last=False)
+    assert output == [AnswerDelta("", 0, "look_up"), AnswerDelta('{"word": "lo', 0)]
+    assert output[0].fields["function"] == {"name": "look_up", "arguments": ""}
+    assert re.fullmatch("[a-zA-Z0-9]{9}", output[0].fields["id"])  # as Mistral's templates insist on
     assert reader.push("ng", is_last=False)[0].fields == {"index": 0, "function": {"arguments": "ng"}}
 
 
@@ -87,8 +87,8 @@ def test_arguments_that_are_no_json_are_a_text(value: str) -> None:
 
 
 def test_halves_of_characters_in_arguments_stay_escaped() -> None:
-    said, calls = read('{"name": "look_up", "arguments": {"word": "\\ud800 \u00e9"}}', 1000)
-    assert (said, calls) == ("", [("look_up", '{"word": "\\ud800 \\u00e9"}')])
+    output, calls = read('{"name": "look_up", "arguments": {"word": "\\ud800 \u00e9"}}', 1000)
+    assert (output, calls) == ("", [("look_up", '{"word": "\\ud800 \\u00e9"}')])
 
 
 @pytest.mark.parametrize("begin", ["", "[TOOL_CALLS]", "<|python_tag|>"])
@@ -101,12 +101,12 @@ def test_a_strict_call_is_one_that_a_grammar_holds(begin: str) -> None:
     assert (read(begin + FIRST, 1000, strict, bare)[1] != []) == is_held
 
 
-def test_where_one_call_is_asked_for_the_first_counts() -> None:
+def test_of_one_wanted_call_the_first_counts() -> None:
     single = replace(AUTO, is_parallel=False)
     for size in (1, 7, 1000):
         for text in (f"[{FIRST}, {SECOND}]", tagged(FIRST) + "\n" + tagged(SECOND), tagged(f"[{FIRST}, {SECOND}]")):
-            said, calls = read(text, size, single)
-            assert (said, [name for name, _ in calls]) == ("", ["look_up"])
+            output, calls = read(text, size, single)
+            assert (output, [name for name, _ in calls]) == ("", ["look_up"])
         broken = tagged("{name: stop}")
         assert read(tagged(FIRST) + "x" + broken, size, single)[0] == "x" + broken
 
@@ -121,6 +121,6 @@ def test_ends_of_calls_during_a_string_are_looked_at_once(monkeypatch: pytest.Mo
 
     monkeypatch.setattr("reader_edge_runtime.text.tool_calls.call_notation.json.loads", count)
     text = '<tool_call>\n{"name": "stop", "arguments": {"x": "' + "</tool_call>" * 100
-    said, calls = read(text, 6)
-    assert (said, calls) == (text, [])
+    output, calls = read(text, 6)
+    assert (output, calls) == (text, [])
     assert len(lengths) < 300

@@ -36,10 +36,10 @@ STRICT = ToolUse(tools(True), ("weather", "time"), is_strict=True)
 
 def read(model: Engine, use: ToolUse, text: str) -> tuple[str, list[tuple[str, Any]]]:
     reader = ToolCallParser(use, model.tokenizer.call_form)
-    said = reader.push(text, is_last=True)
-    arguments = ["".join(each.text for each in said if each.call == number) for number in range(reader.num_calls)]
-    names = [each.name for each in said if each.name is not None]
-    return "".join(each.text for each in said if each.call < 0), list(
+    output = reader.push(text, is_last=True)
+    arguments = ["".join(each.text for each in output if each.call == number) for number in range(reader.num_calls)]
+    names = [each.name for each in output if each.name is not None]
+    return "".join(each.text for each in output if each.call < 0), list(
         zip(names, map(json.loads, arguments), strict=True)
     )
 
@@ -128,7 +128,7 @@ def test_beside_text_strict_calls_are_held_and_text_is_free(engine: Engine, name
     if form.tag:
         assert accepts(model, grammar, "Let me see. " + calls(right))
         assert not accepts(model, grammar, form.tag + calls(right))
-        behind = calls(right) + " Done."  # only where it can be told from the call
+        behind = calls(right) + " Done."  # only where the call has an end
         assert not accepts(model, grammar, behind) or read(model, STRICT, behind)[1] == [("weather", args)]
         both = calls(right, call_text(model, "time", {}))
         assert accepts(model, grammar, both) == (form.joint is not None)
@@ -142,7 +142,7 @@ def test_special_tokens_of_thinking_stay_free_beside_strict_calls(engine: Engine
     assert not accepts(model, grammar, "[THINK]Hm.[/THINK]Well.[TOOL_CALLS]weather[ARGS]{}")
 
 
-def test_texts_without_quotes_are_free_where_nothing_else_is_asked_of_them(engine: Engine) -> None:
+def test_texts_without_quotes_are_free_where_the_schema_has_no_rule(engine: Engine) -> None:
     for name in ("qwen-coder", "glm"):
         model = family_engine(engine, name)
         form = model.tokenizer.call_form
@@ -172,7 +172,7 @@ def test_texts_without_quotes_are_free_where_nothing_else_is_asked_of_them(engin
         ({"type": "string", "oneOf": [{"const": f"c{number}"} for number in range(300)]}, "oneOf"),
     ],
 )
-def test_what_texts_without_quotes_are_asked_is_refused_wherever_it_stands(
+def test_rules_for_texts_without_quotes_are_refused_wherever_they_stand(
     engine: Engine, schema: dict[str, Any], keyword: str
 ) -> None:
     for name in ("qwen-coder", "glm"):
@@ -207,7 +207,7 @@ def test_what_may_be_a_text_is_written_without_quotes_and_read_as_its_schema_say
     use = ToolUse(({"type": "function", "function": function},), ("say",), is_required=True, is_strict=True)
     grammar = tool_grammar(use, form, None)
 
-    def said(arguments: dict[str, Any]) -> str:
+    def output(arguments: dict[str, Any]) -> str:
         texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in arguments.items()}
         return form.begin + call_text(model, "say", texts) + form.end
 
@@ -218,10 +218,10 @@ def test_what_may_be_a_text_is_written_without_quotes_and_read_as_its_schema_say
         {"optional": "true"},
     ]
     for arguments in rights:
-        assert accepts(model, grammar, said(arguments))
-        assert read(model, use, said(arguments)) == ("", [("say", arguments)])
+        assert accepts(model, grammar, output(arguments))
+        assert read(model, use, output(arguments)) == ("", [("say", arguments)])
     for wrong in ({"listed": "blue"}, {"referred": "7"}, {"count": "some"}, {"count": 1.5}):
-        assert not accepts(model, grammar, said(wrong))
+        assert not accepts(model, grammar, output(wrong))
 
 
 def test_what_cannot_be_held_is_refused_in_a_sentence(engine: Engine) -> None:
@@ -235,12 +235,12 @@ def test_what_cannot_be_held_is_refused_in_a_sentence(engine: Engine) -> None:
 
 
 def test_a_served_call_behind_a_special_token_comes_as_a_call(engine: Engine) -> None:
-    asked = {"model": "demo", "messages": [USER], "tools": list(tools()), "tool_choice": "required", "max_tokens": 200}
-    asked |= {"parallel_tool_calls": False, "temperature": 1, "seed": 3}
+    sent = {"model": "demo", "messages": [USER], "tools": list(tools()), "tool_choice": "required", "max_tokens": 200}
+    sent |= {"parallel_tool_calls": False, "temperature": 1, "seed": 3}
     for name in ("mistral-v3", "tekken"):
         served = Served(AsyncEngine(family_engine(engine, name)), ServerSettings("demo", max_tokens=500))
         response = served.post(
-            "/v1/chat/completions", asked | {"parallel_tool_calls": False, "temperature": 1, "seed": 3}
+            "/v1/chat/completions", sent | {"parallel_tool_calls": False, "temperature": 1, "seed": 3}
         )
         assert response.status_code == 200, response.text
         choice = response.json()["choices"][0]

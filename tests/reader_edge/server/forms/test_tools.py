@@ -1,4 +1,4 @@
-"""Tools: told to the model, called when they must be, with arguments of their schemas, streamed or whole."""
+"""Tools: given to the model, called when they must be, with arguments of their schemas, streamed or whole."""
 
 import json
 from typing import Any
@@ -108,7 +108,7 @@ def test_a_call_that_is_cut_ends_for_its_length(served: Served) -> None:
     assert choice["finish_reason"] == "length"
 
 
-def test_a_call_that_a_stop_cuts_is_not_told_as_a_whole_one(served: Served) -> None:
+def test_a_call_that_a_stop_cuts_is_not_shown_as_a_whole_one(served: Served) -> None:
     say = tool("say", {"text": {"const": "ab, cd"}})
     held = {"tools": [say], "tool_choice": "required", "stop": "cd"}
     choice = ask(served, **held)
@@ -117,8 +117,8 @@ def test_a_call_that_a_stop_cuts_is_not_told_as_a_whole_one(served: Served) -> N
     (piece,) = events(served.post("/v1/chat/completions", CHAT | held | {"stream": True}))[-1]["choices"]
     assert piece["finish_reason"] == "stop"
     flat = {"type": "function"} | say["function"]
-    asked = {"model": "demo", "input": "What is the weather?", "tools": [flat]}
-    (item,) = served.post("/v1/responses", asked | {"tool_choice": "required", "stop": "cd"}).json()["output"]
+    sent = {"model": "demo", "input": "What is the weather?", "tools": [flat]}
+    (item,) = served.post("/v1/responses", sent | {"tool_choice": "required", "stop": "cd"}).json()["output"]
     assert (item["arguments"], item["status"]) == ('{"text": "ab, ', "incomplete")
 
 
@@ -150,10 +150,10 @@ def test_without_a_call_the_answer_is_that_of_the_engine(served: Served, chat_en
     assert none["message"]["content"] == chat_engine.tokenizer.decode(chat_engine.generate([USER]).token_ids[:30])
 
 
-def test_calls_and_what_tools_said_are_taken_as_messages(served: Served) -> None:
+def test_calls_and_what_tools_wrote_are_taken_as_messages(served: Served) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Ulm"}'}}
-    said = {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "rain"}]}
-    ask(served, messages=[USER, {"role": "assistant", "content": None, "tool_calls": [call]}, said], max_tokens=5)
+    output = {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "rain"}]}
+    ask(served, messages=[USER, {"role": "assistant", "content": None, "tool_calls": [call]}, output], max_tokens=5)
 
 
 @pytest.mark.parametrize(

@@ -116,13 +116,13 @@ def made(name: str) -> ChatTemplate:
 
 def written(name: str, calls: list[tuple[str, dict[str, Any]]]) -> str:
     """Calls as a template writes them, with what stands around a message, but without what would end the answer."""
-    said = [
+    output = [
         {"type": "function", "id": f"abcdefgh{number}", "function": {"name": called, "arguments": arguments}}
         for number, (called, arguments) in enumerate(calls)
     ]
     messages: list[Message] = [
         {"role": "user", "content": QUESTION},
-        {"role": "assistant", "content": "", "tool_calls": said},
+        {"role": "assistant", "content": "", "tool_calls": output},
     ]
     args = {"add_generation_prompt": False}
     text = made(name).render(Conversation(messages, TOOLS, args)).rpartition(QUESTION)[2]
@@ -161,4 +161,4 @@ def test_calls_are_read_as_the_template_writes_them(
     assume(all(is_clear(form, arguments) for _, arguments in calls))
     text = written(name, calls)
     for each in (size, len(text)):
-        assert [(called, json.loads(said)) for called, said in read_calls(text, each, USE, form)[1]] == calls
+        assert [(called, json.loads(output)) for called, output in read_calls(text, each, USE, form)[1]] == calls

@@ -30,7 +30,7 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
         EVENTS.append(f"{event} {arguments!r:.200}")
 
 
-sys.addaudithook(_hook)  # which stays for good, so it only looks when it is told to
+sys.addaudithook(_hook)  # which stays for good, so it only looks on request
 
 
 @contextmanager

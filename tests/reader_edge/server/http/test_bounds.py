@@ -28,22 +28,22 @@ def test_bodies_of_all_requests_have_a_bound_together(async_engine: AsyncEngine)
     served = Served(async_engine, ServerSettings("demo", max_bodies_bytes=10_000))
 
     async def ask_all() -> list[httpx.Response]:
-        told = asyncio.Event()
+        shown = asyncio.Event()
 
         async def body(num_bytes: int) -> AsyncIterator[bytes]:
             yield START + b"a" * num_bytes
-            await told.wait()
+            await shown.wait()
             yield b'"}'
 
         async with served.client() as client:
-            asked = [
+            sent = [
                 asyncio.create_task(client.post("/v1/completions", content=body(3000), headers=JSON)) for _ in range(3)
             ]
             await asyncio.sleep(0.2)
             refused = await client.post("/v1/completions", content=START + b"a" * 3000 + b'"}', headers=JSON)
             small = await client.post("/v1/completions", content=START + b'a"}', headers=JSON)
-            told.set()
-            return [refused, small, *await asyncio.gather(*asked)]
+            shown.set()
+            return [refused, small, *await asyncio.gather(*sent)]
 
     refused, small, *others = asyncio.run(asyncio.wait_for(ask_all(), LIMIT_S))
     assert_refused(refused, 429, "try again later")
@@ -132,7 +132,7 @@ def is_open(client: socket.socket) -> bool:
         return False
 
 
-def test_connections_beyond_those_that_are_told_so_are_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_beyond_those_that_get_a_refusal_are_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     config = uvicorn.Config(Starlette(), http=Connection, log_level="error", lifespan="off", limit_concurrency=10)
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as place, ExitStack() as clients:
@@ -150,11 +150,11 @@ def test_connections_beyond_those_that_are_told_so_are_closed_at_once(monkeypatc
 
 def test_so_many_connections_are_taken_as_there_may_be_files(monkeypatch: pytest.MonkeyPatch) -> None:
     resource = pytest.importorskip("resource")
-    asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: asked.append(limits))
+    sent: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: sent.append(limits))
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (1024, 100_000))
     assert listening.max_connections() == 1000
-    assert asked == [(4000, 100_000)]
+    assert sent == [(4000, 100_000)]
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (40, 40))
     assert listening.max_connections() == 13
 

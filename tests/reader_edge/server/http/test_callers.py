@@ -26,18 +26,18 @@ def guarded(async_engine: AsyncEngine) -> Iterator[Served]:
 def ask(served: Served, key: bytes = b"", path: str = "/v1/completions", **fields: Any) -> tuple[str, int]:
     """Answer, and cached tokens of the prompt."""
     headers = {"Authorization": f"Bearer {key.decode()}"} if key else {}
-    asked = {"prompt": PROMPT} if path == "/v1/completions" else {"messages": [{"role": "user", "content": PROMPT}]}
-    body = {"model": "demo", "temperature": 0, "max_tokens": 60, **asked, **fields}
+    sent = {"prompt": PROMPT} if path == "/v1/completions" else {"messages": [{"role": "user", "content": PROMPT}]}
+    body = {"model": "demo", "temperature": 0, "max_tokens": 60, **sent, **fields}
     answer = served.post(path, body, headers=headers)
     assert answer.status_code == 200, answer.text
     return str(answer.json()["choices"]), answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
-def test_no_count_tells_what_the_holder_of_another_key_asked(guarded: Served, path: str) -> None:
-    asked = [ask(guarded, KEYS[number], path) for number in (0, 0, 1, 1)]
-    assert len({text for text, _ in asked}) == 1
-    assert [num_cached > 0 for _, num_cached in asked] == [False, True, False, True]
+def test_no_count_reveals_the_prompts_of_another_key(guarded: Served, path: str) -> None:
+    sent = [ask(guarded, KEYS[number], path) for number in (0, 0, 1, 1)]
+    assert len({text for text, _ in sent}) == 1
+    assert [num_cached > 0 for _, num_cached in sent] == [False, True, False, True]
 
 
 def test_what_is_drafted_comes_from_answers_to_the_same_key(guarded: Served) -> None:
@@ -62,9 +62,9 @@ def test_a_salt_separates_whatever_the_keys(async_engine: AsyncEngine, keys: tup
     async_engine.engine.forget()
     served = Served(async_engine, ServerSettings("demo", api_keys=keys, shares_between_keys=shares))
     key = keys[0] if keys else b""
-    asked = [ask(served, key, cache_salt=salt) for salt in ("one", "one", "two", None, None)]
-    assert len({text for text, _ in asked}) == 1
-    assert [num_cached > 0 for _, num_cached in asked] == [False, True, False, False, True]
+    sent = [ask(served, key, cache_salt=salt) for salt in ("one", "one", "two", None, None)]
+    assert len({text for text, _ in sent}) == 1
+    assert [num_cached > 0 for _, num_cached in sent] == [False, True, False, False, True]
 
 
 def test_a_salt_of_one_key_is_none_of_another(guarded: Served) -> None:

@@ -72,8 +72,10 @@ def test_only_drafts_get_a_socket_and_keep_it_for_longer_than_a_request_may_take
 def test_a_socket_that_is_refused_is_no_fault_in_the_log(served: Served) -> None:
     listening.Server(served.app, served.engine)
     log = logging.getLogger("uvicorn.error")
-    told = [log.filter(logging.makeLogRecord({"msg": f"ASGI callable returned {how}."})) for how in ("early", _REFUSED)]
-    assert [bool(each) for each in told] == [True, False]
+    shown = [
+        log.filter(logging.makeLogRecord({"msg": f"ASGI callable returned {how}."})) for how in ("early", _REFUSED)
+    ]
+    assert [bool(each) for each in shown] == [True, False]
     assert not logging.getLogger("asyncio").filter(logging.makeLogRecord({"msg": "socket.send() raised exception."}))
 
 

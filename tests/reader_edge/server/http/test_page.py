@@ -1,4 +1,4 @@
-"""The page at `/`: what it may do, what it is told, and how it behaves in a browser."""
+"""The page at `/`: what it may do, what it gets, and how it behaves in a browser."""
 
 import base64
 import hashlib
@@ -44,16 +44,16 @@ def test_with_keys_the_page_itself_is_open_and_nothing_else(async_engine: AsyncE
 
 
 def test_a_stream_tells_what_drafted_its_text_to_who_asks(served: Served, chat_engine: Engine) -> None:
-    asked = {"model": "demo", "messages": MESSAGES, "temperature": 0, "max_tokens": 60, "stream": True}
+    sent = {"model": "demo", "messages": MESSAGES, "temperature": 0, "max_tokens": 60, "stream": True}
     options = {"stream_options": {"include_usage": True, "include_sources": True}}
-    *pieces, last = events(served.post("/v1/chat/completions", asked | options))
+    *pieces, last = events(served.post("/v1/chat/completions", sent | options))
     choices = [piece["choices"][0] for piece in pieces]
     spans = [span for choice in choices for span in choice["draft_sources"]]
     assert "".join(text for text, _ in spans) == "".join(choice["delta"].get("content", "") for choice in choices)
     num_drafted = sum(source != "" for _, source in spans)
     assert 0 < num_drafted <= last["usage"]["completion_tokens_details"]["accepted_prediction_tokens"]
     assert {source for _, source in spans} <= {"", "context", "history", "logits", "datastore"}
-    plain = events(served.post("/v1/chat/completions", asked))
+    plain = events(served.post("/v1/chat/completions", sent))
     assert not any("draft_sources" in piece["choices"][0] for piece in plain)
 
 
@@ -67,14 +67,14 @@ def test_chunks_tell_for_each_token_what_drafted_it(engine: Engine) -> None:
     assert {name: sources.count(name) for name in set(sources) - {""}} == dict(stats.accepted_by_source)
 
 
-def test_texts_that_come_late_or_are_spelled_otherwise_are_still_told_whole(engine: Engine) -> None:
+def test_texts_that_come_late_or_are_spelled_otherwise_are_still_shown_whole(engine: Engine) -> None:
     ids = engine.tokenizer.encode("# tar is")
     texts = [engine.tokenizer.decode([token_id]) for token_id in ids]
     spans = DraftSpans(engine.tokenizer)
     assert spans.push(GenerationChunk("", tuple(ids[:2]), sources=("", "context"))) == []
-    said = spans.push(GenerationChunk("".join(texts)[:-1], tuple(ids[2:]), sources=("logits",) * (len(ids) - 2)))
-    assert "".join(text for text, _ in said) == "".join(texts)[:-1]
-    assert said[1] == (texts[1], "context")
+    output = spans.push(GenerationChunk("".join(texts)[:-1], tuple(ids[2:]), sources=("logits",) * (len(ids) - 2)))
+    assert "".join(text for text, _ in output) == "".join(texts)[:-1]
+    assert output[1] == (texts[1], "context")
     assert spans.push(GenerationChunk(texts[-1][-1:] + "more", (), "stop")) == [
         (texts[-1][-1:], "logits"),
         ("more", ""),
@@ -120,10 +120,10 @@ def browser() -> Iterator[Any]:
 def test_in_a_browser_it_asks_for_the_key_chats_stops_and_answers_again(address: str, browser: Any) -> None:
     expect = pytest.importorskip("playwright.sync_api").expect
     page = browser.new_page()
-    told: list[str] = []
-    page.on("console", lambda message: told.append(message.text))
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
+    shown: list[str] = []
+    page.on("console", lambda message: shown.append(message.text))
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.url))
     figures, answers = page.locator(".figures"), page.locator(".assistant p")
     page.goto(address)
     page.wait_for_selector("#keyed:not([hidden])")
@@ -151,5 +151,5 @@ def test_in_a_browser_it_asks_for_the_key_chats_stops_and_answers_again(address:
     expect(page.locator(".error")).to_contain_text("max_tokens")
     page.click("#clear")
     assert page.locator("article").count() == 0
-    assert not [line for line in told if "Content Security Policy" in line], told
-    assert {url.removeprefix(address).split("/")[0] for url in asked} <= {"", "v1"}, asked
+    assert not [line for line in shown if "Content Security Policy" in line], shown
+    assert {url.removeprefix(address).split("/")[0] for url in sent} <= {"", "v1"}, sent

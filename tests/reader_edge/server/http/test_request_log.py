@@ -78,7 +78,7 @@ BODY = {"model": "demo", "prompt": "# tar", "max_tokens": 4}
 
 
 @pytest.mark.parametrize(
-    ("how", "status", "model", "said"),
+    ("how", "status", "model", "output"),
     [
         ({"path": "/v1/nothing"}, 404, None, "There is no POST /v1/nothing here."),
         ({"path": "/health"}, 405, None, "There is no POST /health here."),
@@ -96,13 +96,13 @@ BODY = {"model": "demo", "prompt": "# tar", "max_tokens": 4}
     ],
 )
 def test_every_refusal_is_a_line_with_its_sentence(
-    served: Served, lines: RequestLines, how: dict[str, Any], status: int, model: str | None, said: str
+    served: Served, lines: RequestLines, how: dict[str, Any], status: int, model: str | None, output: str
 ) -> None:
     response = served.request("POST", **({"path": "/v1/completions"} | how))
     assert response.status_code == status
     line = lines.only()
     assert (line["method"], line["status"], line.get("model")) == ("POST", status, model)
-    assert said in line["error"]
+    assert output in line["error"]
     sentence = response.json()["error"]
     assert line["error"] == (sentence if isinstance(sentence, str) else sentence["message"])
     assert lines.records[0].levelno == logging.WARNING
@@ -141,7 +141,7 @@ def test_no_line_has_a_key_right_or_wrong(async_engine: AsyncEngine, caplog: pyt
         ("/api/chat", {"messages": [{"role": "user", "content": [SECRET + "\n" * 200]}]}),
     ],
 )
-def test_prompts_are_in_no_line_refused_ones_neither_unless_that_is_asked_for(
+def test_prompts_are_in_no_line_refused_ones_neither_unless_that_is_requested(
     async_engine: AsyncEngine, caplog: pytest.LogCaptureFixture, path: str, fields: dict[str, object]
 ) -> None:
     lines = RequestLines(caplog)

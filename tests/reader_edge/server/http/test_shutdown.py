@@ -54,14 +54,14 @@ def test_answers_that_run_too_long_are_given_up_in_words(
             async with httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=LIMIT_S) as client:
                 bodies = {"/v1/completions": LONG | {"prompt": "# tar"}, "/v1/chat/completions": CHAT}
                 bodies["/v1/responses"] = RESPONSE
-                asked = [asyncio.create_task(client.post(path, json=body)) for path, body in bodies.items()]
+                sent = [asyncio.create_task(client.post(path, json=body)) for path, body in bodies.items()]
                 running = served.engine.engine.decoder.running
-                while len(running) < len(asked) or not all(each.num_output_tokens for each in running):
+                while len(running) < len(sent) or not all(each.num_output_tokens for each in running):
                     await asyncio.sleep(0.01)
                 for _ in range(num_signals):
                     server.handle_exit(SIGINT, None)
                 server._captured_signals.clear()  # the end of this process is not meant
-                answers = await asyncio.gather(*asked)
+                answers = await asyncio.gather(*sent)
                 await serving
             return answers
 
@@ -71,8 +71,8 @@ def test_answers_that_run_too_long_are_given_up_in_words(
     error = plain.json()["error"]
     assert (error["message"], error["code"]) == ("The server is shutting down.", "shutting_down")
     assert chat.text.endswith(f"data: {json.dumps({'error': error})}\n\n")
-    told, _, last = response.text.rpartition("event: error\ndata: ")
-    assert json.loads(last) == error | {"error": error, "type": "error", "sequence_number": told.count("data: ")}
+    shown, _, last = response.text.rpartition("event: error\ndata: ")
+    assert json.loads(last) == error | {"error": error, "type": "error", "sequence_number": shown.count("data: ")}
     faults = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert {record.name for record in faults} == {"reader_edge.server.requests"}
     lines = [record.getMessage() for record in caplog.records if record.name == listening.__name__]
@@ -91,7 +91,7 @@ def test_a_request_that_has_not_come_whole_is_dropped_at_once_while_answers_run_
             server = listening.Server(served.app, served.engine)
             serving = asyncio.create_task(server.serve([place]))
             async with httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=LIMIT_S) as client:
-                asked = asyncio.create_task(client.post("/v1/completions", json=LONG | {"prompt": "# tar"}))
+                sent = asyncio.create_task(client.post("/v1/completions", json=LONG | {"prompt": "# tar"}))
                 while not served.engine.engine.decoder.running:
                     await asyncio.sleep(0.01)
                 reader, writer = await asyncio.open_connection(host, port)
@@ -101,10 +101,10 @@ def test_a_request_that_has_not_come_whole_is_dropped_at_once_while_answers_run_
                 server.handle_exit(SIGINT, None)
                 with contextlib.closing(writer):
                     received = await reader.read()
-                is_running = not asked.done()
+                is_running = not sent.done()
                 server.handle_exit(SIGINT, None)
                 server._captured_signals.clear()  # the end of this process is not meant
-                status = (await asked).status_code
+                status = (await sent).status_code
                 await serving
             return received, is_running, status
 

@@ -25,7 +25,7 @@ openai = pytest.importorskip("openai", reason="the official client is not instal
 MAX_SECONDS = 120  # however busy the machine
 KEY = "a key nobody guesses".replace(" ", "-")
 QUESTION: Any = [{"role": "user", "content": "What is tar?"}]
-# A source tree is not installed: other processes must be told where pytest found the packages.
+# A source tree is not installed: other processes must be given where pytest found the packages.
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
 
 
@@ -120,7 +120,7 @@ def test_a_client_that_hangs_up_frees_its_slot_whether_it_reads_or_waits(server:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows knows no SIGTERM")
-def test_told_to_end_it_finishes_the_answers_that_run_and_takes_no_more(server: ServerProcess) -> None:
+def test_on_a_signal_it_finishes_the_answers_that_run_and_takes_no_more(server: ServerProcess) -> None:
     with server.client() as client:
         stream = iter(
             client.completions.create(model="demo", prompt="# tar", max_tokens=400, temperature=0, stream=True)

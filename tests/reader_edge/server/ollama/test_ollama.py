@@ -30,20 +30,20 @@ from tests.reader_edge.server.ollama_requests import (
 
 
 def test_a_chat_says_what_openai_s_face_says(served: Served) -> None:
-    said = whole(served, "/api/chat", CHAT)
-    asked = {"model": "demo", "messages": [USER], "temperature": 0, "max_tokens": 40}
-    choice = served.post("/v1/chat/completions", asked).json()["choices"][0]
-    assert said["message"] == {"role": "assistant", "content": choice["message"]["content"]}
-    assert said["done_reason"] == choice["finish_reason"] == "length"
-    assert (said["model"], said["done"], said["load_duration"]) == ("demo", True, 0)
-    assert (said["prompt_eval_count"], said["eval_count"]) == (served_prompt_tokens(served), 40)
-    assert all(isinstance(said[name], int) and said[name] > 0 for name in DURATIONS)
-    assert said["created_at"].endswith("Z")
+    output = whole(served, "/api/chat", CHAT)
+    sent = {"model": "demo", "messages": [USER], "temperature": 0, "max_tokens": 40}
+    choice = served.post("/v1/chat/completions", sent).json()["choices"][0]
+    assert output["message"] == {"role": "assistant", "content": choice["message"]["content"]}
+    assert output["done_reason"] == choice["finish_reason"] == "length"
+    assert (output["model"], output["done"], output["load_duration"]) == ("demo", True, 0)
+    assert (output["prompt_eval_count"], output["eval_count"]) == (served_prompt_tokens(served), 40)
+    assert all(isinstance(output[name], int) and output[name] > 0 for name in DURATIONS)
+    assert output["created_at"].endswith("Z")
 
 
 def served_prompt_tokens(served: Served) -> int:
-    asked = {"model": "demo", "messages": [USER], "max_tokens": 1}
-    num_tokens: int = served.post("/v1/chat/completions", asked).json()["usage"]["prompt_tokens"]
+    sent = {"model": "demo", "messages": [USER], "max_tokens": 1}
+    num_tokens: int = served.post("/v1/chat/completions", sent).json()["usage"]["prompt_tokens"]
     return num_tokens
 
 
@@ -51,9 +51,9 @@ def served_prompt_tokens(served: Served) -> int:
 def test_a_stream_is_the_rule_and_says_what_the_whole_says(
     served: Served, path: str, body: dict[str, Any], part: str
 ) -> None:
-    def text(said: Any) -> str:
-        told: str = said["message"]["content"] if part else said["response"]
-        return told
+    def text(output: Any) -> str:
+        shown: str = output["message"]["content"] if part else output["response"]
+        return shown
 
     answer = whole(served, path, body)
     *pieces, last = lines(served, path, body)
@@ -67,16 +67,16 @@ def test_a_stream_is_the_rule_and_says_what_the_whole_says(
 
 
 def test_a_raw_prompt_goes_on_as_a_completion_does(served: Served) -> None:
-    said = whole(served, "/api/generate", PROMPT)["response"]
-    assert said == served.complete(prompt="# tar\n", max_tokens=40)["choices"][0]["text"]
+    output = whole(served, "/api/generate", PROMPT)["response"]
+    assert output == served.complete(prompt="# tar\n", max_tokens=40)["choices"][0]["text"]
 
 
 def test_a_prompt_and_a_system_message_are_a_conversation(served: Served) -> None:
     body = {"model": "demo", "prompt": "Hi", "system": "Be brief.", "options": GREEDY}
     messages = [{"role": "system", "content": "Be brief."}, USER]
-    said = whole(served, "/api/generate", body)["response"]
-    assert said == whole(served, "/api/chat", CHAT | {"messages": messages})["message"]["content"]
-    assert said != whole(served, "/api/generate", body | {"system": ""})["response"]
+    output = whole(served, "/api/generate", body)["response"]
+    assert output == whole(served, "/api/chat", CHAT | {"messages": messages})["message"]["content"]
+    assert output != whole(served, "/api/generate", body | {"system": ""})["response"]
 
 
 @pytest.mark.parametrize(
@@ -93,9 +93,9 @@ def test_a_prompt_and_a_system_message_are_a_conversation(served: Served) -> Non
     ],
 )
 def test_options_mean_what_openai_s_fields_mean(served: Served, options: Any, fields: Any) -> None:
-    said = whole(served, "/api/generate", PROMPT | {"options": {"num_predict": 30} | options})["response"]
-    asked = {"prompt": "# tar\n", "max_tokens": 30, "temperature": 0.8} | fields
-    assert said == served.complete(**asked)["choices"][0]["text"]
+    output = whole(served, "/api/generate", PROMPT | {"options": {"num_predict": 30} | options})["response"]
+    sent = {"prompt": "# tar\n", "max_tokens": 30, "temperature": 0.8} | fields
+    assert output == served.complete(**sent)["choices"][0]["text"]
 
 
 @pytest.mark.parametrize("num_predict", [-1, -2, 0, 501, 10**9])
@@ -107,7 +107,7 @@ def test_an_answer_without_an_end_has_as_many_tokens_as_there_may_be(served: Ser
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_an_answer_has_the_form_that_is_asked_for(served: Served, stream: bool) -> None:
+def test_an_answer_has_the_form_that_is_requested(served: Served, stream: bool) -> None:
     pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-edge[grammar]'")
     schema = {"type": "object", "properties": {"size": {"enum": ["S", "L"]}}, "required": ["size"]}
     body = CHAT | {"format": schema, "options": {"num_predict": 200, "seed": 1}}
@@ -145,7 +145,7 @@ def test_calls_are_objects_and_come_whole(size: int) -> None:
     assert calls == [{"function": {"index": 0, "name": "weather", "arguments": {"place": "Oslo"}}}]
 
 
-def test_a_call_that_is_cut_is_no_call_and_thoughts_are_told_apart() -> None:
+def test_a_call_that_is_cut_is_no_call_and_thoughts_are_kept_apart() -> None:
     use = ToolUse((WEATHER,), ("weather",), is_required=True)
     reader = OllamaParser(AnswerParser(ToolCallParser(use, CallForm())))
     piece = reader.push(
@@ -172,7 +172,7 @@ def test_tools_answers_take_the_ids_of_calls_in_order() -> None:
     def call(name: str) -> OllamaCall:
         return OllamaCall(function=OllamaFunction(name=name))
 
-    said = to_messages(
+    output = to_messages(
         [
             OllamaMessage(role="assistant", tool_calls=(call("a"), call("b"), call("a"))),
             OllamaMessage(role="tool", tool_name="b", content="1"),
@@ -180,11 +180,11 @@ def test_tools_answers_take_the_ids_of_calls_in_order() -> None:
             OllamaMessage(role="tool", content="3"),
         ]
     )
-    ids = [each["id"] for each in said[0]["tool_calls"]]
+    ids = [each["id"] for each in output[0]["tool_calls"]]
     assert len(set(ids)) == 3
     assert all(len(each) == 9 and each.isalnum() for each in ids)
-    assert [each["tool_call_id"] for each in said[1:]] == [ids[1], ids[0], ids[2]]
-    assert [each["name"] for each in said[1:]] == ["b", "a", "a"]
+    assert [each["tool_call_id"] for each in output[1:]] == [ids[1], ids[0], ids[2]]
+    assert [each["name"] for each in output[1:]] == ["b", "a", "a"]
 
 
 def test_answers_of_tools_take_the_calls_that_they_name() -> None:
@@ -199,37 +199,37 @@ def test_answers_of_tools_take_the_calls_that_they_name() -> None:
     assert calls_left.take(None, None) is None
 
 
-def test_an_answer_goes_on_with_what_the_assistant_said_last(served: Served) -> None:
+def test_an_answer_goes_on_with_what_the_assistant_wrote_last(served: Served) -> None:
     messages = [USER, {"role": "assistant", "content": "The tar"}]
-    said = whole(served, "/api/chat", CHAT | {"messages": messages})["message"]["content"]
-    asked = {"model": "demo", "messages": messages, "temperature": 0, "max_tokens": 40}
-    openai = served.post("/v1/chat/completions", asked | {"continue_final_message": True}).json()
-    assert said == openai["choices"][0]["message"]["content"]
-    assert said != served.post("/v1/chat/completions", asked).json()["choices"][0]["message"]["content"]
+    output = whole(served, "/api/chat", CHAT | {"messages": messages})["message"]["content"]
+    sent = {"model": "demo", "messages": messages, "temperature": 0, "max_tokens": 40}
+    openai = served.post("/v1/chat/completions", sent | {"continue_final_message": True}).json()
+    assert output == openai["choices"][0]["message"]["content"]
+    assert output != served.post("/v1/chat/completions", sent).json()["choices"][0]["message"]["content"]
 
 
 def test_names_with_ollama_s_tag_are_known_on_openai_s_paths(served: Served) -> None:
-    asked = {"messages": [USER], "max_tokens": 1}
-    assert served.post("/v1/chat/completions", asked | {"model": "demo:latest"}).status_code == 200
+    sent = {"messages": [USER], "max_tokens": 1}
+    assert served.post("/v1/chat/completions", sent | {"model": "demo:latest"}).status_code == 200
     assert served.get("/v1/models/demo:latest").json()["id"] == "demo"
-    assert served.post("/v1/chat/completions", asked | {"model": "demo:other"}).status_code == 404
+    assert served.post("/v1/chat/completions", sent | {"model": "demo:other"}).status_code == 404
 
 
 def test_log_probabilities_come_beside_each_piece(served: Served) -> None:
-    said = whole(served, "/api/generate", PROMPT | {"logprobs": True, "top_logprobs": 2})
-    assert len(said["logprobs"]) == said["eval_count"]
-    assert all(len(each["top_logprobs"]) == 2 for each in said["logprobs"])
-    assert "".join(each["token"] for each in said["logprobs"]) == said["response"]
+    output = whole(served, "/api/generate", PROMPT | {"logprobs": True, "top_logprobs": 2})
+    assert len(output["logprobs"]) == output["eval_count"]
+    assert all(len(each["top_logprobs"]) == 2 for each in output["logprobs"])
+    assert "".join(each["token"] for each in output["logprobs"]) == output["response"]
 
 
-def test_who_asks_nothing_is_told_that_the_model_is_here(served: Served) -> None:
+def test_who_asks_nothing_is_shown_that_the_model_is_here(served: Served) -> None:
     assert whole(served, "/api/generate", {"model": "demo"})["done_reason"] == "load"
     assert whole(served, "/api/chat", {"model": "demo", "messages": []})["message"]["content"] == ""
     unloading = served.post("/api/generate", {"model": "demo", "keep_alive": 0}).json()
     assert (unloading["done"], unloading["done_reason"]) == (True, "load")  # for it stays
 
 
-def test_what_the_model_is_and_can_do_is_told(served: Served) -> None:
+def test_what_the_model_is_and_can_do_is_shown(served: Served) -> None:
     (model,) = served.get("/api/tags").json()["models"]
     assert model["name"] == model["model"] == "demo:latest"
     assert model["size"] > 1_000_000

@@ -19,8 +19,8 @@ def test_a_chat_has_no_more_messages_and_calls_than_openai_s(served: Served) -> 
     call = {"function": {"name": "a"}}
     for messages in ([USER] * 10_001, [{"role": "assistant", "tool_calls": [call] * 10_001}, USER]):
         assert_refused(served.post("/api/chat", CHAT | {"messages": messages}), 400, "at most 10000")
-    asked = {"model": "demo", "messages": [{"role": "assistant", "tool_calls": [call] * 10_001}]}
-    assert served.post("/v1/chat/completions", asked).status_code == 400
+    sent = {"model": "demo", "messages": [{"role": "assistant", "tool_calls": [call] * 10_001}]}
+    assert served.post("/v1/chat/completions", sent).status_code == 400
 
 
 def test_names_have_a_tag_or_none(served: Served) -> None:
@@ -120,7 +120,7 @@ def test_a_field_that_does_not_fit_its_class_is_refused_by_its_place(
 
 
 def test_json_comes_under_any_type_but_not_from_pages(served: Served) -> None:
-    """As `curl -d` sends it, and as another site's page could without being asked for leave."""
+    """As `curl -d` sends it, and as another site's page could without a preflight request."""
     content = json.dumps(PROMPT | {"stream": False}).encode()
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     assert served.request("POST", "/api/generate", content=content, headers=form).status_code == 200

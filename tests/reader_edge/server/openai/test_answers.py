@@ -102,7 +102,7 @@ def test_stops_biases_and_limits_shape_an_answer(served: Served) -> None:
     whole = served.complete(max_tokens=60)["choices"][0]
     assert whole["finish_reason"] == "length"
     stop = whole["text"][20:24]
-    cut = served.complete(max_tokens=60, stop=[stop, "never said"])["choices"][0]
+    cut = served.complete(max_tokens=60, stop=[stop, "never wrote"])["choices"][0]
     assert (cut["text"], cut["finish_reason"]) == (whole["text"][: whole["text"].find(stop)], "stop")
     assert served.complete(max_tokens=60, stop=stop)["choices"][0] == cut
     forced = served.complete(max_tokens=5, logit_bias={"40": 10000})
@@ -157,7 +157,7 @@ def test_metrics_count_requests_tokens_and_drafts(served: Served) -> None:
     assert float(lines["reader_edge_token_seconds_count"]) == 59
 
 
-def test_models_and_health_are_told(served: Served) -> None:
+def test_models_and_health_are_shown(served: Served) -> None:
     (model,) = served.get("/v1/models").json()["data"]
     assert (model["id"], model["object"]) == ("demo", "model")
     assert served.get("/v1/models/demo").json() == model
@@ -206,8 +206,8 @@ async def _leave_after(served: Served, num_messages: int, is_streamed: bool = Tr
 def test_a_prediction_saves_passes_and_changes_nothing(served: Served, chat_engine: Engine) -> None:
     expected = served.post("/v1/chat/completions", CHAT).json()
     chat_engine.forget()
-    said = expected["choices"][0]["message"]["content"]
-    for content in (said, [{"type": "text", "text": said[:20]}, {"type": "text", "text": said[20:]}]):
+    output = expected["choices"][0]["message"]["content"]
+    for content in (output, [{"type": "text", "text": output[:20]}, {"type": "text", "text": output[20:]}]):
         fields = {"prediction": {"type": "content", "content": content}}
         answer = served.post("/v1/chat/completions", CHAT | fields).json()
         assert answer["choices"] == expected["choices"]

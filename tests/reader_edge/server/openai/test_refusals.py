@@ -147,8 +147,8 @@ def test_a_page_of_another_site_can_send_nothing_unasked(served: Served) -> None
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
         headers = {"Content-Type": kind, "Origin": "http://evil.example"}
         assert_refused(served.request("POST", "/v1/completions", content=b"{}", headers=headers), 415)
-    asked = {"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}
-    response = served.request("OPTIONS", "/v1/completions", headers=asked)
+    requested = {"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}
+    response = served.request("OPTIONS", "/v1/completions", headers=requested)
     assert_refused(response, 405)
     assert not [name for name in response.headers if name.startswith("access-control")]
 
@@ -184,7 +184,7 @@ def test_more_than_may_wait_are_refused(async_engine: AsyncEngine) -> None:
     assert served.complete()
 
 
-def test_who_asks_for_too_many_answers_in_a_form_is_not_told_to_come_again(async_engine: AsyncEngine) -> None:
+def test_too_many_answers_in_a_form_are_no_matter_of_waiting(async_engine: AsyncEngine) -> None:
     served = Served(async_engine, ServerSettings("demo", max_choices=64))
     fields = {"model": "demo", "prompt": "# tar", "max_tokens": 1, "guided_choice": ["yes", "no"]}
     assert_refused(served.post("/v1/completions", fields | {"n": 17}), 400, "17 answers in a form, or with tools,")
@@ -207,7 +207,7 @@ def test_an_answer_that_takes_too_long_is_given_up(async_engine: AsyncEngine, mo
     served.wait_until_idle()
 
 
-def test_a_fault_of_ours_is_told_without_its_inside(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_ours_is_shown_without_its_inside(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served.engine.engine, "encode_prompt", lambda prompt: 1 / 0)
     assert_refused(served.post("/v1/completions", {"model": "demo", "prompt": "a"}), 500, "failed to answer")
 
@@ -315,7 +315,7 @@ def test_keys_of_another_users_file_are_refused(tmp_path: Path, give_away: Calla
 
 
 @pytest.mark.parametrize("is_ollama", [False, True])
-def test_a_chat_template_that_fails_is_told_with_a_way_out(
+def test_a_chat_template_that_fails_is_shown_with_a_way_out(
     served: Served, monkeypatch: pytest.MonkeyPatch, is_ollama: bool
 ) -> None:
     template = ChatTemplate("{% bad", {}, path=Path("/home/someone/chat_template.jinja"))

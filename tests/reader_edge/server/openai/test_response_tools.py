@@ -21,11 +21,11 @@ SCHEMA: dict[str, Any] = {"type": "object", "properties": {"days": {"enum": [1, 
 SCHEMA["additionalProperties"] = False
 WEATHER: dict[str, Any] = {"type": "function", "name": "weather", "parameters": SCHEMA, "strict": True}
 TIME: dict[str, Any] = {"type": "function", "name": "time", "description": "The time."}
-ASKED = {"model": "demo", "input": "What is the weather?", "tools": [WEATHER, TIME], "max_output_tokens": 300}
-CALLED = ASKED | {"tool_choice": {"type": "function", "name": "weather"}}
+SENT = {"model": "demo", "input": "What is the weather?", "tools": [WEATHER, TIME], "max_output_tokens": 300}
+CALLED = SENT | {"tool_choice": {"type": "function", "name": "weather"}}
 
 
-def test_a_function_by_name_is_called_and_told_with_its_tools(served: Served) -> None:
+def test_a_function_by_name_is_called_and_shown_with_its_tools(served: Served) -> None:
     response = with_client(served, lambda client: client.responses.create(**CALLED))
     (call,) = response.output
     assert (call.type, call.name, call.status, len(call.call_id)) == ("function_call", "weather", "completed", 9)
@@ -38,30 +38,30 @@ def test_a_function_by_name_is_called_and_told_with_its_tools(served: Served) ->
 
 
 def test_the_client_s_own_helper_follows_streamed_calls(served: Served) -> None:
-    asked = ASKED | {"tool_choice": "required", "parallel_tool_calls": False, "extra_body": {"seed": 5}}
+    sent = SENT | {"tool_choice": "required", "parallel_tool_calls": False, "extra_body": {"seed": 5}}
 
     async def ask(client: Any) -> tuple[Any, list[Any], Any]:
-        whole = await client.responses.create(**asked)
-        async with client.responses.stream(**asked) as stream:
+        whole = await client.responses.create(**sent)
+        async with client.responses.stream(**sent) as stream:
             return whole, await events(stream), await stream.get_final_response()
 
-    whole, told, final = with_client(served, ask)
-    assert [event.sequence_number for event in told] == list(range(len(told)))
+    whole, shown, final = with_client(served, ask)
+    assert [event.sequence_number for event in shown] == list(range(len(shown)))
     assert [call.arguments for call in final.output] == [call.arguments for call in whole.output]
     for index, call in enumerate(final.output):
-        own = [event for event in told if getattr(event, "output_index", None) == index]
+        own = [event for event in shown if getattr(event, "output_index", None) == index]
         ends = ["response.function_call_arguments.done", "response.output_item.done"]
         assert [own[0].type, *[event.type for event in own[-2:]]] == ["response.output_item.added", *ends]
         assert "".join(event.delta for event in own[1:-2]) == own[-2].arguments == call.arguments
         assert own[-1].item.call_id == own[0].item.call_id == call.call_id
-    assert told[-1].type == f"response.{whole.status}"
+    assert shown[-1].type == f"response.{whole.status}"
 
 
-def test_calls_and_what_functions_said_are_a_conversation(served: Served, chat_engine: Engine) -> None:
+def test_calls_and_what_functions_wrote_are_a_conversation(served: Served, chat_engine: Engine) -> None:
     def call(name: str) -> dict[str, Any]:
         return {"type": "function_call", "call_id": f"call_{name}", "name": name, "arguments": '{"days": 1}'}
 
-    said = [
+    output = [
         {"role": "user", "content": "What is the weather?"},
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Let me see."}]},
         *(call("weather") | {"id": "fc_1", "status": "completed"}, call("time")),
@@ -80,8 +80,8 @@ def test_calls_and_what_functions_said_are_a_conversation(served: Served, chat_e
     ]
     tools = [{"type": "function", "function": {"name": "time", "description": "The time."}}]
     expected = chat_engine.generate(Conversation(messages, tools), GenerationConfig(max_tokens=9))
-    asked = {"model": "demo", "input": said, "tools": [TIME], "temperature": 0, "max_output_tokens": 9}
-    response = with_client(served, lambda client: client.responses.create(**asked))
+    sent = {"model": "demo", "input": output, "tools": [TIME], "temperature": 0, "max_output_tokens": 9}
+    response = with_client(served, lambda client: client.responses.create(**sent))
     assert response.output_text == expected.text
     assert response.usage.input_tokens == expected.stats.num_prompt_tokens
 
@@ -92,12 +92,12 @@ def test_texts_and_calls_in_turn_are_items_in_turn() -> None:
     use = ToolUse(({"type": "function", "function": {"name": "time"}},), ("time",))
     items = ResponseItems(AnswerParser(ToolCallParser(use, CallForm())))
     chunks = [GenerationChunk(sign, (), "stop" if at == len(text) - 1 else None) for at, sign in enumerate(text)]
-    told: list[Any] = [event for chunk in chunks for event in items.push(chunk)]
-    told += items.end("incomplete")
+    shown: list[Any] = [event for chunk in chunks for event in items.push(chunk)]
+    shown += items.end("incomplete")
     assert [item["type"] for item in items.output] == ["message", "function_call", "function_call", "message"]
     assert [item["status"] for item in items.output] == ["completed"] * 3 + ["incomplete"]
     assert [item.get("arguments") for item in items.output] == [None, '{"at": 1}', '{"at": 2}', None]
-    indices = [fields["output_index"] for _, fields in told]
+    indices = [fields["output_index"] for _, fields in shown]
     assert indices == sorted(indices)
     assert len({item["id"] for item in items.output}) == 4
 
@@ -131,4 +131,4 @@ def test_texts_and_calls_in_turn_are_items_in_turn() -> None:
     ],
 )
 def test_what_is_no_function_is_refused(served: Served, fields: dict[str, object], words: str) -> None:
-    assert_refused(served.post("/v1/responses", ASKED | fields), 400, words)
+    assert_refused(served.post("/v1/responses", SENT | fields), 400, words)

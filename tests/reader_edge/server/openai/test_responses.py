@@ -14,7 +14,7 @@ from tests.reader_edge.server.openai.test_refusals import assert_refused
 openai = pytest.importorskip("openai", reason="the official client is not installed: pip install 'reader-edge[dev]'")
 
 MESSAGES: list[Message] = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "What is tar?"}]
-ASKED = {"model": "demo", "instructions": "Be short.", "input": "What is tar?", "temperature": 0}
+SENT = {"model": "demo", "instructions": "Be short.", "input": "What is tar?", "temperature": 0}
 ENDS = {"response.completed", "response.incomplete"}
 
 
@@ -36,7 +36,7 @@ async def events(stream: AsyncIterator[Any]) -> list[Any]:
 
 def test_a_response_is_the_chat_s_answer(served: Served, chat_engine: Engine) -> None:
     expected = chat_engine.generate(MESSAGES, GenerationConfig(max_tokens=30))
-    response = with_client(served, lambda client: client.responses.create(**ASKED, max_output_tokens=30))
+    response = with_client(served, lambda client: client.responses.create(**SENT, max_output_tokens=30))
     assert response.output_text == expected.text
     assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_output_tokens")
     assert (response.model, response.object, response.output[0].role) == ("demo", "response", "assistant")
@@ -45,35 +45,35 @@ def test_a_response_is_the_chat_s_answer(served: Served, chat_engine: Engine) ->
     assert usage.total_tokens == usage.input_tokens + 30
 
 
-def test_a_response_tells_the_penalties_that_were_asked_for(served: Served) -> None:
-    asked = ASKED | {"max_output_tokens": 2, "frequency_penalty": 1.5, "presence_penalty": -0.5}
-    told = served.post("/v1/responses", asked).json()
-    assert (told["frequency_penalty"], told["presence_penalty"]) == (1.5, -0.5)
+def test_a_response_tells_the_penalties_that_were_requested(served: Served) -> None:
+    sent = SENT | {"max_output_tokens": 2, "frequency_penalty": 1.5, "presence_penalty": -0.5}
+    shown = served.post("/v1/responses", sent).json()
+    assert (shown["frequency_penalty"], shown["presence_penalty"]) == (1.5, -0.5)
 
 
 def test_a_response_tells_the_instructions_and_metadata_that_were_given(served: Served) -> None:
     given = {"instructions": "Be short.", "metadata": {"a": "b"}}
-    told = served.post("/v1/responses", ASKED | {"max_output_tokens": 2} | given).json()
-    assert {name: told[name] for name in given} == given
-    bare = {name: value for name, value in ASKED.items() if name != "instructions"}
-    told = served.post("/v1/responses", bare | {"max_output_tokens": 2}).json()
-    assert (told["instructions"], told["metadata"]) == (None, {})
+    shown = served.post("/v1/responses", SENT | {"max_output_tokens": 2} | given).json()
+    assert {name: shown[name] for name in given} == given
+    bare = {name: value for name, value in SENT.items() if name != "instructions"}
+    shown = served.post("/v1/responses", bare | {"max_output_tokens": 2}).json()
+    assert (shown["instructions"], shown["metadata"]) == (None, {})
 
 
 def test_messages_in_parts_are_understood_as_a_conversation(served: Served, chat_engine: Engine) -> None:
     parts = [{"type": "input_text", "text": "What is "}, {"type": "input_text", "text": "tar?"}]
-    said = [{"type": "output_text", "text": "A program.", "annotations": []}]
+    output = [{"type": "output_text", "text": "A program.", "annotations": []}]
     conversation = [
         {"role": "developer", "content": "Be short."},
         {"type": "message", "role": "user", "content": parts},
-        {"type": "message", "role": "assistant", "id": "msg_1", "status": "completed", "content": said},
+        {"type": "message", "role": "assistant", "id": "msg_1", "status": "completed", "content": output},
         {"role": "user", "content": "And git?"},
     ]
     texts = ["Be short.", "What is tar?", "A program.", "And git?"]
     roles = ["system", "user", "assistant", "user"]
     messages: list[Message] = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
-    asked = {"model": "demo", "input": conversation, "temperature": 0, "max_output_tokens": 9}
-    response = with_client(served, lambda client: client.responses.create(**asked))
+    sent = {"model": "demo", "input": conversation, "temperature": 0, "max_output_tokens": 9}
+    response = with_client(served, lambda client: client.responses.create(**sent))
     assert response.output_text == chat_engine.generate(messages, GenerationConfig(max_tokens=9)).text
 
 
@@ -82,33 +82,33 @@ def test_a_stream_has_openai_s_events_in_its_order_and_ends_with_the_whole(
     served: Served, extra: dict[str, object]
 ) -> None:
     async def ask(client: Any) -> tuple[Any, list[Any]]:
-        asked = {**ASKED, "max_output_tokens": 30, "extra_body": extra}
-        return await client.responses.create(**asked), await events(await client.responses.create(**asked, stream=True))
+        sent = {**SENT, "max_output_tokens": 30, "extra_body": extra}
+        return await client.responses.create(**sent), await events(await client.responses.create(**sent, stream=True))
 
-    whole, told = with_client(served, ask)
-    kinds = [event.type for event in told]
+    whole, shown = with_client(served, ask)
+    kinds = [event.type for event in shown]
     begin = ["response.created", "response.in_progress", "response.output_item.added", "response.content_part.added"]
     ends = ["response.output_text.done", "response.content_part.done", "response.output_item.done"]
     assert kinds[:4] == begin
     assert kinds[-4:] == [*ends, f"response.{whole.status}"]
     assert set(kinds[4:-4]) <= {"response.output_text.delta"}
-    assert [event.sequence_number for event in told] == list(range(len(told)))
-    assert "".join(event.delta for event in told[4:-4]) == told[-4].text == whole.output_text
-    last = told[-1].response
+    assert [event.sequence_number for event in shown] == list(range(len(shown)))
+    assert "".join(event.delta for event in shown[4:-4]) == shown[-4].text == whole.output_text
+    last = shown[-1].response
     assert last.output_text == whole.output_text
     assert last.usage.output_tokens == whole.usage.output_tokens
-    assert told[0].response.id == last.id
-    assert {event.item_id for event in told[3:-2]} == {last.output[0].id}
+    assert shown[0].response.id == last.id
+    assert {event.item_id for event in shown[3:-2]} == {last.output[0].id}
 
 
 def test_the_client_s_own_helper_follows_a_stream(served: Served) -> None:
     async def ask(client: Any) -> tuple[str, str]:
-        async with client.responses.stream(**ASKED, max_output_tokens=30, extra_body={"stop": "\n"}) as stream:
+        async with client.responses.stream(**SENT, max_output_tokens=30, extra_body={"stop": "\n"}) as stream:
             texts = [event.delta async for event in stream if event.type == "response.output_text.delta"]
             return "".join(texts), (await stream.get_final_response()).output_text
 
-    said, final = with_client(served, ask)
-    assert said == final
+    output, final = with_client(served, ask)
+    assert output == final
 
 
 def test_a_fault_during_a_stream_reaches_the_client(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_a_fault_during_a_stream_reaches_the_client(served: Served, monkeypatch:
     monkeypatch.setattr(engine.decoder, "step", failing_step)
 
     async def ask(client: Any) -> None:
-        await events(await client.responses.create(**ASKED, stream=True))
+        await events(await client.responses.create(**SENT, stream=True))
 
     with pytest.raises(openai.APIError, match="failed to answer"):
         with_client(served, ask)
@@ -139,7 +139,7 @@ def test_what_is_no_json_number_is_refused(served: Served, value: str) -> None:
     assert_refused(response, 400, "is not JSON")
 
 
-def test_halves_of_characters_in_a_form_are_told_as_they_came(served: Served) -> None:
+def test_halves_of_characters_in_a_form_are_shown_as_they_came(served: Served) -> None:
     form = {"type": "json_schema", "name": "\ud800", "schema": {"type": "object"}, "strict": True}
     fields = {"model": "demo", "input": "hi", "max_output_tokens": 16, "text": {"format": form}}
     headers = {"Content-Type": "application/json"}
@@ -196,20 +196,20 @@ def test_halves_of_characters_in_a_form_are_told_as_they_came(served: Served) ->
     ],
 )
 def test_what_it_does_not_do_is_refused(served: Served, fields: dict[str, object], words: str) -> None:
-    assert_refused(served.post("/v1/responses", ASKED | fields), 400, words)
+    assert_refused(served.post("/v1/responses", SENT | fields), 400, words)
 
 
 def test_what_asks_for_nothing_special_is_let_be(served: Served) -> None:
     fields = {"store": False, "tools": [], "tool_choice": "auto", "truncation": "disabled", "metadata": {"a": "b"}}
-    response = served.post("/v1/responses", {**ASKED, **fields, "text": {"format": {"type": "text"}}, "stream": False})
+    response = served.post("/v1/responses", {**SENT, **fields, "text": {"format": {"type": "text"}}, "stream": False})
     assert response.status_code == 200, response.text
 
 
-def test_an_answer_in_a_form_is_told_with_it(served: Served) -> None:
+def test_an_answer_in_a_form_is_shown_with_it(served: Served) -> None:
     size = {"type": "object", "properties": {"size": {"enum": [3, 4]}}, "required": ["size"]}
     schema = size | {"additionalProperties": False}
     form = {"type": "json_schema", "name": "entry", "schema": schema, "strict": True}
-    response = served.post("/v1/responses", {**ASKED, "text": {"format": form}}).json()
+    response = served.post("/v1/responses", {**SENT, "text": {"format": form}}).json()
     assert json.loads(response["output"][0]["content"][0]["text"])["size"] in (3, 4)
     assert response["text"] == {"format": form}
 

@@ -89,12 +89,12 @@ def test_offsets_are_those_of_the_streamed_text_whatever_tokens_come(tokenizer: 
         prompt, answer = token_ids[:split], token_ids[split:]
         if tokenizer.decode(prompt).endswith("\N{REPLACEMENT CHARACTER}"):
             continue
-        decoder, offsets, said = StreamDecoder(tokenizer, prompt), TextOffsets.behind(prompt, 7, tokenizer), ""
+        decoder, offsets, output = StreamDecoder(tokenizer, prompt), TextOffsets.behind(prompt, 7, tokenizer), ""
         for token_id in answer:
             is_certain = not decoder.is_holding
             offset = offsets.push(token_id)
-            assert offset == 7 + len(said) or not is_certain
-            said += decoder.push(token_id)
+            assert offset == 7 + len(output) or not is_certain
+            output += decoder.push(token_id)
 
 
 def test_a_character_that_the_prompt_began_is_counted_once() -> None:
@@ -129,7 +129,7 @@ def test_a_served_prompt_with_special_tokens_has_right_offsets(engine: Engine, n
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_tokens_of_a_stop_text_are_told_from_the_end_of_the_text_on(served: Served, is_streamed: bool) -> None:
+def test_tokens_of_a_stop_text_are_shown_from_the_end_of_the_text_on(served: Served, is_streamed: bool) -> None:
     whole = served.complete(max_tokens=30)["choices"][0]["text"]
     stop = whole[20:26]
     body = {"model": "demo", "prompt": "# tar", "temperature": 0, "max_tokens": 30, "logprobs": 0, "stop": stop}
@@ -147,12 +147,12 @@ def _choices(served: Served, body: dict[str, Any]) -> list[tuple[str, dict[str, 
     response = served.post("/v1/completions", body)
     assert response.status_code == 200, response.text
     pieces = [event["choices"][0] for event in events(response)] if body["stream"] else response.json()["choices"]
-    told: dict[int, tuple[str, dict[str, list[Any]]]] = {}
+    shown: dict[int, tuple[str, dict[str, list[Any]]]] = {}
     for piece in sorted(pieces, key=lambda each: int(each["index"])):
-        text, logprobs = told.get(piece["index"], ("", {}))
+        text, logprobs = shown.get(piece["index"], ("", {}))
         more = piece["logprobs"] or {}
-        told[piece["index"]] = (
+        shown[piece["index"]] = (
             text + piece["text"],
             {name: [*logprobs.get(name, []), *more[name]] for name in more} or logprobs,
         )
-    return [told[number] for number in sorted(told)]
+    return [shown[number] for number in sorted(shown)]
