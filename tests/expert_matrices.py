@@ -13,8 +13,8 @@ from reader_edge_export.blocks.unpack_blocks import unpack_blocks
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.operators.block_linear import StoredBlocks
 from reader_edge_export.operators.definitions import Int8Matrix
-from reader_edge_export.operators.experts import block_experts, int8_experts, kept_experts, plain_experts
-from reader_edge_export.operators.spread_linear import BlockMatrix
+from reader_edge_export.operators.experts import block_experts, gguf_experts, int8_experts, plain_experts
+from reader_edge_export.operators.hadamard_linear import BlockMatrix
 from reader_edge_export.quantize.hadamard import block_size, hadamard
 from reader_edge_runtime.arrays import Float32Array
 from tests.gguf_files import random_rows
@@ -94,7 +94,7 @@ def _kept(rng: np.random.Generator, name: str, sizes: tuple[int, int, int]) -> E
 
     def product(editor: GraphEditor, rows: ir.Value, experts: ir.Value) -> ir.Value:
         values = {part: editor.constant(array, part) for part, array in arrays.items()}
-        return kept_experts(editor, rows, experts, StoredBlocks(BLOCK_TYPES[name], sizes[1:], values))
+        return gguf_experts(editor, rows, experts, StoredBlocks(BLOCK_TYPES[name], sizes[1:], values))
 
     return ExpertMatrices(lambda: np.stack([gguf.dequantize(rows, kind) for rows in files]).astype(np.float64), product)
 

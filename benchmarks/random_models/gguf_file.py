@@ -59,9 +59,9 @@ def _type_of(name: str, shape: tuple[int, ...], config: PretrainedConfig) -> str
         return "F32"
     place = name.split(".")
     is_last = place[0] == "output" or (place[0] == "token_embd" and config.tie_word_embeddings)
-    is_fine = place[0] == "blk" and place[2] in ("attn_v", "ffn_down")
-    is_fine = is_fine and _has_more_bits(int(place[1]), config.num_hidden_layers)
-    kind = "Q6_K" if is_last or is_fine else "Q4_K"
+    is_sensitive = place[0] == "blk" and place[2] in ("attn_v", "ffn_down")
+    is_sensitive = is_sensitive and _has_more_bits(int(place[1]), config.num_hidden_layers)
+    kind = "Q6_K" if is_last or is_sensitive else "Q4_K"
     return kind if shape[1] % _LONG_BLOCK == 0 else _SHORT_TYPES[kind]
 
 

@@ -65,8 +65,8 @@ class _Left:
 class Journal:
     """Of the export into a folder that no other process writes into.
 
-    calibration: what was noted of it, None if nothing. notes: by name, what follows from the calibration, or has a name
-    that says what it is of. num_matrices: how many of the source's were found rounded.
+    calibration: what was noted of it, None if nothing. results: by name, what follows from the calibration, or has
+    a name that says what it is of. num_matrices: how many of the source's were found rounded.
     """
 
     def __init__(self, folder: Path, key: str) -> None:
@@ -74,7 +74,7 @@ class Journal:
         path = folder / WORK_NAME / JOURNAL_NAME
         path.parent.mkdir(exist_ok=True)
         self.calibration: object = None
-        self.notes: dict[str, object] = {}
+        self.results: dict[str, object] = {}
         self._left: deque[_Left] = deque()
         self._end = 0  # of the lines that count, but for those of matrices that are left
         lines, end = _lines(path), 0
@@ -119,12 +119,12 @@ class Journal:
     def add_calibration(self, found: Mapping[str, object]) -> None:
         """Note what a calibration found, as JSON has it; what follows from another is forgotten."""
         self._forget()
-        self.notes.clear()
+        self.results.clear()
         self._write({"calibration": found})
 
-    def note(self, name: str, found: object) -> None:
+    def record(self, name: str, found: object) -> None:
         """Note what else was found, as JSON has it."""
-        self.notes[name] = found
+        self.results[name] = found
         self._write({"note": [name, found]})
 
     def _forget(self) -> None:
@@ -145,9 +145,9 @@ class Journal:
             match line.value:
                 case {"calibration": dict(found)} if not matrices:
                     self.calibration = found
-                    self.notes.clear()
+                    self.results.clear()
                 case {"note": [str(name), found]}:
-                    self.notes[name] = found
+                    self.results[name] = found
                 case {"matrix": value} if (matrix := StoredMatrix.parsed(value)) is not None:
                     matrices.append((matrix, line.end))
                 case _:

@@ -1,4 +1,4 @@
-"""What an export is asked for and what it did."""
+"""Options of an export, and its report."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

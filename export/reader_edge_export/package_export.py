@@ -11,17 +11,18 @@ from transformers import PreTrainedTokenizerFast
 from reader_edge_export.calibration.calibrate import calibrate, expert_input_sizes, input_sizes, max_calibration_tokens
 from reader_edge_export.calibration.calibration import Calibration
 from reader_edge_export.calibration.sensitivity import gradient_sizes, measure_sensitivity
+from reader_edge_export.checks.cached_check import CachedCheck, has_checks
 from reader_edge_export.checks.chat_check import ChatCheck, check_chats
-from reader_edge_export.checks.noted_check import NotedCheck, has_checks
 from reader_edge_export.checks.package_check import PackageCheck
 from reader_edge_export.journal import MOMENTS_NAME, WORK_NAME, Journal
 from reader_edge_export.mlir.mlir_files import NUM_STEPS, check_modules, write_mlir
 from reader_edge_export.onnx_graph.commit_graph import write_commit_graph
 from reader_edge_export.options import CALIBRATED, IREE, ExportOptions
 from reader_edge_export.package.export_key import version_of
-from reader_edge_export.package.kept_types import KeptTypes
 from reader_edge_export.package.package_size import PackageSize, check_room
+from reader_edge_export.package.stored_types import StoredTypes
 from reader_edge_export.package_graph import TOP_K, write_graph
+from reader_edge_export.progress import Progress
 from reader_edge_export.sources.layered_model import LayeredModel
 from reader_edge_export.sources.module import hidden_size_of, vocab_size_of
 from reader_edge_export.sources.source import Source
@@ -29,7 +30,6 @@ from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.tokenizer import check_chat_template, special_tokens_of, text_tokenizer, write_tokenizer
 from reader_edge_export.speculators.formats.speculator_files import SpeculatorFiles
 from reader_edge_export.speculators.speculator_export import SpeculatorExport
-from reader_edge_export.stages import Stages
 from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
 from reader_edge_export.trace.layer_states import default_state_ids
 from reader_edge_export.trace.tracing import TracedLayer, package_layers
@@ -58,7 +58,7 @@ class _Opened(NamedTuple):
     model: SourceModel
     tokenizer: PreTrainedTokenizerFast
     text: Tokenizer
-    kept: KeptTypes
+    kept: StoredTypes
 
 
 class PackageExport:
@@ -76,7 +76,7 @@ class PackageExport:
         options: ExportOptions,
         calibration: TextSet,
         folder: Path,
-        stages: Stages,
+        progress: Progress,
         key: str,
         tell: Callable[[str], None],
         speculator: SpeculatorFiles | None = None,
@@ -87,7 +87,7 @@ class PackageExport:
         self._options = options
         self._calibration = calibration
         self._folder = folder
-        self._stages = stages
+        self._progress = progress
         self._key = key
         self._tell = tell
         self.other_types: Mapping[str, int] = {}
@@ -109,7 +109,7 @@ class PackageExport:
             files = self._store(opened.model, work, calibration, journal)
             own_files, part = self._store_speculator(opened, work, calibration)
             self._write_for_engines(layers, work)
-            with self._stages.enter("naming the files"):
+            with self._progress.enter("naming the files"):
                 manifest = self._manifest(opened, layers, {**files, **own_files}, state_ids)
                 manifest = replace(manifest, speculator=part)
             manifest = self._checked(manifest, opened, journal)
@@ -118,33 +118,33 @@ class PackageExport:
 
     def _open(self) -> _Opened:
         """The source, checked as far as it can be before anything is computed; its tokenizer is written."""
-        with self._stages.enter("checking the tokenizer"):  # its errors come before weights are read
-            tokenizer = self._source.load_tokenizer(self._source.told_vocab_size)
+        with self._progress.enter("checking the tokenizer"):  # its errors come before weights are read
+            tokenizer = self._source.load_tokenizer(self._source.config_vocab_size)
         if self._speculator_source is not None:
-            with self._stages.enter("checking the speculator"):
+            with self._progress.enter("checking the speculator"):
                 self._speculator = SpeculatorExport.of(self._speculator_source, self._source, self._options)
-        with self._stages.enter("reading the source"):
+        with self._progress.enter("reading the source"):
             model = self._source.open_model()
             vocab_size = vocab_size_of(model.skeleton)
-            if vocab_size != self._source.told_vocab_size:
+            if vocab_size != self._source.config_vocab_size:
                 tokenizer = self._source.load_tokenizer(vocab_size)
             _check_ids(*self._source.special_token_ids(tokenizer), vocab_size)
             text = text_tokenizer(tokenizer)
             check_chat_template(text, self._source.max_context)
             write_tokenizer(tokenizer, self._folder)
-        kept = KeptTypes.of(model) if self._options.precision == "keep" else KeptTypes()
+        kept = StoredTypes.of(model) if self._options.precision == "keep" else StoredTypes()
         self.other_types = kept.num_others
         return _Opened(model, tokenizer, text, kept)
 
     def _trace(self, model: SourceModel, work: Path, state_ids: tuple[int, ...]) -> list[TracedLayer]:
-        with self._stages.enter("tracing"):
+        with self._progress.enter("tracing"):
             return trace_model(model, self._source.max_context, work / _TRACED_NAME, state_ids)
 
     def _store(
         self, model: SourceModel, work: Path, calibration: Calibration, journal: Journal
     ) -> dict[str, FileEntry]:
         """Write the graph and its weights."""
-        with self._stages.enter("rounding" if self._options.precision in CALIBRATED else "storing"):
+        with self._progress.enter("rounding" if self._options.precision in CALIBRATED else "storing"):
             return write_graph(
                 work / _TRACED_NAME,
                 self._folder,
@@ -152,8 +152,8 @@ class PackageExport:
                 calibration,
                 model,
                 journal,
-                self._stages,
-                on_choice=lambda finer: check_room(self._folder, self._size(model, finer)),
+                self._progress,
+                on_choice=lambda in_eight_bits: check_room(self._folder, self._size(model, in_eight_bits)),
             )
 
     def _store_speculator(
@@ -161,22 +161,22 @@ class PackageExport:
     ) -> tuple[Mapping[str, FileEntry], SpeculatorPart | None]:
         if self._speculator is None:
             return {}, None
-        with self._stages.enter("storing the speculator"):
-            arguments = opened.model, opened.text, self._calibration, calibration, self._folder, work, self._stages
+        with self._progress.enter("storing the speculator"):
+            arguments = opened.model, opened.text, self._calibration, calibration, self._folder, work, self._progress
             return self._speculator.write(*arguments)
 
     def _write_for_engines(self, layers: Sequence[TracedLayer], work: Path) -> None:
         """Write what only devices and IREE read."""
-        with self._stages.enter("writing the package"):
+        with self._progress.enter("writing the package"):
             if self._options.is_for_devices:
                 layer = attention_layers(layers)[0]
                 write_commit_graph(
                     self._folder / COMMIT_NAME, self._options.kv_dtype, layer.num_kv_heads, layer.head_dim
                 )
         if self._options.engine == IREE:
-            with self._stages.enter("compiling"):
+            with self._progress.enter("compiling"):
                 target = self._options.iree_target
-                write_mlir(self._folder, work, target, self._stages.share(NUM_STEPS))
+                write_mlir(self._folder, work, target, self._progress.share(NUM_STEPS))
 
     def _recall(self, journal: Journal, model: SourceModel, calibration: Calibration) -> bool:
         """Whether an export that was killed has left its calibration."""
@@ -193,17 +193,17 @@ class PackageExport:
         """The manifest with what the checks found that the options want."""
         package, kind = ModelPackage(self._folder, manifest), self._options.check
         if self._options.engine == IREE:
-            with self._stages.enter("comparing modules"):
+            with self._progress.enter("comparing modules"):
                 check_modules(package)
         if kind == "none":
             return manifest
         model, text = opened.model, opened.text
-        with self._stages.enter("comparing conversations"):
+        with self._progress.enter("comparing conversations"):
             self.chats = check_chats(opened.tokenizer, text)
-        check, noted = PackageCheck(package, text, self._folder, self._stages), NotedCheck(journal, package)
+        check, noted = PackageCheck(package, text, self._folder, self._progress), CachedCheck(journal, package)
         figures = noted.quality(kind, partial(check.quality, self._source, model, is_quick=kind == "quick"))
         if self._speculator is not None and manifest.speculator is not None:
-            with self._stages.enter("checking the speculator's graph"):
+            with self._progress.enter("checking the speculator's graph"):
                 figures = figures | self._speculator.check(model, text, self._folder, manifest.speculator)
         manifest = replace(manifest, checks=figures | self.chats.figures())
         if kind == "quick":
@@ -213,13 +213,13 @@ class PackageExport:
 
     def _calibrate(self, opened: _Opened, calibration: Calibration, journal: Journal) -> None:
         """Collect the statistics that rounding uses, and note them."""
-        with self._stages.enter("calibrating"):
+        with self._progress.enter("calibrating"):
             max_tokens = max_calibration_tokens(opened.model.num_parameters)
             max_length = min(MAX_SEQUENCE, self._source.max_context)
             sequences = self._calibration.token_sequences(opened.text, max_length, max_tokens)
             # Once through all layers; to see where errors show, there and back again.
             num_walks = 3 if self._options.precision == "int4" else 1
-            layered = LayeredModel(opened.model, advance=self._stages.share(num_walks))
+            layered = LayeredModel(opened.model, advance=self._progress.share(num_walks))
             calibrate(layered, sequences, calibration)
             if self._options.precision == "int4":
                 measure_sensitivity(layered, sequences, calibration)
@@ -231,8 +231,8 @@ class PackageExport:
         usual = default_state_ids(int(model.skeleton.config.num_hidden_layers)) if is_reported else ()
         return tuple(sorted({*usual, *(self._speculator.state_ids if self._speculator else ())}))
 
-    def _size(self, model: SourceModel, finer: Set[str] | None = None) -> PackageSize:
-        size = PackageSize.of(model, self._options, finer)
+    def _size(self, model: SourceModel, in_eight_bits: Set[str] | None = None) -> PackageSize:
+        size = PackageSize.of(model, self._options, in_eight_bits)
         return replace(size, others=size.others + (self._speculator.num_bytes if self._speculator else 0))
 
     def _manifest(

@@ -24,11 +24,11 @@ from reader_edge_export.onnx_graph.other_weights import OtherWeights
 from reader_edge_export.onnx_graph.sizes import fold_sizes
 from reader_edge_export.onnx_graph.weight_file import WeightFile
 from reader_edge_export.options import ExportOptions
+from reader_edge_export.progress import Advance, Progress
 from reader_edge_export.quantize.vocabulary import HIDDEN_STATES
 from reader_edge_export.quantize.weight_storage import OnChoice, num_stored, store_weights, unseen_choice
 from reader_edge_export.sources.matrix import ExpertsTensor, matrix_of
 from reader_edge_export.sources.source_model import SourceModel
-from reader_edge_export.stages import Advance, Stages
 from reader_edge_runtime.package.manifest import (
     FORM_PROPERTY,
     GRAPH_NAME,
@@ -66,14 +66,14 @@ def write_graph(
     calibration: Calibration,
     source: SourceModel,
     journal: Journal | None = None,
-    stages: Stages | None = None,
+    progress: Progress | None = None,
     on_choice: OnChoice = unseen_choice,
     part: GraphPart | None = None,
 ) -> dict[str, FileEntry]:
     """Lower the graph at `traced` as the options say and write it, with its weights beside it, into `folder`.
 
     calibration: of the source; looked into for quantised weights only. journal: of the export into `folder`, if there
-    is one. stages: of the export, which count the weights stored. on_choice: of `store_weights`. part: None for the
+    is one. progress: of the export, which count the weights stored. on_choice: of `store_weights`. part: None for the
     target. Returns what was written, by file name. Raises ExportError, and what `on_choice` does.
     """
     model, part = ir.load(traced), part or TARGET
@@ -83,7 +83,7 @@ def write_graph(
     with WeightFile(folder, journal, part.weights_name, other) as weights:
         editor = GraphEditor(model, weights)
         insert_matrices(editor, source)
-        advance = (stages or Stages()).share(num_stored(model.graph, options.precision))
+        advance = (progress or Progress()).share(num_stored(model.graph, options.precision))
         _lower(editor, options, calibration, journal, advance, on_choice, part)
         for value in model.graph.initializers.values():
             value.const_value = _written(value, weights, advance)
@@ -103,7 +103,7 @@ def _written(value: ir.Value, weights: WeightFile, advance: Advance) -> ir.Tenso
         return tensor
     advance(tensor.size)
     name, matrix = str(value.name), matrix_of(value)
-    if matrix is not None and not matrix.is_turned and weights.takes(tensor.nbytes):
+    if matrix is not None and not matrix.is_transposed and weights.takes(tensor.nbytes):
         return weights.add_parts(matrix.row_parts(), tensor.dtype, matrix.shape, name)
     if isinstance(tensor, ExpertsTensor):
         return weights.add_parts(tensor.parts(), tensor.dtype, tensor.matrices.shape, name)

@@ -14,12 +14,12 @@ from reader_edge_export.options import IREE, ExportOptions, ExportReport
 from reader_edge_export.package.export_key import export_key
 from reader_edge_export.package.package_folder import check_target, new_package
 from reader_edge_export.package.source_files import readable, unchanged
+from reader_edge_export.progress import OnShare, OnStage, Progress
 from reader_edge_export.sources.architectures import check_form
 from reader_edge_export.sources.find import check_kind, find_source
 from reader_edge_export.sources.source import Source
 from reader_edge_export.speculators.formats.find import AUTO, find_speculator
 from reader_edge_export.speculators.formats.speculator_files import SpeculatorFiles
-from reader_edge_export.stages import OnShare, OnStage, Stages
 from reader_edge_export.texts.text_set import TextSet
 from reader_edge_runtime.errors import InstallationError
 from reader_edge_runtime.execution.iree.wheel import compiler_obstacle
@@ -51,9 +51,9 @@ def export_model(
     if obstacle is not None:
         raise InstallationError(obstacle)
     check_target(folder, options.force)
-    stages = Stages(on_stage, on_share)
+    progress = Progress(on_stage, on_share)
     with quiet_libraries():
-        with stages.enter("checking the source"), readable(source):
+        with progress.enter("checking the source"), readable(source):
             found = find_source(source, options.max_context)
             found = replace(found, name=name) if name else found
             precision = options.precision_for(found.is_kept)
@@ -67,10 +67,10 @@ def export_model(
             own_files = [] if speculator is None else speculator.files
             key = export_key(found, options, calibration, own_files)
         with new_package(folder, options.force, key) as partial, unchanged([*found.files, *own_files]):
-            with stages.enter("loading PyTorch"):
+            with progress.enter("loading PyTorch"):
                 from reader_edge_export.package_export import PackageExport
 
-            export = PackageExport(found, options, calibration, partial, stages, key, tell, speculator)
+            export = PackageExport(found, options, calibration, partial, progress, key, tell, speculator)
             manifest = export.run()
     return ExportReport(
         Path(out),
@@ -78,7 +78,7 @@ def export_model(
         options.precision,
         options.attention,
         manifest.checks,
-        stages.seconds,
+        progress.seconds,
         quality_warning(options.precision, manifest.checks),
         found.weight_types,
         manifest.kept_types,

@@ -14,9 +14,9 @@ from reader_edge_export.checks.quality_limits import quality_warning
 from reader_edge_export.libraries import check_installation, quiet_libraries
 from reader_edge_export.package.package_folder import is_disk_full
 from reader_edge_export.package.successors import about_num_parameters
+from reader_edge_export.progress import OnShare, OnStage, Progress
 from reader_edge_export.sources.find import check_kind, find_source
 from reader_edge_export.sources.source import Source
-from reader_edge_export.stages import OnShare, OnStage, Stages
 from reader_edge_runtime.atomic_file import check_writable, clear_leftovers, temporary_name, write_failure
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable, max_table_bytes
 from reader_edge_runtime.errors import ExportError, PackageError
@@ -54,42 +54,42 @@ def tune_package(
 
     source: None measures nothing. A table that is there stays, and so do all other files; the manifest is replaced at
     the end. So who uses the package meanwhile goes on, and where anything fails, the package is what it was. One at a
-    time may tune a package. on_stage, on_share: of `Stages`.
+    time may tune a package. on_stage, on_share: of `Progress`.
     Raises InstallationError, PackageError, ExportError (or a child), TokenizerError.
     """
     package = ModelPackage.open(folder)
     if source is not None:
         check_kind(source)
     check_installation(purpose="Tuning")
-    stages = Stages(on_stage, on_share)
+    progress = Progress(on_stage, on_share)
     try:
         with quiet_libraries(), _workplace(package) as workplace:
-            manifest, table = _tuned(package, source, workplace, stages)
+            manifest, table = _tuned(package, source, workplace, progress)
     except Exception as error:
         if is_disk_full(error):
             raise ExportError(f"The disk of '{folder}' is full: free some space and tune it again.") from error
         raise
     warning = quality_warning(manifest.precision, manifest.checks)
-    return TuningReport(manifest, len(table), stages.seconds, warning)
+    return TuningReport(manifest, len(table), progress.seconds, warning)
 
 
 def _tuned(
-    package: ModelPackage, source: Path | None, workplace: Path, stages: Stages
+    package: ModelPackage, source: Path | None, workplace: Path, progress: Progress
 ) -> tuple[Manifest, SuccessorTable]:
     from reader_edge_export.checks.chat_check import check_chats
     from reader_edge_export.checks.package_check import PackageCheck
 
-    with stages.enter("checking the package"):
-        package.check_files(stages.progress)
+    with progress.enter("checking the package"):
+        package.check_files(progress.update)
         text = _text_tokenizer(package)
         table = SuccessorTable.of_package(package, text.fingerprint())
-    check = PackageCheck(package, text, workplace, stages)
+    check = PackageCheck(package, text, workplace, progress)
     checks, files = dict(package.manifest.checks), dict(package.manifest.files)
     num_parameters = about_num_parameters(package.manifest)
     if source is not None:
-        found, model = _opened(package, source, stages)
+        found, model = _opened(package, source, progress)
         num_parameters = model.num_parameters
-        with stages.enter("comparing conversations"):
+        with progress.enter("comparing conversations"):
             tokenizer = found.load_tokenizer(package.manifest.vocab_size)
             checks |= check_chats(tokenizer, text).figures()
         checks |= check.quality(found, model)
@@ -108,9 +108,9 @@ def _text_tokenizer(package: ModelPackage) -> Tokenizer:
     return Tokenizer.open(ModelPackage(package.folder, replace(package.manifest, max_context=_LONGEST_TEXT)))
 
 
-def _opened(package: ModelPackage, source: Path, stages: Stages) -> "tuple[Source, SourceModel]":
+def _opened(package: ModelPackage, source: Path, progress: Progress) -> "tuple[Source, SourceModel]":
     """What a package was exported from. Raises ExportError where it was exported from something else."""
-    with stages.enter("reading the source"):
+    with progress.enter("reading the source"):
         found = find_source(source, package.manifest.max_context)
         if found.fingerprint() != package.manifest.source_fingerprint:
             raise ExportError(

@@ -60,8 +60,8 @@ def gguf_weights(model: PreTrainedModel, architecture: str) -> dict[str, Array]:
 def _beside_gemma4(config: PretrainedConfig) -> dict[str, Array]:
     """What turns of heads in layers without a window, and keys that no layer reads, as makers' folders have them."""
     whole = config.per_layer_config[config.layer_types.index("full_attention")]
-    num_turned = int(whole.head_dim * config.rope_parameters["full_attention"]["partial_rotary_factor"] / 2)
-    factors = np.where(np.arange(whole.head_dim // 2) < num_turned, 1, 1e30).astype(np.float32)
+    num_rotated = int(whole.head_dim * config.rope_parameters["full_attention"]["partial_rotary_factor"] / 2)
+    factors = np.where(np.arange(whole.head_dim // 2) < num_rotated, 1, 1e30).astype(np.float32)
     last = config.num_hidden_layers - 1
     unread = {
         f"blk.{last}.attn_k.weight": np.ones((whole.num_key_value_heads * whole.head_dim, config.hidden_size)),

@@ -62,8 +62,8 @@ class Gemma4Model(ReferenceModel):
         num_pairs = self.head_dim_of(layer) // 2
         waves = float(given["rope_theta"]) ** -(np.arange(num_pairs) / num_pairs)
         if given.get("rope_type") == "proportional":  # the slower pairs stand still
-            num_turned = math.floor(given.get("partial_rotary_factor", 1.0) * num_pairs)
-            waves = np.where(np.arange(num_pairs) < num_turned, waves / given.get("factor", 1.0), 0.0)
+            num_rotated = math.floor(given.get("partial_rotary_factor", 1.0) * num_pairs)
+            waves = np.where(np.arange(num_pairs) < num_rotated, waves / given.get("factor", 1.0), 0.0)
         return Rotary(waves, 1.0)
 
     def scale(self, layer: int) -> float:

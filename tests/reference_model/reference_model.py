@@ -263,8 +263,8 @@ class ReferenceModel(ReferenceConfig):
 
     def _linear(self, name: str, x: Tensor, bias: str | None = None) -> Tensor:
         weight = self._weights[f"{name}.weight"]
-        is_turned = self._type == "gpt2" and ".h." in name
-        product = x @ (weight if is_turned else weight.T)
+        is_transposed = self._type == "gpt2" and ".h." in name
+        product = x @ (weight if is_transposed else weight.T)
         added = self._weights.get(f"{bias or name}.bias")
         return product if added is None else product + added
 

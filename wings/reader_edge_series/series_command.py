@@ -25,15 +25,15 @@ def export(trained: Path, out: Path, force: bool) -> None:
     from reader_edge_export.libraries import check_installation
 
     check_installation()
-    from reader_edge_export.stages import Stages
+    from reader_edge_export.progress import Progress
     from reader_edge_series.export.series_export import export_series
 
     with work_progress(f"Exporting {trained}") as work:
-        stages = Stages(work.on_stage, work.on_progress)
-        manifest = export_series(trained, out, stages, force)
+        progress = Progress(work.on_stage, work.on_progress)
+        manifest = export_series(trained, out, progress, force)
     size = readable_size(sum(entry.num_bytes for entry in manifest.files.values()))
     checks = [(name, f"{error:.1e} of the largest number") for name, error in manifest.checks.items()]
-    print_table(pairs_table("Exported", [("size", size), *checks, *stage_pairs(stages.seconds)]))
+    print_table(pairs_table("Exported", [("size", size), *checks, *stage_pairs(progress.seconds)]))
     click.echo(out)
 
 
@@ -94,16 +94,16 @@ def train(
         f"{path}: {name}": values for path in tables for name, values in read_table(path, None, ()).series.items()
     }
     parts = learned_parts(series, held_out)  # before the imports of torch, which take seconds
-    from reader_edge_export.stages import Stages
+    from reader_edge_export.progress import Progress
     from reader_edge_series.export.train_series import SeriesTrainingOptions, train_series
 
     wanted = SeriesTrainingOptions(
         num_layers, hidden_size, num_steps=num_steps, draft_steps=-(-num_steps // _LESS), minutes=minutes
     )
     with work_progress("Training a forecasting model") as work:
-        stages = Stages(work.on_stage, work.on_progress)
-        train_series(parts, out, wanted, stages)
-    print_table(pairs_table("Trained", [("learned from", f"{len(parts)} series"), *stage_pairs(stages.seconds)]))
+        progress = Progress(work.on_stage, work.on_progress)
+        train_series(parts, out, wanted, progress)
+    print_table(pairs_table("Trained", [("learned from", f"{len(parts)} series"), *stage_pairs(progress.seconds)]))
     click.echo(out)
 
 

@@ -26,7 +26,7 @@ _LENGTH = 128  # of each text: its logits and their gradients are held at once
 
 
 def max_sensitivity_tokens(num_parameters: int) -> int:
-    """How many tokens a model of this size is asked for, at most."""
+    """How many tokens a model of this size is measured on, at most."""
     return max(_MIN_TOKENS, _MAX_TOKEN_PARAMETERS // num_parameters)
 
 

@@ -1,4 +1,4 @@
-"""A package compared with its source, and asked for its likely successors. Imports PyTorch: see `pipeline`."""
+"""A package compared with its source, and its likely successors. Imports PyTorch: see `pipeline`."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -10,10 +10,10 @@ from reader_edge_export.checks.quality import QualityAgainstSource, max_quality_
 from reader_edge_export.package.layered_package import LayeredPackage
 from reader_edge_export.package.pass_chain import Check, PackageRunner, WholePackage, chains_of, figures_of
 from reader_edge_export.package.successors import measure_successors, num_table_tokens
+from reader_edge_export.progress import Progress
 from reader_edge_export.sources.layered_model import LayeredModel
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.source_model import SourceModel
-from reader_edge_export.stages import Stages
 from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.execution.onnxruntime.host.host_rows_runner import open_on_host
@@ -31,22 +31,22 @@ class PackageCheck:
     text: its tokenizer. workplace: a folder for what is needed meanwhile, on a disk with room for some layers in fp32.
     """
 
-    def __init__(self, package: ModelPackage, text: Tokenizer, workplace: Path, stages: Stages) -> None:
+    def __init__(self, package: ModelPackage, text: Tokenizer, workplace: Path, progress: Progress) -> None:
         self._package = package
         self._text = text
         self._workplace = workplace
-        self._stages = stages
+        self._progress = progress
 
     def quality(self, source: Source, model: SourceModel, is_quick: bool = False) -> dict[str, float]:
         """Figures for the manifest. is_quick: of a tenth of the text. Raises ParityError."""
-        with self._stages.enter("checking against the source"):
+        with self._progress.enter("checking against the source"):
             return self._quality(source, model, is_quick)
 
     def successors(self, num_parameters: int, patience: int = 1) -> SuccessorTable:
         """The package's likely successors. num_parameters, patience: see `num_table_tokens`."""
-        with self._stages.enter("asking for likely successors"):
+        with self._progress.enter("asking for likely successors"):
             num_tokens = num_table_tokens(self._package.manifest.vocab_size, num_parameters, patience)
-            return measure_successors(self._runner, self._text, num_tokens, self._stages)
+            return measure_successors(self._runner, self._text, num_tokens, self._progress)
 
     def _quality(self, source: Source, source_model: SourceModel, is_quick: bool) -> dict[str, float]:
         manifest, model = self._package.manifest, LayeredModel(source_model)
@@ -69,7 +69,7 @@ class PackageCheck:
     def _figures(self, model: LayeredModel, checks: Sequence[Check]) -> dict[str, float]:
         """Figures of checks, all but the first of which walk through the source. That counts as half of the work."""
         num_tokens = sum(each.num_tokens for each in chains_of(checks))
-        advance, num_walks = self._stages.share(2 * num_tokens), len(checks) - 1
+        advance, num_walks = self._progress.share(2 * num_tokens), len(checks) - 1
         model.advance = lambda walk: advance(walk / num_walks * num_tokens)
         return figures_of(self._runner, checks, advance)
 

@@ -47,11 +47,11 @@ def quality_warning(precision: str, checks: Mapping[str, float]) -> str | None:
 
 
 def speculator_warning(checks: Mapping[str, float]) -> str | None:
-    """One sentence where a speculator, if there is one and it was measured, guesses too little of what is said."""
+    """One sentence where a speculator, if there is one and it was measured, predicts too few of the target's tokens."""
     agreement = checks.get(SPECULATOR_AGREEMENT)
     if agreement is None or agreement >= _FEWEST_SHARED:
         return None
     return (
         f"This speculator's best token is the model's at {100 * agreement:.1f} % of places: it was probably trained "
-        "for another model, and will hardly be asked."
+        "for another model, and will hardly be used."
     )

@@ -32,7 +32,7 @@ class _Heads:
 
 
 def fuse_heads(editor: GraphEditor) -> None:
-    """Fuse every layer whose query, key and value are one product and are turned whole."""
+    """Fuse every layer whose query, key and value are one product and are rotated whole."""
     by_source: dict[ir.Value, list[_Heads]] = {}
     for heads in _all_heads(editor.graph):
         by_source.setdefault(heads.cut.source, []).append(heads)
@@ -78,9 +78,9 @@ def _all_heads(graph: ir.Graph) -> Iterator[_Heads]:
             continue
         num_heads, head_size = shape[2:]
         if isinstance(num_heads, int) and isinstance(head_size, int):
-            turned = list(consumers(node.outputs[0], "RotaryEmbedding"))
-            is_turned = len(turned) == 1 and not turned[0].attributes
-            yield _Heads(cut, turned[0] if is_turned else node, num_heads, head_size)
+            rotary = list(consumers(node.outputs[0], "RotaryEmbedding"))
+            is_rotary = len(rotary) == 1 and not rotary[0].attributes
+            yield _Heads(cut, rotary[0] if is_rotary else node, num_heads, head_size)
 
 
 def _cut_and_joined(op: Any, merged: Any, heads: Any, sizes: Any, there: Any, back: Any) -> Any:
@@ -92,8 +92,8 @@ def _is_merged(context: Any, merged: ir.Value, heads: ir.Value, sizes: ir.Value,
     cut, joined = weight_of(heads), weight_of(sizes)
     if producer(merged, *_MERGING) is None or cut is None or joined is None:
         return False
-    is_turned_back = there.as_ints() == back.as_ints()
-    return is_turned_back and joined.tolist() in ([0, 0, -1], [0, 0, int(cut[2:].prod())])
+    is_transposed_back = there.as_ints() == back.as_ints()
+    return is_transposed_back and joined.tolist() in ([0, 0, -1], [0, 0, int(cut[2:].prod())])
 
 
 # What cuts such an output into heads only to merge them again is left out.

@@ -18,9 +18,9 @@ def fuse_rotary(editor: GraphEditor) -> None:
         if node.op_type == "MatMul":
             _spell_out(editor, node)
     # All layers share the angles, so nodes on the way may have other readers.
-    rule = RewriteRule(_turned, functools.partial(_turn, editor), _is_turned, remove_nodes=False)
+    rule = RewriteRule(_rotary, functools.partial(_fused, editor), _is_rotary, remove_nodes=False)
     RewriteRuleSet([rule], commute=True).apply_to_model(editor.model)
-    RewriteRuleSet([RewriteRule(_turned_back, lambda op, x, **_: op.Identity(x), _is_back)]).apply_to_model(
+    RewriteRuleSet([RewriteRule(_transposed_twice, lambda op, x, **_: op.Identity(x), _is_back)]).apply_to_model(
         editor.model
     )
 
@@ -35,7 +35,7 @@ def _spell_out(editor: GraphEditor, product: ir.Node) -> None:
         editor.replace(product, [editor.op("Mul", [frequencies, product.inputs[1]])])
 
 
-def _turned(op: Any, x: Any, middle: Any, half: Any, cosines: Any, sines: Any, axis: Any) -> Any:
+def _rotary(op: Any, x: Any, middle: Any, half: Any, cosines: Any, sines: Any, axis: Any) -> Any:
     first = op.Slice(x, [0], half, _allow_other_inputs=True)
     second = op.Slice(x, middle, _allow_other_inputs=True)
     straight = op.Mul(x, op.Unsqueeze(cosines, axis))
@@ -43,7 +43,7 @@ def _turned(op: Any, x: Any, middle: Any, half: Any, cosines: Any, sines: Any, a
     return op.Add(straight, op.Mul(rotated, op.Unsqueeze(sines, axis)))
 
 
-def _is_turned(
+def _is_rotary(
     context: Any, x: ir.Value, middle: ir.Value, cosines: ir.Value, sines: ir.Value, axis: ir.Value, **_: ir.Value
 ) -> bool:
     size = x.shape[-1] if x.shape is not None and len(x.shape) == 4 else None
@@ -51,7 +51,7 @@ def _is_turned(
     return is_halved and _is_repeated(cosines, "Cos") and _is_repeated(sines, "Sin")
 
 
-def _turn(
+def _fused(
     editor: GraphEditor,
     op: Any,
     x: ir.Value,
@@ -72,7 +72,7 @@ def _turn(
     return op.Transpose(op.RotaryEmbedding(op.Transpose(x, perm=_HEADS_FIRST), *halves), perm=_HEADS_FIRST)
 
 
-def _turned_back(op: Any, x: Any, there: Any, back: Any) -> Any:
+def _transposed_twice(op: Any, x: Any, there: Any, back: Any) -> Any:
     return op.Transpose(op.Transpose(x, perm=there), perm=back)
 
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.onnx_graph.shared_constants import LEAST_EXPONENT, MOST_EXPONENT
-from reader_edge_export.operators.definitions import OPERATOR_DOMAIN, SPREAD_ROWS, define
+from reader_edge_export.operators.definitions import HADAMARD_ROWS, OPERATOR_DOMAIN, define
 
 _FLOAT, _DOUBLE, _INT8, _INT64 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT8, ir.DataType.INT64
 _POWERS = np.exp2(np.clip(np.arange(-128, 128), LEAST_EXPONENT, MOST_EXPONENT)).astype(np.float32)  # of any last byte
@@ -75,7 +75,7 @@ def cache_rows(
     editor: GraphEditor, key: ir.Value, value: ir.Value, smoothing: ir.Value, hadamard: ir.Value
 ) -> tuple[ir.Value, ir.Value]:
     """key and value (B, H, N, D) -> rows of the cache (B, H, N, D + 2), the key rotated by SpreadRows."""
-    define(editor, SPREAD_ROWS, _ROUND_ROWS, _CACHE_ROWS)
+    define(editor, HADAMARD_ROWS, _ROUND_ROWS, _CACHE_ROWS)
     key_rows, value_rows = editor.op_multi("CacheRows", [key, smoothing, hadamard, value], 2, domain=OPERATOR_DOMAIN)
     key_rows.dtype = value_rows.dtype = _INT8
     return key_rows, value_rows

@@ -27,7 +27,7 @@ from reader_edge_export.lowering.kv_rows import (
 )
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.onnx_graph.shared_constants import BYTE_WEIGHT_STEPS, ROW_STEPS, STEPS_16
-from reader_edge_export.operators.definitions import spread_rows
+from reader_edge_export.operators.definitions import hadamard_rows
 from reader_edge_export.quantize.hadamard import block_size, hadamard
 from reader_edge_export.quantize.signs import drawn_signs
 from reader_edge_export.trace.markers import TreeAttentionMarker
@@ -39,7 +39,7 @@ class Int8CacheAttention(AttentionOperator):
 
     def __init__(self, editor: GraphEditor) -> None:
         super().__init__(editor, "Int8CacheAttention", merges_heads=True)
-        self._spreads: dict[int, tuple[ir.Value, ir.Value]] = {}
+        self._hadamards: dict[int, tuple[ir.Value, ir.Value]] = {}
 
     def lower(self, editor: GraphEditor, marker: TreeAttentionMarker) -> tuple[ir.Value, ir.Value, ir.Value]:
         """The marker's three outputs."""
@@ -53,17 +53,17 @@ class Int8CacheAttention(AttentionOperator):
 
     def _rotation(self, editor: GraphEditor, head_dim: int) -> tuple[ir.Value, ir.Value]:
         """Drawn signs (D,) and the matrix (b, b)."""
-        if head_dim not in self._spreads:
+        if head_dim not in self._hadamards:
             matrix = editor.constant(hadamard(block_size(head_dim)), "hadamard")
-            self._spreads[head_dim] = editor.constant(drawn_signs(head_dim), "signs"), matrix
-        return self._spreads[head_dim]
+            self._hadamards[head_dim] = editor.constant(drawn_signs(head_dim), "signs"), matrix
+        return self._hadamards[head_dim]
 
     def _spell_out(
         self, editor: GraphEditor, marker: TreeAttentionMarker, present: Sequence[ir.Value], *constants: ir.Value
     ) -> ir.Value:
         keys, values = visible_rows(editor, marker.mask, *present)
         key_steps, key_magnitudes = read_rows(editor, keys, marker.head_dim)
-        query = fold_heads(editor, marker, spread_rows(editor, marker.query, *constants))
+        query = fold_heads(editor, marker, hadamard_rows(editor, marker.query, *constants))
         tops = magnitudes_of(editor, query)
         query_steps = integers(editor, query, tops, STEPS_16)
         sums = float64(editor, "MatMul", query_steps, editor.transpose(key_steps, 0, 1, 3, 2))

@@ -94,7 +94,7 @@ class GraphEditor:
     def matrix(self, parameters: Sequence[str], forms: Sequence[TensorForm], values: Values) -> list[ir.Value]:
         """The initializers of a matrix that is made of these parameters; the forms' names are made unique.
 
-        values: of the forms, whole or in parts; not asked for where an export that was killed has written them.
+        values: of the forms, whole or in parts; not called where an export that was killed has written them.
         """
         forms = [replace(form, name=self._unique(form.name)) for form in forms]
         if self._weight_file is not None:

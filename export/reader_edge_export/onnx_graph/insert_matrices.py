@@ -20,7 +20,7 @@ from reader_edge_export.trace.markers import (
 )
 
 # Small layers in which a rounding error would do much harm: the weight of the shared expert, the choice of experts.
-_FINE = ("shared_expert_gate.weight", "router.proj.weight")
+_SENSITIVE = ("shared_expert_gate.weight", "router.proj.weight")
 
 
 def insert_matrices(editor: GraphEditor, source: SourceModel) -> None:
@@ -90,11 +90,11 @@ class _Initializers:
             self._expert_values[name] = self._editor.initializer(ExpertsTensor(self._experts[name]))
         return self._expert_values[name]
 
-    def _value(self, name: str, is_turned: bool) -> ir.Value:
-        if (name, is_turned) not in self._values:
+    def _value(self, name: str, is_transposed: bool) -> ir.Value:
+        if (name, is_transposed) not in self._values:
             first, second = self._shapes[name]
-            shape = (second, first) if is_turned else (first, second)
-            is_fine = name not in self._coarse or name.endswith(_FINE)
-            tensor = MatrixTensor(Matrix(name, shape, is_turned, self._weights, is_fine))
-            self._values[name, is_turned] = self._editor.initializer(tensor)
-        return self._values[name, is_turned]
+            shape = (second, first) if is_transposed else (first, second)
+            is_sensitive = name not in self._coarse or name.endswith(_SENSITIVE)
+            tensor = MatrixTensor(Matrix(name, shape, is_transposed, self._weights, is_sensitive))
+            self._values[name, is_transposed] = self._editor.initializer(tensor)
+        return self._values[name, is_transposed]

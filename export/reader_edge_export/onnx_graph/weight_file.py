@@ -117,7 +117,7 @@ class WeightFile:
     ) -> list[ir.ExternalTensor]:
         """The tensors of a matrix that is made of these parameters, of any size, as they lie in the file.
 
-        values: of the forms, whole or in parts; not asked for where an export that was killed has written them.
+        values: of the forms, whole or in parts; not called where an export that was killed has written them.
         """
         begin, offsets = self._num_bytes, list(_offsets(self._num_bytes, forms))
         end = offsets[-1] + forms[-1].num_bytes

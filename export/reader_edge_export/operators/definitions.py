@@ -18,7 +18,7 @@ OPERATOR_DOMAIN = "reader_edge"
 # rows (..., K), smoothing (K,), hadamard (b, b) of ones and minus ones -> (..., K): each block of b inputs, smoothed,
 # times the matrix. Adding 2 b times the row's largest number rounds to as many bits as leave the sums of a block exact
 # in fp32, in any order.
-SPREAD_ROWS = """
+HADAMARD_ROWS = """
 <domain: "reader_edge", opset_import: ["" : 24]>
 SpreadRows (rows, smoothing, hadamard) => (spread)
 {
@@ -44,7 +44,7 @@ SpreadRows (rows, smoothing, hadamard) => (spread)
 
 # The same in steps of which the row's largest number has `most`, and that number (..., 1). Of no rows, ONNX Runtime
 # reduces nothing, and the first of each stands for it.
-SPREAD_STEPS = """
+HADAMARD_STEPS = """
 <domain: "reader_edge", opset_import: ["" : 24, "reader_edge" : 1]>
 SpreadSteps (rows, smoothing, hadamard, most) => (in_steps, top)
 {
@@ -199,8 +199,8 @@ STEPS
 
 
 _COLUMNS = "  columns = Transpose <perm = [1, 0]> (weight)"
-# Products of unsigned by signed bytes saturate where there are no instructions for them, and ONNX Runtime can be asked
-# not to for constant weights alone: others are raised to unsigned.
+# Products of unsigned by signed bytes saturate where there are no instructions for them, which ONNX Runtime
+# avoids for constant weights alone: others are raised to unsigned.
 _RAISED_COLUMNS = """
   raise = Constant <value = int32 {128}> ()
   numbers = Cast <to = 6> (weight)
@@ -210,7 +210,7 @@ _RAISED_COLUMNS = """
 """.strip("\n")
 
 
-def spread_row_product(name: str, num_planes: int, *, is_constant: bool) -> str:
+def hadamard_row_product(name: str, num_planes: int, *, is_constant: bool) -> str:
     """Defines an operator: rotated rows, in one or two planes of int8, by a weight that is constant or not."""
     template = {1: _SPREAD_ROW_PRODUCT, 2: _SPREAD_ROW_PRODUCT_16}[num_planes]
     if is_constant:
@@ -257,18 +257,18 @@ class Int8Matrix:
     hadamard: ir.Value
 
 
-def spread_rows(editor: GraphEditor, rows: ir.Value, smoothing: ir.Value, hadamard: ir.Value) -> ir.Value:
+def hadamard_rows(editor: GraphEditor, rows: ir.Value, smoothing: ir.Value, hadamard: ir.Value) -> ir.Value:
     """rows (..., K), smoothed by (K,), times the Hadamard matrix (b, b) in blocks -> (..., K)."""
-    define(editor, SPREAD_ROWS)
+    define(editor, HADAMARD_ROWS)
     return editor.op("SpreadRows", [rows, smoothing, hadamard], domain=OPERATOR_DOMAIN)
 
 
-def spread_row_linear(
+def hadamard_row_linear(
     editor: GraphEditor, rows: ir.Value, matrix: Int8Matrix, bias: ir.Value | None, num_planes: int
 ) -> ir.Value:
     """rows (..., K), in one or two planes of int8, times the matrix, plus the bias (J,) -> (..., J)."""
     linear = {1: "SpreadRowLinear", 2: "SpreadRowLinear16"}[num_planes]
-    define(editor, SPREAD_ROWS, SPREAD_STEPS, spread_row_product(linear, num_planes, is_constant=True))
+    define(editor, HADAMARD_ROWS, HADAMARD_STEPS, hadamard_row_product(linear, num_planes, is_constant=True))
     inputs = [rows, matrix.smoothing, matrix.hadamard, matrix.values, matrix.scales]
     if bias is None:
         return editor.op(linear, inputs, domain=OPERATOR_DOMAIN)
@@ -291,7 +291,7 @@ def softplus(editor: GraphEditor, x: ir.Value) -> ir.Value:
 def rotary_heads(
     editor: GraphEditor, qkv: ir.Value, cosines: ir.Value, sines: ir.Value, num_heads: int, num_kv_heads: int
 ) -> Sequence[ir.Value]:
-    """qkv (B, N, (Hq + 2 Hkv) D) -> query (B, Hq, N, D) and key turned by the angles (B, N, D / 2), and value."""
+    """qkv (B, N, (Hq + 2 Hkv) D) -> query (B, Hq, N, D) and key rotated by the angles (B, N, D / 2), and value."""
     define(editor, _ROTARY_HEADS)
     attributes = {"q_num_heads": num_heads, "kv_num_heads": num_kv_heads}
     return editor.op_multi("RotaryHeads", [qkv, cosines, sines], 3, attributes, domain=OPERATOR_DOMAIN)

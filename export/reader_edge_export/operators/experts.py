@@ -13,14 +13,14 @@ from reader_edge_export.onnx_graph.graph_editor import GraphEditor, constant_sha
 from reader_edge_export.operators.block_definitions import product_definitions
 from reader_edge_export.operators.block_linear import StoredBlocks
 from reader_edge_export.operators.definitions import (
+    HADAMARD_ROWS,
+    HADAMARD_STEPS,
     OPERATOR_DOMAIN,
-    SPREAD_ROWS,
-    SPREAD_STEPS,
     Int8Matrix,
     define,
-    spread_row_product,
+    hadamard_row_product,
 )
-from reader_edge_export.operators.spread_linear import SPREAD_BLOCK_LINEAR, BlockMatrix
+from reader_edge_export.operators.hadamard_linear import HADAMARD_BLOCK_LINEAR, BlockMatrix
 
 # rows (R, K) and experts (R,) -> (R, J), expert by expert; inputs have a part for each, outputs (X, J).
 _EACH_EXPERT = """
@@ -95,7 +95,7 @@ def int8_experts(
     suffix = {1: "", 2: "16"}[num_planes]
     operator, product = f"SpreadRowExperts{suffix}", f"SpreadRowExpert{suffix}"
     each = _definition(_EACH_EXPERT, operator, product, ["smoothing", "hadamard", "values", "scales"])
-    define(editor, SPREAD_ROWS, SPREAD_STEPS, spread_row_product(product, num_planes, is_constant=False), each)
+    define(editor, HADAMARD_ROWS, HADAMARD_STEPS, hadamard_row_product(product, num_planes, is_constant=False), each)
     stored = [matrices.smoothing, matrices.hadamard, matrices.values, matrices.scales]
     return editor.op(operator, [rows, experts, *stored], domain=OPERATOR_DOMAIN)
 
@@ -104,13 +104,13 @@ def block_experts(editor: GraphEditor, rows: ir.Value, experts: ir.Value, matric
     """rows (R, K), each in int8, times its expert's matrix of four bits -> (R, J). matrices: X in front."""
     inputs = ["smoothing", "hadamard", "values", "block_scales", "scales"]
     definition = _definition(_EACH_EXPERT, "SpreadBlockExperts", "SpreadBlockLinear", inputs, ["K", "N"])
-    define(editor, SPREAD_ROWS, SPREAD_STEPS, SPREAD_BLOCK_LINEAR, definition)
+    define(editor, HADAMARD_ROWS, HADAMARD_STEPS, HADAMARD_BLOCK_LINEAR, definition)
     stored = [matrices.smoothing, matrices.hadamard, matrices.values, matrices.block_scales, matrices.scales]
     sizes = {"K": constant_shape(matrices.smoothing)[1], "N": constant_shape(matrices.scales)[1]}
     return editor.op("SpreadBlockExperts", [rows, experts, *stored], sizes, domain=OPERATOR_DOMAIN)
 
 
-def kept_experts(editor: GraphEditor, rows: ir.Value, experts: ir.Value, matrices: StoredBlocks) -> ir.Value:
+def gguf_experts(editor: GraphEditor, rows: ir.Value, experts: ir.Value, matrices: StoredBlocks) -> ir.Value:
     """rows (R, K), rounded in blocks, each times its expert's matrix -> (R, J). matrices: values with X in front."""
     name = matrices.block_type.name
     definition = _definition(_EACH_ROW, f"{name}Experts", f"{name}Linear", matrices.block_type.parts, ["K", "N"])

@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from reader_edge_export.onnx_graph.graph_parts import GraphPart, cut_graph
 from reader_edge_export.package.pass_chain import PassChain, num_tokens_of
+from reader_edge_export.progress import Advance, unseen
 from reader_edge_export.quantize.half import widen
-from reader_edge_export.stages import Advance, unseen
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_graph import Values
 from reader_edge_runtime.execution.onnxruntime.host.host_part import HostPart

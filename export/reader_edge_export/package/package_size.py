@@ -11,7 +11,7 @@ from reader_edge_export.calibration.moments import moment_bytes
 from reader_edge_export.calibration.sensitivity import gradient_sizes
 from reader_edge_export.journal import MOMENTS_NAME, WORK_NAME
 from reader_edge_export.onnx_graph.shared_constants import BLOCK_INPUTS, MAX_BLOCK
-from reader_edge_export.operators.spread_linear import MAX_INPUTS
+from reader_edge_export.operators.hadamard_linear import MAX_INPUTS
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.package.layered_package import MAX_PART_BYTES
 from reader_edge_export.package.successors import num_table_tokens
@@ -47,10 +47,10 @@ class PackageSize:
     is_least: bool = False
 
     @classmethod
-    def of(cls, model: SourceModel, options: ExportOptions, finer: Set[str] | None = None) -> "PackageSize":
+    def of(cls, model: SourceModel, options: ExportOptions, in_eight_bits: Set[str] | None = None) -> "PackageSize":
         """Of an export with these options, whose precision is not AUTO.
 
-        finer: the parameters that int4 leaves in eight bits; None before they are known.
+        in_eight_bits: the parameters that int4 leaves in eight bits; None before they are known.
         """
         numbers = {name: parameter.numel() for name, parameter in model.skeleton.named_parameters()}
         others = _LAYER_BYTES * model.skeleton.config.num_hidden_layers
@@ -61,8 +61,8 @@ class PackageSize:
             others += min(4 * model.num_parameters, _part_of_twin(model))
         padding = _PADDING * len(numbers)
         if options.precision in QUANTIZED_PRECISIONS:
-            weights, moments = _quantized(model, options.precision, numbers, finer or frozenset())
-            return cls(weights + padding, moments, others, options.precision == "int4" and finer is None)
+            weights, moments = _quantized(model, options.precision, numbers, in_eight_bits or frozenset())
+            return cls(weights + padding, moments, others, options.precision == "int4" and in_eight_bits is None)
         width = 2 if options.precision in HALF_PRECISIONS else 4
         return cls(width * model.num_parameters + padding, 0, others)
 
@@ -87,7 +87,9 @@ def check_room(folder: Path, size: PackageSize) -> None:
         )
 
 
-def _quantized(model: SourceModel, precision: str, numbers: Mapping[str, int], finer: Set[str]) -> tuple[int, int]:
+def _quantized(
+    model: SourceModel, precision: str, numbers: Mapping[str, int], in_eight_bits: Set[str]
+) -> tuple[int, int]:
     """Bytes of the weights and of what calibration keeps. numbers: of each parameter."""
     products = matrix_sizes(model)
     both = [matrices for each in model.experts.values() for matrices in (each.up, each.down)]
@@ -106,7 +108,7 @@ def _quantized(model: SourceModel, precision: str, numbers: Mapping[str, int], f
         elif block_type is not None:
             weights += block_type.num_bytes(num_numbers)
         elif name in products:
-            weights += _rounded(*products[name], is_int4=precision == "int4" and name not in finer)
+            weights += _rounded(*products[name], is_int4=precision == "int4" and name not in in_eight_bits)
         else:
             weights += num_numbers + 4 * num_numbers // lookup_block(widths[name])
     if all(types[name] is not None for name in (*products, *experts)):

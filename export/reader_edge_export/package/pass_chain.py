@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol, TypeVar, cast
 
-from reader_edge_export.stages import Advance, unseen
+from reader_edge_export.progress import Advance, unseen
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache

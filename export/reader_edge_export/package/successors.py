@@ -1,11 +1,11 @@
-"""A package's successor table: what its model says after each token of the vocabulary, asked in wide passes."""
+"""A package's successor table: the likeliest tokens after each token of the vocabulary, computed in wide passes."""
 
 from collections.abc import Iterable
 
 import numpy as np
 
 from reader_edge_export.package.pass_chain import PackageRunner, PassChain
-from reader_edge_export.stages import Stages
+from reader_edge_export.progress import Progress
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.errors import PromptError
@@ -24,7 +24,7 @@ _ENOUGH = 16_384
 
 
 def num_table_tokens(vocab_size: int, num_parameters: int, patience: int = 1) -> int:
-    """How many tokens a model of this size is asked for.
+    """How many tokens a model of this size gets successors for.
 
     patience: how many times as long as in an export this may take, where the tokens are fewer than enough.
     """
@@ -33,17 +33,17 @@ def num_table_tokens(vocab_size: int, num_parameters: int, patience: int = 1) ->
 
 
 def about_num_parameters(manifest: Manifest) -> int:
-    """About the number of parameters, told by the size of a package's weights alone."""
+    """About the number of parameters, from the size of a package's weights alone."""
     num_bytes = sum(manifest.files[name].num_bytes for name in (GRAPH_NAME, WEIGHTS_NAME) if name in manifest.files)
     return round(num_bytes / PRECISIONS[manifest.precision].weight_bytes)
 
 
 def measure_successors(
-    package: PackageRunner, tokenizer: Tokenizer, num_tokens: int, stages: Stages | None = None
+    package: PackageRunner, tokenizer: Tokenizer, num_tokens: int, progress: Progress | None = None
 ) -> SuccessorTable:
     """The package's best successors of tokens 0..num_tokens - 1, each as the first token of an answer.
 
-    stages: gets the tokens.
+    progress: gets the tokens.
     """
     room = package.manifest.max_context
     *beginning, last = _beginning(tokenizer)[-room // 2 :]
@@ -51,9 +51,9 @@ def measure_successors(
     starts = range(0, num_tokens, num_a_pass)
     passes = [_questions(last, range(start, min(start + num_a_pass, num_tokens))) for start in starts]
     chain = PassChain([beginning], passes)
-    results = package.results([chain], (stages or Stages()).share(chain.num_tokens))
-    said = [(result.top_ids[0].astype(np.int32), result.top_logits[0]) for result in results]
-    token_ids, logits = (np.concatenate(arrays) for arrays in zip(*said, strict=True))
+    results = package.results([chain], (progress or Progress()).share(chain.num_tokens))
+    best = [(result.top_ids[0].astype(np.int32), result.top_logits[0]) for result in results]
+    token_ids, logits = (np.concatenate(arrays) for arrays in zip(*best, strict=True))
     return SuccessorTable(token_ids, logits)
 
 

@@ -36,7 +36,7 @@ class Compensation:
     def round(self, weight: Float32Array, steps: Steps, lowest: int, highest: int) -> tuple[Int8Array, Float32Array]:
         """weight (K, J) -> integers in [lowest, highest], int8 (K, J), and the steps of each block, (blocks, J).
 
-        steps: asked once for each block of BLOCK inputs.
+        steps: called once for each block of BLOCK inputs.
         """
         rounding = _Rounding(torch.from_numpy(weight.copy()), steps, lowest, highest)
         rounding.run(self._factors)

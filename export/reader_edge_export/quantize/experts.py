@@ -15,13 +15,13 @@ from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.onnx_graph.weight_file import Parts, TensorForm
 from reader_edge_export.operators.block_linear import StoredBlocks
 from reader_edge_export.operators.definitions import Int8Matrix
-from reader_edge_export.operators.experts import block_experts, int8_experts, kept_experts, plain_experts
-from reader_edge_export.operators.spread_linear import MAX_INPUTS, BlockMatrix
+from reader_edge_export.operators.experts import block_experts, gguf_experts, int8_experts, plain_experts
+from reader_edge_export.operators.hadamard_linear import MAX_INPUTS, BlockMatrix
+from reader_edge_export.progress import Advance
 from reader_edge_export.quantize.hadamard import HadamardRotation, Hadamards, block_size
 from reader_edge_export.quantize.int4 import int4_forms, quantize_blocks
-from reader_edge_export.quantize.int8 import int8_forms, quantize_spread
+from reader_edge_export.quantize.int8 import int8_forms, quantize_rotated
 from reader_edge_export.sources.matrix import ExpertMatrices, experts_of
-from reader_edge_export.stages import Advance
 from reader_edge_export.trace.markers import ExpertLinearMarker, expert_markers
 from reader_edge_runtime.arrays import Array, Float32Array
 from reader_edge_runtime.package.manifest import PRECISIONS
@@ -67,7 +67,7 @@ class RoundedExpertProducts:
     def multiply(self, rows: ir.Value, experts: ir.Value, marker: ExpertLinearMarker) -> ir.Value:
         editor, matrices = self._editor, _matrices(marker)
         if self._keeps and matrices.block_type is not None:
-            return kept_experts(editor, rows, experts, self._kept(matrices))
+            return gguf_experts(editor, rows, experts, self._kept(matrices))
         hadamard = self._hadamards.value(block_size(matrices.shape[2]))
         if self._is_int4 and matrices.shape[2] <= MAX_INPUTS:
             forms = int4_forms(matrices.name, *matrices.shape)
@@ -75,7 +75,7 @@ class RoundedExpertProducts:
             blocks = BlockMatrix(values, block_scales, scales, smoothing, hadamard)
             return block_experts(editor, rows, experts, blocks)
         forms = int8_forms(matrices.name, *matrices.shape)
-        values, scales, smoothing = self._stored(matrices, forms, quantize_spread)
+        values, scales, smoothing = self._stored(matrices, forms, quantize_rotated)
         return int8_experts(editor, rows, experts, Int8Matrix(values, scales, smoothing, hadamard), self._num_planes)
 
     def _stored(self, matrices: ExpertMatrices, forms: list[TensorForm], quantize: Quantize) -> list[ir.Value]:

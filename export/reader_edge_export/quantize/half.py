@@ -74,8 +74,8 @@ class _HalfPrecision:
 
     def _is_matrix(self, value: ir.Value) -> bool:
         maker = value.producer()
-        is_turned = maker is not None and maker.op_type == "Transpose" and value.dtype == self._data_type
-        return is_turned or matrix_of(value) is not None
+        is_transposed = maker is not None and maker.op_type == "Transpose" and value.dtype == self._data_type
+        return is_transposed or matrix_of(value) is not None
 
     def _convert_node(self, node: ir.Node) -> None:
         for index, value in enumerate(node.inputs):

@@ -12,7 +12,7 @@ from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.onnx_graph.shared_constants import BLOCK_INPUTS, MAX_BLOCK_SCALE
 from reader_edge_export.onnx_graph.weight_file import TensorForm
 from reader_edge_export.operators.definitions import Int8Matrix
-from reader_edge_export.operators.spread_linear import MAX_INPUTS, BlockMatrix, spread_block_linear
+from reader_edge_export.operators.hadamard_linear import MAX_INPUTS, BlockMatrix, hadamard_block_linear
 from reader_edge_export.quantize.compensation import BLOCK, Compensation, for_parts_of_outputs
 from reader_edge_export.quantize.hadamard import HadamardRotation, Hadamards, block_size
 from reader_edge_export.quantize.int8 import Int8Products
@@ -29,18 +29,18 @@ _DAMPING = 0.2  # large errors lean on moments harder than those of int8 do
 class Int4Products:
     """Stores matrices as int4 and multiplies by them.
 
-    int8: for those with too many inputs for exact sums, and for those whose names are among `finer`.
+    int8: for those with too many inputs for exact sums, and for those whose names are among `in_eight_bits`.
     """
 
-    def __init__(self, editor: GraphEditor, int8: Int8Products, finer: Set[str]) -> None:
+    def __init__(self, editor: GraphEditor, int8: Int8Products, in_eight_bits: Set[str]) -> None:
         self._editor = editor
         self._int8 = int8
-        self._finer = finer
+        self._in_eight_bits = in_eight_bits
         self._hadamards = Hadamards(editor)
 
     def multiply_stored(self, product: MergedProduct) -> tuple[ir.Value, BlockMatrix | Int8Matrix]:
         """The product's output (..., J), and its matrix as it is stored."""
-        if product.num_inputs > MAX_INPUTS or product.parts[0].name in self._finer:
+        if product.num_inputs > MAX_INPUTS or product.parts[0].name in self._in_eight_bits:
             return self._int8.multiply_stored(product)
         name, num_inputs, num_outputs = product.name, product.num_inputs, product.num_outputs
         forms = int4_forms(name, num_outputs, num_inputs)
@@ -49,7 +49,7 @@ class Int4Products:
         )
         hadamard = self._hadamards.value(block_size(num_inputs))
         matrix = BlockMatrix(values, block_scales, scales, smoothing, hadamard)
-        return spread_block_linear(self._editor, product.rows, matrix, product.bias), matrix
+        return hadamard_block_linear(self._editor, product.rows, matrix, product.bias), matrix
 
 
 def int4_forms(name: str, *sizes: int) -> list[TensorForm]:

@@ -14,7 +14,7 @@ from reader_edge_export.calibration.moments import InputMoments
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.onnx_graph.shared_constants import STEPS
 from reader_edge_export.onnx_graph.weight_file import TensorForm
-from reader_edge_export.operators.definitions import Int8Matrix, spread_row_linear
+from reader_edge_export.operators.definitions import Int8Matrix, hadamard_row_linear
 from reader_edge_export.quantize.compensation import Compensation, for_parts_of_outputs
 from reader_edge_export.quantize.hadamard import HadamardRotation, Hadamards, block_size
 from reader_edge_export.quantize.linear import MergedProduct
@@ -29,7 +29,7 @@ def quantize_columns(weight: Float32Array) -> tuple[Int8Array, Float32Array]:
     return np.clip(np.rint(weight / scales), -STEPS, STEPS).astype(np.int8), scales
 
 
-def quantize_spread(
+def quantize_rotated(
     weight: Float32Array, rotation: HadamardRotation, inputs: InputMoments
 ) -> tuple[Int8Array, Float32Array]:
     """weight (K, J) -> its rotated form as int8 (J, K) in [-127, 127], errors made up for, and scales (J,)."""
@@ -68,7 +68,7 @@ def _rounded(product: MergedProduct) -> tuple[Int8Array, Float32Array, Float32Ar
     """As an Int8Matrix has it: values (J, K), scales (J,) and the smoothing scales (K,)."""
     weight, inputs = product.weight, product.inputs
     rotation = HadamardRotation.fit(weight, inputs)
-    return *quantize_spread(weight, rotation, inputs), rotation.smoothing
+    return *quantize_rotated(weight, rotation, inputs), rotation.smoothing
 
 
 class Int8Products:
@@ -94,4 +94,4 @@ class Int8Products:
         matrix = Int8Matrix(values, scales, smoothing, self._hadamards.value(block_size(num_inputs)))
         if self._portable is not None:
             return self._portable.multiply(product.rows, matrix, product.bias), matrix
-        return spread_row_linear(self._editor, product.rows, matrix, product.bias, self._num_planes), matrix
+        return hadamard_row_linear(self._editor, product.rows, matrix, product.bias, self._num_planes), matrix

@@ -75,8 +75,9 @@ def replace_products(
 ) -> None:
     """Give every product with a constant weight the stored form.
 
-    Those of the same rows become one, fine ones apart, and their outputs are split; where they are of several kinds,
-    outputs of each are joined first, so that what reads query, key and value, or gate and up, as one finds them so.
+    Those of the same rows become one, sensitive ones apart, and their outputs are split; where they are of several
+    kinds, outputs of each are joined first, so that what reads query, key and value, or gate and up, as one finds
+    them so.
     """
     for group in _grouped(editor.graph):
         kinds: dict[str | None, list[_Product]] = {}
@@ -90,9 +91,9 @@ def replace_products(
 
 
 def matrix_groups(graph: ir.Graph) -> list[list[Matrix]]:
-    """The weights (K, J) of a graph's products, those of the same rows together, without fine ones."""
+    """The weights (K, J) of a graph's products, those of the same rows together, without sensitive ones."""
     groups = [[product.weight for product in group] for group in _grouped(graph)]
-    return [group for group in groups if not group[0].is_fine]
+    return [group for group in groups if not group[0].is_sensitive]
 
 
 def _merged(editor: GraphEditor, group: Sequence[_Product], calibration: Calibration) -> MergedProduct:
@@ -125,12 +126,12 @@ def _bias_of(editor: GraphEditor, group: Sequence[_Product], name: str) -> ir.Va
 
 
 def _grouped(graph: ir.Graph) -> list[list[_Product]]:
-    """The products of a graph, those of the same rows together, fine ones apart."""
+    """The products of a graph, those of the same rows together, sensitive ones apart."""
     groups: dict[tuple[ir.Value, bool], list[_Product]] = {}
     for node in graph:
         product = _product(node)
         if product is not None:
-            groups.setdefault((product.rows, product.weight.is_fine), []).append(product)
+            groups.setdefault((product.rows, product.weight.is_sensitive), []).append(product)
     return list(groups.values())
 
 

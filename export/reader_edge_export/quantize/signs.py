@@ -21,7 +21,7 @@ def level_signs(moments: Float32Array) -> Float32Array:
 
     Row i of the matrix has the sign (-1)^|i & k| at input k, so the mean squares of a block's sums are the
     Walsh-Hadamard transform of a[m], the sum of the signed moments of k and k ^ m over all k. They are alike where a[m]
-    is 0 for every m but 0. Signs are drawn, and each is turned where that makes the sum of a[m]^2 smaller.
+    is 0 for every m but 0. Signs are drawn, and each is flipped where that makes the sum of a[m]^2 smaller.
     """
     num_blocks, block, _ = moments.shape
     signs = drawn_signs(num_blocks * block).reshape(num_blocks, block)
@@ -35,11 +35,11 @@ def level_signs(moments: Float32Array) -> Float32Array:
         before = signs.copy()
         for k in inputs:
             gains = np.einsum("nm,nm->n", sums, pairs[:, k]) > 2 * squares[:, k]
-            turned = np.flatnonzero(gains)  # blocks whose input k takes the other sign
-            sums[turned] -= 4 * pairs[turned, k]
-            pairs[turned, k] *= -1
-            pairs[turned[:, None], inputs, inputs ^ k] *= -1
-            signs[turned, k] *= -1
+            flipped = np.flatnonzero(gains)  # blocks whose input k takes the other sign
+            sums[flipped] -= 4 * pairs[flipped, k]
+            pairs[flipped, k] *= -1
+            pairs[flipped[:, None], inputs, inputs ^ k] *= -1
+            signs[flipped, k] *= -1
         if np.array_equal(signs, before):
             break
     return signs

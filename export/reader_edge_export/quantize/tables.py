@@ -9,8 +9,8 @@ import onnx_ir as ir
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.onnx_graph.weight_file import TensorForm
 from reader_edge_export.operators.block_linear import looked_up
+from reader_edge_export.quantize.gguf_products import GgufProducts
 from reader_edge_export.quantize.int8 import quantize_columns
-from reader_edge_export.quantize.keep import KeptProducts
 from reader_edge_export.sources.matrix import Matrix, matrix_of
 
 _STORED = np.int8
@@ -31,13 +31,13 @@ def token_lookups(graph: ir.Graph) -> list[ir.Node]:
     ]
 
 
-def store_table(editor: GraphEditor, lookup: ir.Node, kept: KeptProducts, name: str) -> None:
-    """Store what a lookup reads, a matrix (V, E): among `kept`, or in int8. It is read a few rows at a time."""
+def store_table(editor: GraphEditor, lookup: ir.Node, gguf: GgufProducts, name: str) -> None:
+    """Store what a lookup reads, a matrix (V, E): among `gguf`, or in int8. It is read a few rows at a time."""
     matrix = matrix_of(lookup.inputs[0])
     indices = lookup.inputs[1]
     assert matrix is not None
     assert indices is not None
-    stays = kept.store_kept(matrix.turned, name)
+    stays = gguf.store_gguf(matrix.transposed, name)
     rows = _rounded_rows(editor, matrix, indices, name) if stays is None else looked_up(editor, stays, indices)
     editor.replace(lookup, [rows])
 

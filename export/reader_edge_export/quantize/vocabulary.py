@@ -11,9 +11,9 @@ from reader_edge_export.calibration.calibration import Calibration
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor, constant_shape
 from reader_edge_export.operators.block_linear import StoredBlocks, looked_up
 from reader_edge_export.operators.definitions import Int8Matrix
-from reader_edge_export.operators.spread_linear import BlockMatrix, block_rows
+from reader_edge_export.operators.hadamard_linear import BlockMatrix, block_rows
+from reader_edge_export.quantize.gguf_products import GgufProducts
 from reader_edge_export.quantize.int4 import Int4Products
-from reader_edge_export.quantize.keep import KeptProducts
 from reader_edge_export.quantize.linear import MergedProduct
 from reader_edge_export.quantize.tables import store_table, token_lookups
 from reader_edge_export.sources.matrix import Matrix, matrix_of
@@ -27,7 +27,7 @@ HIDDEN_STATES = "hidden_states"  # what the logit head reads; an output of packa
 def vocabulary_head(graph: ir.Graph) -> tuple[Matrix, bool]:
     """The logit head (E, V) of a graph that has its marker, and whether embeddings are its columns."""
     weight, embedding = logit_head_marker(graph).weight, embedding_lookup(graph)
-    return _matrix(weight).turned, embedding is not None and embedding.inputs[0] is weight
+    return _matrix(weight).transposed, embedding is not None and embedding.inputs[0] is weight
 
 
 def store_vocabulary_fp32(editor: GraphEditor) -> None:
@@ -41,18 +41,18 @@ def store_vocabulary_fp32(editor: GraphEditor) -> None:
 
 
 def store_vocabulary(
-    editor: GraphEditor, products: KeptProducts | Int4Products, kept: KeptProducts, calibration: Calibration
+    editor: GraphEditor, products: GgufProducts | Int4Products, gguf: GgufProducts, calibration: Calibration
 ) -> None:
     """Store embedding and logit head, one matrix where they are tied; the head alone where no embedding is left.
 
-    The head is stored as `products` stores it. An embedding of its own is among `kept`, or int8, and so are further
+    The head is stored as `products` stores it. An embedding of its own is among `gguf`, or int8, and so are further
     tables that are looked up by token.
     """
     marker = logit_head_marker(editor.graph)
     embedding = embedding_lookup(editor.graph)
     for lookup in token_lookups(editor.graph):
         if lookup is not embedding:
-            store_table(editor, lookup, kept, "table")
+            store_table(editor, lookup, gguf, "table")
     weight, is_tied = vocabulary_head(editor.graph)
     product = MergedProduct(_wanted_rows(editor, marker), [weight], marker.bias, calibration, "vocabulary")
     logits, head = products.multiply_stored(product)
@@ -62,7 +62,7 @@ def store_vocabulary(
     if is_tied:
         look_up_stored(editor, head, embedding)
     else:
-        store_table(editor, embedding, kept, "embedding")
+        store_table(editor, embedding, gguf, "embedding")
 
 
 def embedding_lookup(graph: ir.Graph) -> ir.Node | None:
@@ -82,7 +82,7 @@ def look_up_stored(editor: GraphEditor, stored: Stored, embedding: ir.Node) -> N
             integers = block_rows(editor, stored, indices)
         else:
             integers = _look_up(editor, stored.values, indices)
-        rows = _scaled(editor, _spread_back(editor, integers, stored), stored.scales, indices)
+        rows = _scaled(editor, _rotated_back(editor, integers, stored), stored.scales, indices)
     editor.replace(embedding, [rows])
 
 
@@ -104,7 +104,7 @@ def _look_up(editor: GraphEditor, stored: ir.Value, indices: ir.Value) -> ir.Val
     return editor.cast(rows, ir.DataType.FLOAT)
 
 
-def _spread_back(editor: GraphEditor, rows: ir.Value, head: Int8Matrix | BlockMatrix) -> ir.Value:
+def _rotated_back(editor: GraphEditor, rows: ir.Value, head: Int8Matrix | BlockMatrix) -> ir.Value:
     """Integers (B, N, E) of the rotated head, as the plain matrix has them: sums of a block are exact in fp32."""
     width, block = constant_shape(head.smoothing)[0], constant_shape(head.hadamard)[0]
     blocks = editor.op("Reshape", [rows, editor.int64s(0, 0, width // block, block)])

@@ -9,18 +9,18 @@ import onnx_ir as ir
 from reader_edge_export.calibration.calibration import Calibration
 from reader_edge_export.journal import Journal
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.progress import Advance, unseen
 from reader_edge_export.quantize.experts import RoundedExpertProducts, multiply_plainly, replace_experts
-from reader_edge_export.quantize.fine import FineProducts
+from reader_edge_export.quantize.gguf_products import GgufProducts
 from reader_edge_export.quantize.hadamard import Hadamards
 from reader_edge_export.quantize.half import convert_to_half, store_in_half
 from reader_edge_export.quantize.int4 import Int4Products
 from reader_edge_export.quantize.int8 import Int8Products
-from reader_edge_export.quantize.keep import KeptProducts
 from reader_edge_export.quantize.linear import MergedProduct, matrix_groups, replace_products
 from reader_edge_export.quantize.sensitive import Candidate, sensitive_matrices
+from reader_edge_export.quantize.two_plane import TwoPlaneProducts
 from reader_edge_export.quantize.vocabulary import store_vocabulary, store_vocabulary_fp32, vocabulary_head
 from reader_edge_export.sources.matrix import experts_of, matrix_of
-from reader_edge_export.stages import Advance, unseen
 from reader_edge_runtime.package.manifest import HALF_PRECISIONS, QUANTIZED_PRECISIONS
 
 OnChoice = Callable[[Set[str]], None]  # gets which matrices int4 leaves in eight bits
@@ -57,23 +57,23 @@ def store_weights(
     if precision in QUANTIZED_PRECISIONS:
         int8 = Int8Products(editor, precision, is_portable)
         hadamards = Hadamards(editor)
-        keep, fine = KeptProducts(editor, precision == "keep", int8), FineProducts(editor, hadamards)
-        products: Int4Products | KeptProducts = keep
+        gguf, two_plane = GgufProducts(editor, precision == "keep", int8), TwoPlaneProducts(editor, hadamards)
+        products: Int4Products | GgufProducts = gguf
         if precision == "int4":
             candidates = _candidates(editor.graph, calibration, journal, advance)
-            finer = sensitive_matrices(candidates)
-            on_choice(finer)
-            products = Int4Products(editor, int8, finer)
+            in_eight_bits = sensitive_matrices(candidates)
+            on_choice(in_eight_bits)
+            products = Int4Products(editor, int8, in_eight_bits)
 
         def multiply(product: MergedProduct) -> ir.Value:
-            is_fine = product.parts[0].is_fine
-            output = fine.multiply(product) if is_fine else products.multiply_stored(product)[0]
+            is_sensitive = product.parts[0].is_sensitive
+            output = two_plane.multiply(product) if is_sensitive else products.multiply_stored(product)[0]
             advance(sum(part.size for part in product.parts))
             return output
 
-        replace_products(editor, multiply, calibration, keep.kind_of)
+        replace_products(editor, multiply, calibration, gguf.kind_of)
         replace_experts(editor, RoundedExpertProducts(editor, precision, calibration, hadamards).multiply, advance)
-        store_vocabulary(editor, products, keep, calibration)  # after them: it makes products of its own
+        store_vocabulary(editor, products, gguf, calibration)  # after them: it makes products of its own
         return
     replace_experts(editor, partial(multiply_plainly, editor), unseen)  # they are read when they are written
     store_vocabulary_fp32(editor)
@@ -90,16 +90,16 @@ def _candidates(
     head, is_tied = vocabulary_head(graph)
     groups = [(group, partial(Candidate.products, group, calibration)) for group in matrix_groups(graph)]
     groups.append(([head], partial(Candidate.vocabulary, head, is_tied, calibration)))
-    notes = {} if journal is None else journal.notes
+    results = {} if journal is None else journal.results
     candidates = []
     for matrices, look_at in groups:
         name = f"loss of {matrices[0].name}"
-        match notes.get(name):
+        match results.get(name):
             case float(loss):
                 candidates.append(Candidate(matrices, loss))
             case _:
                 candidates.append(look_at())
                 if journal is not None:
-                    journal.note(name, candidates[-1].loss)
+                    journal.record(name, candidates[-1].loss)
         advance(candidates[-1].size)
     return candidates

@@ -72,9 +72,9 @@ def _make_plain(skeleton: PreTrainedModel) -> None:
 
 
 def _not_built(source: str, reason: Exception, error: type[ExportError]) -> ExportError:
-    said = " ".join(str(reason).split()) or type(reason).__name__
+    words = " ".join(str(reason).split()) or type(reason).__name__
     remedy = "give another file" if issubclass(error, GgufError) else "correct its config.json"
-    return error(f"'{source}' describes a model that cannot be built ({said:.200}): {remedy}.")
+    return error(f"'{source}' describes a model that cannot be built ({words:.200}): {remedy}.")
 
 
 def built_config(form: Mapping[str, Any], source: str, error: type[ExportError] = ExportError) -> PretrainedConfig:

@@ -81,10 +81,10 @@ class _Product(torch.autograd.Function):
 _multiply: Callable[[torch.Tensor, ExpertMatrices, int], torch.Tensor] = _Product.apply
 
 
-def _matrices(name: str, parameter: torch.Tensor, is_turned: bool, weights: Weights) -> ExpertMatrices:
+def _matrices(name: str, parameter: torch.Tensor, is_transposed: bool, weights: Weights) -> ExpertMatrices:
     num_experts, first, second = parameter.shape
-    sizes = (second, first) if is_turned else (first, second)
-    return ExpertMatrices(name, (num_experts, *sizes), is_turned, weights)
+    sizes = (second, first) if is_transposed else (first, second)
+    return ExpertMatrices(name, (num_experts, *sizes), is_transposed, weights)
 
 
 def _mixture(module: Any, hidden_states: torch.Tensor, indices: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from reader_edge_export.progress import Advance, unseen
 from reader_edge_export.sources.best_scores import SteadyTopk
 from reader_edge_export.sources.module import check_finite
 from reader_edge_export.sources.source_model import SourceModel
-from reader_edge_export.stages import Advance, unseen
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 
 Layer = torch.nn.Module
@@ -155,7 +155,7 @@ def _base_of(model: PreTrainedModel) -> tuple[Any, torch.nn.ModuleList]:
 
 
 def _no_ids(text: Text) -> torch.Tensor:
-    """What embeddings are asked for when their weights are not there, and nothing comes of it."""
+    """The ids of embeddings when their weights are not there, and nothing comes of it."""
     return torch.zeros(1, text.hidden.shape[1], dtype=torch.long)
 
 

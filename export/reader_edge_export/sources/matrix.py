@@ -18,24 +18,24 @@ _PART_NUMBERS = 1 << 24
 class Matrix:
     """A matrix as a graph has it. name: of its parameter. shape: (K, J) where rows (..., K) are multiplied by it.
 
-    is_turned: whether the module has it the other way, outputs first. is_fine: whether it is small, and a rounding
-    error in it would do much harm, as where it chooses experts.
+    is_transposed: whether the module has it the other way, outputs first. is_sensitive: whether it is small, and a
+    rounding error in it would do much harm, as where it chooses experts.
     """
 
     name: str
     shape: tuple[int, int]
-    is_turned: bool
+    is_transposed: bool
     weights: Weights
-    is_fine: bool = False
+    is_sensitive: bool = False
 
     @property
     def size(self) -> int:
         return self.shape[0] * self.shape[1]
 
     @property
-    def turned(self) -> "Matrix":
+    def transposed(self) -> "Matrix":
         """The same, transposed."""
-        return Matrix(self.name, self.shape[::-1], not self.is_turned, self.weights, self.is_fine)
+        return Matrix(self.name, self.shape[::-1], not self.is_transposed, self.weights, self.is_sensitive)
 
     @property
     def block_type(self) -> BlockType | None:
@@ -45,11 +45,11 @@ class Matrix:
     def read(self) -> Float32Array:
         """Its values, float32 in its shape. Raises ExportError."""
         values = self.weights.read(self.name)
-        return values.T if self.is_turned else values
+        return values.T if self.is_transposed else values
 
     def row_parts(self) -> Iterator[Float32Array]:
-        """Its values, some rows after others, of a matrix that is not turned. Raises ExportError."""
-        assert not self.is_turned
+        """Its values, some rows after others, of a matrix that is not transposed. Raises ExportError."""
+        assert not self.is_transposed
         num_rows = max(1, _PART_NUMBERS // self.shape[1])
         for start in range(0, self.shape[0], num_rows):
             yield self.weights.read_rows(self.name, start, min(start + num_rows, self.shape[0]))
@@ -63,12 +63,12 @@ class Matrix:
 class ExpertMatrices:
     """The matrices of a layer's experts, read one at a time. name: of their parameter. shape: (X, J, K), outputs first.
 
-    is_turned: whether the module has them the other way, inputs first.
+    is_transposed: whether the module has them the other way, inputs first.
     """
 
     name: str
     shape: tuple[int, int, int]
-    is_turned: bool
+    is_transposed: bool
     weights: Weights
 
     @property
@@ -85,7 +85,7 @@ class ExpertMatrices:
     def read(self, expert: int) -> Float32Array:
         """An expert's matrix (J, K), float32. Raises ExportError."""
         values = self.weights.read_expert(self.name, expert)
-        return values.T if self.is_turned else values
+        return values.T if self.is_transposed else values
 
     def blocks(self, expert: int) -> Blocks:
         """An expert's blocks (J, K). Raises ExportError."""
@@ -114,7 +114,7 @@ def experts_of(value: ir.Value | None) -> ExpertMatrices | None:
 
 
 class MatrixTensor(ir.LazyTensor):
-    """An initializer whose values are read from the source whenever they are asked for."""
+    """An initializer whose values are read from the source whenever they are needed."""
 
     def __init__(self, matrix: Matrix) -> None:
         super().__init__(self._values, ir.DataType.FLOAT, ir.Shape(matrix.shape), name=matrix.name)

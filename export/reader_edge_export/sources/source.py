@@ -87,8 +87,8 @@ class Source(ABC):
         """Its fast tokenizer. Raises TokenizerError where it cannot be read, or knows more tokens than the model."""
 
     @property
-    def told_vocab_size(self) -> int:
-        """What config.json tells; the most that there can be where it tells none."""
+    def config_vocab_size(self) -> int:
+        """That of config.json; the most that there can be where it has none."""
         size = self.config.get("vocab_size")
         return size if isinstance(size, int) else MAX_VOCAB
 

@@ -90,7 +90,7 @@ class SourceModel:
 
     @contextmanager
     def _looked_up(self) -> Iterator[None]:
-        """While entered, rows of placeholders are read when they are asked for."""
+        """While entered, rows of placeholders are read when they are needed."""
         functions = torch.nn.functional
         embedding = functions.embedding
 

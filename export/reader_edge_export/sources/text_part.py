@@ -4,7 +4,7 @@ import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from reader_edge_export.sources.config.config_keys import READ, is_harmless, told_keys
+from reader_edge_export.sources.config.config_keys import READ, is_harmless, named_keys
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 
@@ -125,6 +125,6 @@ def _check_keys(config: Mapping[str, Any], text: Mapping[str, Any]) -> None:
             unknown[key] = value
     if unknown:
         raise UnsupportedArchitectureError(
-            f"config.json sets {told_keys(unknown)} beside text_config, where nothing is known to read that: it may "
+            f"config.json sets {named_keys(unknown)} beside text_config, where nothing is known to read that: it may "
             "change answers, so remove what has no effect."
         )

@@ -11,7 +11,7 @@ from reader_edge_export.blocks.block_type import BLOCK_TYPES
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor, constant_shape
 from reader_edge_export.operators.block_linear import StoredBlocks
 from reader_edge_export.operators.definitions import Int8Matrix
-from reader_edge_export.operators.spread_linear import BlockMatrix
+from reader_edge_export.operators.hadamard_linear import BlockMatrix
 from reader_edge_export.quantize.hadamard import Hadamards, block_size
 from reader_edge_export.quantize.vocabulary import Stored, embedding_lookup, look_up_stored, vocabulary_head
 

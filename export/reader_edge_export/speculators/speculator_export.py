@@ -7,6 +7,7 @@ from pathlib import Path
 
 from reader_edge_export.calibration.calibration import Calibration
 from reader_edge_export.options import ExportOptions
+from reader_edge_export.progress import Progress
 from reader_edge_export.sources.layered_model import LayeredModel
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.source_model import SourceModel
@@ -21,7 +22,6 @@ from reader_edge_export.speculators.speculator_graph import (
     trace_speculator,
     write_speculator,
 )
-from reader_edge_export.stages import Stages
 from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
 from reader_edge_runtime.package.manifest import FileEntry
 from reader_edge_runtime.package.speculator_part import SpeculatorPart
@@ -60,7 +60,7 @@ class SpeculatorExport:
         calibration: Calibration,
         folder: Path,
         work: Path,
-        stages: Stages,
+        progress: Progress,
     ) -> tuple[Mapping[str, FileEntry], SpeculatorPart]:
         """Write its graph into a folder that has the target's.
 
@@ -73,7 +73,7 @@ class SpeculatorExport:
         if self._own_options.precision != "fp32":
             own = calibrate_speculator(source, self._states(model, text, texts, NUM_CALIBRATION_TOKENS), calibration)
         lends = self.opened.lends_embedding
-        files = write_speculator(traced, folder, self._own_options, own, source, stages, lends_embedding=lends)
+        files = write_speculator(traced, folder, self._own_options, own, source, progress, lends_embedding=lends)
         return files, part_of(self.opened.source.format, self.opened.module, self.state_ids)
 
     def check(self, model: SourceModel, text: Tokenizer, folder: Path, part: SpeculatorPart) -> dict[str, float]:

@@ -11,10 +11,10 @@ from reader_edge_export.calibration.calibration import Calibration
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.package_graph import GraphPart, add_log_sum_exp, add_top_logits, write_graph
+from reader_edge_export.progress import Progress
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.speculators.shared_embedding import look_up_in_target
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
-from reader_edge_export.stages import Stages
 from reader_edge_export.trace.tracing import AttentionLayer, Trace, current_trace, tree_attention
 from reader_edge_export.trace.tree_config import TRACE_OPSET, DynamicAxes, marked_parts
 from reader_edge_runtime.errors import UnsupportedArchitectureError
@@ -55,7 +55,7 @@ def write_speculator(
     options: ExportOptions,
     calibration: Calibration,
     source: SourceModel,
-    stages: Stages,
+    progress: Progress,
     is_beside_target: bool = True,
     lends_embedding: bool = False,
 ) -> dict[str, FileEntry]:
@@ -84,7 +84,7 @@ def write_speculator(
             look_up_in_target(editor, folder / GRAPH_NAME)
 
     part = GraphPart(SPECULATOR_GRAPH_NAME, SPECULATOR_WEIGHTS_NAME, report, is_beside_target, borrow)
-    return write_graph(traced, folder, options, calibration, source, None, stages, part=part)
+    return write_graph(traced, folder, options, calibration, source, None, progress, part=part)
 
 
 def trace_speculator(source: SourceModel, target_size: int, graph: Path) -> None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from reader_edge_export.libraries import check_installation
 from reader_edge_export.package.package_folder import check_target, new_package
+from reader_edge_export.progress import OnShare, Progress
 from reader_edge_export.split.layer_costs import layer_seconds
 from reader_edge_export.split.stage_ranges import ranges, stage_ends
-from reader_edge_export.stages import OnShare, Stages
 from reader_edge_runtime.errors import ConfigError, ExportError
 from reader_edge_runtime.package.manifest import (
     COMMIT_NAME,
@@ -75,7 +75,7 @@ def split_package(
         )
     with new_package(folder, force=None) as partial:
         write_pipeline(partial, addresses)
-        manifests = _write(whole, partial, num_stages, box_bytes, Stages(None, on_share))
+        manifests = _write(whole, partial, num_stages, box_bytes, Progress(None, on_share))
         new_key(partial)
     return SplitReport(manifests, whole.manifest.speculator is not None)
 
@@ -98,7 +98,7 @@ def _check(package: ModelPackage) -> None:
 
 
 def _write(
-    whole: ModelPackage, folder: Path, num_stages: int, box_bytes: Sequence[int], stages: Stages
+    whole: ModelPackage, folder: Path, num_stages: int, box_bytes: Sequence[int], progress: Progress
 ) -> list[Manifest]:
     import onnx_ir as ir
 
@@ -110,7 +110,7 @@ def _write(
     if num_stages < len(sizes):
         seconds = layer_seconds(sizes, partial(_write_stage, whole, graphs))
         ends = stage_ends(seconds, num_stages, sizes, box_bytes, graphs.ends)
-    advance = stages.share(sum(sizes))
+    advance = progress.share(sum(sizes))
     manifests = []
     for number, layers in enumerate(ranges(ends), 1):
         manifests.append(_write_stage(whole, graphs, folder / str(number), layers, number, num_stages))

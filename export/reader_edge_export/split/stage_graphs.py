@@ -36,7 +36,7 @@ class StageGraphs:
         bounds = [0, *positions, order.num_nodes]
         self.layer_bytes = [order.num_weight_bytes(*pair) for pair in pairwise(bounds)]
         if len(self.layer_bytes) != manifest.num_layers:
-            raise ExportError(f"The graph has {len(self.layer_bytes)} layers that can be told apart: it is not split.")
+            raise ExportError(f"The graph has {len(self.layer_bytes)} layers that can be separated: it is not split.")
         tokens = _of_tokens(model.graph)
         self._crossing = [
             _single([value for value in order.live(position) if value in tokens], layer)

@@ -27,7 +27,7 @@ def halved_rotary(model: PreTrainedModel) -> Iterator[None]:
     file: Any = sys.modules[type(model).__module__]
     rotary: Any = model.base_model.rotary_emb
     paired = getattr(file, _FUNCTION)
-    setattr(file, _FUNCTION, _turned)
+    setattr(file, _FUNCTION, _rotated)
     rotary.forward = lambda _, position_ids: angles_of(rotary, position_ids)
     try:
         yield
@@ -36,10 +36,10 @@ def halved_rotary(model: PreTrainedModel) -> Iterator[None]:
         del rotary.forward
 
 
-def _turned(
+def _rotated(
     query: torch.Tensor, key: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Of queries and keys (B, H, N, D) by angles (B, N, D)."""
     query, key = (torch.cat((rows[..., ::2], rows[..., 1::2]), dim=-1) for rows in (query, key))
-    turned: tuple[torch.Tensor, torch.Tensor] = apply_rotary_pos_emb(query, key, cosines, sines)
-    return turned
+    rotated: tuple[torch.Tensor, torch.Tensor] = apply_rotary_pos_emb(query, key, cosines, sines)
+    return rotated

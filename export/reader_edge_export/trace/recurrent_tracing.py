@@ -55,7 +55,7 @@ def _marked(operator: str, sizes: tuple[int, ...], capsule: int, like: int, inpu
         raise UnsupportedArchitectureError(f"Layer {trace.layer} has more than one {operator}, or attention beside it.")
     layer.states[kind], layer.capsules[kind] = sizes, capsule
     name = f"{kind}.{trace.layer}"
-    if f"state_{name}" not in trace.inputs:  # it is only asked what it wants
+    if f"state_{name}" not in trace.inputs:  # only what it reads is recorded
         return inputs[like].clone()
     shared = [trace.inputs[each] for each in (*_TREE, f"state_{name}", f"pending_{name}")]
     place = len(shared) + like

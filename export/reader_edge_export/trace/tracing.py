@@ -96,7 +96,7 @@ class Trace:
     """The graph inputs of the forward pass being traced by their names, and what its layers left.
 
     inputs: past_key and past_value of a layer, (B, H, S, D), state and pending of its states; where they are missing,
-    layers are asked for what they want. max_context: windows at least this wide are no windows.
+    what layers read is recorded. max_context: windows at least this wide are no windows.
     outputs: by name, what becomes an output of the graph beside the logits. layer: the one that is being traced.
     keys: of each layer with keys of its own.
     """

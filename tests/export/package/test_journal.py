@@ -158,29 +158,29 @@ def test_another_calibration_forgets_the_matrices(folder: Path) -> None:
 def test_notes_are_kept_through_kills(folder: Path) -> None:
     for number in range(2):
         with Journal(folder, "key") as journal:
-            assert journal.notes == dict.fromkeys(map(str, range(number)), 0)
-            journal.note(str(number), 0)
+            assert journal.results == dict.fromkeys(map(str, range(number)), 0)
+            journal.record(str(number), 0)
     assert store(folder)[0] == []
     with Journal(folder, "key") as journal:
-        assert journal.notes == {"0": 0, "1": 0}
+        assert journal.results == {"0": 0, "1": 0}
 
 
 def test_notes_behind_a_matrix_that_is_lost_are_lost(folder: Path) -> None:
     with Journal(folder, "key") as journal:
-        journal.note("checks", 1)
+        journal.record("checks", 1)
     os.truncate(folder / WEIGHTS_NAME, 5000)
     assert store(folder)[0] == ["b", "c"]
     with Journal(folder, "key") as journal:
-        assert journal.notes == {}
+        assert journal.results == {}
 
 
 def test_another_calibration_forgets_the_notes(folder: Path) -> None:
     with Journal(folder, "key") as journal:
         journal.add_calibration({"a": 1})
-        journal.note("loss", 0.1)
+        journal.record("loss", 0.1)
     with Journal(folder, "key") as journal:
-        assert journal.notes == {"loss": 0.1}
+        assert journal.results == {"loss": 0.1}
         journal.add_calibration({"a": 2})
-        assert journal.notes == {}
+        assert journal.results == {}
     with Journal(folder, "key") as journal:
-        assert (journal.calibration, journal.notes) == ({"a": 2}, {})
+        assert (journal.calibration, journal.results) == ({"a": 2}, {})

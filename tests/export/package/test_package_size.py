@@ -133,9 +133,9 @@ def test_room_for_the_matrices_in_eight_bits_is_looked_for_before_any_is_rounded
 ) -> None:
     size_of = PackageSize.of
 
-    def grown(model: SourceModel, options: ExportOptions, finer: Set[str] | None = None) -> PackageSize:
-        size = size_of(model, options, finer)
-        return size if finer is None else replace(size, others=1 << 60)
+    def grown(model: SourceModel, options: ExportOptions, in_eight_bits: Set[str] | None = None) -> PackageSize:
+        size = size_of(model, options, in_eight_bits)
+        return size if in_eight_bits is None else replace(size, others=1 << 60)
 
     monkeypatch.setattr(PackageSize, "of", grown)
     monkeypatch.setattr(Int4Products, "multiply_stored", None)  # calling it would fail

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from reader_edge_export.onnx_graph.shared_constants import MAX_BLOCK
 from reader_edge_export.quantize.hadamard import HadamardRotation, block_size, hadamard
-from reader_edge_export.quantize.int8 import quantize_columns, quantize_spread
+from reader_edge_export.quantize.int8 import quantize_columns, quantize_rotated
 from reader_edge_runtime.arrays import Float32Array
 from tests.export.moments import moments_of
 
@@ -72,7 +72,7 @@ def test_large_inputs_no_longer_take_the_steps_of_all(num_inputs: int) -> None:
     rows, weight = _rows(num_inputs), _weight(num_inputs)
     rows[:, ::61] *= 40
     rotation = HadamardRotation.fit(weight, moments_of(rows))
-    integers, scales = quantize_spread(weight, rotation, moments_of(rows))
+    integers, scales = quantize_rotated(weight, rotation, moments_of(rows))
     plain_integers, plain_scales = quantize_columns(weight)
     expected = rows @ weight
 

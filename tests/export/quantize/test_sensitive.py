@@ -10,7 +10,7 @@ import pytest
 
 from reader_edge_export.calibration.calibration import Calibration
 from reader_edge_export.calibration.sensitivity import embedding_of
-from reader_edge_export.operators.spread_linear import MAX_INPUTS
+from reader_edge_export.operators.hadamard_linear import MAX_INPUTS
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.pipeline import export_model
 from reader_edge_export.quantize.sensitive import Candidate, sensitive_matrices

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save
 
-from reader_edge_export.stages import Stages
+from reader_edge_export.progress import Progress
 from reader_edge_runtime.errors import ConfigError, ExportError, ParityError
 from reader_edge_runtime.package.package_files import PackageFiles
 from reader_edge_series.export.checkpoint import read_checkpoint
@@ -69,17 +69,17 @@ def test_a_model_without_a_small_one_is_exported_alone(package: Path, tmp_path: 
     trained.mkdir()
     for name in ("config.json", "model.safetensors"):
         (trained / name).write_bytes((package.parent / "trained" / name).read_bytes())
-    manifest = export_series(trained, tmp_path / "out", Stages())
+    manifest = export_series(trained, tmp_path / "out", Progress())
     assert manifest.draft is None
     assert read_series_manifest(tmp_path / "out") == manifest
 
 
 def test_an_existing_package_is_replaced_only_when_forced(package: Path, tmp_path: Path) -> None:
     trained, out = package.parent / "trained", tmp_path / "out"
-    export_series(trained, out, Stages())
+    export_series(trained, out, Progress())
     with pytest.raises(ExportError, match="exists already"):
-        export_series(trained, out, Stages())
-    assert export_series(trained, out, Stages(), is_forced=True).draft is not None
+        export_series(trained, out, Progress())
+    assert export_series(trained, out, Progress(), is_forced=True).draft is not None
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_weights_that_no_training_writes_are_refused(
     weights = load_file(trained / part / "model.safetensors")
     (trained / part / "model.safetensors").write_bytes(save({name: spoilt(each) for name, each in weights.items()}))
     with pytest.raises(ExportError, match=r"holds no forecasting model \(.* other weights than finite ones of float32"):
-        export_series(trained, tmp_path / "out", Stages())
+        export_series(trained, tmp_path / "out", Progress())
     assert os.listdir(tmp_path) == ["trained"]
 
 

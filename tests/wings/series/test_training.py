@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from reader_edge_export.package.training_folder import training_folder
+from reader_edge_export.progress import Progress
 from reader_edge_export.speculators.training import training_loop as training
-from reader_edge_export.stages import Stages
 from reader_edge_runtime.errors import ConfigError, ExportError, SeriesError
 from reader_edge_series.export.learned_parts import LEAST_VALUES, learned_parts
 from reader_edge_series.export.patch_module import PatchConfig, PatchModule
@@ -27,25 +27,25 @@ SERIES = {"waves": np.sin(np.arange(2000) / 5.0), "steps": np.arange(2000) % 24.
 
 
 def test_a_training_lowers_the_loss_and_writes_both_models(tmp_path: Path) -> None:
-    stages = Stages()
+    stages = Progress()
     train_series(SERIES, tmp_path / "out", TINY, stages)
     assert (tmp_path / "out" / "model.safetensors").is_file()
     assert (tmp_path / "out" / "draft" / "config.json").is_file()
     assert list(stages.seconds) == ["training the model", "training the small model"]
     with pytest.raises(ExportError, match="exists already"):
-        train_series(SERIES, tmp_path / "out", TINY, Stages())
+        train_series(SERIES, tmp_path / "out", TINY, Progress())
 
 
 def test_of_two_trainings_to_one_folder_the_second_is_refused_before_it_trains(tmp_path: Path) -> None:
     with training_folder(tmp_path / "out"), pytest.raises(ExportError, match="in use by another training: wait"):
-        train_series(SERIES, tmp_path / "out", TINY, Stages(on_stage=pytest.fail))
+        train_series(SERIES, tmp_path / "out", TINY, Progress(on_stage=pytest.fail))
     assert [path.name for path in tmp_path.iterdir()] == ["out.training"]
 
 
 def test_what_appeared_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(ExportError, match="exists already"):
-        train_series(SERIES, out, TINY, Stages(on_stage=lambda stage: out.mkdir(exist_ok=True)))
+        train_series(SERIES, out, TINY, Progress(on_stage=lambda stage: out.mkdir(exist_ok=True)))
     assert not list(out.iterdir())
 
 
@@ -54,20 +54,20 @@ def test_a_place_where_no_folder_can_be_is_refused_before_the_work(tmp_path: Pat
     (tmp_path / "link").symlink_to("nowhere")
     for name, words in {"link": "is a link to 'nowhere'", "x" * 245: "File name too long", "a\nb": "be shown"}.items():
         with pytest.raises(ExportError, match=rf"{words}.*choose another folder\.$"):
-            train_series(SERIES, tmp_path / name, TINY, Stages(on_stage=pytest.fail))
+            train_series(SERIES, tmp_path / name, TINY, Progress(on_stage=pytest.fail))
     assert [path.name for path in tmp_path.iterdir()] == ["link"]
 
 
 def test_short_and_spoilt_series_and_odd_sizes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SeriesError, match=f"needs {LEAST_VALUES}"):
-        train_series({"short": np.arange(100.0)}, tmp_path / "out", TINY, Stages())
+        train_series({"short": np.arange(100.0)}, tmp_path / "out", TINY, Progress())
     with pytest.raises(SeriesError, match="gap at value 3"):
-        train_series({"gap": np.where(np.arange(2000) == 2, np.nan, 1.0)}, tmp_path / "out", TINY, Stages())
+        train_series({"gap": np.where(np.arange(2000) == 2, np.nan, 1.0)}, tmp_path / "out", TINY, Progress())
     (tmp_path / "file").touch()
     with pytest.raises(ExportError, match=r"cannot be written .*: choose another folder"):
-        train_series(SERIES, tmp_path / "file" / "out", TINY, Stages())
+        train_series(SERIES, tmp_path / "file" / "out", TINY, Progress())
     with pytest.raises(ConfigError, match="multiple of 8"):
-        train_series(SERIES, tmp_path / "out", SeriesTrainingOptions(hidden_size=36), Stages())
+        train_series(SERIES, tmp_path / "out", SeriesTrainingOptions(hidden_size=36), Progress())
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_killed_training_resumes_with_other_minutes_and_writes_the_same_files(
 ) -> None:
     monkeypatch.setattr(training, "_EVERY_S", 0.0)  # every step is kept
     steps: list[tuple[str, float]] = []
-    train_series(SERIES, tmp_path / "whole", TINY, Stages())
+    train_series(SERIES, tmp_path / "whole", TINY, Progress())
 
     def killed(done: float, total: float) -> None:
         if stages[-1] == stage and done == total // 2:
@@ -101,9 +101,9 @@ def test_a_killed_training_resumes_with_other_minutes_and_writes_the_same_files(
 
     stages: list[str] = []
     with pytest.raises(KeyboardInterrupt):
-        train_series(SERIES, tmp_path / "killed", TINY, Stages(stages.append, killed))
+        train_series(SERIES, tmp_path / "killed", TINY, Progress(stages.append, killed))
     assert not (tmp_path / "killed").exists()
-    again = Stages(stages.append, lambda done, total: steps.append((stages[-1], done)))
+    again = Progress(stages.append, lambda done, total: steps.append((stages[-1], done)))
     train_series(SERIES, tmp_path / "killed", replace(TINY, minutes=90.0), again)
     assert next(done for each, done in steps if each == stage) > 1  # what was kept is not made again
     assert _files(tmp_path / "killed") == _files(tmp_path / "whole")
@@ -112,7 +112,7 @@ def test_a_killed_training_resumes_with_other_minutes_and_writes_the_same_files(
 def test_a_training_that_its_minutes_end_says_how_many_more_and_goes_on_as_without_an_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train_series(SERIES, tmp_path / "whole", TINY, Stages())
+    train_series(SERIES, tmp_path / "whole", TINY, Progress())
     monkeypatch.setattr(training, "_EVERY_S", 1e9)
     seconds = itertools.count(0.0, 5.0)  # 15 for each step
     monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
@@ -123,9 +123,9 @@ def test_a_training_that_its_minutes_end_says_how_many_more_and_goes_on_as_witho
         (1.5, "at step 5 of 12, .* command about 2.3 more --minutes;"),
     ):
         with pytest.raises(ExportError, match=sentence):
-            train_series(SERIES, tmp_path / "broken", replace(TINY, minutes=minutes), Stages())
+            train_series(SERIES, tmp_path / "broken", replace(TINY, minutes=minutes), Progress())
         assert not (tmp_path / "broken").exists()
-    train_series(SERIES, tmp_path / "broken", replace(TINY, minutes=60.0), Stages())
+    train_series(SERIES, tmp_path / "broken", replace(TINY, minutes=60.0), Progress())
     assert _files(tmp_path / "broken") == _files(tmp_path / "whole")
 
 
@@ -149,7 +149,7 @@ def test_a_small_model_begins_again_where_the_model_has_learned_more(
 
         with monkeypatch.context() as patch:
             patch.setattr(training, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
-            train_series(SERIES, tmp_path / "out", replace(TINY, minutes=minutes), Stages(None, on_share))
+            train_series(SERIES, tmp_path / "out", replace(TINY, minutes=minutes), Progress(None, on_share))
         return list(steps.values())
 
     with pytest.raises(KeyboardInterrupt):
@@ -180,14 +180,14 @@ def test_a_training_beyond_memory_is_refused_and_leaves_nothing(
 ) -> None:
     monkeypatch.setattr(f"reader_edge_series.export.train_series.{name}", fault)
     with pytest.raises(ExportError, match=r"1 layers of size 32 takes more memory .*: give fewer --layers"):
-        train_series(SERIES, tmp_path / "out", TINY, Stages())
+        train_series(SERIES, tmp_path / "out", TINY, Progress())
     assert not list(tmp_path.iterdir())
 
 
 def test_faults_that_no_memory_mends_are_not_taken_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reader_edge_series.export.train_series.train_patches", _other_fault)
     with pytest.raises(RuntimeError, match="another fault"):
-        train_series(SERIES, tmp_path / "out", TINY, Stages())
+        train_series(SERIES, tmp_path / "out", TINY, Progress())
 
 
 def test_windows_are_scaled_by_their_first_patches_alone() -> None:

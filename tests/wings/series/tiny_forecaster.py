@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from reader_edge_export.stages import Stages
+from reader_edge_export.progress import Progress
 from reader_edge_series.export.checkpoint import write_checkpoint
 from reader_edge_series.export.patch_module import PatchConfig, PatchModule
 from reader_edge_series.export.series_export import export_series
@@ -21,5 +21,5 @@ def tiny_modules() -> tuple[PatchModule, PatchModule]:
 def tiny_package(folder: Path) -> Path:
     """In `folder`, beside what it was exported from."""
     write_checkpoint(folder / "trained", *tiny_modules())
-    export_series(folder / "trained", folder / "package", Stages())
+    export_series(folder / "trained", folder / "package", Progress())
     return folder / "package"

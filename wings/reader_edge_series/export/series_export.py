@@ -16,9 +16,9 @@ from reader_edge_export.options import ExportOptions
 from reader_edge_export.package.export_key import version_of
 from reader_edge_export.package.package_folder import check_target, new_package
 from reader_edge_export.package_graph import GraphPart, write_graph
+from reader_edge_export.progress import Progress
 from reader_edge_export.sources.module import ModuleWeights
 from reader_edge_export.sources.source_model import SourceModel
-from reader_edge_export.stages import Stages
 from reader_edge_export.trace.tracing import TracedLayer
 from reader_edge_export.trace.tree_config import EXAMPLE_SIZES, EXPORTER, TreeConfig, trace_model
 from reader_edge_runtime.errors import ParityError
@@ -87,12 +87,12 @@ _VERSIONS = ("torch", "transformers", "optimum", "onnx", "onnxruntime", "reader-
 _OPTIONS = ExportOptions("fp32", check="none")
 
 
-def export_series(checkpoint: Path, out: Path, stages: Stages, is_forced: bool = False) -> SeriesManifest:
+def export_series(checkpoint: Path, out: Path, progress: Progress, is_forced: bool = False) -> SeriesManifest:
     """Export what `reader-edge series train` wrote to a package at `out`. Raises ExportError."""
     folder = Path(os.path.abspath(out))
     check_target(folder, is_forced, SERIES_MANIFEST_NAME)
     with quiet_libraries():
-        with stages.enter("reading the source"):
+        with progress.enter("reading the source"):
             module, small = read_checkpoint(checkpoint)
         with (
             new_package(folder, is_forced, manifest_name=SERIES_MANIFEST_NAME) as partial,
@@ -102,9 +102,9 @@ def export_series(checkpoint: Path, out: Path, stages: Stages, is_forced: bool =
             checks = {}
             for name, each in ((MODEL_NAME, module), (DRAFT_NAME, small)):
                 if each is not None:
-                    with stages.enter(f"writing {name}"):
+                    with progress.enter(f"writing {name}"):
                         files |= _write(each, name, partial, Path(work))
-                    with stages.enter(f"comparing {name}"):
+                    with progress.enter(f"comparing {name}"):
                         target = HostPatches.open(PackageFiles(partial, files), name, sizes_of(each), threads=1)
                         checks[f"{name} error"] = check_patches(target, each)
             draft = None if small is None else sizes_of(small)

@@ -9,7 +9,7 @@ import torch
 
 from reader_edge_export.package.package_folder import check_target
 from reader_edge_export.package.training_folder import training_folder
-from reader_edge_export.stages import Stages
+from reader_edge_export.progress import Progress
 from reader_edge_runtime.arrays import Float64Array
 from reader_edge_runtime.atomic_file import clear_leftovers, temporary_name
 from reader_edge_runtime.errors import ConfigError, ExportError
@@ -26,7 +26,9 @@ __all__ = ["SeriesTrainingOptions", "train_series"]
 _PARAMETER_BYTES = 16  # itself, its gradient and two moments
 
 
-def train_series(series: Mapping[str, Float64Array], out: Path, options: SeriesTrainingOptions, stages: Stages) -> None:
+def train_series(
+    series: Mapping[str, Float64Array], out: Path, options: SeriesTrainingOptions, progress: Progress
+) -> None:
     """Train on series by their names and write the folder `out`; OUT.training keeps progress meanwhile.
 
     Raises SeriesError for series with gaps or too short ones, ConfigError, or ExportError.
@@ -37,10 +39,10 @@ def train_series(series: Mapping[str, Float64Array], out: Path, options: SeriesT
         raise ConfigError(f"The size is {options.hidden_size}, but must be a multiple of 8.")
     checked = [checked_series(name, values, LEAST_VALUES) for name, values in series.items()]
     partial, lock = temporary_name(out), None
-    with training_folder(out) as progress:
+    with training_folder(out) as work:
         try:
             with _memory_had(options):
-                networks = train_patches(checked, options, progress, stages)
+                networks = train_patches(checked, options, work, progress)
             clear_leftovers(out)
             lock = PathLock.new_folder(partial)
             write_checkpoint(partial, *networks)
@@ -55,7 +57,7 @@ def train_series(series: Mapping[str, Float64Array], out: Path, options: SeriesT
             if lock is not None:
                 lock.release()
             with suppress(OSError):  # unless progress is kept
-                progress.rmdir()
+                work.rmdir()
 
 
 @contextmanager

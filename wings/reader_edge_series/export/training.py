@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from reader_edge_export.progress import Progress
 from reader_edge_export.speculators.training.training_loop import TrainingPlan, trained
-from reader_edge_export.stages import Stages
 from reader_edge_runtime.arrays import Float32Array, Float64Array
 from reader_edge_series.export.learned_parts import COMING
 from reader_edge_series.export.patch_module import PatchConfig, PatchModule
@@ -123,7 +123,7 @@ class Windows:
 
 
 def train_patches(
-    series: Sequence[Float64Array], options: SeriesTrainingOptions, folder: Path, stages: Stages
+    series: Sequence[Float64Array], options: SeriesTrainingOptions, folder: Path, progress: Progress
 ) -> tuple[PatchModule, PatchModule]:
     """The model and the small one that drafts for it, learned from series of LEAST_VALUES or more.
 
@@ -153,8 +153,8 @@ def train_patches(
     ):
         digest.update(name.encode())
         plan = TrainingPlan(num_steps, 60 * options.minutes, digest.digest(), folder / f"{name}.bin")
-        with stages.enter(name):
-            trained(network, loss, plan, stages.progress)
+        with progress.enter(name):
+            trained(network, loss, plan, progress.update)
         network.train(False)
         for weights in network.state_dict().values():  # which the small model learns from
             digest.update(weights.numpy().tobytes())

@@ -134,7 +134,7 @@ HARMLESS = frozenset(
 )
 _HARMLESS_PREFIXES = ("unsloth_", "_unsloth_")  # what it says of itself: its version, and that it mended something
 _KEYS = ("the key if it has no effect", "those keys that have no effect")
-_MAX_TOLD = 40
+_MAX_NAMED = 40
 # Change nothing at these values, and are refused at any other by architectures that do not read them.
 _INERT: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(("attention_bias", "mlp_bias", "qk_layernorm", "use_sliding_window", "use_qk_norm"), (False,)),
@@ -195,7 +195,7 @@ def check_keys(config: Mapping[str, Any]) -> None:
             unknown[key] = value
     if unknown:
         raise UnsupportedArchitectureError(
-            f"config.json sets {told_keys(unknown)}, which a {model_type} model is not known to read: that may change "
+            f"config.json sets {named_keys(unknown)}, which a {model_type} model is not known to read: that may change "
             f"answers, so remove {_KEYS[len(unknown) > 1]}, or export the model from a form without."
         )
 
@@ -205,10 +205,10 @@ def is_harmless(key: str) -> bool:
     return key in HARMLESS or key.startswith(_HARMLESS_PREFIXES)
 
 
-def told_keys(unknown: Mapping[str, object]) -> str:
-    """Keys with their values, as a part of a sentence. Of one that is harmless at another value, that is said."""
+def named_keys(unknown: Mapping[str, object]) -> str:
+    """Keys with their values, as a part of a sentence. Beside one that is harmless at another value, that value."""
     named = []
-    for key, value in list(unknown.items())[:_MAX_TOLD]:
+    for key, value in list(unknown.items())[:_MAX_NAMED]:
         inert = f" (which changes nothing at {_INERT[key][0]!r})" if key in _INERT else ""
         named.append(f"{key!r:.80} to {reprlib.repr(value)}{inert}")
     more = len(unknown) - len(named)

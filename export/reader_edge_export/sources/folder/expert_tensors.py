@@ -15,7 +15,7 @@ import torch
 from reader_edge_export.blocks.block_type import BLOCK_TYPES
 from reader_edge_export.blocks.blocks import Blocks
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor
-from reader_edge_export.sources.folder.weight_places import Places, put, told_in
+from reader_edge_export.sources.folder.weight_places import Places, config_name, put
 from reader_edge_export.sources.quantized.packing import FLOATS
 from reader_edge_runtime.errors import ExportError
 
@@ -144,17 +144,17 @@ def _checked(folder: Path, places: Places, name: str, tensors: Mapping[tuple[int
     num_parts = _NUM_PARTS[name.rpartition(".")[2]]
     wanted = [(expert, part) for expert in range(num_experts) for part in range(num_parts)]
     if unlike := sorted(tensors.keys() ^ set(wanted)):
-        told = told_in(folder)
+        config = config_name(folder)
         raise ExportError(
-            f"'{folder}' holds {len(tensors)} tensors for {name:.80}, where its {told} says {len(wanted)}, of "
-            f"{num_experts} experts, and those of expert {unlike[0][0]} differ: correct {told}, or fetch the model "
+            f"'{folder}' holds {len(tensors)} tensors for {name:.80}, where its {config} says {len(wanted)}, of "
+            f"{num_experts} experts, and those of expert {unlike[0][0]} differ: correct {config}, or fetch the model "
             "again."
         )
     for tensor in tensors.values():
         if tensor.shape != (num_outputs // num_parts, num_inputs) or tensor.dtype not in (*FLOATS, "F64"):
             raise ExportError(
                 f"'{folder}' holds {tensor.name!r:.80} as {tensor.dtype} of the shape {tensor.shape}, which is not "
-                f"{(num_outputs // num_parts, num_inputs)} of numbers as its {told_in(folder)} says: fetch "
+                f"{(num_outputs // num_parts, num_inputs)} of numbers as its {config_name(folder)} says: fetch "
                 "the model again."
             )
     return OwnTensors([[tensors[expert, part] for part in range(num_parts)] for expert in range(num_experts)])

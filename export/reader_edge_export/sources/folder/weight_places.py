@@ -25,7 +25,7 @@ class Places:
     def __init__(self, model: PreTrainedModel) -> None:
         self._parameters = dict(model.named_parameters(remove_duplicate=False))
         self._prefix = model.base_model_prefix
-        self._turned = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, Conv1D)}
+        self._transposed = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, Conv1D)}
         self._unread = unread_modules(model)
         self._first_names = {id(parameter): name for name, parameter in model.named_parameters()}
 
@@ -37,9 +37,9 @@ class Places:
         parameter = self.find(name)
         return None if parameter is None else self._first_names[id(parameter)]
 
-    def is_turned(self, name: str) -> bool:
+    def is_transposed(self, name: str) -> bool:
         """Whether a parameter has its inputs first, which no quantised matrix has."""
-        return self._full(name) in self._turned
+        return self._full(name) in self._transposed
 
     def is_unread(self, name: str) -> bool:
         """Whether a tensor is of keys and values that no layer computes: those of another one take their place."""
@@ -107,17 +107,17 @@ def put(folder: Path, filling: dict[Place, StoredTensor], place: Place, tensor: 
     filling[place] = tensor
 
 
-def told_in(source: Path) -> str:
+def config_name(source: Path) -> str:
     """What says which weights a source is to have: a GGUF file does so itself."""
     return "metadata" if source.suffix == ".gguf" else "config.json"
 
 
 def wrong_shape(folder: Path, name: str, shape: tuple[int, ...], target: torch.nn.Parameter) -> ExportError:
     """One sentence about a tensor that does not fit its parameter."""
-    told = told_in(folder)
+    config = config_name(folder)
     return ExportError(
-        f"'{folder}' holds {name!r:.80} of the shape {shape} instead of {tuple(target.shape)}, which its {told} says: "
-        f"correct {told}, or fetch the model again."
+        f"'{folder}' holds {name!r:.80} of the shape {shape} instead of {tuple(target.shape)}, which its {config} "
+        f"says: correct {config}, or fetch the model again."
     )
 
 
@@ -127,10 +127,10 @@ def check_places(folder: Path, missing: Iterable[str], left_over: Iterable[str])
     if lacking:
         raise ExportError(f"The weights in '{folder}' lack {_first_of(lacking)}: fetch the model again.")
     if others:
-        told = told_in(folder)
+        config = config_name(folder)
         raise ExportError(
-            f"'{folder}' holds {_first_of(others)}, for which the model of its {told} has no place, so that answers "
-            f"would leave it out: correct {told}, or remove what the model does not need from the weights."
+            f"'{folder}' holds {_first_of(others)}, for which the model of its {config} has no place, so that answers "
+            f"would leave it out: correct {config}, or remove what the model does not need from the weights."
         )
 
 

@@ -69,7 +69,7 @@ def config_of(file: GgufFile) -> Config:
     config = {"model_type": model_type, **_shared(file, values), **build(file, values)}
     keys = (key.removeprefix(f"{architecture}.") for key in file.metadata)
     of_images = [key for key in keys if key.startswith(_IMAGE_KEYS)]  # which some files have without such a model
-    values.check_all_asked((*_IGNORED, *of_images), _INERT)
+    values.check_all_read((*_IGNORED, *of_images), _INERT)
     return {key: value for key, value in config.items() if key not in _WITHOUT.get(model_type, ())}
 
 

@@ -9,7 +9,7 @@ from reader_edge_runtime.arrays import Int64Array
 
 _PARAMETER = re.compile(r"model\.layers\.(\d+)\..*experts\.(gate_up_proj|down_proj)(_bias)?")
 _STORED = {"gate_up_proj": ("ffn_gate_exps", "ffn_up_exps"), "down_proj": ("ffn_down_exps",)}
-_FUSED = "ffn_gate_up_exps"  # as converters write them when they are asked to
+_FUSED = "ffn_gate_up_exps"  # as converters may write them
 # As Ollama's converter leaves those of Qwen 3 that a folder has one by one.
 _APART, _APART_NAMES = ".mlp.experts.", {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
 _IN_TURN = "gpt-oss"  # has rows of gate and up in turn, and inputs first, in its modules
@@ -20,7 +20,7 @@ def is_of_experts(name: str) -> bool:
     return _PARAMETER.fullmatch(name) is not None
 
 
-def is_turned(architecture: str, name: str) -> bool:
+def is_transposed(architecture: str, name: str) -> bool:
     """Whether a module has its experts' matrices inputs first, which files never have."""
     return architecture == _IN_TURN and is_of_experts(name) and not name.endswith("_bias")
 

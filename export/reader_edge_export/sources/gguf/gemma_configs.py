@@ -3,7 +3,7 @@
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_export.sources.gguf.layer_sizes import Config, head_dim_with, heads, layer_types_of
 from reader_edge_export.sources.gguf.metadata import Metadata
-from reader_edge_export.sources.gguf.rope import turned_share
+from reader_edge_export.sources.gguf.rope import rotated_share
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 
 # Gemma scales its queries by this instead of the head size in its largest model, as llama.cpp knows by the layers.
@@ -62,7 +62,7 @@ def gemma4(file: GgufFile, values: Metadata) -> Config:
             "full_attention": {
                 "rope_type": "proportional",
                 "rope_theta": values.positive("rope.freq_base"),
-                "partial_rotary_factor": turned_share(file, head_dim),
+                "partial_rotary_factor": rotated_share(file, head_dim),
             },
             "sliding_attention": {"rope_type": "default", "rope_theta": values.positive("rope.freq_base_swa")},
         },

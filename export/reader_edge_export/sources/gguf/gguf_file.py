@@ -54,7 +54,7 @@ class Tensor:
 
 
 class GgufFile:
-    """A file whose header has been read and checked; data is read when asked for."""
+    """A file whose header has been read and checked; data is read when needed."""
 
     def __init__(
         self, path: Path, state: os.stat_result, metadata: Mapping[str, Value], tensors: Mapping[str, Tensor]

@@ -84,8 +84,8 @@ class GgufSource(Source):
                 idle |= {switch, *others}
         if given.get("penalty_repeat", 1) == 1 or given.get("penalty_last_n") == _WHOLE_CONTEXT:
             idle.add("penalty_last_n")
-        asked = [repr(key[:_MAX_KEY_CHARACTERS])[1:-1] for key in given if key not in idle]
-        return tuple(_SAMPLING + key for key in asked[:_MAX_KEYS])
+        active = [repr(key[:_MAX_KEY_CHARACTERS])[1:-1] for key in given if key not in idle]
+        return tuple(_SAMPLING + key for key in active[:_MAX_KEYS])
 
     @property
     def files(self) -> list[Path]:

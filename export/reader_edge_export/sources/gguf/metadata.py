@@ -30,7 +30,7 @@ _MAX_TEXT_BYTES = 1 << 20  # those of tokens are bounded elsewhere; also what a 
 
 
 class Metadata:
-    """The values below a prefix, e.g. "llama", asked for by the rest of their keys.
+    """The values below a prefix, e.g. "llama", by the rest of their keys.
 
     A value that is missing becomes the default; without a default, or of another kind, it is a GgufError, and so is one
     that a twin contradicts, a key that means the same.
@@ -39,7 +39,7 @@ class Metadata:
     def __init__(self, file: GgufFile, prefix: str) -> None:
         self._file = file
         self._prefix = f"{prefix}."
-        self._asked: set[str] = set()
+        self._read: set[str] = set()
 
     def has(self, key: str) -> bool:
         return any(self._prefix + name in self._file.metadata for name in (key, *_TWINS.get(key, ())))
@@ -89,12 +89,12 @@ class Metadata:
     def flags(self, key: str) -> list[bool]:
         return list(self._value(key, None, lambda value: _holds(value, bool)))
 
-    def check_all_asked(self, ignored: Collection[str], inert: Mapping[str, object] = MappingProxyType({})) -> None:
-        """Raise GgufError for a value that nobody asked for, besides the ignored: it may change what is computed.
+    def check_all_read(self, ignored: Collection[str], inert: Mapping[str, object] = MappingProxyType({})) -> None:
+        """Raise GgufError for a value that was not read, besides the ignored: it may change what is computed.
 
-        inert: values that change nothing, of keys that nobody asks for.
+        inert: values that change nothing, of keys that are not read.
         """
-        known = self._asked | {self._prefix + key for key in ignored}
+        known = self._read | {self._prefix + key for key in ignored}
         known |= {self._prefix + key for key, value in inert.items() if self._is_inert(self._prefix + key, value)}
         unknown = [key for key in self._file.metadata if key.startswith(self._prefix) and key not in known]
         if unknown:
@@ -119,7 +119,7 @@ class Metadata:
     def _agreed(self, key: str, default: Any) -> Any:
         """The value of a key, or of a twin of it, which must be the same."""
         names = [self._prefix + each for each in (key, *_TWINS.get(key, ()))]
-        self._asked.update(names)
+        self._read.update(names)
         given = [(name, self._file.metadata[name]) for name in names if name in self._file.metadata]
         for name, value in given[1:]:
             if value != given[0][1]:

@@ -19,7 +19,7 @@ from reader_edge_export.sources.gguf.expert_places import (
     expert_tensors,
     is_apart,
     is_of_experts,
-    is_turned,
+    is_transposed,
 )
 from reader_edge_export.sources.gguf.gguf_file import GgufFile, Tensor
 from reader_edge_export.sources.gguf.layer_sizes import architecture_of, unread_tensors
@@ -74,7 +74,7 @@ class Placement:
         self._file = file
         self._architecture = architecture_of(file)
         self._parameters = dict(model.named_parameters())
-        self._turned = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, Conv1D)}
+        self._transposed = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, Conv1D)}
         self._num_heads = {"q_proj": model.config.num_attention_heads}
         if self._architecture in _PAIRED:
             self._num_heads["k_proj"] = model.config.num_key_value_heads
@@ -150,7 +150,7 @@ class Placement:
         name = self._by_tensor[target]
         if is_of_experts(name):
             num_experts, *rest = self._parameters[name].shape
-            num_outputs, *inputs = reversed(rest) if is_turned(self._architecture, name) else rest
+            num_outputs, *inputs = reversed(rest) if is_transposed(self._architecture, name) else rest
             if is_apart(target):
                 return num_experts * num_outputs // self._num_parts[name], *inputs
             return num_experts, num_outputs // self._num_parts[name], *inputs
@@ -166,7 +166,7 @@ class Placement:
             return 1, *shape
         if len(shape) == 3:  # a convolution, whose channels are apart: (C, 1, K)
             return shape[0], shape[2]
-        return shape[::-1] if name in self._turned else shape
+        return shape[::-1] if name in self._transposed else shape
 
     def undone(self, name: str, values: Float32Array) -> Float32Array:
         """A parameter's values as transformers has them: what llama.cpp's converter did to them is undone."""
@@ -182,7 +182,7 @@ class Placement:
         columns = self.column_order(name)
         if columns is not None:
             values = values[:, columns]
-        if name in self._turned:
+        if name in self._transposed:
             return np.ascontiguousarray(values.T)
         return np.ascontiguousarray(values).reshape(self._parameters[name].shape)
 
@@ -194,11 +194,11 @@ class Placement:
         """One expert's part of a parameter, likewise."""
         order = self.expert_order(name)
         ordered = values if order is None else values[order]
-        return ordered.T if is_turned(self._architecture, name) else ordered
+        return ordered.T if is_transposed(self._architecture, name) else ordered
 
     def is_changed(self, name: str) -> bool:
         """Whether a matrix is not in the file as its module has it."""
-        return name in self._turned or self.row_order(name) is not None or self.column_order(name) is not None
+        return name in self._transposed or self.row_order(name) is not None or self.column_order(name) is not None
 
     def row_order(self, name: str) -> Int64Array | None:
         """Which of its rows in the file each row of a parameter is; None where they are in order."""

@@ -111,16 +111,16 @@ def _check_stretches(file: GgufFile, original_context: int) -> None:
         raise file.error("stretches positions from a context of one token")
 
 
-def turned_share(file: GgufFile, head_dim: int) -> float:
+def rotated_share(file: GgufFile, head_dim: int) -> float:
     """Which share of the pairs of a head turns, where the others' factors leave them all but still (Gemma 4)."""
     if FREQUENCY_FACTORS not in file.tensors:
         return 1.0
     factors = factors_of(file, FREQUENCY_FACTORS)
-    num_turned = int((factors == 1).sum())
-    is_known = (factors[:num_turned] == 1).all() and (factors[num_turned:] >= _STILL).all()
+    num_rotated = int((factors == 1).sum())
+    is_known = (factors[:num_rotated] == 1).all() and (factors[num_rotated:] >= _STILL).all()
     if not is_known or len(factors) != head_dim // 2:
         raise file.error(f"has factors of {len(factors)} frequencies that are neither 1 nor so large that they stand")
-    return num_turned / len(factors)
+    return num_rotated / len(factors)
 
 
 def factors_of(file: GgufFile, name: str) -> Float32Array:

@@ -119,7 +119,7 @@ def vocabulary_of(file: GgufFile) -> GgufVocabulary:
     )
     if (vocabulary.adds_bos and vocabulary.bos_id is None) or (vocabulary.adds_eos and vocabulary.eos_id is None):
         raise TokenizerError(f"'{file.path}' wants a token before or behind a text, but names none: {OTHER}.")
-    values.check_all_asked(_IGNORED, _INERT)
+    values.check_all_read(_IGNORED, _INERT)
     return vocabulary
 
 

@@ -1,4 +1,4 @@
-"""The tensors of a GGUF file as a module of transformers. A tensor is dequantised when it is asked for."""
+"""The tensors of a GGUF file as a module of transformers. A tensor is dequantised when it is read."""
 
 import math
 from collections.abc import Mapping, Sequence

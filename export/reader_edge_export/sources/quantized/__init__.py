@@ -1,1 +1,1 @@
-"""Folders whose weights another tool quantised: told apart by format, and widened to fp32 one matrix at a time."""
+"""Folders whose weights another tool quantised: recognised by format, and widened to fp32 one matrix at a time."""

@@ -98,8 +98,8 @@ class CompressedTensors(Packing):
         num_rows, num_words = part(module, parts, "weight_packed", ("I32",))
         if part(module, parts, "weight_shape", _INTEGERS, 1) != (2,):
             raise wrong_part(module, "weight_shape", f"the shape {parts['weight_shape'].shape}")
-        said_rows, num_columns = map(int, parts["weight_shape"].read().tolist())
-        if said_rows != num_rows or num_columns < 1 or num_words not in (-(-num_columns // 8), -(-num_columns // 4)):
+        shape_rows, num_columns = map(int, parts["weight_shape"].read().tolist())
+        if shape_rows != num_rows or num_columns < 1 or num_words not in (-(-num_columns // 8), -(-num_columns // 4)):
             raise wrong_part(module, "weight_packed", f"the shape {(num_rows, num_words)}")
         return num_rows, num_columns
 

@@ -74,13 +74,13 @@ class QuantizedFolder:
                     f"'{self._folder}' holds {plain[parameter].name!r:.80} quantised and as it is: remove one of them, "
                     "or fetch the model again."
                 )
-            packed[parameter] = _PackedMatrix(_module(name), shapes[name], parts, places.is_turned(name))
+            packed[parameter] = _PackedMatrix(_module(name), shapes[name], parts, places.is_transposed(name))
         return _WidenedWeights(self._folder, self._packing, plain, packed)
 
     def _check(self, targets: Places, shapes: Mapping[str, tuple[int, int]]) -> None:
         """Raise ExportError unless every parameter gets values of its shape, and no tensor is left over."""
         for name, shape in shapes.items():
-            self._check_shape(targets, name, shape[::-1] if targets.is_turned(name) else shape)
+            self._check_shape(targets, name, shape[::-1] if targets.is_transposed(name) else shape)
         for name, tensor in self._plain.items():
             if targets.find(name) is None:
                 self._check_left_over(name, tensor)
@@ -119,12 +119,12 @@ def _module(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _PackedMatrix:
-    """shape: (J, K). is_turned: whether the module wants (K, J)."""
+    """shape: (J, K). is_transposed: whether the module wants (K, J)."""
 
     module: str
     shape: tuple[int, int]
     parts: Parts
-    is_turned: bool
+    is_transposed: bool
 
 
 class _WidenedWeights(Weights):
@@ -149,7 +149,7 @@ class _WidenedWeights(Weights):
         values = {part: tensor.read() for part, tensor in stored.parts.items()}
         matrix = torch.empty(stored.shape)
         self._packing.codes_of(stored.module, stored.shape, values).write_into(matrix)
-        return checked_values(self._folder, name, matrix.T if stored.is_turned else matrix)
+        return checked_values(self._folder, name, matrix.T if stored.is_transposed else matrix)
 
 
 def packing_of(quantization: Quantization) -> Packing:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from reader_edge_export.sources.config.config_keys import is_harmless, told_keys
+from reader_edge_export.sources.config.config_keys import is_harmless, named_keys
 from reader_edge_export.sources.config.hf_config import hf_config
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor
 from reader_edge_export.speculators.formats.speculator_files import SpeculatorFiles
@@ -88,8 +88,8 @@ def check_package_keys(config: Mapping[str, Any], own: Iterable[str]) -> None:
     unknown = {key: value for key, value in config.items() if value and key not in known and not is_harmless(key)}
     if unknown:
         raise UnsupportedArchitectureError(
-            f"The speculator's config.json sets {told_keys(unknown)}, which is not known to be read: its drafts may be "
-            "others, so remove what has no effect."
+            f"The speculator's config.json sets {named_keys(unknown)}, which is not known to be read: its drafts may "
+            "be others, so remove what has no effect."
         )
 
 
@@ -121,7 +121,7 @@ def _state_ids(config: Mapping[str, Any]) -> tuple[int, ...] | None:
     unknown = {key: value for key, value in inner.items() if value and key != _IDS and _INERT.get(key) != value}
     if unknown:
         raise UnsupportedArchitectureError(
-            f"eagle_config of the speculator sets {told_keys(unknown)}, which is not known to be read: its drafts "
+            f"eagle_config of the speculator sets {named_keys(unknown)}, which is not known to be read: its drafts "
             "may be others, so remove what has no effect."
         )
     ids = config.get(_IDS) or inner.get(_IDS)

@@ -14,6 +14,7 @@ import torch
 from reader_edge_export.calibration.calibration import Calibration
 from reader_edge_export.calibration.moments import InputMoments
 from reader_edge_export.options import ExportOptions
+from reader_edge_export.progress import Progress
 from reader_edge_export.sources.module import ModuleWeights
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.speculators.speculator_graph import (
@@ -23,7 +24,6 @@ from reader_edge_export.speculators.speculator_graph import (
     write_speculator,
 )
 from reader_edge_export.speculators.training.trained_format import TrainedFormat
-from reader_edge_export.stages import Stages
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.speculators.cost_model import (
     PASS_NODES,
@@ -97,7 +97,7 @@ def _opened(form: TrainedFormat, target: Manifest, folder: Path) -> HostSpeculat
         moments.add(torch.eye(width))
         calibration.add_inputs([name], moments)
     options = speculator_options(ExportOptions(target.precision))
-    files = write_speculator(traced, folder, options, calibration, source, Stages(), is_beside_target=False)
+    files = write_speculator(traced, folder, options, calibration, source, Progress(), is_beside_target=False)
     part = part_of(form.name, module, state_ids)
     return HostSpeculator.open(ModelPackage(folder, replace(target, speculator=part, files=files)))
 

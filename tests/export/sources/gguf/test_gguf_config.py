@@ -134,9 +134,9 @@ def test_an_empty_list_changes_nothing_and_is_no_number() -> None:
     values = Metadata(GgufFile(Path("file"), Path.cwd().stat(), metadata, {}), "llama")
     with pytest.raises(GgufError, match=r"head_count_kv as \[\], which cannot be"):
         values.size("attention.head_count_kv")
-    values.check_all_asked((), {"rope.mrope_section": []})
+    values.check_all_read((), {"rope.mrope_section": []})
     with pytest.raises(GgufError, match="mrope_section' to"):
-        values.check_all_asked((), {"rope.mrope_section": 0})
+        values.check_all_read((), {"rope.mrope_section": 0})
 
 
 def test_values_that_change_nothing_are_taken(tmp_path: Path) -> None:

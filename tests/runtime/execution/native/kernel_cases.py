@@ -21,8 +21,8 @@ from reader_edge_export.blocks.block_type import BLOCK_TYPES
 from reader_edge_export.blocks.unpack_blocks import unpack_blocks
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.operators.block_linear import gguf_linear, store_blocks
-from reader_edge_export.operators.definitions import Int8Matrix, rotary_heads, spread_row_linear, swiglu
-from reader_edge_export.operators.spread_linear import BlockMatrix, spread_block_linear
+from reader_edge_export.operators.definitions import Int8Matrix, hadamard_row_linear, rotary_heads, swiglu
+from reader_edge_export.operators.hadamard_linear import BlockMatrix, hadamard_block_linear
 from reader_edge_export.quantize.hadamard import block_size, hadamard
 from tests.expert_matrices import random_experts
 from tests.gguf_files import random_rows
@@ -122,7 +122,7 @@ def _int8(num_inputs: int, num_outputs: int, num_planes: int, rng: np.random.Gen
 
     def build(editor: GraphEditor, inputs: Sequence[ir.Value]) -> Sequence[ir.Value]:
         matrix = Int8Matrix(*(editor.constant(array, "constant") for array in arrays))
-        return [spread_row_linear(editor, inputs[0], matrix, None, num_planes)]
+        return [hadamard_row_linear(editor, inputs[0], matrix, None, num_planes)]
 
     return build
 
@@ -135,7 +135,7 @@ def _int4(num_inputs: int, num_outputs: int, rng: np.random.Generator) -> Build:
 
     def build(editor: GraphEditor, inputs: Sequence[ir.Value]) -> Sequence[ir.Value]:
         blocks = BlockMatrix(*(editor.constant(array, "constant") for array in arrays))
-        return [spread_block_linear(editor, inputs[0], blocks, None)]
+        return [hadamard_block_linear(editor, inputs[0], blocks, None)]
 
     return build
 

@@ -18,7 +18,7 @@ from reader_edge_export.blocks.block_type import BLOCK_TYPES
 from reader_edge_export.blocks.unpack_blocks import unpack_blocks
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.operators.block_linear import gguf_linear, store_blocks
-from reader_edge_export.operators.spread_linear import BlockMatrix, spread_block_linear
+from reader_edge_export.operators.hadamard_linear import BlockMatrix, hadamard_block_linear
 from reader_edge_export.quantize.hadamard import hadamard
 from reader_edge_runtime.errors import InstallationError
 from reader_edge_runtime.execution.onnxruntime import native
@@ -213,4 +213,4 @@ def _product(editor: GraphEditor, values: Sequence[ir.Value]) -> list[ir.Value]:
     ones = np.ones(NUM_OUTPUTS, np.float32), np.ones(NUM_INPUTS, np.float32)
     constants: list[npt.NDArray[Any]] = [packed, scales, *ones, hadamard(64)]
     matrix = BlockMatrix(*(editor.constant(array, "constant") for array in constants))
-    return [spread_block_linear(editor, values[0], matrix, None)]
+    return [hadamard_block_linear(editor, values[0], matrix, None)]

@@ -12,8 +12,8 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.onnx_graph.shared_constants import MAX_BLOCK_SCALE
-from reader_edge_export.operators.definitions import Int8Matrix, spread_row_linear, spread_rows
-from reader_edge_export.operators.spread_linear import MAX_INPUTS, BlockMatrix, spread_block_linear
+from reader_edge_export.operators.definitions import Int8Matrix, hadamard_row_linear, hadamard_rows
+from reader_edge_export.operators.hadamard_linear import MAX_INPUTS, BlockMatrix, hadamard_block_linear
 from reader_edge_export.quantize.hadamard import block_size, hadamard
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import ProviderError
@@ -44,7 +44,7 @@ def test_spread_products_keep_the_bits(num_inputs: int, num_outputs: int, num_pl
         def build(editor: GraphEditor, values: Sequence[ir.Value]) -> Outputs:
             matrix = Int8Matrix(*(editor.constant(array, "constant") for array in arrays))
             bias = None if added is None else editor.constant(added, "bias")
-            return [spread_row_linear(editor, values[0], matrix, bias, num_planes)]
+            return [hadamard_row_linear(editor, values[0], matrix, bias, num_planes)]
 
         folder = tmp_path / ("plain" if added is None else "biased")
         folder.mkdir()
@@ -68,7 +68,7 @@ def test_rows_spread_alone_keep_the_bits(num_inputs: int, tmp_path: Path) -> Non
 
     def build(editor: GraphEditor, values: Sequence[ir.Value]) -> Outputs:
         smoothing, matrix = (editor.constant(array, "constant") for array in arrays[2:])
-        return [editor.op("Add", [spread_rows(editor, values[0], smoothing, matrix), editor.scalar(0)])]  # one zero
+        return [editor.op("Add", [hadamard_rows(editor, values[0], smoothing, matrix), editor.scalar(0)])]  # one zero
 
     operator = Operator(tmp_path, {"rows": ("B", "N", num_inputs)}, build)
     for num_rows in NUM_ROWS:
@@ -115,8 +115,8 @@ def test_rows_that_do_not_fit_are_refused_when_they_come(tmp_path: Path) -> None
 
     def build(editor: GraphEditor, values: Sequence[ir.Value]) -> Outputs:
         constants = [editor.constant(array, "constant") for array in arrays]
-        product = spread_row_linear(editor, values[0], Int8Matrix(*constants), None, 1)
-        return [product, spread_rows(editor, values[0], *constants[2:])]
+        product = hadamard_row_linear(editor, values[0], Int8Matrix(*constants), None, 1)
+        return [product, hadamard_rows(editor, values[0], *constants[2:])]
 
     operator = Operator(tmp_path, {"rows": ("B", "N", "K")}, build)
     with pytest.raises(Fail, match="do not fit"):
@@ -153,7 +153,7 @@ def _refused(folder: Path, arrays: Sequence[npt.NDArray[np.generic]], bias: Floa
     def build(editor: GraphEditor, values: Sequence[ir.Value]) -> Outputs:
         matrix = Int8Matrix(*(editor.constant(array, "constant") for array in arrays))
         added = None if bias is None else editor.constant(bias, "bias")
-        return [spread_row_linear(editor, values[0], matrix, added, 1)]
+        return [hadamard_row_linear(editor, values[0], matrix, added, 1)]
 
     graph = left_to_kernels(operator_model({"rows": ("B", "N", "K")}, build), folder)
     with pytest.raises(ProviderError, match=message):
@@ -256,7 +256,7 @@ def _operator(folder: Path, arrays: Arrays, bias: Float32Array | None) -> Operat
     def build(editor: GraphEditor, values: Sequence[ir.Value]) -> list[ir.Value]:
         blocks = BlockMatrix(*(editor.constant(array, "constant") for array in arrays))
         biases = [None] if bias is None else [None, editor.constant(bias, "bias")]
-        return [spread_block_linear(editor, values[0], blocks, either) for either in biases]
+        return [hadamard_block_linear(editor, values[0], blocks, either) for either in biases]
 
     return Operator(folder, {"rows": ("B", "N", len(arrays[3]))}, build)
 
@@ -281,7 +281,7 @@ def _blocks_refused(folder: Path, arrays: Sequence[npt.NDArray[Any]], message: s
 
     def build(editor: GraphEditor, values: Sequence[ir.Value]) -> list[ir.Value]:
         *stored, bias = (editor.constant(array, "constant") for array in arrays)
-        return [spread_block_linear(editor, values[0], BlockMatrix(*stored), bias)]
+        return [hadamard_block_linear(editor, values[0], BlockMatrix(*stored), bias)]
 
     graph = left_to_kernels(operator_model({"rows": ("B", "N", "K")}, build), folder)
     with pytest.raises(ProviderError, match=message):

@@ -11,7 +11,7 @@ from reader_edge_export.sources.source_model import SourceModel
 
 
 @dataclass(frozen=True, slots=True)
-class KeptTypes:
+class StoredTypes:
     """num_kept, num_others: matrices by the names of their types. needs_calibration: whether products are among the
     others, which become int8."""
 
@@ -20,7 +20,7 @@ class KeptTypes:
     needs_calibration: bool = True
 
     @classmethod
-    def of(cls, model: SourceModel) -> "KeptTypes":
+    def of(cls, model: SourceModel) -> "StoredTypes":
         """Of a model that has any: its products, and its embeddings."""
         weights = model.weights
         modules = [module for module in model.skeleton.modules() if isinstance(module, torch.nn.Linear | Conv1D)]

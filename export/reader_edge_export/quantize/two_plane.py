@@ -10,14 +10,14 @@ import onnx_ir as ir
 
 from reader_edge_export.calibration.moments import InputMoments
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
-from reader_edge_export.operators.definitions import Int8Matrix, spread_row_linear
+from reader_edge_export.operators.definitions import Int8Matrix, hadamard_row_linear
 from reader_edge_export.quantize.hadamard import HadamardRotation, Hadamards, block_size
 from reader_edge_export.quantize.int8 import int8_forms, quantize_columns
 from reader_edge_export.quantize.linear import MergedProduct
 from reader_edge_runtime.arrays import Float32Array, Int8Array
 
 
-class FineProducts:
+class TwoPlaneProducts:
     """Stores matrices as int8 and what that loses as int8 again, without calibration, and multiplies by them."""
 
     def __init__(self, editor: GraphEditor, hadamards: Hadamards) -> None:
@@ -30,7 +30,7 @@ class FineProducts:
         forms = int8_forms(name, 2 * num_outputs, num_inputs)
         values, scales, smoothing = editor.matrix(product.parameters, forms, lambda: _rounded(product.weight))
         matrix = Int8Matrix(values, scales, smoothing, self._hadamards.value(block_size(num_inputs)))
-        products = spread_row_linear(editor, product.rows, matrix, None, num_planes=2)
+        products = hadamard_row_linear(editor, product.rows, matrix, None, num_planes=2)
         rounded, lost = editor.op_multi("Split", [products], 2, {"axis": -1, "num_outputs": 2})
         output = editor.op("Add", [rounded, lost])
         return output if product.bias is None else editor.op("Add", [output, product.bias])

@@ -15,7 +15,7 @@ from transformers.pytorch_utils import Conv1D
 from reader_edge_export import ExportOptions, ExportReport, export_model
 from reader_edge_export.blocks.block_type import BLOCK_TYPES
 from reader_edge_export.blocks.blocks import Blocks
-from reader_edge_export.package.kept_types import KeptTypes
+from reader_edge_export.package.stored_types import StoredTypes
 from reader_edge_export.sources.find import find_source
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.draft_tree import DraftTree
@@ -172,7 +172,7 @@ def _logits(target: HostTarget, past: list[int], token_ids: list[int]) -> Float3
 def test_columns_in_another_order_cannot_stay_in_their_blocks(tmp_path: Path) -> None:
     model = build_source("qwen3_5_text", tmp_path / "source")
     opened = open_source(write_model(model, tmp_path / "source", tmp_path / "model.gguf", Kind.Q8_0))
-    assert sum(KeptTypes.of(opened).num_others.values()) == 1
+    assert sum(StoredTypes.of(opened).num_others.values()) == 1
     assert opened.weights.block_type("model.layers.0.linear_attn.out_proj.weight") is None
 
 
@@ -191,7 +191,7 @@ def test_every_matrix_of_every_architecture_is_found_in_its_file(model_type: str
     model = build_source(model_type, tmp_path / "source", **changes.get(model_type, {}))
     path = write_model(model, tmp_path / "source", tmp_path / "model.gguf", Kind.Q8_0)
     opened = open_source(path)
-    kept = KeptTypes.of(opened)
+    kept = StoredTypes.of(opened)
     assert kept.num_kept["Q8_0"] > 2 * 3
     assert not kept.num_others
     assert not kept.needs_calibration

@@ -9,7 +9,7 @@ OnShare = Callable[[float, float], None]  # gets what is done of a stage, and ho
 Advance = Callable[[float], None]  # gets how much more of a stage is done
 
 
-class Stages:
+class Progress:
     """seconds: wall time of each stage that has ended."""
 
     def __init__(self, on_stage: OnStage | None = None, on_share: OnShare | None = None) -> None:
@@ -25,7 +25,7 @@ class Stages:
         yield
         self.seconds[name] = time.perf_counter() - start
 
-    def progress(self, done: float, total: float) -> None:
+    def update(self, done: float, total: float) -> None:
         """Tell how much of the stage is done."""
         if self._on_share is not None:
             self._on_share(min(done, total), total)
@@ -37,7 +37,7 @@ class Stages:
         def advance(more: float) -> None:
             nonlocal done
             done += more
-            self.progress(done, total)
+            self.update(done, total)
 
         return advance
 

@@ -11,14 +11,14 @@ import onnx_ir as ir
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor, constant_shape
 from reader_edge_export.onnx_graph.shared_constants import BLOCK_INPUTS, MAX_BLOCK_SCALE
 from reader_edge_export.operators.block_definitions import CODES_4
-from reader_edge_export.operators.definitions import OPERATOR_DOMAIN, SPREAD_ROWS, SPREAD_STEPS, define
+from reader_edge_export.operators.definitions import HADAMARD_ROWS, HADAMARD_STEPS, OPERATOR_DOMAIN, define
 
 MAX_INPUTS = 2**24 // (8 * 8 * MAX_BLOCK_SCALE)
 
 # values (J, blocks, 16): two inputs a byte, the first in its low half, counted from -8 on; what is beyond K counts for
 # nothing. block_scales (J, blocks), scales (J,). Rows are rounded as by SpreadRowLinear and cut into 16 * high + low,
 # at most 8 each: their sums are exact in fp32 up to MAX_INPUTS, so that the product in fp32 has the bits of integers.
-SPREAD_BLOCK_LINEAR = """
+HADAMARD_BLOCK_LINEAR = """
 <domain: "reader_edge", opset_import: ["" : 24, "com.microsoft" : 1, "reader_edge" : 1]>
 SpreadBlockLinear <K, N> (rows, smoothing, hadamard, values, block_scales, scales) => (output)
 {
@@ -70,9 +70,9 @@ class BlockMatrix:
     hadamard: ir.Value
 
 
-def spread_block_linear(editor: GraphEditor, rows: ir.Value, matrix: BlockMatrix, bias: ir.Value | None) -> ir.Value:
+def hadamard_block_linear(editor: GraphEditor, rows: ir.Value, matrix: BlockMatrix, bias: ir.Value | None) -> ir.Value:
     """rows (..., K), in int8, times the matrix, plus the bias (J,) -> (..., J)."""
-    define(editor, SPREAD_ROWS, SPREAD_STEPS, SPREAD_BLOCK_LINEAR)
+    define(editor, HADAMARD_ROWS, HADAMARD_STEPS, HADAMARD_BLOCK_LINEAR)
     inputs = [rows, matrix.smoothing, matrix.hadamard, matrix.values, matrix.block_scales, matrix.scales]
     sizes = {"K": constant_shape(matrix.smoothing)[0], "N": constant_shape(matrix.scales)[0]}
     if bias is None:

@@ -11,7 +11,7 @@ from reader_edge_export.quantize.linear import MergedProduct
 from reader_edge_export.sources.matrix import Matrix
 
 
-class KeptProducts:
+class GgufProducts:
     """Stores matrices as their source does and multiplies by them; int8: for those that cannot stay so.
 
     keeps: whether any stay.
@@ -36,7 +36,7 @@ class KeptProducts:
         output = gguf_linear(self._editor, product.rows, matrix)
         return output if product.bias is None else self._editor.op("Add", [output, product.bias]), matrix
 
-    def store_kept(self, matrix: Matrix, name: str) -> StoredBlocks | None:
+    def store_gguf(self, matrix: Matrix, name: str) -> StoredBlocks | None:
         """A matrix as initializers, None where it does not stay."""
         if self.kind_of(matrix) is None:
             return None
