@@ -139,7 +139,7 @@ def test_a_choice_of_eight_bits_is_continued(
         looked_at.append(1)
         return loss(group, calibration)
 
-    exports["int4"].leave("record", num_noted, out)
+    exports["int4"].leave("note", num_noted, out)
     monkeypatch.setattr(sensitive, "_loss", counted)
     export_model(exports["int4"].source, out, exports["int4"].options)
     assert len(looked_at) == NUM_ROUNDED - num_noted
@@ -150,13 +150,13 @@ def test_a_choice_of_eight_bits_is_continued(
 def test_checks_that_a_killed_export_had_done_are_not_done_again(
     num_noted: int, asked: list[str], checked: Undisturbed, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checked.leave("record", num_noted, out)
+    checked.leave("note", num_noted, out)
     assert checks_asked(checked, out, monkeypatch) == asked
     assert contents(out) == checked.package
 
 
 def test_checks_of_another_kind_are_done(checked: Undisturbed, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checked.leave("record", 2, out)
+    checked.leave("note", 2, out)
     quick = replace(checked, options=replace(checked.options, check="quick"))
     assert checks_asked(quick, out, monkeypatch) == ["quality"]
     manifest = read_manifest(out)
@@ -166,7 +166,7 @@ def test_checks_of_another_kind_are_done(checked: Undisturbed, out: Path, monkey
 
 
 def test_a_table_that_changed_is_made_again(checked: Undisturbed, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    left = checked.leave("record", 2, out)
+    left = checked.leave("note", 2, out)
     with (left / WORK_NAME / TABLE_NAME).open("r+b") as file:
         file.write(b"half")
     assert checks_asked(checked, out, monkeypatch) == ["successors"]
@@ -177,7 +177,7 @@ def test_a_table_that_changed_is_made_again(checked: Undisturbed, out: Path, mon
 def test_figures_that_cannot_be_are_measured_again(
     figures: object, checked: Undisturbed, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = checked.leave("record", 1, out) / WORK_NAME / JOURNAL_NAME
+    path = checked.leave("note", 1, out) / WORK_NAME / JOURNAL_NAME
     *lines, last = path.read_bytes().splitlines(keepends=True)
     name, _ = json.loads(last)["note"]
     path.write_bytes(b"".join([*lines, json.dumps({"note": [name, figures]}).encode() + b"\n"]))
