@@ -33,7 +33,7 @@ from reader_edge.commands.tune import tune
 from reader_edge.commands.verify import verify
 from reader_edge.commands.warm import warm
 from reader_edge.entry_points import added_commands
-from reader_edge.terminal.control_characters import visible
+from reader_edge.terminal.formatting import visible
 
 
 class CommandLine(click.Group):

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Self, Unpack
 
 import reader_edge_runtime
-from reader_edge.model_source import loaded
+from reader_edge.models.model_source import loaded
 from reader_edge.terminal.console import progress_for
 from reader_edge_runtime import DraftConfig, DraftSources, EngineConfig, ServingConfig
 from reader_edge_runtime.decoding.rule_config import RuleConfig

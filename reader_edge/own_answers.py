@@ -5,8 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from reader_edge.eval_prompt import EvalPrompt
-from reader_edge.prompt_file import FilePrompt, read_prompts
+from reader_edge.prompts import EvalPrompt, FilePrompt, read_prompts
 from reader_edge_export.speculators.training.record_answers import instructions
 from reader_edge_runtime import Engine, GenerationConfig
 from reader_edge_runtime.arrays import Int32Array

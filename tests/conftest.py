@@ -18,7 +18,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from reader_edge.catalogue.store import StoredModel
+from reader_edge.models.store import StoredModel
 from reader_edge_runtime import Engine, EngineConfig
 from reader_edge_runtime.decoding.planning.planner import Planner
 from reader_edge_runtime.drafting.machine_code.library import machine_code
@@ -74,7 +74,7 @@ _SLOW_PLACES = [
             "reader_edge/commands/test_doctor.py",
             "reader_edge/commands/test_run.py",
         ),
-        *("reader_edge/batch", "reader_edge/catalogue/test_wheel.py", "reader_edge/server", "reader_edge/test_gguf.py"),
+        *("reader_edge/batch", "reader_edge/models/test_wheel.py", "reader_edge/server", "reader_edge/test_gguf.py"),
         *(
             "runtime/serving",
             "runtime/decoding/choosing/test_grammar_process.py",

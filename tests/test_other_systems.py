@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from reader_edge.catalogue.store import StoredModel
+from reader_edge.models.store import StoredModel
 from reader_edge.terminal import memory
 from reader_edge_runtime import atomic_file
 from reader_edge_runtime.config import DraftConfig

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.device.forgetting_server import FORGET
 from benchmarks.device.relay import Relay
-from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
+from reader_edge.prompts import VERIFY_PROMPTS, read_prompts
 from reader_edge.remote.remote_engine import RemoteEngine
 from reader_edge_runtime import GenerationConfig, SamplingConfig
 from reader_edge_runtime.text.conversation import Prompt

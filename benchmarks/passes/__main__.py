@@ -22,7 +22,7 @@ from benchmarks.peers.measuring import VOCAB_SIZE, Record
 from benchmarks.peers.pass_times import WIDTHS, Effort, measure_passes
 from benchmarks.peers.tables import table
 from reader_edge.bench.recording import RecordedRequest, read_recording
-from reader_edge.model_source import load_tokenizer
+from reader_edge.models.model_source import load_tokenizer
 from reader_edge_runtime.package.model_package import ModelPackage
 
 Curve = Mapping[int, float]  # width -> seconds of a pass

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from reader_edge.bench.recording import RecordedRequest
-from reader_edge.bench.replay.simulator import MAX_DEPTH, ReplayedRequest, Simulator
+from reader_edge.bench.simulator import MAX_DEPTH, ReplayedRequest, Simulator
 from reader_edge_runtime import DraftConfig, GenerationStats
 from reader_edge_runtime.arrays import Float64Array
 from reader_edge_runtime.draft_tree import DraftTree

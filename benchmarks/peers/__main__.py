@@ -24,7 +24,7 @@ from benchmarks.peers.real_model import measure_real
 from benchmarks.peers.real_source import real_contenders, shape_of
 from benchmarks.peers.report import write_report
 from benchmarks.peers.runtimes import DEMO, ROOT, RUNTIMES, Contender, contenders
-from reader_edge.model_source import load_tokenizer
+from reader_edge.models.model_source import load_tokenizer
 
 QWEN, SMOL = "qwen2.5-0.5b", "smollm2-135m"
 NUM_PROMPTS, PROMPT_CHARACTERS, ANSWER_TOKENS = 12, 300, 96

@@ -6,8 +6,7 @@ from pathlib import Path
 from benchmarks.peers.measuring import Record, measure_answers
 from benchmarks.peers.real_source import shape_of
 from benchmarks.peers.runtimes import THREADS, Contender
-from reader_edge.eval_prompt import play_out
-from reader_edge.prompt_file import read_prompts
+from reader_edge.prompts import play_out, read_prompts
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, SamplingConfig
 
 

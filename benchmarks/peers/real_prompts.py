@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fidelity.recorded_chats import Message, recorded_messages
-from reader_edge.model_source import load_tokenizer
+from reader_edge.models.model_source import load_tokenizer
 from reader_edge_runtime.atomic_file import new_file
 from reader_edge_runtime.text.tokenizer import Tokenizer
 

@@ -27,7 +27,7 @@ from benchmarks.pipeline.report import KINDS, Row, write_report
 from benchmarks.pipeline.served_stages import ServedStages
 from benchmarks.pipeline.slow_link import SlowLinks
 from reader_edge.bench.plot import check_plot
-from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
+from reader_edge.prompts import VERIFY_PROMPTS, read_prompts
 from reader_edge_runtime import AsyncEngine, Engine, EngineConfig, GenerationConfig, GenerationResult, SamplingConfig
 from reader_edge_runtime.atomic_file import write_file
 from reader_edge_runtime.decoding.planning.planner import Planner

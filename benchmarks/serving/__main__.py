@@ -28,7 +28,7 @@ import httpx
 
 from benchmarks.serving.report import write_report
 from reader_edge.bench.plot import check_plot
-from reader_edge.prompt_file import read_prompts
+from reader_edge.prompts import read_prompts
 from reader_edge_runtime.atomic_file import write_file
 from tests.durability.server_process import Seen, ServerProcess, reader_edge, watch
 

@@ -13,7 +13,7 @@ from ray.exceptions import RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from reader_edge.batch.batch import LocalBackend
-from reader_edge.model_source import draft_notice
+from reader_edge.models.model_source import draft_notice
 from reader_edge_runtime import Engine
 from reader_edge_runtime.errors import BatchError, ClusterError, ReaderEdgeError
 

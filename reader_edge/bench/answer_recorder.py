@@ -3,8 +3,8 @@
 import json
 from collections.abc import Iterator, Sequence
 
-from reader_edge.bench.decode.fixed_budget import answer_at
-from reader_edge.eval_prompt import EvalPrompt
+from reader_edge.bench.fixed_budget import answer_at
+from reader_edge.prompts import EvalPrompt
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, ReaderEdgeError
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import Drafter, DraftRequest, RequestContext, RequestDrafter

@@ -14,7 +14,7 @@ from reader_edge.chat.answer_report import stats_table
 from reader_edge.chat.chat_commands import HELP, LEAVING, ChatCommands, is_command
 from reader_edge.chat.given_sampling import GivenSampling
 from reader_edge.terminal.console import print_table
-from reader_edge.terminal.control_characters import visible
+from reader_edge.terminal.formatting import visible
 from reader_edge.terminal.model_text import ModelText
 from reader_edge_runtime import Engine, GenerationConfig, GenerationStats, Message, ReaderEdgeError
 from reader_edge_runtime.text.conversation import Prompt

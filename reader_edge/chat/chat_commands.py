@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reader_edge.chat.answer import system_messages
+from reader_edge.chat.answer import check_session_place, system_messages
 from reader_edge.chat.answer_report import stats_table
 from reader_edge.chat.given_sampling import GivenSampling
-from reader_edge.chat.kept_session import check_session_place
 from reader_edge.commands.options import MAX_TOKENS
 from reader_edge.terminal.checks import sampling_pairs
 from reader_edge.terminal.console import pairs_table, print_table
-from reader_edge.terminal.control_characters import visible
-from reader_edge.terminal.sizes import readable_size
+from reader_edge.terminal.formatting import readable_size, visible
 from reader_edge_runtime import GenerationConfig
 
 if TYPE_CHECKING:

@@ -60,7 +60,7 @@ class PromptInput:
     @staticmethod
     def check_session(path: Path | None) -> None:
         """Raise SessionError for a file that is none, before a model is loaded for it."""
-        from reader_edge.chat.kept_session import check_session_place
+        from reader_edge.chat.answer import check_session_place
 
         if path is not None:
             check_session_place(path)
@@ -84,9 +84,8 @@ class PromptInput:
 
         load: the engine of another model, for a chat.
         """
-        from reader_edge.chat.answer import build_prompt, print_json, print_text, with_template_args
+        from reader_edge.chat.answer import KeptSession, build_prompt, print_json, print_text, with_template_args
         from reader_edge.chat.chat import Chat
-        from reader_edge.chat.kept_session import KeptSession
 
         config = replace(config, is_scored=shows_stats or as_json)
         session = None if session_file is None else KeptSession(engine, session_file, self.system)

@@ -55,7 +55,7 @@ def batch(
         raise InstallationError("A Ray cluster needs ray, which is missing: pip install 'reader-edge[ray]'.")
 
     from reader_edge.batch.batch import open_batch
-    from reader_edge.model_source import load_engine, model_name
+    from reader_edge.models.model_source import load_engine, model_name
     from reader_edge.terminal.console import count_progress
 
     load = partial(load_engine, model, engine_config, sources)

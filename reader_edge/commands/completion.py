@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from reader_edge.terminal.command_help import helpful_command
-from reader_edge.terminal.control_characters import visible
+from reader_edge.terminal.formatting import visible
 from reader_edge.terminal.shell_completion import SHELLS, completion_script, install_completion
 
 

@@ -11,7 +11,7 @@ from reader_edge.terminal.shell_completion import MODEL
 
 
 def _parse_size(ctx: click.Context, param: click.Parameter, value: str) -> int:
-    from reader_edge.terminal.sizes import parse_size
+    from reader_edge.terminal.formatting import parse_size
 
     size = parse_size(value)
     if size is None:
@@ -77,7 +77,7 @@ def build(
 
     from reader_edge.datastore.build import build_datastore
     from reader_edge.datastore.report import print_built
-    from reader_edge.model_source import load_tokenizer
+    from reader_edge.models.model_source import load_tokenizer
 
     print_built(build_datastore(corpus, out, load_tokenizer(tokenizer), file_format, field, max_memory), out)
 
@@ -134,8 +134,8 @@ def search(file: Path, text: str, tokenizer: str, num: int) -> None:
     If TEXT does not occur, the longest end of it that does is used. Tokens are compared, not letters. For most models,
     a word after a space is a different token, so also try TEXT with a leading space.
     """
-    from reader_edge.datastore.search import search_datastore
-    from reader_edge.model_source import load_tokenizer
+    from reader_edge.datastore.report import search_datastore
+    from reader_edge.models.model_source import load_tokenizer
     from reader_edge.terminal.console import stderr_console
     from reader_edge.terminal.model_text import accept_any_text
 

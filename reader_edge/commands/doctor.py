@@ -31,7 +31,7 @@ def doctor(ctx: click.Context, model: str | None, as_json: bool) -> None:
     seconds at most, and asks no network. Exit code 0: all is well; 1: it works, but slower than it could; 2: it does
     not work.
     """
-    from reader_edge.model_source import MODEL_VARIABLE
+    from reader_edge.models.model_source import MODEL_VARIABLE
     from reader_edge.terminal.console import count_progress
     from reader_edge.terminal.findings import findings_as_json, print_findings
     from reader_edge_runtime.doctor.check_result import verdict
@@ -71,7 +71,7 @@ def _package(model: str | None, environment: "Environment", ends_at: float) -> "
 
 def _folder(model: str | None) -> "tuple[Path, list[CheckResult]]":
     """The package to look at, and the note on a model that is not exported yet."""
-    from reader_edge.model_source import bundled_demo, find_stored
+    from reader_edge.models.model_source import bundled_demo, find_stored
     from reader_edge_runtime.doctor.check_result import CheckResult, Severity
     from reader_edge_runtime.doctor.machine import check_stages
     from reader_edge_runtime.package.manifest import MANIFEST_NAME

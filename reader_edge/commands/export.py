@@ -58,8 +58,8 @@ def export(model: str, out: Path, wanted: Wanted) -> None:
 
     MODEL is a Hugging Face folder, a GGUF file, or a name (`reader-edge pull --help`).
     """
-    from reader_edge.exported import tell_place
-    from reader_edge.model_source import find_source
+    from reader_edge.models.exported import tell_place
+    from reader_edge.models.model_source import find_source
     from reader_edge.terminal.checks import (
         chat_pairs,
         check_pairs,
@@ -70,7 +70,7 @@ def export(model: str, out: Path, wanted: Wanted) -> None:
         sampling_pairs,
     )
     from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, work_progress
-    from reader_edge.terminal.sizes import readable_size
+    from reader_edge.terminal.formatting import readable_size
     from reader_edge_export.options import ExportOptions, default_attention
     from reader_edge_export.package.package_folder import check_target
     from reader_edge_export.pipeline import export_model

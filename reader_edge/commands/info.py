@@ -36,7 +36,7 @@ def info(model: str | None, as_json: bool) -> None:
     """
     from msgspec import to_builtins
 
-    from reader_edge.model_source import find_stored
+    from reader_edge.models.model_source import find_stored
     from reader_edge.terminal.console import byte_progress, print_pairs
     from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
     from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
@@ -97,7 +97,7 @@ def _layers_text(manifest: "Manifest") -> str:
 
 def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
     from reader_edge.terminal.checks import check_pairs, kept_pairs, sampling_pairs
-    from reader_edge.terminal.sizes import readable_size
+    from reader_edge.terminal.formatting import readable_size
 
     files = [(f"  {name}", readable_size(entry.num_bytes)) for name, entry in manifest.files.items()]
     checks = [(f"  {name}", value) for name, value in check_pairs(manifest.checks)]
@@ -149,7 +149,7 @@ def _expert_pairs(num_experts: int | None, num_experts_per_token: int | None) ->
 
 
 def _table_text(manifest: "Manifest", table: "SuccessorTable | None") -> str:
-    from reader_edge.terminal.sizes import readable_size
+    from reader_edge.terminal.formatting import readable_size
     from reader_edge_runtime.package.manifest import SUCCESSORS_NAME
 
     if table is None:
@@ -160,7 +160,7 @@ def _table_text(manifest: "Manifest", table: "SuccessorTable | None") -> str:
 
 def _own_answers_text(folder: "Path", own_answers: "OwnAnswers | None") -> str:
     """Of what lies beside the package's own files, and in no manifest."""
-    from reader_edge.terminal.sizes import readable_size
+    from reader_edge.terminal.formatting import readable_size
     from reader_edge_runtime.drafting.sources.own_answers import OWN_ANSWERS_NAME
 
     if own_answers is None:
@@ -188,7 +188,7 @@ def _gguf_summary(path: "Path") -> "GgufSummary":
 
 def _gguf_pairs(summary: "GgufSummary") -> list[tuple[str, str]]:
     from reader_edge.terminal.checks import sampling_pairs
-    from reader_edge.terminal.sizes import readable_size
+    from reader_edge.terminal.formatting import readable_size
 
     def or_unknown(value: object, unit: str = "") -> str:
         return "not given" if value in (None, "") else f"{value}{unit}"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from reader_edge.catalogue.entries import CATALOGUE
 from reader_edge.commands import options
+from reader_edge.models.catalogue import CATALOGUE
 from reader_edge.terminal.command_help import helpful_command
 from reader_edge.terminal.shell_completion import MODEL, STORED
 
@@ -29,7 +29,7 @@ def pull(name: str) -> None:
     NAME is a known name, OWNER/NAME of a model of the Hugging Face hub, or OWNER/NAME/FILE.gguf of one of its files.
     An interrupted download resumes. What is here already, also in the Hugging Face cache, is not fetched again.
     """
-    from reader_edge.catalogue.pull import pulled
+    from reader_edge.models.pull import pulled
 
     click.echo(pulled(name))
 
@@ -38,9 +38,9 @@ def pull(name: str) -> None:
 @options.as_json
 def list_models(as_json: bool) -> None:
     """List the models in the cache: downloads ("source") and exported packages, with size and date."""
-    from reader_edge.catalogue.store import stored_models
+    from reader_edge.models.store import stored_models
     from reader_edge.terminal.console import print_columns
-    from reader_edge.terminal.sizes import readable_size
+    from reader_edge.terminal.formatting import readable_size
 
     stored = [(model, part) for model in stored_models() for part in model.parts()]
     if as_json:
@@ -78,10 +78,9 @@ def rm(name: str) -> None:
     NAME is as `reader-edge list` shows it. Files of yours outside the cache stay: only packages exported from them are
     removed.
     """
-    from reader_edge.catalogue.names import canonical
-    from reader_edge.catalogue.store import StoredModel
-    from reader_edge.terminal.control_characters import visible
-    from reader_edge.terminal.sizes import readable_size
+    from reader_edge.models.catalogue import canonical
+    from reader_edge.models.store import StoredModel
+    from reader_edge.terminal.formatting import readable_size, visible
 
     stored = StoredModel(canonical(name))
     if not stored.is_stored and StoredModel(str(Path(name).resolve())).is_stored:

@@ -104,9 +104,9 @@ def run(
         remote.answer(prompt_input, text, config, given, sources, shown.stats, shown.as_json)
         return
 
-    from reader_edge.bench.decode.comparison_report import print_compared
+    from reader_edge.bench.comparison_report import print_compared
     from reader_edge.chat.answer import build_prompt, with_template_args
-    from reader_edge.model_source import load_engine
+    from reader_edge.models.model_source import load_engine
     from reader_edge.terminal.model_text import accept_any_text
 
     accept_any_text()

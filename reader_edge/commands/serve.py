@@ -122,7 +122,7 @@ def serve(
     """
     options.check_server_installed()
 
-    from reader_edge.model_source import load_engine, model_name
+    from reader_edge.models.model_source import load_engine, model_name
     from reader_edge.server.app import make_app
     from reader_edge.server.http.listening import listen, open_socket
     from reader_edge.server.settings import MAX_CHOICES, ServerSettings

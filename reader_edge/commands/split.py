@@ -33,9 +33,9 @@ def split(model: str, out: Path, stages: int | None, fit: str | None, addresses:
     Copy OUT/1 and the key to the first box, and so on, and serve each with `reader-edge stage`. The last stage stays
     here: OUT is then a MODEL for `run`, `serve`, `verify` and `bench`, whose answers are those of the whole.
     """
-    from reader_edge.model_source import find_package
+    from reader_edge.models.model_source import find_package
     from reader_edge.terminal.console import pairs_table, print_table, share_progress
-    from reader_edge.terminal.sizes import readable_size
+    from reader_edge.terminal.formatting import readable_size
     from reader_edge_export.split.split_package import split_package
     from reader_edge_export.split.stage_ranges import PROCESS_BYTES
 
@@ -62,7 +62,7 @@ def split(model: str, out: Path, stages: int | None, fit: str | None, addresses:
 
 
 def _bytes(text: str) -> int:
-    from reader_edge.terminal.sizes import parse_size
+    from reader_edge.terminal.formatting import parse_size
 
     num_bytes = parse_size(text.strip())
     if num_bytes is None:

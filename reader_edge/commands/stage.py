@@ -35,7 +35,7 @@ def stage(
     Whoever has the last stage and the key uses it. What travels is encrypted with the key, but each box sees tokens
     and activations: use your own.
     """
-    from reader_edge.terminal.control_characters import visible
+    from reader_edge.terminal.formatting import visible
     from reader_edge_runtime.assembly import serve_package_stage
 
     def tell(line: str) -> None:

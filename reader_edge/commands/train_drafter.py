@@ -59,11 +59,10 @@ def train_drafter(
     answers and progress, from which the same command resumes: 2 KB a token and more. PACKAGE is what `run` takes as
     MODEL.
     """
-    from reader_edge.model_source import find_package
-    from reader_edge.prompt_file import read_prompts
+    from reader_edge.models.model_source import find_package
+    from reader_edge.prompts import read_prompts
     from reader_edge.terminal.console import pairs_table, print_table, work_progress
-    from reader_edge.terminal.control_characters import visible
-    from reader_edge.terminal.sizes import readable_size
+    from reader_edge.terminal.formatting import readable_size, visible
     from reader_edge_export.libraries import check_installation
     from reader_edge_runtime.assembly import open_package
     from reader_edge_runtime.errors import ConfigError

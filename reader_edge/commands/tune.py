@@ -21,11 +21,11 @@ def tune(model: str, source: str | None) -> None:
     table has the likely successors of each token of the vocabulary. The package stays usable meanwhile, and
     its answers do not change. This takes minutes for a small model, more for a large one.
     """
-    from reader_edge.catalogue.store import model_around
-    from reader_edge.model_source import find_tunable
+    from reader_edge.models.model_source import find_tunable
+    from reader_edge.models.store import model_around
     from reader_edge.terminal.checks import check_pairs, glossary
     from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, work_progress
-    from reader_edge.terminal.control_characters import visible
+    from reader_edge.terminal.formatting import visible
     from reader_edge_export.tuning import tune_package
     from reader_edge_runtime.package.manifest_file import read_manifest
 

@@ -51,9 +51,8 @@ def verify(
 
     The exit code is 1 if a token differs, if a bit differs in an 'exact' package, or if no draft was verified.
     """
-    from reader_edge.eval_prompt import play_out
-    from reader_edge.model_source import further_sources, load_engine
-    from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
+    from reader_edge.models.model_source import further_sources, load_engine
+    from reader_edge.prompts import VERIFY_PROMPTS, play_out, read_prompts
     from reader_edge.terminal.console import print_table, share_progress
     from reader_edge.verify.proof import ProofListener, prove
     from reader_edge.verify.report import (

@@ -44,13 +44,11 @@ def warm(model: str | None, prompts: Path | None, tokens: int, engine_config: "r
     command and `Engine.load` then draft from them. They change speed, never a token. This takes some minutes; an
     interrupted run changes nothing. MODEL is as for `run`.
     """
-    from reader_edge.eval_prompt import play_out
-    from reader_edge.model_source import load_engine
+    from reader_edge.models.model_source import load_engine
     from reader_edge.own_answers import answer_all, bundled_instructions
-    from reader_edge.prompt_file import read_prompts
+    from reader_edge.prompts import play_out, read_prompts
     from reader_edge.terminal.console import count_progress
-    from reader_edge.terminal.control_characters import visible
-    from reader_edge.terminal.sizes import readable_size
+    from reader_edge.terminal.formatting import readable_size, visible
     from reader_edge_runtime import GenerationConfig, SamplingConfig
     from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from reader_edge.datastore.corpus import CorpusPiece, read_pieces
 from reader_edge.terminal.console import byte_progress, stage_progress
-from reader_edge.terminal.sizes import readable_size
+from reader_edge.terminal.formatting import readable_size
 from reader_edge_runtime.atomic_file import mode_of_all
 from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuilder
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from reader_edge.prompt_file import json_text
+from reader_edge.prompts import json_text
 from reader_edge_runtime.errors import DatastoreError, InstallationError
 from reader_edge_runtime.untrusted.user_input import BYTE_ORDER_MARK
 

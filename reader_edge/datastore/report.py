@@ -1,5 +1,7 @@
-"""What `datastore build`, `merge` and `info` print."""
+"""What `datastore` tells: what was built, what a file says of itself, and how often each token followed a text."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -7,11 +9,47 @@ import click
 
 from reader_edge.datastore.build import BuildReport
 from reader_edge.terminal.console import pairs_table, print_table, stage_pairs
-from reader_edge.terminal.sizes import readable_size
+from reader_edge.terminal.formatting import readable_size
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
+from reader_edge_runtime.drafting.sources.datastore.datastore_set import DatastoreMatch, DatastoreSet
 from reader_edge_runtime.drafting.sources.datastore.header import DatastoreHeader
+from reader_edge_runtime.text.tokenizer import Tokenizer
+
+_MAX_MATCH = 64
+_SHOWN_TOKENS = 12
 
 _MAX_NAMES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """matched_text: the longest suffix of the text that occurs. continuations: (count, text) of each next token."""
+
+    matched_text: str
+    num_occurrences: int
+    continuations: Sequence[tuple[int, str]]
+
+
+def search_datastore(path: Path, text: str, tokenizer: Tokenizer, max_continuations: int) -> SearchResult:
+    """Look a text up; each next token is shown with what most often follows it. Raises DatastoreError."""
+    datastores = DatastoreSet([Datastore.open(path, tokenizer.fingerprint(), tokenizer.vocab_size)])
+    token_ids = tokenizer.encode(text, adds_special_tokens=False)
+    match = datastores.find(token_ids, _MAX_MATCH)
+    continuations = [
+        (count, tokenizer.decode(_most_frequent(datastores, datastores.narrow(match, token_id), token_id)))
+        for token_id, count in datastores.count_successors(match)[:max_continuations]
+    ]
+    matched = tokenizer.decode(token_ids[len(token_ids) - match.length :])
+    return SearchResult(matched, match.num_occurrences, continuations)
+
+
+def _most_frequent(datastores: DatastoreSet, match: DatastoreMatch, token_id: int) -> list[int]:
+    """A token, then again and again the one that followed most often."""
+    token_ids = [token_id]
+    while len(token_ids) < _SHOWN_TOKENS and (children := datastores.successors(match, 1)):
+        match = datastores.narrow(match, children[0][0])
+        token_ids.append(children[0][0])
+    return token_ids
 
 
 def print_built(report: BuildReport, out: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 from msgspec import structs, to_builtins
 
 from reader_edge.remote import frames
-from reader_edge.remote.connection import FrameConnection, LostError, RefusedError
+from reader_edge.remote.connection import FrameConnection, LostError, Reconnect, RefusedError
 from reader_edge.remote.device_text import DeviceText
 from reader_edge.remote.frames import (
     Ask,
@@ -23,7 +23,6 @@ from reader_edge.remote.frames import (
     Tokens,
     Welcome,
 )
-from reader_edge.remote.reconnect import Reconnect
 from reader_edge.remote.settings import Settings, hash_of
 from reader_edge_runtime.answer import Answer, GenerationChunk
 from reader_edge_runtime.config import GenerationConfig

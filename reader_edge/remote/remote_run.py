@@ -11,8 +11,7 @@ import click
 
 from reader_edge.remote.remote_engine import RemoteEngine
 from reader_edge.terminal.console import pairs_table, print_table
-from reader_edge.terminal.deviation import deviation_sentence
-from reader_edge.terminal.model_text import ModelText
+from reader_edge.terminal.model_text import ModelText, deviation_sentence
 from reader_edge_runtime.config import GenerationConfig, SamplingConfig
 from reader_edge_runtime.errors import ConfigError, PromptError, UserFileError
 from reader_edge_runtime.stats import GenerationStats

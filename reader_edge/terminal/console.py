@@ -30,8 +30,7 @@ from rich.progress import TimeRemainingColumn as RemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from reader_edge.terminal.control_characters import visible
-from reader_edge.terminal.times import readable_time
+from reader_edge.terminal.formatting import readable_time, visible
 
 _LEAST_WIDTH = 20  # that a table is squeezed to
 

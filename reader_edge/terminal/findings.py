@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from reader_edge.terminal.console import folded, print_report
-from reader_edge.terminal.control_characters import visible
+from reader_edge.terminal.formatting import visible
 from reader_edge_runtime.doctor.check_result import CheckResult, Severity, verdict
 
 _STYLES = {Severity.WELL: "green", Severity.NOTE: "cyan", Severity.SLOWER: "yellow", Severity.BROKEN: "bold red"}

@@ -3,13 +3,13 @@
 import io
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import click
 
-from reader_edge.terminal.control_characters import visible
+from reader_edge.terminal.formatting import visible
 
 
 def write(text: str) -> None:
@@ -86,3 +86,15 @@ class ModelText:
             for each in held:
                 self.start_line()
                 tell(*each)
+
+
+def deviation_sentence(deviation: Mapping[str, Any]) -> str:
+    """In a line. deviation: as the answer has it."""
+    figures = ", ".join(f"{name} {value}" for name, value in deviation["figures"].items())
+    usual = deviation["usual_repeated_4grams"]
+    usually = "not known: `reader-edge warm` finds out" if usual is None else f"{usual:.1%}"
+    return visible(
+        f"Lossy ({deviation['rule']}: {figures}): {deviation['num_changed']} of {deviation['num_tokens']} tokens are "
+        f"not the model's choice, {deviation['nats_per_token']:.4f} nats a token given up; "
+        f"{deviation['repeated_4grams']:.1%} of 4-grams repeated (usually {usually})."
+    )

@@ -74,8 +74,8 @@ class ModelName(click.ParamType):  # type: ignore[type-arg]  # which is generic 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> "list[CompletionItem[Any]]":
-        from reader_edge.catalogue.entries import CATALOGUE
-        from reader_edge.catalogue.store import stored_models
+        from reader_edge.models.catalogue import CATALOGUE
+        from reader_edge.models.store import stored_models
 
         names = dict.fromkeys([*(model.name for model in stored_models()), *(() if self.is_stored else CATALOGUE)])
         found = [CompletionItem(name) for name in names if name.startswith(incomplete)]

@@ -11,7 +11,7 @@ first, and each variant has its share of the time.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from reader_edge.eval_prompt import EvalPrompt
+from reader_edge.prompts import EvalPrompt
 from reader_edge.verify.arrivals import Arrival, all_at_once, at_random, decode, num_at_random
 from reader_edge.verify.logit_comparer import LogitComparer, PlainAnswer, Tally, WatchedTarget
 from reader_edge.verify.plain_answers import ARRIVING_CHUNK, FEW_TOKENS, PlainAnswers

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from rich.table import Table
 
 from reader_edge.terminal.checks import glossary
-from reader_edge.terminal.control_characters import visible
+from reader_edge.terminal.formatting import visible
 from reader_edge.verify.plain_answers import usual_sampling
 from reader_edge.verify.result import Counts, Divergence, ProofReport, ProofRun
 from reader_edge.verify.variants import Variant

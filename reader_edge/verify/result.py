@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass, replace
 
-from reader_edge.eval_prompt import EvalPrompt, by_category
+from reader_edge.prompts import EvalPrompt, by_category
 from reader_edge.verify.variants import Setting, Variant
 from reader_edge_runtime.package.manifest import EXACT_ATTENTIONS
 

@@ -12,7 +12,7 @@ from benchmarks.peers.real_prompts import Converter
 from benchmarks.peers.real_report import real_section
 from benchmarks.peers.real_source import place_source, real_contenders, shape_of
 from benchmarks.peers.runtimes import RUNTIMES, Contender
-from reader_edge.model_source import load_tokenizer
+from reader_edge.models.model_source import load_tokenizer
 from tests.reader_edge.package_copy import CHAT_TEMPLATE, PackageCopy
 
 

@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from reader_edge.model_source import find_package
+from reader_edge.models.model_source import find_package
 
 
 def main() -> None:

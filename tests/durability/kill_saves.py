@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from reader_edge.model_source import find_package
+from reader_edge.models.model_source import find_package
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.atomic_file import leftovers
 from reader_edge_runtime.errors import SessionError

@@ -28,7 +28,7 @@ from pathlib import Path
 
 import httpx
 
-from reader_edge.model_source import find_package
+from reader_edge.models.model_source import find_package
 from reader_edge_runtime.drafting.sources.history_records import read_records
 from reader_edge_runtime.package.manifest import MANIFEST_NAME
 from tests.durability.server_answers import Answer, read_stream, read_whole

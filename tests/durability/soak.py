@@ -22,7 +22,7 @@ from statistics import median
 import numpy as np
 
 from reader_edge.bench.plot import check_plot, new_figure, save_plot
-from reader_edge.model_source import find_package
+from reader_edge.models.model_source import find_package
 from reader_edge.terminal.memory import peak_bytes, resident_bytes
 from reader_edge_runtime import Engine, GenerationConfig, GenerationStats, SamplingConfig
 from reader_edge_runtime.atomic_file import write_file

@@ -9,8 +9,8 @@ from unittest.mock import patch
 import numpy as np
 
 from reader_edge.bench.recording import read_recording
-from reader_edge.bench.replay.replay import replay
-from reader_edge.prompt_file import read_prompts
+from reader_edge.bench.replay import replay
+from reader_edge.prompts import read_prompts
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_export.sources.gguf.gguf_source import GgufSource
 from reader_edge_export.sources.gguf.summary import summary_of

@@ -14,8 +14,8 @@ from rich.console import Console
 import reader_edge
 import reader_edge_runtime
 from reader_edge import AsyncEngine, Engine, EngineConfig, ServingConfig
-from reader_edge.exported import _export_seconds
-from reader_edge.model_source import load_engine
+from reader_edge.models.exported import _export_seconds
+from reader_edge.models.model_source import load_engine
 from reader_edge.terminal.console import stderr_console, work_progress
 from reader_edge_export import libraries, pipeline
 from reader_edge_export.options import ExportOptions, ExportReport
@@ -81,7 +81,7 @@ def test_a_name_a_folder_a_package_and_nothing_are_models(
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
-    monkeypatch.setattr("reader_edge.model_source.pulled", {"owner/name": folder}.__getitem__)
+    monkeypatch.setattr("reader_edge.models.model_source.pulled", {"owner/name": folder}.__getitem__)
     for model in (folder, "owner/name", demo_folder, None):
         answers(Engine.load(model, QUICK))
     assert exported == [folder, folder]  # each under its own name

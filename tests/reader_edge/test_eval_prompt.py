@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from reader_edge.eval_prompt import EvalPrompt, by_category, play_out
-from reader_edge.prompt_file import FilePrompt
+from reader_edge.prompts import EvalPrompt, FilePrompt, by_category, play_out
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.errors import PromptError
 from tests.reader_edge.package_copy import PackageCopy

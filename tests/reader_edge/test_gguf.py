@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from reader_edge.cli import main
-from reader_edge.model_source import load_tokenizer
+from reader_edge.models.model_source import load_tokenizer
 from reader_edge_runtime.errors import InstallationError
 from tests.gguf_files import raw_gguf, small_vocabulary, write_gguf, write_small
 

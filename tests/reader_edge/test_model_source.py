@@ -14,11 +14,18 @@ from click.testing import CliRunner
 from filelock import FileLock
 from rich.console import Console
 
-from reader_edge.catalogue.names import canonical
-from reader_edge.catalogue.store import StoredModel
 from reader_edge.cli import main
-from reader_edge.exported import ModelSource
-from reader_edge.model_source import bundled_demo, find_package, find_source, find_stored, load_engine, model_name
+from reader_edge.models.catalogue import canonical
+from reader_edge.models.exported import ModelSource
+from reader_edge.models.model_source import (
+    bundled_demo,
+    find_package,
+    find_source,
+    find_stored,
+    load_engine,
+    model_name,
+)
+from reader_edge.models.store import StoredModel
 from reader_edge_export import pipeline
 from reader_edge_export.options import ExportOptions, ExportReport
 from reader_edge_runtime import EngineConfig
@@ -112,12 +119,12 @@ def test_what_is_here_of_a_name_is_its_source_until_it_is_exported(exported: lis
 def test_in_an_installation_the_demo_lies_beside_the_code(
     monkeypatch: pytest.MonkeyPatch, demo_folder: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("reader_edge.model_source.__file__", str(tmp_path / "model_source.py"))
+    monkeypatch.setattr("reader_edge.models.model_source.__file__", str(tmp_path / "model_source.py"))
     assert PackageCopy(demo_folder, tmp_path / "demo").folder == bundled_demo()
 
 
 def test_an_installation_without_the_demo_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("reader_edge.model_source.__file__", str(tmp_path / "reader_edge" / "model_source.py"))
+    monkeypatch.setattr("reader_edge.models.model_source.__file__", str(tmp_path / "reader_edge" / "model_source.py"))
     with pytest.raises(PackageError, match="has no demo model"):
         bundled_demo()
 
@@ -162,7 +169,7 @@ def test_a_gguf_file_is_exported_once_and_again_when_it_changed(exported: list[s
 def test_a_name_is_fetched_and_exported_once_under_its_name(
     exported: list[str], source_folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("reader_edge.model_source.pulled", {name: source_folder}.__getitem__)
+    monkeypatch.setattr("reader_edge.models.model_source.pulled", {name: source_folder}.__getitem__)
     assert find_package(name) == find_package(name)
     assert exported == [canonical(name)]
     assert find_source(name) == ModelSource(source_folder, canonical(name))
@@ -170,7 +177,7 @@ def test_a_name_is_fetched_and_exported_once_under_its_name(
 
 def test_nothing_is_fetched_where_nothing_could_be_exported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reader_edge_export.libraries.util.find_spec", lambda name: None)
-    monkeypatch.setattr("reader_edge.model_source.pulled", None)  # calling it would fail
+    monkeypatch.setattr("reader_edge.models.model_source.pulled", None)  # calling it would fail
     with pytest.raises(InstallationError, match="Exporting needs torch"):
         find_package("owner/name")
 
@@ -236,7 +243,7 @@ def test_two_cold_starts_at_once_export_once(
         PackageCopy(demo_folder, out)  # raises where another did so before
         return ExportReport(out, 1, options.precision, options.attention, {}, {})
 
-    monkeypatch.setattr("reader_edge.catalogue.store.FileLock", Lock)
+    monkeypatch.setattr("reader_edge.models.store.FileLock", Lock)
     monkeypatch.setattr(pipeline, "export_model", export_model)
     with ThreadPoolExecutor(2) as pool:
         packages = set(pool.map(find_package, [str(source_folder)] * 2))

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from reader_edge.cli import main
-from reader_edge.prompt_file import read_prompts
+from reader_edge.prompts import read_prompts
 from reader_edge_runtime.errors import PromptError
 
 # What str.splitlines takes for line ends besides \n and \r\n.

@@ -11,7 +11,7 @@ import click
 
 from reader_edge.commands import options
 from reader_edge.terminal.command_help import helpful_command
-from reader_edge.terminal.control_characters import visible
+from reader_edge.terminal.formatting import visible
 from reader_edge.terminal.model_text import write
 
 if TYPE_CHECKING:

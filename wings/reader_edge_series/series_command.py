@@ -21,7 +21,7 @@ def export(trained: Path, out: Path, force: bool) -> None:
     The graph is compared with the model: cached passes say what one pass over the whole series says.
     """
     from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, work_progress
-    from reader_edge.terminal.sizes import readable_size
+    from reader_edge.terminal.formatting import readable_size
     from reader_edge_export.libraries import check_installation
 
     check_installation()

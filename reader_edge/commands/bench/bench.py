@@ -24,7 +24,7 @@ from reader_edge.terminal.shell_completion import MODEL
 @options.grouped(config="EngineConfig")
 def cost(model: str | None, batch: int, config: "reader_edge.EngineConfig", redo: bool, as_json: bool) -> None:
     """Show how long a pass over n tree nodes takes on this machine. It is measured once, then cached."""
-    from reader_edge.model_source import find_package
+    from reader_edge.models.model_source import find_package
     from reader_edge.terminal.console import count_progress, figures_table, print_report
     from reader_edge_runtime.assembly import open_package, settled_target
     from reader_edge_runtime.measuring.cost_cache import load_or_measure
@@ -69,11 +69,10 @@ def record(
     successors of each token, so that --sources may name logits too. MODEL is what `run` takes.
     """
     from reader_edge.bench.answer_recorder import record_answers
-    from reader_edge.eval_prompt import play_out
-    from reader_edge.model_source import load_engine
-    from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
+    from reader_edge.models.model_source import load_engine
+    from reader_edge.prompts import VERIFY_PROMPTS, play_out, read_prompts
     from reader_edge.terminal.console import count_progress
-    from reader_edge.terminal.control_characters import visible
+    from reader_edge.terminal.formatting import visible
     from reader_edge_runtime.atomic_file import mode_of_all, new_file
 
     if out.exists() and not force:

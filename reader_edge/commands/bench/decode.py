@@ -56,14 +56,12 @@ def decode(
     prompts. --each-set adds the time with each set of sources. The exit code is 1 if tokens differ. MODEL is what `run`
     takes.
     """
-    from reader_edge.bench.decode.comparison import bench_decode
-    from reader_edge.bench.decode.comparison_report import bench_fields, draw_bench, print_bench
-    from reader_edge.bench.decode.fixed_budget import bench_budgets
-    from reader_edge.bench.decode.source_sets import SourceStock
+    from reader_edge.bench.comparison import bench_decode
+    from reader_edge.bench.comparison_report import bench_fields, draw_bench, print_bench
+    from reader_edge.bench.fixed_budget import SourceStock, bench_budgets
     from reader_edge.bench.plot import check_plot
-    from reader_edge.eval_prompt import play_out
-    from reader_edge.model_source import further_sources, load_engine
-    from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
+    from reader_edge.models.model_source import further_sources, load_engine
+    from reader_edge.prompts import VERIFY_PROMPTS, play_out, read_prompts
     from reader_edge.terminal.console import count_progress
 
     check_plot(plot)

@@ -70,8 +70,7 @@ def replay_command(
 
     The result is the acceptance length: the mean number of tokens emitted per pass.
     """
-    from reader_edge.bench.replay.replay import replay_files
-    from reader_edge.bench.replay.replay_report import print_replays, replay_fields
+    from reader_edge.bench.replay import print_replays, replay_fields, replay_files
 
     if priors == "others" and len(files) < 2:
         raise click.UsageError("--priors others learns from the other FILEs: name at least two.")

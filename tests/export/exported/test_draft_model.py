@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from reader_edge import DraftConfig, Engine, EngineConfig, GenerationConfig
 from reader_edge.cli import main
-from reader_edge.eval_prompt import EvalPrompt
-from reader_edge.model_source import further_sources
+from reader_edge.models.model_source import further_sources
+from reader_edge.prompts import EvalPrompt
 from reader_edge.verify import variants
 from reader_edge.verify.proof import prove
 from reader_edge_runtime import DraftSources

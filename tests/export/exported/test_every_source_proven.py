@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from reader_edge import Engine, EngineConfig, GenerationConfig
-from reader_edge.eval_prompt import EvalPrompt
-from reader_edge.model_source import further_sources
+from reader_edge.models.model_source import further_sources
 from reader_edge.own_answers import answer_all
+from reader_edge.prompts import EvalPrompt
 from reader_edge.verify import variants
 from reader_edge.verify.proof import prove
 from reader_edge_export import ExportOptions, export_model

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reader_edge.eval_prompt import EvalPrompt
+from reader_edge.prompts import EvalPrompt
 from reader_edge.verify import variants
 from reader_edge.verify.proof import prove
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig

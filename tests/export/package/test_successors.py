@@ -12,7 +12,7 @@ from tokenizers.models import BPE
 
 from reader_edge import Engine, GenerationConfig
 from reader_edge.cli import main
-from reader_edge.terminal.sizes import readable_size
+from reader_edge.terminal.formatting import readable_size
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.package import successors
 from reader_edge_export.package.pass_chain import WholePackage

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from gguf import GGMLQuantizationType as Kind
 
-from reader_edge.eval_prompt import EvalPrompt
+from reader_edge.prompts import EvalPrompt
 from reader_edge.verify.proof import prove
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.split.split_package import split_package

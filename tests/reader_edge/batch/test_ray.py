@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from reader_edge.batch.batch import open_batch
 from reader_edge.cli import main
-from reader_edge.model_source import load_engine
+from reader_edge.models.model_source import load_engine
 from reader_edge_runtime import Engine, EngineConfig
 from reader_edge_runtime.errors import BatchError
 from tests.reader_edge.batch.batch_files import Files, request

@@ -9,9 +9,9 @@ from statistics import median
 import pytest
 from click.testing import CliRunner
 
-from reader_edge.bench.decode.comparison import Comparison, bench_decode
+from reader_edge.bench.comparison import Comparison, bench_decode
 from reader_edge.cli import main
-from reader_edge.eval_prompt import EvalPrompt
+from reader_edge.prompts import EvalPrompt
 from reader_edge.terminal.memory import peak_bytes, resident_bytes
 from reader_edge_runtime import Engine, GenerationConfig
 

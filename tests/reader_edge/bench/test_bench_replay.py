@@ -10,7 +10,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from reader_edge.bench.recording import RecordedRequest, RecordedTurn, read_recording
-from reader_edge.bench.replay.replay import replay
+from reader_edge.bench.replay import replay
 from reader_edge.commands.bench.bench import bench
 from reader_edge.commands.datastore import datastore
 from reader_edge_runtime import DraftConfig

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reader_edge.bench.decode.comparison import ROUNDS, compare
+from reader_edge.bench.comparison import ROUNDS, compare
 from reader_edge_runtime import Engine, GenerationConfig
 
 CONFIG = GenerationConfig(max_tokens=24, ignores_eos=True)

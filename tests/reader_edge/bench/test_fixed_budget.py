@@ -8,13 +8,12 @@ import pytest
 from click.testing import CliRunner
 
 from reader_edge.bench.answer_recorder import Listener, record_answers
-from reader_edge.bench.decode.fixed_budget import BudgetRun, answer_at, bench_budgets
-from reader_edge.bench.decode.source_sets import SourceStock
+from reader_edge.bench.fixed_budget import BudgetRun, SourceStock, answer_at, bench_budgets
 from reader_edge.bench.recording import RecordedRequest, read_recording
-from reader_edge.bench.replay.replay import replay
-from reader_edge.bench.replay.simulator import MAX_DEPTH
+from reader_edge.bench.replay import replay
+from reader_edge.bench.simulator import MAX_DEPTH
 from reader_edge.cli import main
-from reader_edge.eval_prompt import EvalPrompt
+from reader_edge.prompts import EvalPrompt
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, GenerationStats
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import RequestContext

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.text import Text
 
 from reader_edge.bench import plot
-from reader_edge.bench.decode.comparison_report import _label
+from reader_edge.bench.comparison_report import _label
 from reader_edge.bench.plot import new_figure, save_plot
 
 SCRIPTS = [

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from reader_edge.bench.recording import RecordedRequest, RecordedTurn
-from reader_edge.bench.replay.simulator import ReplayedRequest, Simulator
+from reader_edge.bench.simulator import ReplayedRequest, Simulator
 from reader_edge_runtime.draft_tree import DraftTree
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from reader_edge.bench.decode.comparison import bench_decode
-from reader_edge.bench.decode.source_sets import SourceStock
+from reader_edge.bench.comparison import bench_decode
+from reader_edge.bench.fixed_budget import SourceStock
 from reader_edge.cli import main
-from reader_edge.eval_prompt import EvalPrompt
+from reader_edge.prompts import EvalPrompt
 from reader_edge_runtime import Engine, GenerationConfig
 from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuilder
 from reader_edge_runtime.drafting.sources.datastore.header import DatastoreFacts

@@ -19,7 +19,7 @@ from reader_edge_runtime.errors import InstallationError
 @pytest.fixture(autouse=True)
 def _fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models of the hub are here already, each in a folder that bears its name."""
-    monkeypatch.setattr("reader_edge.model_source.pulled", Path)
+    monkeypatch.setattr("reader_edge.models.model_source.pulled", Path)
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_a_context_that_is_too_short_is_one_sentence(runner: CliRunner) -> None:
 def test_a_target_in_the_way_is_shown_before_anything_is_fetched(
     runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("reader_edge.model_source.pulled", None)  # calling it would fail
+    monkeypatch.setattr("reader_edge.models.model_source.pulled", None)  # calling it would fail
     result = runner.invoke(main, ["export", "some/model", str(tmp_path)])
     assert result.exit_code == 2
     assert result.stderr.startswith(f"Error: '{tmp_path}' exists already")
@@ -146,7 +146,7 @@ def test_without_the_extra_the_remedy_is_one_sentence(
     def refuse() -> None:
         raise InstallationError("Exporting needs torch, which is missing: pip install 'reader-edge[export]'.")
 
-    monkeypatch.setattr("reader_edge.model_source.check_installation", refuse)
+    monkeypatch.setattr("reader_edge.models.model_source.check_installation", refuse)
     result = runner.invoke(main, ["export", "some/model", str(tmp_path / "out")])
     assert result.exit_code == 1
     assert result.stderr == "Error: Exporting needs torch, which is missing: pip install 'reader-edge[export]'.\n"

@@ -60,7 +60,7 @@ def test_a_file_that_is_no_session_is_refused_before_a_model_is_loaded(
 ) -> None:
     letter = tmp_path / "letter"
     letter.write_text("dear")
-    monkeypatch.setattr("reader_edge.model_source.load_engine", pytest.fail)
+    monkeypatch.setattr("reader_edge.models.model_source.load_engine", pytest.fail)
     result = ask(runner, package, letter, "-p", "one")
     assert result.exit_code == 1
     assert result.stderr == f"Error: '{letter}' is there, and no session: name another file.\n"

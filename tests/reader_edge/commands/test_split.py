@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from reader_edge.cli import main
-from reader_edge.model_source import load_tokenizer
+from reader_edge.models.model_source import load_tokenizer
 from reader_edge_runtime import EngineConfig, assembly
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.package.pipeline_file import KEY_NAME

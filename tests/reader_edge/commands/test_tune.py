@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from reader_edge.catalogue.store import StoredModel, model_around
 from reader_edge.cli import main
 from reader_edge.commands.tune import tune
+from reader_edge.models.store import StoredModel, model_around
 from reader_edge_export import pipeline, tuning
 from reader_edge_export.options import ExportOptions, ExportReport
 from reader_edge_export.tuning import TuningReport

@@ -4,8 +4,7 @@ import warnings
 
 import pytest
 
-from reader_edge.remote.connection import FrameConnection, LostError
-from reader_edge.remote.reconnect import Reconnect
+from reader_edge.remote.connection import FrameConnection, LostError, Reconnect
 
 LOST = LostError("The connection is lost.")
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from reader_edge.cli import main
-from reader_edge.model_source import model_name
+from reader_edge.models.model_source import model_name
 from reader_edge.server.http.request_log import RequestNote
 from reader_edge.server.settings import ServerSettings
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from reader_edge.cli import main
 from reader_edge.terminal.console import byte_progress, print_pairs, print_report, print_table, stage_progress
-from reader_edge.terminal.control_characters import visible
+from reader_edge.terminal.formatting import visible
 from reader_edge.terminal.model_text import write
 from tests.reader_edge.package_copy import PackageCopy
 

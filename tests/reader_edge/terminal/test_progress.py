@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from reader_edge.terminal.console import work_progress
-from reader_edge.terminal.times import readable_time
+from reader_edge.terminal.formatting import readable_time
 
 
 def _work() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from reader_edge.catalogue.entries import CATALOGUE
-from reader_edge.catalogue.store import StoredModel
 from reader_edge.cli import main
+from reader_edge.models.catalogue import CATALOGUE
+from reader_edge.models.store import StoredModel
 
 
 @pytest.fixture(autouse=True)

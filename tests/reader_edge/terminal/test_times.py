@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from reader_edge.terminal.times import exact_time
+from reader_edge.terminal.formatting import exact_time
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 from rich.cells import cell_len
 
-from reader_edge.catalogue.store import StoredModel
 from reader_edge.cli import main
+from reader_edge.models.store import StoredModel
 from reader_edge.terminal.console import figures_table, pairs_table, print_columns, print_pairs, print_report
 
 LONG = "a name of many words that no narrow terminal has room for, and " + "x" * 90

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from reader_edge.eval_prompt import EvalPrompt
+from reader_edge.prompts import EvalPrompt
 from reader_edge.verify import variants
 from reader_edge.verify.arrivals import at_random, num_at_random
 from reader_edge.verify.logit_comparer import PlainAnswer

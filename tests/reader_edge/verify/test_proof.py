@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from reader_edge.eval_prompt import EvalPrompt
+from reader_edge.prompts import EvalPrompt
 from reader_edge.verify.proof import ProofListener, prove
 from reader_edge.verify.result import ProofReport
 from reader_edge.verify.stress import HostileSource

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from reader_edge.eval_prompt import EvalPrompt
+from reader_edge.prompts import EvalPrompt
 from reader_edge.verify import variants
 from reader_edge.verify.plain_answers import FEW_TOKENS
 from reader_edge.verify.proof import prove

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from reader_edge.cli import main
-from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
+from reader_edge.prompts import VERIFY_PROMPTS, read_prompts
 from reader_edge.verify import variants
 from reader_edge.verify.variants import ARRIVAL_VARIANTS, BATCH_SIZES, DRAFTERS, VARIANTS
 from reader_edge_runtime.decoding.decoder import Decoder

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reader_edge.eval_prompt import EvalPrompt
+from reader_edge.prompts import EvalPrompt
 from reader_edge.verify.proof import prove
 from reader_edge_lossy.relaxed import Relaxed
 from reader_edge_runtime import (

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 from reader_edge.chat.prompt_input import PromptInput
 from reader_edge.cli import main
 from reader_edge.entry_points import added_commands
-from reader_edge.terminal.deviation import deviation_sentence
+from reader_edge.terminal.model_text import deviation_sentence
 
 
 def lossy_run(*arguments: str, rule: str = "relaxed", text: str | None = None) -> Result:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from reader_edge.bench.plot import new_figure, save_plot
-from reader_edge.terminal.control_characters import visible
+from reader_edge.terminal.formatting import visible
 from reader_edge_series.forecaster import Forecast
 from reader_edge_series.tables.table import SeriesTable
 

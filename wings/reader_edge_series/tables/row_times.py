@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import numpy.typing as npt
 
-from reader_edge.terminal.times import exact_time
+from reader_edge.terminal.formatting import exact_time
 from reader_edge_runtime.errors import SeriesError
 
 _YEAR = 12

@@ -7,7 +7,7 @@ import gguf
 import numpy as np
 import pytest
 
-from reader_edge.model_source import load_tokenizer
+from reader_edge.models.model_source import load_tokenizer
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_runtime.errors import ExportError, GgufError, UnsupportedArchitectureError

@@ -132,7 +132,7 @@ def test_a_device_needs_no_onnx_runtime_and_no_torch(
 import sys
 sys.modules["onnxruntime"] = sys.modules["torch"] = None
 from pathlib import Path
-from reader_edge import model_source
+from reader_edge.models import model_source
 from reader_edge.cli import main
 model_source.pulled = {{"owner/name": Path({str(demo_folder)!r})}}.__getitem__
 for command in {commands!r}:

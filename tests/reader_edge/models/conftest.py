@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from tests.reader_edge.catalogue.fake_hub import FakeHub
+from tests.reader_edge.models.fake_hub import FakeHub
 
 
 @pytest.fixture(autouse=True)

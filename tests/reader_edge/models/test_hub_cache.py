@@ -9,14 +9,14 @@ import pytest
 from click.testing import CliRunner
 from huggingface_hub import constants
 
-from reader_edge.catalogue.hub_cache import hub_cache
-from reader_edge.catalogue.pull import found_here, pulled
 from reader_edge.cli import main
-from reader_edge.exported import ModelSource
-from reader_edge.model_source import find_source, find_stored, model_name
+from reader_edge.models.exported import ModelSource
+from reader_edge.models.hub_cache import hub_cache
+from reader_edge.models.model_source import find_source, find_stored, model_name
+from reader_edge.models.pull import found_here, pulled
 from reader_edge_runtime.errors import CatalogueError, HubUnavailableError
-from tests.reader_edge.catalogue.conftest import set_hub
-from tests.reader_edge.catalogue.fake_hub import FakeHub
+from tests.reader_edge.models.conftest import set_hub
+from tests.reader_edge.models.fake_hub import FakeHub
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = ("config.json", "model.safetensors", "tokenizer.json")

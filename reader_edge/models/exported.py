@@ -6,10 +6,9 @@ from pathlib import Path
 
 import click
 
-from reader_edge.catalogue.store import StoredModel
+from reader_edge.models.store import StoredModel
 from reader_edge.terminal.console import work_progress
-from reader_edge.terminal.control_characters import visible
-from reader_edge.terminal.times import readable_time
+from reader_edge.terminal.formatting import readable_time, visible
 from reader_edge_export.options import AUTO, ExportOptions
 from reader_edge_export.sources.gguf.magic import is_gguf
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader

@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner
 from filelock import FileLock
 
-from reader_edge.catalogue.pull import pulled
-from reader_edge.catalogue.store import StoredModel, stored_models
 from reader_edge.cli import main
+from reader_edge.models.pull import pulled
+from reader_edge.models.store import StoredModel, stored_models
 from reader_edge_runtime.errors import CatalogueError
 from tests.reader_edge.package_copy import PackageCopy
 
@@ -90,7 +90,7 @@ def test_a_disk_that_has_no_room_for_the_name_keeps_nothing(cache: Path, monkeyp
     def fail(*args: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("reader_edge.catalogue.store.write_file", fail)
+    monkeypatch.setattr("reader_edge.models.store.write_file", fail)
     with pytest.raises(OSError, match="No space"), StoredModel("owner/model").locked():
         pass
     assert list(cache.iterdir()) == []
@@ -173,7 +173,7 @@ def test_a_broken_off_removal_leaves_nothing_that_looks_whole(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("reader_edge.catalogue.store.shutil.rmtree", fail)
+        patch.setattr("reader_edge.models.store.shutil.rmtree", fail)
         with pytest.raises(KeyboardInterrupt):
             model.remove()
     assert model.source() is None
@@ -220,7 +220,7 @@ def test_a_download_that_becomes_the_source_while_models_are_listed_spoils_no_li
             partial.rmdir()
         return 1
 
-    monkeypatch.setattr("reader_edge.catalogue.store.folder_bytes", measured)
+    monkeypatch.setattr("reader_edge.models.store.folder_bytes", measured)
     assert [part.what for part in model.parts()] == ["package, int8", "source"]
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from reader_edge.bench.decode.comparison import ROUNDS, Comparison, DecodeBench, TimedRounds, compare, together
-from reader_edge.bench.decode.fixed_budget import BudgetRun, budget_fields, budget_table
+from reader_edge.bench.comparison import ROUNDS, Comparison, DecodeBench, TimedRounds, compare, together
+from reader_edge.bench.fixed_budget import BudgetRun, budget_fields, budget_table
 from reader_edge.bench.plot import new_figure, save_plot
 from reader_edge.chat.answer import tell_context_end
 from reader_edge.chat.answer_report import num_threads, stats_fields, stats_table, width_sentence
 from reader_edge.terminal.console import count_progress, figures_table, print_report, print_table
+from reader_edge.terminal.formatting import readable_size
 from reader_edge.terminal.model_text import ModelText
-from reader_edge.terminal.sizes import readable_size
 from reader_edge_runtime import Engine, GenerationConfig, SamplingConfig
 from reader_edge_runtime.text.conversation import Encodable
 

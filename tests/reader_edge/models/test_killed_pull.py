@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from reader_edge.catalogue.pull import pulled
-from reader_edge.catalogue.store import StoredModel
-from tests.reader_edge.catalogue.fake_hub import FakeHub
+from reader_edge.models.pull import pulled
+from reader_edge.models.store import StoredModel
+from tests.reader_edge.models.fake_hub import FakeHub
 
 MAX_SECONDS = 120  # however busy the machine
 

@@ -8,8 +8,8 @@ import time
 import zipfile
 from pathlib import Path
 
-from reader_edge.catalogue.disk import check_room, report_arrivals
-from reader_edge.catalogue.entries import Wheel
+from reader_edge.models.catalogue import Wheel
+from reader_edge.models.store import check_room, report_arrivals
 from reader_edge.terminal.console import OnProgress
 from reader_edge_runtime.errors import CatalogueError
 from reader_edge_runtime.package.manifest import sha256_of

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import click
 
-from reader_edge.catalogue import hub, wheel
-from reader_edge.catalogue.entries import Origin
-from reader_edge.catalogue.hub_cache import absence_sentence, find_cached
-from reader_edge.catalogue.names import canonical, find_origin
-from reader_edge.catalogue.store import StoredModel
+from reader_edge.models import hub, wheel
+from reader_edge.models.catalogue import Origin, canonical, find_origin
+from reader_edge.models.hub_cache import absence_sentence, find_cached
+from reader_edge.models.store import StoredModel
 from reader_edge.terminal.console import OnProgress, byte_progress
 from reader_edge_export.package.package_folder import is_disk_full
 from reader_edge_runtime.errors import CatalogueError, HubUnavailableError

@@ -12,8 +12,8 @@ from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reader_edge.catalogue.disk import check_room, folder_bytes, report_arrivals
-from reader_edge.catalogue.entries import Origin
+from reader_edge.models.catalogue import Origin
+from reader_edge.models.store import check_room, folder_bytes, report_arrivals
 from reader_edge.terminal.console import OnProgress
 from reader_edge_export.libraries import quiet_libraries
 from reader_edge_export.package.package_folder import is_disk_full

@@ -2,8 +2,7 @@
 
 import pytest
 
-from reader_edge.catalogue.entries import CATALOGUE, Origin
-from reader_edge.catalogue.names import canonical, find_origin, is_model_name, similar_name
+from reader_edge.models.catalogue import CATALOGUE, Origin, canonical, find_origin, is_model_name, similar_name
 from reader_edge_runtime.errors import CatalogueError
 
 

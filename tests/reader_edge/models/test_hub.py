@@ -13,13 +13,13 @@ import pytest
 from click.testing import CliRunner
 from filelock import FileLock
 
-from reader_edge.catalogue import hub as hub_module
-from reader_edge.catalogue.pull import pulled
-from reader_edge.catalogue.store import StoredModel
 from reader_edge.cli import main
+from reader_edge.models import hub as hub_module
+from reader_edge.models.pull import pulled
+from reader_edge.models.store import StoredModel
 from reader_edge_runtime.errors import CatalogueError, HubUnavailableError, UnsupportedArchitectureError
-from tests.reader_edge.catalogue.conftest import set_hub
-from tests.reader_edge.catalogue.fake_hub import REVISION, FakeHub
+from tests.reader_edge.models.conftest import set_hub
+from tests.reader_edge.models.fake_hub import REVISION, FakeHub
 
 
 def test_a_model_is_fetched_once_with_what_an_export_needs(hub: FakeHub) -> None:
@@ -93,7 +93,7 @@ def test_two_at_once_fetch_once(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -
         real_fetch(*args)
 
     real_fetch = hub_module.fetch
-    monkeypatch.setattr("reader_edge.catalogue.store.FileLock", Lock)
+    monkeypatch.setattr("reader_edge.models.store.FileLock", Lock)
     monkeypatch.setattr(hub_module, "fetch", fetch)
     with ThreadPoolExecutor(2) as pool:
         folders = list(pool.map(pulled, ["owner/model"] * 2))
@@ -222,6 +222,6 @@ def test_a_hub_without_an_answer_is_reported(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_without_huggingface_hub_the_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reader_edge.catalogue.hub.util.find_spec", lambda name: None)
+    monkeypatch.setattr("reader_edge.models.hub.util.find_spec", lambda name: None)
     with pytest.raises(HubUnavailableError, match=r"pip install 'reader-edge\[export\]'"):
         pulled("owner/model")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from reader_edge.eval_prompt import EvalPrompt, by_category
+from reader_edge.prompts import EvalPrompt, by_category
 from reader_edge.terminal.memory import peak_bytes
 from reader_edge_runtime import Engine, GenerationConfig, GenerationStats
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter

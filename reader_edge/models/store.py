@@ -12,7 +12,9 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+import stat
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +22,7 @@ from pathlib import Path
 import click
 from filelock import FileLock, Timeout
 
-from reader_edge.catalogue.disk import folder_bytes
+from reader_edge.terminal.formatting import readable_size
 from reader_edge_runtime.atomic_file import clear_leftovers, temporary_name, write_file
 from reader_edge_runtime.errors import CatalogueError, PackageError, UnknownModelError
 from reader_edge_runtime.machine.cache_folder import cache_folder, make_own
@@ -30,6 +32,8 @@ from reader_edge_runtime.package.manifest_file import read_manifest
 _NAME_FILE = "name"
 _MAX_NAME_BYTES = 4096
 _PACKAGE = re.compile(r"([\w-]+)-[0-9a-f]{16}")
+
+_INTERVAL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,3 +217,42 @@ def _manifest(place: Path) -> Manifest | None:
         return read_manifest(place)
     except PackageError:
         return None
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes of the files in a folder and below; links are not followed, what vanishes meanwhile counts nothing."""
+    num_bytes = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                status = os.lstat(os.path.join(parent, name))
+                num_bytes += status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return num_bytes
+
+
+def check_room(folder: Path, num_bytes: int) -> None:
+    """Raise CatalogueError where the disk of a folder has no room for so many bytes more."""
+    free = shutil.disk_usage(folder).free
+    if num_bytes > free:
+        raise CatalogueError(
+            f"{readable_size(num_bytes)} are to come, but the disk of '{folder}' has {readable_size(free)} left: "
+            "free some space, or set XDG_CACHE_HOME to a folder on another disk."
+        )
+
+
+@contextmanager
+def report_arrivals(folder: Path, total: int, on_progress: Callable[[int, int], None]) -> Iterator[None]:
+    """While the block runs, tell how many of `total` bytes a folder holds."""
+    is_done = threading.Event()
+
+    def tell() -> None:
+        while not is_done.wait(_INTERVAL_S):
+            on_progress(min(folder_bytes(folder), total), total)
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        is_done.set()
+        teller.join()

@@ -1,1 +1,0 @@
-"""Plain and drafted decoding side by side: `run --compare` and `bench decode`."""

@@ -1,1 +1,0 @@
-"""Acceptance of recorded answers, replayed through the drafter without a model: `bench replay`."""
