@@ -16,12 +16,11 @@ import click
 
 from reader_edge import __version__
 from reader_edge.commands.batch import batch
-from reader_edge.commands.bench.bench import bench
+from reader_edge.commands.bench import bench
 from reader_edge.commands.completion import completion
 from reader_edge.commands.datastore import datastore
 from reader_edge.commands.doctor import doctor
 from reader_edge.commands.export import export
-from reader_edge.commands.forget import forget
 from reader_edge.commands.info import info
 from reader_edge.commands.models import list_models, pull, rm
 from reader_edge.commands.run import run
@@ -31,7 +30,7 @@ from reader_edge.commands.stage import stage
 from reader_edge.commands.train_drafter import train_drafter
 from reader_edge.commands.tune import tune
 from reader_edge.commands.verify import verify
-from reader_edge.commands.warm import warm
+from reader_edge.commands.warm import forget, warm
 from reader_edge.entry_points import added_commands
 from reader_edge.terminal.formatting import visible
 

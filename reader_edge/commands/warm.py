@@ -1,4 +1,4 @@
-"""`reader-edge warm`: answers of the model's own, for drafts before the first request."""
+"""`reader-edge warm` and `forget`: answers of the model's own, before the first request, and past ones erased."""
 
 import time
 from dataclasses import replace
@@ -67,3 +67,15 @@ def warm(model: str | None, prompts: Path | None, tokens: int, engine_config: "r
     click.echo(
         visible(f"{len(answers.texts)} answers of {answers.num_tokens} tokens in '{path}', {size}, {seconds:.0f} s.")
     )
+
+
+@helpful_command("Erase a history of past answers.", "reader-edge forget past.redg")
+@click.argument("file", type=options.FILE)
+def forget(file: Path) -> None:
+    """Erase FILE, the past answers that `run --history` or `serve --history` kept.
+
+    Any other kind of file is refused and left unchanged.
+    """
+    from reader_edge_runtime.drafting.sources.history_file import erase_history
+
+    erase_history(file)

@@ -11,7 +11,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from reader_edge.bench.recording import RecordedRequest, RecordedTurn, read_recording
 from reader_edge.bench.replay import replay
-from reader_edge.commands.bench.bench import bench
+from reader_edge.commands.bench import bench
 from reader_edge.commands.datastore import datastore
 from reader_edge_runtime import DraftConfig
 from reader_edge_runtime.errors import UserFileError

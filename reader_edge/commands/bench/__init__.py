@@ -1,1 +1,0 @@
-"""`reader-edge bench` and its commands, one file each."""
