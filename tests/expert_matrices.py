@@ -9,7 +9,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from reader_edge_export.blocks.block_type import BLOCK_TYPES
-from reader_edge_export.blocks.unpack_blocks import unpack_blocks
+from reader_edge_export.blocks.blocks import unpack_blocks
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.operators.block_linear import StoredBlocks
 from reader_edge_export.operators.definitions import Int8Matrix

@@ -22,8 +22,8 @@ from benchmarks.fidelity.scorers import Scorer, llama_cpp_scorer, package_scorer
 from benchmarks.peers.measuring import say
 from reader_edge_export.libraries import quiet_libraries
 from reader_edge_export.sources.find import find_source
-from reader_edge_export.sources.module import vocab_size_of
 from reader_edge_export.sources.source import Source
+from reader_edge_export.sources.source_model import vocab_size_of
 from reader_edge_export.sources.tokenizer import text_tokenizer
 from reader_edge_export.texts.text_set import TextSet
 from tests.export.whole_models import load_model

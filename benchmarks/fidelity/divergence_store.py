@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from reader_edge_export.checks.divergence import KlDivergence
+from reader_edge_export.checks.quality import KlDivergence
 from reader_edge_runtime.atomic_file import write_file
 
 Float32Array = npt.NDArray[np.float32]

@@ -11,28 +11,24 @@ from transformers import PreTrainedTokenizerFast
 from reader_edge_export.calibration.calibrate import calibrate, expert_input_sizes, input_sizes, max_calibration_tokens
 from reader_edge_export.calibration.calibration import Calibration
 from reader_edge_export.calibration.sensitivity import gradient_sizes, measure_sensitivity
-from reader_edge_export.checks.cached_check import CachedCheck, has_checks
 from reader_edge_export.checks.chat_check import ChatCheck, check_chats
-from reader_edge_export.checks.package_check import PackageCheck
+from reader_edge_export.checks.package_check import CachedCheck, PackageCheck, has_checks
 from reader_edge_export.journal import MOMENTS_NAME, WORK_NAME, Journal
-from reader_edge_export.mlir.mlir_files import NUM_STEPS, check_modules, write_mlir
-from reader_edge_export.onnx_graph.commit_graph import write_commit_graph
+from reader_edge_export.mlir import NUM_STEPS, check_modules, write_mlir
 from reader_edge_export.options import CALIBRATED, IREE, ExportOptions
-from reader_edge_export.package.export_key import version_of
 from reader_edge_export.package.package_size import PackageSize, check_room
-from reader_edge_export.package.stored_types import StoredTypes
-from reader_edge_export.package_graph import TOP_K, write_graph
+from reader_edge_export.package.source_files import version_of
+from reader_edge_export.package_graph import TOP_K, write_commit_graph, write_graph
 from reader_edge_export.progress import Progress
+from reader_edge_export.quantize.gguf_products import StoredTypes
 from reader_edge_export.sources.layered_model import LayeredModel
-from reader_edge_export.sources.module import hidden_size_of, vocab_size_of
 from reader_edge_export.sources.source import Source
-from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.sources.source_model import SourceModel, hidden_size_of, vocab_size_of
 from reader_edge_export.sources.tokenizer import check_chat_template, special_tokens_of, text_tokenizer, write_tokenizer
 from reader_edge_export.speculators.formats.speculator_files import SpeculatorFiles
 from reader_edge_export.speculators.speculator_export import SpeculatorExport
 from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
-from reader_edge_export.trace.layer_states import default_state_ids
-from reader_edge_export.trace.tracing import TracedLayer, package_layers
+from reader_edge_export.trace.tracing import TracedLayer, default_state_ids, package_layers
 from reader_edge_export.trace.tree_config import attention_layers, sliding_window_of, trace_model
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.manifest import (

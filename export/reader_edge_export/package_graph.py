@@ -11,24 +11,20 @@ from onnxscript.rewriter import RewriteRuleSet
 from onnxscript.rewriter.rules.common import no_op_cast_rule
 
 from reader_edge_export.calibration.calibration import Calibration
-from reader_edge_export.fusion.heads import MERGED_HEADS, fuse_heads
-from reader_edge_export.fusion.norm import NORMS
-from reader_edge_export.fusion.rotary import fuse_rotary
-from reader_edge_export.fusion.swiglu import fuse_swiglu
+from reader_edge_export.fusion import MERGED_HEADS, NORMS, fuse_heads, fuse_rotary, fuse_swiglu
 from reader_edge_export.journal import Journal
 from reader_edge_export.lowering.attention_lowering import lower_attention
 from reader_edge_export.lowering.portable import narrow_inputs
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.onnx_graph.insert_matrices import insert_matrices
-from reader_edge_export.onnx_graph.other_weights import OtherWeights
 from reader_edge_export.onnx_graph.sizes import fold_sizes
-from reader_edge_export.onnx_graph.weight_file import WeightFile
+from reader_edge_export.onnx_graph.weight_file import OtherWeights, WeightFile
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.progress import Advance, Progress
 from reader_edge_export.quantize.vocabulary import HIDDEN_STATES
 from reader_edge_export.quantize.weight_storage import OnChoice, num_stored, store_weights, unseen_choice
-from reader_edge_export.sources.matrix import ExpertsTensor, matrix_of
 from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.sources.weights import ExpertsTensor, matrix_of
 from reader_edge_runtime.package.manifest import (
     FORM_PROPERTY,
     GRAPH_NAME,
@@ -42,6 +38,14 @@ from reader_edge_runtime.package.manifest import (
 )
 
 TOP_K = 8
+_COMMIT_TYPES = {"float32": "float", "float16": "float16", "bfloat16": "bfloat16"}
+_COMMIT_GRAPH = """
+<ir_version: 11, opset_import: ["" : 24]>
+commit (KV kv, int64[K] rows, int64[C] write_pos) => (KV moved) {
+  kept = Gather <axis = 2> (kv, rows)
+  moved = TensorScatter <axis = 2> (kv, kept, write_pos)
+}
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,3 +216,15 @@ def _value(graph: ir.Graph, name: str) -> ir.Value:
 
 
 TARGET = GraphPart(GRAPH_NAME, WEIGHTS_NAME, _report_answers)
+
+
+def write_commit_graph(graph: Path, kv_dtype: str, num_kv_heads: int, head_dim: int) -> None:
+    """Write the graph that keeps a walked path's KV rows where the cache lies on a device.
+
+    Inputs: `kv` (C, H, S, D), key or value of C (layer, slot) pairs; `rows` int64 (K,), the rows to keep; `write_pos`
+    int64 (C,), where they go. Output: `moved`, bound to the memory of `kv`. The rows are gathered before they are
+    written, so they may overlap.
+    """
+    kv_type = f"{_COMMIT_TYPES[kv_dtype]}[C,{num_kv_heads},S,{head_dim}]"
+    onnx.save(onnx.parser.parse_model(_COMMIT_GRAPH.replace("KV", kv_type)), graph)
+    onnx.checker.check_model(graph, full_check=True)

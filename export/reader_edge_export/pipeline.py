@@ -11,9 +11,8 @@ from pathlib import Path
 from reader_edge_export.checks.quality_limits import quality_warning, speculator_warning
 from reader_edge_export.libraries import check_installation, quiet_libraries
 from reader_edge_export.options import IREE, ExportOptions, ExportReport
-from reader_edge_export.package.export_key import export_key
 from reader_edge_export.package.package_folder import check_target, new_package
-from reader_edge_export.package.source_files import readable, unchanged
+from reader_edge_export.package.source_files import export_key, readable, unchanged
 from reader_edge_export.progress import OnShare, OnStage, Progress
 from reader_edge_export.sources.architectures import check_form
 from reader_edge_export.sources.find import check_kind, find_source

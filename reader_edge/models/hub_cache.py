@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reader_edge.models.catalogue import Origin
+from reader_edge_export.sources.folder.folder_files import shard_of_tensors
 from reader_edge_export.sources.folder.hugging_face import OTHER_TOKENIZERS
-from reader_edge_export.sources.folder.weight_files import shard_of_tensors
 from reader_edge_runtime.errors import CatalogueError
 from reader_edge_runtime.package.manifest import MANIFEST_NAME
 

@@ -16,7 +16,7 @@ from benchmarks.fidelity.divergence_store import DivergenceStore
 from benchmarks.fidelity.recorded_chats import mixed, read_conversations
 from benchmarks.fidelity.report import Row, write_rows
 from benchmarks.fidelity.scorers import Scorer
-from reader_edge_export.checks.divergence import KlDivergence
+from reader_edge_export.checks.quality import KlDivergence
 from reader_edge_export.sources.folder.hugging_face import HuggingFaceSource
 
 VOCAB_SIZE = 20

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from reader_edge_export.blocks.block_type import BLOCK_TYPES
-from reader_edge_export.sources.ends import _ENDS, _ENDS_BESIDE
-from reader_edge_export.sources.gguf.pre_tokenizer import PRE_TOKENIZERS
+from reader_edge_export.sources.generation import _ENDS, _ENDS_BESIDE
+from reader_edge_export.sources.gguf.tokenizer_kind import PRE_TOKENIZERS
 
 _PAGES = Path(__file__).parents[2] / "docs" / "reference"
 PAGE = (_PAGES / "gguf.md").read_text("utf-8")

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from reader_edge_export.calibration.moments import InputMoments
+from reader_edge_export.calibration.calibration import InputMoments
 
 
 def moments_of(rows: npt.NDArray[np.float32]) -> InputMoments:

@@ -98,8 +98,8 @@ def test_rows_that_are_spread_for_rounding_are_the_same_products(
 ) -> None:
     source = traced(model_type)
     monkeypatch.setattr("reader_edge_export.quantize.weight_storage.Int8Products", RotatedFloatProducts)
-    monkeypatch.setattr("reader_edge_export.quantize.tables.quantize_columns", unrounded_columns)
-    monkeypatch.setattr("reader_edge_export.quantize.tables._STORED", np.float32)
+    monkeypatch.setattr("reader_edge_export.quantize.vocabulary.quantize_columns", unrounded_columns)
+    monkeypatch.setattr("reader_edge_export.quantize.vocabulary._STORED", np.float32)
     write_graph(source.graph, tmp_path, ExportOptions("int8", "fast"), source.calibration, source.source)
     logits = GraphRunner(tmp_path / GRAPH_NAME, source.window).tree_logits(PROMPTS, TREE)
     # A rotation rounds, and layers enlarge that, recurrent ones most; a wrong one is off by a thousand times as much.

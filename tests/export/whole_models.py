@@ -9,9 +9,8 @@ from transformers import PreTrainedModel
 
 from reader_edge_export.package.pass_chain import PassChain, WholePackage
 from reader_edge_export.sources.folder.hugging_face import HuggingFaceSource
-from reader_edge_export.sources.module import check_finite
 from reader_edge_export.sources.source import Source
-from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.sources.source_model import SourceModel, check_finite
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.target import Target
 from tests.reference_model.reference_check import check_module

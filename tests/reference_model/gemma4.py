@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reader_edge_export.sources.best_scores import best
+from reader_edge_export.sources.layered_model import best
 from tests.reference_model.layers import mixed
 from tests.reference_model.reference_model import ReferenceModel, rotated
 from tests.reference_model.rotary import Rotary

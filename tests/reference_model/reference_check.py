@@ -10,8 +10,7 @@ from torch import Tensor
 from transformers import CONFIG_MAPPING, PreTrainedModel
 
 from reader_edge_export.sources.layered_model import LayeredModel
-from reader_edge_export.sources.module import vocab_size_of
-from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.sources.source_model import SourceModel, vocab_size_of
 from reader_edge_export.trace.tracing import RecurrentLayer, TracedLayer
 from tests.reference_model.gemma4 import Gemma4Model
 from tests.reference_model.reference_model import ReferenceModel

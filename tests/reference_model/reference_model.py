@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reader_edge_export.sources.best_scores import best
+from reader_edge_export.sources.layered_model import best
 from tests.reference_model.layers import convolved, gated_delta, mamba2, mixed, unit
 from tests.reference_model.reference_config import COHERE, GEMMA, GRANITE, ReferenceConfig
 from tests.reference_model.rotary import Rotary

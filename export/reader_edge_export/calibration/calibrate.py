@@ -7,12 +7,10 @@ from typing import Any
 import torch
 from transformers.pytorch_utils import Conv1D
 
-from reader_edge_export.calibration.calibration import Calibration
-from reader_edge_export.calibration.moments import ExpertInputs, InputMoments
-from reader_edge_export.sources.layer_experts import LayerExperts, streamed_product
+from reader_edge_export.calibration.calibration import Calibration, ExpertInputs, InputMoments
 from reader_edge_export.sources.layered_model import LayeredModel
-from reader_edge_export.sources.matrix import ExpertMatrices
-from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.sources.source_model import LayerExperts, SourceModel, streamed_product
+from reader_edge_export.sources.weights import ExpertMatrices
 
 # Half a minute on two cores, but never less than is worth learning from.
 _MAX_TOKEN_PARAMETERS = 1_000_000_000_000

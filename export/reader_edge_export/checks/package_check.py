@@ -1,12 +1,16 @@
 """A package compared with its source, and its likely successors. Imports PyTorch: see `pipeline`."""
 
-from collections.abc import Sequence
+import math
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
 from reader_edge_export.checks.parity import GreedyAgainstSource, TreeAgainstDecoding, TreeAgainstSource, TreeCase
 from reader_edge_export.checks.quality import QualityAgainstSource, max_quality_tokens, source_figures
+from reader_edge_export.journal import TABLE_NAME, WORK_NAME, Journal
 from reader_edge_export.package.layered_package import LayeredPackage
 from reader_edge_export.package.pass_chain import Check, PackageRunner, WholePackage, chains_of, figures_of
 from reader_edge_export.package.successors import measure_successors, num_table_tokens
@@ -17,12 +21,13 @@ from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.execution.onnxruntime.host.host_rows_runner import open_on_host
-from reader_edge_runtime.package.manifest import HALF_PRECISIONS, ROW_ATTENTIONS
+from reader_edge_runtime.package.manifest import HALF_PRECISIONS, ROW_ATTENTIONS, SUCCESSORS_NAME, FileEntry, file_entry
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 _MIN_QUICK_TOKENS = 128
 _MAX_WHOLE_BYTES = 1 << 30  # loaded once for all passes; larger ones would take more memory than the source's layers
+_QUALITY, _SUCCESSORS = "quality", "successors"
 
 
 class PackageCheck:
@@ -81,3 +86,41 @@ class PackageCheck:
         if is_whole or manifest.attention in ROW_ATTENTIONS:  # whose rows no part writes
             return WholePackage(open_on_host(package))
         return LayeredPackage(package, self._workplace)
+
+
+class CachedCheck:
+    """Of a package whose files are there. Results are those of its very files, and of others done again."""
+
+    def __init__(self, journal: Journal, package: ModelPackage) -> None:
+        self._journal = journal
+        self._folder = package.folder
+        self._of = package.fingerprint().hex()
+
+    def quality(self, kind: str, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """Figures for the manifest. kind: how much is measured."""
+        name = f"{_QUALITY}, {kind}, of {self._of}"
+        match self._journal.results.get(name):
+            case dict(figures) if all(map(_is_figure, figures.values())):
+                return figures
+        figures = measure()
+        self._journal.record(name, figures)
+        return figures
+
+    def successors(self, tokenizer_fingerprint: str, ask: Callable[[], SuccessorTable]) -> FileEntry:
+        """Put the package's table of likely successors into its folder."""
+        name, cached = f"{_SUCCESSORS} of {self._of}", self._folder / WORK_NAME / TABLE_NAME
+        if not cached.is_file() or asdict(file_entry(cached)) != self._journal.results.get(name):
+            ask().write(cached, tokenizer_fingerprint)
+            self._journal.record(name, asdict(file_entry(cached)))
+        path = self._folder / SUCCESSORS_NAME
+        shutil.copyfile(cached, path)
+        return file_entry(path)
+
+
+def has_checks(journal: Journal) -> bool:
+    """Whether a journal has results of checks."""
+    return any(name.startswith((_QUALITY, _SUCCESSORS)) for name in journal.results)
+
+
+def _is_figure(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)

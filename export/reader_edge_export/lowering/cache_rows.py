@@ -1,4 +1,4 @@
-"""Rows of a KV cache of eight bits: how they are written, and how they are read.
+"""Rows of a KV cache of eight bits, how they are written and read, and of one in fp16, which are read as they lie.
 
 A row is the key or value of one token and KV head: D numbers in 127 steps of its magnitude, then the magnitude, which
 is the row's largest number rounded up to 64ths of a power of two. Its last two bytes are those 64ths, 64 to 128, less
@@ -69,6 +69,20 @@ CacheRows (key, smoothing, hadamard, value) => (key_rows, value_rows)
   key_rows, value_rows = Split <axis = 1, num_outputs = 2> (both_rows)
 }
 """
+# key and value (B, H, N, D) -> the same in fp16; what is beyond its largest number becomes that, since an infinite key
+# would leave nothing of all other rows.
+_HALF_ROWS = """
+<domain: "reader_edge", opset_import: ["" : 24]>
+HalfRows (key, value) => (key_rows, value_rows)
+{
+  smallest = Constant <value_float = -65504.0> ()
+  largest = Constant <value_float = 65504.0> ()
+  key_within = Clip (key, smallest, largest)
+  value_within = Clip (value, smallest, largest)
+  key_rows = Cast <to = 10> (key_within)
+  value_rows = Cast <to = 10> (value_within)
+}
+"""
 
 
 def cache_rows(
@@ -91,3 +105,11 @@ def read_rows(editor: GraphEditor, rows: ir.Value, head_dim: int) -> tuple[ir.Va
     index = editor.op("Add", [editor.cast(power_byte, _INT64), editor.constant(np.array(128), "origin")], dtype=_INT64)
     power = editor.op("Gather", [editor.constant(_POWERS, "powers"), index])
     return editor.cast(steps, _DOUBLE), editor.op("Mul", [parts, power])
+
+
+def half_rows(editor: GraphEditor, key: ir.Value, value: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """key and value (B, H, N, D) -> rows of the cache."""
+    define(editor, _HALF_ROWS)
+    key_rows, value_rows = editor.op_multi("HalfRows", [key, value], 2, domain=OPERATOR_DOMAIN)
+    key_rows.dtype = value_rows.dtype = ir.DataType.FLOAT16
+    return key_rows, value_rows

@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from reader_edge_export.lowering.attention_operator import AttentionOperator
 from reader_edge_export.lowering.cache_rows import cache_rows, read_rows
+from reader_edge_export.lowering.exact import AttentionOperator
 from reader_edge_export.lowering.exact_sums import exponentials, float64, integer_mean, integers, magnitudes_of
 from reader_edge_export.lowering.kv_rows import (
     fold_heads,
@@ -28,8 +28,7 @@ from reader_edge_export.lowering.kv_rows import (
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.onnx_graph.shared_constants import BYTE_WEIGHT_STEPS, ROW_STEPS, STEPS_16
 from reader_edge_export.operators.definitions import hadamard_rows
-from reader_edge_export.quantize.hadamard import block_size, hadamard
-from reader_edge_export.quantize.signs import drawn_signs
+from reader_edge_export.quantize.hadamard import block_size, drawn_signs, hadamard
 from reader_edge_export.trace.markers import TreeAttentionMarker
 from reader_edge_runtime.package.manifest import kv_row_size
 

@@ -5,8 +5,8 @@ import torch
 from transformers.pytorch_utils import Conv1D
 
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor, constant_shape, sizes_of
-from reader_edge_export.sources.matrix import ExpertsTensor, Matrix, MatrixTensor
 from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.sources.weights import ExpertsTensor, Matrix, MatrixTensor
 from reader_edge_export.trace.markers import (
     ATTENTION_SIZES,
     EMBEDDING,

@@ -6,17 +6,18 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
 from reader_edge_export.journal import Journal, StoredMatrix
-from reader_edge_export.onnx_graph.other_weights import OtherWeights
 from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME, FileEntry
 
+_MIN_SHARED_BYTES = 1 << 14  # smaller ones are not worth the search
+_COMPARED_AT_ONCE = 1 << 24
 Parts = Iterable[Array]  # of a tensor, some of its rows after others
 Values = Callable[[], Iterable[Array | Parts]]  # of tensors in turn, each whole or in parts
 
@@ -24,6 +25,37 @@ _PAGE, _LINE = 4096, 64  # what large tensors begin at, and small ones
 _MIN_PAGED_BYTES = 1 << 16
 _MIN_BYTES = 256  # smaller ones stay in the graph
 _CHUNK = 1 << 24
+
+
+class OtherWeights:
+    """Of a graph that is written already: another one beside it refers to what both have. path: of its file."""
+
+    def __init__(self, graph: Path, path: Path) -> None:
+        self.path = path
+        self._offsets: dict[int, list[int]] = {}
+        for value in ir.load(graph).graph.initializers.values():
+            tensor = value.const_value
+            if isinstance(tensor, ir.ExternalTensor) and tensor.nbytes >= _MIN_SHARED_BYTES:
+                self._offsets.setdefault(tensor.nbytes, []).append(tensor.offset or 0)
+
+    def offset_of(self, file: IO[bytes], offset: int, num_bytes: int) -> int | None:
+        """Where the file has a tensor of the bytes that lie at an offset of another one; None where it has none."""
+        with self.path.open("rb", buffering=0) as own:
+            places = self._offsets.get(num_bytes, ())
+            return next((each for each in places if _are_alike(own, each, file, offset, num_bytes)), None)
+
+
+def _are_alike(own: IO[bytes], own_offset: int, other: IO[bytes], offset: int, num_bytes: int) -> bool:
+    """Leaves the other one's position where it was: at its end."""
+    own.seek(own_offset)
+    other.seek(offset)
+    while num_bytes:
+        size = min(num_bytes, _COMPARED_AT_ONCE)
+        if own.read(size) != other.read(size):
+            break
+        num_bytes -= size
+    other.seek(0, 2)
+    return not num_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from reader_edge_export.journal import JOURNAL_NAME, MOMENTS_NAME, TABLE_NAME, WORK_NAME, has_work
-from reader_edge_runtime.atomic_file import FULL_DISK, leftovers, temporary_name, temporary_names
+from reader_edge_runtime.atomic_file import FULL_DISK, leftovers, temporary_name, temporary_names, write_failure
 from reader_edge_runtime.errors import ExportError, ExportPlaceError
 from reader_edge_runtime.machine.path_lock import PathLock
 from reader_edge_runtime.package.manifest import MANIFEST_NAME, WEIGHTS_NAME
+
+CHECKPOINT_NAME = "checkpoint.bin"
 
 
 def check_target(out: Path, force: bool | None, manifest_name: str = MANIFEST_NAME) -> None:
@@ -178,3 +180,30 @@ def is_disk_full(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+@contextmanager
+def training_folder(out: Path) -> Iterator[Path]:
+    """Make the folder and have it alone. Raises ExportError, also where another training to `out` runs."""
+    folder = out.with_name(f"{out.name}.training")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise ExportError(f"'{folder}' is in the way, and no folder: move it away, or name another --out.") from None
+    except OSError as error:
+        raise ExportError(write_failure(folder, error, "the same command resumes")) from error
+    lock = PathLock.take(Path(os.path.realpath(folder)))
+    if lock is None:
+        raise ExportError(f"'{folder}' is in use by another training: wait for its end, or name another --out.")
+    try:
+        _check_plain(folder)
+        yield folder
+    finally:
+        lock.release()
+
+
+def _check_plain(folder: Path) -> None:
+    """Raise ExportError for a link, which would be written through, and for what is no file."""
+    for path in folder.iterdir():
+        if path.suffix == ".bin" and not stat.S_ISREG(path.lstat().st_mode):
+            raise ExportError(f"'{path}' is no plain file: remove it, then the same command resumes.")

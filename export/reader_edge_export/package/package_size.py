@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from reader_edge_export.calibration.calibrate import expert_input_sizes, matrix_sizes
-from reader_edge_export.calibration.moments import moment_bytes
+from reader_edge_export.calibration.calibration import moment_bytes
 from reader_edge_export.calibration.sensitivity import gradient_sizes
 from reader_edge_export.journal import MOMENTS_NAME, WORK_NAME
 from reader_edge_export.onnx_graph.shared_constants import BLOCK_INPUTS, MAX_BLOCK
@@ -16,9 +16,8 @@ from reader_edge_export.options import ExportOptions
 from reader_edge_export.package.layered_package import MAX_PART_BYTES
 from reader_edge_export.package.successors import num_table_tokens
 from reader_edge_export.package_graph import TOP_K
-from reader_edge_export.quantize.tables import lookup_block
-from reader_edge_export.sources.module import vocab_size_of
-from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.quantize.vocabulary import lookup_block
+from reader_edge_export.sources.source_model import SourceModel, vocab_size_of
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.manifest import HALF_PRECISIONS, QUANTIZED_PRECISIONS, WEIGHTS_NAME
 

@@ -4,19 +4,22 @@ GPTQ (Frantar et al., arXiv 2210.17323): with H the second moments of the inputs
 of weight k over U_kk, times row k of U, is what the weights after k must give so that the outputs change least.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 import torch
+from numba import njit
 
-from reader_edge_export.calibration.moments import InputMoments
-from reader_edge_export.quantize.round_block import round_block
-from reader_edge_export.torch_threads import one_thread_a_call
+from reader_edge_export.calibration.calibration import InputMoments
 from reader_edge_runtime.arrays import Float32Array, Int8Array
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.machine.processor import num_usable_cores
 
+_TILE = 256  # outputs whose block stays in a core's nearest cache
+
+_SIGNATURE = "void(float32[:, ::1], float32[::1], float32[:, ::1], float32, float32, int8[:, ::1], float32[:, ::1])"
 # Weights of some inputs (k, J), as they are before the first of them is rounded -> the step of each output (J,).
 Steps = Callable[[torch.Tensor], torch.Tensor]
 
@@ -24,6 +27,36 @@ BLOCK = 32  # inputs whose errors are handed on one by one; those after them get
 MAX_OUTPUTS = 4096  # to round at a time: they stay in a core's cache, and a vocabulary needs little memory
 _MIN_OUTPUTS = 256
 DAMPING = 0.1
+
+
+@njit(_SIGNATURE, nogil=True, cache=True, error_model="numpy")
+def round_block(
+    block: Float32Array,
+    steps: Float32Array,
+    factor: Float32Array,
+    lowest: np.float32,
+    highest: np.float32,
+    integers: Int8Array,
+    errors: Float32Array,
+) -> None:
+    """Round weights (k, J) by the steps (J,) of their outputs; what an input loses is made up for by those behind it.
+
+    block: used up. factor: upper triangular (k, k), see `compensation`. integers (k, J): in [lowest, highest]. errors
+    (k, J): of each input, over its own factor. Machine code, since calls for each would wait for Python's lock.
+    """
+    num_inputs, num_outputs = block.shape
+    for start in range(0, num_outputs, _TILE):
+        stop = min(start + _TILE, num_outputs)
+        for k in range(num_inputs):
+            inverse = np.float32(1) / factor[k, k]
+            for j in range(start, stop):
+                rounded = min(max(np.rint(block[k, j] / steps[j]), lowest), highest)
+                integers[k, j] = np.int8(rounded)
+                errors[k, j] = (block[k, j] - rounded * steps[j]) * inverse
+            for i in range(k + 1, num_inputs):
+                share = factor[k, i]
+                for j in range(start, stop):
+                    block[i, j] -= share * errors[k, j]
 
 
 class Compensation:
@@ -101,3 +134,14 @@ class _Rounding:
         arrays = block.numpy(), steps.numpy(), np.ascontiguousarray(factor.numpy())
         round_block(*arrays, *self._bounds, self.integers[begin:end].numpy(), errors.numpy())
         return errors
+
+
+@contextmanager
+def one_thread_a_call() -> Iterator[None]:
+    """While entered, a call runs on the thread that makes it: for work whose own threads keep all cores busy."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import onnx_ir as ir
 
-from reader_edge_export.calibration.calibration import Calibration
-from reader_edge_export.calibration.moments import InputMoments
+from reader_edge_export.calibration.calibration import Calibration, InputMoments
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.onnx_graph.weight_file import Parts, TensorForm
 from reader_edge_export.operators.block_linear import StoredBlocks
@@ -21,7 +20,7 @@ from reader_edge_export.progress import Advance
 from reader_edge_export.quantize.hadamard import HadamardRotation, Hadamards, block_size
 from reader_edge_export.quantize.int4 import int4_forms, quantize_blocks
 from reader_edge_export.quantize.int8 import int8_forms, quantize_rotated
-from reader_edge_export.sources.matrix import ExpertMatrices, experts_of
+from reader_edge_export.sources.weights import ExpertMatrices, experts_of
 from reader_edge_export.trace.markers import ExpertLinearMarker, expert_markers
 from reader_edge_runtime.arrays import Array, Float32Array
 from reader_edge_runtime.package.manifest import PRECISIONS

@@ -1,6 +1,12 @@
 """Matrices that stay in the blocks that their file has them in, and products by them; others become int8."""
 
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
 import onnx_ir as ir
+import torch
+from transformers.pytorch_utils import Conv1D
 
 from reader_edge_export.blocks.blocks import Blocks
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
@@ -8,7 +14,8 @@ from reader_edge_export.operators.block_linear import StoredBlocks, gguf_linear,
 from reader_edge_export.operators.definitions import Int8Matrix
 from reader_edge_export.quantize.int8 import Int8Products
 from reader_edge_export.quantize.linear import MergedProduct
-from reader_edge_export.sources.matrix import Matrix
+from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.sources.weights import Matrix
 
 
 class GgufProducts:
@@ -41,3 +48,25 @@ class GgufProducts:
         if self.kind_of(matrix) is None:
             return None
         return store_blocks(self._editor, matrix.blocks(), name)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTypes:
+    """num_kept, num_others: matrices by the names of their types. needs_calibration: whether products are among the
+    others, which become int8."""
+
+    num_kept: Mapping[str, int] = field(default_factory=dict)
+    num_others: Mapping[str, int] = field(default_factory=dict)
+    needs_calibration: bool = True
+
+    @classmethod
+    def of(cls, model: SourceModel) -> "StoredTypes":
+        """Of a model that has any: its products, and its embeddings."""
+        weights = model.weights
+        modules = [module for module in model.skeleton.modules() if isinstance(module, torch.nn.Linear | Conv1D)]
+        products = {model.names[id(module.weight)] for module in modules}
+        products |= {each.name for experts in model.experts.values() for each in (experts.up, experts.down)}
+        names = products | model.table_names
+        kept = Counter(weights.stored_type(name) for name in names if weights.block_type(name) is not None)
+        others = Counter(weights.stored_type(name) for name in names if weights.block_type(name) is None)
+        return cls(dict(kept), dict(others), any(weights.block_type(name) is None for name in products))

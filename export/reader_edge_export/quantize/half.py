@@ -9,7 +9,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor, weight_of
-from reader_edge_export.sources.matrix import Matrix, matrix_of
+from reader_edge_export.sources.weights import Matrix, matrix_of
 from reader_edge_runtime.errors import ExportError
 
 _DATA_TYPES = {"fp16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}

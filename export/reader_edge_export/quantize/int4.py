@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from reader_edge_export.calibration.moments import InputMoments
+from reader_edge_export.calibration.calibration import InputMoments
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.onnx_graph.shared_constants import BLOCK_INPUTS, MAX_BLOCK_SCALE
 from reader_edge_export.onnx_graph.weight_file import TensorForm

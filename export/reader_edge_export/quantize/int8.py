@@ -10,17 +10,96 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from reader_edge_export.calibration.moments import InputMoments
-from reader_edge_export.onnx_graph.graph_editor import GraphEditor
-from reader_edge_export.onnx_graph.shared_constants import STEPS
+from reader_edge_export.calibration.calibration import InputMoments
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor, constant_shape
+from reader_edge_export.onnx_graph.shared_constants import BASE, SMALLEST, STEPS, STEPS_16, ZERO_POINT
 from reader_edge_export.onnx_graph.weight_file import TensorForm
 from reader_edge_export.operators.definitions import Int8Matrix, hadamard_row_linear
 from reader_edge_export.quantize.compensation import Compensation, for_parts_of_outputs
 from reader_edge_export.quantize.hadamard import HadamardRotation, Hadamards, block_size
 from reader_edge_export.quantize.linear import MergedProduct
-from reader_edge_export.quantize.portable import PortableProducts
 from reader_edge_runtime.arrays import Float32Array, Int8Array
 from reader_edge_runtime.package.manifest import PRECISIONS
+
+_PLANE_STEPS = {1: STEPS, 2: STEPS_16}
+
+
+class PortableProducts:
+    """Products by operators of the ONNX standard alone: what `operators/definitions.py` defines, spelled out.
+
+    num_planes: of int8 that a row is rounded to, one or two.
+    """
+
+    def __init__(self, editor: GraphEditor, num_planes: int) -> None:
+        self._editor = editor
+        self._num_planes = num_planes
+        self._shapes: dict[tuple[object, ...], ir.Value] = {}
+
+    def multiply(self, rows: ir.Value, matrix: Int8Matrix, bias: ir.Value | None) -> ir.Value:
+        """rows (..., K) times the transpose of the matrix (J, K), plus the bias (J,) -> (..., J)."""
+        editor = self._editor
+        num_outputs, num_inputs = constant_shape(matrix.values)
+        is_flat = rows.shape is not None and len(rows.shape) == 2
+        rotation = self._rotation(rows, matrix, num_inputs)
+        most = editor.scalar(_PLANE_STEPS[self._num_planes])
+        top = editor.op("Max", [self._largest(rotation), editor.scalar(SMALLEST)])
+        in_steps = editor.op("Mul", [rotation, editor.op("Div", [most, top])])
+        scales = editor.op("Div", [matrix.scales, most])
+        product = (self._product if self._num_planes == 1 else self._product_16)(in_steps, matrix.values, scales)
+        result = editor.op("Mul", [product, top])
+        if not is_flat:
+            result = editor.op("Reshape", [result, self._shape_like(rows, num_outputs)])
+        return result if bias is None else editor.op("Add", [result, bias])
+
+    def _rotation(self, rows: ir.Value, matrix: Int8Matrix, num_inputs: int) -> ir.Value:
+        """rows (..., K) -> (R, K), rotated."""
+        editor, block = self._editor, constant_shape(matrix.hadamard)[0]
+        smoothed = editor.op("Mul", [rows, matrix.smoothing])
+        flat = editor.op("Reshape", [smoothed, editor.int64s(-1, num_inputs)])
+        height = editor.op("Mul", [self._largest(flat), editor.scalar(2 * block)])
+        rounded = editor.op("Sub", [editor.op("Add", [flat, height]), height])
+        blocks = editor.op("Reshape", [rounded, editor.int64s(-1, block)])
+        return editor.op("Reshape", [editor.op("MatMul", [blocks, matrix.hadamard]), editor.int64s(-1, num_inputs)])
+
+    def _largest(self, flat: ir.Value) -> ir.Value:
+        """The largest magnitude of each row (R, K): (R, 1)."""
+        editor = self._editor
+        return editor.op("ReduceMax", [editor.op("Abs", [flat]), editor.int64s(1)], {"keepdims": 1})
+
+    def _product(self, in_steps: ir.Value, values: ir.Value, scales: ir.Value) -> ir.Value:
+        """Rows (R, K), at most 127 steps, times the transpose of int8 values (J, K), times scales (J,): (R, J)."""
+        editor = self._editor
+        zero_point = editor.constant(np.array(ZERO_POINT, np.uint8), "zero_point")
+        rounded = editor.op("QuantizeLinear", [in_steps, editor.scalar(1), zero_point], dtype=ir.DataType.UINT8)
+        inputs = [rounded, editor.transpose(values, 1, 0), zero_point]
+        product = editor.op("MatMulInteger", inputs, dtype=ir.DataType.INT32)
+        return editor.op("Mul", [editor.cast(product, ir.DataType.FLOAT), scales])
+
+    def _product_16(self, in_steps: ir.Value, values: ir.Value, scales: ir.Value) -> ir.Value:
+        """The same of rows of at most 32639 steps, as two planes in one product."""
+        editor = self._editor
+        steps, base = editor.op("Round", [in_steps]), editor.scalar(BASE)
+        raised = editor.op("Add", [steps, editor.scalar(ZERO_POINT)])
+        high = editor.op("Floor", [editor.op("Mul", [raised, editor.scalar(1 / BASE)])])
+        low = editor.op("Sub", [steps, editor.op("Mul", [high, base])])
+        products = self._product(editor.op("Concat", [high, low], {"axis": 0}), values, scales)
+        halves = editor.op_multi("Split", [products], 2, {"axis": 0, "num_outputs": 2})
+        return editor.op("Add", [editor.op("Mul", [halves[0], base]), halves[1]])
+
+    def _shape_like(self, rows: ir.Value, width: int) -> ir.Value:
+        editor = self._editor
+        key = (*_leading_sizes(rows), width)
+        if key not in self._shapes:
+            leading = editor.op("Shape", [rows], {"start": 0, "end": -1}, dtype=ir.DataType.INT64)
+            sizes = [leading, editor.int64s(width)]
+            self._shapes[key] = editor.op("Concat", sizes, {"axis": 0}, dtype=ir.DataType.INT64)
+        return self._shapes[key]
+
+
+def _leading_sizes(rows: ir.Value) -> tuple[object, ...]:
+    """What identifies the sizes before the last: their names where all are known, else the value itself."""
+    sizes = [] if rows.shape is None else [getattr(size, "value", size) for size in rows.shape][:-1]
+    return tuple(sizes) if sizes and None not in sizes else (rows,)
 
 
 def quantize_columns(weight: Float32Array) -> tuple[Int8Array, Float32Array]:
@@ -95,3 +174,35 @@ class Int8Products:
         if self._portable is not None:
             return self._portable.multiply(product.rows, matrix, product.bias), matrix
         return hadamard_row_linear(self._editor, product.rows, matrix, product.bias, self._num_planes), matrix
+
+
+class TwoPlaneProducts:
+    """Small matrices in which a rounding error would do much harm, as where experts are chosen.
+
+    They are stored as int8 and what that loses as int8 again, without calibration. A row's products are nearly as
+    accurate as in fp32, and have the same bits whatever stands beside it, which ONNX Runtime's fp32 products have not.
+    """
+
+    def __init__(self, editor: GraphEditor, hadamards: Hadamards) -> None:
+        self._editor = editor
+        self._hadamards = hadamards
+
+    def multiply(self, product: MergedProduct) -> ir.Value:
+        """The product's output (..., J)."""
+        editor, name, num_inputs, num_outputs = self._editor, product.name, product.num_inputs, product.num_outputs
+        forms = int8_forms(name, 2 * num_outputs, num_inputs)
+        values, scales, smoothing = editor.matrix(product.parameters, forms, lambda: _two_planes(product.weight))
+        matrix = Int8Matrix(values, scales, smoothing, self._hadamards.value(block_size(num_inputs)))
+        products = hadamard_row_linear(editor, product.rows, matrix, None, num_planes=2)
+        rounded, lost = editor.op_multi("Split", [products], 2, {"axis": -1, "num_outputs": 2})
+        output = editor.op("Add", [rounded, lost])
+        return output if product.bias is None else editor.op("Add", [output, product.bias])
+
+
+def _two_planes(weight: Float32Array) -> tuple[Int8Array, Float32Array, Float32Array]:
+    """weight (K, J) as an Int8Matrix of twice the outputs: values (2 J, K), scales (2 J,), smoothing (K,)."""
+    rotation = HadamardRotation.fit(weight, InputMoments.none(len(weight)))
+    meant = rotation.weight(weight)
+    integers, scales = quantize_columns(meant)
+    lost, lost_scales = quantize_columns(meant - integers * scales)
+    return np.concatenate([integers, lost], axis=1).T, np.concatenate([scales, lost_scales]), rotation.smoothing

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from reader_edge_export.calibration.calibration import Calibration
-from reader_edge_export.calibration.moments import InputMoments
+from reader_edge_export.calibration.calibration import Calibration, InputMoments
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor, weight_of
-from reader_edge_export.sources.matrix import Matrix, matrix_of, read_side_by_side
+from reader_edge_export.sources.weights import Matrix, matrix_of, read_side_by_side
 from reader_edge_runtime.arrays import Float32Array
 
 

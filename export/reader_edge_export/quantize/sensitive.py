@@ -9,7 +9,7 @@ from reader_edge_export.calibration.calibration import Calibration
 from reader_edge_export.calibration.sensitivity import embedding_of
 from reader_edge_export.operators.hadamard_linear import MAX_INPUTS
 from reader_edge_export.quantize.hadamard import HadamardRotation
-from reader_edge_export.sources.matrix import Matrix, read_side_by_side
+from reader_edge_export.sources.weights import Matrix, read_side_by_side
 from reader_edge_runtime.arrays import Float32Array
 
 _TAKEN = 0.72  # of the predicted loss: what is left is as close as files of mixed types and the same size

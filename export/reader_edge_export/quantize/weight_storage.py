@@ -15,12 +15,11 @@ from reader_edge_export.quantize.gguf_products import GgufProducts
 from reader_edge_export.quantize.hadamard import Hadamards
 from reader_edge_export.quantize.half import convert_to_half, store_in_half
 from reader_edge_export.quantize.int4 import Int4Products
-from reader_edge_export.quantize.int8 import Int8Products
+from reader_edge_export.quantize.int8 import Int8Products, TwoPlaneProducts
 from reader_edge_export.quantize.linear import MergedProduct, matrix_groups, replace_products
 from reader_edge_export.quantize.sensitive import Candidate, sensitive_matrices
-from reader_edge_export.quantize.two_plane import TwoPlaneProducts
 from reader_edge_export.quantize.vocabulary import store_vocabulary, store_vocabulary_fp32, vocabulary_head
-from reader_edge_export.sources.matrix import experts_of, matrix_of
+from reader_edge_export.sources.weights import experts_of, matrix_of
 from reader_edge_runtime.package.manifest import HALF_PRECISIONS, QUANTIZED_PRECISIONS
 
 OnChoice = Callable[[Set[str]], None]  # gets which matrices int4 leaves in eight bits

@@ -5,22 +5,51 @@ called with; then each layer gets its weights, and all texts go through it.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from reader_edge_export.progress import Advance, unseen
-from reader_edge_export.sources.best_scores import SteadyTopk
-from reader_edge_export.sources.module import check_finite
-from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.sources.source_model import SourceModel, check_finite
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 
+_ROUNDING = 1e-6  # of products in fp32, by the largest score
 Layer = torch.nn.Module
 LayerCall = Callable[[int, torch.Tensor, dict[str, Any]], torch.Tensor]
+
+
+def best(scores: Tensor, k: int, dim: int = -1) -> tuple[Tensor, Tensor]:
+    """scores (N, X) -> the best of each row and their places (N, k), the first of those that tie for the last place.
+
+    dim: of the scores, the last.
+    """
+    assert dim in (-1, scores.ndim - 1)
+    last = scores.topk(k).values[..., -1:]
+    is_alike = (scores - last).abs() <= _ROUNDING * scores.abs().amax(-1, keepdim=True)
+    places = torch.where(is_alike, last, scores).sort(dim=-1, descending=True, stable=True).indices[..., :k]
+    return scores.gather(-1, places), places
+
+
+class SteadyTopk(TorchFunctionMode):
+    """While entered, the topk of modules is `best`, as packages choose: PyTorch promises no order of ties.
+
+    Its products may also give two equal rows of a router scores that differ in the last bits.
+    """
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        return (best if function in (torch.topk, Tensor.topk) else function)(*args, **kwargs or {})
 
 
 @dataclass(slots=True)

@@ -5,18 +5,102 @@ matrices are placeholders of the right shape that share one number, until `fille
 experts stay so: their mixture reads one expert's at a time.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
+from transformers.integrations.moe import ExpertsInterface
 
-from reader_edge_export.sources.layer_experts import LayerExperts, expert_modules
-from reader_edge_export.sources.weights import Weights
+from reader_edge_export.sources.weights import ExpertMatrices, Weights
+from reader_edge_runtime.arrays import Float32Array
+from reader_edge_runtime.errors import ExportError
 
+_NAME = "reader_edge"  # of this implementation
+
+# rows (T, k or 1, K) and the experts (T, k) that they are sent to -> (T, k, J)
+ExpertProduct = Callable[[ExpertMatrices, torch.Tensor, torch.Tensor], torch.Tensor]
 Place = tuple[torch.nn.Module, str]  # a module, and the name of a parameter in it
+
+
+class LayerExperts:
+    """The mixture of a layer, read one expert at a time: the implementation that configs of transformers name.
+
+    Products of rows by experts' matrices can be replaced by a trace or a calibration. The router is the module's own.
+    up, down: the matrices before and behind what bends an expert's values. multiply: how rows meet them."""
+
+    def __init__(self, name: str, module: Any, weights: Weights) -> None:
+        """name: of the module, one of transformers' experts."""
+        self._module = module
+        self.up, self.down = (
+            _matrices(f"{name}.{part}", getattr(module, part), module.is_transposed, weights)
+            for part in ("gate_up_proj", "down_proj")
+        )
+        self.multiply: ExpertProduct = streamed_product
+        module.layer_experts = self
+        module.config._experts_implementation = _NAME
+
+    def mix(self, rows: torch.Tensor, indices: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """rows (T, E), each sent to experts (T, k) that have these weights (T, k) -> (T, E), added by rank."""
+        before = self._product(self.up, rows[:, None], indices, "gate_up_proj_bias")
+        bent: torch.Tensor = self._module._apply_gate(before)
+        outputs = self._product(self.down, bent, indices, "down_proj_bias")
+        return (outputs * weights[..., None]).cumsum(1)[:, -1]
+
+    def _product(self, matrices: ExpertMatrices, rows: torch.Tensor, experts: torch.Tensor, bias: str) -> torch.Tensor:
+        product = self.multiply(matrices, rows, experts)
+        if not self._module.has_bias:
+            return product
+        biases: torch.Tensor = getattr(self._module, bias)
+        return product + biases[experts]
+
+
+def expert_modules(model: PreTrainedModel) -> Iterator[tuple[str, torch.nn.Module]]:
+    """The modules of a model, by their names, whose mixture is the implementation's."""
+    return ((name, each) for name, each in model.named_modules() if hasattr(type(each), "_apply_gate"))
+
+
+def streamed_product(matrices: ExpertMatrices, rows: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
+    """An `ExpertProduct` that has one expert's matrix in memory."""
+    flat, chosen = rows.expand(*experts.shape, -1).flatten(end_dim=1), experts.flatten()
+    order = chosen.argsort(stable=True)
+    numbers, counts = chosen[order].unique_consecutive(return_counts=True)
+    parts = flat[order].split(counts.tolist())
+    outputs = [_multiply(part, matrices, expert) for part, expert in zip(parts, numbers.tolist(), strict=True)]
+    return torch.cat(outputs)[order.argsort()].reshape(*experts.shape, -1)
+
+
+class _Product(torch.autograd.Function):
+    """rows (R, K) by an expert's matrix, which gradients read again."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, matrices: ExpertMatrices, expert: int) -> torch.Tensor:
+        ctx.matrices, ctx.expert = matrices, expert
+        return rows @ torch.from_numpy(matrices.read(expert)).T
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return gradient @ torch.from_numpy(ctx.matrices.read(ctx.expert)), None, None
+
+
+_multiply: Callable[[torch.Tensor, ExpertMatrices, int], torch.Tensor] = _Product.apply
+
+
+def _matrices(name: str, parameter: torch.Tensor, is_transposed: bool, weights: Weights) -> ExpertMatrices:
+    num_experts, first, second = parameter.shape
+    sizes = (second, first) if is_transposed else (first, second)
+    return ExpertMatrices(name, (num_experts, *sizes), is_transposed, weights)
+
+
+def _mixture(module: Any, hidden_states: torch.Tensor, indices: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """transformers' experts interface."""
+    experts: LayerExperts = module.layer_experts
+    return experts.mix(hidden_states, indices, weights)
+
+
+ExpertsInterface.register(_NAME, _mixture)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +213,41 @@ def _is_small(parameter: torch.nn.Parameter, is_of_experts: bool) -> bool:
         return parameter.ndim == 2  # a bias of each
     is_depthwise = parameter.ndim == 3 and parameter.shape[1] == 1
     return parameter.ndim < 2 or is_depthwise
+
+
+def vocab_size_of(model: PreTrainedModel) -> int:
+    """Rows of the logit head."""
+    return int(_logit_head(model).shape[0])
+
+
+def hidden_size_of(model: PreTrainedModel) -> int:
+    """Columns of the logit head."""
+    return int(_logit_head(model).shape[1])
+
+
+def _logit_head(model: PreTrainedModel) -> torch.Tensor:
+    head = model.get_output_embeddings()
+    if head is None:
+        raise ExportError(f"The model type {model.config.model_type!r} has no logit head here.")
+    weight: torch.Tensor = head.weight
+    return weight
+
+
+def check_finite(computed: torch.Tensor) -> None:
+    """Raise ExportError where what a model computes on the way to its logits is not finite, or they are not."""
+    if not computed.isfinite().all():
+        raise ExportError(
+            "What the model computes is too large for 32-bit numbers: its weights are damaged, or not those of its "
+            "config; fetch the model again."
+        )
+
+
+class ModuleWeights(Weights):
+    """By the names of its parameters."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._parameters = dict(module.named_parameters())
+
+    def read(self, name: str) -> Float32Array:
+        values: Float32Array = self._parameters[name].detach().float().numpy().copy()
+        return values

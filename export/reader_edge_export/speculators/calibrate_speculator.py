@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from reader_edge_export.calibration.calibrate import LayerInputs, products_of
-from reader_edge_export.calibration.calibration import Calibration
-from reader_edge_export.calibration.moments import InputMoments
+from reader_edge_export.calibration.calibration import Calibration, InputMoments
 from reader_edge_export.sources.layered_model import LayeredModel
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.speculators.formats.open_speculator import SpeculatorWeights

@@ -13,8 +13,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
-from reader_edge_export.trace.marker_nodes import Outputs, mark
-from reader_edge_export.trace.markers import TREE_CONV, TREE_DELTA, TREE_MAMBA2
+from reader_edge_export.trace.markers import TREE_CONV, TREE_DELTA, TREE_MAMBA2, Outputs, mark
 from reader_edge_export.trace.tracing import HARMLESS, RecurrentLayer, current_trace
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 

@@ -17,11 +17,8 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from reader_edge_export.sources.architectures import SUPPORTED
 from reader_edge_export.sources.source_model import SourceModel
-from reader_edge_export.trace.layer_states import noted_states, state_name
-from reader_edge_export.trace.paired_rotary import halved_rotary
-from reader_edge_export.trace.query_scale import tabled_query_scales
 from reader_edge_export.trace.recurrent_tracing import marked_recurrences
-from reader_edge_export.trace.text_positions import plain_positions
+from reader_edge_export.trace.rotary_stand_ins import halved_rotary, plain_positions, tabled_query_scales
 from reader_edge_export.trace.tracing import (
     ATTENTION_NAME,
     AttentionLayer,
@@ -30,6 +27,8 @@ from reader_edge_export.trace.tracing import (
     TracedLayer,
     current_trace,
     named_matrices,
+    noted_states,
+    state_name,
 )
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 

@@ -51,7 +51,7 @@ from reader_edge_runtime.untrusted.untrusted_json import Figure, Sha256, Text, o
 MANIFEST_NAME = "reader_edge.json"
 GRAPH_NAME = "model.onnx"
 WEIGHTS_NAME = "model.onnx.data"
-COMMIT_NAME = "commit.onnx"  # only in packages for devices; see reader_edge_export.onnx_graph.commit_graph
+COMMIT_NAME = "commit.onnx"  # only in packages for devices; see reader_edge_export.package_graph
 SUCCESSORS_NAME = "successors.bin"  # a drafter's; see reader_edge_runtime.drafting.sources.successor_table
 TOKENIZER_NAME = "tokenizer.json"
 CHAT_TEMPLATE_NAME = "chat_template.jinja"

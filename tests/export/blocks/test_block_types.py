@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from reader_edge_export.blocks.block_type import BLOCK_TYPES
-from reader_edge_export.blocks.blocks import Blocks
+from reader_edge_export.blocks.blocks import Blocks, unpack_blocks
 from reader_edge_export.blocks.native_header import header
-from reader_edge_export.blocks.unpack_blocks import unpack_blocks
 from tests.conftest import ROOT
 from tests.gguf_files import random_rows
 

@@ -11,8 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from reader_edge_export.calibration.calibrate import calibrate, matrix_sizes, max_calibration_tokens
-from reader_edge_export.calibration.calibration import Calibration
-from reader_edge_export.calibration.moments import RUN_STEP, InputMoments, run_sizes
+from reader_edge_export.calibration.calibration import RUN_STEP, Calibration, InputMoments, run_sizes
 from reader_edge_export.calibration.sensitivity import gradient_sizes, measure_sensitivity
 from tests.export.moments import moments_of
 from tests.export.source_models import layered, open_source

@@ -7,8 +7,7 @@ import pytest
 
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.checks import package_check
-from reader_edge_export.checks.divergence import KlDivergence
-from reader_edge_export.checks.quality import QualityAgainstSource, max_quality_tokens, source_figures
+from reader_edge_export.checks.quality import KlDivergence, QualityAgainstSource, max_quality_tokens, source_figures
 from reader_edge_export.checks.quality_limits import LIMITS, quality_warning, speculator_warning
 from reader_edge_export.package.pass_chain import WholePackage, figures_of
 from reader_edge_export.sources.find import find_source

@@ -12,9 +12,8 @@ from gguf import GGMLQuantizationType as Kind
 
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.calibration.calibrate import calibrate
-from reader_edge_export.calibration.calibration import Calibration
-from reader_edge_export.calibration.moments import ExpertInputs
-from reader_edge_export.quantize.two_plane import TwoPlaneProducts
+from reader_edge_export.calibration.calibration import Calibration, ExpertInputs
+from reader_edge_export.quantize.int8 import TwoPlaneProducts
 from reader_edge_export.sources.architectures import RECURRENT, UNEVEN, is_mixture
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
@@ -152,10 +151,10 @@ def test_calibration_counts_what_each_expert_reads(tiny_model: TinyModel) -> Non
 
 def test_choosing_is_about_as_fine_as_fp32() -> None:
     from reader_edge_export.quantize.hadamard import block_size, hadamard
-    from reader_edge_export.quantize.two_plane import _rounded
+    from reader_edge_export.quantize.int8 import _two_planes
 
     weight = np.random.default_rng(0).standard_normal((96, 24), np.float32)
-    values, scales, smoothing = _rounded(weight)
+    values, scales, smoothing = _two_planes(weight)
     both = (values * scales[:, None]).reshape(2, 24, -1, block_size(96)).sum(axis=0)
     found = (both @ hadamard(block_size(96))).reshape(24, 96) * smoothing
     assert np.abs(found.T - weight).max() < 2e-4 * np.abs(weight).max()

@@ -47,7 +47,7 @@ def test_the_table_of_layers_inputs_is_read_a_few_rows_at_a_time(
 
     monkeypatch.setattr(FolderWeights, "read", read)
     monkeypatch.setattr(FolderWeights, "read_rows", read_rows)
-    monkeypatch.setattr("reader_edge_export.sources.matrix._PART_NUMBERS", most * 80)
+    monkeypatch.setattr("reader_edge_export.sources.weights._PART_NUMBERS", most * 80)
     export_model(tiny_model("gemma4_text"), tmp_path / "out", ExportOptions(precision, check="none"))
     initializers = ir.load(tmp_path / "out" / GRAPH_NAME).graph.initializers.values()
     (table,) = (value for value in initializers if value.shape == (VOCAB_SIZE, 80))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from reader_edge_export import ExportOptions
-from reader_edge_export.package.export_key import export_key
+from reader_edge_export.package.source_files import export_key
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.texts.text_set import TextSet
 
@@ -37,7 +37,7 @@ def test_whatever_changes_the_result_changes_the_key(source: Path, monkeypatch: 
     ]
     for name, value in (("processor_name", "another"), ("version_of", "2"), ("_code", "changed")):
         with monkeypatch.context() as patch:
-            patch.setattr(f"reader_edge_export.package.export_key.{name}", lambda *_, value=value: value)
+            patch.setattr(f"reader_edge_export.package.source_files.{name}", lambda *_, value=value: value)
             keys.append(export_key(found, OPTIONS, TEXTS))
     weights = source / "model.safetensors"
     state = weights.stat()

@@ -18,7 +18,7 @@ from reader_edge_export.package import package_folder
 from reader_edge_export.package_export import PackageExport
 from reader_edge_export.quantize import sensitive
 from reader_edge_export.quantize.compensation import Compensation
-from reader_edge_export.sources.matrix import Matrix
+from reader_edge_export.sources.weights import Matrix
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.manifest import MANIFEST_NAME, SUCCESSORS_NAME, WEIGHTS_NAME
 from reader_edge_runtime.package.manifest_file import read_manifest

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from reader_edge_export.package.training_folder import training_folder
+from reader_edge_export.package.package_folder import training_folder
 from reader_edge_runtime.errors import ExportError
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from reader_edge_export.calibration.moments import InputMoments
+from reader_edge_export.calibration.calibration import InputMoments
 from reader_edge_export.quantize import compensation
 from reader_edge_export.quantize.compensation import BLOCK, Compensation, for_parts_of_outputs, parts_of_outputs
 from reader_edge_runtime.errors import ExportError

@@ -15,7 +15,7 @@ from transformers.pytorch_utils import Conv1D
 from reader_edge_export import ExportOptions, ExportReport, export_model
 from reader_edge_export.blocks.block_type import BLOCK_TYPES
 from reader_edge_export.blocks.blocks import Blocks
-from reader_edge_export.package.stored_types import StoredTypes
+from reader_edge_export.quantize.gguf_products import StoredTypes
 from reader_edge_export.sources.find import find_source
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.draft_tree import DraftTree

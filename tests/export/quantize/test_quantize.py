@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from reader_edge_export import ExportOptions, export_model
-from reader_edge_export.calibration.moments import InputMoments
+from reader_edge_export.calibration.calibration import InputMoments
 from reader_edge_export.quantize.compensation import BLOCK
 from reader_edge_export.quantize.hadamard import HadamardRotation
 from reader_edge_export.quantize.int4 import quantize_blocks

@@ -14,8 +14,7 @@ from reader_edge_export.operators.hadamard_linear import MAX_INPUTS
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.pipeline import export_model
 from reader_edge_export.quantize.sensitive import Candidate, sensitive_matrices
-from reader_edge_export.sources.matrix import Matrix
-from reader_edge_export.sources.weights import Weights
+from reader_edge_export.sources.weights import Matrix, Weights
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from reader_edge_export.quantize.hadamard import hadamard
-from reader_edge_export.quantize.signs import drawn_signs, level_signs
+from reader_edge_export.quantize.hadamard import drawn_signs, hadamard, level_signs
 from reader_edge_runtime.arrays import Float32Array
 
 SIZES = [1, 2, 16, 64, 256]

@@ -2,7 +2,7 @@
 
 import torch
 
-from reader_edge_export.sources.best_scores import SteadyTopk, best
+from reader_edge_export.sources.layered_model import SteadyTopk, best
 
 
 def test_the_best_are_those_of_topk() -> None:

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from reader_edge_export.calibration.calibration import Calibration
-from reader_edge_export.calibration.moments import InputMoments
+from reader_edge_export.calibration.calibration import Calibration, InputMoments
 from reader_edge_export.sources.layered_model import LayeredModel
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 from tests.export.source_models import layered, load_folder, open_source

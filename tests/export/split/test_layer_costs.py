@@ -7,9 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from reader_edge_export.split import layer_costs
-from reader_edge_export.split.layer_costs import layer_seconds
-from reader_edge_export.split.split_package import split_package
+from reader_edge_export.split.split_package import layer_seconds, split_package
 
 GB = 10**9
 SMALL_FIRST = (273_500_000, 8 * GB)  # four layers of the demo, and what a process takes
@@ -34,8 +32,8 @@ class Timed:
 def timed(monkeypatch: pytest.MonkeyPatch, seconds: list[float]) -> Iterator[Timed]:
     stages = Timed(seconds)
     with monkeypatch.context() as patch:
-        patch.setattr(layer_costs, "ModelPackage", Mock())
-        patch.setattr(layer_costs, "HostStage", Mock(open=stages.opened))
+        patch.setattr("reader_edge_export.split.split_package.ModelPackage", Mock())
+        patch.setattr("reader_edge_export.split.split_package.HostStage", Mock(open=stages.opened))
         yield stages
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from reader_edge_export.package.training_folder import training_folder
+from reader_edge_export.package.package_folder import training_folder
 from reader_edge_export.progress import Progress
 from reader_edge_export.speculators.training import training_loop as training
 from reader_edge_runtime.errors import ConfigError, ExportError, SeriesError

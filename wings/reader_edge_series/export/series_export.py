@@ -13,12 +13,11 @@ from reader_edge_export.calibration.calibration import Calibration
 from reader_edge_export.libraries import quiet_libraries
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.options import ExportOptions
-from reader_edge_export.package.export_key import version_of
 from reader_edge_export.package.package_folder import check_target, new_package
+from reader_edge_export.package.source_files import version_of
 from reader_edge_export.package_graph import GraphPart, write_graph
 from reader_edge_export.progress import Progress
-from reader_edge_export.sources.module import ModuleWeights
-from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.sources.source_model import ModuleWeights, SourceModel
 from reader_edge_export.trace.tracing import TracedLayer
 from reader_edge_export.trace.tree_config import EXAMPLE_SIZES, EXPORTER, TreeConfig, trace_model
 from reader_edge_runtime.errors import ParityError

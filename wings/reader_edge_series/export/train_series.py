@@ -7,8 +7,7 @@ from pathlib import Path
 
 import torch
 
-from reader_edge_export.package.package_folder import check_target
-from reader_edge_export.package.training_folder import training_folder
+from reader_edge_export.package.package_folder import check_target, training_folder
 from reader_edge_export.progress import Progress
 from reader_edge_runtime.arrays import Float64Array
 from reader_edge_runtime.atomic_file import clear_leftovers, temporary_name

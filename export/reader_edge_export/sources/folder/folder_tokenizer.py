@@ -16,11 +16,13 @@ from tokenizers import Tokenizer as FastTokenizer
 from transformers import PreTrainedTokenizerFast
 
 from reader_edge_export.sources.folder.folder_files import read_json
-from reader_edge_export.sources.folder.folder_templates import chat_templates_of
 from reader_edge_export.sources.tokenizer import check_ids
 from reader_edge_runtime.errors import TokenizerError
 from reader_edge_runtime.package.manifest import TOKENIZER_NAME
+from reader_edge_runtime.text.template.chat_template import MAX_TEMPLATE_BYTES
 from reader_edge_runtime.text.tokenizer_file import check_patterns
+from reader_edge_runtime.untrusted.plain_file import check_plain_file
+from reader_edge_runtime.untrusted.user_input import as_text
 
 _CONFIG_FILE, _MAP_FILE = "tokenizer_config.json", "special_tokens_map.json"
 _OPTIONAL_NAMES = ("unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -29,6 +31,9 @@ _PLACEHOLDERS = ("image_token", "audio_token", "video_token")
 _TOKEN_FIELDS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 _MAX_ADDED_TOKENS = 1 << 14
 _FORCED_CLEANING = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
+_FILE, _FURTHER = "chat_template.jinja", "additional_chat_templates"
+_PROCESSOR_FILE = "chat_template.json"
+_MAX_TEMPLATES = 64
 
 
 def load_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerFast:
@@ -206,3 +211,41 @@ def _check_vocabulary(tokenizer: PreTrainedTokenizerFast, vocab_size: int, folde
             f"The tokenizer in '{folder}' has token id {largest}, but the model's vocabulary ends at "
             f"{vocab_size - 1}: give the tokenizer that belongs to this model."
         )
+
+
+def chat_templates_of(folder: Path, settings: Mapping[str, Any]) -> Any:
+    """A template, or templates by their names, or None: of files of their own, else of tokenizer_config.json.
+
+    settings: what tokenizer_config.json says. Raises TokenizerError for a file that holds no template.
+    """
+    files = {"default": folder / _FILE} if (folder / _FILE).exists() else {}
+    files |= {path.stem: path for path in sorted((folder / _FURTHER).glob("*.jinja"))[:_MAX_TEMPLATES]}
+    found = {name: _read_template(path) for name, path in files.items()}
+    if found:
+        return found["default"] if list(found) == ["default"] else found
+    given = settings.get("chat_template")
+    if given is None and (folder / _PROCESSOR_FILE).exists():
+        given = read_json(folder / _PROCESSOR_FILE).get("chat_template")
+    return _by_name(given) if isinstance(given, list) else given
+
+
+def _by_name(templates: list[Any]) -> dict[str, Any]:
+    """name -> template, from a list of {"name": ..., "template": ...}. Raises TokenizerError for other lists."""
+    try:
+        return {str(each["name"]): each["template"] for each in templates}
+    except (TypeError, KeyError):
+        raise TokenizerError(
+            f"The model's chat template is {templates!r:.80}, a list of something else than names and templates: "
+            "remove it."
+        ) from None
+
+
+def _read_template(path: Path) -> str:
+    check_plain_file(path, TokenizerError, "fetch the model again")
+    num_bytes = path.stat().st_size
+    if num_bytes > MAX_TEMPLATE_BYTES:
+        raise TokenizerError(f"'{path}' has {num_bytes} bytes, of which {MAX_TEMPLATE_BYTES} can be: remove it.")
+    try:
+        return as_text(path.read_bytes())
+    except UnicodeDecodeError:
+        raise TokenizerError(f"'{path}' is no text in UTF-8: remove it.") from None

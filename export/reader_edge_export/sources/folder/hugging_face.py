@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from reader_edge_export.sources.architectures import check_architecture, is_mixture, max_context_of
 from reader_edge_export.sources.config.hf_config import hf_config
-from reader_edge_export.sources.ends import end_ids
-from reader_edge_export.sources.folder.folder_files import check_entries, read_json
-from reader_edge_export.sources.folder.own_sampling import other_choices, own_sampling
+from reader_edge_export.sources.folder.folder_files import check_entries, check_names, read_json, weight_files
 from reader_edge_export.sources.folder.stored_tensors import stored_tensors
-from reader_edge_export.sources.folder.weight_files import check_names, weight_files
+from reader_edge_export.sources.generation import end_ids, other_choices, own_sampling
 from reader_edge_export.sources.quantized.formats import (
     MXFP4,
     Quantization,

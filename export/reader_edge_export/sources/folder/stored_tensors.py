@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
-from reader_edge_export.sources.folder.weight_files import shard_of_tensors, weight_files
+from reader_edge_export.sources.folder.folder_files import shard_of_tensors, weight_files
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.untrusted.plain_file import unblocked
 

@@ -7,9 +7,22 @@ here as llama.cpp fills it in. What a file says beyond what is mapped here is re
 from collections.abc import Callable
 
 from reader_edge_export.sources.config.config_values import MAX_EXPERTS
-from reader_edge_export.sources.gguf.gemma_configs import gemma2, gemma3, gemma4
+from reader_edge_export.sources.gguf.family_configs import (
+    STATE_SIZES,
+    gemma2,
+    gemma3,
+    gemma4,
+    gpt_oss,
+    granite_factors,
+    granite_hybrid_moe,
+    granite_moe,
+    lfm2,
+    lfm2moe,
+    qwen3moe,
+    qwen35,
+    qwen35moe,
+)
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
-from reader_edge_export.sources.gguf.hybrid_configs import STATE_SIZES, granite_factors, lfm2, qwen35
 from reader_edge_export.sources.gguf.layer_sizes import (
     Config,
     architecture_of,
@@ -21,14 +34,6 @@ from reader_edge_export.sources.gguf.layer_sizes import (
     num_layers_of,
 )
 from reader_edge_export.sources.gguf.metadata import Metadata
-from reader_edge_export.sources.gguf.mixture_configs import (
-    gpt_oss,
-    granite_hybrid_moe,
-    granite_moe,
-    lfm2moe,
-    qwen3moe,
-    qwen35moe,
-)
 from reader_edge_export.sources.gguf.rope import base_of, longrope_of, original_context_of, rotary_share, scaling_of
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 

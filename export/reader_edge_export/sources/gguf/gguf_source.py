@@ -10,7 +10,7 @@ import numpy as np
 
 from reader_edge_export.blocks.block_type import BLOCK_TYPES
 from reader_edge_export.sources.architectures import MIN_CONTEXT, check_architecture, max_context_of
-from reader_edge_export.sources.folder.own_sampling import own_sampling
+from reader_edge_export.sources.generation import own_sampling
 from reader_edge_export.sources.gguf.config import config_of
 from reader_edge_export.sources.gguf.gguf_file import GgufFile, is_dequantizable
 from reader_edge_export.sources.gguf.layer_sizes import unread_tensors

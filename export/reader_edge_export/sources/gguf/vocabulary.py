@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
-from reader_edge_export.sources.ends import end_ids
+from reader_edge_export.sources.generation import end_ids
 from reader_edge_export.sources.gguf.gguf_file import OTHER, GgufFile
 from reader_edge_export.sources.gguf.metadata import Metadata
-from reader_edge_export.sources.gguf.pre_tokenizer import PRE_TOKENIZERS
 from reader_edge_export.sources.gguf.tokenizer_kind import (
     BYTE_LEVEL,
     MERGED_PIECES,
+    PRE_TOKENIZERS,
     SENTENCE_PIECE,
     TokenizerKind,
     check_order,

@@ -12,8 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from reader_edge_export.blocks.block_type import BLOCK_TYPES, BlockType
-from reader_edge_export.blocks.blocks import Blocks
-from reader_edge_export.blocks.unpack_blocks import unpack_blocks
+from reader_edge_export.blocks.blocks import Blocks, unpack_blocks
 from reader_edge_export.sources.blank_model import check_largest, skeleton_of
 from reader_edge_export.sources.gguf.expert_places import is_apart, is_of_experts
 from reader_edge_export.sources.gguf.gguf_file import PERHAPS_DAMAGED, GgufFile

@@ -11,10 +11,9 @@ from reader_edge_export.sources.blank_model import check_largest, skeleton_of
 from reader_edge_export.sources.folder.folder_weights import checked_values
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor, stored_tensors
 from reader_edge_export.sources.folder.weight_places import COMPUTED, Places, fill, has_own_head, wrong_shape
-from reader_edge_export.sources.quantized.awq import awq_packing
+from reader_edge_export.sources.quantized.awq_gptq import Gptq, awq_packing
 from reader_edge_export.sources.quantized.compressed_tensors import CompressedTensors
 from reader_edge_export.sources.quantized.formats import AWQ, GPTQ, Quantization
-from reader_edge_export.sources.quantized.gptq import Gptq
 from reader_edge_export.sources.quantized.packing import Packing
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.weights import Weights

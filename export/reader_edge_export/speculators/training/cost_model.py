@@ -11,12 +11,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from reader_edge_export.calibration.calibration import Calibration
-from reader_edge_export.calibration.moments import InputMoments
+from reader_edge_export.calibration.calibration import Calibration, InputMoments
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.progress import Progress
-from reader_edge_export.sources.module import ModuleWeights
-from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.sources.source_model import ModuleWeights, SourceModel
 from reader_edge_export.speculators.speculator_graph import (
     part_of,
     speculator_options,

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from reader_edge_export.libraries import quiet_libraries
-from reader_edge_export.package.training_folder import CHECKPOINT_NAME, training_folder
+from reader_edge_export.package.package_folder import CHECKPOINT_NAME, training_folder
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from reader_edge_export.speculators.training.batches import Batches, frequent_ids
 from reader_edge_export.speculators.training.chains import ChainLoss, DepthAcceptance, is_half_quicker, measure_depths

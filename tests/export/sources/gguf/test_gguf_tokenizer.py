@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from reader_edge_export.sources.gguf.pre_tokenizer import PRE_TOKENIZERS
 from reader_edge_export.sources.gguf.tokenizer import build_tokenizer
+from reader_edge_export.sources.gguf.tokenizer_kind import PRE_TOKENIZERS
 from reader_edge_export.sources.gguf.vocabulary import TokenKind
 from tests.export.sources.gguf.written_vocabulary import PIECES, read
 from tests.gguf_files import byte_level, sentence_piece, small_vocabulary

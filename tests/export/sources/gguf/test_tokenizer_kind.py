@@ -10,8 +10,8 @@ import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
-from reader_edge_export.sources.gguf.pre_tokenizer import PRE_TOKENIZERS
 from reader_edge_export.sources.gguf.tokenizer import build_tokenizer
+from reader_edge_export.sources.gguf.tokenizer_kind import PRE_TOKENIZERS
 from reader_edge_export.sources.gguf.vocabulary import TokenKind, vocabulary_of
 from reader_edge_runtime.errors import TokenizerError
 from tests.conftest import ROOT

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from reader_edge_export.quantize.compensation import one_thread_a_call
 from reader_edge_export.speculators.training import batches, generated_answers, mlp_training, train_speculator
-from reader_edge_export.torch_threads import one_thread_a_call
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from reader_edge.cli import main
 from reader_edge_export import ExportOptions, export_model
-from reader_edge_export.package.training_folder import training_folder
+from reader_edge_export.package.package_folder import training_folder
 from reader_edge_export.speculators.training import generated_answers, train_speculator, training_loop
 from reader_edge_export.speculators.training.cost_model import SpeculatorCost
 from reader_edge_export.speculators.training.record_answers import instructions

@@ -14,8 +14,7 @@ import onnxruntime as ort
 import pytest
 
 from reader_edge_export.blocks.block_type import BLOCK_TYPES
-from reader_edge_export.blocks.blocks import Blocks
-from reader_edge_export.blocks.unpack_blocks import unpack_blocks
+from reader_edge_export.blocks.blocks import Blocks, unpack_blocks
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.operators.block_linear import gguf_linear, looked_up, store_blocks
 from reader_edge_runtime.arrays import Float32Array

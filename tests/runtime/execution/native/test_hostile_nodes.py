@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from reader_edge_export.blocks.block_type import BLOCK_TYPES, BlockType
-from reader_edge_export.blocks.unpack_blocks import unpack_blocks
+from reader_edge_export.blocks.blocks import unpack_blocks
 from reader_edge_export.quantize.hadamard import hadamard
 from tests.gguf_files import random_rows
 from tests.runtime.execution.native.node_session import Input, node_session

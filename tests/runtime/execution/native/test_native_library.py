@@ -15,7 +15,7 @@ import onnx_ir as ir
 import pytest
 
 from reader_edge_export.blocks.block_type import BLOCK_TYPES
-from reader_edge_export.blocks.unpack_blocks import unpack_blocks
+from reader_edge_export.blocks.blocks import unpack_blocks
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.operators.block_linear import gguf_linear, store_blocks
 from reader_edge_export.operators.hadamard_linear import BlockMatrix, hadamard_block_linear

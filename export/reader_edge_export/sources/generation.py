@@ -1,12 +1,23 @@
-"""How a model's maker recommends to choose tokens: read as transformers reads generation_config.json."""
+"""What a source says of its answers: which tokens end them, and how its maker recommends to choose tokens."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from reader_edge_runtime.errors import ConfigError, ExportError
 from reader_edge_runtime.generation_config import OWN_SAMPLING, SamplingConfig
 from reader_edge_runtime.untrusted.user_input import short_repr
 
+_ENDS = (
+    *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<end_of_turn>"),
+    *("<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "<turn|>", "<|tool_response>", "<end_of_utterance>"),
+    *("<EOT>", "\u2581<EOT>", "[EOT]", "[EOS]", "<eos>", "[e~[", "<\uff5cend\u2581of\u2581sentence\uff5c>"),
+)
+# Names and exceptions are those of llama.cpp (`special_eog_ids` in `src/llama-vocab.cpp`), since GGUF files name few
+# ends; its tokens of infilling are left out, for no model's own files end answers there.
+# Phi-3, whose vocabulary alone has the placeholder, ends an answer too where it would begin another.
+_ENDS_BESIDE = {"<|assistant|>": "<|placeholder1|>"}
+# With one of each, <|end|> ends a part of an answer, such as its thoughts.
+_LAST_ENDS, _CALL_ENDS = {"<|return|>", "<|flush|>"}, {"<|call|>", "<|calls|>"}
 # What transformers' `generate` takes where a file says nothing, tokens being drawn.
 _DRAWN = {"temperature": 1.0, "top_k": 50, "top_p": 1.0}
 # Other ways to choose, and to end, that a file may ask for, and what they are where they are off.
@@ -20,6 +31,24 @@ _OTHERS: Mapping[str, object] = {
     **dict.fromkeys(("constraints", "stop_strings", "max_time", "dola_layers"), None),
     "token_healing": False,
 }
+
+
+def end_ids(named: Iterable[int], vocabulary: Mapping[str, int], special: Collection[int]) -> tuple[int, ...]:
+    """Ids of the tokens that end an answer: those that the source names, in its order, and those that are called so.
+
+    One rule for folders and GGUF files, so that one model ends alike from both.
+
+    vocabulary: token -> id. special: ids of control tokens.
+    """
+    called = [token for token in _ENDS if token in vocabulary]
+    called += [token for token, beside in _ENDS_BESIDE.items() if {token, beside} <= vocabulary.keys()]
+    # Gemma writes HTML, of which this is a tag.
+    if vocabulary.get("</s>") in special and "<|tool_response>" not in vocabulary:
+        called.append("</s>")
+    ids = dict.fromkeys([*named, *sorted(vocabulary[token] for token in called)])
+    if _LAST_ENDS & vocabulary.keys() and _CALL_ENDS & vocabulary.keys():
+        ids.pop(vocabulary.get("<|end|>", -1), None)
+    return tuple(ids)
 
 
 def own_sampling(given: Mapping[str, Any], place: str) -> dict[str, float]:

@@ -1,1 +1,0 @@
-"""Chains of small operators become the one operator that they spell out, for providers that pay per operator."""

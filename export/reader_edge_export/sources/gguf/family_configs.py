@@ -1,0 +1,286 @@
+"""What config.json would hold beside what all have: Gemma 2 to 4, recurrent families, and mixtures of experts."""
+
+from reader_edge_export.sources.gguf.gguf_file import GgufFile
+from reader_edge_export.sources.gguf.layer_sizes import (
+    Config,
+    head_dim_of,
+    head_dim_with,
+    heads,
+    layer_kinds,
+    layer_types_of,
+    num_layers_of,
+    recurrent_layers,
+)
+from reader_edge_export.sources.gguf.metadata import Metadata
+from reader_edge_export.sources.gguf.rope import base_of, rotary_share, rotated_share, scaling_of
+from reader_edge_runtime.errors import UnsupportedArchitectureError
+
+# Gemma scales its queries by this instead of the head size in its largest model, as llama.cpp knows by the layers.
+_GEMMA2_27B_LAYERS, _GEMMA3_27B_LAYERS = 46, 62
+STATE_SIZES = ("conv_kernel", "state_size", "group_count", "inner_size", "time_step_rank")
+_SIGMOID = 2  # of llama.cpp's gating functions
+_SHARES = "norm_top_k_prob"  # by Ollama's converter alone
+_DOWN = ("ffn_down_exps", "mlp.experts.0.down_proj")
+
+
+def gemma2(file: GgufFile, values: Metadata) -> Config:
+    config = heads(file, values)
+    return {
+        **config,
+        "query_pre_attn_scalar": _query_scalar(values, config["head_dim"], _GEMMA2_27B_LAYERS),
+        "attn_logit_softcapping": values.number("attn_logit_softcapping", 50.0) or None,
+        "final_logit_softcapping": values.number("final_logit_softcapping", 30.0) or None,
+        "sliding_window": values.size("attention.sliding_window", 4096),
+        "layer_types": layer_types_of(file, values, 2),
+    }
+
+
+def gemma3(file: GgufFile, values: Metadata) -> Config:
+    config = heads(file, values)
+    window = values.size("attention.sliding_window", 0, least=0)
+    return {
+        **config,
+        "query_pre_attn_scalar": _query_scalar(values, config["head_dim"], _GEMMA3_27B_LAYERS),
+        "final_logit_softcapping": values.number("final_logit_softcapping", 0.0) or None,
+        "rope_local_base_freq": values.positive("rope.freq_base_swa", 10000.0),
+        "sliding_window": window or values.size("context_length"),
+        "layer_types": layer_types_of(file, values, 6) if window else ["full_attention"] * values.size("block_count"),
+    }
+
+
+def gemma4(file: GgufFile, values: Metadata) -> Config:
+    """Layers with a window have sizes of their own, by keys that end in _swa; the others' are the plain ones."""
+    num_layers, layer_types = values.size("block_count"), layer_types_of(file, values, 6)
+    whole = layer_types.index("full_attention") if "full_attention" in layer_types else 0
+    head_dim, windowed_dim = (head_dim_with(file, values, end) for end in ("", "_swa"))
+    if values.size("rope.dimension_count", head_dim) != head_dim:
+        raise file.error("rotates only a part of each head by its sizes, not by factors")
+    if values.size("rope.dimension_count_swa", windowed_dim) != windowed_dim:
+        raise file.error("rotates only a part of the heads of layers with a window")
+    num_kv_heads = values.sizes_by_layer("attention.head_count_kv", num_layers, values.size("attention.head_count"))
+    num_shared = values.size("attention.shared_kv_layers", 0, least=0)
+    widths = values.sizes_by_layer("feed_forward_length", num_layers)
+    is_wide = len(set(widths)) > 1
+    wanted = [widths[0] * (2 if is_wide and layer >= num_layers - num_shared else 1) for layer in range(num_layers)]
+    if widths != wanted:
+        raise UnsupportedArchitectureError(f"'{file.path}' has MLPs of {sorted(set(widths))} values in turn.")
+    has_values = f"blk.{whole}.attn_v.weight" in file.tensors
+    return {
+        "head_dim": windowed_dim,
+        "global_head_dim": head_dim,
+        "num_global_key_value_heads": None if has_values else num_kv_heads[whole],
+        "attention_k_eq_v": not has_values,
+        "rms_norm_eps": values.positive("attention.layer_norm_rms_epsilon"),
+        "rope_parameters": {
+            "full_attention": {
+                "rope_type": "proportional",
+                "rope_theta": values.positive("rope.freq_base"),
+                "partial_rotary_factor": rotated_share(file, head_dim),
+            },
+            "sliding_attention": {"rope_type": "default", "rope_theta": values.positive("rope.freq_base_swa")},
+        },
+        "final_logit_softcapping": values.number("final_logit_softcapping", 0.0) or None,
+        "sliding_window": values.size("attention.sliding_window"),
+        "layer_types": layer_types,
+        "num_kv_shared_layers": num_shared,
+        "use_double_wide_mlp": is_wide,
+        "hidden_size_per_layer_input": values.size("embedding_length_per_layer_input", least=0),
+        "vocab_size_per_layer_input": file.tensors["token_embd.weight"].shape[0],
+        **_gemma4_experts(values),
+    }
+
+
+def _gemma4_experts(values: Metadata) -> Config:
+    """Beside the MLP of a layer, in files that have any."""
+    num_experts = values.size("expert_count", 0, least=0)
+    if not num_experts:
+        return {}
+    return {
+        "enable_moe_block": True,
+        "num_experts": num_experts,
+        "top_k_experts": values.size("expert_used_count"),
+        "moe_intermediate_size": values.size("expert_feed_forward_length"),
+    }
+
+
+def _query_scalar(values: Metadata, head_dim: int, num_layers_of_27b: int) -> int:
+    is_27b = values.size("block_count") == num_layers_of_27b
+    return values.size("embedding_length") // values.size("attention.head_count") if is_27b else head_dim
+
+
+def granite_hybrid(file: GgufFile, values: Metadata) -> Config:
+    """Granite 4, whose layers without heads of keys and values are of Mamba2."""
+    conv, state, groups, inner, num_heads = (values.size(f"ssm.{key}") for key in STATE_SIZES)
+    hidden_size = values.size("embedding_length")
+    if inner % num_heads or inner % hidden_size:
+        raise file.error(f"has {inner} values in {num_heads} heads of states beside {hidden_size}")
+    if groups != 1:
+        raise UnsupportedArchitectureError(
+            f"'{file.path}' has {groups} groups of heads of states, whose norm llama.cpp and transformers take "
+            "differently: give the folder."
+        )
+    config = heads(file, values)
+    return {
+        **config,
+        **granite_factors(file, values),
+        "attention_bias": any(name.endswith("attn_q.bias") for name in file.tensors),
+        "layer_types": layer_kinds(file, values, "linear_attention"),
+        "position_embedding_type": "rope" if values.flag("rope.scaling.finetuned", True) else "nope",
+        "shared_intermediate_size": values.size(
+            "expert_shared_feed_forward_length", values.size("feed_forward_length")
+        ),
+        "num_local_experts": 0,
+        "num_experts_per_tok": 0,
+        "mamba_d_conv": conv,
+        "mamba_d_state": state,
+        "mamba_n_groups": groups,
+        "mamba_n_heads": num_heads,
+        "mamba_d_head": inner // num_heads,
+        "mamba_expand": inner // hidden_size,
+        "mamba_conv_bias": any(name.endswith("ssm_conv1d.bias") for name in file.tensors),
+        "mamba_proj_bias": False,
+    }
+
+
+def granite_factors(file: GgufFile, values: Metadata) -> Config:
+    """Converters leave those out that are nought or of no effect."""
+    return {
+        "attention_multiplier": values.number("attention.scale", 0.0) or head_dim_of(file, values) ** -0.5,
+        "embedding_multiplier": values.number("embedding_scale", 0.0) or 1.0,
+        "residual_multiplier": values.number("residual_scale", 0.0) or 1.0,
+        "logits_scaling": values.number("logit_scale", 0.0) or 1.0,
+    }
+
+
+def lfm2(file: GgufFile, values: Metadata) -> Config:
+    config = heads(file, values)
+    del config["head_dim"]
+    return {
+        **config,
+        "norm_eps": config.pop("rms_norm_eps"),
+        "conv_L_cache": values.size("shortconv.l_cache", least=2),
+        "conv_bias": any(name.endswith("shortconv.conv.bias") for name in file.tensors),
+        "layer_types": layer_kinds(file, values, "conv"),
+        "block_auto_adjust_ff_dim": False,  # the file has the size that it comes to
+    }
+
+
+def qwen35(file: GgufFile, values: Metadata) -> Config:
+    head_dim = head_dim_of(file, values)
+    num_values, inner = values.size("ssm.time_step_rank"), values.size("ssm.inner_size")
+    kinds = ("full_attention", "linear_attention")
+    return {
+        "head_dim": head_dim,
+        "rms_norm_eps": values.positive("attention.layer_norm_rms_epsilon"),
+        "rope_theta": base_of(file, values),
+        "rope_scaling": scaling_of(file, values),
+        "partial_rotary_factor": rotary_share(file, values, head_dim),
+        "linear_conv_kernel_dim": values.size("ssm.conv_kernel", least=2),
+        "linear_num_key_heads": values.size("ssm.group_count"),
+        "linear_num_value_heads": num_values,
+        "linear_key_head_dim": values.size("ssm.state_size"),
+        "linear_value_head_dim": max(inner // num_values, 1),
+        "layer_types": [kinds[is_recurrent] for is_recurrent in recurrent_layers(file, values)],
+    }
+
+
+def qwen3moe(file: GgufFile, values: Metadata) -> Config:
+    """All layers have experts."""
+    return {**heads(file, values), **_experts(file, values), "norm_topk_prob": values.flag(_SHARES, True)}
+
+
+def gpt_oss(file: GgufFile, values: Metadata) -> Config:
+    """What bends an expert's values, and that the range of YaRN is not rounded, is as the makers have it."""
+    config = heads(file, values)
+    scaling = config.pop("rope_scaling")
+    if scaling is not None and scaling["rope_type"] == "yarn":
+        scaling |= {"truncate": False}
+    width = values.size("feed_forward_length")
+    if values.size("expert_feed_forward_length", width) != width:
+        raise file.error(f"gives two sizes of its experts, one of them {width}")
+    return {
+        **config,
+        "rope_scaling": scaling,
+        "attention_bias": any(f"blk.0.{name}.bias" in file.tensors for name in ("attn_q", "attn_qkv")),
+        "sliding_window": values.size("attention.sliding_window"),
+        "layer_types": layer_types_of(file, values, 2),
+        "num_local_experts": values.size("expert_count"),
+        "num_experts_per_tok": values.size("expert_used_count"),
+    }
+
+
+def qwen35moe(file: GgufFile, values: Metadata) -> Config:
+    """All layers have experts, and one that every token goes through."""
+    experts = _experts(file, values)
+    if not values.flag(_SHARES, True):
+        raise UnsupportedArchitectureError(
+            f"'{file.path}' does not let the shares of chosen experts add up to one, as Qwen 3.5 does."
+        )
+    shared = values.size("expert_shared_feed_forward_length", experts["moe_intermediate_size"])
+    return {**qwen35(file, values), **experts, "shared_expert_intermediate_size": shared}
+
+
+def lfm2moe(file: GgufFile, values: Metadata) -> Config:
+    config = lfm2(file, values)
+    del config["block_auto_adjust_ff_dim"]
+    if (gating := values.size("expert_gating_func", _SIGMOID)) != _SIGMOID:
+        raise UnsupportedArchitectureError(
+            f"'{file.path}' chooses experts by the function {gating}, which LFM2 does not have."
+        )
+    return {
+        **config,
+        **_experts(file, values),
+        "num_dense_layers": values.size("leading_dense_block_count", 0, least=0),
+        "norm_topk_prob": True,
+        "use_expert_bias": True,
+        "routed_scaling_factor": values.positive("expert_weights_scale", 1.0),
+    }
+
+
+def _experts(file: GgufFile, values: Metadata) -> dict[str, int]:
+    """The width of each is that of the last layer's where a file does not give it."""
+    last = f"blk.{num_layers_of(file, values) - 1}"
+    stored = (file.tensors.get(f"{last}.{name}.weight") for name in _DOWN)
+    width = next((tensor.shape[-1] for tensor in stored if tensor is not None), None)
+    return {
+        "num_experts": values.size("expert_count"),
+        "num_experts_per_tok": values.size("expert_used_count"),
+        "moe_intermediate_size": values.size("expert_feed_forward_length", width),
+    }
+
+
+def granite_hybrid_moe(file: GgufFile, values: Metadata) -> Config:
+    """Granite 4, with experts or without."""
+    config = granite_hybrid(file, values)
+    if not values.size("expert_count", 0, least=0):
+        return config
+    return config | _granite_experts(file, values)
+
+
+def granite_moe(file: GgufFile, values: Metadata) -> Config:
+    """Granite 4 with experts and without layers that keep states, whose sizes it may tell all the same."""
+    for key in STATE_SIZES:
+        if values.has(f"ssm.{key}"):
+            values.size(f"ssm.{key}", least=0)
+    return {
+        **heads(file, values),
+        **granite_factors(file, values),
+        **_granite_experts(file, values),
+        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
+        "layer_types": ["full_attention"] * values.size("block_count"),
+        "position_embedding_type": "rope" if values.flag("rope.scaling.finetuned", True) else "nope",
+    }
+
+
+def _granite_experts(file: GgufFile, values: Metadata) -> Config:
+    shared = values.size("expert_shared_feed_forward_length", 0, least=0)
+    if not shared:
+        raise UnsupportedArchitectureError(
+            f"'{file.path}' has experts and no MLP that every token goes through, as Granite 3 has: of Granite's "
+            "mixtures those of Granite 4 can be exported."
+        )
+    return {
+        "shared_intermediate_size": shared,
+        "num_local_experts": values.size("expert_count"),
+        "num_experts_per_tok": values.size("expert_used_count"),
+    }

@@ -1,0 +1,95 @@
+"""What stands in for what some models do with positions while they are traced."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+_FUNCTION = "get_llama_4_attn_scale"  # of the files of transformers that have such queries
+_PAIRED = ("cohere", "cohere2")  # model types
+_ROTATION = "apply_rotary_pos_emb"  # of their files in transformers
+
+
+@contextmanager
+def tabled_query_scales(model: PreTrainedModel, max_context: int) -> Iterator[None]:
+    """While entered, a model whose queries grow with their position (Ministral 3) looks the growth up.
+
+    The last bit of a logarithm, which transformers computes, may hang on how many are taken at a time, so that a
+    token's answer would hang on the width of its pass. max_context: positions that can be.
+    """
+    file: Any = sys.modules[type(model).__module__]
+    computed = getattr(file, _FUNCTION, None)
+    if computed is None:
+        yield
+        return
+
+    def looked_up(position_ids: torch.Tensor, beta: float, step: int) -> torch.Tensor:
+        """Of positions (B, N): (B, 1, N, 1)."""
+        num_steps = -(-max_context // step)
+        table: torch.Tensor = computed(step * torch.arange(num_steps)[None], beta, step).reshape(num_steps)
+        return table[torch.div(position_ids, step, rounding_mode="trunc")][:, None, :, None]
+
+    setattr(file, _FUNCTION, looked_up)
+    try:
+        yield
+    finally:
+        setattr(file, _FUNCTION, computed)
+
+
+@contextmanager
+def plain_positions(model: PreTrainedModel) -> Iterator[None]:
+    """While entered, angles of time, height and width (mRoPE), which are the same in a text, are computed once."""
+    rotaries: list[Any] = [module for module in model.modules() if hasattr(module, "mrope_section")]
+    for rotary in rotaries:
+        rotary.forward = partial(_angles_of_texts, rotary)
+    try:
+        yield
+    finally:
+        for rotary in rotaries:
+            del rotary.forward
+
+
+def _angles_of_texts(rotary: Any, _: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return angles_of(rotary, position_ids[0])
+
+
+def angles_of(rotary: Any, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines (B, N, D) of positions (B, N) by a rotary module, whose two halves are alike."""
+    halves = position_ids[:, :, None].float() * rotary.inv_freq
+    angles = torch.cat((halves, halves), dim=-1)
+    return angles.cos() * rotary.attention_scaling, angles.sin() * rotary.attention_scaling
+
+
+@contextmanager
+def halved_rotary(model: PreTrainedModel) -> Iterator[None]:
+    """While entered, a model whose values turn with their neighbours (Cohere) keeps queries and keys in two halves.
+
+    They take another order, even values first, which no product of the two sees.
+    """
+    if model.config.model_type not in _PAIRED:
+        yield
+        return
+    file: Any = sys.modules[type(model).__module__]
+    rotary: Any = model.base_model.rotary_emb
+    paired = getattr(file, _ROTATION)
+    setattr(file, _ROTATION, _rotated)
+    rotary.forward = lambda _, position_ids: angles_of(rotary, position_ids)
+    try:
+        yield
+    finally:
+        setattr(file, _ROTATION, paired)
+        del rotary.forward
+
+
+def _rotated(
+    query: torch.Tensor, key: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of queries and keys (B, H, N, D) by angles (B, N, D)."""
+    query, key = (torch.cat((rows[..., ::2], rows[..., 1::2]), dim=-1) for rows in (query, key))
+    rotated: tuple[torch.Tensor, torch.Tensor] = apply_rotary_pos_emb(query, key, cosines, sines)
+    return rotated
