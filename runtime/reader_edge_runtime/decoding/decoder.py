@@ -111,8 +111,7 @@ class Decoder:
         may_draft = request.config.is_drafted and self.permission.allows(request)
         if request.device is not None and not may_draft:
             request.device.forbid()
-        is_worth_it = self.drafter.keeps_answers or self.planner.may_begin(request)
-        if may_draft and not request.is_lockstep and is_worth_it:
+        if may_draft and not request.is_lockstep and (self.drafter.keeps_answers or self.planner.may_begin(request)):
             request.begin_drafting(self.drafter)
 
     def check(self, request: Request) -> None:
