@@ -15,13 +15,13 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ProviderError, StageLostError
 from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage, UnknownCacheError
+from reader_edge_runtime.execution.pipeline.in_flight import Came, RowsLostError
 from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarget
-from reader_edge_runtime.execution.pipeline.under_way import Came, RowsLostError
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass, Target
 from tests.hybrid_states import path_to, random_tree
 
-ASKER = b"a" * 16
+CLIENT = b"a" * 16
 
 
 class StagesHere:
@@ -34,7 +34,7 @@ class StagesHere:
         self.stages = stages
         self.lost_at = lost_at
         self.frames: list[bytes] = []
-        self.most_under_way = 0
+        self.most_in_flight = 0
         self._came: deque[Came] = deque()
 
     def send(self, frame: bytes) -> int:
@@ -42,7 +42,7 @@ class StagesHere:
         number = len(self.frames)
         if number not in self.lost_at:
             self._came.append(Came(number, self._answered(frame)))
-            self.most_under_way = max(self.most_under_way, len(self._came))
+            self.most_in_flight = max(self.most_in_flight, len(self._came))
         return number
 
     def receive(self) -> Came:
@@ -54,7 +54,7 @@ class StagesHere:
         handed: memoryview | None = None
         try:
             for stage in self.stages:
-                handed = stage.answer(ASKER, memoryview(frame), handed).data.cast("B")
+                handed = stage.answer(CLIENT, memoryview(frame), handed).data.cast("B")
         except UnknownCacheError as error:
             return RowsLostError(str(error))
         assert handed is not None
@@ -63,7 +63,7 @@ class StagesHere:
     def come_back(self, lost: StageLostError) -> None:
         self._came.clear()
         for stage in self.stages:
-            stage.forget(ASKER)
+            stage.forget(CLIENT)
 
 
 def open_stages(folder: Path, is_native: bool = True) -> list[HostStage]:

@@ -14,7 +14,7 @@ from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.forward_result import ForwardResult
-from reader_edge_runtime.target import Pass, PassBehind, Target, TravellingTarget
+from reader_edge_runtime.target import InFlightPass, Pass, PipelinedTarget, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +100,9 @@ class WatchedTarget:
     def forward(self, cache: Cache, wanted: Pass) -> ForwardResult:
         return self.seen(self._target.forward(cache, wanted))
 
-    def forward_two(self, cache: Cache, first: Pass, second: Pass) -> tuple[ForwardResult, PassBehind]:
-        """Of a `TravellingTarget` that is watched."""
-        result, behind = cast(TravellingTarget, self._target).forward_two(cache, first, second)
+    def forward_two(self, cache: Cache, first: Pass, second: Pass) -> tuple[ForwardResult, InFlightPass]:
+        """Of a `PipelinedTarget` that is watched."""
+        result, behind = cast(PipelinedTarget, self._target).forward_two(cache, first, second)
         return self.seen(result), _WatchedPass(behind, self)
 
     def seen(self, result: ForwardResult) -> ForwardResult:
@@ -115,7 +115,7 @@ class WatchedTarget:
 
 
 class _WatchedPass:
-    def __init__(self, behind: PassBehind, watched: WatchedTarget) -> None:
+    def __init__(self, behind: InFlightPass, watched: WatchedTarget) -> None:
         self._watched = watched
         self._behind = behind
         self.drop = behind.drop

@@ -26,7 +26,7 @@ from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.errors import DraftError, ProofError
-from reader_edge_runtime.target import TravellingTarget
+from reader_edge_runtime.target import PipelinedTarget
 
 _REFUSED_TOKENS = 8
 
@@ -199,7 +199,7 @@ class _Prover:
         target, comparers = WatchedTarget(self.target), dict[Request, LogitComparer]()
         config = self.engine.decoder.config
         config = replace(config, max_batch=batch_size, prefill_chunk=chunk or config.prefill_chunk)
-        planner = AnyWidth(seed=batch_size, splits=isinstance(self.target, TravellingTarget))
+        planner = AnyWidth(seed=batch_size, splits=isinstance(self.target, PipelinedTarget))
         drafter = shared.drafter(visit.setting)
         decoder = make_trial_decoder(target, drafter, config, planner, self.engine.width_report)
         decoder.prefill_budget.limit = chunk or None

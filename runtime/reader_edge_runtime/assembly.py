@@ -7,7 +7,7 @@ from pathlib import Path
 from reader_edge_runtime.config import DraftConfig, EngineConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.draft_permission import TRIAL, draft_permission
-from reader_edge_runtime.decoding.laned_decoder import LanedDecoder
+from reader_edge_runtime.decoding.pipelined_decoder import PipelinedDecoder
 from reader_edge_runtime.decoding.planning.planner import Planner
 from reader_edge_runtime.decoding.planning.two_pass_planner import TwoPassPlanner
 from reader_edge_runtime.decoding.verification import near_tie_margin
@@ -170,7 +170,7 @@ def make_decoder(
         planner = Planner(MAX_WIDTH if permission.is_on else 1)
     settings = drafter, config, planner, _margin(config, report), permission
     if isinstance(target, PipelineTarget) and not config.max_kv_bytes:  # which one cache has
-        decoder: Decoder = LanedDecoder(target, *settings)
+        decoder: Decoder = PipelinedDecoder(target, *settings)
     else:
         decoder = Decoder(target, *settings)
     for cost in costs:

@@ -45,7 +45,7 @@ class CooperativeThread(Generic[_T]):
         """
         self._thrown, interrupt = thrown, None
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="reader-edge-lane", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="reader-edge-microbatch", daemon=True)
             self._thread.start()
         self._goes_on.release()
         while True:

@@ -74,7 +74,7 @@ class Target(Protocol):
         """Let go of memory that only passes so far needed."""
 
 
-class PassBehind(Protocol):
+class InFlightPass(Protocol):
     """A pass that was sent directly behind another: either `result` is called, or `drop`; `drop` may be at any time."""
 
     def result(self) -> ForwardResult:
@@ -87,7 +87,7 @@ class PassBehind(Protocol):
 
 
 @runtime_checkable
-class TravellingTarget(Target, Protocol):
+class PipelinedTarget(Target, Protocol):
     """A target whose passes take their way over links. While one is awaited, others may begin: see `yield_turn`."""
 
     @property
@@ -97,15 +97,15 @@ class TravellingTarget(Target, Protocol):
 
     @property
     def num_stages(self) -> int:
-        """Boxes that a pass goes through in turn: with so many passes under way, none of them need wait."""
+        """Boxes that a pass goes through in turn: with so many passes in flight, none of them need wait."""
         ...
 
     @property
-    def num_lanes(self) -> int:
+    def num_microbatches(self) -> int:
         """Passes that fill boxes and links, so that more of them together would wait for each other."""
         ...
 
-    def forward_two(self, cache: Cache, first: Pass, second: Pass) -> tuple[ForwardResult, PassBehind]:
+    def forward_two(self, cache: Cache, first: Pass, second: Pass) -> tuple[ForwardResult, InFlightPass]:
         """Score the first nodes of a tree, and have the boxes work on a second pass meanwhile.
 
         second: over one tree, whose `num_before` first nodes are the first pass's. Of the cache, only rows of the first
@@ -114,5 +114,5 @@ class TravellingTarget(Target, Protocol):
         ...
 
     def take_in(self) -> None:
-        """Wait until one of the passes under way has come, failed or was lost."""
+        """Wait until one of the passes in flight has come, failed or was lost."""
         ...

@@ -11,7 +11,7 @@ from reader_edge_runtime.errors import ReaderEdgeError, StageLostError
 from tests.fuzz.memory_limit import memory_limit
 from tests.fuzz.mutation import mutated
 from tests.random_operations import check_random_operations
-from tests.stages_here import ASKER, StagesHere, pipeline_here, two_passes
+from tests.stages_here import CLIENT, StagesHere, pipeline_here, two_passes
 
 MAX_BYTES = 512 << 20
 NUM_FRAMES = 12
@@ -24,7 +24,7 @@ def test_spoilt_frames_are_answered_or_refused(demo_folder: Path, tmp_path: Path
 
     split_package(demo_folder, tmp_path / "stages", 3)
     target = pipeline_here(tmp_path / "stages")
-    following = target.under_way.following
+    following = target.in_flight.following
     assert isinstance(following, StagesHere)
     tree = DraftTree([5, 6, 7, 8, 9], [-1, 0, 1, 1, 0], [""] * 5)
     target.forward_two(target.new_cache(1, 16), *two_passes(tree, 2))  # two frames
@@ -35,11 +35,11 @@ def test_spoilt_frames_are_answered_or_refused(demo_folder: Path, tmp_path: Path
         random = Random(f"frame {number}")
         at = random.randrange(NUM_FRAMES)
         for frame in frames[:at]:
-            second.answer(ASKER, memoryview(frame), first.answer(ASKER, memoryview(frame), None).data.cast("B"))
+            second.answer(CLIENT, memoryview(frame), first.answer(CLIENT, memoryview(frame), None).data.cast("B"))
         spoilt = memoryview(mutated(frames[at], random))
         try:
             with memory_limit(MAX_BYTES):
-                second.answer(ASKER, spoilt, first.answer(ASKER, spoilt, None).data.cast("B"))
+                second.answer(CLIENT, spoilt, first.answer(CLIENT, spoilt, None).data.cast("B"))
         except ReaderEdgeError:
             num_refused += 1
         except BaseException as error:

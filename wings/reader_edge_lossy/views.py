@@ -13,7 +13,7 @@ from reader_edge_lossy.views_decoder import LEAST_CONTEXT, ViewsDecoder, ViewsRu
 from reader_edge_lossy.views_target import ViewsTarget
 from reader_edge_runtime.config import GenerationConfig
 from reader_edge_runtime.decoding.decoder import Decoder
-from reader_edge_runtime.decoding.laned_decoder import LanedDecoder
+from reader_edge_runtime.decoding.pipelined_decoder import PipelinedDecoder
 from reader_edge_runtime.decoding.planning.planner import Planner
 from reader_edge_runtime.decoding.rule_config import RuleConfig
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
@@ -51,7 +51,7 @@ class Views(RuleConfig):
 
     def decoder(self, made: Decoder, on_calibration: Callable[[int, int], None] | None) -> Decoder:
         manifest = made.target.manifest
-        if manifest.has_states or isinstance(made, LanedDecoder) or not made.cache.has_all_rows:
+        if manifest.has_states or isinstance(made, PipelinedDecoder) or not made.cache.has_all_rows:
             raise ConfigError("Views take a model of attention alone, in one box: choose another rule for this one.")
         target, config, permission = ViewsTarget(made.target, self.weight), made.config, made.permission
         planner = Planner(MAX_WIDTH if permission.is_on else 1)

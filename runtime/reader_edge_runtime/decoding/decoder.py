@@ -71,7 +71,7 @@ class Decoder:
 
     @property
     def all_running(self) -> list[Request]:
-        """Requests that decode, with those of further lanes where there are any."""
+        """Requests that decode, with those of further microbatches where there are any."""
         return list(self.running)
 
     @property

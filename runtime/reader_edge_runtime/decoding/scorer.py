@@ -13,13 +13,13 @@ from reader_edge_runtime.decoding.verification import Verification, walk
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.forward_result import ForwardResult
-from reader_edge_runtime.target import Pass, PassBehind, Target, TravellingTarget
+from reader_edge_runtime.target import InFlightPass, Pass, PipelinedTarget, Target
 
 
 class ScoredTrees:
     """trees, result: B trees as far as they are scored, and what the target scored for all their nodes.
 
-    whole: the one tree with the nodes of a second pass as well; behind: that pass, which is under way.
+    whole: the one tree with the nodes of a second pass as well; behind: that pass, which is in flight.
     waited_s: seconds that it was waited for.
     """
 
@@ -30,7 +30,7 @@ class ScoredTrees:
         trees: Sequence[DraftTree],
         result: ForwardResult,
         whole: DraftTree | None = None,
-        behind: PassBehind | None = None,
+        behind: InFlightPass | None = None,
     ) -> None:
         self.trees = trees
         self.result = result
@@ -88,14 +88,14 @@ class Scorer:
     def score_trees(
         self, trees: list[DraftTree], num_first: int, choosers: Sequence[Request], num_kept: int
     ) -> ScoredTrees:
-        """Score a step's trees, of the first slots. num_first: see `StepPlan`; only for a `TravellingTarget`."""
+        """Score a step's trees, of the first slots. num_first: see `StepPlan`; only for a `PipelinedTarget`."""
         wanted = self._wanted(0, trees, [range(len(tree)) for tree in trees], choosers, num_kept)
         if not num_first:
             return ScoredTrees(trees, self.target.forward(self.cache, wanted))
         [whole] = trees
         first = wanted._replace(trees=[whole.of_nodes(range(num_first))], rows=[range(num_first)])
         second = wanted._replace(rows=[range(num_first, len(whole))], num_kept=0, num_before=num_first)
-        result, behind = cast(TravellingTarget, self.target).forward_two(self.cache, first, second)
+        result, behind = cast(PipelinedTarget, self.target).forward_two(self.cache, first, second)
         return ScoredTrees(first.trees, result, whole, behind)
 
     def _wanted(

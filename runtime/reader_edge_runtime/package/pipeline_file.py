@@ -1,4 +1,4 @@
-"""pipeline.json: where the stages of a model listen, beside the last stage, which the one who asks runs itself.
+"""pipeline.json: where the stages of a model listen, beside the last stage, which the client runs itself.
 
 A stage has one address, or several, separated by spaces: spare boxes, which serve the same stage.
 """

@@ -47,8 +47,8 @@ def test_a_pipeline_is_lossless_and_answers_as_one_box(precision: str, num_stage
     report = prove(engine(piped), QUESTIONS, 8)
     assert report.is_promise_kept
     assert sum(run.counts.tokens_compared for run in report.runs) > 1000
-    assert isinstance(piped.under_way.following, StagesHere)
-    frames = [PassFrame.unpacked(memoryview(frame)) for frame in piped.under_way.following.frames]
+    assert isinstance(piped.in_flight.following, StagesHere)
+    frames = [PassFrame.unpacked(memoryview(frame)) for frame in piped.in_flight.following.frames]
     assert sum(frame.wanted.num_before > 0 for frame in frames) > 100  # second passes
     for config in (SAMPLED, GenerationConfig(max_tokens=12)):
         texts = [question.prompt for question in QUESTIONS]

@@ -25,7 +25,7 @@ from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.target import Pass, PassBehind, Target
+from reader_edge_runtime.target import InFlightPass, Pass, Target
 from tests.fake_target import FakeTarget, make_manifest
 from tests.random_drafter import RandomDrafter, RandomRequest, decode, reference
 from tests.stages_here import pipeline_here
@@ -172,8 +172,8 @@ def test_tokens_are_those_of_one_box_over_stages(
         found = answers(piped, drafter)
         assert [each.output_token_ids for each in found] == [each.output_token_ids for each in plain]
         assert sum(each.stats.num_accepted_tokens for each in found) > 20
-        assert bool(piped.under_way.epoch) == bool(lost_at)
-        assert not piped.under_way._sent_at
+        assert bool(piped.in_flight.epoch) == bool(lost_at)
+        assert not piped.in_flight._sent_at
 
 
 WHOLE = DraftTree.chain([3, 4, 5])
@@ -191,7 +191,7 @@ def test_only_a_second_pass_that_is_entered_is_waited_for(
         return SAID
 
     monkeypatch.setattr(time, "perf_counter", lambda: now_s[0])
-    behind = cast(PassBehind, SimpleNamespace(result=result, drop=lambda: None))
+    behind = cast(InFlightPass, SimpleNamespace(result=result, drop=lambda: None))
     scored = ScoredTrees([WHOLE.of_nodes([0])], SAID, WHOLE, behind)
     now_s[0] += 1.0  # in which the first pass's tokens are chosen
     assert scored.enter(Verification([0], [token_id])) == entry

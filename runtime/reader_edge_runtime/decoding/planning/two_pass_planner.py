@@ -12,7 +12,7 @@ from reader_edge_runtime.decoding.verification import Verification
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.measuring.pass_cost import MAX_WIDTH
 from reader_edge_runtime.stats import StepTimes
-from reader_edge_runtime.target import TravellingTarget
+from reader_edge_runtime.target import PipelinedTarget
 
 
 class Split(NamedTuple):
@@ -81,11 +81,11 @@ _MEMORY, _MOST_SHARE, _LEFT = 0.1, 0.25, 0.999
 class TwoPassPlanner(Planner):
     """Plans what `Planner` does, and for a request that steps alone second passes besides. way: where passes go.
 
-    With other requests under way a second pass would keep theirs waiting, so then none is planned. Boxes that share
+    With other requests in flight a second pass would keep theirs waiting, so then none is planned. Boxes that share
     processors, or have other work, are slower at the first pass while they have the second: what that takes is learned.
     """
 
-    def __init__(self, way: TravellingTarget, max_width: int = MAX_WIDTH) -> None:
+    def __init__(self, way: PipelinedTarget, max_width: int = MAX_WIDTH) -> None:
         super().__init__(max_width)
         self._way = way
         self._behind_s = 0.0  # that a step takes more for having a second pass; below 0 by chance

@@ -1,1 +1,1 @@
-"""A model over several boxes: stages in a ring, of which the one who asks runs the last."""
+"""A model over several boxes: stages in a ring, of which the client runs the last."""

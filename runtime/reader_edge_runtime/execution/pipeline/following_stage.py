@@ -11,7 +11,7 @@ from reader_edge_runtime.execution.pipeline.followed_cache import FollowedCache
 from reader_edge_runtime.execution.pipeline.logged_cache import DROP, NEW, CacheStep
 from reader_edge_runtime.execution.pipeline.pass_frame import MAX_SLOTS, PassFrame
 
-MAX_CACHES = 64  # of all askers: the one that was not used for longest gives way
+MAX_CACHES = 64  # of all clients: the one that was not used for longest gives way
 
 
 class UnknownCacheError(FrameError):
@@ -23,9 +23,9 @@ class FollowingStage:
 
     def __init__(self, stage: HostStage) -> None:
         self.stage = stage
-        self._caches: OrderedDict[tuple[bytes, int], FollowedCache] = OrderedDict()  # by asker, and number there
+        self._caches: OrderedDict[tuple[bytes, int], FollowedCache] = OrderedDict()  # by client, and number there
 
-    def answer(self, asker: bytes, data: memoryview, handed: memoryview | None) -> Float32Array:
+    def answer(self, client: bytes, data: memoryview, handed: memoryview | None) -> Float32Array:
         """What this stage makes of a frame, float32 (B, N, E).
 
         handed: what the stage before made of it; None in the first.
@@ -33,7 +33,7 @@ class FollowingStage:
         nothing is known of the cache any more.
         """
         frame = PassFrame.unpacked(data)
-        key = asker, frame.cache
+        key = client, frame.cache
         try:
             cache = self._followed(key, frame)
             self._check(frame)
@@ -47,9 +47,9 @@ class FollowingStage:
             self._caches.pop(key, None)
             raise
 
-    def forget(self, asker: bytes) -> None:
+    def forget(self, client: bytes) -> None:
         """Let go of the caches of one who asks no more."""
-        for key in [key for key in self._caches if key[0] == asker]:
+        for key in [key for key in self._caches if key[0] == client]:
             del self._caches[key]
 
     def _followed(self, key: tuple[bytes, int], frame: PassFrame) -> FollowedCache:

@@ -28,12 +28,12 @@ class Head(Frame):
     """What a message is, whose, and of which pass."""
 
     what: Annotated[int, Meta(ge=HELLO, le=FAULT)]
-    asker: Annotated[bytes, Meta(min_length=16, max_length=16)]
+    client: Annotated[bytes, Meta(min_length=16, max_length=16)]
     number: Annotated[int, Meta(ge=0)]
 
 
 HEADS: FrameCodec[Head] = FrameCodec(Head, b"RH\x03", 64, "pipelines")
-GREETINGS: FrameCodec[dict[str, str]] = FrameCodec(dict[_Fact, _Fact], b"RG\x03", 1 << 14, "pipelines")
+FACT_FRAMES: FrameCodec[dict[str, str]] = FrameCodec(dict[_Fact, _Fact], b"RG\x03", 1 << 14, "pipelines")
 
 
 def facts_of(stage: HostStage) -> dict[str, str]:

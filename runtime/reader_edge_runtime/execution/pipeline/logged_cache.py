@@ -26,7 +26,7 @@ class CacheStep(NamedTuple):
 
 class LoggedCache(HostCache):
     """number: by which the other stages know it, 0 where they do not. numbers: those that it has had there. epoch: see
-    `UnderWay`, when they last did.
+    `InFlightPasses`, when they last did.
 
     texts: of each slot, the tokens of its rows; rows that were only assumed are not in it.
     """

@@ -50,7 +50,7 @@ def serve_stage(
         raise PackageError(f"'{package.folder}' is no stage: give one of those that `reader-edge split` wrote.")
     if part.is_last:
         raise PackageError(
-            f"'{package.folder}' is the last stage, which the one who asks runs: serve the others that "
+            f"'{package.folder}' is the last stage, which the client runs: serve the others that "
             "`reader-edge split` wrote."
         )
     if not is_to_listen_at(address):

@@ -41,7 +41,7 @@ _CODEC: FrameCodec[_PackedPass] = FrameCodec(_PackedPass, b"RP\x03", MAX_BYTES, 
 
 
 class PassFrame(NamedTuple):
-    """cache: its number, of those of one asker; steps: that happened to it; lengths: committed rows of all slots."""
+    """cache: its number, of those of one client; steps: that happened to it; lengths: committed rows of all slots."""
 
     cache: int
     steps: Sequence[CacheStep]

@@ -17,18 +17,17 @@ from reader_edge_runtime.errors import StageLostError
 from reader_edge_runtime.execution.inputs import pass_width
 from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.pipeline.following_stage import stream_of
+from reader_edge_runtime.execution.pipeline.in_flight import Following, InFlightPasses, RowsLostError, SecondPass
 from reader_edge_runtime.execution.pipeline.logged_cache import DROP, CacheStep, LoggedCache
 from reader_edge_runtime.execution.pipeline.pass_frame import PassFrame
-from reader_edge_runtime.execution.pipeline.sent_behind import SentBehind
-from reader_edge_runtime.execution.pipeline.under_way import Following, RowsLostError, UnderWay
 from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.target import Pass
 
 _CHUNK = 128  # tokens of a prompt in one pass
 _MAX_LOSSES = 4  # in one pass: a box may be lost again while its rows are scored
 _NUM_TIMED = 3
-_MAX_LANES = 8  # as many caches in all boxes
-_MAX_CHUNKS = 8  # under way together, where a text is scored again
+_MAX_MICROBATCHES = 8  # as many caches in all boxes
+_MAX_CHUNKS = 8  # in flight together, where a text is scored again
 
 
 class PipelineTarget:
@@ -43,7 +42,7 @@ class PipelineTarget:
         self.instructions = last.instructions
         self.min_rows = min_rows
         self.pass_facts: tuple[str, ...] = *last.pass_facts, *following.facts
-        self.under_way = UnderWay(following)
+        self.in_flight = InFlightPasses(following)
         self._last = last
         self._last_s = last.pass_seconds()
         self._numbers = itertools.count(1)
@@ -66,16 +65,16 @@ class PipelineTarget:
     @property
     def _slowest_s(self) -> float:
         """Of all stages, which may be in other boxes than they were."""
-        return max(self.under_way.following.slowest_s, self._last_s)
+        return max(self.in_flight.following.slowest_s, self._last_s)
 
     @property
-    def num_lanes(self) -> int:
-        trip_s = self.under_way.trip_s + self._last_s
-        return 1 if math.isinf(trip_s) else min(math.ceil(trip_s / self._slowest_s), _MAX_LANES)
+    def num_microbatches(self) -> int:
+        trip_s = self.in_flight.trip_s + self._last_s
+        return 1 if math.isinf(trip_s) else min(math.ceil(trip_s / self._slowest_s), _MAX_MICROBATCHES)
 
     @property
     def links_s(self) -> float:
-        trip_s = self.under_way.trip_s + self._last_s
+        trip_s = self.in_flight.trip_s + self._last_s
         return 0.0 if math.isinf(trip_s) else max(trip_s - self.num_stages * self._slowest_s, 0.0)
 
     def time_way(self) -> None:
@@ -83,10 +82,10 @@ class PipelineTarget:
         cache = self.new_cache(1, 16)
         for _ in range(_NUM_TIMED):
             self.forward(cache, Pass(0, [DraftTree.root(0)], [range(1)]))
-        self.pass_facts += (f"a way of about {2 ** round(math.log2(1000 * self.under_way.trip_s))} ms",)
+        self.pass_facts += (f"a way of about {2 ** round(math.log2(1000 * self.in_flight.trip_s))} ms",)
 
     def take_in(self) -> None:
-        self.under_way.take_in()
+        self.in_flight.take_in()
 
     def prefill_chunk(self, past: int) -> int:
         return _CHUNK
@@ -100,7 +99,7 @@ class PipelineTarget:
         handed, _ = self._handed_in_the_end(cache, wanted)
         return self._scored(cache, wanted, handed)
 
-    def forward_two(self, cache: Cache, first: Pass, second: Pass) -> tuple[ForwardResult, SentBehind]:
+    def forward_two(self, cache: Cache, first: Pass, second: Pass) -> tuple[ForwardResult, SecondPass]:
         cache = cast(LoggedCache, cache)  # made by `new_cache`
         num_rows = second.num_before + pass_width(second.trees, self.min_rows, second.num_before)
         cache.extend(first.first_slot, 1, num_rows)  # for both, as nothing may happen to it between them
@@ -113,7 +112,7 @@ class PipelineTarget:
             cache.number = 0
             return self.forward(cache, second._replace(num_before=0))
 
-        behind = SentBehind(self.under_way, number, cache.epoch, scored, scored_again)
+        behind = SecondPass(self.in_flight, number, cache.epoch, scored, scored_again)
         try:
             return self._scored(cache, first, handed), behind
         except BaseException:
@@ -134,22 +133,22 @@ class PipelineTarget:
 
     def _handed_in_the_end(self, cache: LoggedCache, *passes: Pass) -> tuple[Float32Array, list[int]]:
         for _ in range(_MAX_LOSSES):
-            epoch = self.under_way.epoch
+            epoch = self.in_flight.epoch
             try:
                 return self._handed(cache, *passes)
             except RowsLostError:
                 pass
             except StageLostError as lost:
-                self.under_way.come_back(lost, epoch)
+                self.in_flight.come_back(lost, epoch)
         return self._handed(cache, *passes)
 
     def _handed(self, cache: LoggedCache, *passes: Pass) -> tuple[Float32Array, list[int]]:
-        """What the last stage is handed of the first of these, and the numbers of those behind, still under way.
+        """What the last stage is handed of the first of these, and the numbers of those behind, still in flight.
 
         The other stages have all rows of earlier passes when it begins.
         """
         number, cache.number = cache.number, 0  # until the pass has come through, what they know is not known
-        epoch = self.under_way.epoch
+        epoch = self.in_flight.epoch
         if number and cache.epoch == epoch:
             steps = cache.take_steps()
         else:
@@ -159,9 +158,9 @@ class PipelineTarget:
             for wanted in passes:
                 sent.append(self._send(PassFrame(number, steps, list(cache.lengths), wanted, self.min_rows)))
                 steps = []
-            handed = self._stream(self.under_way.wait(sent[0]), passes[0])
+            handed = self._stream(self.in_flight.wait(sent[0]), passes[0])
         except BaseException:
-            self.under_way.give_up(sent)
+            self.in_flight.give_up(sent)
             raise
         cache.number, cache.epoch = number, epoch
         return handed, sent[1:]
@@ -181,21 +180,21 @@ class PipelineTarget:
                 text = cache.texts[slot][:length]
                 for start in range(0, len(text), _CHUNK):
                     if len(sent) == _MAX_CHUNKS:
-                        self.under_way.wait(sent.pop(0))
+                        self.in_flight.wait(sent.pop(0))
                     chunk = Pass(slot, [DraftTree.chain(text[start : start + _CHUNK])], [range(1)])
                     sent.append(self._send(PassFrame(number, steps, list(lengths), chunk, self.min_rows)))
                     lengths[slot], steps = start + len(chunk.trees[0]), []
             while sent:
-                self.under_way.wait(sent.pop(0))
+                self.in_flight.wait(sent.pop(0))
         finally:
-            self.under_way.give_up(sent)
+            self.in_flight.give_up(sent)
         return number, steps
 
     def _send(self, frame: PassFrame) -> int:
         if dropped := self._dropped[:]:
             del self._dropped[: len(dropped)]
             frame = frame._replace(steps=[CacheStep(DROP, (), dropped), *frame.steps])
-        return self.under_way.send(frame.packed())
+        return self.in_flight.send(frame.packed())
 
 
 def _drop(dropped: list[int], numbers: list[int]) -> None:

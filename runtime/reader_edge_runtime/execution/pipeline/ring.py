@@ -12,8 +12,8 @@ from zmq.utils.monitor import recv_monitor_message
 from reader_edge_runtime.errors import FrameError, PackageError, ProviderError, StageLostError
 from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.pipeline.handshake import (
+    FACT_FRAMES,
     FAULT,
-    GREETINGS,
     HEADS,
     HELLO,
     MICROSECONDS,
@@ -26,9 +26,9 @@ from reader_edge_runtime.execution.pipeline.handshake import (
     facts_of,
     stage_name,
 )
+from reader_edge_runtime.execution.pipeline.in_flight import Came, RowsLostError
 from reader_edge_runtime.execution.pipeline.links import REFUSED, Links, Socket, parts_of
 from reader_edge_runtime.execution.pipeline.stage_server import max_message_bytes
-from reader_edge_runtime.execution.pipeline.under_way import Came, RowsLostError
 
 ANSWER_S = 5.0  # in which a stage that is there answers a greeting
 PASS_S = 120.0  # the longest pass: boxes that are there and do not hand on
@@ -57,7 +57,7 @@ class Ring:
         self._find_addresses = find_addresses or (lambda: self._addresses)
         self._places = [deque(each.split()) for each in addresses]  # of each stage, the one that is tried first
         self._key = key
-        self._asker = secrets.token_bytes(16)
+        self._client = secrets.token_bytes(16)
         self._number = 0
         self._links: Links | None = None
         self._sockets: list[Socket] = []
@@ -74,7 +74,7 @@ class Ring:
             raise StageLostError("The stages of this model were lost, and did not come back.")
         try:
             self._sockets[0].send_multipart(
-                [HEADS.pack(Head(PASS, self._asker, self._number)), frame], zmq.DONTWAIT, copy=False
+                [HEADS.pack(Head(PASS, self._client, self._number)), frame], zmq.DONTWAIT, copy=False
             )
         except zmq.Again:
             raise StageLostError(f"{self._name(0)} takes nothing more: start it again.") from None
@@ -100,9 +100,9 @@ class Ring:
                         self.close()
                         raise
                     head, data = _message(parts)
-                    if head.what == FAULT and head.asker == self._asker:
-                        return Came(head.number, self._fault(index, GREETINGS.unpack(data)))
-                    if head.what == RESULT and head.asker == self._asker:
+                    if head.what == FAULT and head.client == self._client:
+                        return Came(head.number, self._fault(index, FACT_FRAMES.unpack(data)))
+                    if head.what == RESULT and head.client == self._client:
                         return Came(head.number, data)
             for index, monitor in enumerate(self._monitors):
                 if monitor in ready:
@@ -131,7 +131,7 @@ class Ring:
             self._links = None
 
     def _meet(self, ends_at: float) -> None:
-        """Connect to all stages again. They forget the caches of this asker; what they say is compared."""
+        """Connect to all stages again. They forget the caches of this client; what they say is compared."""
         self.close()
         self._find_places()
         self._links = Links(self._key)
@@ -165,8 +165,8 @@ class Ring:
             self._sockets.append(socket)
             self._monitors.append(links.monitor(socket))
             following = addresses[index + 1 : index + 2]
-            greeting = GREETINGS.pack({"next": following[0]} if following else {})
-            socket.send_multipart([HEADS.pack(Head(HELLO, self._asker, index)), greeting])
+            greeting = FACT_FRAMES.pack({"next": following[0]} if following else {})
+            socket.send_multipart([HEADS.pack(Head(HELLO, self._client, index)), greeting])
         wanted, found = facts_of(self._last), {}
         for index, address in enumerate(addresses):
             if not self._is_answered(index, ends_at):
@@ -252,4 +252,4 @@ def _welcome(parts: Sequence[memoryview]) -> dict[str, str]:
     head, data = _message(parts)
     if head.what != WELCOME:
         raise FrameError("A stage answers a greeting with something else.")
-    return GREETINGS.unpack(data)
+    return FACT_FRAMES.unpack(data)

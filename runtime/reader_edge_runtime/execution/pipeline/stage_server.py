@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from reader_edge_runtime.errors import FrameError, ReaderEdgeError
 from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage, UnknownCacheError
 from reader_edge_runtime.execution.pipeline.handshake import (
+    FACT_FRAMES,
     FAULT,
-    GREETINGS,
     HEADS,
     HELLO,
     MICROSECONDS,
@@ -26,12 +26,12 @@ from reader_edge_runtime.execution.pipeline.handshake import (
 from reader_edge_runtime.execution.pipeline.links import Links, Socket, parts_of
 from reader_edge_runtime.execution.pipeline.pass_frame import MAX_BYTES, MAX_NODES
 
-_MAX_ASKERS = 8  # the one that was silent for longest gives way
+_MAX_CLIENTS = 8  # the one that was silent for longest gives way
 _POLL_MS = 500
 
 
 @dataclass(slots=True)
-class _Asker:
+class _Client:
     """Who asks: peer is its name on the socket here, onward the link to the stage behind; None where that asks."""
 
     peer: bytes
@@ -49,7 +49,7 @@ class StageServer:
         self._max_bytes = max_message_bytes(stage.stage.part.width)
         self._socket = links.listen(address, self._max_bytes)
         self._facts = facts_of(stage.stage) | {MICROSECONDS: str(math.ceil(1e6 * stage.stage.pass_seconds()))}
-        self._askers: OrderedDict[bytes, _Asker] = OrderedDict()
+        self._clients: OrderedDict[bytes, _Client] = OrderedDict()
 
     def serve(self, is_stopped: Callable[[], bool]) -> None:
         while not is_stopped():
@@ -73,31 +73,31 @@ class StageServer:
         except ReaderEdgeError as error:
             self._tell(str(error))
             lost = "rows" if isinstance(error, UnknownCacheError) else "all" if isinstance(error, FrameError) else ""
-            fault = GREETINGS.pack({"fault": str(error)[:500], "lost": lost})
-            asker = self._askers.get(head.asker)
-            self._send([asker.peer if asker else peer, HEADS.pack(replace(head, what=FAULT)), fault])
+            fault = FACT_FRAMES.pack({"fault": str(error)[:500], "lost": lost})
+            client = self._clients.get(head.client)
+            self._send([client.peer if client else peer, HEADS.pack(replace(head, what=FAULT)), fault])
 
     def _greet(self, peer: bytes, head: Head, data: memoryview) -> None:
-        address = next_of(GREETINGS.unpack(data))
-        self._forget(head.asker)
-        while len(self._askers) >= _MAX_ASKERS:
-            self._forget(next(iter(self._askers)))
+        address = next_of(FACT_FRAMES.unpack(data))
+        self._forget(head.client)
+        while len(self._clients) >= _MAX_CLIENTS:
+            self._forget(next(iter(self._clients)))
         onward = None if address is None else self._links.connect(address, self._max_bytes)
-        self._askers[head.asker] = _Asker(peer, onward)
-        self._tell(f"Serves {head.asker.hex()[:8]}; hands on to {address or 'the one who asks'}.")
-        self._send([peer, HEADS.pack(replace(head, what=WELCOME)), GREETINGS.pack(self._facts)])
+        self._clients[head.client] = _Client(peer, onward)
+        self._tell(f"Serves {head.client.hex()[:8]}; hands on to {address or 'the client'}.")
+        self._send([peer, HEADS.pack(replace(head, what=WELCOME)), FACT_FRAMES.pack(self._facts)])
 
     def _pass(self, head: Head, parts: Sequence[memoryview]) -> None:
-        asker = self._askers.get(head.asker)
-        if asker is None:
+        client = self._clients.get(head.client)
+        if client is None:
             raise FrameError("This stage was started since it was greeted, and has no rows.")
-        self._askers.move_to_end(head.asker)
+        self._clients.move_to_end(head.client)
         handed = parts[1] if len(parts) > 1 else None
-        made = self._stage.answer(head.asker, parts[0], handed).data.cast("B")
-        if asker.onward is None:
-            self._send([asker.peer, HEADS.pack(replace(head, what=RESULT)), made])
+        made = self._stage.answer(head.client, parts[0], handed).data.cast("B")
+        if client.onward is None:
+            self._send([client.peer, HEADS.pack(replace(head, what=RESULT)), made])
         else:
-            self._send([HEADS.pack(head), parts[0], made], asker.onward)
+            self._send([HEADS.pack(head), parts[0], made], client.onward)
 
     def _send(self, parts: Sequence[bytes | memoryview], socket: Socket | None = None) -> None:
         """What a link does not take is dropped: its other end is gone, or notices when its wait runs out."""
@@ -106,11 +106,11 @@ class StageServer:
         except zmq.Again:
             self._tell("A link is full: a pass is dropped.")
 
-    def _forget(self, asker: bytes) -> None:
-        found = self._askers.pop(asker, None)
+    def _forget(self, client: bytes) -> None:
+        found = self._clients.pop(client, None)
         if found is not None and found.onward is not None:
             self._links.drop(found.onward)
-        self._stage.forget(asker)
+        self._stage.forget(client)
 
 
 def max_message_bytes(width: int) -> int:

@@ -26,7 +26,7 @@ from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarge
 from reader_edge_runtime.measuring.pass_cost import PassCost
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.stats import StepTimes
-from reader_edge_runtime.target import Target, TravellingTarget
+from reader_edge_runtime.target import PipelinedTarget, Target
 from tests.hybrid_states import random_tree
 from tests.runtime.decoding.planning.planning_cases import NOTHING, PASTS, WIDTHS, a_request
 from tests.stages_here import StagesHere, pipeline_here
@@ -98,7 +98,7 @@ def measured(links_s: float, node_s: float) -> PassCost:
 
 
 def two_pass_planner(links_s: float = LINKS_S, node_s: float = 0.001) -> TwoPassPlanner:
-    planner = TwoPassPlanner(cast(TravellingTarget, SimpleNamespace(links_s=links_s, num_stages=2)), max_width=16)
+    planner = TwoPassPlanner(cast(PipelinedTarget, SimpleNamespace(links_s=links_s, num_stages=2)), max_width=16)
     planner.take(measured(links_s, node_s))
     planner.overheads = replace(NOTHING)
     return planner
@@ -144,11 +144,11 @@ def test_drafts_grow_to_what_both_passes_hold_and_one_pass_never_does() -> None:
 
 
 @pytest.mark.parametrize(
-    "why", ["nodes that cost nothing", "little hope", "other lanes", "context", "batch", "unmeasured"]
+    "why", ["nodes that cost nothing", "little hope", "other microbatches", "context", "batch", "unmeasured"]
 )
 def test_no_second_pass_where_it_does_not_pay_or_keeps_others_waiting(why: str) -> None:
     planner = two_pass_planner(node_s=0.0 if why == "nodes that cost nothing" else 0.001)
-    planner.is_alone = why != "other lanes"
+    planner.is_alone = why != "other microbatches"
     if why == "unmeasured":
         planner.times = PassTimes(planner.times.max_width)
     requests = [a_request() for _ in range(1 + (why == "batch"))]
@@ -222,7 +222,7 @@ def test_only_lanes_that_are_alone_send_second_passes(
     num_together: int, split_demo: SplitDemo, demo_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PipelineTarget, "links_s", LINKS_S)
-    monkeypatch.setattr(PipelineTarget, "num_lanes", 4)
+    monkeypatch.setattr(PipelineTarget, "num_microbatches", 4)
     monkeypatch.setattr(PipelineTarget, "num_stages", 4)
     piped, settle = pipeline_here(split_demo(2)), TwoPassPlanner.settle
     is_waited, is_entered = list[bool](), list[bool]()
@@ -242,10 +242,10 @@ def test_only_lanes_that_are_alone_send_second_passes(
         settle(planner, plan, requests, times, accepted, proposal_s)
 
     monkeypatch.setattr(TwoPassPlanner, "settle", settled)
-    assert isinstance(piped.under_way.following, StagesHere)
+    assert isinstance(piped.in_flight.following, StagesHere)
     found = _answers(piped, num_together)
     assert is_waited == is_entered
     assert found == _answers(HostTarget.open(ModelPackage.open(demo_folder), 1), num_together)
-    wanted = [PassFrame.unpacked(memoryview(frame)).wanted for frame in piped.under_way.following.frames]
+    wanted = [PassFrame.unpacked(memoryview(frame)).wanted for frame in piped.in_flight.following.frames]
     assert any(each.num_before for each in wanted) == (num_together == 1)
     assert max(len(each.trees[0]) for each in wanted) <= 128

@@ -10,7 +10,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage
 from reader_edge_runtime.execution.pipeline.handshake import (
-    GREETINGS,
+    FACT_FRAMES,
     HEADS,
     HELLO,
     MICROSECONDS,
@@ -63,7 +63,7 @@ def scripted(last: HostStage, says: Callable[[Head], list[tuple[bytes, ...]]], *
             if socket.poll(50):
                 peer, packed, _ = socket.recv_multipart()
                 head = HEADS.unpack(memoryview(packed))
-                welcome = [(HEADS.pack(replace(head, what=WELCOME)), GREETINGS.pack(told))]
+                welcome = [(HEADS.pack(replace(head, what=WELCOME)), FACT_FRAMES.pack(told))]
                 for parts in welcome if head.what == HELLO else says(head):
                     socket.send_multipart([peer, *parts])
 

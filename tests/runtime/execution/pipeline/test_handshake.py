@@ -9,7 +9,7 @@ from msgspec import msgpack
 
 from reader_edge_runtime.errors import FrameError, ProviderError
 from reader_edge_runtime.execution.pipeline.handshake import (
-    GREETINGS,
+    FACT_FRAMES,
     HEADS,
     HELLO,
     Head,
@@ -18,7 +18,7 @@ from reader_edge_runtime.execution.pipeline.handshake import (
     facts_of,
     next_of,
 )
-from tests.stages_here import ASKER, open_stages
+from tests.stages_here import CLIENT, open_stages
 
 FACTS = {
     "protocol": "1",
@@ -34,19 +34,19 @@ FACTS = {
 
 
 def test_heads_and_greetings_come_out_as_they_went_in() -> None:
-    head = Head(HELLO, ASKER, (1 << 64) - 1)
+    head = Head(HELLO, CLIENT, (1 << 64) - 1)
     assert HEADS.unpack(memoryview(HEADS.pack(head))) == head
-    assert GREETINGS.unpack(memoryview(GREETINGS.pack(FACTS))) == FACTS
+    assert FACT_FRAMES.unpack(memoryview(FACT_FRAMES.pack(FACTS))) == FACTS
 
 
 @pytest.mark.parametrize(
     ("data", "words"),
     [
         (b"", "no frame of pipelines"),
-        (b"RH\x02" + HEADS.pack(Head(HELLO, ASKER, 1))[3:], "speaks version 2 of pipelines, this one version 3"),
-        (HEADS.pack(Head(9, ASKER, 1)), "int <= 5"),
+        (b"RH\x02" + HEADS.pack(Head(HELLO, CLIENT, 1))[3:], "speaks version 2 of pipelines, this one version 3"),
+        (HEADS.pack(Head(9, CLIENT, 1)), "int <= 5"),
         (HEADS.pack(Head(HELLO, b"short", 1)), "length >= 16"),
-        (HEADS.pack(Head(HELLO, ASKER, -1)), "int >= 0"),
+        (HEADS.pack(Head(HELLO, CLIENT, -1)), "int >= 0"),
     ],
 )
 def test_a_head_of_another_version_is_refused(data: bytes, words: str) -> None:
@@ -59,9 +59,9 @@ def test_a_head_of_another_version_is_refused(data: bytes, words: str) -> None:
 )
 def test_what_is_no_greeting_is_refused(facts: object) -> None:
     with pytest.raises(FrameError, match="is not what it should be"):
-        GREETINGS.unpack(GREETINGS.magic + msgpack.encode(facts))
+        FACT_FRAMES.unpack(FACT_FRAMES.magic + msgpack.encode(facts))
     with pytest.raises(FrameError, match="may have 16384 at most"):
-        GREETINGS.unpack(GREETINGS.magic + msgpack.encode({f"fact {n}": "a" * 500 for n in range(40)}))
+        FACT_FRAMES.unpack(FACT_FRAMES.magic + msgpack.encode({f"fact {n}": "a" * 500 for n in range(40)}))
 
 
 def test_a_stage_hands_on_to_addresses_alone() -> None:
@@ -115,6 +115,6 @@ def test_a_stage_says_what_it_is_wherever_it_runs(
     monkeypatch.setattr(metadata, "version", missing)  # a checkout that was never installed
     told, here = facts_of(first), facts_of(last)
     assert (told["stage"], told["first layer"], told["reader-edge"]) == ("1 of 2", "0", "unknown")
-    assert GREETINGS.unpack(memoryview(GREETINGS.pack(told))) == told
+    assert FACT_FRAMES.unpack(memoryview(FACT_FRAMES.pack(told))) == told
     assert check_facts(told, {**here, "stage": "1 of 2"}, "tcp://a:1") is None
     check_layers({"tcp://a:1": told}, here)

@@ -58,13 +58,13 @@ def test_a_pipeline_with_its_key_has_the_rows_of_the_whole_model(
         assert_same_rows(HostTarget.open(ModelPackage.open(demo_folder), 1), piped, 3)
         assert told[0] == f"Stage 1 of 2 listens at {address}."
         assert told[1].startswith("Serves ")
-        assert told[1].endswith("; hands on to the one who asks.")
+        assert told[1].endswith("; hands on to the client.")
 
 
 @pytest.mark.parametrize(
     ("name", "address", "error", "sentence"),
     [
-        ("2", "tcp://127.0.0.1:5551", PackageError, "is the last stage, which the one who asks runs: serve the others"),
+        ("2", "tcp://127.0.0.1:5551", PackageError, "is the last stage, which the client runs: serve the others"),
         (".", "tcp://127.0.0.1:5551", PackageError, "holds all stages: give one, as '.*/1'"),
         ("1", "5551", ConfigError, "'5551' is no address to listen at: give tcp://HOST:PORT"),
     ],

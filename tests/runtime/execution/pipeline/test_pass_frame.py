@@ -25,7 +25,7 @@ from reader_edge_runtime.execution.pipeline.pass_frame import MAX_BYTES as FRAME
 from reader_edge_runtime.execution.pipeline.pass_frame import MAX_NODES, PassFrame
 from reader_edge_runtime.target import Pass
 from tests.fuzz.memory_limit import memory_limit
-from tests.stages_here import ASKER, open_stages
+from tests.stages_here import CLIENT, open_stages
 
 MAX_BYTES = 512 << 20
 TREE = DraftTree([5, 6, 7], [-1, 0, 0], ["", "a", "b"])
@@ -110,7 +110,7 @@ def test_a_pass_larger_than_a_frame_is_refused_where_it_is_made() -> None:
 def test_known_attacks_are_refused(data: bytes, split_demo: Callable[[int], Path]) -> None:
     stage = FollowingStage(open_stages(split_demo(2))[0])
     with memory_limit(MAX_BYTES), pytest.raises(FrameError):
-        stage.answer(ASKER, memoryview(data), None)
+        stage.answer(CLIENT, memoryview(data), None)
 
 
 def test_a_second_pass_beyond_the_context_is_refused(split_demo: Callable[[int], Path]) -> None:
@@ -120,19 +120,19 @@ def test_a_second_pass_beyond_the_context_is_refused(split_demo: Callable[[int],
     for length, is_taken in ((most - 3, True), (most - 2, False)):
         frame = PassFrame(1, [new], (length,), Pass(0, [TREE], [range(2, 3)], num_before=2), 1).packed()
         if is_taken:
-            assert stage.answer(ASKER, memoryview(frame), None).shape == (1, 1, 256)
+            assert stage.answer(CLIENT, memoryview(frame), None).shape == (1, 1, 256)
         else:
             with pytest.raises(FrameError, match="more than the model's context"):
-                stage.answer(ASKER, memoryview(frame), None)
+                stage.answer(CLIENT, memoryview(frame), None)
 
 
 def test_a_residual_stream_of_another_size_is_refused(split_demo: Callable[[int], Path]) -> None:
     first, second, _ = map(FollowingStage, open_stages(split_demo(3)))
-    handed = first.answer(ASKER, memoryview(new_frame()), None).data.cast("B")
-    assert second.answer(ASKER, memoryview(new_frame()), handed).shape == (1, 3, 256)
+    handed = first.answer(CLIENT, memoryview(new_frame()), None).data.cast("B")
+    assert second.answer(CLIENT, memoryview(new_frame()), handed).shape == (1, 3, 256)
     for stage, wrong in ((second, handed[:-4]), (second, None), (first, handed)):
         with pytest.raises(FrameError):
-            stage.answer(ASKER, memoryview(new_frame()), wrong)
+            stage.answer(CLIENT, memoryview(new_frame()), wrong)
 
 
 def test_a_pass_that_finds_no_memory_is_told_and_leaves_no_rows(
@@ -140,21 +140,21 @@ def test_a_pass_that_finds_no_memory_is_told_and_leaves_no_rows(
 ) -> None:
     stage = FollowingStage(open_stages(split_demo(2))[0])
     again = PassFrame(1, [], (0, 0), Pass(0, [TREE], [range(1)]), 1).packed()
-    stage.answer(ASKER, memoryview(new_frame()), None)
+    stage.answer(CLIENT, memoryview(new_frame()), None)
     with monkeypatch.context() as patch:
         patch.setattr(stage.stage, "hand_on", Mock(side_effect=MemoryError))
         with pytest.raises(ConfigError, match="needs more memory than is free: lower --max-batch"):
-            stage.answer(ASKER, memoryview(again), None)
+            stage.answer(CLIENT, memoryview(again), None)
     with pytest.raises(FrameError, match="a cache that this stage has no rows of"):
-        stage.answer(ASKER, memoryview(again), None)
+        stage.answer(CLIENT, memoryview(again), None)
 
 
 def test_of_too_many_caches_the_oldest_is_forgotten(split_demo: Callable[[int], Path]) -> None:
     stage = FollowingStage(open_stages(split_demo(2))[0])
     new, wanted = [CacheStep(NEW, (), (1, 16))], Pass(0, [TREE], [range(1)])
     for cache in range(MAX_CACHES + 1):
-        stage.answer(ASKER, memoryview(PassFrame(cache, new, (0,), wanted, 1).packed()), None)
-    answered = stage.answer(ASKER, memoryview(PassFrame(1, [], (0,), wanted, 1).packed()), None)
+        stage.answer(CLIENT, memoryview(PassFrame(cache, new, (0,), wanted, 1).packed()), None)
+    answered = stage.answer(CLIENT, memoryview(PassFrame(1, [], (0,), wanted, 1).packed()), None)
     assert answered.shape == (1, 3, 256)
     with pytest.raises(FrameError, match="a cache that this stage has no rows of"):
-        stage.answer(ASKER, memoryview(PassFrame(0, [], (0,), wanted, 1).packed()), None)
+        stage.answer(CLIENT, memoryview(PassFrame(0, [], (0,), wanted, 1).packed()), None)

@@ -13,9 +13,9 @@ from reader_edge_runtime.drafting.drafter import NoDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import PackageError, ProviderError, SessionError, StageLostError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
+from reader_edge_runtime.execution.pipeline.in_flight import Came
 from reader_edge_runtime.execution.pipeline.logged_cache import LoggedCache
 from reader_edge_runtime.execution.pipeline.pass_frame import PassFrame
-from reader_edge_runtime.execution.pipeline.under_way import Came
 from reader_edge_runtime.execution.providers import open_target
 from reader_edge_runtime.measuring.width_probe import probe_width
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -86,7 +86,7 @@ def test_a_stage_that_is_lost_again_and_again_ends_the_pass(split_demo: Split) -
 def test_rows_that_are_only_filled_are_there_in_all_stages(split_demo: Split) -> None:
     """What measures passes has rows without a text; they are not scored, and answers beside them stay."""
     target = pipeline_here(split_demo(2))
-    following = target.under_way.following
+    following = target.in_flight.following
     assert isinstance(following, StagesHere)
     cache = target.new_cache(2, 64)
     wanted = Pass(0, [DraftTree.root(5)], [range(1)])
@@ -100,7 +100,7 @@ def test_rows_that_are_only_filled_are_there_in_all_stages(split_demo: Split) ->
 def test_a_pass_that_failed_leaves_nothing_unsaid(split_demo: Split, demo_folder: Path) -> None:
     """What happened to the cache before it is not known to the stages: they are told everything anew."""
     target = pipeline_here(split_demo(2))
-    following = target.under_way.following
+    following = target.in_flight.following
     assert isinstance(following, StagesHere)
     receive, failures = following.receive, iter([None, None, KeyboardInterrupt(), None])
 
@@ -117,7 +117,7 @@ def test_a_pass_that_failed_leaves_nothing_unsaid(split_demo: Split, demo_folder
 
 def test_rows_that_a_stage_let_go_of_come_again_without_a_loss(split_demo: Split) -> None:
     target = pipeline_here(split_demo(3))
-    following = target.under_way.following
+    following = target.in_flight.following
     assert isinstance(following, StagesHere)
     cache, wanted = target.new_cache(1, 16), Pass(0, [DraftTree.chain([5, 6, 7])], [range(3)])
     target.forward(cache, wanted)
@@ -125,12 +125,12 @@ def test_rows_that_a_stage_let_go_of_come_again_without_a_loss(split_demo: Split
     expected = target.forward(cache, wanted).top_logits.tobytes()
     following.stages[0]._caches.clear()
     assert target.forward(cache, wanted).top_logits.tobytes() == expected
-    assert target.under_way.epoch == 0
+    assert target.in_flight.epoch == 0
 
 
 def test_a_long_text_is_scored_again_with_several_passes_under_way(split_demo: Split) -> None:
     target = pipeline_here(split_demo(2), lost_at=[12])
-    following = target.under_way.following
+    following = target.in_flight.following
     assert isinstance(following, StagesHere)
     text = [5 + n % 900 for n in range(1500)]
     cache, wanted = target.new_cache(1, 16), Pass(0, [DraftTree.root(5)], [range(1)])
@@ -138,15 +138,15 @@ def test_a_long_text_is_scored_again_with_several_passes_under_way(split_demo: S
         target.forward(cache, Pass(0, [DraftTree.chain(text[start : start + 150])], [range(1)]))
         cache.commit(0, range(150))
     expected = target.forward(cache, wanted).top_logits.tobytes()
-    assert following.most_under_way == 1
+    assert following.most_in_flight == 1
     assert target.forward(cache, wanted).top_logits.tobytes() == expected  # which is lost at first
-    assert (target.under_way.epoch, following.most_under_way) == (1, 8)
+    assert (target.in_flight.epoch, following.most_in_flight) == (1, 8)
 
 
 def test_rows_that_come_again_are_scored_by_passes_as_wide_as_they_were(split_demo: Split) -> None:
     """Where one row alone is computed otherwise: the last token of a text may be the only one of its pass."""
     target = pipeline_here(split_demo(2)).with_min_rows(2)
-    following = target.under_way.following
+    following = target.in_flight.following
     assert isinstance(following, StagesHere)
     cache = target.new_cache(1, 16)
     target.forward(cache, Pass(0, [DraftTree.chain(list(range(5, 134)))], [range(1)]))
@@ -159,24 +159,24 @@ def test_rows_that_come_again_are_scored_by_passes_as_wide_as_they_were(split_de
 
 def test_a_spare_box_that_is_slower_is_no_link(split_demo: Split) -> None:
     target = pipeline_here(split_demo(2))
-    target._last_s, target.under_way.trip_s = 0.01, 0.03
+    target._last_s, target.in_flight.trip_s = 0.01, 0.03
     assert target.links_s == pytest.approx(0.02)
-    target.under_way.following.slowest_s = 0.02
+    target.in_flight.following.slowest_s = 0.02
     assert target.links_s == 0.0
 
 
 def test_lanes_fill_the_way_and_no_more(split_demo: Split) -> None:
     target = pipeline_here(split_demo(2))
-    assert target.num_lanes == 1  # nothing is known yet
+    assert target.num_microbatches == 1  # nothing is known yet
     target._last_s = 0.01
-    for trip_s, num_lanes in ((0.009, 2), (0.03, 4), (1.0, 8)):
-        target.under_way.trip_s = trip_s
-        assert target.num_lanes == num_lanes
+    for trip_s, num_microbatches in ((0.009, 2), (0.03, 4), (1.0, 8)):
+        target.in_flight.trip_s = trip_s
+        assert target.num_microbatches == num_microbatches
 
 
 def test_a_commit_takes_no_frame_of_its_own(split_demo: Split) -> None:
     target = pipeline_here(split_demo(2))
-    following = target.under_way.following
+    following = target.in_flight.following
     assert isinstance(following, StagesHere)
     check_random_operations(target, seed=2, num_operations=5)
     before = len(following.frames)
@@ -188,7 +188,7 @@ def test_a_commit_takes_no_frame_of_its_own(split_demo: Split) -> None:
 
 def test_stages_let_go_of_caches_that_are_no_more(split_demo: Split) -> None:
     target = pipeline_here(split_demo(2))
-    following = target.under_way.following
+    following = target.in_flight.following
     assert isinstance(following, StagesHere)
     wanted = Pass(0, [DraftTree.root(5)], [range(1)])
     for _ in range(3):
@@ -201,7 +201,7 @@ def test_stages_let_go_of_caches_that_are_no_more(split_demo: Split) -> None:
 
 def test_rows_that_were_only_assumed_are_not_scored(split_demo: Split) -> None:
     target = pipeline_here(split_demo(2))
-    following = target.under_way.following
+    following = target.in_flight.following
     assert isinstance(following, StagesHere)
     cache = target.new_cache(1, 1024)
     cache.assume(0, 1000)

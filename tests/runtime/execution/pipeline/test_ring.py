@@ -12,9 +12,9 @@ from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarge
 from reader_edge_runtime.execution.onnxruntime.native import instructions_here
 from reader_edge_runtime.execution.pipeline import ring as ring_module
 from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage
-from reader_edge_runtime.execution.pipeline.handshake import FAULT, GREETINGS, HEADS, HELLO, PASS, RESULT, Head
+from reader_edge_runtime.execution.pipeline.handshake import FACT_FRAMES, FAULT, HEADS, HELLO, PASS, RESULT, Head
+from reader_edge_runtime.execution.pipeline.in_flight import RowsLostError
 from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarget
-from reader_edge_runtime.execution.pipeline.under_way import RowsLostError
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.package.pipeline_file import KEY_NAME, read_key
 from tests.random_operations import check_random_operations
@@ -110,8 +110,8 @@ def test_what_a_stage_cannot_do_is_told_with_its_name(split_demo: Split) -> None
     kinds = iter(["", "rows", "all"])
 
     def says(head: Head) -> list[tuple[bytes, ...]]:
-        fault = GREETINGS.pack({"fault": "The disk is full.", "lost": next(kinds)})
-        strange = HEADS.pack(replace(head, what=FAULT, asker=bytes(16))), fault
+        fault = FACT_FRAMES.pack({"fault": "The disk is full.", "lost": next(kinds)})
+        strange = HEADS.pack(replace(head, what=FAULT, client=bytes(16))), fault
         return [strange, (HEADS.pack(replace(head, what=FAULT)), fault)]
 
     with scripted(last, says) as address:

@@ -10,7 +10,16 @@ import pytest
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage
-from reader_edge_runtime.execution.pipeline.handshake import FAULT, GREETINGS, HEADS, HELLO, PASS, RESULT, WELCOME, Head
+from reader_edge_runtime.execution.pipeline.handshake import (
+    FACT_FRAMES,
+    FAULT,
+    HEADS,
+    HELLO,
+    PASS,
+    RESULT,
+    WELCOME,
+    Head,
+)
 from reader_edge_runtime.execution.pipeline.logged_cache import NEW, CacheStep
 from reader_edge_runtime.execution.pipeline.pass_frame import PassFrame
 from reader_edge_runtime.target import Pass
@@ -39,16 +48,16 @@ class Served:
         self._thread.start()
         socket.connect(address)
 
-    def send(self, what: int, asker: int, *parts: bytes) -> None:
-        self.socket.send_multipart([HEADS.pack(Head(what, bytes([asker] * 16), asker)), *parts])
+    def send(self, what: int, client: int, *parts: bytes) -> None:
+        self.socket.send_multipart([HEADS.pack(Head(what, bytes([client] * 16), client)), *parts])
 
     def heard(self) -> tuple[Head, bytes]:
         assert self.socket.poll(10_000), "the stage does not answer"
         head, data = self.socket.recv_multipart()
         return HEADS.unpack(memoryview(head)), data
 
-    def greeted(self, asker: int, address: str = "") -> None:
-        self.send(HELLO, asker, GREETINGS.pack({"next": address}))
+    def greeted(self, client: int, address: str = "") -> None:
+        self.send(HELLO, client, FACT_FRAMES.pack({"next": address}))
         assert self.heard()[0].what == WELCOME
 
     def close(self) -> None:
@@ -80,17 +89,17 @@ def test_what_is_nothing_for_a_stage_is_passed_over(served: Served) -> None:
 
 def test_a_fault_says_whether_rows_are_lost(served: Served) -> None:
     served.greeted(1)
-    for asker, sentence in ((1, "truncated"), (2, "was started since it was greeted")):
-        served.send(PASS, asker, FRAME[:4])
+    for client, sentence in ((1, "truncated"), (2, "was started since it was greeted")):
+        served.send(PASS, client, FRAME[:4])
         head, data = served.heard()
-        told = GREETINGS.unpack(memoryview(data))
+        told = FACT_FRAMES.unpack(memoryview(data))
         assert (head.what, told["lost"], sentence in told["fault"]) == (FAULT, "all", True)
         assert told["fault"] == served.told[-1]
 
 
 def test_of_too_many_who_ask_the_oldest_is_forgotten_with_its_link(served: Served) -> None:
-    for asker in range(1, 9):
-        served.greeted(asker, free_address())
+    for client in range(1, 9):
+        served.greeted(client, free_address())
     served.greeted(1, free_address())  # again: it is no longer the oldest, and its first link is closed
     served.greeted(9)
     assert len(served.links._sockets) == 1 + 7

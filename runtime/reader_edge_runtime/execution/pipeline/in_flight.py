@@ -1,12 +1,13 @@
-"""Passes on their way through the stages that follow, of several askers who take turns."""
+"""Passes in flight through the stages that follow, of several senders who take turns."""
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from reader_edge_runtime.cooperative_threads import yield_turn
 from reader_edge_runtime.errors import ProviderError, StageLostError
+from reader_edge_runtime.forward_result import ForwardResult
 
 _SLOWER = 1.005  # what a trip seems to take grows by this with every slower one, as links change
 
@@ -45,8 +46,8 @@ class Following(Protocol):
         ...
 
 
-class UnderWay:
-    """trip_s: what a pass takes that is under way alone. epoch: how often all was lost that the stages knew."""
+class InFlightPasses:
+    """trip_s: what a pass takes that is in flight alone. epoch: how often all was lost that the stages knew."""
 
     def __init__(self, following: Following) -> None:
         self.trip_s = math.inf
@@ -108,3 +109,39 @@ class UnderWay:
             self._gone = error
             raise
         self.trip_s = math.inf  # a spare box may be far from where the lost one was
+
+
+class SecondPass:
+    """A `reader_edge_runtime.target.InFlightPass`.
+
+    number: of the pass in flight. epoch: of `InFlightPasses`, when it was sent. scored: its result, of what the stages
+    that follow hand on of it. scored_again: the same, by a pass over the nodes of the first one as well, where a
+    stage has lost its rows.
+    """
+
+    def __init__(
+        self,
+        in_flight: InFlightPasses,
+        number: int,
+        epoch: int,
+        scored: Callable[[memoryview], ForwardResult],
+        scored_again: Callable[[], ForwardResult],
+    ) -> None:
+        self._in_flight = in_flight
+        self._number = number
+        self._epoch = epoch
+        self._scored = scored
+        self._scored_again = scored_again
+
+    def result(self) -> ForwardResult:
+        try:
+            data = self._in_flight.wait(self._number)
+        except RowsLostError:
+            return self._scored_again()
+        except StageLostError as lost:
+            self._in_flight.come_back(lost, self._epoch)
+            return self._scored_again()
+        return self._scored(data)
+
+    def drop(self) -> None:
+        self._in_flight.give_up([self._number])

@@ -1,4 +1,4 @@
-"""Lanes over a pipeline: several passes under way, and every answer what it is alone, whatever happens meanwhile."""
+"""Microbatches over a pipeline: several passes in flight, and every answer what it is alone, come what may."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,15 +10,15 @@ import pytest
 from reader_edge_runtime import AsyncEngine, DraftConfig, Engine, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.assembly import make_decoder
 from reader_edge_runtime.decoding.decoder import Decoder
-from reader_edge_runtime.decoding.laned_decoder import LanedDecoder
+from reader_edge_runtime.decoding.pipelined_decoder import PipelinedDecoder
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.drafting.device_drafts import DeviceDrafts
 from reader_edge_runtime.drafting.draft_hints import DraftHints
 from reader_edge_runtime.drafting.drafter import NoDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
+from reader_edge_runtime.execution.pipeline.in_flight import Came
 from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarget
-from reader_edge_runtime.execution.pipeline.under_way import Came
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Target
 from reader_edge_runtime.text.tokenizer import Tokenizer
@@ -34,14 +34,14 @@ CONFIGS = [
 
 
 @pytest.fixture(autouse=True)
-def four_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PipelineTarget, "num_lanes", 4)
+def four_microbatches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PipelineTarget, "num_microbatches", 4)
     monkeypatch.setattr(PipelineTarget, "num_stages", 4)
 
 
-def laned(target: PipelineTarget, drafted: bool = True, config: EngineConfig = CONFIG) -> LanedDecoder:
+def pipelined(target: PipelineTarget, drafted: bool = True, config: EngineConfig = CONFIG) -> PipelinedDecoder:
     decoder = decoder_of(target, drafted, config)
-    assert isinstance(decoder, LanedDecoder)
+    assert isinstance(decoder, PipelinedDecoder)
     return decoder
 
 
@@ -73,18 +73,18 @@ def expected(demo_folder: Path) -> list[list[int]]:
 
 
 def stages_of(target: PipelineTarget) -> StagesHere:
-    assert isinstance(target.under_way.following, StagesHere)
-    return target.under_way.following
+    assert isinstance(target.in_flight.following, StagesHere)
+    return target.in_flight.following
 
 
 @pytest.mark.parametrize("drafted", [True, False], ids=["drafted", "plain"])
 def test_answers_of_lanes_are_those_of_one_box(drafted: bool, split_demo: Split, expected: list[list[int]]) -> None:
     target = pipeline_here(split_demo(3))
-    decoder = laned(target, drafted)
+    decoder = pipelined(target, drafted)
     assert answers(decoder) == expected
-    assert (len(decoder.lanes), stages_of(target).most_under_way) == (4, 4)
-    assert answers(decoder) == expected  # with what lanes keep of past texts
-    assert decoder.recorder.num_steps >= sum(lane.recorder.num_steps for lane in decoder.lanes[1:]) > 0
+    assert (len(decoder.microbatches), stages_of(target).most_in_flight) == (4, 4)
+    assert answers(decoder) == expected  # with what microbatches keep of past texts
+    assert decoder.recorder.num_steps >= sum(each.recorder.num_steps for each in decoder.microbatches[1:]) > 0
     assert decoder.num_kv_bytes > decoder.cache.num_bytes
 
 
@@ -93,8 +93,8 @@ def test_a_loss_amid_several_passes_is_one_loss(
     lost_at: list[int], split_demo: Split, expected: list[list[int]]
 ) -> None:
     target = pipeline_here(split_demo(2), lost_at=lost_at)
-    assert answers(laned(target)) == expected
-    assert target.under_way.epoch <= len(lost_at)
+    assert answers(pipelined(target)) == expected
+    assert target.in_flight.epoch <= len(lost_at)
 
 
 def test_stages_that_stay_lost_end_all_answers_with_one_wait(split_demo: Split) -> None:
@@ -106,17 +106,17 @@ def test_stages_that_stay_lost_end_all_answers_with_one_wait(split_demo: Split) 
         raise lost
 
     following.come_back = stays_away  # type: ignore[method-assign]
-    decoder = laned(target)
+    decoder = pipelined(target)
     requests = submitted(decoder)
     while any(request.is_running for request in requests):
         decoder.step()
     assert {str(request.error) for request in requests} == {"Stage 1 is gone."}
-    assert len(set(waits)) == len(waits)  # those that were under way together are told together
+    assert len(set(waits)) == len(waits)  # those that were in flight together are told together
     assert len(waits) < len(requests)
 
 
 def test_a_request_is_given_up_while_its_pass_is_under_way(split_demo: Split, expected: list[list[int]]) -> None:
-    decoder = laned(pipeline_here(split_demo(2)))
+    decoder = pipelined(pipeline_here(split_demo(2)))
     requests = submitted(decoder)
     for _ in range(3):
         decoder.step()
@@ -129,7 +129,7 @@ def test_a_request_is_given_up_while_its_pass_is_under_way(split_demo: Split, ex
 
 
 def test_one_that_waits_for_a_lane_is_given_up(split_demo: Split) -> None:
-    decoder = laned(pipeline_here(split_demo(2)), config=EngineConfig(threads=1, max_batch=2))
+    decoder = pipelined(pipeline_here(split_demo(2)), config=EngineConfig(threads=1, max_batch=2))
     requests = submitted(decoder)
     decoder.step()
     assert len(decoder.all_running) <= 2
@@ -141,7 +141,7 @@ def test_one_that_waits_for_a_lane_is_given_up(split_demo: Split) -> None:
 def test_one_whose_device_comes_back_goes_on_though_its_lane_has_no_other(
     split_demo: Split, expected: list[list[int]]
 ) -> None:
-    decoder, device = laned(pipeline_here(split_demo(2)), False), DeviceDrafts()
+    decoder, device = pipelined(pipeline_here(split_demo(2)), False), DeviceDrafts()
     request = Request(PROMPTS[0], CONFIGS[0], decoder.target.manifest, hints=DraftHints(device=device))
     decoder.enqueue(request)
     while not request.num_output_tokens:
@@ -156,7 +156,7 @@ def test_one_whose_device_comes_back_goes_on_though_its_lane_has_no_other(
 
 
 def test_those_of_lowest_priority_number_come_first(split_demo: Split) -> None:
-    decoder = laned(pipeline_here(split_demo(2)), False, EngineConfig(threads=1, max_batch=1))
+    decoder = pipelined(pipeline_here(split_demo(2)), False, EngineConfig(threads=1, max_batch=1))
     requests = [Request(prompt, CONFIGS[0], decoder.target.manifest) for prompt in PROMPTS[:4]]
     for request, priority in zip(requests, (0, 2, 1, 1), strict=True):
         request.priority = priority
@@ -170,7 +170,7 @@ def test_those_of_lowest_priority_number_come_first(split_demo: Split) -> None:
 
 def test_an_interrupt_cancels_what_runs_and_the_lanes_go_on(split_demo: Split, expected: list[list[int]]) -> None:
     target = pipeline_here(split_demo(2))
-    decoder, following = laned(target), stages_of(target)
+    decoder, following = pipelined(target), stages_of(target)
     receive, failures = following.receive, iter([None] * 12 + [KeyboardInterrupt()])
 
     def interrupted() -> Came:
@@ -187,7 +187,7 @@ def test_an_interrupt_cancels_what_runs_and_the_lanes_go_on(split_demo: Split, e
 
 
 def test_a_long_prompt_goes_where_its_beginning_is_known(split_demo: Split) -> None:
-    decoder = laned(pipeline_here(split_demo(2)), False)
+    decoder = pipelined(pipeline_here(split_demo(2)), False)
     text = list(range(5, 205))
     first, other = (decoder.submit(prompt, CONFIGS[0]) for prompt in (text, [9, 8, 7]))
     decoder.finish(first, other)
@@ -197,7 +197,7 @@ def test_a_long_prompt_goes_where_its_beginning_is_known(split_demo: Split) -> N
 
 
 def test_nothing_is_remembered_of_what_is_forgotten(split_demo: Split, expected: list[list[int]]) -> None:
-    decoder = laned(pipeline_here(split_demo(2)))
+    decoder = pipelined(pipeline_here(split_demo(2)))
     requests = submitted(decoder)
     for _ in range(4):
         decoder.step()
@@ -205,31 +205,31 @@ def test_nothing_is_remembered_of_what_is_forgotten(split_demo: Split, expected:
     decoder.finish(*requests)
     decoder.forget()
     assert [request.output_token_ids for request in requests] == expected
-    assert all(not any(lane.cache.lengths) for lane in decoder.lanes)
+    assert all(not any(microbatch.cache.lengths) for microbatch in decoder.microbatches)
 
 
 def test_more_lanes_than_stages_are_for_many_requests(split_demo: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PipelineTarget, "num_stages", 1)
-    decoder = laned(pipeline_here(split_demo(2)), False)
+    decoder = pipelined(pipeline_here(split_demo(2)), False)
     requests = submitted(decoder)[:4]
     for request in requests:
         decoder.cancel(request)
     decoder.step()
-    assert [lane.num_requests for lane in decoder.lanes] == [4]
+    assert [microbatch.num_requests for microbatch in decoder.microbatches] == [4]
     submitted(decoder)
     decoder.step()
-    assert [lane.num_requests for lane in decoder.lanes] == [4, 4]
+    assert [microbatch.num_requests for microbatch in decoder.microbatches] == [4, 4]
 
 
 def test_a_bound_on_the_cache_keeps_to_one(split_demo: Split) -> None:
     config = EngineConfig(threads=1, max_kv_bytes=1 << 30)
-    assert not isinstance(decoder_of(pipeline_here(split_demo(2)), config=config), LanedDecoder)
+    assert not isinstance(decoder_of(pipeline_here(split_demo(2)), config=config), PipelinedDecoder)
 
 
-def test_many_tasks_are_answered_over_lanes(split_demo: Split, expected: list[list[int]]) -> None:
+def test_many_tasks_are_answered_over_microbatches(split_demo: Split, expected: list[list[int]]) -> None:
     target = pipeline_here(split_demo(2))
     package = ModelPackage.open(split_demo(2))
-    engine = Engine(package, Tokenizer.open(package), laned(target))
+    engine = Engine(package, Tokenizer.open(package), pipelined(target))
 
     async def all_answers() -> list[list[int]]:
         async with AsyncEngine(engine) as serving:
@@ -237,4 +237,4 @@ def test_many_tasks_are_answered_over_lanes(split_demo: Split, expected: list[li
         return [list(result.token_ids) for result in results]
 
     assert asyncio.run(all_answers()) == expected
-    assert stages_of(target).most_under_way == 4
+    assert stages_of(target).most_in_flight == 4

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from reader_edge_runtime.errors import StageLostError
-from reader_edge_runtime.execution.pipeline.under_way import Came, UnderWay
+from reader_edge_runtime.execution.pipeline.in_flight import Came, InFlightPasses
 
 
 class SlowToSend:
@@ -34,13 +34,13 @@ def test_a_sender_that_has_to_wait_for_a_processor_takes_no_link_for_a_fast_one(
 ) -> None:
     following = SlowToSend()
     monkeypatch.setattr(time, "perf_counter", lambda: following.now_s)
-    under_way = UnderWay(following)
-    under_way.wait(under_way.send(b""))
-    assert under_way.trip_s == 0.25
+    in_flight = InFlightPasses(following)
+    in_flight.wait(in_flight.send(b""))
+    assert in_flight.trip_s == 0.25
 
 
 def test_what_the_way_took_to_a_lost_box_is_not_believed_of_a_spare_one() -> None:
-    under_way = UnderWay(SlowToSend())
-    under_way.trip_s = 0.001
-    under_way.come_back(StageLostError("Stage 1 is gone."), 0)
-    assert math.isinf(under_way.trip_s)
+    in_flight = InFlightPasses(SlowToSend())
+    in_flight.trip_s = 0.001
+    in_flight.come_back(StageLostError("Stage 1 is gone."), 0)
+    assert math.isinf(in_flight.trip_s)

@@ -9,9 +9,9 @@ import pytest
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ProviderError, StageLostError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
+from reader_edge_runtime.execution.pipeline.in_flight import Came
 from reader_edge_runtime.execution.pipeline.pass_frame import PassFrame
 from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarget
-from reader_edge_runtime.execution.pipeline.under_way import Came
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass, Target
 from tests.hybrid_states import path_to, random_tree
@@ -47,8 +47,8 @@ def assert_same_rows_of_two(whole: Target, piped: PipelineTarget, seed: int) -> 
 
 
 def following_of(target: PipelineTarget) -> StagesHere:
-    assert isinstance(target.under_way.following, StagesHere)
-    return target.under_way.following
+    assert isinstance(target.in_flight.following, StagesHere)
+    return target.in_flight.following
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_a_loss_during_either_pass_changes_no_row(
 ) -> None:
     piped = pipeline_here(split_demo(3), lost_at=lost_at)
     assert_same_rows_of_two(whole, piped, 0)
-    assert piped.under_way.epoch > 0
+    assert piped.in_flight.epoch > 0
 
 
 def test_nobody_waits_for_a_pass_that_is_dropped(split_demo: Split) -> None:
@@ -118,10 +118,10 @@ def test_stages_are_reached_again_once_where_another_lane_has_done_so(split_demo
     piped = pipeline_here(split_demo(2), lost_at=[2])
     cache = piped.new_cache(1, 16)
     _, behind = piped.forward_two(cache, *two_passes(TREE, 2))
-    piped.under_way.come_back(StageLostError("Stage 1 is gone."), 0)
+    piped.in_flight.come_back(StageLostError("Stage 1 is gone."), 0)
     expected = piped.forward(piped.new_cache(1, 16), Pass(0, [TREE], [range(5)])).top_logits[:, 2:]
     assert behind.result().top_logits.tobytes() == expected.tobytes()
-    assert piped.under_way.epoch == 1
+    assert piped.in_flight.epoch == 1
 
 
 def test_an_interrupt_leaves_no_pass_awaited(split_demo: Split) -> None:
@@ -135,4 +135,4 @@ def test_an_interrupt_leaves_no_pass_awaited(split_demo: Split) -> None:
     with pytest.raises(KeyboardInterrupt):
         piped.forward_two(piped.new_cache(1, 16), *two_passes(TREE, 2))
     following.receive = receive  # type: ignore[method-assign]
-    assert not piped.under_way._sent_at
+    assert not piped.in_flight._sent_at
