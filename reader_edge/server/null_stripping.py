@@ -1,8 +1,7 @@
-"""Values of JSON made ready for their class, in place: nulls and ignored fields taken out, unknown ones refused."""
+"""Values of JSON made ready for their class, in place: nulls and ignored fields taken out, missing tags put in."""
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from msgspec import inspect
@@ -12,76 +11,46 @@ ARRAYS = (inspect.ListType, inspect.VarTupleType)
 Strip = Callable[[Any], None]
 
 
-class FieldError(Exception):
-    """A field that its class does not have, or that may not say this value. place: within what was looked at."""
-
-    def __init__(self, place: str, value: object, is_unknown: bool) -> None:
-        super().__init__(place)
-        self.place = place
-        self.value = value
-        self.is_unknown = is_unknown
-
-    def within(self, name: str) -> "FieldError":
-        """The same error, its place as seen from the object around."""
-        joint = "" if self.place[:1] in ("", "[") else "."
-        return FieldError(f"{name}{joint}{self.place}", self.value, self.is_unknown)
-
-
 class NullStripper:
-    """Takes nulls and ignored fields out of an object of one of these classes, which its tag decides on.
-
-    It adds a tag that is missing. Raises FieldError for a field that the class does not have, which msgspec would tell
-    without its whole name.
-    """
+    """Takes nulls and ignored fields out of an object of one of these classes, which its tag decides on."""
 
     def __init__(self, classes: list[inspect.StructType]) -> None:
         self._tag_field, self._first_tag = classes[0].tag_field, classes[0].tag
-        self._fields = {
-            each.tag: {part.encode_name: _stripper_of(part.type) for part in each.fields} for each in classes
+        self._strippers = {
+            each.tag: {part.encode_name: strip for part in each.fields if (strip := stripper_of(part.type))}
+            for each in classes
         }
         self._ignored = {
             each.tag: frozenset(part.encode_name for part in each.fields if _is_ignored(part.type)) for each in classes
         }
-        if self._tag_field is not None:
-            for fields in self._fields.values():
-                fields[self._tag_field] = None
 
-    def __call__(self, value: Any) -> None:
-        if not isinstance(value, dict):
-            return
+    def __call__(self, value: dict[str, Any]) -> None:
         tag = None
         if self._tag_field is not None:
             tag = value.get(self._tag_field)
             if tag is None:
                 tag = value[self._tag_field] = self._first_tag
-        fields = self._fields.get(tag) if isinstance(tag, str | None) else None
-        if fields is None:
+        if not isinstance(tag, str | None) or tag not in self._ignored:
             return
-        ignored = self._ignored[tag]
+        ignored, strippers = self._ignored[tag], self._strippers[tag]
         for name in [name for name, each in value.items() if each is None or name in ignored]:
             del value[name]
-        for name, each in value.items():
-            if name not in fields:
-                raise FieldError(name, each, is_unknown=True)
-            strip = fields[name]
-            if strip is not None:
-                _strip_within(name, strip, each)
+        for name, strip in strippers.items():
+            if name in value:
+                strip(value[name])
 
 
 def _is_ignored(info: inspect.Type) -> bool:
     return isinstance(info, inspect.Metadata) and bool((info.extra or {}).get("is_ignored"))
 
 
-def _stripper_of(info: inspect.Type) -> Strip | None:
+def stripper_of(info: inspect.Type) -> Strip | None:
     """What takes nulls out of a value of this type, in place; None where there are no objects in it."""
-    extra = (info.extra or {}) if isinstance(info, inspect.Metadata) else {}
-    if "only" in extra:
-        return partial(_check_flag, extra["only"])
     types = alternatives(info)
     classes = [each for each in types if isinstance(each, inspect.StructType)]
     array = next((each for each in types if isinstance(each, ARRAYS)), None)
     of_object = NullStripper(classes) if classes else None
-    of_item = None if array is None else _stripper_of(array.item_type)
+    of_item = None if array is None else stripper_of(array.item_type)
     if of_object is None and of_item is None:
         return None
     most = math.inf if array is None or array.max_length is None else array.max_length
@@ -90,23 +59,10 @@ def _stripper_of(info: inspect.Type) -> Strip | None:
         if of_object is not None and isinstance(value, dict):
             of_object(value)
         elif of_item is not None and isinstance(value, list) and len(value) <= most:
-            for number, each in enumerate(value):
-                _strip_within(number, of_item, each)
+            for each in value:
+                of_item(each)
 
     return strip
-
-
-def _strip_within(name: str | int, strip: Strip, value: Any) -> None:
-    """Raises FieldError with the place as seen from outside. name: of a field, or number of an item."""
-    try:
-        strip(value)
-    except FieldError as error:
-        raise error.within(name if isinstance(name, str) else f"[{name}]") from None
-
-
-def _check_flag(only: bool, value: Any) -> None:
-    if isinstance(value, bool) and value is not only:
-        raise FieldError("", value, is_unknown=False)
 
 
 def alternatives(info: inspect.Type) -> list[inspect.Type]:

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta, inspect, structs
 
 from reader_edge.server.api_error import ApiError, shown_json, withheld_json, wrong_value
-from reader_edge.server.null_stripping import ARRAYS, FieldError, NullStripper, alternatives
+from reader_edge.server.null_stripping import ARRAYS, Strip, alternatives, stripper_of
 from reader_edge_runtime.untrusted.config_checks import Range
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
@@ -29,6 +29,7 @@ UNSUPPORTED = Meta(extra={"is_unsupported": True})
 
 _MAX_SHOWN = 40  # items of a list in a refusal, of which fewer fit
 _MAX_NAME = 100  # characters of a name in a refusal
+_UNKNOWN = "Object contains unknown field"
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 
@@ -84,17 +85,21 @@ def decode(values: object, kind: type[Kind]) -> Kind:
 
     Raises ApiError with one sentence.
     """
-    info, strip = _type_info(kind)
+    info, strip, flags = _type_info(kind)
     with without_gc():
         try:
             strip(values)
-            return msgspec.convert(values, kind)
-        except FieldError as error:
-            raise _unknown(error.place) if error.is_unknown else _unsupported(error.place, error.value) from None
+            decoded = msgspec.convert(values, kind)
         except msgspec.ValidationError as error:
             raise _refusal(str(error), values, info) from None
         except UnicodeEncodeError:
+            if name := _unknown_name(values, info):
+                raise _unknown(name) from None
             raise ApiError(400, "The body holds half a character where a name is expected: correct it.") from None
+    for name, only in flags.items():
+        if getattr(decoded, name) is not only:
+            raise _unsupported(name, not only)
+    return decoded
 
 
 @contextmanager
@@ -110,10 +115,14 @@ def without_gc() -> Iterator[None]:
 
 
 @cache
-def _type_info(kind: type[msgspec.Struct]) -> tuple[inspect.StructType, NullStripper]:
+def _type_info(kind: type[msgspec.Struct]) -> tuple[inspect.StructType, Strip, dict[str, bool]]:
+    """A class, what strips its objects, and its flags that may say one thing alone."""
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
-    return info, NullStripper([info])
+    strip = stripper_of(info)
+    assert strip is not None
+    extras = {field.name: getattr(field.type, "extra", None) or {} for field in info.fields}
+    return info, strip, {name: extra["only"] for name, extra in extras.items() if "only" in extra}
 
 
 def _meant(value: object, info: inspect.Type) -> inspect.Type | None:
@@ -143,12 +152,14 @@ def _refusal(error: str, value: object, info: inspect.Type) -> ApiError:
     place, types = "", [info]
     for name, index in _STEP.findall(path + (f".{missing[1]}" if missing else "")):
         kind = _meant(value, types[-1])
-        if isinstance(kind, ARRAYS) and isinstance(value, list):
+        if isinstance(kind, ARRAYS) and isinstance(value, list) and int(index or -1) < len(value):
             value, place = value[int(index)], f"{place}[{index}]"
             types.append(kind.item_type)
         elif isinstance(value, dict):
             value, place = value.get(name), _joined(place, name)
             types.append(_field_type(kind, types[-1], name))
+    if error.startswith(_UNKNOWN):
+        return _unknown(_joined(place, _unknown_name(value, types[-1])))
     if any(isinstance(each, inspect.Metadata) and (each.extra or {}).get("is_unsupported") for each in types):
         return _unsupported(place, value)
     if not place:
@@ -159,6 +170,14 @@ def _refusal(error: str, value: object, info: inspect.Type) -> ApiError:
     elif isinstance(value, dict):
         value = dict(islice(value.items(), _MAX_SHOWN))
     return wrong_value(place, value, words_of(types[-1]), place, None if is_missing else "invalid_value")
+
+
+def _unknown_name(value: object, info: inspect.Type) -> str:
+    """The first field of an object that its class does not have."""
+    kind = _meant(value, info)
+    fields = kind.fields if isinstance(kind, inspect.StructType) else ()
+    known = {getattr(kind, "tag_field", None), *(field.encode_name for field in fields)}
+    return next((name for name in value if name not in known), "") if isinstance(value, dict) else ""
 
 
 def _unknown(place: str) -> ApiError:
