@@ -26,7 +26,7 @@ from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.source_model import vocab_size_of
 from reader_edge_export.sources.tokenizer import text_tokenizer
 from reader_edge_export.texts.text_set import TextSet
-from tests.export.whole_models import load_model
+from tests.export.source_models import load_model
 
 MIN_TOKENS = 4096
 MAX_LENGTH = 1024

@@ -13,7 +13,7 @@ from benchmarks.peers.worker_process import WorkerProcess
 from reader_edge_export.sources.source import Source
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.package.model_package import ModelPackage
-from tests.export.whole_models import chain_logits, load_model, logits_after
+from tests.export.source_models import chain_logits, load_model, logits_after
 
 Float32Array = npt.NDArray[np.float32]
 

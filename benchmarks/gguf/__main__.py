@@ -30,7 +30,7 @@ from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_export.sources.gguf.layer_sizes import architecture_of
 from reader_edge_runtime.package.model_package import ModelPackage
-from tests.export.whole_models import chain_logits, load_model
+from tests.export.source_models import chain_logits, load_model
 
 TYPES = (
     *("f16", "bf16", "q8_0", "q6_k", "q5_k_m", "q5_1", "q5_0", "q4_k_m", "q4_1", "q4_0"),

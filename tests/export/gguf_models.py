@@ -5,15 +5,139 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import numpy as np
 import torch
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from reader_edge_runtime.arrays import Array
 from tests.export.gguf_values import Values, gguf_values
-from tests.export.gguf_weights import gguf_weights
 from tests.gguf_files import F32, byte_level, write_gguf
 from tests.tiny_models import build_tiny_model, tiny_config
+
+_DELTA = ("qwen35", "qwen35moe")
+_SCALES = {"scale": "ffn_gate_inp.scale", "per_expert_scale": "ffn_down_exps.scale"}
+_GATED = ("ffn_gate", "ffn_up")
+_PAIRED = ("llama", "mistral3", "granite", "granitehybrid", "granitemoe", "smollm3", "arcee")
+
+
+def gguf_weights(model: PreTrainedModel, architecture: str) -> dict[str, Array]:
+    """All of a model, by their names in the file."""
+    config = model.config
+    kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
+    heads = {"q_proj": config.num_attention_heads, "k_proj": getattr(config, "num_key_value_heads", 0)}
+    weights: dict[str, Array] = {}
+    scalars = [(name, value) for name, value in model.named_buffers() if name.endswith(("layer_scalar", "expert_bias"))]
+    for name, parameter in (*model.named_parameters(), *scalars):
+        weight: Array = parameter.detach().numpy()
+        if ".experts." in name:
+            weights |= _of_experts(name, weight, architecture)
+            continue
+        module = name.split(".")[-2]
+        if architecture in _PAIRED and module in heads:
+            halves = weight.reshape(heads[module], 2, -1, *weight.shape[1:])
+            weight = halves.swapaxes(1, 2).reshape(weight.shape)
+        is_shifted = architecture in _DELTA and "linear_attn" not in name
+        is_shifted |= architecture in ("gemma", "gemma2", "gemma3")
+        if is_shifted and name.endswith("norm.weight"):
+            weight = weight + 1
+        if architecture in _DELTA:
+            name, weight = _as_qwen35(config, name, weight)
+        if config.model_type == "granitemoehybrid":
+            name, weight = _as_granite_hybrid(name, weight, has_experts=config.num_local_experts > 0)
+        if architecture == "gpt2" and module in ("c_attn", "c_proj", "c_fc") and weight.ndim == 2:
+            weight = weight.T
+        weight = weight.squeeze(1) if weight.ndim == 3 else weight
+        if module == "input_linear":
+            layer = name.split(".")[2]
+            weights |= {
+                f"blk.{layer}.{part}{'_shexp' if config.num_local_experts else ''}.weight": rows.copy()
+                for part, rows in zip(_GATED, np.split(weight, 2), strict=True)
+            }
+            continue
+        stored = _router_scale(name) or names.get_name(name, (".weight", ".bias"))
+        assert stored is not None, name
+        ends = {"layer_scalar": ".weight", "sinks": ".weight", "expert_bias": ".bias"}
+        weights[stored + ends.get(name.split(".")[-1], "")] = weight.copy()
+    if architecture == "gemma4":
+        weights |= _beside_gemma4(config)
+    return weights
+
+
+def _beside_gemma4(config: PretrainedConfig) -> dict[str, Array]:
+    """What turns of heads in layers without a window, and keys that no layer reads, as makers' folders have them."""
+    whole = config.per_layer_config[config.layer_types.index("full_attention")]
+    num_rotated = int(whole.head_dim * config.rope_parameters["full_attention"]["partial_rotary_factor"] / 2)
+    factors = np.where(np.arange(whole.head_dim // 2) < num_rotated, 1, 1e30).astype(np.float32)
+    last = config.num_hidden_layers - 1
+    unread = {
+        f"blk.{last}.attn_k.weight": np.ones((whole.num_key_value_heads * whole.head_dim, config.hidden_size)),
+        f"blk.{last}.attn_k_norm.weight": np.ones(whole.head_dim),
+    }
+    beside = unread if config.num_kv_shared_layers else {}
+    return {"rope_freqs.weight": factors, **{name: array.astype(np.float32) for name, array in beside.items()}}
+
+
+def _router_scale(name: str) -> str | None:
+    """Of Gemma 4's routers, which stand with other tensors in files."""
+    *_, layer, module, part = ("", "", *name.split("."))
+    return f"blk.{layer}.{_SCALES[part]}" if module == "router" and part in _SCALES else None
+
+
+def _of_experts(name: str, weight: Array, architecture: str) -> dict[str, Array]:
+    """Matrices of experts (X, J, K) and biases (X, J), gate and up apart but in Gemma 4.
+
+    gpt-oss has those in turn, inputs first.
+    """
+    is_in_turn = architecture == "gpt-oss"
+    block, kind = f"blk.{name.split('.')[2]}", "bias" if name.endswith("_bias") else "weight"
+    if is_in_turn and kind == "weight":
+        weight = weight.swapaxes(1, 2)
+    if "down_proj" in name:
+        return {f"{block}.ffn_down_exps.{kind}": weight.copy()}
+    if architecture == "gemma4":
+        return {f"{block}.ffn_gate_up_exps.{kind}": weight.copy()}
+    gate, up = (weight[:, ::2], weight[:, 1::2]) if is_in_turn else np.split(weight, 2, axis=1)
+    return {f"{block}.ffn_gate_exps.{kind}": gate.copy(), f"{block}.ffn_up_exps.{kind}": up.copy()}
+
+
+def _as_qwen35(config: PretrainedConfig, name: str, weight: Array) -> tuple[str, Array]:
+    """Of a gated delta layer: value heads with one of each key head in turn, decays as they are used."""
+    own = name.split(".linear_attn.")[-1]
+    if own == "A_log":
+        weight = _decays(weight)
+    rows = {"in_proj_z.weight": (0, config.linear_value_head_dim), "out_proj.weight": (1, config.linear_value_head_dim)}
+    rows |= dict.fromkeys(("in_proj_a.weight", "in_proj_b.weight", "A_log", "dt_bias"), (0, 1))
+    if own in rows:
+        weight = _tiled(config, weight, *rows[own])
+    if own in ("in_proj_qkv.weight", "conv1d.weight"):
+        parts = np.split(weight, [2 * config.linear_num_key_heads * config.linear_key_head_dim])
+        weight = np.concatenate((parts[0], _tiled(config, parts[1], 0, config.linear_value_head_dim)))
+    return name.replace("dt_bias", "dt_proj.bias"), weight
+
+
+def _as_granite_hybrid(name: str, weight: Array, has_experts: bool) -> tuple[str, Array]:
+    """Decays as they are used, what each head has in a row of its own, norms by groups of heads."""
+    if name.endswith(".A_log"):
+        weight = _decays(weight)
+    if name.endswith((".A_log", ".D")):
+        weight = weight[:, None]
+    if name.endswith(".mamba.norm.weight"):
+        weight = weight[None]
+    name = name.replace("dt_bias", "dt_proj.bias").replace("moe.router.weight", "moe.router.layer.weight")
+    return name if has_experts else name.replace("shared_mlp.output_linear", "mlp.down_proj"), weight
+
+
+def _decays(weight: Array) -> Array:
+    return (-torch.exp(torch.from_numpy(weight))).numpy()
+
+
+def _tiled(config: PretrainedConfig, weight: Array, axis: int, size: int) -> Array:
+    moved = np.moveaxis(weight, axis, 0)
+    heads = moved.reshape(config.linear_num_key_heads, -1, size, *moved.shape[1:]).swapaxes(0, 1)
+    return np.moveaxis(heads.reshape(moved.shape), 0, axis)
+
 
 _KEPT = ("conv.weight", "conv1d.weight", "ssm_a", "ssm_d", "ssm_norm.weight")  # in fp32, small as they are
 

@@ -1,6 +1,7 @@
-"""export_model from end to end: what it writes, and what it replaces."""
+"""export_model from end to end: what it writes and replaces, and what libraries do on the way."""
 
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -11,11 +12,16 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
+from optimum.exporters.tasks import TasksManager
 from tokenizers import Tokenizer
 
 from reader_edge_export import ExportOptions, export_model
+from reader_edge_export.libraries import quiet_libraries
+from reader_edge_export.sources.architectures import SUPPORTED
 from reader_edge_export.sources.find import find_source
+from reader_edge_export.trace.tree_config import EXPORTER, TASK, TreeConfig
 from reader_edge_runtime.errors import ExportError, InstallationError
+from reader_edge_runtime.machine.processor import num_usable_cores
 from reader_edge_runtime.package.manifest import FORM_PROPERTY, GRAPH_NAME, MANIFEST_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.tiny_models import MAX_CONTEXT, VOCAB_SIZE, build_tiny_model
@@ -207,3 +213,44 @@ def test_threads_of_pytorch_leave_the_cores_while_they_wait(chosen: str | None, 
     )
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == policy
+
+
+def test_transformers_is_quiet_though_it_sets_its_level_meanwhile() -> None:
+    root, inner = logging.getLogger("transformers"), logging.getLogger("transformers.integrations.hub_kernels")
+    rope = logging.getLogger("transformers.modeling_rope_utils")  # speaks of a class's own defaults
+    level = root.level
+    try:
+        with quiet_libraries():
+            root.setLevel(logging.WARNING)  # as its first import does
+            assert not inner.isEnabledFor(logging.WARNING)
+            assert not rope.isEnabledFor(logging.WARNING)
+            assert inner.isEnabledFor(logging.ERROR)
+        assert logging.getLogger("transformers.integrations").level == logging.NOTSET
+    finally:
+        root.setLevel(level)
+
+
+@pytest.mark.parametrize(
+    ("named", "is_told"), [("", False), ("1", False), ("400", True), ("4,2", False), ("9" * 5000, False)]
+)
+def test_openmp_gets_no_more_threads_than_there_are_cores(named: str, is_told: bool) -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": named}
+    script = "import os, reader_edge_export; print(os.environ['OMP_NUM_THREADS'])"
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    usable = num_usable_cores()
+    assert done.stdout.strip() == (str(usable) if is_told else named)
+    assert ("400 threads would wait for each other" in done.stderr) is is_told
+
+
+@pytest.mark.parametrize("model_type", SUPPORTED)
+def test_every_architecture_is_registered_with_optimum(model_type: str) -> None:
+    constructor = TasksManager.get_exporter_config_constructor(
+        EXPORTER, model_type=model_type, task=TASK, library_name="transformers"
+    )
+    assert constructor.func is TreeConfig
+
+
+def test_optimum_has_no_onnx_configs_for_the_pinned_transformers() -> None:
+    """If this fails, Optimum's own ONNX configs are there: consider them as the base of TreeConfig."""
+    with pytest.raises(ImportError):
+        import optimum.exporters.onnx.model_configs  # noqa: F401

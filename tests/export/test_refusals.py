@@ -1,12 +1,16 @@
-"""The models that an export refuses, each in one sentence."""
+"""What an export refuses, in one sentence each, and that a failed one leaves nothing behind and the old as it was."""
 
+import errno
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import onnx_ir as ir
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -17,12 +21,42 @@ from reader_edge_export.sources.architectures import REFUSED, SUPPORTED, check_a
 from reader_edge_runtime.errors import (
     ConfigError,
     ExportError,
+    ParityError,
     ReaderEdgeError,
     TokenizerError,
     UnsupportedArchitectureError,
 )
+from reader_edge_runtime.package.manifest import MANIFEST_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.tiny_models import VOCAB_SIZE, tiny_config
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_calibration_text_is_refused_where_nothing_is_calibrated(precision: str) -> None:
+    with pytest.raises(ConfigError, match="is not calibrated: leave calibration_text out"):
+        ExportOptions(precision, "exact", calibration_text=Path("text"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"precision": "fp8"},
+        {"attention": "slow"},
+        {"max_context": 0},
+        {"precision": "int4", "attention": "portable"},
+        {"precision": "bf16", "attention": "portable"},
+        {"kv": "int4"},
+        {"precision": "fp32", "kv": "int8"},
+        {"attention": "fast", "kv": "int8"},
+        {"attention": "portable", "kv": "fp16"},
+        {"precision": "fp16", "attention": "fast", "kv": "fp16"},
+        {"precision": "fp16", "kv": "fp32"},
+    ],
+)
+def test_options_out_of_range_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        ExportOptions(**options)  # type: ignore[arg-type]
+
 
 FP32 = ExportOptions(precision="fp32")
 
@@ -242,3 +276,69 @@ def test_a_calibration_text_that_cannot_be_read_is_named(source: Path, tmp_path:
 def _change_config(folder: Path, **changes: object) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_an_existing_folder_is_refused_before_any_work(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    stages: list[str] = []
+    with pytest.raises(ExportError, match="exists already"):
+        export_model(source, tmp_path / "out", FP32, stages.append)
+    assert stages == []
+
+
+@pytest.mark.parametrize(
+    ("failure", "expected", "words"),
+    [
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), ExportError, "is full"),
+        (RuntimeError(f"write failed: {os.strerror(errno.ENOSPC)}"), ExportError, "is full"),
+        (
+            PermissionError(errno.EACCES, "denied", "part"),
+            ExportError,
+            r"cannot be written \(denied\): choose another folder.$",
+        ),
+        (KeyboardInterrupt(), KeyboardInterrupt, None),
+        (ParityError("The graph computes something else."), ParityError, "something else"),
+    ],
+)
+@pytest.mark.parametrize("place", ["write_graph", "check"])
+def test_a_failure_leaves_nothing_and_keeps_the_old_package(
+    failure: BaseException,
+    expected: type[BaseException],
+    words: str | None,
+    place: str,
+    source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise failure
+
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / MANIFEST_NAME).write_text("old")
+    if place == "write_graph":
+        monkeypatch.setattr("reader_edge_export.package_export.write_graph", fail)
+    else:
+        monkeypatch.setattr("reader_edge_export.checks.package_check.figures_of", fail)
+    with pytest.raises(expected, match=words):
+        export_model(source, out, ExportOptions(precision="fp32", force=True))
+    assert [path.name for path in tmp_path.glob("out*")] == ["out"]
+    assert (out / MANIFEST_NAME).read_text() == "old"
+
+
+def test_a_graph_that_computes_something_else_is_refused(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+    from reader_edge_export.quantize.weight_storage import store_weights
+
+    def store_wrong(editor: GraphEditor, *arguments: Any) -> None:
+        norm = editor.graph.initializers["model.norm.weight"]
+        assert norm.const_value is not None
+        norm.const_value = ir.tensor(norm.const_value.numpy() * np.float32(1.001), name=norm.name)
+        store_weights(editor, *arguments)
+
+    monkeypatch.setattr("reader_edge_export.package_graph.store_weights", store_wrong)
+    with pytest.raises(ParityError, match="differ by"):
+        export_model(source, tmp_path / "out", FP32)
+    assert not list(tmp_path.glob("out*"))

@@ -1,7 +1,7 @@
 """The table of the block types of GGUF files that stay as they are: whatever handles a type reads its row.
 
 `native_header` writes the table in C++. To add a type, add a row and generate the header again. Two tests then compare:
-bytes and values with the package gguf (tests/export/blocks/test_block_types.py), products with exact ones
+bytes and values with the package gguf (tests/export/quantize/test_gguf_products.py), products with exact ones
 (tests/runtime/execution/native/test_gguf_products.py).
 """
 

@@ -1,7 +1,9 @@
-"""The journal of an export: believed as far as it is whole and the file of weights bears it out, and no further."""
+"""The journal of an export and its key: believed as far as the weights bear it out, also after kills."""
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,13 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from reader_edge_export import ExportOptions
 from reader_edge_export import journal as journal_module
 from reader_edge_export.journal import JOURNAL_NAME, WORK_NAME, Journal, has_work
 from reader_edge_export.onnx_graph.weight_file import TensorForm, WeightFile
+from reader_edge_export.package.source_files import export_key
+from reader_edge_export.sources.find import find_source
+from reader_edge_export.texts.text_set import TextSet
 from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME, FileEntry, file_entry
 
@@ -184,3 +190,67 @@ def test_another_calibration_forgets_the_notes(folder: Path) -> None:
         assert journal.results == {}
     with Journal(folder, "key") as journal:
         assert (journal.calibration, journal.results) == ({"a": 2}, {})
+
+
+TEXTS = TextSet(["a text"])
+OPTIONS = ExportOptions("int8")
+
+
+def test_the_same_export_has_the_same_key(source: Path) -> None:
+    key = export_key(find_source(source, None), OPTIONS, TEXTS)
+    assert len(key) == 64
+    for options in (
+        ExportOptions("int8", force=True),
+        ExportOptions("int8", check="none"),
+        ExportOptions("int8", kv="int8"),
+    ):
+        assert export_key(find_source(source, None), options, TextSet(["a text"])) == key
+
+
+def test_whatever_changes_the_result_changes_the_key(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = find_source(source, None)
+    keys = [
+        export_key(found, OPTIONS, TEXTS),
+        export_key(found, ExportOptions("int4"), TEXTS),
+        export_key(found, ExportOptions("int8", "fast"), TEXTS),
+        export_key(found, ExportOptions("int8", kv="fp32"), TEXTS),
+        export_key(find_source(source, 64), OPTIONS, TEXTS),
+        export_key(found, OPTIONS, TextSet(["another"])),
+    ]
+    for name, value in (("processor_name", "another"), ("version_of", "2"), ("_code", "changed")):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"reader_edge_export.package.source_files.{name}", lambda *_, value=value: value)
+            keys.append(export_key(found, OPTIONS, TEXTS))
+    weights = source / "model.safetensors"
+    state = weights.stat()
+    os.utime(weights, ns=(state.st_atime_ns, state.st_mtime_ns + 1))
+    keys.append(export_key(found, OPTIONS, TEXTS))
+    weights.write_bytes(weights.read_bytes() + b"\n")
+    os.utime(weights, ns=(state.st_atime_ns, state.st_mtime_ns))
+    keys.append(export_key(found, OPTIONS, TEXTS))
+    assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_exports_that_are_killed_end_with_the_same_bytes(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("the cat sat on the mat. " * 20)
+    command = [
+        "-m",
+        "tests.durability.kill_exports",
+        "--source",
+        str(tiny_model("llama")),
+        "--check",
+        "none",
+        "--calibration-text",
+        str(text),
+    ]
+    result = subprocess.run(
+        [sys.executable, *command, "--kills", "2", "--interrupts", "1"], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    *_, last = result.stdout.splitlines()
+    assert last == "3 of 3 are right."
+    assert result.stdout.count("| SIGKILL |") == 2
+    assert result.stdout.count("| SIGINT |") == 1

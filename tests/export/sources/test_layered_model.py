@@ -11,8 +11,7 @@ import torch
 from reader_edge_export.calibration.calibration import Calibration, InputMoments
 from reader_edge_export.sources.layered_model import LayeredModel
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
-from tests.export.source_models import layered, load_folder, open_source
-from tests.export.whole_models import chain_logits
+from tests.export.source_models import chain_logits, layered, load_folder, open_source
 from tests.tiny_models import TINY_MODELS
 
 TEXTS = [list(range(3, 40)), [7], list(range(90, 60, -1))]

@@ -17,8 +17,7 @@ from reader_edge_export.sources.folder import folder_weights
 from reader_edge_export.trace.tracing import RecurrentLayer
 from reader_edge_export.trace.tree_config import survey
 from tests.export.record_transformers5 import RECORDED, TOKEN_IDS, last_logits
-from tests.export.source_models import load_folder, open_source
-from tests.export.whole_models import load_model
+from tests.export.source_models import load_folder, load_model, open_source
 from tests.reference_model.reference_check import check_layers, check_module, reference_model
 from tests.tiny_models import MAX_CONTEXT, TINY_MODELS, build_tiny_model
 

@@ -15,7 +15,7 @@ from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.text_part import text_config_of
 from reader_edge_runtime.errors import ExportError, ReaderEdgeError
 from tests.export.record_transformers5 import DEFAULTS
-from tests.export.whole_models import chain_logits, load_model
+from tests.export.source_models import chain_logits, load_model
 from tests.tiny_models import build_tiny_model, build_tiny_tokenizer, tiny_config
 
 WHOLE = {  # by the text model's type

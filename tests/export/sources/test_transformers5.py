@@ -12,8 +12,7 @@ from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.sources.architectures import SUPPORTED
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.export.record_transformers5 import RECORDED, TOKEN_IDS, last_logits
-from tests.export.source_models import load_folder
-from tests.export.whole_models import chain_logits
+from tests.export.source_models import chain_logits, load_folder
 
 LIMIT = 2e-5
 Folder = Callable[[str], Path]

@@ -1,6 +1,6 @@
 """Every provider that this machine has keeps the contract of target.py: a new one is proved here.
 
-On the demo package, or one of its model that is made for a provider; tests/export/exported/test_provider_contract.py
+On the demo package, or one of its model that is made for a provider; tests/export/exported/test_device_wings.py
 has those of devices, played on the CPU.
 """
 

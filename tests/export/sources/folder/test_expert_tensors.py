@@ -148,10 +148,7 @@ def test_no_more_than_one_expert_is_read_at_a_time(tiny_model: TinyModel, tmp_pa
             lambda tensors: tensors.update({"model.layers.1.mlp.experts.0.side_proj.weight": torch.zeros(64, 47)}),
             "no place",
         ),
-        (
-            lambda tensors: tensors.update({"model.layers.0.mlp.experts.down_proj": torch.zeros(8, 64, 48)}),
-            "no place",
-        ),
+        (lambda tensors: tensors.update({"model.layers.0.mlp.experts.down_proj": torch.zeros(8, 64, 48)}), "no place"),
     ],
 )
 def test_experts_that_are_missing_or_too_many_are_one_sentence(

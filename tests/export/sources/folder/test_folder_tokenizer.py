@@ -292,11 +292,7 @@ def test_a_template_gets_the_tokenizers_own_tokens_and_not_the_generation_config
     package = ModelPackage.open(tmp_path / "out")
     assert (package.manifest.eos_token_ids, package.manifest.bos_token_id) == ((7, 1), 9)
     tokenizer = PackageTokenizer.open(package)
-    assert tokenizer.encode_chat(Conversation([{"role": "user", "content": "the"}])) == [
-        0,
-        *tokenizer.encode("the"),
-        1,
-    ]
+    assert tokenizer.encode_chat(Conversation([{"role": "user", "content": "the"}])) == [0, *tokenizer.encode("the"), 1]
 
 
 def test_special_tokens_that_are_to_be_split_are_refused(source: Path) -> None:

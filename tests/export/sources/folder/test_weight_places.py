@@ -11,8 +11,7 @@ from safetensors.torch import load_file, save_file
 from reader_edge_export.sources import blank_model
 from reader_edge_export.sources.find import find_source
 from reader_edge_runtime.errors import ExportError
-from tests.export.source_models import load_folder
-from tests.export.whole_models import chain_logits, load_model
+from tests.export.source_models import chain_logits, load_folder, load_model
 from tests.tiny_models import build_tiny_model
 
 IDS = list(range(3, 20))

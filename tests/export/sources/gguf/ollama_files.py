@@ -10,9 +10,8 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from reader_edge_export.sources.gguf.vocabulary import TokenKind
 from reader_edge_runtime.arrays import Array
-from tests.export.gguf_models import GGUF_MODELS
+from tests.export.gguf_models import GGUF_MODELS, gguf_weights
 from tests.export.gguf_values import Values
-from tests.export.gguf_weights import gguf_weights
 from tests.gguf_files import F32, byte_level, write_gguf
 
 _PRE = {"lfm2": "lfm2", "lfm2moe": "lfm2", "qwen35": "qwen35", "qwen35moe": "qwen35", "gpt-oss": "gpt-4o"}

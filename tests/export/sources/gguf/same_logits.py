@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from reader_edge_export.sources.find import find_source
-from tests.export.whole_models import load_model
+from tests.export.source_models import load_model
 from tests.tiny_models import VOCAB_SIZE
 
 LIMIT = 1e-5

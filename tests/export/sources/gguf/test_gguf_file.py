@@ -12,7 +12,7 @@ from reader_edge_export.sources.gguf import gguf_file
 from reader_edge_export.sources.gguf.gguf_file import GgufFile, is_dequantizable
 from reader_edge_export.sources.gguf.gguf_source import GgufSource
 from reader_edge_runtime.errors import GgufError
-from tests.export.whole_models import load_model
+from tests.export.source_models import load_model
 from tests.gguf_files import raw_gguf, small_vocabulary, text_bytes, write_gguf, write_small
 
 F32, HUGE = 0, 1 << 60

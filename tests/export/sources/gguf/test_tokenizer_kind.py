@@ -220,10 +220,7 @@ def test_usual_ids_are_taken_only_where_the_vocabulary_has_their_tokens(tmp_path
         (
             "smollm",
             pre_tokenizers.Sequence(
-                [
-                    pre_tokenizers.Split(Regex(r"\p{N}"), "isolated"),
-                    pre_tokenizers.ByteLevel(add_prefix_space=False),
-                ]
+                [pre_tokenizers.Split(Regex(r"\p{N}"), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
             ),
         ),
         ("dbrx", split(LLAMA3)),

@@ -16,9 +16,8 @@ from reader_edge_export.checks.quality import source_figures
 from reader_edge_export.sources.find import find_source
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.model_package import ModelPackage
-from tests.export.source_models import load_folder
+from tests.export.source_models import load_folder, load_model
 from tests.export.sources.quantized.quantized_folders import WRITERS, Matrix, quantize_folder
-from tests.export.whole_models import load_model
 from tests.tiny_models import build_tiny_model
 
 

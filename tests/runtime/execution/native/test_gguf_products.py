@@ -98,7 +98,7 @@ FORMS = [pytest.param(False, id="definition"), pytest.param(True, id="native", m
 needs_equal_rows = pytest.mark.skipif(
     has_saturating_sums(),
     reason="ONNX Runtime's own products of blocks sum one row in another order with AVX2 alone; the probe finds it "
-    "(tests/export/quantize/test_keep.py)",
+    "(tests/export/quantize/test_gguf_products.py)",
 )
 EQUAL_FORMS = [pytest.param(False, id="definition", marks=needs_equal_rows), FORMS[1]]
 

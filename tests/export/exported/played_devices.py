@@ -1,12 +1,19 @@
-"""Which operators of which types packages for devices are made of, and which of them ONNX Runtime runs on CUDA."""
+"""Devices played on the CPU: operators and models of their packages, engines of TensorRT of fixed capacity."""
 
 import json
 from pathlib import Path
 
 import onnx
+import onnxruntime as ort
 
 from reader_edge_export.sources.architectures import check_form
 from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.execution.onnxruntime.device.device_cache import CommitGraph
+from reader_edge_runtime.execution.onnxruntime.session import CPU, load_session, session_options
+from reader_edge_runtime.package.manifest import COMMIT_NAME, GRAPH_NAME
+from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_tensorrt.engine import CAPACITY_NAME
+from reader_edge_tensorrt.tensorrt_target import EngineShelf, TensorRtTarget
 from tests.tiny_models import TINY_MODELS, tiny_config
 
 TABLE = Path(__file__).parents[2] / "data" / "cuda_operators.json"
@@ -41,3 +48,22 @@ def cuda_operators() -> set[str]:
     """Those that scripts/check_cuda_kernels saw on CUDA."""
     table: list[str] = json.loads(TABLE.read_text(encoding="utf-8"))["operators"]
     return set(table)
+
+
+class PlayedEngines:
+    """Of one package. opened: slots and rows of each engine so far."""
+
+    def __init__(self, package: ModelPackage) -> None:
+        self.opened: list[tuple[int, int]] = []
+        self._package = package
+
+    def target(self) -> TensorRtTarget:
+        manifest = self._package.manifest
+        shelf = EngineShelf(manifest, "played", self._open)
+        return TensorRtTarget(shelf, manifest, "cpu", CommitGraph(self._package.path(COMMIT_NAME), "cpu", CPU))
+
+    def _open(self, num_slots: int, num_rows: int) -> ort.InferenceSession:
+        self.opened.append((num_slots, num_rows))
+        options = session_options(1)
+        options.add_free_dimension_override_by_name(CAPACITY_NAME, num_rows)
+        return load_session(self._package.path(GRAPH_NAME), options, CPU)

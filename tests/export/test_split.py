@@ -1,21 +1,31 @@
-"""Stages have the bits of the whole package, layers go where there is room, and what cannot be cut is refused."""
+"""A package cut into stages: with the bits of the whole, layers where there is room, stages that take as long."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from gguf import GGMLQuantizationType as Kind
 
+from reader_edge.prompts import EvalPrompt
+from reader_edge.verify.proof import prove
 from reader_edge_export import ExportOptions, export_model
-from reader_edge_export.split.split_package import split_package
+from reader_edge_export.split.split_package import layer_seconds, split_package
 from reader_edge_export.split.stage_ranges import ranges, stage_ends
+from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, SamplingConfig
+from reader_edge_runtime.assembly import make_decoder
+from reader_edge_runtime.drafting.drafter import NoDrafter
 from reader_edge_runtime.errors import ConfigError, ExportError, PackageError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
+from reader_edge_runtime.execution.pipeline.pass_frame import PassFrame
 from reader_edge_runtime.package.manifest import TOKENIZER_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.package.pipeline_file import KEY_NAME, read_key
+from reader_edge_runtime.target import Target
+from reader_edge_runtime.text.tokenizer import Tokenizer
 from tests.export.gguf_models import build_source, write_model
-from tests.stages_here import assert_same_rows, pipeline_here
+from tests.stages_here import StagesHere, assert_same_rows, pipeline_here
 from tests.tiny_models import build_tiny_model
 
 FORMS = [  # model, precision, attention, cache
@@ -141,3 +151,107 @@ def test_a_deep_model_is_cut_where_no_bit_changes(name: str, tmp_path: Path) -> 
     cuts = {part.first_layer for part in firsts if part is not None}
     assert len(cuts) == 2
     assert name == "llama" or cuts <= set(state_ids)
+
+
+QUESTIONS = [EvalPrompt("# tar\n\n"), EvalPrompt("1. Save the file.\n2. Save the file.\n3.")]
+SAMPLED = GenerationConfig(max_tokens=12, sampling=SamplingConfig(temperature=0.9, seed=5))
+PLAIN = EngineConfig(threads=1, is_drafted=False)
+
+
+def exported_package(precision: str, folder: Path) -> Path:
+    changes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3}
+    model, source = build_source("llama", folder / "source", **changes), folder / "source"
+    if precision == "keep":
+        source = write_model(model, source, folder / "model.gguf", Kind.Q4_K)
+    export_model(source, folder / "package", ExportOptions(precision, check="none"))
+    return folder / "package"
+
+
+@pytest.mark.parametrize("num_stages", [2, 3])
+@pytest.mark.parametrize("precision", ["int8", "int4", "keep", "fp32"])
+def test_a_pipeline_is_lossless_and_answers_as_one_box(precision: str, num_stages: int, tmp_path: Path) -> None:
+    package = ModelPackage.open(exported_package(precision, tmp_path))
+    split_package(package.folder, tmp_path / "out", num_stages)
+    piped, whole = pipeline_here(tmp_path / "out"), HostTarget.open(package, 1)
+
+    def engine(target: Target) -> Engine:
+        return Engine(package, Tokenizer.open(package), make_decoder(target, NoDrafter(), PLAIN))
+
+    report = prove(engine(piped), QUESTIONS, 8)
+    assert report.is_promise_kept
+    assert sum(run.counts.tokens_compared for run in report.runs) > 1000
+    assert isinstance(piped.in_flight.following, StagesHere)
+    frames = [PassFrame.unpacked(memoryview(frame)) for frame in piped.in_flight.following.frames]
+    assert sum(frame.wanted.num_before > 0 for frame in frames) > 100  # second passes
+    for config in (SAMPLED, GenerationConfig(max_tokens=12)):
+        texts = [question.prompt for question in QUESTIONS]
+        found, expected = ([each.token_ids for each in engine(t).generate_batch(texts, config)] for t in (piped, whole))
+        assert found == expected
+
+
+SMALL_FIRST = (273_500_000, 8 * GB)  # four layers of the demo, and what a process takes
+
+
+class Timed:
+    """Stages that take a second for themselves, and so many for each of their layers. written: what was asked for."""
+
+    def __init__(self, seconds: list[float]) -> None:
+        self.seconds = seconds
+        self.written: list[tuple[range, int, int]] = []
+
+    def write(self, folder: Path, layers: range, number: int, num_stages: int) -> None:
+        self.written.append((layers, number, num_stages))
+
+    def opened(self, package: object, threads: int) -> Mock:
+        layers = self.written[-1][0]
+        return Mock(pass_seconds=lambda before: 1 + sum(self.seconds[layer] for layer in layers))
+
+
+@contextmanager
+def timed(monkeypatch: pytest.MonkeyPatch, seconds: list[float]) -> Iterator[Timed]:
+    stages = Timed(seconds)
+    with monkeypatch.context() as patch:
+        patch.setattr("reader_edge_export.split.split_package.ModelPackage", Mock())
+        patch.setattr("reader_edge_export.split.split_package.HostStage", Mock(open=stages.opened))
+        yield stages
+
+
+def test_one_layer_is_timed_for_all_that_are_as_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    with timed(monkeypatch, [3, 2, 2, 2, 5, 9]) as stages:
+        assert layer_seconds([900, 400, 401, 399, 600, 1000], stages.write) == pytest.approx([3, 2, 2, 2, 5, 9])
+    assert stages.written == [
+        (range(1), 1, 3),
+        (range(1, 2), 2, 3),
+        (range(4, 5), 2, 3),
+        (range(5, 6), 3, 3),
+        (range(1, 3), 2, 3),
+    ]
+
+
+def test_where_no_two_are_alike_sessions_count_with_their_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    with timed(monkeypatch, [3, 2, 4, 9]) as stages:
+        assert layer_seconds([900, 400, 800, 1000], stages.write) == [4, 3, 5, 10]
+
+
+def test_stages_are_as_long_as_each_other_as_far_as_boxes_have_room(
+    demo_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow_end(layer_bytes: list[int], write_stage: Callable[..., object]) -> list[float]:
+        return [1.0] * (len(layer_bytes) - 1) + [5.0]
+
+    monkeypatch.setattr("reader_edge_export.split.split_package.layer_seconds", slow_end)
+    for name, boxes, layers in (("out", (), [6, 2]), ("fit", (8 * GB, 8 * GB), [6, 2]), ("less", SMALL_FIRST, [4, 4])):
+        report = split_package(demo_folder, tmp_path / name, 2, boxes)
+        assert [manifest.num_layers for manifest in report.manifests] == layers
+
+
+def test_a_split_measures_the_layers_of_a_model(demo_folder: Path, tmp_path: Path) -> None:
+    report = split_package(demo_folder, tmp_path / "out", 3)
+    assert sum(manifest.num_layers for manifest in report.manifests) == 8
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "1",
+        "2",
+        "3",
+        "pipeline.json",
+        "pipeline.key",
+    ]

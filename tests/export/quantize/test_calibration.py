@@ -18,10 +18,7 @@ from tests.export.source_models import layered, open_source
 
 SEQUENCES = [list(range(3, 103)), list(range(70, 190)), [5]]
 NUM_TOKENS = sum(map(len, SEQUENCES))
-NAMES = [
-    *(f"self_attn.{name}_proj" for name in "qkvo"),
-    *(f"mlp.{name}_proj" for name in ("gate", "up", "down")),
-]
+NAMES = [*(f"self_attn.{name}_proj" for name in "qkvo"), *(f"mlp.{name}_proj" for name in ("gate", "up", "down"))]
 
 
 @pytest.fixture(params=["llama", "gpt2", "gemma3_text"])
