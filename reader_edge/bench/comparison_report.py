@@ -11,11 +11,10 @@ from rich.table import Table
 from reader_edge.bench.comparison import ROUNDS, Comparison, DecodeBench, TimedRounds, compare, together
 from reader_edge.bench.fixed_budget import BudgetRun, budget_fields, budget_table
 from reader_edge.bench.plot import new_figure, save_plot
-from reader_edge.chat.answer import tell_context_end
 from reader_edge.chat.answer_report import num_threads, stats_fields, stats_table, width_sentence
 from reader_edge.terminal.console import count_progress, figures_table, print_report, print_table
 from reader_edge.terminal.formatting import readable_size
-from reader_edge.terminal.model_text import ModelText
+from reader_edge.terminal.model_text import ModelText, report_context_end
 from reader_edge_runtime import Engine, GenerationConfig, SamplingConfig
 from reader_edge_runtime.text.conversation import Encodable
 
@@ -66,7 +65,7 @@ def print_compared(
     text.write(plain.text)
     text.start_line()
     if plain.finish_reason == "context":
-        tell_context_end(engine)
+        report_context_end(engine.context_length)
     print_table(_table(comparison, config))
     if shows_stats:
         print_table(stats_table(engine, stats, config.sampling))

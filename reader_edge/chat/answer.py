@@ -9,8 +9,8 @@ import click
 
 from reader_edge.chat.answer_report import stats_fields, stats_table
 from reader_edge.terminal.console import print_table
-from reader_edge.terminal.model_text import ModelText, deviation_sentence
-from reader_edge_runtime import Conversation, Engine, GenerationConfig, GenerationStats, Message
+from reader_edge.terminal.model_text import ModelText
+from reader_edge_runtime import Conversation, Engine, GenerationConfig, Message
 from reader_edge_runtime.atomic_file import check_writable, write_failure
 from reader_edge_runtime.decoding.session import check_rows
 from reader_edge_runtime.errors import ConfigError, PromptError, SessionError
@@ -60,7 +60,7 @@ def system_messages(system: str | None) -> list[Message]:
 def print_text(engine: Engine, prompt: Encodable, config: GenerationConfig, shows_stats: bool, note: str) -> str:
     """Write the answer as it comes, and return it. note: is printed behind it, where no statistics say as much."""
     text = ModelText()
-    stats = print_answer(engine, prompt, config, text)
+    stats = text.print_answer(engine.stream(prompt, config), engine.context_length)
     if shows_stats:
         text.start_line()
         print_table(stats_table(engine, stats, config.sampling))
@@ -82,37 +82,6 @@ def print_json(engine: Engine, prompt: Encodable, config: GenerationConfig) -> s
     }
     click.echo(json.dumps(fields))
     return result.text
-
-
-def print_answer(engine: Engine, prompt: Encodable, config: GenerationConfig, text: ModelText) -> GenerationStats:
-    """Write an answer as it comes, then how far it deviates by a rule, and whether the context cut it.
-
-    text: takes it, and so has what came before an interruption.
-    """
-    stats = GenerationStats()
-    deviation: Mapping[str, object] = {}
-    is_cut = False
-    with text.coming():
-        for chunk in engine.stream(prompt, config):
-            text.write(chunk.text)
-            stats = chunk.stats or stats
-            deviation = chunk.deviation
-            is_cut = chunk.finish_reason == "context"
-    if is_cut or deviation:
-        text.start_line()
-    if is_cut:
-        tell_context_end(engine)
-    if deviation:
-        click.echo(deviation_sentence(deviation), err=True)
-    return stats
-
-
-def tell_context_end(engine: Engine) -> None:
-    """Say why an answer ended before its time."""
-    click.echo(
-        f"The answer ended at the model's context of {engine.package.manifest.max_context} tokens.",
-        err=True,
-    )
 
 
 def check_session_place(path: Path) -> None:

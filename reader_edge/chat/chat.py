@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from reader_edge.chat.answer import check_messages_options, print_answer, system_messages, with_template_args
+from reader_edge.chat.answer import check_messages_options, system_messages, with_template_args
 from reader_edge.chat.answer_report import stats_table
 from reader_edge.chat.chat_commands import HELP, LEAVING, ChatCommands, is_command
 from reader_edge.chat.given_sampling import GivenSampling
@@ -119,7 +119,7 @@ class Chat:
         whole = with_template_args(prompt, self.template_args)
         sampling = self.sampling.chosen(self.engine.sampling)
         config = replace(self.config, sampling=sampling, is_scored=self.shows_stats)
-        stats = print_answer(self.engine, whole, config, answer)
+        stats = answer.print_answer(self.engine.stream(whole, config), self.engine.context_length)
         self.last = stats, config
         if self.shows_stats:
             print_table(stats_table(self.engine, stats, sampling))

@@ -3,13 +3,17 @@
 import io
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from reader_edge.terminal.formatting import visible
+from reader_edge_runtime.stats import GenerationStats
+
+if TYPE_CHECKING:
+    from reader_edge_runtime import GenerationChunk
 
 
 def write(text: str) -> None:
@@ -58,6 +62,22 @@ class ModelText:
             click.echo(err=True)
             self._is_line_clear = True
 
+    def print_answer(self, chunks: "Iterable[GenerationChunk]", max_context: int) -> GenerationStats:
+        """Write an answer as it comes, then whether the context cut it, and how far it deviates by a rule."""
+        stats, last = GenerationStats(), None
+        with self.coming():
+            for last in chunks:
+                self.write(last.text)
+                stats = last.stats or stats
+        is_cut = last is not None and last.finish_reason == "context"
+        if is_cut or (last is not None and last.deviation):
+            self.start_line()
+        if is_cut:
+            report_context_end(max_context)
+        if last is not None and last.deviation:
+            click.echo(deviation_sentence(last.deviation), err=True)
+        return stats
+
     @contextmanager
     def coming(self) -> Iterator[None]:
         """While it comes, a RuntimeWarning, of what the answer waits for, is reported at once; others are at its end.
@@ -86,6 +106,11 @@ class ModelText:
             for each in held:
                 self.start_line()
                 tell(*each)
+
+
+def report_context_end(max_context: int) -> None:
+    """Say why an answer ended before its time."""
+    click.echo(f"The answer ended at the model's context of {max_context} tokens.", err=True)
 
 
 def deviation_sentence(deviation: Mapping[str, Any]) -> str:

@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from reader_edge.chat.given_sampling import GivenSampling
+from reader_edge.chat.prompt_input import PromptInput
 from reader_edge.cli import main
 from reader_edge.remote import remote_engine
 from reader_edge.remote.connection import FrameConnection
-from reader_edge.remote.remote_run import RemotePrompt, run_remotely
+from reader_edge.remote.remote_server import RemoteServer
 from reader_edge.server.app import make_app
 from reader_edge.server.settings import ServerSettings
-from reader_edge_runtime import AsyncEngine, Conversation, Engine, EngineConfig, GenerationConfig
+from reader_edge_runtime import AsyncEngine, Conversation, DraftSources, Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.package.manifest import TOKENIZER_NAME
 from tests.reader_edge.package_copy import CHAT_TEMPLATE, PackageCopy
 from tests.reader_edge.server.draft.app_connection import serving
@@ -115,8 +117,8 @@ def test_on_a_terminal_the_answer_ends_its_line(
     sent: list[str | None], engine: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    with remote_engine.RemoteEngine(URL) as remote:
-        run_remotely(remote, RemotePrompt("# tar", None, True, {}), CONFIG, False, False, "")
+    given = PromptInput(None, raw=True), "# tar", CONFIG, GivenSampling(is_greedy=True), DraftSources()
+    RemoteServer(URL).answer(*given, shows_stats=False, as_json=False)
     assert capsys.readouterr().out == engine.generate("# tar", CONFIG).text.rstrip("\n") + "\n"
 
 
@@ -126,7 +128,7 @@ def test_without_a_prompt_there_is_no_chat(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_no_engine_of_execution_is_imported() -> None:
-    code = "import reader_edge.commands.run, reader_edge.remote.remote_run, sys; from reader_edge import RemoteEngine\n"
+    code = "import reader_edge.cli, reader_edge.terminal.model_text, sys; from reader_edge import RemoteEngine\n"
     code += "print([name for name in sys.modules if name.partition('.')[0] in ('onnxruntime', 'starlette', 'torch')])"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
