@@ -1,12 +1,46 @@
-"""Pages stay short, figures stand once and with their machine, date and command, and elsewhere are none."""
+"""Pages of the documentation: their sizes, links, terms and generated parts, and the formats of GGUF files."""
 
 import re
+from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from msgspec import inspect
 
+import reader_edge
+from docs.reference_pages import command_line_page, docstrings_page, http_page, manifest_page
+from reader_edge.cli import COMMANDS
+from reader_edge.server.endpoints import ENDPOINTS
+from reader_edge_export.blocks.block_type import BLOCK_TYPES
+from reader_edge_export.sources.generation import _ENDS, _ENDS_BESIDE
+from reader_edge_export.sources.gguf.tokenizer_kind import PRE_TOKENIZERS
+from reader_edge_runtime.given_arguments import GenerationOptions
+from reader_edge_runtime.package.layer import Layer
+from reader_edge_runtime.package.manifest import Manifest
 from tests.conftest import ROOT
-from tests.docs.markdown import DOCS, PAGES, page_name, sections
+
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def page_name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def code_blocks(path: Path, language: str) -> list[str]:
+    """Fenced blocks of a language, in the page's order."""
+    found = _BLOCK.findall(path.read_text(encoding="utf-8"))
+    return [text for kind, text in found if kind == language]
+
+
+def sections(path: Path) -> Iterator[tuple[str, str]]:
+    """Titles and texts of a page's parts of the second level."""
+    for part in path.read_text(encoding="utf-8").split("\n## ")[1:]:
+        title, _, text = part.partition("\n")
+        yield title, text
+
 
 MEASURED = DOCS / "explanation" / "measured"
 _FIGURE = re.compile(r"\b20\d\d-\d\d-\d\d\b|\d tokens/s|\d [mµu]s\b")
@@ -15,6 +49,8 @@ _LINK = re.compile(r"\]\((?!\w+:)([^)\s]+)\)")
 _COMMIT = re.compile(r"as of commit [0-9a-f]{7}|git worktree add \S+ [0-9a-f]{7}")
 PROSE = sorted([*DOCS.glob("how-to/*.md"), *DOCS.glob("explanation/*.md")])
 HOUSE_PAGES = [ROOT / "CONTRIBUTING.md"]
+
+
 HOUSE_PAGES += sorted(page for folder in ("benchmarks", "models", "native") for page in (ROOT / folder).rglob("*.md"))
 
 
@@ -65,3 +101,68 @@ def test_scripts_and_modules_that_pages_name_are_there_or_of_a_commit(page: Path
     for path in (ROOT / name.replace(".", "/") for name in names):
         is_ours = (ROOT / path.relative_to(ROOT).parts[0]).is_dir()
         assert not is_ours or path.exists() or path.with_suffix(".py").exists(), path
+
+
+_PAGES = Path(__file__).parents[2] / "docs" / "reference"
+PAGE = (_PAGES / "gguf.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", PRE_TOKENIZERS)
+def test_names_of_tokenizers_are_listed(name: str) -> None:
+    assert f"`{name}`" in PAGE
+
+
+@pytest.mark.parametrize("name", [*_ENDS, "</s>", *_ENDS_BESIDE, *_ENDS_BESIDE.values()])
+def test_names_of_tokens_that_end_an_answer_are_listed(name: str) -> None:
+    assert f"`{name}`" in (_PAGES / "models.md").read_text("utf-8")
+
+
+def test_the_types_that_stay_in_their_blocks_are_listed() -> None:
+    assert f"| {', '.join(BLOCK_TYPES)} | they stay as they are" in PAGE
+
+
+def test_every_command_has_its_help() -> None:
+    page = command_line_page()
+    assert all(f"## {command.name}\n" in page for command in COMMANDS)
+    assert "## bench decode\n" in page
+    assert "  -p, --prompt TEXT" in page
+
+
+def test_every_field_of_the_contract_is_listed() -> None:
+    page = http_page()
+    for endpoint in ENDPOINTS.values():
+        kind = inspect.type_info(endpoint.body_type)
+        assert isinstance(kind, inspect.StructType)
+        assert all(f"`{field.encode_name}`" in page for field in kind.fields)
+
+
+def test_every_field_of_the_manifest_is_listed() -> None:
+    page = manifest_page()
+    for kind in (Manifest, Layer):
+        info = inspect.type_info(kind)
+        assert isinstance(info, inspect.DataclassType | inspect.StructType)
+        assert all(f"| `{field.encode_name}` |" in page for field in info.fields)
+
+
+def test_the_page_of_python_names_all_that_is_public() -> None:
+    page = (DOCS / "reference" / "python.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]*)`", page))))
+    configs = (reader_edge.EngineConfig, reader_edge.DraftConfig, reader_edge.DraftSources, reader_edge.ServingConfig)
+    kinds = (*configs, reader_edge.GenerationResult, reader_edge.GenerationChunk, reader_edge.Conversation)
+    wanted = {*reader_edge.__all__, *GenerationOptions.__annotations__, "place"} - {"__version__"}
+    wanted |= {each.name for kind in kinds for each in fields(kind)}
+    wanted |= {name for name, each in vars(reader_edge.GenerationResult).items() if isinstance(each, property)}
+    assert not {name for name in wanted - named if not name.startswith("_")}
+    assert all(f"::: reader_edge.{name}\n" in docstrings_page() for name in ("Engine", "AsyncEngine", "ToolCall"))
+
+
+def test_fields_of_docstrings_become_lists() -> None:
+    text = "What it is.\n\nfirst: one thing,\n    in two lines.\nsecond, third: others.\nRaises Error."
+    expected = (
+        "What it is.\n\n- **first**: one thing,\n    in two lines.\n- **second, third**: others.\n\nRaises Error."
+    )
+    pytest.importorskip("griffe")  # extra "docs"
+    from docs.docstring_fields import listed
+
+    assert listed(text) == expected
+    assert listed(expected) == expected

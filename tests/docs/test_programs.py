@@ -1,18 +1,28 @@
-"""The programs that Python's page shows are files that run, on the demo package with a chat template."""
+"""What the documentation shows runs: command lines, snippets of Python, and programs."""
 
+import contextlib
+import io
 import json
+import re
 import runpy
+import shlex
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 import reader_edge
 import reader_edge_runtime
-from reader_edge_runtime import EngineConfig
-from tests.docs.markdown import DOCS, code_blocks
+from docs.reference_pages import commands
+from reader_edge.cli import main
+from reader_edge_runtime import DraftSources, Engine, EngineConfig
+from reader_edge_runtime.decoding.rule_config import RuleConfig
+from tests.conftest import ROOT
+from tests.docs.test_pages import DOCS, PAGES, code_blocks, page_name
 from tests.reader_edge.package_copy import CHAT_TEMPLATE, PackageCopy
 
 PROGRAMS_PAGE = DOCS / "how-to" / "python.md"
@@ -103,3 +113,121 @@ def saying(*texts: str, prompts: list[Any] | None = None) -> Callable[..., reade
         return reader_edge.GenerationResult(left.pop(0), **values)
 
     return answer
+
+
+_START = re.compile(r"(?:^|[|&]|-- )\s*(?:\S*/)?reader-edge\s(.*)")
+_END = re.compile(r"\s(?:&&|\||>|2>)")
+LINES = [
+    pytest.param(command, id=f"{page_name(page)}: {command[:60]}")
+    for page in PAGES
+    for block in code_blocks(page, "sh")
+    for line in block.replace("\\\n", " ").splitlines()
+    if (found := _START.search(line)) and (command := _END.split(found[1])[0])
+]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_command_line_is_understood(line: str) -> None:
+    assert_understood(shlex.split(line, comments=True))
+
+
+def assert_understood(words: list[str]) -> None:
+    """Parse the words as click does, but ask nothing of their values: files need not be there."""
+    command: click.Command = main
+    while True:
+        context = click.Context(command)
+        values, rest, _ = command.make_parser(context).parse_args(list(words))
+        if not isinstance(command, click.Group) or not rest:
+            break
+        name, *words = rest
+        assert name in command.commands, f"there is no command {name!r}"
+        command = command.commands[name]
+    assert not rest, f"{rest} are too many arguments of {command.name}"
+    is_help = "--help" in words
+    for parameter in command.params:
+        if parameter.required and not is_help:
+            is_missing = parameter.value_is_missing(values.get(parameter.name or ""))
+            assert not is_missing, f"{command.name} needs {parameter.human_readable_name}"
+
+
+HELPS = [
+    pytest.param(command, id=" ".join(names))
+    for names, command in commands(main, ("reader-edge",))
+    if not isinstance(command, click.Group)
+]
+
+
+@pytest.mark.parametrize("command", HELPS)
+def test_help_begins_with_a_sentence_and_ends_with_examples(command: click.Command) -> None:
+    first, *rest = command.get_help(click.Context(command)).partition("Usage:")[2].splitlines()[2:]
+    assert len(first) - len(first.lstrip()) == 2
+    assert len((command.help or "").partition("\n\n")[0]) <= 130
+    examples = [line.split("reader-edge ", 1)[1] for line in rest[-4:] if line.strip().startswith("reader-edge ")]
+    assert rest[-1].strip() == f"reader-edge {examples[-1]}"
+    for line in examples:
+        assert_understood(shlex.split(line))
+
+
+@pytest.mark.parametrize("words", [["run", "--nonsense"], ["rn"], ["export", "model"], ["pull", "a", "b"]])
+def test_a_wrong_command_line_is_noticed(words: list[str]) -> None:
+    with pytest.raises((AssertionError, click.UsageError)):
+        assert_understood(words)
+
+
+_NEED_A_SERVER = ("from openai import", "RemoteEngine(")
+_IS_TESTED_ELSEWHERE = "class Sentence(DraftSource)"  # tests/runtime/drafting/test_drafter.py
+SNIPPETS = [
+    pytest.param("\n".join(blocks), id=page_name(page))
+    for page in PAGES
+    if page != PROGRAMS_PAGE and (blocks := code_blocks(page, "python")) and _IS_TESTED_ELSEWHERE not in blocks[0]
+]
+
+
+@pytest.mark.parametrize("code", SNIPPETS)
+def test_python_in_the_documentation_runs(
+    code: str, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = compile(code, "documentation", "exec")
+    if any(each in code for each in _NEED_A_SERVER):
+        return
+
+    def load_demo(
+        model: str | None = None,
+        config: EngineConfig | None = None,
+        sources: DraftSources | None = None,
+        rule: RuleConfig | None = None,
+    ) -> Engine:
+        """The demo, whatever is named, as fast as may be: files of sources are not there."""
+        assert sources is None or isinstance(sources, DraftSources)
+        return Engine.load(package, replace(config or EngineConfig(), is_calibrated=False, threads=1), rule=rule)
+
+    monkeypatch.setattr(reader_edge.Engine, "load", load_demo)
+    for name in ("listen", "open_socket"):  # of a server
+        monkeypatch.setattr(f"reader_edge.server.http.listening.{name}", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    messages = [{"role": "user", "content": "# tar"}]
+    names: dict[str, Any] = {"messages": messages, "__name__": "__main__"}
+    if "Engine.load" not in code:
+        names["engine"] = load_demo("qwen")
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(compiled, names)  # noqa: S102  # our own text
+
+
+def test_there_are_snippets() -> None:
+    assert (ROOT / "README.md").read_text(encoding="utf-8").count("```python") == 1
+    assert len(SNIPPETS) >= 6
+
+
+JSON = [
+    pytest.param(text, id=f"{page_name(page)}: {text[:40]}")
+    for page in PAGES
+    for text in (
+        *(line for block in code_blocks(page, "json") for line in block.splitlines()),
+        *(body for block in code_blocks(page, "sh") for body in re.findall(r"-d '(\{.*?\})'", block, re.DOTALL)),
+    )
+]
+
+
+@pytest.mark.parametrize("text", JSON)
+def test_json_in_the_documentation_is_some(text: str) -> None:
+    assert isinstance(json.loads(text), dict)

@@ -31,8 +31,7 @@ import httpx
 from reader_edge.models.model_source import find_package
 from reader_edge_runtime.drafting.sources.history_records import read_records
 from reader_edge_runtime.package.manifest import MANIFEST_NAME
-from tests.durability.server_answers import Answer, read_stream, read_whole
-from tests.durability.server_questions import Question, questions
+from tests.durability.server_questions import Answer, Question, questions, read_stream, read_whole
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = ROOT / "tests" / "data" / "held_out.jsonl"

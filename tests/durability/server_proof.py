@@ -29,9 +29,8 @@ from typing import NamedTuple
 
 import httpx
 
-from tests.durability.server_answers import Answer, read_stream, read_whole
 from tests.durability.server_process import ServerProcess, reader_edge
-from tests.durability.server_questions import Question, nonsense, questions
+from tests.durability.server_questions import Answer, Question, nonsense, questions, read_stream, read_whole
 
 _MAX_BODY_BYTES = 4 << 20
 _TIMEOUT_S, _IDLE_S, _MEMORY_EVERY_S = 600.0, 60.0, 0.5

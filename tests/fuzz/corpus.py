@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from reader_edge_runtime.decoding.session import FORMAT as SESSIONS
-from tests.fuzz.drafting_subjects import arrays_file
+from tests.fuzz.other_subjects import arrays_file
 from tests.fuzz.subjects import DEMO, SUBJECTS, recording
 from tests.gguf_files import raw_gguf
 

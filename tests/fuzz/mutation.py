@@ -2,6 +2,12 @@
 
 import copy
 import json
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -63,3 +69,31 @@ def _spoil(fields: Any, random: Random) -> None:
         else:
             fields[key] = copy.deepcopy(random.choice(HOSTILE_VALUES))
             return
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kind of file.
+
+    samples: makes good files' contents, in a folder to work in. read: what a program does with the file at a path;
+    it may raise ReaderEdgeError, and nothing else.
+    """
+
+    samples: Callable[[Path], list[bytes]]
+    spoil: Callable[[bytes, Random], bytes]
+    read: Callable[[Path], object]
+
+
+@contextmanager
+def memory_limit(num_bytes: int) -> Iterator[None]:
+    """Let allocations fail beyond `num_bytes` more than now; elsewhere than on Linux there is no such bound."""
+    if sys.platform != "linux":
+        yield
+        return
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    num_pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (num_pages * resource.getpagesize() + num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)

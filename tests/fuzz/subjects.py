@@ -32,11 +32,8 @@ from reader_edge_runtime.text.tokenizer import Tokenizer
 from tests.conftest import ROOT
 from tests.fake_hybrid import FakeHybridTarget, hybrid_manifest
 from tests.fake_target import FakeTarget, make_manifest
-from tests.fuzz.device_subjects import DEVICE_SUBJECTS
-from tests.fuzz.drafting_subjects import DRAFTING_SUBJECTS, arrays_file
-from tests.fuzz.mutation import mutated, mutated_json
-from tests.fuzz.speculator_subjects import SPECULATOR_SUBJECTS
-from tests.fuzz.subject import Subject
+from tests.fuzz.mutation import Subject, mutated, mutated_json
+from tests.fuzz.other_subjects import DEVICE_SUBJECTS, DRAFTING_SUBJECTS, SPECULATOR_SUBJECTS, arrays_file
 from tests.gguf_files import sentence_piece, small_vocabulary, write_small
 from tests.random_drafter import RandomDrafter, decode, make_decoder
 from tests.reader_edge.package_copy import CHAT_TEMPLATE

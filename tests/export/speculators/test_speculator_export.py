@@ -24,7 +24,7 @@ from reader_edge_runtime.drafting.speculators.speculator_source import Speculato
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 from reader_edge_runtime.execution.onnxruntime.host.host_speculator import HostSpeculator
 from reader_edge_runtime.package.model_package import ModelPackage
-from tests.docs.markdown import DOCS, code_blocks
+from tests.docs.test_pages import DOCS, code_blocks
 from tests.export.gguf_models import build_source, write_model
 from tests.export.speculators.speculator_folders import (
     DRAFT_VOCAB_SIZE,

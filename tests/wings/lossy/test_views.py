@@ -24,7 +24,7 @@ from reader_edge_runtime.measuring.pass_cost import PassCost
 from reader_edge_runtime.target import Pass, Target
 from tests.fake_target import FakeTarget, make_manifest
 from tests.random_drafter import RandomDrafter, chosen, decode, reference
-from tests.wings.lossy.odd_tokens import OnlyOddAfterEven
+from tests.wings.lossy.test_rules import OnlyOddAfterEven
 
 VOCAB_SIZE = 8
 MANIFEST = make_manifest(VOCAB_SIZE, max_context=1024)

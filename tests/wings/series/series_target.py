@@ -1,12 +1,19 @@
-"""A forecasting model by formulas: the next patch is Gaussian around a mixture of the last one and a season."""
+"""Targets and laws of forecasts that tests know in advance."""
 
 from collections.abc import Sequence
+from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
+import torch
 
-from reader_edge_runtime.arrays import Float32Array, Int64Array
+from reader_edge_export.progress import Progress
+from reader_edge_runtime.arrays import Float32Array, Float64Array, Int64Array
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
+from reader_edge_series.export.checkpoint import write_checkpoint
+from reader_edge_series.export.patch_module import PatchConfig, PatchModule
+from reader_edge_series.export.series_export import export_series
 from reader_edge_series.series_manifest import PatchSizes
 
 P = 2
@@ -56,3 +63,68 @@ class FakePatches:
         gains = [np.full_like(mean, 0.3), np.full_like(mean, 0.1)] * 2
         groups = [mean, *further, log_scale, log_scale + 0.1, log_scale + 0.2, *gains]
         return np.concatenate(groups, axis=-1).astype(np.float32)
+
+
+_STANDARD_ERRORS = 4.0
+_LEVEL = 0.01
+_NUM_PROJECTIONS = 32
+
+
+def same_law(one: Float64Array, other: Float64Array) -> bool:
+    """Of samples (n, d) and (m, d)."""
+    gaps = moment_gaps(one, other)
+    return bool((np.abs(gaps) <= most_errors(len(gaps))).all()) and projections_level(one, other) > _LEVEL
+
+
+def most_errors(num_moments: int) -> float:
+    """How many standard errors each of so many moments may be off: four, and more where they are many.
+
+    Of 560 moments, those of 32 values, one lies beyond four in 28 tries by chance alone; Bonferroni's bound of 4.3
+    leaves one in a hundred.
+    """
+    return max(_STANDARD_ERRORS, NormalDist().inv_cdf(1 - _LEVEL / 2 / num_moments))
+
+
+def moment_gaps(one: Float64Array, other: Float64Array) -> Float64Array:
+    """How many standard errors the d means and d (d + 1) / 2 covariances are apart."""
+    center = other.mean(0)
+
+    def moments(sample: Float64Array) -> Float64Array:
+        apart = sample - center
+        rows, columns = np.triu_indices(sample.shape[1])
+        return np.concatenate([apart, apart[:, rows] * apart[:, columns]], axis=1)
+
+    first, second = moments(one), moments(other)
+    error = np.sqrt(first.var(0) / len(first) + second.var(0) / len(second))
+    gaps: Float64Array = (first.mean(0) - second.mean(0)) / error
+    return gaps
+
+
+def projections_level(one: Float64Array, other: Float64Array) -> float:
+    """How likely gaps like those of 32 projections are by chance alone, times their number (Bonferroni)."""
+    random = np.random.default_rng(0)
+    smallest = 1.0
+    for _ in range(_NUM_PROJECTIONS):
+        axis = random.standard_normal(one.shape[1])
+        first, second = np.sort(one @ axis), np.sort(other @ axis)
+        places = np.concatenate([first, second])
+        shares = (np.searchsorted(each, places, side="right") / len(each) for each in (first, second))
+        gap = np.abs(np.subtract(*shares)).max()
+        weight = len(first) * len(second) / (len(first) + len(second))
+        smallest = min(smallest, 2 * np.exp(-2 * weight * gap**2))
+    return float(min(1.0, smallest * _NUM_PROJECTIONS))
+
+
+def tiny_modules() -> tuple[PatchModule, PatchModule]:
+    torch.manual_seed(1)
+    modules = PatchModule(PatchConfig.of_sizes(2, 32, 3)), PatchModule(PatchConfig.of_sizes(1, 32, 1))
+    for module in modules:
+        module.train(False)
+    return modules
+
+
+def tiny_package(folder: Path) -> Path:
+    """In `folder`, beside what it was exported from."""
+    write_checkpoint(folder / "trained", *tiny_modules())
+    export_series(folder / "trained", folder / "package", Progress())
+    return folder / "package"

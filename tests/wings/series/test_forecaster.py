@@ -23,7 +23,7 @@ from reader_edge_series.draft_length import FixedCosts
 from reader_edge_series.forecaster import DRAFTS, Forecaster
 from reader_edge_series.prompt import Scaling
 from reader_edge_series.series_manifest import SERIES_MANIFEST_NAME, SeriesManifest, read_series_manifest
-from tests.wings.series.tiny_forecaster import tiny_package
+from tests.wings.series.series_target import tiny_package
 from tests.wrong_fields import assert_each_is_named
 
 WAVES = {"a": 100 + np.sin(np.arange(700) / 4), "b": 5e6 * np.cos(np.arange(300) / 7)}

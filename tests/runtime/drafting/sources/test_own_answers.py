@@ -20,7 +20,7 @@ from reader_edge_runtime.package.manifest import FileEntry
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.drafted_text import DraftedText
 from tests.fake_target import make_manifest
-from tests.fuzz.memory_limit import memory_limit
+from tests.fuzz.mutation import memory_limit
 
 VOCAB_SIZE = 40
 TEXT = np.arange(5, 25, dtype=np.int32)

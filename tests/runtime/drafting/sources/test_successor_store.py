@@ -32,7 +32,7 @@ from reader_edge_runtime.errors import PackageError
 from reader_edge_runtime.package.manifest import SUCCESSORS_NAME, file_entry
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.fake_target import make_manifest
-from tests.fuzz.memory_limit import memory_limit
+from tests.fuzz.mutation import memory_limit
 from tests.runtime.drafting.integrity import after, check_successors
 
 Reference = dict[tuple[int, ...], dict[int, float]]

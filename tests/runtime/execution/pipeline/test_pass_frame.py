@@ -1,4 +1,4 @@
-"""Frames say what was packed into them, and known attacks are refused; tests/fuzz/test_frames.py tries unknown ones."""
+"""Frames say what was packed into them, and known attacks are refused; tests/fuzz tries unknown ones."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +24,7 @@ from reader_edge_runtime.execution.pipeline.logged_cache import (
 from reader_edge_runtime.execution.pipeline.pass_frame import MAX_BYTES as FRAME_BYTES
 from reader_edge_runtime.execution.pipeline.pass_frame import MAX_NODES, PassFrame
 from reader_edge_runtime.target import Pass
-from tests.fuzz.memory_limit import memory_limit
+from tests.fuzz.mutation import memory_limit
 from tests.stages_here import CLIENT, open_stages
 
 MAX_BYTES = 512 << 20

@@ -1,4 +1,4 @@
-"""Times of passes: who is compared, what a worker keeps from text to text, and the page."""
+"""Reports of benchmarks: passes, series, servers beside each other."""
 
 import importlib
 from dataclasses import replace
@@ -8,12 +8,38 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.peers import pass_report
+from benchmarks.peers import pass_report, report
 from benchmarks.peers.measuring import random_prompt
 from benchmarks.peers.pass_contenders import pass_contenders
 from benchmarks.peers.pass_times import WIDTHS, Effort, measure_passes
 from benchmarks.peers.runtimes import RUNTIMES, Contender, export_command
 from benchmarks.peers.worker_process import WORKERS
+from benchmarks.series.drafted import compared
+from benchmarks.series.held_out import LEVELS, quantile_loss, ranked_score, seasonal, windows
+from benchmarks.series.skill import errors, of_points
+
+
+def record(token_s: float, first_s: float, growth: float = 0.02) -> dict[str, Any]:
+    pass_s = {str(width): [token_s * (1 + growth * (width - 1))] for width in (1, 2, 4, 8, 16, 32)}
+    return {"token_s": [token_s], "first_s": [first_s], "pass_s": pass_s, "versions": {}, "peak_bytes": 10**9}
+
+
+def results(ours: float, theirs: float) -> dict[str, Any]:
+    figures = {"reader-edge int8": record(ours, 1.0), "peer q8": record(theirs, 0.9)}
+    broken = {"token_s": [], "first_s": [], "pass_s": {}, "error": "Crash: no\nluck | today"}
+    figures["peer q4"] = broken
+    return {"0.5b-quantised": {"date": "today", "seconds": 1, "command": "run", "figures": figures}}
+
+
+def test_the_page_has_a_row_for_every_contender_and_a_reason_for_every_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setattr(report, "OUT", tmp_path / "RESULTS.md")
+    report.write_report(results(0.020, 0.021))
+    page = (tmp_path / "RESULTS.md").read_text()
+    assert "| reader-edge int8 | 20.0 | 50.0 | 1.00 |" in page
+    assert "| peer q8 | 21.0 |" in page
+    assert "| 0.5b-quantised | peer q4 | Crash: no luck / today |" in page
 
 
 def demo_contender(tmp_path: Path, demo_folder: Path) -> Contender:
@@ -104,3 +130,39 @@ def test_the_page_has_a_curve_for_every_text_and_what_fidelity_knows_of_the_mode
     assert "T(n) behind 512 tokens:\n\n| n | 1 | 2 | 3 | 4 | T(4)/T(1) |" in page
     assert "| a int8 | 20.0 | 22.0 | 24.0 | 25.0 | 1.25 |" in page
     assert "b q4" not in page
+
+
+def test_windows_lie_in_the_last_fifth() -> None:
+    parts = windows(np.arange(1000.0), 50, 9)
+    assert len(parts) == 9
+    assert parts[0].coming[0] == 800
+    assert parts[-1].coming[-1] == 999
+    assert all(part.known[-1] + 1 == part.coming[0] for part in parts)
+
+
+def test_seasons_go_on_as_they_were_or_as_their_mean() -> None:
+    known = np.array([9.0, 1, 2, 3, 4])
+    assert seasonal(known, 2, 5).tolist() == [3, 4, 3, 4, 3]
+    assert seasonal(known, 2, 3, num_periods=2).tolist() == [2, 3, 2]
+
+
+def test_scores_of_points_are_absolute_errors_and_those_of_paths_come_near_their_integral() -> None:
+    coming = np.array([1.0, -2.0])
+    assert quantile_loss(np.zeros((len(LEVELS), 2)), coming) == pytest.approx([1, 2])
+    draws = np.random.default_rng(0).standard_normal((20_000, 1))
+    normal = 0.2337  # of a standard normal, at its mean
+    assert ranked_score(draws, np.zeros(1)) == pytest.approx(normal, abs=0.01)
+    assert quantile_loss(np.quantile(draws, LEVELS, axis=0), np.zeros(1)) == pytest.approx(normal, abs=0.03)
+
+
+def test_errors_are_of_the_first_steps() -> None:
+    parts = windows(np.zeros(100), 4, 2)
+    forecasts = of_points([np.array([1.0, 3, 9, 9])] * 2)
+    assert errors(forecasts, parts, 2) == pytest.approx((2.0, 5**0.5, 2.0))
+
+
+def test_errors_with_drafts_are_a_share_of_those_without() -> None:
+    plain = np.array([[1.0, 4.0], [3.0, 4.0]])
+    more, spread = compared(plain, plain + np.array([1.0, 2.0]))
+    assert more == pytest.approx([0.5, 0.5])
+    assert spread == pytest.approx([0, 0])
