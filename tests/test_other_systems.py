@@ -39,9 +39,7 @@ def test_cores_and_processor_are_known_without_linux(monkeypatch: pytest.MonkeyP
     assert not processor.has_saturating_sums(tmp_path / "none")
 
 
-def test_memory_in_use_is_the_peak_without_proc_and_unknown_on_windows(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_memory_in_use_is_the_peak_without_proc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(memory, "_STATUS", tmp_path / "none")
     monkeypatch.setattr(sys, "platform", "darwin")
     assert memory.resident_bytes() == resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -63,9 +61,7 @@ def test_on_windows_bounded_processes_have_no_limits(monkeypatch: pytest.MonkeyP
     assert bounded_worker.stop_clock(0.5) == 0.5
 
 
-def test_on_windows_no_process_is_asked_whether_it_lives_and_no_folder_is_synced(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_on_windows_no_folder_is_synced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def refuse(*arguments: object) -> int:
         raise PermissionError
 
@@ -82,7 +78,7 @@ def test_on_windows_no_process_is_asked_whether_it_lives_and_no_folder_is_synced
         ("win32", "AMD64", "win32-amd64"),
     ],
 )
-def test_each_kind_of_machine_finds_the_kernels_of_its_own(
+def test_each_machine_finds_its_kernels(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, system: str, machine: str, name: str
 ) -> None:
     monkeypatch.setattr(sys, "platform", system)
@@ -94,9 +90,7 @@ def test_each_kind_of_machine_finds_the_kernels_of_its_own(
     assert library.machine_code() == b"its own"
 
 
-def test_a_kind_of_machine_without_kernels_of_its_own_compiles_for_what_llvm_calls_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_machine_without_kernels_compiles_for_what_llvm_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     assert CompileTarget.of_this_machine() == CompileTarget(f"{sys.platform}-riscv64", triple="", cpu="generic")
 
@@ -147,7 +141,7 @@ if len(sys.argv) == 2:
 """
 
 
-def test_a_worker_looks_for_the_real_model_where_its_parent_found_it(
+def test_workers_look_for_the_real_model_where_their_parent_did(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -26,7 +26,7 @@ def dead_process_id() -> int:
     return process.pid
 
 
-def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
+def test_a_file_appears_when_it_is_whole_or_stays_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "file"
     for content in (b"first", b"second"):
         with new_file(path, is_durable=True) as file:
@@ -35,9 +35,6 @@ def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
             assert not path.exists() or path.read_bytes() == b"first"
         assert path.read_bytes() == content
         assert os.listdir(tmp_path) == ["file"]
-
-
-def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_file(path, b"old")
     with pytest.raises(ZeroDivisionError), new_file(path) as file:
@@ -59,7 +56,7 @@ def test_asking_whether_a_file_can_be_written_changes_nothing(tmp_path: Path) ->
     assert raised.value.filename == str(tmp_path / "nowhere" / "file")
 
 
-def test_a_disk_without_room_for_so_many_bytes_is_told_and_nothing_stays(tmp_path: Path) -> None:
+def test_a_disk_without_room_for_so_many_bytes_is_noticed_and_nothing_stays(tmp_path: Path) -> None:
     resource = pytest.importorskip("resource")  # a limit of a file's size stands for a full disk
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -99,7 +96,7 @@ def test_an_error_names_the_file_even_where_the_system_does_not(tmp_path: Path) 
     assert os.listdir(tmp_path) == []
 
 
-def test_a_replaced_file_keeps_its_mode_and_a_new_one_gets_the_one_asked_for(tmp_path: Path) -> None:
+def test_a_replaced_file_keeps_its_mode_and_a_new_one_gets_the_wanted_one(tmp_path: Path) -> None:
     path = tmp_path / "file"
     with new_file(path, 0o600):
         pass
@@ -110,9 +107,7 @@ def test_a_replaced_file_keeps_its_mode_and_a_new_one_gets_the_one_asked_for(tmp
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
-def test_a_file_that_another_user_left_in_the_place_widens_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_another_user_left_widens_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     path.touch()
     monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
@@ -181,9 +176,7 @@ def test_only_temporary_names_of_the_same_target_are_cleared(tmp_path: Path) -> 
     assert sorted(os.listdir(tmp_path)) == sorted(["file", *(name.format(dead) for name in others)])
 
 
-def test_what_another_cleared_before_it_was_locked_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_cleared_before_it_was_locked_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of_file, taken = PathLock.of_file, list[Path]()
 
     def of_cleared(descriptor: int, path: Path) -> PathLock | None:
@@ -199,9 +192,7 @@ def test_what_another_cleared_before_it_was_locked_is_made_again(
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_where_nothing_can_be_locked_files_are_whole_and_what_may_be_in_use_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_locks_files_are_whole_and_none_in_use_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(errno.ENOLCK, "no")))
     other = temporary_name(tmp_path / "file")
     other.touch()

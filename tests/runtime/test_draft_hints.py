@@ -58,13 +58,15 @@ def test_the_first_draft_is_the_beginning_of_a_hint() -> None:
     assert tree.child(0, 20) < 0
 
 
-def test_a_hint_is_no_longer_than_the_context(engine: Engine) -> None:
+def test_a_hint_is_a_text_no_longer_than_the_context(engine: Engine) -> None:
     most = engine.package.manifest.max_context
     config = replace(CONFIG, prediction="a b " * (1 << 20))
     (hint,) = answer_hints("# tar", [1, 2], config, engine.tokenizer, most).texts
     assert 1000 < len(hint) <= most + 2
     assert engine.generate("# tar", config).token_ids == engine.generate("# tar", CONFIG).token_ids
     assert not answer_hints("# tar", [1, 2], replace(config, is_drafted=False), engine.tokenizer, most)
+    with pytest.raises(ConfigError, match=r"^prediction is 5, but must be a text\.$"):
+        GenerationConfig(prediction=5)  # type: ignore[arg-type]
 
 
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome", "unit": "c"}}\n</tool_call>'
@@ -113,8 +115,3 @@ def test_answers_with_tools_are_those_of_plain_decoding(
     assert [first.token_ids, last.token_ids] == [plain.token_ids] * 2
     if grammar is not None and temperature == 0:
         assert first.stats.drafted_by_source["tools"] > 0
-
-
-def test_what_is_no_prediction_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^prediction is 5, but must be a text\.$"):
-        GenerationConfig(prediction=5)  # type: ignore[arg-type]

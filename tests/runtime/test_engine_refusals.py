@@ -27,11 +27,15 @@ from reader_edge_runtime.package.manifest import file_entry
 GREEDY = GenerationConfig(max_tokens=60, ignores_eos=True)
 
 
-def test_empty_and_overlong_prompts_are_refused(engine: Engine) -> None:
+def test_empty_and_overlong_prompts_and_batches_with_one_are_refused(engine: Engine) -> None:
     with pytest.raises(PromptError, match="empty"):
         engine.generate("")
     with pytest.raises(PromptError, match="shorten"):
         engine.generate("word " * 5000)
+    with pytest.raises(PromptError):
+        engine.generate_batch(["# tar", ""], GREEDY)
+    with pytest.raises(ConfigError, match="2 prompts came with 1 configs"):
+        engine.generate_batch(["# tar", "# curl"], [GREEDY])
 
 
 def test_what_is_no_list_of_prompts_and_a_truth_value_as_a_token_are_refused(engine: Engine) -> None:
@@ -61,7 +65,7 @@ def test_a_wrong_prompt_among_several_is_named_by_its_place(engine: Engine) -> N
         engine.generate(several)
 
 
-def test_what_cannot_be_told_of_progress_is_refused(demo_folder: Path) -> None:
+def test_what_cannot_take_progress_is_refused(demo_folder: Path) -> None:
     for name in ("on_progress", "on_calibration"):
         callback: Any = {name: 3}
         with pytest.raises(ConfigError, match=f"{name} is 3, but must be a function of two numbers."):
@@ -99,24 +103,6 @@ def test_a_number_of_too_many_digits_to_show_is_refused_wherever_it_stands(engin
             DraftSources(**source)
 
 
-def test_the_root_folder_is_no_history() -> None:
-    history = HistoryFile(Path("/"), bytes(32), 100, 100)
-    with pytest.raises(HistoryError, match="not a regular file"):
-        history.read()
-
-
-def test_messages_without_a_chat_template_are_refused(engine: Engine) -> None:
-    with pytest.raises(PromptError, match="no chat template"):
-        engine.generate([{"role": "user", "content": "tar"}])
-
-
-def test_batch_with_one_bad_prompt_leaves_nothing_behind(engine: Engine) -> None:
-    with pytest.raises(PromptError):
-        engine.generate_batch(["# tar", ""], GREEDY)
-    with pytest.raises(ConfigError, match="2 prompts came with 1 configs"):
-        engine.generate_batch(["# tar", "# curl"], [GREEDY])
-
-
 @pytest.mark.parametrize(
     ("damage", "error"),
     [
@@ -127,7 +113,7 @@ def test_batch_with_one_bad_prompt_leaves_nothing_behind(engine: Engine) -> None
         (lambda folder: ([path.unlink() for path in folder.iterdir()], folder.rmdir()), PackageError),
     ],
 )
-def test_damaged_package_is_refused_at_load(
+def test_damaged_packages_are_refused(
     demo_folder: Path, tmp_path: Path, damage: object, error: type[Exception]
 ) -> None:
     folder = tmp_path / "package"
@@ -174,10 +160,6 @@ def test_a_models_name_is_answered_with_how_a_package_of_it_is_made(name: str) -
         Engine.load("tests/nosuch")
 
 
-def test_outside_of_a_thread_nobody_is_let_on() -> None:
-    assert not yield_turn(lambda: False)
-
-
 def test_a_thread_runs_until_it_waits_and_goes_on_when_that_is_over() -> None:
     done, is_there = list[str](), list[bool]()
 
@@ -196,19 +178,17 @@ def test_a_thread_runs_until_it_waits_and_goes_on_when_that_is_over() -> None:
     assert (done, thread.is_done, thread.can_go_on, thread.result()) == (["begun", "over"], True, False, "done")
 
 
-def test_what_work_raises_is_raised_to_who_wants_its_result() -> None:
+def test_what_is_raised_or_thrown_ends_the_work() -> None:
     thread = CooperativeThread(lambda: 1 / 0)
     thread.go_on()
     with pytest.raises(ZeroDivisionError):
         thread.result()
-
-
-def test_what_is_thrown_is_raised_where_the_work_waits() -> None:
     thread = CooperativeThread(lambda: yield_turn(lambda: False))
     thread.go_on()
     thread.go_on(KeyboardInterrupt("now"))
     with pytest.raises(KeyboardInterrupt, match="now"):
         thread.result()
+    assert not yield_turn(lambda: False)
 
 
 def test_an_interrupt_comes_when_the_work_has_stopped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,14 +94,11 @@ def test_options_are_what_the_config_would_say(engine: Engine) -> None:
     assert asyncio.run(ask()).token_ids == expected.token_ids
 
 
-def test_options_stand_over_the_config_and_none_is_none() -> None:
+def test_options_stand_over_the_config_and_the_recommendation() -> None:
     config = GenerationConfig(max_tokens=9, sampling=SamplingConfig(temperature=0.7, seed=3))
     _, found = with_options("a", config, {"max_tokens": 4, "top_p": 0.5, "stop": ["x"], "seed": None}, {"top_k": 5})
     assert found == GenerationConfig(4, SamplingConfig(temperature=0.7, seed=3, top_p=0.5), ("x",))
     assert with_options("a", config, {"top_k": None}, {})[1] is config
-
-
-def test_what_is_given_is_completed_by_what_the_maker_recommends() -> None:
     _, found = with_options("a", None, {"temperature": 0.7, "seed": 3}, {"top_k": 5, "temperature": 1.0})
     assert found.sampling == SamplingConfig(temperature=0.7, top_k=5, seed=3)
     assert with_options("a", None, {"max_tokens": 3}, {"top_k": 5})[1].sampling is None

@@ -61,7 +61,7 @@ def test_going_on_has_the_tokens_and_logits_that_staying_would_have_had(engine: 
     assert stayed[0][0][1] > 0  # type: ignore[index]  # rows were used
 
 
-def test_a_session_whose_loading_was_interrupted_leaves_nothing_to_reuse(
+def test_an_interrupted_loading_leaves_nothing_to_reuse(
     engine: Engine, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prompts = ["# tar\n\nArchiving", "# git\n"]
@@ -79,9 +79,7 @@ def test_a_session_whose_loading_was_interrupted_leaves_nothing_to_reuse(
     assert results[0].stats.num_reused_tokens == 0
 
 
-def test_another_engine_goes_on_alike_and_drafts_from_what_was_learned(
-    engine: Engine, kept: Path, demo_folder: Path
-) -> None:
+def test_another_engine_goes_on_alike_and_knows_as_much(engine: Engine, kept: Path, demo_folder: Path) -> None:
     assert isinstance(engine.decoder.drafter, RetrievalDrafter)
     learned = {name: array.copy() for name, array in engine.decoder.drafter.state().items()}
     stayed = go_on(engine)
@@ -94,9 +92,7 @@ def test_another_engine_goes_on_alike_and_drafts_from_what_was_learned(
     assert go_on(other) == stayed
 
 
-def test_a_plain_engine_s_session_is_continued_by_one_that_drafts(
-    engine: Engine, demo_folder: Path, tmp_path: Path
-) -> None:
+def test_a_plain_engine_s_session_is_drafted_from(engine: Engine, demo_folder: Path, tmp_path: Path) -> None:
     plain = Engine.load(demo_folder, EngineConfig(is_calibrated=False, is_drafted=False))
     said = plain.generate("# tar", GREEDY).token_ids
     plain.save_session(tmp_path / "plain", MESSAGES)
@@ -124,11 +120,18 @@ def test_a_session_saved_during_an_answer_has_it_as_far_as_it_came(engine: Engin
     assert engine.generate(prompt, GREEDY).token_ids == result.token_ids
 
 
-def test_the_last_session_saved_is_the_one_found(engine: Engine, kept: Path) -> None:
+def test_the_last_session_saved_is_found_with_its_messages(engine: Engine, kept: Path, tmp_path: Path) -> None:
     engine.generate("# curl", GREEDY)
     engine.save_session(kept)
     assert engine.load_session(kept) == []
     assert not [path for path in kept.parent.iterdir() if path != kept]
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [{"role": "assistant", "content": None, "tool_calls": [call]}]
+    engine.save_session(tmp_path / "kept", messages)
+    assert engine.load_session(tmp_path / "kept") == messages
+    engine.save_session(kept)
+    engine.save_session(kept, engine.load_session(kept))
+    assert engine.load_session(kept) == []
 
 
 def test_a_session_is_taken_up_within_a_bound_on_memory(kept: Path, demo_folder: Path) -> None:
@@ -140,9 +143,7 @@ def test_a_session_is_taken_up_within_a_bound_on_memory(kept: Path, demo_folder:
 
 
 @pytest.mark.parametrize("config", [EngineConfig(max_batch=1), EngineConfig(max_kv_bytes=1 << 16)])
-def test_a_session_too_large_for_an_engine_is_refused_with_what_to_raise(
-    kept: Path, config: EngineConfig, demo_folder: Path
-) -> None:
+def test_a_session_too_large_is_refused_with_what_to_raise(kept: Path, config: EngineConfig, demo_folder: Path) -> None:
     engine = Engine.load(demo_folder, replace(config, is_calibrated=False, is_probed=False))
     with pytest.raises(SessionError, match="max_batch" if config.max_batch == 1 else "max_kv_bytes"):
         engine.load_session(kept)
@@ -169,24 +170,11 @@ def test_messages_that_could_not_be_loaded_are_not_saved(engine: Engine, message
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has other permissions")
-def test_what_was_said_is_its_owner_s_alone(kept: Path) -> None:
+def test_a_session_is_its_owner_s_alone(kept: Path) -> None:
     assert kept.stat().st_mode & 0o077 == 0
 
 
-def test_a_session_without_messages_is_loaded_without_any_and_can_be_saved_again(engine: Engine, kept: Path) -> None:
-    engine.save_session(kept)
-    engine.save_session(kept, engine.load_session(kept))
-    assert engine.load_session(kept) == []
-
-
-def test_calls_of_tools_are_kept(engine: Engine, tmp_path: Path) -> None:
-    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    messages = [{"role": "assistant", "content": None, "tool_calls": [call]}]
-    engine.save_session(tmp_path / "kept", messages)
-    assert engine.load_session(tmp_path / "kept") == messages
-
-
-def test_places_where_nothing_can_be_are_told_in_one_sentence(engine: Engine, tmp_path: Path) -> None:
+def test_places_where_nothing_can_be_are_one_sentence(engine: Engine, tmp_path: Path) -> None:
     with pytest.raises(SessionError, match="cannot be written"):
         engine.save_session(tmp_path / "no" / "folder")
     with pytest.raises(ConfigError, match=r"can be no path: .*null byte"):
@@ -266,16 +254,6 @@ def test_a_damaged_or_foreign_file_is_refused_in_one_sentence_and_changes_nothin
     assert held_by(engine) == held
 
 
-@pytest.mark.long
-def test_every_bit_that_flips_is_seen(engine: Engine, short_session: Path) -> None:
-    data = short_session.read_bytes()
-    chosen = np.random.default_rng(0)
-    for at in [*range(80), *chosen.integers(len(data), size=40).tolist()]:
-        short_session.write_bytes(data[:at] + bytes([data[at] ^ (1 << int(chosen.integers(8)))]) + data[at + 1 :])
-        with pytest.raises(SessionError):
-            engine.load_session(short_session)
-
-
 def huge(name: str, shape: list[int]) -> Callable[[bytes], bytes]:
     """The file with a table that claims another shape, and a checksum that fits."""
 
@@ -291,9 +269,7 @@ def huge(name: str, shape: list[int]) -> Callable[[bytes], bytes]:
 
 
 @pytest.mark.parametrize("shape", [[1 << 62], [1 << 30, 1 << 30], [-1], [0.5], [1] * 9, "4", None, [True], [0]])
-def test_sizes_that_lie_are_refused_before_anything_is_allocated(
-    engine: Engine, short_session: Path, shape: list[int]
-) -> None:
+def test_sizes_that_lie_are_refused_at_once(engine: Engine, short_session: Path, shape: list[int]) -> None:
     short_session.write_bytes(huge("token_ids", shape)(short_session.read_bytes()))
     with pytest.raises(SessionError, match="no sound table"):
         engine.load_session(short_session)

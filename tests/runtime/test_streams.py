@@ -20,22 +20,23 @@ from reader_edge_runtime.text.output_format import OutputFormat
 from reader_edge_runtime.text.thinking import ThinkingForm
 
 CONFIG = GenerationConfig(max_tokens=40, ignores_eos=True)
+Whole = tuple[str, tuple[int, ...], str | None]
 PROMPTS = ("# tar", "# git commit", "# curl")
 
 
-def whole(chunks: list[GenerationChunk]) -> tuple[str, tuple[int, ...], str | None]:
+def whole(chunks: list[GenerationChunk]) -> Whole:
     return "".join(each.text for each in chunks), sum((each.token_ids for each in chunks), ()), chunks[-1].finish_reason
 
 
 @pytest.fixture
-def alone(engine: Engine) -> dict[str, tuple[str, tuple[int, ...], str | None]]:
+def alone(engine: Engine) -> dict[str, Whole]:
     """What each prompt is answered alone."""
     answers = {prompt: whole(list(engine.stream(prompt, CONFIG))) for prompt in PROMPTS}
     engine.forget()
     return answers
 
 
-def test_a_stream_closed_before_its_first_chunk_was_never_queued(engine: Engine) -> None:
+def test_a_stream_is_refused_or_queued_when_its_first_chunk_is_read(engine: Engine) -> None:
     stream = engine.stream("# tar", CONFIG)
     stream.close()
     del stream
@@ -43,16 +44,11 @@ def test_a_stream_closed_before_its_first_chunk_was_never_queued(engine: Engine)
     assert not engine.decoder.waiting
     assert len(engine.generate("# git commit", CONFIG).token_ids) == 40
     assert len(whole(list(unread))[1]) == 40
-
-
-def test_a_bad_prompt_is_refused_before_the_first_chunk_is_read(engine: Engine) -> None:
     with pytest.raises(PromptError, match="empty"):
         engine.stream("", CONFIG)
 
 
-def test_a_stream_whose_turn_can_never_come_ends_in_a_sentence(
-    demo_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_that_can_never_run_ends_in_a_sentence(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = EngineConfig(is_calibrated=False, is_probed=False, max_kv_bytes=2_000_000)
     engine = Engine.load(demo_folder, config)
     first = engine.stream("# tar", CONFIG)
@@ -65,9 +61,7 @@ def test_a_stream_whose_turn_can_never_come_ends_in_a_sentence(
 
 
 @pytest.mark.parametrize("num_at_once", [1, 5])
-def test_streams_read_in_turn_are_each_whole(
-    engine: Engine, alone: dict[str, tuple[str, tuple[int, ...], str | None]], num_at_once: int
-) -> None:
+def test_streams_read_in_turn_are_whole(engine: Engine, alone: dict[str, Whole], num_at_once: int) -> None:
     streams = {prompt: engine.stream(prompt, CONFIG) for prompt in PROMPTS}
     chunks: dict[str, list[GenerationChunk]] = {prompt: [] for prompt in PROMPTS}
     while streams:
@@ -81,19 +75,15 @@ def test_streams_read_in_turn_are_each_whole(
     assert {prompt: whole(each) for prompt, each in chunks.items()} == alone
 
 
-def test_a_stream_that_others_finished_still_gives_its_text(
-    engine: Engine, alone: dict[str, tuple[str, tuple[int, ...], str | None]]
-) -> None:
+def test_a_stream_that_others_finished_still_gives_its_text(engine: Engine, alone: dict[str, Whole]) -> None:
     slow = engine.stream("# tar", CONFIG)
     first = next(slow)
     engine.generate("# curl", replace(CONFIG, max_tokens=100))  # decodes the other one to its end
     assert whole([first, *slow]) == alone["# tar"]
 
 
-def test_threads_wait_for_each_other_and_each_gets_its_own_answer(
-    engine: Engine, alone: dict[str, tuple[str, tuple[int, ...], str | None]]
-) -> None:
-    found: dict[str, tuple[str, tuple[int, ...], str | None]] = {}
+def test_threads_wait_for_each_other_and_each_gets_its_own_answer(engine: Engine, alone: dict[str, Whole]) -> None:
+    found: dict[str, Whole] = {}
 
     def read(prompt: str) -> None:
         found[prompt] = whole(list(engine.stream(prompt, CONFIG)))
@@ -106,8 +96,8 @@ def test_threads_wait_for_each_other_and_each_gets_its_own_answer(
     assert found == alone
 
 
-def test_a_request_that_fails_leaves_the_others_their_answers(
-    engine: Engine, alone: dict[str, tuple[str, tuple[int, ...], str | None]], monkeypatch: pytest.MonkeyPatch
+def test_a_failing_request_leaves_the_others_alone(
+    engine: Engine, alone: dict[str, Whole], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     emit, prompt = Request.emit, engine.encode_prompt("# curl")
 
@@ -132,8 +122,8 @@ def test_a_request_that_fails_leaves_the_others_their_answers(
     assert not engine.decoder.running
 
 
-def test_a_stream_finalised_during_a_step_neither_blocks_nor_harms_the_others(
-    engine: Engine, alone: dict[str, tuple[str, tuple[int, ...], str | None]], monkeypatch: pytest.MonkeyPatch
+def test_a_stream_finalised_in_a_step_harms_no_other(
+    engine: Engine, alone: dict[str, Whole], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the garbage collector may do, in whatever thread and line it runs."""
     forgotten = engine.stream("# curl", CONFIG)
@@ -149,9 +139,7 @@ def test_a_stream_finalised_during_a_step_neither_blocks_nor_harms_the_others(
     assert not engine.decoder.running
 
 
-def test_a_request_whose_start_was_interrupted_is_not_decoded_later(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_start_is_not_decoded_later(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     enqueue = engine.decoder.enqueue
 
     def interrupted(request: Request) -> None:
@@ -168,11 +156,8 @@ def test_a_request_whose_start_was_interrupted_is_not_decoded_later(
 
 
 @pytest.mark.parametrize("place", ["swap", "_swap_contents"])
-def test_an_interrupt_during_a_change_of_slots_costs_no_later_answer_a_token(
-    engine: Engine,
-    alone: dict[str, tuple[str, tuple[int, ...], str | None]],
-    monkeypatch: pytest.MonkeyPatch,
-    place: str,
+def test_an_interrupted_swap_costs_no_later_token(
+    engine: Engine, alone: dict[str, Whole], monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     engine.generate_batch(PROMPTS, CONFIG)  # three idle slots, each of which a next request may reuse
     real = getattr(engine.decoder.cache, place)
@@ -191,11 +176,8 @@ def test_an_interrupt_during_a_change_of_slots_costs_no_later_answer_a_token(
 
 
 @pytest.mark.parametrize("num_bound", range(7))
-def test_an_interrupt_during_the_binding_of_a_pass_costs_no_later_answer_a_token(
-    engine: Engine,
-    alone: dict[str, tuple[str, tuple[int, ...], str | None]],
-    monkeypatch: pytest.MonkeyPatch,
-    num_bound: int,
+def test_an_interrupted_binding_costs_no_later_token(
+    engine: Engine, alone: dict[str, Whole], monkeypatch: pytest.MonkeyPatch, num_bound: int
 ) -> None:
     bind_to = PassTensors.bind_to
 

@@ -67,13 +67,6 @@ def test_what_is_not_json_is_one_sentence(data: bytes) -> None:
     assert str(caught.value).isprintable()
 
 
-def test_a_file_is_read_no_further_than_it_may_be_long(tmp_path: Path) -> None:
-    with (tmp_path / "file").open("wb") as file:
-        file.truncate(1 << 40)
-    with pytest.raises(UserFileError, match=r"file' has more than the 9 bytes that it may have: try again\."):
-        read_json(tmp_path / "file", UserFileError, "try again", 9)
-
-
 def test_a_text_can_be_shown() -> None:
     """But for code points that Unicode has not given away, whose number its versions change."""
     pattern = re.compile(get_args(Text)[1].pattern)
@@ -82,20 +75,18 @@ def test_a_text_can_be_shown() -> None:
             assert bool(pattern.search(chr(code))) == chr(code).isprintable(), hex(code)
 
 
-def test_a_file_within_the_bound_is_read_as_a_whole(tmp_path: Path) -> None:
+def test_a_file_is_read_as_a_whole_up_to_a_bound(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"12345678")
     assert read_bounded(tmp_path / "file", 8) == b"12345678"
-
-
-def test_a_file_beyond_the_bound_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"12345678")
     with pytest.raises(OSError, match="split it"):
         read_bounded(tmp_path / "file", 7)
-
-
-def test_a_device_without_an_end_is_refused() -> None:
     with pytest.raises(OSError, match="more than the 1 MiB"):
         read_bounded(Path("/dev/zero"), 1 << 20)
+    with (tmp_path / "file").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(UserFileError, match=r"file' has more than the 9 bytes that it may have: try again\."):
+        read_json(tmp_path / "file", UserFileError, "try again", 9)
 
 
 @pytest.mark.parametrize(("owner", "user", "wanted"), [(7, 7, True), (0, 7, True), (7, 8, False), (7, 0, False)])

@@ -30,9 +30,8 @@ from tests.export.exported.test_package_forms import tree_logits
 from tests.runtime.execution.test_providers import (  # noqa: F401 # collected here with the targets below
     test_best_successors_are_those_of_the_logits,
     test_cache_keeps_the_committed_path_through_growth_swap_and_truncation,
-    test_nodes_of_a_tree_see_their_ancestors_alone,
     test_rows_that_were_read_go_on_in_another_slot_of_another_cache,
-    test_sequences_of_a_batch_do_not_see_each_other,
+    test_trees_and_batches_see_their_own_alone,
 )
 from tests.tiny_models import MAX_CONTEXT, TINY_MODELS, tiny_config
 

@@ -95,9 +95,7 @@ def decoded(config: GenerationConfig, constraint: NeverTwice | None = None) -> l
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("penalties", [SamplingConfig(), PENALISED], ids=["plain", "penalties"])
-def test_what_a_rule_takes_is_what_penalties_draws_and_log_probabilities_hear_of(
-    temperature: float, penalties: SamplingConfig
-) -> None:
+def test_what_a_rule_takes_is_what_penalties_and_draws_count(temperature: float, penalties: SamplingConfig) -> None:
     sampling = replace(penalties, temperature=temperature, seed=3)
     num_second = 0
     for request in decoded(replace(CONFIG, sampling=sampling, wants_logprobs=True, is_scored=True)):
@@ -197,20 +195,14 @@ def test_guarded_drafted_decoding_emits_what_plain_decoding_emits(batch_size: in
         assert request.stats.num_decoded_tokens == request.num_output_tokens - 1
 
 
-def test_control_without_the_guard_noise_tips_choices() -> None:
+def test_noise_tips_choices_without_the_guard_whose_margin_is_the_measured_noise() -> None:
     plain, drafted = _decode(0.0, 1, is_drafted=False), _decode(0.0, 1)
     assert [each.output_token_ids for each in drafted] != [each.output_token_ids for each in plain]
-
-
-def test_plain_and_sampled_decoding_decide_nothing_anew() -> None:
+    assert near_tie_margin(WidthReport(16, 16, 0.0)) == 0
+    assert near_tie_margin(WidthReport(16, 3, 0.01)) == pytest.approx(0.04)
     assert not any(each.stats.num_redecided_tokens for each in _decode(2 * NOISE, 1, is_drafted=False))
     sampled = _decode(2 * NOISE, 1, sampling=SamplingConfig(temperature=0.5))
     assert not any(each.stats.num_redecided_tokens for each in sampled)
-
-
-def test_the_margin_comes_from_the_measured_noise() -> None:
-    assert near_tie_margin(WidthReport(16, 16, 0.0)) == 0
-    assert near_tie_margin(WidthReport(16, 3, 0.01)) == pytest.approx(0.04)
 
 
 def _decode(margin: float, batch_size: int, **changes: object) -> list[Request]:

@@ -1,7 +1,5 @@
 """The decoder against a target without weights: drafting never changes a token, the cache is always right."""
 
-from typing import cast
-
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -15,7 +13,6 @@ from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.device_drafts import DeviceDrafts, DeviceTree, TextCheck
 from reader_edge_runtime.drafting.draft_hints import DraftHints
-from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.stats import STEP_PARTS
@@ -129,7 +126,7 @@ def test_fewer_passes_than_tokens_when_text_repeats() -> None:
     assert target.num_passes < 40
 
 
-def test_a_drafter_that_is_not_ready_is_not_asked_and_not_held_for_nothing() -> None:
+def test_a_drafter_that_is_not_ready_is_not_called_nor_blamed() -> None:
     class Slow(RandomDrafter):
         is_ready = False
 
@@ -143,24 +140,6 @@ def test_a_drafter_that_is_not_ready_is_not_asked_and_not_held_for_nothing() -> 
     assert request.output_token_ids == reference(manifest, [1, 2], request.config)
     assert request.stats.num_wasted_drafts == request.stats.num_backoff_steps == 0
     assert request.stats.num_unready_steps == request.stats.num_steps == 11
-
-
-@pytest.mark.parametrize("is_drafted", [False, True])
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_a_scored_answer_sums_the_log_probabilities_of_its_tokens(is_drafted: bool, temperature: float) -> None:
-    target = FakeTarget(make_manifest())
-    drafter = cast(Drafter, RandomDrafter(32, 8, seed=3))
-    decoder = Decoder(target, drafter, EngineConfig())
-    sampling = SamplingConfig(temperature=temperature)
-    config = GenerationConfig(max_tokens=20, sampling=sampling, is_drafted=is_drafted, is_scored=True)
-    request = decoder.submit([3, 1, 4], config)
-    decoder.finish(request)
-    expected = 0.0
-    for end in range(3, len(request.token_ids)):
-        logits = target.logits_after(request.token_ids[:end])
-        expected += float(logits[request.token_ids[end]] - np.log(np.exp(logits).sum()))
-    assert request.stats.log_probability == pytest.approx(expected, rel=1e-5)
-    assert request.stats.perplexity == pytest.approx(np.exp(-expected / 20), rel=1e-5)
 
 
 VOCAB_SIZE = 6

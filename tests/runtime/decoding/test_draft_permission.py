@@ -61,34 +61,28 @@ def test_what_is_wanted_promised_and_found_decides(
     assert draft_permission(config, attention, report) == wanted
 
 
-def test_nobody_can_change_it_later() -> None:
+def test_nobody_can_change_it_later_or_begin_without_a_drafter() -> None:
     decoder = make_decoder(FakeTarget(make_manifest()), NoDrafter(), EngineConfig(), report=APART)
     assert decoder.permission == UNSOUND
     with pytest.raises(AttributeError):
         decoder.permission = INVARIANT  # type: ignore[misc]
     with pytest.raises(AttributeError):
         decoder.permission.scope = "all"  # type: ignore[misc]
+    with pytest.raises(DraftError, match=r"^This engine decodes plainly"):
+        NoDrafter().begin(RequestContext([1]))
+    [said] = NoDrafter().draft([DraftRequest(RequestDrafter(RequestContext([1])), 8, 4)])
+    assert isinstance(said, DraftError)
 
 
-def test_a_trial_decoder_drafts_whatever_was_found_and_no_engine_takes_it(shared_engine: Engine) -> None:
+def test_trials_draft_what_was_forbidden_and_no_engine_takes_them(shared_engine: Engine) -> None:
     drafter = RetrievalDrafter(DraftConfig()).wait()
     decoder = make_trial_decoder(shared_engine.decoder.target, drafter, EngineConfig(), Planner(), APART)
     assert (decoder.permission.is_trial, decoder.permission.scope) == (True, "all")
     with pytest.raises(ConfigError, match=r"^A trial decoder drafts whatever the probe found"):
         Engine(shared_engine.package, shared_engine.tokenizer, decoder)
-
-
-def test_a_guarded_trial_drafts_what_a_guarded_engine_would() -> None:
     config = EngineConfig(is_near_tie_guarded=True)
     decoder = make_trial_decoder(FakeTarget(make_manifest()), NoDrafter(), config, Planner(), APART)
     assert decoder.permission == replace(GUARDED, is_trial=True)
-
-
-def test_nothing_begins_with_a_drafter_that_drafts_nothing() -> None:
-    with pytest.raises(DraftError, match=r"^This engine decodes plainly"):
-        NoDrafter().begin(RequestContext([1]))
-    [said] = NoDrafter().draft([DraftRequest(RequestDrafter(RequestContext([1])), 8, 4)])
-    assert isinstance(said, DraftError)
 
 
 @pytest.fixture
@@ -115,7 +109,7 @@ def answers(shared_engine: Engine) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("config", [EngineConfig(), EngineConfig(is_drafted=False)], ids=["unsound", "unwanted"])
-def test_every_way_to_ask_gives_plain_answers(
+def test_every_door_gives_plain_answers(
     load: Load, answers: list[tuple[int, ...]], config: EngineConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(assembly, "load_or_measure", lambda *_, **__: pytest.fail("measured"))
@@ -140,9 +134,7 @@ def test_every_way_to_ask_gives_plain_answers(
         assert (each.num_drafted_tokens, set(each.steps_by_width)) == (0, {1})
 
 
-def test_what_a_session_learned_elsewhere_outlives_an_engine_that_drafts_nothing(
-    demo_folder: Path, load: Load, tmp_path: Path
-) -> None:
+def test_what_a_session_learned_outlives_a_plain_engine(demo_folder: Path, load: Load, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     drafting = Engine.load(demo_folder, EngineConfig(is_calibrated=False, is_probed=False))
     drafting.decoder.drafter.wait()  # type: ignore[attr-defined]
@@ -165,7 +157,7 @@ def test_what_a_session_learned_elsewhere_outlives_an_engine_that_drafts_nothing
         (replace(GREEDY, sampling=SamplingConfig(logit_bias={5: 1.0})), False),
     ],
 )
-def test_a_guarded_engine_drafts_where_a_near_tie_would_be_seen(
+def test_a_guarded_engine_drafts_where_it_sees_near_ties(
     load: Load, config: GenerationConfig, is_drafted: bool
 ) -> None:
     """The guard looks at the two best logits: what chooses otherwise is decoded plainly."""

@@ -72,44 +72,38 @@ def test_drafts_are_accepted_and_plain_steps_follow() -> None:
     assert stats.num_steps > 50
 
 
-def test_the_same_prompt_again_scores_its_last_token_alone() -> None:
+def test_a_prompt_that_comes_again_scores_its_last_token_alone() -> None:
     decoder, prompt = make_decoder(), text_of(1, 50)
     assert num_reused(decoder, prompt) == 0
     assert num_reused(decoder, prompt) == 49
     assert num_reused(decoder, prompt) == 49
+    decoder = make_decoder(NoDrafter())
+    decoder.skip_prefill(text_of(22, 100))
+    assert decoder.cache.usable(0, 100) == 100
 
 
-def test_a_next_turn_may_leave_out_what_opened_the_answer() -> None:
+def test_next_turns_reuse_what_they_share() -> None:
     decoder, prompt = make_decoder(chunk=16), text_of(34, 50)
     first = answer(decoder, prompt)
     assert num_reused(decoder, [*prompt[:46], *first.output_token_ids, 1, 2]) >= 46
-
-
-def test_a_turn_that_goes_on_from_prompt_and_answer_reuses_both() -> None:
     decoder, text = make_decoder(), text_of(2, 20)
     for length in (0, 49, 99, 149):
         request = answer(decoder, text)
         assert request.stats.num_reused_tokens == length
         text = [*request.token_ids[:-1], *text_of(length, 21)]
         text = text[: len(request.token_ids) - 1 + 21]
-
-
-def test_a_last_turn_that_was_edited_goes_on_from_the_turn_before() -> None:
     decoder = make_decoder()
-    first = answer(decoder, text_of(3, 20)).token_ids[:-1]
-    answer(decoder, [*first, *text_of(4, 20)])
-    assert num_reused(decoder, [*first, *text_of(5, 20)]) >= len(first)
+    turn = answer(decoder, text_of(3, 20)).token_ids[:-1]
+    answer(decoder, [*turn, *text_of(4, 20)])
+    assert num_reused(decoder, [*turn, *text_of(5, 20)]) >= len(turn)  # the last one was edited
 
 
-def test_a_prompt_that_parts_early_goes_on_from_there_when_it_comes_again() -> None:
+def test_prompts_go_on_from_places_where_they_part_or_on_the_way() -> None:
     decoder, system = make_decoder(), text_of(6, 100)
     assert num_reused(decoder, [*system, 0, *text_of(7, 9)]) == 0
     assert num_reused(decoder, [*system, 1, *text_of(8, 9)]) == 0
     assert num_reused(decoder, [*system, 2, *text_of(9, 9)]) == 100
     assert num_reused(decoder, [*system, 3, *text_of(10, 9)]) == 100
-
-
-def test_long_prompts_have_places_on_the_way() -> None:
     decoder, text = make_decoder(chunk=100), text_of(11, 1500)
     answer(decoder, text)
     assert num_reused(decoder, [*text[:1150], *text_of(12, 5)]) == 1100
@@ -148,7 +142,7 @@ def test_an_interrupt_between_pass_and_commit_leaves_places_alone(method: str, m
         assert num_reused(decoder, request.token_ids) == len(prompt)
 
 
-def test_an_interrupted_prompt_goes_on_from_a_place_or_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_prompt_goes_on_from_a_place_or_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder, prompt = make_decoder(chunk=300), text_of(18, 900)
     decoder.submit(prompt, CONFIG)
     commit, num_commits = decoder.cache.commit, 0
@@ -207,12 +201,6 @@ def test_arrivals_departures_and_cancellations_change_no_answer(seed: int) -> No
     assert sum(request.stats.num_reused_tokens for request in requests) > 0
 
 
-def test_a_skipped_prefill_is_reused_like_any_prefix() -> None:
-    decoder = make_decoder(NoDrafter())
-    decoder.skip_prefill(text_of(22, 100))
-    assert decoder.cache.usable(0, 100) == 100
-
-
 def test_memory_stays_within_its_bound_and_places_give_way() -> None:
     row_bytes, slot_bytes = MANIFEST.kv_row_bytes, STATE_BYTES + 8 * 8
     max_bytes = 2 * 4096 * 8 + 6 * slot_bytes + 3 * 8 * MAX_WIDTH  # capsules of the longest path
@@ -229,7 +217,7 @@ def test_memory_stays_within_its_bound_and_places_give_way() -> None:
         make_decoder(max_kv_bytes=4096).submit(text_of(1, 1000), CONFIG)
 
 
-def test_a_session_goes_on_as_staying_would_have(tmp_path: Path) -> None:
+def test_a_session_goes_on_as_staying_would_have_also_in_place_of_other_texts(tmp_path: Path) -> None:
     decoder = make_decoder()
     requests = [decoder.submit(text_of(seed, 40), CONFIG) for seed in (30, 31)]
     decoder.finish(*requests)
@@ -241,9 +229,6 @@ def test_a_session_goes_on_as_staying_would_have(tmp_path: Path) -> None:
         assert num_reused(each, [*texts[0][:-1], 1, 2]) == len(texts[0]) - 1
         assert num_reused(each, texts[1][:40]) == 39
         assert num_reused(each, texts[0][:40]) == 39
-
-
-def test_a_session_in_place_of_other_texts_brings_its_states(tmp_path: Path) -> None:
     decoder = make_decoder()
     text = answer(decoder, text_of(30, 40)).token_ids
     save_session(decoder, tmp_path / "kept", FINGERPRINT, [])

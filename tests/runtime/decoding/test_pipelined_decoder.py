@@ -89,9 +89,7 @@ def test_answers_of_lanes_are_those_of_one_box(drafted: bool, split_demo: Split,
 
 
 @pytest.mark.parametrize("lost_at", [[3], [9, 30], [40, 41, 60]], ids=str)
-def test_a_loss_amid_several_passes_is_one_loss(
-    lost_at: list[int], split_demo: Split, expected: list[list[int]]
-) -> None:
+def test_a_loss_during_passes_is_one_loss(lost_at: list[int], split_demo: Split, expected: list[list[int]]) -> None:
     target = pipeline_here(split_demo(2), lost_at=lost_at)
     assert answers(pipelined(target)) == expected
     assert target.in_flight.epoch <= len(lost_at)
@@ -138,9 +136,7 @@ def test_one_that_waits_for_a_lane_is_given_up(split_demo: Split) -> None:
     assert (decoder.step(), {request.finish_reason for request in requests}) == ([], {"cancelled"})
 
 
-def test_one_whose_device_comes_back_goes_on_though_its_lane_has_no_other(
-    split_demo: Split, expected: list[list[int]]
-) -> None:
+def test_one_whose_device_comes_back_goes_on_alone_in_its_lane(split_demo: Split, expected: list[list[int]]) -> None:
     decoder, device = pipelined(pipeline_here(split_demo(2)), False), DeviceDrafts()
     request = Request(PROMPTS[0], CONFIGS[0], decoder.target.manifest, hints=DraftHints(device=device))
     decoder.enqueue(request)

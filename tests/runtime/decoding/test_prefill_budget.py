@@ -40,9 +40,7 @@ def expected(request: Request) -> list[int]:
     lengths=st.lists(st.integers(1, 60), min_size=2, max_size=10),
     max_batch=st.integers(1, 4),
 )
-def test_arrivals_and_cancels_during_prompts_change_no_token(
-    seed: int, budget: int, lengths: list[int], max_batch: int
-) -> None:
+def test_arrivals_and_cancels_change_no_token(seed: int, budget: int, lengths: list[int], max_batch: int) -> None:
     random = np.random.default_rng(seed)
     decoder = make_decoder(MANIFEST, RandomDrafter(6, 9, seed), max_batch, CHUNK)
     decoder.prefill_budget.limit = budget
@@ -183,9 +181,7 @@ def test_an_interrupt_during_a_prompt_cancels_all_that_own_slots(monkeypatch: py
     assert again.output_token_ids == expected(again)
 
 
-def test_an_interrupt_while_a_request_gets_its_slot_leaves_nobody_waiting_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_interrupt_while_a_request_gets_its_slot_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = bounded_decoder()
     admitted = decoder.submit([1, 2], GenerationConfig(max_tokens=5))
     behind = decoder.submit([3, 3, 3], GenerationConfig(max_tokens=5))

@@ -23,7 +23,7 @@ from tests.fake_target import FakeTarget, make_manifest
 from tests.random_drafter import RandomDrafter, decode, make_decoder, reference
 
 
-def test_shared_prefix_is_reused_and_the_answer_is_the_same() -> None:
+def test_a_prefix_is_reused_of_idle_and_running_answers() -> None:
     manifest = make_manifest(16)
     decoder = make_decoder(manifest, RetrievalDrafter(DraftConfig()).wait())
     config = GenerationConfig(max_tokens=10)
@@ -34,9 +34,6 @@ def test_shared_prefix_is_reused_and_the_answer_is_the_same() -> None:
     decoder.finish(request)
     assert request.stats.num_reused_tokens == 40
     assert request.output_token_ids == reference(manifest, second, config)
-
-
-def test_a_prefix_of_an_answer_that_still_runs_is_copied_and_both_answers_are_the_same() -> None:
     manifest = make_manifest(16)
     decoder = make_decoder(manifest, RetrievalDrafter(DraftConfig()).wait())
     config = GenerationConfig(max_tokens=30)
@@ -127,7 +124,7 @@ def test_slots_that_were_given_back_during_an_interrupt_are_not_reused(monkeypat
     assert decode(decoder, texts, [config] * 2) == [reference(manifest, text, config) for text in texts]
 
 
-def test_answer_ends_at_max_tokens_stop_token_and_context() -> None:
+def test_an_answer_ends_at_its_limits_and_the_model_s_end_token() -> None:
     manifest = make_manifest(6, max_context=40)
     decoder = make_decoder(manifest, RandomDrafter(6, 9, seed=1))
     answer = reference(manifest, [1, 2], GenerationConfig(max_tokens=100))
@@ -140,9 +137,6 @@ def test_answer_ends_at_max_tokens_stop_token_and_context() -> None:
     assert request.finish_reason == "stop"
     assert request.output_token_ids == answer[: answer.index(stop) + 1]
     assert decode(decoder, [[1, 2]], [GenerationConfig(max_tokens=1)]) == [answer[:1]]
-
-
-def test_end_token_of_the_model_ends_the_answer_unless_ignored() -> None:
     plain = make_manifest(6)
     answer = reference(plain, [1, 2], GenerationConfig(max_tokens=20))
     manifest = make_manifest(6, eos_token_ids=(answer[4],))
@@ -237,22 +231,6 @@ class FaultyRequest(RequestDrafter):
         if self._place == "finish":
             raise CallerError("finish")
         self.inner.finish()
-
-
-def test_a_failed_pass_ends_the_requests_in_it_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    manifest = make_manifest(6)
-    decoder = make_decoder(manifest, RandomDrafter(6, 9, seed=1), max_batch=2)
-    config = GenerationConfig(max_tokens=30)
-    running = [decoder.submit(prompt, config) for prompt in ([1, 2, 3], [4, 5])]
-    decoder.step()
-    waiting = decoder.submit([3, 3], config)
-    with monkeypatch.context() as patch:
-        patch.setattr(decoder.target, "forward", lambda cache, wanted: (_ for _ in ()).throw(ProviderError("Broken.")))
-        decoder.step()
-    assert [(each.finish_reason, str(each.error)) for each in running] == [("error", "Broken.")] * 2
-    assert decoder.running == []
-    _decode_all(decoder, [waiting])
-    assert waiting.output_token_ids == reference(manifest, [3, 3], config)
 
 
 def test_every_step_gives_every_running_request_a_token_also_when_others_join() -> None:

@@ -39,9 +39,7 @@ def salted(salt: str, max_tokens: int = 8) -> GenerationConfig:
         st.tuples(st.sampled_from(["", "a", "b"]), st.integers(0, 2), st.booleans()), min_size=2, max_size=10
     ),
 )
-def test_counts_of_a_request_are_those_of_its_own_salt(
-    kind: str, seed: int, asked: list[tuple[str, int, bool]]
-) -> None:
+def test_counts_are_those_of_a_request_s_salt(kind: str, seed: int, asked: list[tuple[str, int, bool]]) -> None:
     """Whatever others ask at the same time or before: what is reused is what was asked with that salt."""
     target = TARGETS[kind]()
     decoder = Decoder(target, RandomDrafter(6, 9, seed), EngineConfig(max_batch=4, prefill_chunk=7))
@@ -156,7 +154,7 @@ def test_a_drafting_network_goes_on_from_texts_of_the_same_salt_alone() -> None:
     assert slot.num_known(text) == 0
 
 
-def test_a_session_has_no_text_with_a_salt(engine: Engine, tmp_path: Path) -> None:
+def test_a_session_has_no_text_with_a_salt_which_is_a_text(engine: Engine, tmp_path: Path) -> None:
     make_as_new(engine)
     for salt, prompt in (("a", "tar\n\n"), ("", "# git\n\n")):
         engine.generate(prompt, GenerationConfig(max_tokens=30, cache_salt=salt))
@@ -165,8 +163,5 @@ def test_a_session_has_no_text_with_a_salt(engine: Engine, tmp_path: Path) -> No
     engine.load_session(tmp_path / "kept")
     stats = engine.generate("tar\n\n", GenerationConfig(max_tokens=30)).stats
     assert (stats.num_reused_tokens, stats.accepted_by_source["history"]) == (0, 0)
-
-
-def test_a_salt_is_a_text() -> None:
     with pytest.raises(ConfigError, match="cache_salt is 3, but must be a text"):
         GenerationConfig(cache_salt=3)  # type: ignore[arg-type]

@@ -42,7 +42,7 @@ def failing(error: Exception) -> Iterator[CheckResult]:
     raise error
 
 
-def test_steps_are_told_before_their_findings_and_left_out_if_asked(
+def test_steps_come_before_their_findings(
     demo_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(passes, "_MAX_PASS_S", 0.0)
@@ -58,7 +58,7 @@ def test_steps_are_told_before_their_findings_and_left_out_if_asked(
     ("error", "found"),
     [(ConfigError("It is odd: do this."), "It is odd."), (ValueError("x"), "failed (ValueError: x).")],
 )
-def test_a_step_that_fails_is_told_and_the_next_one_taken(
+def test_after_a_step_that_fails_comes_the_next(
     error: Exception, found: str, demo_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = {"one": lambda: failing(error), "two": lambda: iter([CheckResult("two", Severity.WELL, "Well.")])}
@@ -70,7 +70,7 @@ def test_a_step_that_fails_is_told_and_the_next_one_taken(
     assert found in lines[2]["found"]
 
 
-def test_what_loads_is_told_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_loads_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     loading.main()
     assert (
         json.loads(capsys.readouterr().out.splitlines()[-1])["found"]
@@ -78,7 +78,7 @@ def test_what_loads_is_told_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_the_first_module_that_does_not_load_is_told_and_no_other(
+def test_only_the_first_module_that_fails_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def import_module(name: str) -> object:
@@ -94,25 +94,22 @@ def test_the_first_module_that_does_not_load_is_told_and_no_other(
     assert told["remedy"].startswith("pip install --force-reinstall --no-deps tokenizers==")
 
 
-def test_a_pass_of_the_demo_is_timed_beside_its_memory(demo_folder: Path) -> None:
+def test_a_pass_is_timed_beside_its_memory_unless_only_some_experts_are_read(demo_folder: Path) -> None:
     findings = {each.check: each for each in check_passes(ModelPackage.open(demo_folder), lambda *_: 20e9)}
     assert "move 20.0 GB/s when they copy memory." in findings["copy rate"].sentence
     assert findings["pass time"].severity == Severity.WELL
-
-
-@pytest.mark.parametrize("error", [MemoryShortageError("It is short."), InstallationError("It is missing.")])
-def test_what_an_earlier_step_told_is_not_told_again(
-    error: Exception, demo_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(passes, "open_target", Mock(side_effect=error))
-    assert list(check_passes(ModelPackage.open(demo_folder), lambda *_: 20e9)) == []
-
-
-def test_a_pass_of_some_experts_is_held_to_no_bound(demo_folder: Path) -> None:
     package = ModelPackage.open(demo_folder)
     package.manifest = replace(package.manifest, num_experts=4)
     *_, told = check_passes(package, lambda *_: 20e9)
     assert re.fullmatch(r"A pass of one token takes [0-9.]+ ms\.", told.sentence)
+
+
+@pytest.mark.parametrize("error", [MemoryShortageError("It is short."), InstallationError("It is missing.")])
+def test_what_an_earlier_step_found_comes_once(
+    error: Exception, demo_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passes, "open_target", Mock(side_effect=error))
+    assert list(check_passes(ModelPackage.open(demo_folder), lambda *_: 20e9)) == []
 
 
 def test_a_graph_that_is_none_does_not_run(demo_folder: Path, tmp_path: Path) -> None:
@@ -177,7 +174,7 @@ def test_a_package_is_of_the_first_provider_that_it_suits(demo_folder: Path, mon
     assert preferred(package) == "cuda"
 
 
-def test_every_registered_engine_is_asked_and_a_missing_package_stops_none(demo_folder: Path) -> None:
+def test_every_registered_engine_is_checked_and_a_missing_package_stops_none(demo_folder: Path) -> None:
     assert set(PROVIDERS) < set(steps(demo_folder, None)) < set(steps(demo_folder, ModelPackage.open(demo_folder)))
 
 
@@ -190,7 +187,7 @@ def test_missing_kernels_and_lesser_ones_are_slow(monkeypatch: pytest.MonkeyPatc
         assert (used or "plain operators") in found.sentence
 
 
-def test_memory_is_told_against_what_the_package_needs(demo_folder: Path) -> None:
+def test_memory_is_compared_with_what_the_package_needs(demo_folder: Path) -> None:
     manifest = ModelPackage.open(demo_folder).manifest
     cases = {
         (10**7, 10**7): Severity.BROKEN,
@@ -204,27 +201,16 @@ def test_memory_is_told_against_what_the_package_needs(demo_folder: Path) -> Non
     assert list(check_memory(manifest, None, None)) == []
 
 
-def test_an_allocation_that_fails_in_a_pass_is_short_memory() -> None:
+def test_failures_of_passes_keep_their_words_but_for_short_memory() -> None:
     found = failed_opening("ONNX Runtime failed in a pass (BFCArena: Failed to allocate): free some memory.")
     assert found.severity == Severity.BROKEN
     assert found.sentence.startswith("Memory was short")
-
-
-def test_a_graph_newer_than_the_wheel_is_told_with_both_versions() -> None:
-    found = failed_opening(
-        "ONNX Runtime cannot load 'g': Unsupported model IR version: 99, max supported IR version: 13"
-    )
-    assert found.sentence == "The package is in ONNX IR version 99, and this ONNX Runtime reads up to 13."
-    assert found.remedy.startswith("pip install --upgrade 'reader-edge[cpu]'")
-
-
-def test_other_failures_keep_their_words() -> None:
     found = failed_opening("CUDA does not run 3 nodes of this graph (Loop a): export with --precision fp16.")
     assert (found.sentence[-15:], found.remedy) == ("graph (Loop a).", "Export with --precision fp16.")
     assert failed_opening("ONNX Runtime cannot load 'g': [1] : FAIL : odd").sentence.endswith("odd")
 
 
-def test_nodes_of_another_provider_are_named_as_copies() -> None:
+def test_nodes_of_another_provider_are_named_as_copies_where_there_are_sessions() -> None:
     nodes = [SimpleNamespace(op_type="TopK", name="best")]
     subgraphs = [SimpleNamespace(ep_name=name, get_nodes=lambda: nodes) for name in ("Web", "CPU")]
     session = SimpleNamespace(
@@ -235,38 +221,26 @@ def test_nodes_of_another_provider_are_named_as_copies() -> None:
     found = placement_result("Web", elsewhere)
     assert found.severity == Severity.SLOWER
     assert found.sentence.startswith("Web leaves 1 nodes to CPU (TopK best)")
-
-
-def test_an_engine_without_sessions_has_no_placement_to_tell() -> None:
     assert nodes_elsewhere(SimpleNamespace(provider="Other")) is None
     assert placement_result("Other", None).severity == Severity.WELL
 
 
-def test_bits_that_differ_are_slow_where_a_package_promises_them() -> None:
+def test_widths_costs_and_passes_are_slow_only_where_they_should_not_be() -> None:
     report = WidthReport(16, 14, 1e-6)
     assert widths_result(report, is_exact=True).severity == Severity.SLOWER
     assert widths_result(report, is_exact=False).severity == Severity.NOTE
     assert widths_result(WidthReport(16, 16, 0.0, 32), is_exact=True).sentence.startswith("Passes of every width of up")
     assert "has not run yet" in widths_result(None, is_exact=True).sentence
-
-
-def test_the_cost_curve_is_told_as_far_as_it_is_measured() -> None:
     cost = PassCost(1, (64,), (1, 4, 8), np.array([[1e-3, 2e-3, 3e-3]]))
     assert cost_result(cost).sentence == "Passes of 1, 8 nodes were measured at 1.00, 3.00 ms."
     assert cost_result(replace(cost, spread=0.9)).severity == Severity.NOTE
     assert cost_result(None).severity == Severity.WELL
-
-
-def test_a_pass_far_above_the_bound_of_memory_is_slow() -> None:
     weights, rate = 200 << 20, 20e9
     assert pass_result(0.012, weights, rate).severity == Severity.WELL
     slow = pass_result(0.1, weights, rate)
     assert slow.severity == Severity.SLOWER
     assert "takes 100.00 ms; memory, at 20.0 GB/s, gives its 210 MB of weights in 10.49 ms" in slow.sentence
     assert pass_result(0.1, 8 << 20, rate).severity == Severity.WELL, "caches hold so few"
-
-
-def test_memory_has_a_rate() -> None:
     assert copy_rate(2, 0.0) > 0
 
 
@@ -296,7 +270,7 @@ def test_memory_has_a_rate() -> None:
     ],
     ids=["visual c++", "executable stack", "remnant", "other"],
 )
-def test_an_error_is_told_with_what_helps(error: str, found: str, remedy: str, tmp_path: Path) -> None:
+def test_an_error_comes_with_its_remedy(error: str, found: str, remedy: str, tmp_path: Path) -> None:
     install(tmp_path / "site", "onnxruntime", "1.20.0")
     told = failed_loading("onnxruntime", error, described(tmp_path, search_path=(str(tmp_path / "site"),)))
     assert (told.severity, told.sentence, told.remedy) == (Severity.BROKEN, found, remedy)
@@ -319,7 +293,7 @@ def test_a_module_of_no_wheel_is_called_by_its_own_name(tmp_path: Path) -> None:
         (-4, {"proc__cpuinfo": "flags : x"}, {"machine": "riscv64"}, "built for a newer processor than this one: load"),
     ],
 )
-def test_an_end_is_told_with_what_the_processor_lacks(
+def test_an_end_names_what_the_processor_lacks(
     returncode: int, files: dict[str, str], changes: dict[str, Any], found: str, tmp_path: Path
 ) -> None:
     write(tmp_path, **files)

@@ -28,7 +28,7 @@ _ENDS = "import os, signal; os.kill(os.getpid(), signal.{})"
 
 
 @pytest.mark.skipif(native_library() is None, reason="the native kernels were not built")
-def test_an_instruction_set_that_is_none_is_told_once(demo_folder: Path, tmp_path: Path) -> None:
+def test_an_instruction_set_that_is_none_is_named_once(demo_folder: Path, tmp_path: Path) -> None:
     environ = dict(os.environ) | {"READER_EDGE_INSTRUCTIONS": "none-such"}
     findings = examine_package(demo_folder, described(tmp_path, environ=environ), time.monotonic() + LONG_S)
     (broken,) = [finding for finding in findings if finding.severity == Severity.BROKEN]
@@ -40,24 +40,12 @@ def test_an_instruction_set_that_is_none_is_told_once(demo_folder: Path, tmp_pat
     [
         (_WITHOUT_SESSION, "is a remnant of wheels that overwrote each other", "pip uninstall every onnxruntime"),
         (
-            "raise ImportError('DLL load failed while importing onnxruntime_pybind11_state: not found')",
-            "Windows cannot load onnxruntime 1.20.0, most often for want of Microsoft's Visual C++ libraries",
-            "Visual C++ Redistributable",
-        ),
-        (
             _ENDS.format("SIGILL"),
             "built for a newer processor than this one (Old has no AVX, AVX2, FMA)",
             "an older wheel",
         ),
-        (
-            "raise ImportError('libonnxruntime.so.1.20.0: cannot enable executable stack as shared object requires')",
-            "onnxruntime 1.20.0 asks for an executable stack",
-            "pip install --upgrade onnxruntime",
-        ),
-        (_ENDS.format("SIGSEGV"), "Loading onnxruntime 1.20.0 ends the process (signal 11)", "pip install --force"),
-        ("raise OSError('libz.so.1 is missing')", "(OSError: libz.so.1 is missing)", "pip install --force"),
     ],
-    ids=["remnant", "visual c++", "illegal instruction", "executable stack", "segmentation", "other"],
+    ids=["remnant", "illegal instruction"],
 )
 def test_an_engine_that_cannot_be_loaded_is_one_finding(code: str, found: str, remedy: str, tmp_path: Path) -> None:
     path = install(tmp_path / "site", "onnxruntime", "1.20.0", code)
@@ -68,7 +56,7 @@ def test_an_engine_that_cannot_be_loaded_is_one_finding(code: str, found: str, r
     assert remedy in broken.remedy
 
 
-def test_what_takes_too_long_is_cut_off_and_said(tmp_path: Path) -> None:
+def test_what_takes_too_long_is_cut_off_with_a_note(tmp_path: Path) -> None:
     path = install(tmp_path / "site", "onnxruntime", "1.31.1", "import time; time.sleep(600)")
     start = time.monotonic()
     findings = examine_machine(described(tmp_path, search_path=path), start + 3)
@@ -85,9 +73,7 @@ def test_steps_that_were_not_reached_are_named(tmp_path: Path, monkeypatch: pyte
     assert "Not looked at: cpu, passes." in cut.sentence
 
 
-def test_a_step_that_ends_the_process_is_told_and_the_others_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_a_step_that_ends_the_process_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     well = CheckResult("cpu", Severity.WELL, "It runs.")
     runs = [StepsRun(begun=["cuda"], returncode=-11), StepsRun([well], ["cpu"])]
     asked = []
@@ -103,16 +89,14 @@ def test_a_step_that_ends_the_process_is_told_and_the_others_go_on(
     assert asked == [[], ["cuda"]]
 
 
-def test_a_process_that_ends_before_its_first_step_is_not_begun_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_ends_before_its_first_step_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examine, "run_steps", lambda *_: StepsRun(returncode=1, stderr="no such module"))
     (found,) = examine_package(tmp_path, described(tmp_path), time.monotonic() + LONG_S)
     assert found.severity == Severity.BROKEN
     assert examine_machine(described(tmp_path), time.monotonic())[-1].sentence.endswith("(no such module).")
 
 
-def test_a_python_that_cannot_be_started_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_that_cannot_be_started_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))  # as within another program
     found = examine_machine(described(tmp_path), time.monotonic() + 60)[-1]
     assert found.severity == Severity.BROKEN
@@ -127,7 +111,7 @@ def test_a_sound_package_runs_on_the_cpu(demo_folder: Path, tmp_path: Path) -> N
     assert "The whole graph runs on CPUExecutionProvider" in told["placement"].sentence
 
 
-def test_neither_a_network_is_asked_nor_torch_imported(demo_folder: Path, tmp_path: Path) -> None:
+def test_no_network_is_used_and_no_torch_imported(demo_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(_TRAP)
     environment = described(tmp_path, search_path=(str(tmp_path / "site"), *described(tmp_path).search_path))
@@ -138,7 +122,7 @@ def test_neither_a_network_is_asked_nor_torch_imported(demo_folder: Path, tmp_pa
     assert not [finding for finding in findings if finding.severity == Severity.BROKEN]
 
 
-def test_a_package_newer_than_onnx_runtime_is_told_with_both_versions(demo_folder: Path, tmp_path: Path) -> None:
+def test_a_package_newer_than_onnx_runtime_is_named_with_both_versions(demo_folder: Path, tmp_path: Path) -> None:
     package = PackageCopy(demo_folder, tmp_path / "package")
     graph = (package.folder / "model.onnx").read_bytes()
     assert graph[:2] == b"\x08\x0b", "the graph does not begin with its IR version, 11"
@@ -149,7 +133,7 @@ def test_a_package_newer_than_onnx_runtime_is_told_with_both_versions(demo_folde
     assert "export the model again" in broken.remedy
 
 
-def test_a_spoilt_package_is_told_in_its_own_words(demo_folder: Path, tmp_path: Path) -> None:
+def test_a_spoilt_package_is_a_finding_in_its_own_words(demo_folder: Path, tmp_path: Path) -> None:
     package = PackageCopy(demo_folder, tmp_path / "package")
     (package.folder / "model.onnx.data").write_bytes(b"short")
     findings = examine_package(package.folder, described(tmp_path), time.monotonic() + LONG_S)

@@ -32,7 +32,7 @@ def test_a_sound_machine_is_well(tmp_path: Path) -> None:
     assert not any(finding.remedy for finding in findings)
 
 
-def test_two_wheels_in_one_folder_are_named(tmp_path: Path) -> None:
+def test_wheels_are_one_or_named_with_a_remedy(tmp_path: Path) -> None:
     site = tmp_path / "site"
     for name, version in (("onnxruntime", "1.31.1"), ("onnxruntime-gpu", "1.30.0")):
         install(site, name, version)
@@ -40,6 +40,9 @@ def test_two_wheels_in_one_folder_are_named(tmp_path: Path) -> None:
     assert found.severity == Severity.BROKEN
     assert "onnxruntime 1.31.1 and onnxruntime-gpu 1.30.0" in found.sentence
     assert found.remedy.startswith("pip uninstall onnxruntime onnxruntime-gpu, then pip install")
+    (found,) = check_wheels(described(tmp_path, search_path=(str(tmp_path),)))
+    assert (found.severity, found.sentence) == (Severity.BROKEN, "ONNX Runtime is not installed.")
+    assert "reader-edge[cpu]" in found.remedy
 
 
 def test_a_plugin_beside_a_wheel_is_no_second_wheel(tmp_path: Path) -> None:
@@ -49,12 +52,6 @@ def test_a_plugin_beside_a_wheel_is_no_second_wheel(tmp_path: Path) -> None:
     (site / "onnxruntime_qnn-1.31.1.dist-info" / "RECORD").write_text("onnxruntime_qnn/__init__.py,,\n")
     (found,) = check_wheels(described(tmp_path, search_path=(str(site),)))
     assert found.severity == Severity.WELL
-
-
-def test_no_wheel_is_told_with_how_to_get_one(tmp_path: Path) -> None:
-    (found,) = check_wheels(described(tmp_path, search_path=(str(tmp_path),)))
-    assert (found.severity, found.sentence) == (Severity.BROKEN, "ONNX Runtime is not installed.")
-    assert "reader-edge[cpu]" in found.remedy
 
 
 @pytest.mark.parametrize(
@@ -101,38 +98,32 @@ def test_what_no_kernel_writes_is_no_limit_either(tmp_path: Path, files: dict[st
     assert cpu_quota(described(tmp_path).root) is None
 
 
-def test_an_affinity_narrower_than_the_machine_is_noted(tmp_path: Path) -> None:
+def test_what_slows_a_machine_is_noted(tmp_path: Path) -> None:
     (found,) = check_cores(described(tmp_path, num_allowed_cores=2))
     assert (found.severity, found.sentence) == (Severity.NOTE, "This process may run on 2 of 8 cores.")
-
-
-def test_a_load_above_the_cores_is_slow(tmp_path: Path) -> None:
     write(tmp_path, proc__loadavg="31.50 20.00 9.00 3/900 1234")
     _, found = check_cores(described(tmp_path))
     assert found.severity == Severity.SLOWER
     assert "a load of 31.5 on 8 cores" in found.sentence
+    write(tmp_path, sys__kernel__mm__transparent_hugepage__enabled="always madvise [never]")
+    (found,) = check_huge_pages(described(tmp_path))
+    assert found.severity == Severity.NOTE
+    (tmp_path / "file").write_text("no folder")
+    (found,) = check_cache(described(tmp_path, cache=tmp_path / "file" / "reader-edge"))
+    assert found.severity == Severity.SLOWER
+    assert "cannot be written (Not a directory): every start measures" in found.sentence
 
 
-def test_a_card_without_a_maker_is_why_a_plugin_finds_none(tmp_path: Path) -> None:
+def test_graphics_that_cannot_be_found_are_noted(tmp_path: Path) -> None:
     write(tmp_path, **{"sys__class__drm__card0__device__uevent": "", "sys__class__drm__card0-HDMI-A-1__status": ""})
     (found,) = check_graphics(described(tmp_path))
     assert found.severity == Severity.NOTE
     assert "who made card0, of which" in found.sentence
     write(tmp_path, sys__class__drm__card0__device__vendor="0x10de")
     assert list(check_graphics(described(tmp_path))) == []
-
-
-def test_graphics_lent_by_windows_are_noted(tmp_path: Path) -> None:
-    write(tmp_path, dev__dxg="")
-    (found,) = check_graphics(described(tmp_path))
+    write(tmp_path / "lent", dev__dxg="")
+    (found,) = check_graphics(described(tmp_path / "lent"))
     assert "not listed in /sys" in found.sentence
-
-
-def test_a_cache_that_cannot_be_written_is_slow(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("no folder")
-    (found,) = check_cache(described(tmp_path, cache=tmp_path / "file" / "reader-edge"))
-    assert found.severity == Severity.SLOWER
-    assert "cannot be written (Not a directory): every start measures" in found.sentence
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "a/" * 300 + "b" * 300])
@@ -141,7 +132,7 @@ def test_a_cache_whose_name_is_too_long_is_no_traceback(tmp_path: Path, name: st
     assert found.check == "cache"
 
 
-def test_a_user_without_a_home_is_told_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_home_learns_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def homeless(name: str) -> Path:
         raise RuntimeError("could not determine the home directory")
 
@@ -153,20 +144,11 @@ def test_a_user_without_a_home_is_told_what_to_set(tmp_path: Path, monkeypatch: 
     assert (found.severity, found.remedy[:18]) == (Severity.BROKEN, "Set XDG_CACHE_HOME")
 
 
-def test_huge_pages_that_are_off_are_noted(tmp_path: Path) -> None:
-    write(tmp_path, sys__kernel__mm__transparent_hugepage__enabled="always madvise [never]")
-    (found,) = check_huge_pages(described(tmp_path))
-    assert found.severity == Severity.NOTE
-
-
-def test_the_worst_finding_is_the_verdict_and_notes_are_none() -> None:
+def test_the_worst_finding_is_the_verdict_and_a_remedy_is_parted_from_its_error() -> None:
     well, note, slower, broken = (CheckResult("check", severity, "Found.") for severity in Severity)
     assert verdict([]) == verdict([well, note]) == Severity.WELL
     assert verdict([well, slower, note]) == Severity.SLOWER
     assert verdict([broken, slower]) == Severity.BROKEN
-
-
-def test_an_error_s_sentence_is_parted_from_its_remedy() -> None:
     error = "The driver finds no GPU (status 3): make one visible."
     assert CheckResult.of_error("cuda", Severity.NOTE, error) == CheckResult(
         "cuda", Severity.NOTE, "The driver finds no GPU (status 3).", "Make one visible."

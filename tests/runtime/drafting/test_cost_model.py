@@ -156,7 +156,7 @@ def fresh_text(num_tokens: int) -> list[int]:
     return [int(token_id) for token_id in np.random.default_rng(0).permutation(VOCAB_SIZE - 1)[:num_tokens]]
 
 
-def test_a_head_that_knows_what_comes_is_asked_in_every_step() -> None:
+def test_a_head_that_knows_what_comes_drafts_in_every_step() -> None:
     head = PlantedHead(fresh_text(2000))
     assert asked_share(head, drafter_of(head), 1500) == 1.0
     assert head.gain.gain(0.0) > 1
@@ -194,7 +194,7 @@ def test_what_it_saves_a_step_goes_by_how_often_the_others_are_unsure() -> None:
     assert gain.saved_s(0.2 * TOKEN_S) == 0.0  # where it does not pay, it is not asked
 
 
-def test_a_head_is_asked_where_the_text_is_new_and_not_where_it_repeats() -> None:
+def test_a_head_drafts_where_the_text_is_new_and_not_where_it_repeats() -> None:
     part = fresh_text(600)
     head = PlantedHead([*part, *part * 3, 0, 0, 0])
     drafter = drafter_of(head)

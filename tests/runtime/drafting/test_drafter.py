@@ -89,7 +89,7 @@ def plain(prompts: Sequence[Sequence[int]], config: GenerationConfig) -> list[li
     max_history_tokens=st.sampled_from([0, 30, 10_000]),
     max_nodes=st.integers(2, 64),
 )
-def test_drafted_batches_with_shared_history_change_no_token(
+def test_shared_history_changes_no_token(
     seed: int, temperature: float, max_history_tokens: int, max_nodes: int
 ) -> None:
     random = np.random.default_rng(seed)
@@ -120,14 +120,8 @@ def test_proposals_of_a_source_are_drafted_and_trusted_as_they_deserve() -> None
 @pytest.mark.parametrize(
     "guess",
     [
-        ([-1], [-1], [0.9]),
-        ([2**40], [-1], [0.9]),
-        ([1, 1], [-1, 1], [0.9, 0.9]),
-        ([1, 1], [-1, -2], [0.9, 0.9]),
-        ([1], [-1], [1.5]),
-        ([1], [-1], [float("nan")]),
-        ([1, 2], [-1], [0.5, 0.5]),
-        ([VOCAB_SIZE], [-1], [1.0]),
+        *(([-1], [-1], [0.9]), ([2**40], [-1], [0.9]), ([1, 1], [-1, 1], [0.9, 0.9]), ([1, 1], [-1, -2], [0.9, 0.9])),
+        *(([1], [-1], [1.5]), ([1], [-1], [float("nan")]), ([1, 2], [-1], [0.5, 0.5]), ([VOCAB_SIZE], [-1], [1.0])),
     ],
 )
 def test_hostile_source_is_named_in_an_error_and_says_no_token(guess: Guess) -> None:
@@ -290,13 +284,8 @@ def interrupting(work: Callable[..., Any], every: int) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("owner", "name", "every"),
     [
-        (drafting_core, "packed", 5),
-        (learning, "observe", 40),
-        (tree, "draft", 40),
-        (CountStore, "_grow", 2),
-        (CountStore, "went_on", 40),
-        (History, "_clear", 3),
-        (History, "_write_behind", 3),
+        *((drafting_core, "packed", 5), (learning, "observe", 40), (tree, "draft", 40), (CountStore, "_grow", 2)),
+        *((CountStore, "went_on", 40), (History, "_clear", 3), (History, "_write_behind", 3)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -314,9 +303,7 @@ def test_after_an_interrupt_answers_are_those_of_a_fresh_engine(
     assert num_interrupts > 0
 
 
-def test_an_interrupted_core_is_made_anew_with_what_a_file_has(
-    demo_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_core_is_replaced(demo_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = EngineConfig(is_calibrated=False, is_probed=False)
     engine = Engine.load(demo_folder, config, sources=DraftSources(history=tmp_path / "past"))
     drafter = engine.decoder.drafter

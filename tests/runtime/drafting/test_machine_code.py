@@ -93,7 +93,7 @@ def test_the_wheels_kernels_are_taken_before_those_of_the_cache(nothing_compiled
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 100, b"code", sealed(b"code")[:-1], sealed(b"other")[:5] + b"!" * 32])
-def test_a_damaged_object_file_is_never_loaded_and_compiled_anew(
+def test_a_damaged_object_is_compiled_again(
     nothing_compiled: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
 ) -> None:
     """LLVM would end the process: power may fail before a new file's content is on the disk."""
@@ -104,7 +104,7 @@ def test_a_damaged_object_file_is_never_loaded_and_compiled_anew(
     assert library.machine_code() == b"compiled again"
 
 
-def test_kernels_of_other_sources_or_for_another_kind_of_machine_are_not_taken(
+def test_kernels_of_other_sources_or_machines_are_not_taken(
     nothing_compiled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(library, "_compiled", lambda path: b"compiled again")
@@ -139,7 +139,7 @@ def test_processes_that_start_together_compile_once(nothing_compiled: Path, monk
     assert (found, len(num_compiled)) == ([b"code"] * 3, 1)
 
 
-def test_without_a_folder_to_write_kernels_are_compiled_for_this_process_alone(
+def test_without_a_cache_kernels_are_compiled_each_time(
     nothing_compiled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     places: list[Path] = []
@@ -155,9 +155,7 @@ def test_without_a_folder_to_write_kernels_are_compiled_for_this_process_alone(
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
-def test_kernels_that_others_could_have_written_are_compiled_again(
-    nothing_compiled: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernels_that_others_could_write_are_left(nothing_compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = nothing_compiled / "cache" / library.object_name(CompileTarget.of_this_machine())
     kept.write_bytes(sealed(b"theirs"))
     kept.chmod(0o664)
@@ -183,7 +181,7 @@ def test_without_a_lock_kernels_are_compiled_for_this_process_alone(
 
 
 @pytest.mark.parametrize("python", ["", "/nowhere/python"])
-def test_a_program_that_knows_no_python_is_told_so_in_one_sentence(
+def test_without_a_python_nothing_is_drafted(
     nothing_compiled: Path, monkeypatch: pytest.MonkeyPatch, python: str
 ) -> None:
     monkeypatch.setattr(sys, "executable", python)
@@ -191,7 +189,7 @@ def test_a_program_that_knows_no_python_is_told_so_in_one_sentence(
         library.machine_code()
 
 
-def test_a_compiler_that_fails_is_told_in_one_sentence(nothing_compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_that_fails_is_one_sentence(nothing_compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failed = subprocess.CompletedProcess(
         [], 1, b"", b"Traceback\n  ...\nModuleNotFoundError: No module named 'numba'\n\n"
     )
@@ -216,14 +214,12 @@ def test_a_folder_that_others_may_write_to_is_no_cache(monkeypatch: pytest.Monke
     assert folder() == tmp_path
 
 
-def test_an_object_without_a_kernel_is_told_by_its_name() -> None:
+def test_an_object_without_a_kernel_names_it() -> None:
     with pytest.raises(LookupError, match=r"No kernel counts\.forget was compiled"):
         KernelLibrary.shared().address("counts.forget")
 
 
-def test_cache_folder_follows_the_environment_and_may_be_missing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_cache_folder_is_the_environment_s_or_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder = library.cache_folder.__wrapped__
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "new"))
     assert folder() == tmp_path / "new"
@@ -247,9 +243,7 @@ def test_a_pipe_or_a_file_without_end_in_place_of_an_object_file_is_none(tmp_pat
     assert library.intact(endless) is None
 
 
-def test_a_compiler_waits_for_one_whose_parent_was_killed_and_takes_what_that_wrote(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compiler_waits_for_another_and_takes_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from reader_edge_runtime.drafting.machine_code import compiler  # which imports numba
 
     def wait(lock: Path) -> AbstractContextManager[None]:
@@ -262,9 +256,7 @@ def test_a_compiler_waits_for_one_whose_parent_was_killed_and_takes_what_that_wr
     compiler.compile_if_missing(tmp_path)
 
 
-def test_a_compiler_does_without_locks_where_a_file_system_has_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compiler_does_without_locks_where_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from reader_edge_runtime.drafting.machine_code import compiler  # which imports numba
 
     def refuse(_: Path) -> None:
@@ -296,7 +288,7 @@ def test_nothing_waits_while_kernels_compile(monkeypatch: pytest.MonkeyPatch) ->
     assert len(DraftedText(drafter, [1, 2, 1, 2, 1]).draft(8, 8)) > 1
 
 
-def test_the_compiler_is_given_back_before_anybody_is_told_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_compiler_is_given_back_before_anybody_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     loaders: list[KernelLoader] = []
     forgotten: list[bool] = []
     monkeypatch.setattr(FilePages, "forget", lambda self: forgotten.append(any(each.is_ready for each in loaders)))
@@ -306,7 +298,7 @@ def test_the_compiler_is_given_back_before_anybody_is_told_to_go_on(monkeypatch:
     assert kernel_loader._compiler_pages().ranges or sys.platform != "linux"
 
 
-def test_what_keeps_kernels_from_loading_is_told_to_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_keeps_kernels_from_loading_is_raised_to_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> KernelLibrary:
         raise OSError("no compiler")
 

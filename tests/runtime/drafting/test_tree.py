@@ -235,9 +235,7 @@ def test_a_guess_that_was_retrieved_too_is_one_node_with_what_both_say_below() -
 
 
 @pytest.mark.parametrize(("guessed", "follows", "other"), [((2, 50), 60, 61), ((4, 50), 61, 60)])
-def test_behind_guesses_the_longest_match_decides_what_goes_on(
-    guessed: tuple[int, int], follows: int, other: int
-) -> None:
+def test_behind_guesses_the_longest_match_decides(guessed: tuple[int, int], follows: int, other: int) -> None:
     """Two places of the text agree with the last guess, one of them with both."""
     text = [1, 2, 50, 60, 3, 4, 50, 61, 5, 99]
     tree = draft((guessed, [-1, 0], [0.9, 0.9]), text, max_nodes=32)

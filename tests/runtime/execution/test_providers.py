@@ -69,13 +69,10 @@ def test_best_successors_are_those_of_the_logits(target: Target) -> None:
     assert (np.diff(result.top_logits, axis=2) <= 0).all()
 
 
-def test_nodes_of_a_tree_see_their_ancestors_alone(target: Target) -> None:
+def test_trees_and_batches_see_their_own_alone(target: Target) -> None:
     tree_logits = score(target, prompts=[PROMPT]).wanted_logits[0].copy()
     chain = chain_logits(target, PROMPT + [TOKEN_IDS[node] for node in PATH])
     np.testing.assert_allclose(tree_logits[PATH], chain[len(PROMPT) :], atol=tolerance(chain))
-
-
-def test_sequences_of_a_batch_do_not_see_each_other(target: Target) -> None:
     alone = [score(target, prompts=[prompt]).wanted_logits[0].copy() for prompt in (PROMPT, PROMPT[:2])]
     together = score(target, prompts=[PROMPT, PROMPT[:2]]).wanted_logits
     np.testing.assert_allclose(together, np.stack(alone), atol=tolerance(together))

@@ -80,30 +80,21 @@ def test_logits_are_those_of_one_pass_over_the_tree(widths: tuple[int, ...], min
     assert runner.num_bound == 2  # released, it is bound again
 
 
-def test_states_are_those_of_the_nodes_that_are_asked_for() -> None:
+def test_a_runner_of_one_width_gives_states_and_takes_prompts_in_pieces() -> None:
     target = RowsTarget(PlainRunner((3,)))
     result = target.forward(target.new_cache(1, 16), Pass(0, [TREE], [[6, 0, 5]], wants_hidden_states=True))
     assert result.hidden_states is not None
     assert result.hidden_states[0].tolist() == [[14, 3], [8, 0], [13, 1]]
-
-
-def test_a_prompt_comes_in_pieces_that_one_pass_takes() -> None:
     assert 0 < RowsTarget(PlainRunner((8,))).prefill_chunk(100) <= 64
 
 
-def test_the_best_come_first_and_equals_by_id() -> None:
+def test_the_best_come_first_of_any_row() -> None:
     logits = np.array([[[1, 5, 3, 5, 3, 3], [0, 0, 0, 0, 0, 0]]], np.float32)
     top_ids, top_logits = best_successors(logits, 4)
     np.testing.assert_array_equal(top_ids, [[[1, 3, 2, 4], [0, 1, 2, 3]]])
     np.testing.assert_array_equal(top_logits, [[[5, 5, 3, 3], [0, 0, 0, 0]]])
-
-
-def test_rows_of_any_form_are_sorted_as_a_whole_sort_has_them() -> None:
     logits = np.random.default_rng(0).integers(0, 40, (2, 3, 200)).astype(np.float32)
     top_ids, _ = best_successors(logits, 8)
     np.testing.assert_array_equal(top_ids, np.argsort(-logits, axis=2, kind="stable")[..., :8])
-
-
-def test_a_row_without_numbers_still_names_tokens() -> None:
     top_ids, _ = best_successors(np.full((1, 1, 5), np.nan, np.float32), 3)
     np.testing.assert_array_equal(top_ids, [[[0, 1, 2]]])

@@ -86,14 +86,11 @@ def test_a_container_may_swap_as_far_as_it_and_the_machine_have_room(machine: Pa
     assert free_bytes(machine) == free
 
 
-def test_without_a_container_the_machine_tells_or_nobody(machine: Path) -> None:
+def test_memory_is_the_machine_s_without_a_container_with_swap_or_not(machine: Path) -> None:
+    assert free_bytes(machine, has_swap=False) == 8_192_000_000
     assert free_bytes(machine) == 10_240_000_000
     (machine / "proc" / "meminfo").unlink()
     assert free_bytes(machine) is None
-
-
-def test_memory_without_swap_is_what_loads_quickly(machine: Path) -> None:
-    assert free_bytes(machine, has_swap=False) == 8_192_000_000
 
 
 @pytest.fixture

@@ -103,20 +103,17 @@ def test_the_log_says_what_measuring_took_and_where_it_is_kept(
     assert len(caplog.messages) == 1
 
 
-def test_another_thread_count_or_batch_size_is_measured_anew(target: HostTarget, num_measured: list[int]) -> None:
+def test_another_thread_count_or_batch_size_is_measured_by_itself(target: HostTarget, num_measured: list[int]) -> None:
     cost_cache.load_or_measure(target, threads=1, batch_size=1)
     cost_cache.load_or_measure(target, threads=2, batch_size=1)
     cost_cache.load_or_measure(target, threads=2, batch_size=4)
     assert num_measured == [1, 1, 4]
 
 
-def test_what_the_target_says_that_times_depend_on_is_measured_anew(target: HostTarget) -> None:
+def test_times_are_kept_by_what_they_depend_on_alone(target: HostTarget) -> None:
     others = [replace_facts(target, *target.pass_facts, gpu) for gpu in ("one GPU", "another GPU")]
     others += [target.with_min_rows(2), HostTarget(target.session, target.manifest, is_native=not target.is_native)]
     assert len({cost_cache.cost_path(each, 1, 1) for each in (target, *others)}) == 5
-
-
-def test_a_table_of_successors_that_comes_later_leaves_times_as_they_are(target: HostTarget) -> None:
     files = {**target.manifest.files, SUCCESSORS_NAME: FileEntry(1, "ab" * 32)}
     tuned = HostTarget(target.session, replace(target.manifest, files=files), target.is_native)
     assert cost_cache.cost_path(tuned, 1, 1) == cost_cache.cost_path(target, 1, 1)
@@ -129,9 +126,7 @@ def replace_facts(target: HostTarget, *facts: str) -> Target:
 
 
 @pytest.mark.long
-def test_a_cost_that_passes_outrun_is_measured_anew_at_the_next_start(
-    demo_folder: Path, target: HostTarget, num_measured: list[int]
-) -> None:
+def test_an_outrun_cost_is_measured_again(demo_folder: Path, target: HostTarget, num_measured: list[int]) -> None:
     for num_starts in (1, 2):  # the stand-in's passes take seconds
         engine = Engine.load(demo_folder, EngineConfig(threads=1, is_probed=False))
         assert len(num_measured) == num_starts
@@ -140,9 +135,7 @@ def test_a_cost_that_passes_outrun_is_measured_anew_at_the_next_start(
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_neither_a_batch_nor_a_server_measures_more_than_the_load_did(
-    demo_folder: Path, num_measured: list[int]
-) -> None:
+def test_no_batch_and_no_server_measures_more_than_the_load(demo_folder: Path, num_measured: list[int]) -> None:
     engine = Engine.load(demo_folder, EngineConfig(threads=2, is_probed=False))
     assert num_measured == [1]
     config = GenerationConfig(max_tokens=8)
@@ -165,13 +158,11 @@ def test_neither_a_batch_nor_a_server_measures_more_than_the_load_did(
         '{"pasts": [10], "widths": [1, 1], "seconds": [[1, 1]], "row_s": 0}',
         '{"pasts": [10], "widths": [1, 2], "seconds": [[1]], "row_s": 0}',
         '{"pasts": [10], "widths": [1], "seconds": [], "row_s": 0}',
-        '{"pasts": [10], "widths": [1], "seconds": [[NaN]], "row_s": 0}',
-        '{"pasts": [10], "widths": [1], "seconds": [[1%s]], "row_s": 0}' % ("0" * 5000),
         '{"pasts": [10], "widths": [1], "seconds": [[1e308]], "row_s": 0}',
         " " * ((1 << 20) + 1),
     ],
 )
-def test_unusable_file_is_measured_anew(content: str, target: HostTarget, num_measured: list[int]) -> None:
+def test_an_unusable_file_is_measured_again(content: str, target: HostTarget, num_measured: list[int]) -> None:
     path = cost_cache.cost_path(target, threads=2, batch_size=1)
     path.parent.mkdir(parents=True)
     path.write_text(content)
@@ -195,9 +186,7 @@ def test_no_field_is_believed_that_its_class_does_not_take(tmp_path: Path) -> No
         assert cost_cache._read(tmp_path / "cost", 1) is None
 
 
-def test_device_in_place_of_a_file_is_not_read(
-    target: HostTarget, num_measured: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_is_not_read(target: HostTarget, num_measured: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     path = cost_cache.cost_path(target, threads=2, batch_size=1)
     path.parent.mkdir(parents=True)
     path.symlink_to(os.devnull)  # others never end
@@ -237,19 +226,24 @@ def fake_target_of_six() -> FakeTarget:
     return FakeTarget(make_manifest(6))
 
 
-def test_the_second_start_reads_what_the_first_found(fake_target_of_six: FakeTarget, probed: list[Target]) -> None:
+def test_the_verdict_of_the_first_start_is_read_and_may_stay_unwritten(
+    fake_target_of_six: FakeTarget, probed: list[Target], tmp_path: Path
+) -> None:
     first = load_or_settle(fake_target_of_six, 2)
     second = load_or_settle(fake_target_of_six, 2)
     assert probed == [fake_target_of_six]
     assert first[1] == second[1] == REPORT
     assert first[0].min_rows == second[0].min_rows == 2
+    (tmp_path / "reader-edge").write_text("a file where the folder would be")
+    assert [load_or_settle(fake_target_of_six, 2)[1], load_or_settle(fake_target_of_six, 2)[1]] == [REPORT, REPORT]
+    assert len(probed) == 2
 
 
 @pytest.mark.parametrize(
     ("is_called_back", "num_bytes", "level"),
     [(False, 1 << 31, logging.WARNING), (True, 1 << 31, logging.INFO), (False, 1 << 20, logging.INFO)],
 )
-def test_a_probe_is_told_before_it_begins_and_only_then(
+def test_a_probe_is_announced_before_it_begins_and_only_then(
     is_called_back: bool, num_bytes: int, level: int, probed: list[Target], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "reader_edge")
@@ -283,7 +277,6 @@ def test_other_threads_kernels_or_weights_are_probed(fake_target_of_six: FakeTar
     [
         "",
         "[]",
-        '{"num_rows": 16, "num_equal": 16}',
         '{"num_rows": 16, "num_equal": 16, "max_difference": 0.0, "min_rows": 1}',
         '{"num_rows": 4, "num_equal": 16, "max_difference": 0.0, "min_rows": 1, "max_rows": null}',
         '{"num_rows": 16, "num_equal": 16, "max_difference": NaN, "min_rows": 1, "max_rows": null}',
@@ -292,20 +285,10 @@ def test_other_threads_kernels_or_weights_are_probed(fake_target_of_six: FakeTar
         "9" * 5000,
     ],
 )
-def test_a_file_that_is_no_verdict_is_probed_over(
-    text: str, fake_target_of_six: FakeTarget, probed: list[Target]
-) -> None:
+def test_a_wrong_verdict_is_probed_over(text: str, fake_target_of_six: FakeTarget, probed: list[Target]) -> None:
     path = verdict_path(fake_target_of_six, 2)
     path.parent.mkdir(parents=True)
     path.write_text(text)
     assert load_or_settle(fake_target_of_six, 2)[1] == REPORT
     assert load_or_settle(fake_target_of_six, 2)[1] == REPORT
     assert len(probed) == 1
-
-
-def test_a_cache_that_cannot_be_written_is_no_error(
-    fake_target_of_six: FakeTarget, probed: list[Target], tmp_path: Path
-) -> None:
-    (tmp_path / "reader-edge").write_text("a file where the folder would be")
-    assert [load_or_settle(fake_target_of_six, 2)[1], load_or_settle(fake_target_of_six, 2)[1]] == [REPORT, REPORT]
-    assert len(probed) == 2

@@ -45,11 +45,8 @@ def test_texts_of_large_batches_are_short_while_they_are_measured(
 @pytest.mark.parametrize(
     ("node_s", "num_widths", "pasts", "num_passes"),
     [
-        (1e-6, 12, (64, 512, 2048), 2),
-        (0.004, 12, (64, 512, 2048), 1),
-        (0.015, 7, (64, 512, 2048), 1),
-        (0.03, 6, (64, 2048), 1),
-        (0.5, 4, (64, 2048), 1),
+        *((1e-6, 12, (64, 512, 2048), 2), (0.004, 12, (64, 512, 2048), 1), (0.015, 7, (64, 512, 2048), 1)),
+        *((0.03, 6, (64, 2048), 1), (0.5, 4, (64, 2048), 1)),
     ],
 )
 def test_a_slow_model_is_measured_at_fewer_points_and_once_each(
@@ -86,7 +83,7 @@ def test_passes_that_are_timed_have_tokens_of_many_kinds(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("cost_of_padding", "share"), [(0.0, 0.0), (0.25, 0.25), (1.0, 1.0)])
-def test_what_padding_takes_is_told_by_one_wide_tree_among_narrow_ones(
+def test_one_wide_tree_among_narrow_ones_shows_what_padding_takes(
     cost_of_padding: float, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def seconds(target: object, cache: object, past: int, trees: Sequence[DraftTree], *_: object) -> float:
@@ -100,7 +97,7 @@ def test_what_padding_takes_is_told_by_one_wide_tree_among_narrow_ones(
 
 
 @pytest.mark.parametrize(("text_s", "found"), [(0.06, 0.06), (-0.06, 0.0)])
-def test_what_a_text_adds_is_told_by_a_pass_over_as_many_nodes_of_one(
+def test_a_pass_over_as_many_nodes_shows_what_a_text_adds(
     text_s: float, found: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def seconds(target: object, cache: object, past: int, trees: Sequence[DraftTree], *_: object) -> float:
@@ -156,9 +153,7 @@ def test_a_line_of_the_log_says_what_is_measured_and_about_how_long_it_takes(
 
 
 @pytest.mark.parametrize(("slowdown", "is_in_doubt"), [(1.02, False), (1.5, True)])
-def test_rounds_that_are_far_apart_leave_a_doubt(
-    slowdown: float, is_in_doubt: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rounds_far_apart_leave_a_doubt(slowdown: float, is_in_doubt: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds_done = 0
 
     def note(done: int, total: int) -> None:
@@ -212,8 +207,11 @@ def test_single_rows_with_a_kernel_of_their_own_get_company() -> None:
     assert answers(settled, plain) == plain
 
 
-def test_control_alone_they_change_answers() -> None:
+def test_control_kernels_of_their_own_change_answers() -> None:
     target = OddTarget(range(1, 2))
+    plain = answers(target, None)
+    assert answers(target, plain) != plain
+    target = OddTarget(range(9, 65), SIZES)
     plain = answers(target, None)
     assert answers(target, plain) != plain
 
@@ -247,17 +245,14 @@ def test_a_short_context_is_probed_as_far_as_it_goes(max_context: int, num_rows:
     assert (report.num_rows, report.is_invariant) == (num_rows, True)
 
 
-def test_control_wider_drafts_change_answers() -> None:
-    target = OddTarget(range(9, 65), SIZES)
-    plain = answers(target, None)
-    assert answers(target, plain) != plain
-
-
-def test_a_package_that_promises_no_bits_is_not_limited() -> None:
+def test_packages_without_promised_bits_and_batches_are_left_alone() -> None:
     target = OddTarget(range(9, 65), SIZES)
     target.manifest = replace(target.manifest, attention="fast")
     _, report = settle_width(target)
     assert (report.is_invariant, report.max_rows) == (False, None)
+    trees = [DraftTree.root(7), DraftTree.root(8)]
+    assert pass_width(trees, min_rows=2) == 1
+    assert pass_width(trees[:1], min_rows=2) == 2
 
 
 def test_a_second_row_changes_nothing_that_anybody_sees(demo_folder: Path) -> None:
@@ -273,9 +268,3 @@ def test_a_second_row_changes_nothing_that_anybody_sees(demo_folder: Path) -> No
             assert cache.capacity >= past + target.min_rows
             seen.append((result.wanted_logits.tobytes(), cache.slab[:, 0, :, past].tobytes()))
     assert seen[:3] == seen[3:]
-
-
-def test_batches_are_wide_enough_already() -> None:
-    trees = [DraftTree.root(7), DraftTree.root(8)]
-    assert pass_width(trees, min_rows=2) == 1
-    assert pass_width(trees[:1], min_rows=2) == 2

@@ -2,12 +2,10 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from reader_edge_runtime.errors import PackageError
 from reader_edge_runtime.package.graph_file import GraphFile
-from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME
 from reader_edge_runtime.package.onnx_versions import onnx_versions
 from tests.runtime.package.onnx_bytes import external_tensor, function, message, model, node, varint
 
@@ -102,12 +100,9 @@ def test_any_other_subgraph_may_run_without_end(tmp_path: Path, content: bytes) 
     assert read(tmp_path, content).has_unbounded_work()
 
 
-def test_last_of_repeated_texts_counts_as_it_does_for_protobuf(tmp_path: Path) -> None:
+def test_texts_are_read_as_protobuf_reads_them_and_can_be_shown(tmp_path: Path) -> None:
     entry = message(1, "offset") + message(1, "location") + message(2, "harmless") + message(2, "evil")
     assert read(tmp_path, model(tensors=[message(13, entry)])).external_files == {"evil"}
-
-
-def test_text_that_is_no_utf_8_stays_tellable(tmp_path: Path) -> None:
     entry = message(1, "location") + message(2, b"\xff\xfe")
     assert read(tmp_path, model(tensors=[message(13, entry)])).external_files == {r"\xff\xfe"}
 
@@ -137,20 +132,6 @@ def test_too_many_fields_are_refused_in_time(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("reader_edge_runtime.package.graph_file._MAX_FIELDS", 1000)
     with pytest.raises(PackageError, match="is not an ONNX model"):
         read(tmp_path, message(7, varint(1 << 3) * 1001 + bytes(1001)))
-
-
-def test_any_flip_or_cut_of_the_demo_is_read_or_refused(demo_folder: Path, tmp_path: Path) -> None:
-    content = (demo_folder / GRAPH_NAME).read_bytes()
-    assert read(tmp_path, content).external_files == {WEIGHTS_NAME}
-    rng = np.random.default_rng(0)
-    num_refused = 0
-    for _ in range(60):
-        begin, skipped = rng.integers(len(content)), rng.choice([1, 8, len(content)])
-        try:
-            read(tmp_path, content[:begin] + rng.bytes(rng.choice([0, 1, 8, 10_000])) + content[begin + skipped :])
-        except PackageError:
-            num_refused += 1
-    assert num_refused > 20
 
 
 def test_the_demo_s_versions_are_read(demo_folder: Path) -> None:

@@ -69,12 +69,9 @@ def test_missing_and_empty_folders_are_refused(tmp_path: Path) -> None:
         (lambda f: f.update(format_version=6), "upgrade reader-edge"),
         (lambda f: f.update(format_version=4), "has format version 4, this runtime reads 5: export it again"),
         (lambda f: f.update(format_version=True), "export it again"),
-        (lambda f: f.update(special_tokens=None), "special_tokens"),
         (lambda f: f.update(format_version=10**400), "upgrade reader-edge"),
         (lambda f: f.update(format="other"), "not a reader-edge manifest"),
         (lambda f: f.update(num_layers=0), r"num_layers \(0; expected int >= 1\): export the model again"),
-        (lambda f: f.pop("vocab_size"), r"vocab_size \(None\)"),
-        (lambda f: f.update(precision="fp8"), r"precision \('fp8'\)"),
         (lambda f: f.update(eos_token_ids=[0, 7], vocab_size=7), r"token of eos_token_ids \(7\)"),
         (lambda f: f.update(bos_token_id=9, vocab_size=7), r"token of bos_token_id \(9\)"),
         (lambda f: f.update(num_experts=8, num_experts_per_token=9), "num_experts_per_token"),
@@ -85,7 +82,6 @@ def test_missing_and_empty_folders_are_refused(tmp_path: Path) -> None:
         (lambda f: f.update(source_fingerprint="one\u2028two"), "source_fingerprint"),
         (lambda f: f.update(exported_with={"\n": "1"}), r"name in exported_with \('\\n'\)"),
         (lambda f: f["files"].pop("tokenizer.json"), "lists no tokenizer.json"),
-        (lambda f: f["files"]["model.onnx"].update(num_bytes=-1), r"files\['model.onnx'\].num_bytes \(-1; "),
         (lambda f: f["files"].update({"../evil": OWN[SPECULATOR_GRAPH_NAME]}), "unusable name in files"),
         (lambda f: f["files"].update({"/etc/passwd": OWN[SPECULATOR_GRAPH_NAME]}), "unusable name in files"),
         (lambda f: f["files"].update({"a/b": OWN[SPECULATOR_GRAPH_NAME]}), r"name in files \('a/b'\)"),
@@ -123,11 +119,8 @@ RIGHT = replace(
 )
 
 
-def test_every_field_that_its_class_does_not_take_is_named() -> None:
+def test_every_wrong_field_is_named_and_a_stage_knows_whether_it_is_an_end() -> None:
     assert_each_is_named(Manifest, json.loads(json.dumps(to_builtins(RIGHT))))
-
-
-def test_a_stage_knows_whether_it_is_an_end() -> None:
     stages = [replace(STAGE, number=number, num_stages=3) for number in (1, 2, 3)]
     assert [(each.is_first, each.is_last) for each in stages] == [(True, False), (False, False), (False, True)]
 
@@ -198,18 +191,18 @@ def layered() -> Manifest:
     return replace(make_manifest(), num_layers=len(LAYERS), layers=LAYERS)
 
 
-def test_layers_are_read_back_equal(tmp_path: Path) -> None:
+def test_layers_are_read_back_equal_and_listed_where_they_differ(tmp_path: Path) -> None:
     write_manifest(tmp_path, layered())
     assert read_manifest(tmp_path) == layered()
-
-
-def test_layers_that_are_alike_are_not_listed(tmp_path: Path) -> None:
     write_manifest(tmp_path, make_manifest())
     assert "layers" not in json.loads((tmp_path / MANIFEST_NAME).read_text())
     assert read_manifest(tmp_path) == make_manifest()
+    write_manifest(tmp_path, replace(layered(), num_layers=7))
+    with pytest.raises(ManifestError, match=r"number of layers beside num_layers 7 \(5\): export the model again"):
+        read_manifest(tmp_path)
 
 
-def test_tensors_are_named_by_the_layers_that_have_them() -> None:
+def test_tensors_and_memory_are_those_of_the_layers() -> None:
     manifest = layered()
     assert manifest.past_names() == ["past_key.1", "past_value.1", "past_key.3", "past_value.3"]
     assert manifest.present_names() == ["present_key.1", "present_value.1", "present_key.3", "present_value.3"]
@@ -217,20 +210,11 @@ def test_tensors_are_named_by_the_layers_that_have_them() -> None:
     assert manifest.capsule_sizes() == {"conv.0": 40, "delta.0": 56}
     assert manifest.has_states
     assert not make_manifest().has_states
-
-
-def test_memory_of_a_token_and_of_a_text_is_that_of_its_layers() -> None:
     manifest = layered()
     assert manifest.kv_row_bytes == 2 * 4 * (2 * 16 + 1 * 32)
     assert replace(manifest, kv_dtype="int8").kv_row_bytes == 2 * (2 * 18 + 1 * 34)
     assert manifest.state_bytes == 4 * (3 * 40 + 4 * 8 * 8)
     assert make_manifest().state_bytes == 0
-
-
-def test_a_list_of_another_length_is_told_with_both_numbers(tmp_path: Path) -> None:
-    write_manifest(tmp_path, replace(layered(), num_layers=7))
-    with pytest.raises(ManifestError, match=r"number of layers beside num_layers 7 \(5\): export the model again"):
-        read_manifest(tmp_path)
 
 
 def set_layer(number: int, **fields: Any) -> Callable[[dict[str, Any]], None]:
@@ -240,19 +224,12 @@ def set_layer(number: int, **fields: Any) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda f: f.update(layers=[None] * 5), r"layers\[0\]"),
-        (set_layer(0, kind="magic"), r"layers\[0\].kind \('magic'"),
         (set_layer(0, states={}), r"layers\[0\] .*states and capsules"),
         (set_layer(0, states={"conv": [3, 40]}), r"layers\[0\] .*states and capsules"),
-        (set_layer(0, states={"conv": [3, 40], "delta": [0, 8, 8]}), r"layers\[0\].states\['delta'\]\[0\] \(0;"),
         (set_layer(0, states={"conv": [3, 40], "delta": [1 << 15, 1 << 15]}), r"layers\[0\] .*numbers at most"),
-        (set_layer(0, states={"conv": [3, 40], "delta": []}), r"layers\[0\].states\['delta'\] \(\[\];"),
         (set_layer(0, states={"../a": [3]}, capsules={"../a": 3}), r"name in layers\[0\].capsules \('../a'\)"),
         (set_layer(0, states={f"s{n}": [1] for n in range(9)}), r"layers\[0\].states"),
-        (set_layer(0, more=1), r"name in layers\[0\] \('more'; there is no such field"),
-        (set_layer(1, num_kv_heads=0), r"layers\[1\]"),
         (set_layer(1, states={"conv": [3]}, capsules={"conv": 3}), r"layers\[1\]"),
-        (set_layer(1, cache=None), r"layers\[1\]"),
         (set_layer(2, cache="own"), r"layers\[2\]"),
         (set_layer(4, cache=4), r"layers\[4\].cache \(4\)"),
         (set_layer(4, cache=0), r"layers\[4\].cache \(0\)"),
@@ -260,9 +237,7 @@ def set_layer(number: int, **fields: Any) -> Callable[[dict[str, Any]], None]:
         (set_layer(3, cache=4), r"layers\[3\].cache"),  # which comes behind it
     ],
 )
-def test_unusable_layers_are_one_sentence(
-    change: Callable[[dict[str, Any]], object], words: str, tmp_path: Path
-) -> None:
+def test_unusable_layers_are_named(change: Callable[[dict[str, Any]], object], words: str, tmp_path: Path) -> None:
     write_manifest(tmp_path, layered())
     fields = json.loads((tmp_path / MANIFEST_NAME).read_text())
     change(fields)

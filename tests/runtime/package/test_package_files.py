@@ -73,9 +73,7 @@ def test_a_package_in_the_hubs_cache_opens_and_is_checked(folder: Path, tmp_path
     ("name", "error"),
     [("model.onnx", IntegrityError), ("tokenizer.json", IntegrityError), (MANIFEST_NAME, ManifestError)],
 )
-def test_a_pointer_of_git_lfs_is_told_with_the_command_that_fetches_the_file(
-    folder: Path, name: str, error: type[Exception]
-) -> None:
+def test_a_pointer_of_git_lfs_is_named(folder: Path, name: str, error: type[Exception]) -> None:
     (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 123456789\n")
     with pytest.raises(error, match=rf"{name}' is a pointer of git-lfs and not the file itself: .*`git lfs pull`\.$"):
         ModelPackage.open(folder).check_files()
@@ -107,15 +105,6 @@ def test_what_is_no_plain_file_is_refused_before_it_is_opened(
     assert str(caught.value).isprintable()
 
 
-def test_weights_that_are_linked_from_far_away_are_refused(folder: Path, tmp_path: Path) -> None:
-    (folder / "model.onnx.data").write_bytes(b"weights")
-    package = replace_graph(folder, "model.onnx", model(tensors=[external_tensor("model.onnx.data")]))
-    (folder / "model.onnx.data").rename(tmp_path / "far")
-    (folder / "model.onnx.data").symlink_to(tmp_path / "far")
-    with pytest.raises(PackageError, match="in another folder than the graph that reads it: copy the package"):
-        package.check_files()
-
-
 def test_unlisted_file_has_no_path(folder: Path) -> None:
     with pytest.raises(PackageError, match=r"lists no chat_template\.jinja"):
         ModelPackage.open(folder).path("chat_template.jinja")
@@ -138,12 +127,18 @@ def test_graph_that_reads_an_unlisted_file_is_refused(folder: Path, name: str, l
     assert str(caught.value).isprintable()
 
 
-def test_weights_that_the_manifest_lists_are_checked(folder: Path) -> None:
+def test_weights_are_listed_checked_and_beside_the_graph(folder: Path, tmp_path: Path) -> None:
     (folder / "model.onnx.data").write_bytes(b"weights")
     package = replace_graph(folder, "model.onnx", model(tensors=[external_tensor("model.onnx.data")]))
     package.check_files()
     (folder / "model.onnx.data").write_bytes(b"weighty")
     with pytest.raises(IntegrityError, match="differs from its checksum"):
+        package.check_files()
+    (folder / "model.onnx.data").write_bytes(b"weights")
+    package = replace_graph(folder, "model.onnx", model(tensors=[external_tensor("model.onnx.data")]))
+    (folder / "model.onnx.data").rename(tmp_path / "far")
+    (folder / "model.onnx.data").symlink_to(tmp_path / "far")
+    with pytest.raises(PackageError, match="in another folder than the graph that reads it: copy the package"):
         package.check_files()
 
 
@@ -166,11 +161,6 @@ def test_graph_that_may_never_end_is_refused(folder: Path, graph: bytes) -> None
 
 ADDRESSES = ["tcp://10.0.0.2:5551", "tcp://[fe80::1]:5551", "tcp://box-3.local:65535"]
 FIELDS = {"format": "reader-edge pipeline", "format_version": 1, "stages": ADDRESSES}
-
-
-def test_addresses_come_back_in_their_order(tmp_path: Path) -> None:
-    write_pipeline(tmp_path, ADDRESSES)
-    assert read_pipeline(tmp_path) == tuple(ADDRESSES)
 
 
 def test_a_stage_may_have_spare_boxes_which_no_other_has(tmp_path: Path) -> None:
@@ -209,17 +199,16 @@ def test_another_file_is_refused(content: bytes | dict[str, object], sentence: s
         read_pipeline(tmp_path)
 
 
-def test_every_field_is_named_where_it_is_wrong() -> None:
-    assert_each_is_named(pipeline_file._PipelineFile, FIELDS)
-
-
-def test_nothing_is_written_for_what_is_no_address(tmp_path: Path) -> None:
+def test_addresses_come_back_in_order_and_others_are_not_written(tmp_path: Path) -> None:
     with pytest.raises(PackageError, match=r"'tcp://a' is no address of a stage: give tcp://HOST:PORT"):
         write_pipeline(tmp_path, ["tcp://b:1", "tcp://a"])
     assert not list(tmp_path.iterdir())
+    write_pipeline(tmp_path, ADDRESSES)
+    assert read_pipeline(tmp_path) == tuple(ADDRESSES)
+    assert_each_is_named(pipeline_file._PipelineFile, FIELDS)
 
 
-def test_what_only_this_machine_reaches_is_told_from_the_rest() -> None:
+def test_what_only_this_machine_reaches_is_known_from_the_rest() -> None:
     assert all(map(is_to_listen_at, ["tcp://*:5551", "tcp://10.0.0.2:5551"]))
     assert not any(map(is_to_listen_at, ["tcp://*", "tcp://**:1", "*", 5]))
     alone = ["tcp://127.0.0.1:1", "tcp://localhost:5551", "tcp://[::1]:1"]
@@ -235,6 +224,10 @@ def test_keys_are_fresh_and_their_owners_alone(tmp_path: Path) -> None:
     assert len(first) == len(second) == 32
     assert first != second
     assert (tmp_path / "a" / KEY_NAME).stat().st_mode & 0o777 == 0o600
+    new_key(tmp_path)
+    (tmp_path / KEY_NAME).chmod(0o640)
+    with pytest.raises(PackageError, match="may be read by others: `chmod 600` it"):
+        read_key(tmp_path / KEY_NAME)
 
 
 @pytest.mark.parametrize("content", [b"", b"0" * 63, b"G" * 64, b"0" * 64 + b" " * 65], ids=len)
@@ -242,11 +235,4 @@ def test_another_key_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / KEY_NAME).write_bytes(content)
     (tmp_path / KEY_NAME).chmod(0o600)
     with pytest.raises(PackageError, match=r"is no key of a pipeline: give the pipeline\.key"):
-        read_key(tmp_path / KEY_NAME)
-
-
-def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
-    new_key(tmp_path)
-    (tmp_path / KEY_NAME).chmod(0o640)
-    with pytest.raises(PackageError, match="may be read by others: `chmod 600` it"):
         read_key(tmp_path / KEY_NAME)

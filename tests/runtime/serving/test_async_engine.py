@@ -130,7 +130,7 @@ def steps_of(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[list[Reque
     return steps
 
 
-def test_what_was_said_is_handed_out_before_prompts_are_scored(
+def test_tokens_go_out_before_prompts_are_scored(
     engine: Engine, served: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[str] = []
@@ -157,7 +157,7 @@ def test_what_was_said_is_handed_out_before_prompts_are_scored(
 
 
 @pytest.mark.parametrize("way", ["break", "cancelled task", "aclose"])
-def test_who_leaves_frees_the_slot_before_the_next_step(
+def test_who_leaves_frees_the_slot(
     engine: Engine, served: AsyncEngine, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     steps = steps_of(engine, monkeypatch)
@@ -220,7 +220,7 @@ def test_requests_that_others_ask_of_the_same_engine_are_not_counted(engine: Eng
         decoder.cancel(request)
 
 
-def test_what_cannot_be_answered_is_told_before_anything_runs(demo_folder: Path) -> None:
+def test_what_cannot_be_answered_is_refused_before_anything_runs(demo_folder: Path) -> None:
     config = EngineConfig(is_calibrated=False, is_probed=False, max_kv_bytes=2_000_000)
 
     async def ask() -> None:

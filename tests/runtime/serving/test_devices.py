@@ -61,9 +61,7 @@ def run(engine: Engine, *answers: Callable[[AsyncEngine], object]) -> list[objec
     return asyncio.run(asyncio.wait_for(all_of_them(), LIMIT_S))
 
 
-def test_a_device_that_says_nothing_leaves_its_only_slot_to_others(
-    small: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_device_leaves_its_only_slot_to_others(small: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_drafts, "AWAY_S", 0.05)
     wanted = [list(small.generate(prompt, CONFIG).token_ids) for prompt in ("# tar", "# ls")]
     others_are_done = asyncio.Event()
@@ -114,7 +112,7 @@ def test_an_answer_that_is_held_can_be_given_up(small: Engine) -> None:
     assert run(small, give_up) == [0]
 
 
-def test_an_answer_that_fails_while_it_is_held_is_told(small: Engine) -> None:
+def test_an_answer_that_fails_while_it_is_held_raises(small: Engine) -> None:
     async def fail(served: AsyncEngine) -> int:
         device = DeviceDrafts()
         stream = served.stream("# tar", GenerationConfig(max_tokens=300), device=device)
@@ -153,7 +151,7 @@ def test_a_prompt_whose_device_is_away_is_not_scored_until_that_is_back(small: E
 
 
 @pytest.mark.parametrize("is_lockstep", [False, True])
-def test_answers_that_wait_for_devices_take_no_places_of_others(
+def test_waiting_answers_take_no_places_of_others(
     small: Engine, monkeypatch: pytest.MonkeyPatch, is_lockstep: bool
 ) -> None:
     monkeypatch.setattr(device_drafts, "AWAY_S", 0.05)

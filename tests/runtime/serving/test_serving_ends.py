@@ -34,9 +34,7 @@ def test_closing_waits_for_answers_or_cancels_them_and_refuses_new_ones(engine: 
     assert asyncio.run(close(cancels=True)).finish_reason == "cancelled"
 
 
-def test_a_request_that_fails_raises_its_error_after_its_chunks_and_harms_no_other(
-    engine: Engine, served: AsyncEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_request_harms_no_other(engine: Engine, served: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     emit = Request.emit
 
     def failing(request: Request, token_id: int) -> bool:
@@ -62,9 +60,7 @@ def test_a_request_that_fails_raises_its_error_after_its_chunks_and_harms_no_oth
     assert other.token_ids == engine.generate("# tar", GREEDY).token_ids
 
 
-def test_an_answer_whose_text_fails_raises_that_and_harms_no_other(
-    engine: Engine, served: AsyncEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_text_harms_no_other(engine: Engine, served: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     take = Answer.take
 
     def failing(answer: Answer) -> GenerationChunk | None:
@@ -97,9 +93,7 @@ def test_a_stream_tells_what_it_took_and_of_what_prompt(engine: Engine, served: 
     asyncio.run(asyncio.wait_for(ask(), LIMIT_S))
 
 
-def test_a_fault_outside_all_requests_ends_those_there_are_and_later_ones_are_answered(
-    engine: Engine, served: AsyncEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_later_requests_outlive_a_fault(engine: Engine, served: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(engine.decoder, "step", lambda: (_ for _ in ()).throw(RuntimeError("a bug")))
         with pytest.raises(RuntimeError, match="a bug"):
@@ -107,16 +101,13 @@ def test_a_fault_outside_all_requests_ends_those_there_are_and_later_ones_are_an
     assert asyncio.run(asyncio.wait_for(served.generate("# tar", GREEDY), LIMIT_S)).finish_reason == "length"
 
 
-def test_an_engine_left_during_other_work_on_its_decoder_holds_nobody_up(engine: Engine) -> None:
-    served = [AsyncEngine(engine)]
-    with engine.working():  # as where the garbage collector runs during a step
-        served.clear()
-    assert engine.generate("# tar", GREEDY).finish_reason == "length"
-
-
-def test_an_engine_that_nobody_holds_any_more_ends_its_thread(engine: Engine) -> None:
+def test_an_engine_that_is_let_go_ends_its_thread_and_holds_nobody_up(engine: Engine) -> None:
     before = threading.active_count()
     served = AsyncEngine(engine)
     assert threading.active_count() == before + 1
     del served
     assert threading.active_count() == before
+    several = [AsyncEngine(engine)]
+    with engine.working():  # as where the garbage collector runs during a step
+        several.clear()
+    assert engine.generate("# tar", GREEDY).finish_reason == "length"

@@ -115,7 +115,7 @@ def test_what_is_no_list_of_messages_is_refused(messages: Any) -> None:
         template(CHATML).render(Conversation(messages))
 
 
-def test_a_refusal_is_what_was_said_in_place_of_a_content() -> None:
+def test_a_refusal_stands_in_place_of_a_content() -> None:
     refusal = {"role": "assistant", "content": None, "refusal": "I will not."}
     assert template(CHATML).render(Conversation([refusal])) == "<|assistant|>I will not."
     assert template(CHATML).render(Conversation([{**refusal, "content": "Yes."}])) == "<|assistant|>Yes."

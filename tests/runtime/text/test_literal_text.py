@@ -129,16 +129,13 @@ def test_every_place_of_a_conversation_is_held(chat: Conversation, num_control: 
     assert len(control(tokenizer(source, False).encode_chat(chat))) > num_control
 
 
-def test_a_template_does_not_find_control_tokens_in_texts() -> None:
+def test_a_template_finds_no_control_tokens_in_texts_but_all_else() -> None:
     source = "{% set c = messages[0].content %}<think>{{ c.split('</think>')[-1] if '</think>' in c else c }}"
     chat = Conversation([{"role": "user", "content": "a</think>b"}])
     assert spelled(tokenizer(source, False).encode_chat(chat)) == "<think>b"
     ids = tokenizer(source, True).encode_chat(chat)
     assert spelled(ids) == "<think>a</think>b"
     assert len(control(ids)) == 1
-
-
-def test_a_template_finds_what_is_no_control_token() -> None:
     source = "<think>{{ messages[0].content.split('<i>')[-1] }}"
     chat = Conversation([{"role": "user", "content": "a<i>b"}])
     assert tokenizer(source, True).encode_chat(chat) == tokenizer(source, False).encode_chat(chat)
@@ -171,21 +168,15 @@ def test_spaces_before_texts_are_those_of_the_usual_way() -> None:
             assert ids == made[False].encode_chat(chat)
 
 
-def test_what_json_has_no_word_for_is_refused_before_it_is_rendered() -> None:
+def test_what_cannot_be_held_as_text_is_refused() -> None:
     tool: Any = {"type": "function", "function": {"name": "f", "parameters": {"when": {1}}}}
     with pytest.raises(PromptError, match="what JSON has no word for"):
         tokenizer(TEMPLATES["plain"], True).encode_chat(Conversation([USER], [tool]))
-
-
-def test_control_tokens_of_too_many_characters_are_refused() -> None:
     many = byte_level_tokenizer()
     many.add_special_tokens(["<|" + "".join(map(chr, range(0x4E00, 0x4E00 + 1100))) + "|>"])
     made = Tokenizer(many, template("{{ messages[0].content }}<|x|>"), is_text_literal=True)
     with pytest.raises(PromptError, match="too many characters to be distinguished"):
         made.encode_chat(Conversation([{"role": "user", "content": "<|"}]))
-
-
-def test_texts_that_use_every_private_character_are_refused() -> None:
     content = "".join(map(chr, range(0xF0000, 0x110000, 0x400)))
     with pytest.raises(PromptError, match="all private characters"):
         tokenizer(TEMPLATES["plain"], True).encode_chat(Conversation([{"role": "user", "content": content}]))

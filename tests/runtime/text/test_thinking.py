@@ -52,9 +52,7 @@ def split(form: ThinkingForm, text: str, size: int, is_open: bool = False) -> tu
         (CHANNELS, HARMONY.format("analysis", "a") + NEXT + CALL, False, ("a", CALL)),
     ],
 )
-def test_thinking_is_split_off(
-    form: ThinkingForm, text: str, is_open: bool, expected: tuple[str, str], size: int
-) -> None:
+def test_thinking_is_split(form: ThinkingForm, text: str, is_open: bool, expected: tuple[str, str], size: int) -> None:
     assert split(form, text, size, is_open) == expected
 
 
@@ -144,7 +142,7 @@ def test_a_chat_with_tools_keeps_the_tokens_of_calls(engine: Engine) -> None:
         assert model.generate(prompt, answered(model, prompt, text)).text == expected
 
 
-def test_thinking_is_split_off_where_it_is_asked_for(engine: Engine) -> None:
+def test_thinking_is_split_off_where_it_is_wanted(engine: Engine) -> None:
     pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-edge[grammar]'")
     for name, text in (
         ("tekken", "[THINK]Hm.[/THINK]Yes."),

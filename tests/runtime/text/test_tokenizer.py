@@ -45,16 +45,15 @@ def test_a_conversation_becomes_the_token_ids_of_its_text() -> None:
     assert tokenizer.decode(token_ids) == "<system>s\n<user>ü\n<assistant>"
 
 
-def test_messages_without_a_template_are_refused() -> None:
-    with pytest.raises(PromptError, match="no chat template"):
-        BYTE_LEVEL.encode_chat(chat("x"))
-
-
-def test_half_a_surrogate_pair_is_refused() -> None:
+def test_what_has_no_tokens_is_refused_and_special_ones_have_no_text() -> None:
     with pytest.raises(PromptError, match="surrogate"):
         BYTE_LEVEL.encode("\ud800")
     with pytest.raises(PromptError, match="surrogate"):
         BYTE_LEVEL.encode_batch(["\ud800"])
+    with pytest.raises(PromptError, match="no chat template"):
+        BYTE_LEVEL.encode_chat(chat("x"))
+    assert [BYTE_LEVEL.token(token_id) for token_id in (256, 257)] == [None, None]
+    assert BYTE_LEVEL.token(BYTE_LEVEL.encode("a")[0]) == "a"
 
 
 def test_a_prompt_that_no_tokens_make_short_enough_is_refused_at_once() -> None:
@@ -65,11 +64,6 @@ def test_a_prompt_that_no_tokens_make_short_enough_is_refused_at_once() -> None:
         tokenizer.encode("a" * (most + 1))
     with pytest.raises(PromptError, match="shorten the prompt"):
         tokenizer.encode_chat(chat("a" * (most + 1)))
-
-
-def test_special_and_unknown_tokens_have_no_text() -> None:
-    assert [BYTE_LEVEL.token(token_id) for token_id in (256, 257)] == [None, None]
-    assert BYTE_LEVEL.token(BYTE_LEVEL.encode("a")[0]) == "a"
 
 
 def write_package(folder: Path, tokenizer_json: str, vocab_size: int) -> ModelPackage:
@@ -199,7 +193,7 @@ def test_a_panic_of_decoding_is_one_error() -> None:
         Tokenizer(fast).decode([0])
 
 
-def test_a_pointer_of_git_lfs_is_told_with_the_command_that_fetches_the_file(tmp_path: Path) -> None:
+def test_a_pointer_of_git_lfs_is_named(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 123456789\n")
     with pytest.raises(TokenizerError, match=r"tokenizer\.json' is a pointer of git-lfs .*`git lfs pull`\.$"):
@@ -269,15 +263,12 @@ def test_every_byte_has_a_token_that_stands_for_it(name: str) -> None:
     assert {bytes([byte]) for byte in range(256)} <= found
 
 
-def test_a_word_s_space_belongs_to_it_but_where_the_text_begins() -> None:
+def test_a_word_bears_the_space_that_is_its() -> None:
     token_id = BYTE_FALLBACK.encode("▁a", adds_special_tokens=False)[0]
     assert BYTE_FALLBACK.token_bytes(token_id) == b" a"
     assert BYTE_FALLBACK.token_bytes(token_id, is_first=True) == b"a"
     tokenizer = metaspace_tokenizer()
     assert [tokenizer.token_bytes(token_id) for token_id in range(1, 6)] == [b" ", b" the", b" cat", b"s", b"\xc3\xa9"]
-
-
-def test_the_end_of_a_word_bears_the_space_behind_it() -> None:
     assert [suffix_tokenizer().token_bytes(token_id) for token_id in range(3)] == [b"lo", b"low ", b"er "]
 
 

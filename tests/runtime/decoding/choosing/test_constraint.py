@@ -117,8 +117,7 @@ def test_a_constrained_answer_is_the_same_drafted_and_plain_and_obeys(temperatur
     assert steps == {1, 2}, "the choices were not constrained to both"
 
 
-def test_forbidden_branches_are_cut_and_forced_tokens_laid_first() -> None:
-    #       3 - 4 - 5 - 6, 3 - 4 - 7 (forbidden), 3 - 1 (forbidden) - 2
+def test_forbidden_branches_are_cut_and_forced_tokens_laid_in() -> None:
     token_ids, parents = [3, 4, 5, 6, 7, 1, 2], [-1, 0, 1, 2, 1, 0, 5]
     kept_ids, kept_parents, origins = cut(CycleMatcher(3), token_ids, parents, max_forced=10)
     assert kept_ids == [3, 4, 5, 6]
@@ -126,9 +125,6 @@ def test_forbidden_branches_are_cut_and_forced_tokens_laid_first() -> None:
     assert origins == [0, FORCED, FORCED, 3]
     assert cut(CycleMatcher(3), token_ids, parents, max_forced=1)[0] == [3, 4, 5, 6]
     assert cut(CycleMatcher(3), [3], [-1], max_forced=1)[0] == [3, 4]
-
-
-def test_what_is_forced_after_the_likeliest_chain_is_laid_behind_it() -> None:
     matcher = CycleMatcher(1)
     kept_ids, kept_parents, origins = cut(matcher, [1, 2, 3, 3], [-1, 0, 1, 0], max_forced=8)
     assert kept_ids == [1, 2, 3, 3, 4, 5]
@@ -137,7 +133,7 @@ def test_what_is_forced_after_the_likeliest_chain_is_laid_behind_it() -> None:
     assert matcher.is_where_it_was
 
 
-def test_an_ended_request_closes_its_constraint() -> None:
+def test_a_request_that_ends_closes_its_constraint_taken_in_or_not() -> None:
     decoder = make_decoder(make_manifest(VOCAB), RandomDrafter(VOCAB, 4, 0))
     constraints = [Cycle(3) for _ in range(3)]
     requests = [decoder.submit([1, 2, 3], GenerationConfig(max_tokens=20), constraint=each) for each in constraints]
@@ -147,9 +143,6 @@ def test_an_ended_request_closes_its_constraint() -> None:
     decoder.cancel(requests[1])
     decoder.finish(requests[0])
     assert all(each.is_closed for each in constraints)
-
-
-def test_a_request_that_is_given_up_before_it_was_taken_in_closes_its_constraint() -> None:
     decoder = make_decoder(make_manifest(VOCAB), RandomDrafter(VOCAB, 4, 0))
     constraint = Cycle(3)
     request = Request([1, 2, 3], GenerationConfig(), make_manifest(VOCAB), constraint=constraint)
@@ -160,7 +153,7 @@ def test_a_request_that_is_given_up_before_it_was_taken_in_closes_its_constraint
 END = 7  # of thinking
 
 
-def test_a_constraint_is_asked_nothing_before_the_thinking_part_ends() -> None:
+def test_a_constraint_rests_before_the_thinking_part_ends() -> None:
     asked: list[str] = []
 
     class Watched(Cycle):

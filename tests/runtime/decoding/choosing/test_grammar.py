@@ -52,7 +52,7 @@ def is_held(kind: str, text: str) -> bool:
 
 @pytest.mark.parametrize("kind", GRAMMARS)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_an_answer_is_held_to_its_grammar_and_the_same_drafted_and_plain(
+def test_an_answer_is_held_to_its_grammar_drafted_and_plain_alike(
     engine: Engine, kind: str, temperature: float
 ) -> None:
     for seed in range(6):
@@ -66,10 +66,13 @@ def test_an_answer_is_held_to_its_grammar_and_the_same_drafted_and_plain(
         assert is_held(kind, drafted.text)
 
 
-def test_every_choice_can_be_said(engine: Engine) -> None:
+def test_every_choice_can_be_the_answer_and_grammars_share_a_batch(engine: Engine) -> None:
     for text in CHOICES:
         grammar = Grammar("choice", json.dumps([text]))
         assert engine.generate("# tar", GenerationConfig(max_tokens=60, grammar=grammar)).text == text
+    configs = [GenerationConfig(max_tokens=30, grammar=grammar) for grammar in (None, *GRAMMARS.values(), None)]
+    together = engine.generate_batch(["# tar"] * len(configs), configs)
+    assert [each.token_ids for each in together] == [engine.generate("# tar", each).token_ids for each in configs]
 
 
 def test_a_draft_with_an_end_behind_the_grammar_s_last_token_leaves_the_answer_where_it_is(engine: Engine) -> None:
@@ -85,13 +88,10 @@ def test_a_draft_with_an_end_behind_the_grammar_s_last_token_leaves_the_answer_w
     constraint.close()
 
 
-def test_what_a_schema_forces_is_drafted_for_nothing(engine: Engine) -> None:
+def test_what_is_forced_is_drafted_for_nothing_also_while_all_else_rests(engine: Engine) -> None:
     config = GenerationConfig(max_tokens=200, sampling=SamplingConfig(temperature=1.0), grammar=GRAMMARS["schema"])
     stats = engine.generate("# tar", config).stats
     assert stats.accepted_by_source["constraint"] > 5
-
-
-def test_what_is_forced_is_drafted_while_all_else_rests(engine: Engine) -> None:
     config = GenerationConfig(max_tokens=200, sampling=SamplingConfig(temperature=1.0), grammar=GRAMMARS["schema"])
     request = engine.answer("# tar", config).request
     with engine.working() as decoder:
@@ -102,12 +102,6 @@ def test_what_is_forced_is_drafted_while_all_else_rests(engine: Engine) -> None:
     assert request.stats.num_steps < request.stats.num_tokens
     assert request.estimate.backoff_left < 1000
     assert request.output_token_ids == list(engine.generate("# tar", config).token_ids)
-
-
-def test_requests_with_and_without_grammars_share_a_batch(engine: Engine) -> None:
-    configs = [GenerationConfig(max_tokens=30, grammar=grammar) for grammar in (None, *GRAMMARS.values(), None)]
-    together = engine.generate_batch(["# tar"] * len(configs), configs)
-    assert [each.token_ids for each in together] == [engine.generate("# tar", each).token_ids for each in configs]
 
 
 @pytest.mark.parametrize(
@@ -185,7 +179,7 @@ def test_a_forced_text_is_spelled_with_the_vocabulary_s_own_tokens(engine: Engin
         assert set(answer.token_ids) & added
 
 
-def test_a_control_token_is_no_text_and_can_be_named_by_its_id(engine: Engine) -> None:
+def test_control_tokens_are_no_text_but_are_named_by_their_ids_drafted_and_plain(engine: Engine) -> None:
     model = family_engine(engine, "tekken")
     (tag,) = (token_id for token_id, text in model.tokenizer.special_tokens.items() if text == "[TOOL_CALLS]")
     spelled = model.generate("# tar", GenerationConfig(grammar=Grammar("choice", '["[TOOL_CALLS]x"]')))
@@ -194,9 +188,6 @@ def test_a_control_token_is_no_text_and_can_be_named_by_its_id(engine: Engine) -
     named = model.generate("# tar", GenerationConfig(grammar=Grammar("lark", f'start: <[{tag}]> "x"')))
     assert named.token_ids[0] == tag
     assert named.text == "x"
-
-
-def test_tokens_that_are_named_by_their_ids_are_the_same_drafted_and_plain(engine: Engine) -> None:
     model = family_engine(engine, "tekken")
     ids = model.tokenizer.encode("[TOOL_CALLS]f[ARGS]{} and so on", adds_special_tokens=False)
     grammar = Grammar("lark", "start: " + " ".join(f"<[{token_id}]>" for token_id in ids))

@@ -94,7 +94,7 @@ def test_a_refusal_tells_how_the_process_ended(code: int, words: str) -> None:
     assert end_reason(TimeoutError()) == "takes more time than it may: simplify it"
 
 
-def test_time_is_told_only_where_it_is_the_reason(engine: Engine) -> None:
+def test_time_is_named_only_where_it_is_the_reason(engine: Engine) -> None:
     for name, words in (
         ("memory", "takes more (time|memory) than it may: simplify it"),
         ("expressions", "too many expressions"),
@@ -132,7 +132,7 @@ def test_a_grammar_whose_process_ends_ends_its_request_alone(engine: Engine) -> 
         assert result.token_ids == engine.generate("# tar", config).token_ids
 
 
-def test_where_the_process_that_starts_them_ends_the_next_grammar_starts_it_anew(engine: Engine) -> None:
+def test_where_the_process_that_starts_them_ends_the_next_grammar_restarts_it(engine: Engine) -> None:
     expected = engine.generate("# tar", ANY).token_ids
     grammar_pids(engine)
     forker = engine._grammars._program._forker
@@ -182,7 +182,7 @@ def test_nobody_tells_how_a_process_ended_whose_parent_has_ended(engine: Engine)
     ids=["none", "one that ends"],
 )
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows runs no scripts by their first line")
-def test_a_program_without_a_python_for_grammars_is_told_so(
+def test_without_a_python_grammars_are_refused(
     program: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.executable", program if program.startswith("/") else script(tmp_path, program))
@@ -197,7 +197,7 @@ def test_without_the_library_its_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="this is what Windows does always")
-def test_without_forks_each_grammar_has_a_process_of_its_own(
+def test_without_forks_each_grammar_has_its_process(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on Windows, which a platform by that name stands for, here and in the process."""

@@ -38,9 +38,7 @@ def problem(schema: dict[str, Any], answer: str) -> str:
 
 @pytest.mark.parametrize("part", range(4))
 @pytest.mark.parametrize("is_lenient", [False, True])
-def test_random_answers_satisfy_random_schemas_and_only_what_is_reported_is_left_out(
-    part: int, is_lenient: bool
-) -> None:
+def test_random_answers_satisfy_random_schemas_but_for_what_is_reported(part: int, is_lenient: bool) -> None:
     num_valid = num_held = 0
     for seed in range(60 * part, 60 * (part + 1)):
         schema = wild_schema(seed) | (LENIENT if is_lenient else {})
@@ -221,7 +219,7 @@ def test_patterns_mean_what_they_mean_in_javascript() -> None:
         assert problem(schema, f'"{wrong}"')
 
 
-def test_an_answer_that_misses_its_schema_is_an_error_in_the_log(
+def test_a_missed_schema_is_logged(
     engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     followed = follow({"type": "array", "items": {"type": "integer"}})

@@ -37,6 +37,8 @@ def test_each_token_s_logprob_is_the_target_s_own_drafted_or_not(temperature: fl
         decoder.finish(request)
         assert (request.stats.num_accepted_tokens > 0) == is_drafted
         assert sum(each.logprob for each in request.logprobs) == pytest.approx(request.stats.log_probability, rel=1e-5)
+        mean = np.mean([each.logprob for each in request.logprobs])
+        assert request.stats.perplexity == pytest.approx(np.exp(-mean), rel=1e-5)
         for position, each in enumerate(request.logprobs):
             logits = target.logits_after(request.token_ids[: 3 + position]).astype(np.float64)
             logprobs = logits - np.log(np.exp(logits).sum())
@@ -131,15 +133,12 @@ def test_requests_of_a_batch_get_their_own_and_others_none(engine: Engine) -> No
     assert together[2].token_ids == together[0].token_ids == alone[0].token_ids
 
 
-def test_a_prompt_s_log_probabilities_are_those_of_an_answer_that_says_the_same(engine: Engine) -> None:
+def test_a_prompt_has_the_log_probabilities_of_an_answer_that_says_the_same_once_in_a_stream(engine: Engine) -> None:
     answer = engine.generate("# tar", GenerationConfig(max_tokens=20, wants_logprobs=True, num_top_logprobs=2))
     prompt = engine.encode_prompt("# tar")
     told = GenerationConfig(max_tokens=1, wants_prompt_logprobs=True, num_top_logprobs=2)
     again = engine.generate([*prompt, *answer.token_ids], told)
     assert again.prompt_logprobs[len(prompt) :] == answer.logprobs
-
-
-def test_a_stream_has_them_once_with_its_first_tokens(engine: Engine) -> None:
     chunks = list(engine.stream("# tar", CONFIG))
     assert chunks[0].prompt_logprobs == engine.generate("# tar", CONFIG).prompt_logprobs != ()
     assert all(chunk.prompt_logprobs == () for chunk in chunks[1:])

@@ -55,11 +55,6 @@ def test_choice_is_the_best_of_all_widths(values: list[list[float]], growth: flo
         assert rate(1) >= best / 1.03  # no wider pass promises 2 % more
 
 
-def test_nothing_is_drafted_where_nodes_cost_more_than_they_give() -> None:
-    assert choose(planner_of(cost(growth=0.5)), [1.0, 0.4, 0.3, 0.2]) == 1
-    assert choose(planner_of(cost(growth=0.0)), [1.0, 0.4, 0.3, 0.2]) == 4
-
-
 def test_where_padding_costs_as_much_as_nodes_strong_evidence_sets_the_width_and_weak_does_not_pay() -> None:
     strong, weak = [1.0, 0.95, 0.9, 0.9, 0.85, 0.8, 0.8, 0.75], [1.0, 0.01, 0.01]
     planner = planner_of(cost(growth=0.02, batch_size=4), overheads=replace(NOTHING, draft_s=1e-3))
@@ -96,9 +91,7 @@ def test_the_fuller_the_batch_the_fewer_nodes_and_none_before_they_cost_anything
 
 
 @pytest.mark.parametrize(("batch_size", "is_drafting"), [(2, True), (16, True), (24, False), (32, False)])
-def test_even_drafts_that_come_true_end_where_the_batch_is_full_before_they_cost_anything(
-    batch_size: int, is_drafting: bool
-) -> None:
+def test_even_drafts_that_come_true_end_where_the_batch_is_full(batch_size: int, is_drafting: bool) -> None:
     """From 20 rows on a node takes as long as the token it would save."""
 
     def seconds(width: int) -> float:
@@ -155,7 +148,7 @@ def test_what_steps_take_beside_their_pass_is_learned_and_what_starting_takes_ap
     assert overheads.finish_s == pytest.approx(6e-3, rel=0.1)
 
 
-def test_sources_that_are_asked_only_where_they_pay_make_nobody_back_off() -> None:
+def test_sources_that_draft_only_where_they_pay_make_nobody_back_off() -> None:
     planner, requests = planner_of(cost(0.02), overheads=Overheads(0.0, 1e-4, 0.0, 0.0)), [a_request()]
     for _ in range(20):
         made = plan(planner, requests, [1.0, 0.5, 0.4])
@@ -197,7 +190,7 @@ def test_without_a_measurement_sure_nodes_are_drafted_and_unlikely_ones_are_not(
     assert choose(planner, [1.0, 0.01, 0.005]) == 1
 
 
-def test_a_request_that_is_soon_over_does_not_start_to_draft() -> None:
+def test_whether_drafting_starts_goes_by_what_is_left_and_how_well_it_paid() -> None:
     planner = planner_of(cost(growth=0.0), overheads=Overheads(0.0, 1e-3, 2e-3, 1e-3))
     planner.overheads.plain_s = 0.0
     short, long = a_request(max_tokens=8, is_believed=False), a_request(max_tokens=40, is_believed=False)
@@ -205,9 +198,6 @@ def test_a_request_that_is_soon_over_does_not_start_to_draft() -> None:
     assert list(made.drafts) == [1]
     short.has_drafted = True  # what starting takes was spent
     assert len(plan(planner, [short], [1.0, 0.9]).drafts) == 1
-
-
-def test_drafts_that_paid_well_may_take_longer_to_start() -> None:
     planner = planner_of(cost(growth=0.0), overheads=Overheads(0.0, 1e-3, 15e-3, 0.0))
     doubted, believed = (a_request(max_tokens=40, is_believed=False) for _ in range(2))
     doubted.estimate.payoff_ratio, believed.estimate.payoff_ratio = 1.0, 10.0
@@ -235,7 +225,7 @@ def test_nothing_is_drafted_where_the_context_holds_no_more(room: int) -> None:
     assert plan(planner_of(cost(growth=0.0)), [a_request()], [1.0, 0.9], room).drafts == {}
 
 
-def test_prompt_rows_are_read_where_what_they_save_is_worth_the_time_they_take() -> None:
+def test_prompt_rows_are_read_where_what_they_save_is_worth_their_time() -> None:
     request = Request([1] * 100, GenerationConfig(), make_manifest())
     pass_s = float(cost(growth=0.1).pass_seconds(PASTS[0])[8])
     cheap = planner_of(replace(cost(growth=0.1), row_s=0.99 * pass_s / 150))
@@ -248,9 +238,6 @@ def test_prompt_rows_are_read_where_what_they_save_is_worth_the_time_they_take()
     assert dear.prompt_rows(request, 70, 30, 64) == range(29, 30)
     request.estimate.num_backoffs = 7
     assert Planner().prompt_rows(request, 70, 30, 64) == range(29, 30)
-
-
-def test_prompt_rows_are_not_read_for_an_answer_too_short_to_draft() -> None:
     planner = planner_of(replace(cost(growth=0.1), row_s=0.0), overheads=Overheads(start_s=0.004, finish_s=0.0))
     short, long = a_request(max_tokens=6, is_believed=False), a_request(max_tokens=100, is_believed=False)
     assert planner.prompt_rows(short, 0, 3, 64) == range(2, 3)
@@ -308,9 +295,7 @@ def test_a_futile_draft_costs_all_who_wait_for_it_so_backoffs_are_longer_in_a_ba
 
 
 @pytest.mark.parametrize(("batch_size", "num_backoffs", "is_begun"), [(1, 3, True), (8, 0, True), (8, 3, False)])
-def test_where_drafts_were_futile_of_late_one_begins_only_where_others_need_not_pay_for_it(
-    batch_size: int, num_backoffs: int, is_begun: bool
-) -> None:
+def test_after_futile_drafts_one_begins_where_no_other_pays(batch_size: int, num_backoffs: int, is_begun: bool) -> None:
     overheads = replace(NOTHING, start_s=10e-3)  # a fiftieth of 50 steps
     planner = planner_of(cost(growth=0.1, batch_size=batch_size), overheads=overheads)
     requests = [a_request(is_believed=False) for _ in range(batch_size)]
@@ -333,16 +318,13 @@ def test_wasted_starts_take_half_a_percent_of_a_batchs_time() -> None:
     assert 10 <= num_begun <= 16
 
 
-def test_an_answer_too_short_to_make_up_for_a_start_gets_no_drafter_but_is_tried_now_and_then() -> None:
+def test_a_short_answer_gets_no_drafter_but_now_and_then_or_where_more_is_known() -> None:
     planner = planner_of(cost(growth=0.1), overheads=replace(NOTHING, start_s=2e-3))
     short, long = a_request(max_tokens=6, is_believed=False), a_request(max_tokens=100, is_believed=False)
     assert (planner.may_begin(short), planner.may_begin(long)) == (False, True)
     for _ in range(40):  # plain steps of 15 ms, of which half a percent is saved for a try
         settle(planner, plan(planner, [short], [], room=1), [short])
     assert planner.may_begin(short)
-
-
-def test_a_short_answer_of_which_more_is_known_gets_a_drafter() -> None:
     planner = planner_of(cost(growth=0.1), overheads=replace(NOTHING, start_s=2e-3))
     config, hints = GenerationConfig(max_tokens=6), DraftHints([[1, 2]])
     assert planner.may_begin(Request([1, 2, 3], config, make_manifest(), hints=hints))

@@ -82,7 +82,7 @@ def test_passes_of_one_batch_size_teach_those_that_are_most_like_it() -> None:
     assert [times.seconds(size, 10)[2] for size in (1, 2)] == [before[1], before[2]]
 
 
-def test_what_a_width_takes_corrects_it_and_its_neighbours() -> None:
+def test_what_a_width_takes_corrects_its_neighbours_and_all_where_the_machine_is_slow() -> None:
     times = measured()
     before = times.seconds(1, 10)
     for _ in range(60):
@@ -92,9 +92,6 @@ def test_what_a_width_takes_corrects_it_and_its_neighbours() -> None:
     assert after[8] == pytest.approx(2 * before[8], rel=0.15)
     assert after[6] == pytest.approx(2 * before[6], rel=0.15)
     assert after[1] == pytest.approx(before[1], rel=0.15)
-
-
-def test_a_slower_machine_slows_widths_that_were_not_seen() -> None:
     times = measured()
     before = times.seconds(1, 10)
     for _ in range(60):
@@ -104,7 +101,7 @@ def test_a_slower_machine_slows_widths_that_were_not_seen() -> None:
     assert after[16] == pytest.approx(3 * before[16], rel=0.05)
 
 
-def test_a_wrong_shape_is_forgotten_when_only_plain_passes_come() -> None:
+def test_a_wrong_shape_is_forgotten_and_an_outlier_moves_little() -> None:
     times = measured()
     before = times.seconds(1, 10)
     for _ in range(30):
@@ -112,9 +109,6 @@ def test_a_wrong_shape_is_forgotten_when_only_plain_passes_come() -> None:
     for _ in range(2000):
         times.learn([1] * 1, 10, before[1])
     assert times.seconds(1, 10)[8] == pytest.approx(before[8], rel=0.05)
-
-
-def test_one_outlier_moves_little() -> None:
     times = measured()
     before = times.seconds(1, 10)
     for _ in range(30):
@@ -123,22 +117,19 @@ def test_one_outlier_moves_little() -> None:
     assert times.seconds(1, 10)[4] < 1.1 * before[4]
 
 
-def test_without_a_measurement_nothing_is_corrected() -> None:
+def test_neighbours_bound_what_was_measured_and_nothing_corrects_what_was_not() -> None:
     times = PassTimes(max_width=4)
     before = times.seconds(2, 10)
     times.learn([1] * 2, 10, 5.0)
     assert times.seconds(2, 10) == before
     assert before[1] == 1
     assert before[1:] == sorted(before[1:])
-
-
-def test_what_a_neighbour_added_is_bounded_by_other_widths() -> None:
     noisy = np.array([9.0, 2.0, 50.0, 4.0, 60.0])  # of 1, 2, 4, 8 and 16 nodes
     assert bounded(noisy, WIDTHS).tolist() == [2.0, 2.0, 4.0, 4.0, 8.0]
     assert PassCost(1, (10,), WIDTHS, noisy[None]).bounded().seconds.tolist() == [[2.0, 2.0, 4.0, 4.0, 8.0]]
 
 
-def test_a_curve_that_passes_clearly_outrun_is_told_once() -> None:
+def test_a_curve_that_passes_clearly_outrun_is_reported_once() -> None:
     times = measured()
     before = times.seconds(1, 10)
     for _ in range(60):
@@ -150,14 +141,11 @@ def test_a_curve_that_passes_clearly_outrun_is_told_once() -> None:
     assert not times.take_outrun()
 
 
-def test_batches_that_are_faster_than_reckoned_do_not_condemn_a_curve() -> None:
+def test_neither_faster_batches_nor_slower_passes_condemn_a_curve() -> None:
     times = measured()
     for _ in range(60):
         times.learn([1] * 8, 10, 0.3 * times.seconds(8, 10)[1])
     assert not times.take_outrun()
-
-
-def test_passes_slower_than_measured_do_not_condemn_a_curve() -> None:
     times = measured()
     before = times.seconds(1, 10)
     for _ in range(60):
@@ -196,28 +184,11 @@ def test_no_other_trees_promise_more(gains: list[list[float]], times: list[float
     assert rate(cut, gains, times, share) >= best / (MARGIN_OF_UNEQUAL if is_equal else 1) * (1 - 1e-9)
 
 
-def test_trees_that_differ_must_promise_clearly_more_than_equal_ones() -> None:
-    times = [float("inf"), 0.010, 0.011, 0.012]
-    little, much = [[0.9, 0.5], [0.8, 0.05]], [[0.9, 0.9], [0.01, 0.0]]
-    assert best_widths(little, times, 0.0, 0.0) == [3, 3]
-    assert best_widths(much, [float("inf"), 0.010, 0.015, 0.020], 0.0, 0.0) == [3, 1]
-
-
-def test_nodes_go_where_they_are_worth_most_where_padding_is_cheap() -> None:
-    strong, weak = [0.95, 0.9, 0.9], [0.05, 0.01]
-    times = [float("inf"), 0.010, 0.018, 0.026, 0.034]
-    assert best_widths([weak, strong, weak, weak], times, 0.0, 0.0) == [1, 4, 1, 1]
-    assert best_widths([weak, strong, weak, weak], times, 1.0, 0.0) == [1] * 4
-
-
-def test_a_tree_may_be_wider_than_equal_ones_were_measured() -> None:
+def test_a_pass_takes_what_equal_trees_of_its_mean_width_and_padding_would() -> None:
     times = [float("inf"), 0.010, 0.011]
     widths = best_widths([[0.9] * 7, [0.01]] + [[0.01]] * 14, times, 0.05, 0.0)
     assert widths[0] == 8
     assert best_widths([[0.9] * 7] * 16, times, 0.05, 0.0) != [8] * 16
-
-
-def test_a_pass_takes_as_long_as_equal_trees_of_its_mean_width_and_its_paddings_share() -> None:
     assert equal_width(8, 5, 4, 0.0) == 2
     assert equal_width(8, 5, 4, 1.0) == 5
     assert equal_width(8, 5, 4, 0.5) == 3.5

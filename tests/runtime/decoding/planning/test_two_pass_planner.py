@@ -36,25 +36,16 @@ TREE = DraftTree([5, 6, 7, 8, 9], [-1, 0, 1, 2, 0], ["", *"aaaa"], [1.0, 0.6, 0.
 STEEP = np.array([np.inf, 4.0, 10.0, 16.0, 22.0, 28.0])
 
 
-def test_a_second_pass_is_a_stage_behind_or_as_long_as_it_takes_the_first_stages() -> None:
+def test_splits_go_by_where_nodes_are_gone_into_and_what_was_measured() -> None:
     assert second_wait(np.array(8.0), np.array([4.0, 8.0, 12.0]), 2).tolist() == [2.0, 4.0, 8.0]
     assert second_wait(np.array(9.0), np.array([3.0, 12.0]), 3).tolist() == [1.0, 6.0]
-
-
-def test_nodes_that_are_seldom_gone_into_come_behind_where_they_cost_less() -> None:
     one, best = best_splits(TREE, np.array(TREE.values), STEEP, 40.0, 0.0, 2)
     assert (best.num_first, best.num_second) == (1, 3)
     assert best.rate == pytest.approx((1 + 0.6 + 0.5 + 0.4) / (4 + 40 + 0.6 * (16 - 2)))
     assert (one.num_first, one.num_second) == (5, 0)
     assert one.rate == pytest.approx(2.8 / (28 + 40))
-
-
-def test_one_pass_goes_alone_where_a_draft_is_the_pending_token() -> None:
     one, best = best_splits(DraftTree.root(5), np.ones(1), STEEP, 40.0, 0.0, 2)
     assert one == best == Split(1, 0, 1.0, 44.0)
-
-
-def test_neither_pass_has_more_nodes_than_were_measured() -> None:
     tree = DraftTree(list(range(9)), [-1, *[0] * 8], [""] * 9, [1.0, *[0.9] * 8])
     _, best = best_splits(tree, np.array(tree.values), np.array([np.inf, 4.0, 4.1, 4.2, 4.3]), 400.0, 0.0, 2)
     assert (best.num_first, best.num_second) == (4, 4)

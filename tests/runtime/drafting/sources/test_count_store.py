@@ -44,9 +44,7 @@ def test_context_counts_what_a_plain_table_counts(pieces: list[list[int]], num_t
     texts=[[5] * 4 + [31999] * 2 + [2**31 - 2] * 2, [0] * 22 + [*range(1, 5), *range(6, 23)], [0] * 8], max_tokens=60
 )
 @given(texts=st.lists(streams, max_size=14), max_tokens=st.sampled_from([0, 1, 13, 60, 200, 5000]))
-def test_history_knows_the_last_texts_and_nothing_of_the_forgotten_ones(
-    texts: list[list[int]], max_tokens: int
-) -> None:
+def test_history_knows_the_last_texts_and_no_forgotten_ones(texts: list[list[int]], max_tokens: int) -> None:
     history = History(max_tokens)
     for text in texts:
         history.add(tokens(text))
@@ -113,11 +111,3 @@ def test_history_stays_within_its_memory_when_texts_come_and_go() -> None:
         sizes.append(history.num_bytes)
     assert sizes[-1] == sizes[20]
     check_integrity(history, [text.tolist() for text in history.texts()], text_ends(history))
-
-
-def test_text_longer_than_the_room_is_kept_at_its_end() -> None:
-    history = History(10)
-    history.add(tokens(list(range(100))))
-    assert [text.tolist() for text in history.texts()] == [list(range(90, 100))]
-    assert successors_of(history, (93,)) == {94: (1, 5)}
-    assert successors_of(history, (50,)) == {}

@@ -41,12 +41,9 @@ def datastore(request: pytest.FixtureRequest, tmp_path: Path) -> Datastore:
     return build(tmp_path / "corpus.ds", DOCUMENTS, request.param)
 
 
-def test_the_same_documents_make_the_same_file(tmp_path: Path, datastore: Datastore) -> None:
+def test_the_same_documents_make_the_same_file_merged_or_not(tmp_path: Path, datastore: Datastore) -> None:
     again = build(tmp_path / "again.ds", DOCUMENTS, datastore.header.vocab_size)
     assert again.path.read_bytes() == datastore.path.read_bytes()
-
-
-def test_a_merge_is_the_file_of_all_documents(tmp_path: Path, datastore: Datastore) -> None:
     vocab_size = datastore.header.vocab_size
     builder = DatastoreBuilder(FINGERPRINT, vocab_size)
     for number, documents in enumerate((DOCUMENTS[:1], DOCUMENTS[1:])):
@@ -55,14 +52,11 @@ def test_a_merge_is_the_file_of_all_documents(tmp_path: Path, datastore: Datasto
     assert (tmp_path / "merged.ds").read_bytes() == datastore.path.read_bytes()
 
 
-def test_a_file_takes_at_most_twelve_bytes_a_token(tmp_path: Path) -> None:
+def test_a_file_takes_few_bytes_a_token_of_any_width(tmp_path: Path) -> None:
     documents = np.random.default_rng(0).integers(0, NARROW, (20, 500)).tolist()
     for vocab_size, limit in ((NARROW, 6.7), (WIDE, 8.7)):
         header = build(tmp_path / "corpus.ds", documents, vocab_size).header
         assert header.file_bytes / header.num_tokens < limit
-
-
-def test_the_widest_ids_of_both_widths_are_told_from_the_end_mark(tmp_path: Path) -> None:
     for vocab_size in (0xFFFF, 0x10000, 2**24 - 1):
         documents = [[vocab_size - 1, vocab_size - 1, 0], [vocab_size - 1]]
         datastore = build(tmp_path / "corpus.ds", documents, vocab_size)
@@ -84,7 +78,7 @@ def test_a_corpus_without_tokens_or_with_foreign_ids_is_refused(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(
+def test_an_interrupted_write_leaves_the_old_file(
     tmp_path: Path, datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = datastore.path.read_bytes()
@@ -99,9 +93,7 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(
     assert datastore.path.read_bytes() == before
 
 
-def test_without_the_sort_library_building_tells_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_sort_library_building_names_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pydivsufsort", None)
     monkeypatch.setattr(builder, "_MAX_SHORT", 0)
     with pytest.raises(InstallationError, match=r"reader-edge\[datastore\]"):
@@ -109,7 +101,7 @@ def test_without_the_sort_library_building_tells_what_to_install(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_lack_of_the_sort_library_is_told_before_all_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lack_of_the_sort_library_is_noticed_before_all_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pydivsufsort", None)
     monkeypatch.setattr(builder, "_MAX_SHORT", 2)
     collected = builder.DatastoreBuilder("00" * 32, 10)
@@ -192,35 +184,23 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
         assert "is not a datastore" in refused(path)
 
 
-def test_a_newer_format_asks_for_an_upgrade(datastore: Datastore) -> None:
+def test_files_of_newer_formats_and_other_tokenizers_are_refused(datastore: Datastore) -> None:
+    assert "another tokenizer" in refused(datastore.path, tokenizer_fingerprint="cd" * 32)
+    assert "token ids up to" in refused(datastore.path, vocab_size=datastore.header.vocab_size - 1)
     data = datastore.path.read_bytes()
     datastore.path.write_bytes(data[:8] + struct.pack("<I", 2) + data[12:])
     assert "upgrade reader-edge" in refused(datastore.path)
 
 
-def test_another_tokenizer_or_a_larger_vocabulary_is_refused(datastore: Datastore) -> None:
-    assert "another tokenizer" in refused(datastore.path, tokenizer_fingerprint="cd" * 32)
-    assert "token ids up to" in refused(datastore.path, vocab_size=datastore.header.vocab_size - 1)
-
-
 @pytest.mark.parametrize(
     "changes",
     [
-        {"num_tokens": 2**63},
-        {"num_tokens": MAX_POSITIONS},
-        {"num_tokens": MAX_POSITIONS + 1},
-        {"num_tokens": 0},
-        {"num_documents": 0},
-        {"num_documents": 2**60},
-        {"vocab_size": 0},
-        {"vocab_size": 2**32 - 1},
-        {"facts_bytes": 2**62},
-        {"facts_bytes": 1 << 20},
+        *({"num_tokens": 2**63}, {"num_tokens": MAX_POSITIONS}, {"num_tokens": MAX_POSITIONS + 1}, {"num_tokens": 0}),
+        *({"num_documents": 0}, {"num_documents": 2**60}, {"vocab_size": 0}, {"vocab_size": 2**32 - 1}),
+        *({"facts_bytes": 2**62}, {"facts_bytes": 1 << 20}),
     ],
 )
-def test_absurd_sizes_are_refused_before_anything_large_is_allocated(
-    datastore: Datastore, changes: dict[str, int]
-) -> None:
+def test_absurd_sizes_are_refused_before_much_is_allocated(datastore: Datastore, changes: dict[str, int]) -> None:
     datastore.path.write_bytes(resigned(datastore.path.read_bytes(), **changes))
     tracemalloc.start()
     try:
@@ -270,7 +250,7 @@ def _any_body(body: Bytes, header: DatastoreHeader, rng: np.random.Generator) ->
     "spoil", [_any_suffixes, _largest_suffixes, _reversed_suffixes, _any_tokens, _any_keys, _any_body]
 )
 @pytest.mark.parametrize("vocab_size", [NARROW, WIDE])
-def test_lookups_bear_with_a_hostile_body(
+def test_hostile_bodies_are_borne(
     tmp_path: Path, vocab_size: int, spoil: Callable[[Bytes, DatastoreHeader, np.random.Generator], None]
 ) -> None:
     rng = np.random.default_rng(3)
@@ -326,9 +306,7 @@ def is_read_singly(datastore: Datastore) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps").is_file(), reason="only Linux tells what a mapping was advised")
-def test_files_that_memory_cannot_keep_are_read_page_by_page_and_others_ahead(
-    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_memory_cannot_keep_are_read_by_pages(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
     header = datastore.header
     assert not is_read_singly(datastore)
     free: int | None

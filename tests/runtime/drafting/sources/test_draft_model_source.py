@@ -104,7 +104,7 @@ def test_a_draft_model_writes_on_as_it_would_alone_with_what_else_it_thinks_like
         assert proposal.values[i] == pytest.approx(expected[proposal.token_ids[i]], rel=1e-5)
 
 
-def test_only_what_came_since_is_scored_anew() -> None:
+def test_only_what_came_since_is_scored() -> None:
     target = DraftingTarget()
     source = source_of(target)
     text = [1, 2, 3, 4]
@@ -223,7 +223,7 @@ def test_vocabularies_may_differ_in_ids_that_texts_hardly_ever_hold() -> None:
     assert set(proposal.token_ids) <= {0, 1}
 
 
-def test_a_draft_model_that_fails_is_told_once_and_asked_no_more() -> None:
+def test_a_draft_model_that_fails_is_named_once_and_rests() -> None:
     target = DraftingTarget()
     source = source_of(target)
     request = source.begin(RequestContext([1, 2, 3]))
@@ -235,7 +235,7 @@ def test_a_draft_model_that_fails_is_told_once_and_asked_no_more() -> None:
     assert not source.is_worth_asking(draft_request_of(request, token_s=1.0), 0.0)
 
 
-def test_of_a_long_prompt_it_reads_what_it_was_told_and_all_of_the_answer() -> None:
+def test_of_a_long_prompt_it_reads_its_context_and_all_of_the_answer() -> None:
     target = DraftingTarget()
     source = DraftModelSource(DraftModel(target, 4), MANIFEST.vocab_size, context=10)
     text = [1, 2, 3, 4, 5] * 6
@@ -276,7 +276,7 @@ def test_a_draft_model_is_silent_near_the_end_of_its_context() -> None:
     assert not target.widths
 
 
-def test_a_draft_model_is_asked_where_others_promise_less_than_it_costs() -> None:
+def test_a_draft_model_is_called_where_others_promise_less_than_it_costs() -> None:
     source = source_of(DraftingTarget())
     assert source.is_costly
     source.gain.step_s, source.gain.token_s = 2e-3, 1e-3
@@ -388,5 +388,5 @@ def test_passages_stay_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("num_tokens", [1, 2, 100])
-def test_no_more_is_read_than_was_asked_for(num_tokens: int) -> None:
+def test_no_more_is_read_than_was_wanted(num_tokens: int) -> None:
     assert 0 < len(read_passages([each % 50 for each in range(5000)], num_tokens)) <= num_tokens

@@ -60,7 +60,7 @@ def test_other_process_holding_the_lock_keeps_no_answer_waiting(tmp_path: Path) 
     assert contents(file) == [[1] * 500, [2] * 500]
 
 
-def test_rewrite_that_fails_is_told_with_the_next_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rewrite_that_fails_is_an_error_of_the_next_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_file, "_LOCK_SECONDS", 0)
     with FileLock(tmp_path / "file.lock"):
         file = history(tmp_path / "file", max_tokens=1000)
@@ -71,9 +71,7 @@ def test_rewrite_that_fails_is_told_with_the_next_answer(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("is_early", [True, False])
-def test_answer_that_comes_during_a_rewrite_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_early: bool
-) -> None:
+def test_an_answer_during_a_rewrite_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_early: bool) -> None:
     path = tmp_path / "file"
     other = history(path)
     read = HistoryFile._records
@@ -92,9 +90,7 @@ def test_answer_that_comes_during_a_rewrite_is_kept(
     assert contents(other) == [[1], [2], *[[7]] * is_early, [8]]
 
 
-def test_answer_that_reaches_a_file_just_replaced_is_written_to_the_new_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_to_a_replaced_file_is_in_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     append_all(history(path), [[1]])
     write = HistoryFile._write
@@ -113,9 +109,7 @@ def test_answer_that_reaches_a_file_just_replaced_is_written_to_the_new_one(
     assert contents(history(path)) == [[1], [2]]
 
 
-def test_answer_that_reaches_a_file_just_erased_is_written_to_a_new_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_to_an_erased_file_is_in_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     append_all(history(path), [[1]])
     write = HistoryFile._write
@@ -168,7 +162,7 @@ def test_kill_loses_no_answer_that_was_acknowledged(tmp_path: Path, dies_in: str
     assert {path.name for path in tmp_path.iterdir()} <= {"file", "file.lock"}
 
 
-def test_full_disk_is_told_and_costs_no_answer_of_before(tmp_path: Path) -> None:
+def test_a_full_disk_costs_no_answer_of_before(tmp_path: Path) -> None:
     path = tmp_path / "file"
     append_all(history(path), [[1], [2]])
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -1,7 +1,5 @@
 """The history on disk: what was appended is read back, damage costs itself alone, and foreign files are left alone."""
 
-import itertools
-import multiprocessing
 import os
 import re
 import struct
@@ -32,9 +30,7 @@ TEXTS = st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=30), max_size
 
 
 @given(texts=TEXTS, max_tokens=st.integers(0, 200))
-def test_texts_used_last_are_read_back(
-    texts: list[list[int]], max_tokens: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_last_texts_are_read(texts: list[list[int]], max_tokens: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("history") / "file"
     append_all(history(path, max_tokens), texts)
     wanted: list[list[int]] = []
@@ -48,18 +44,8 @@ def test_texts_used_last_are_read_back(
     assert contents(history(path, max_tokens)) == wanted
 
 
-@pytest.mark.parametrize("num_lost", [1, 5, 11, 12, 19])
-def test_unfinished_record_is_left_out_and_then_cut_off(tmp_path: Path, num_lost: int) -> None:
-    path = tmp_path / "file"
-    append_all(history(path), [[1, 2, 3], [4, 5, 6]])
-    path.write_bytes(path.read_bytes()[:-num_lost])
-    assert contents(history(path)) == [[1, 2, 3]]
-    append_all(history(path), [[7]])
-    assert contents(history(path)) == [[1, 2, 3], [7]]
-
-
 @pytest.mark.parametrize("damaged", [0, 1])
-def test_flipped_bit_costs_its_record_alone_and_is_told_once(tmp_path: Path, damaged: int) -> None:
+def test_a_flipped_bit_costs_its_record_alone_and_one_warning(tmp_path: Path, damaged: int) -> None:
     path = tmp_path / "file"
     texts = [[1, 2, 3, 4], [2, 1, 0, 7], [3]]
     append_all(history(path), texts)
@@ -142,7 +128,7 @@ def test_a_folder_in_the_place_of_a_file_beside_it_is_named(tmp_path: Path, name
         history(tmp_path / "file").read()
 
 
-def test_folder_that_is_not_there_is_told_and_not_made(tmp_path: Path) -> None:
+def test_a_missing_folder_is_named_and_not_made(tmp_path: Path) -> None:
     with pytest.raises(HistoryError, match="There is no folder"):
         history(tmp_path / "folder" / "file").read()
     assert not (tmp_path / "folder").exists()
@@ -157,30 +143,11 @@ def test_a_file_cut_anywhere_reads_as_what_was_whole_before(tmp_path: Path) -> N
         path.write_bytes(data[:num_bytes])
         found = contents(history(path))
         assert found == texts[: len(found)]
+        append_all(history(path), [[7]])
+        assert contents(history(path)) == [*found, [7]]
     path.write_bytes(data[: HEADER_BYTES // 2])
     with pytest.raises(HistoryError, match="not a history file"):
         history(path).read()
-
-
-def _write_for_ever(path: str) -> None:
-    file = history(Path(path), max_tokens=300)
-    for number in itertools.count():
-        append_all(file, [[number % 100] * (1 + number % 9)])
-
-
-def test_writers_killed_at_any_moment_leave_whole_texts_that_others_add_to(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    writer = multiprocessing.get_context("spawn").Process(target=_write_for_ever, args=(str(path),))
-    writer.start()
-    while len(contents(history(path, max_tokens=300))) < 30:
-        assert writer.exitcode is None
-    writer.kill()
-    writer.join()
-    append_all(history(path, max_tokens=300), [[99] * 10])
-    texts = contents(history(path, max_tokens=300))
-    assert texts[-1] == [99] * 10
-    assert len(texts) > 20
-    assert all(len(set(text)) == 1 for text in texts)
 
 
 def test_erased_history_is_gone_and_other_files_are_left_alone(tmp_path: Path) -> None:
@@ -272,7 +239,7 @@ def test_another_users_link_is_not_followed(tmp_path: Path, give_away: Callable[
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such owners")
 @pytest.mark.parametrize("content", [b"", None])
-def test_another_users_file_is_neither_read_nor_written_to(
+def test_another_users_file_is_left_alone(
     content: bytes | None, tmp_path: Path, give_away: Callable[[Path], None]
 ) -> None:
     path = tmp_path / "file"
@@ -305,9 +272,7 @@ def test_a_file_that_others_can_write_is_neither_read_nor_written_to(mode: int, 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
 @pytest.mark.parametrize("kind", ["readable by others", "another user's", "a hard link", "sound"])
-def test_a_successor_that_another_user_could_have_made_is_not_written_to(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_successor_of_another_user_is_left_alone(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, successor = tmp_path / "file", tmp_path / ".file.successor"
     append_all(history(path), [[1, 2, 3]])
     successor.touch(0o600)

@@ -40,7 +40,7 @@ def draft_all(drafter: RetrievalDrafter, texts: Sequence[DraftedText]) -> list[D
     return cast(list[DraftTree | DraftError], drafts)
 
 
-def test_all_requests_of_a_step_are_asked_for_at_once_and_each_gets_its_own_proposal() -> None:
+def test_all_requests_of_a_step_are_drafted_at_once_and_each_gets_its_own_proposal() -> None:
     source = EchoSource()
     drafter = make_drafter(source)
     trees = draft_all(drafter, begin_three(drafter))
@@ -203,7 +203,7 @@ def test_a_source_that_learns_nothing_is_saved_and_taken_up_beside_others() -> N
     assert all(isinstance(tree, DraftTree) for tree in draft_all(drafter, begin_three(drafter)))
 
 
-def test_a_source_that_fails_when_an_answer_ends_is_told_and_costs_no_answer() -> None:
+def test_a_source_that_fails_when_an_answer_ends_costs_a_warning_and_no_answer() -> None:
     drafter = RetrievalDrafter(DraftConfig(), [PlainSource(is_faulty=True)]).wait()
     text, *_ = begin_three(drafter)
     with pytest.warns(UserWarning, match=r"plain.*ended"):
@@ -213,11 +213,8 @@ def test_a_source_that_fails_when_an_answer_ends_is_told_and_costs_no_answer() -
 @pytest.mark.parametrize(
     "tree",
     [
-        DraftTree.root(8),
-        DraftTree([9, 5], [0, 0], ["", ""]),
-        DraftTree([9], [-1], [""], [0.5]),
-        DraftTree([9, 5], [-1], ["", ""]),
-        DraftTree([], [], []),
+        *(DraftTree.root(8), DraftTree([9, 5], [0, 0], ["", ""]), DraftTree([9], [-1], [""], [0.5])),
+        *(DraftTree([9, 5], [-1], ["", ""]), DraftTree([], [], [])),
     ],
 )
 def test_a_proposal_that_does_not_begin_with_the_last_token_is_refused(tree: DraftTree) -> None:

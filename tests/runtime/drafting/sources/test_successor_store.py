@@ -148,7 +148,7 @@ def test_odd_logits_do_no_harm(value: float) -> None:
     assert all(token_id in (10, 11, 12) and 0 <= p <= 1 for token_id, p in after(store, 2, 3))
 
 
-def test_what_the_target_said_is_drafted_until_it_is_forgotten() -> None:
+def test_the_target_s_successors_are_drafted_until_they_are_forgotten() -> None:
     core = DraftingCore(DraftConfig(max_nodes=8))
     top_ids, logits = np.array([[20, 21], [30, 31]]), np.array([[3.0, 1.0], [4.0, 0.0]], np.float32)
     core.successors.learn(ScoredTree(DraftTree.chain([5, 20]), range(2), 1, top_ids, logits, 32), [4])
@@ -188,7 +188,7 @@ def package_with(folder: Path, table: SuccessorTable) -> ModelPackage:
 
 
 @pytest.mark.parametrize("top_k", [1, 3, 8])
-def test_a_table_is_recorded_as_if_the_target_had_just_said_it(top_k: int) -> None:
+def test_a_table_is_recorded_as_if_it_had_just_been_scored(top_k: int) -> None:
     table = random_table(top_k=top_k)
     store, expected = SuccessorStore(16, table), SuccessorStore(16)
     roots = DraftTree(list(range(VOCAB_SIZE)), [-1] * VOCAB_SIZE, [""] * VOCAB_SIZE)
@@ -269,9 +269,7 @@ def test_a_package_gives_back_its_table(tmp_path: Path) -> None:
         lambda ids, logits: (ids, logits[:, ::-1].copy()),
     ],
 )
-def test_a_table_that_no_package_could_have_is_refused(
-    tmp_path: Path, spoil: Callable[..., tuple[np.ndarray, np.ndarray]]
-) -> None:
+def test_a_wrong_table_is_refused(tmp_path: Path, spoil: Callable[..., tuple[np.ndarray, np.ndarray]]) -> None:
     table = random_table()
     package = package_with(tmp_path, SuccessorTable(*spoil(table.token_ids, table.logits)))
     with pytest.raises(PackageError, match="export the model again"):

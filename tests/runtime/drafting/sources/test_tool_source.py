@@ -73,7 +73,7 @@ def test_a_request_without_tools_is_drafted_as_if_there_were_none() -> None:
     assert "tools" not in expected[0].sources
 
 
-def test_past_calls_of_the_same_tool_are_told_to_later_requests_until_they_are_forgotten() -> None:
+def test_past_calls_of_a_tool_reach_later_requests_until_they_are_forgotten() -> None:
     drafter = RetrievalDrafter(DraftConfig()).wait()
     past = []
     for city in ("Rome", "Riga", "Rome"):

@@ -75,7 +75,7 @@ def test_of_a_long_silence_the_newest_states_are_kept() -> None:
     assert (set(whole), 128 * len(whole) + last) == ({128}, 1200)  # four of the five parts: 1024 and what is beside
 
 
-def test_who_asked_nothing_leaves_nothing() -> None:
+def test_who_drafted_nothing_leaves_nothing() -> None:
     source = source_of(speculator_of())
     request = source.begin(RequestContext([1, 2, 3]))
     request.observe(None)
@@ -176,7 +176,7 @@ def test_a_long_prompt_is_not_read_for_a_short_answer() -> None:
     assert source.is_worth_asking(asked(request, 200, token_s=1e-2), 0.0)
 
 
-def test_a_speculator_that_fails_is_told_once_and_asked_no_more() -> None:
+def test_a_speculator_that_fails_is_named_once_and_rests() -> None:
     speculator = speculator_of()
     source = source_of(speculator)
     request = begun(source, [1, 2, 3])

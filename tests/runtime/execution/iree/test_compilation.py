@@ -92,9 +92,7 @@ def test_an_interrupt_ends_the_compiler(mlir: Path, stand_in: Stand, monkeypatch
 
 
 @pytest.mark.parametrize("command", [None, ["/nowhere/iree-compile"]], ids=["missing", "spoilt"])
-def test_a_compiler_that_is_not_there_is_told(
-    command: list[str] | None, mlir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_compiler_is_named(command: list[str] | None, mlir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compilation, "compiler_command", lambda: command)
     error, sentence = (
         (InstallationError, "pip install 'reader-edge") if command is None else (ProviderError, "cannot be started")
@@ -131,7 +129,7 @@ def test_a_process_that_ends_takes_its_compiler_and_the_thread_that_waits_along(
     assert list(map(type, said)) == [SystemExit]  # without a word: no error of a compiler that was ended
 
 
-def test_missing_wheels_are_told_with_their_extras(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_wheels_are_named_with_their_extras(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 

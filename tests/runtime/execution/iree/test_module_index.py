@@ -9,7 +9,7 @@ import pytest
 
 from reader_edge.commands.export import export
 from reader_edge_runtime.errors import PackageError, ProviderError
-from reader_edge_runtime.execution.iree import open_iree, target_machine, wheel
+from reader_edge_runtime.execution.iree import open_iree, target_machine
 from reader_edge_runtime.execution.iree.module_index import INDEX_NAME, ModuleIndex
 from reader_edge_runtime.execution.iree.target_machine import TARGETS, TargetMachine, targets_here
 from reader_edge_runtime.execution.onnxruntime.graph_contract import input_tensors, output_tensors
@@ -83,12 +83,9 @@ def test_a_package_for_another_machine_is_compiled_here_or_refused(
     [
         ("format_version", 2),
         ("target", "z80"),
-        ("inputs", ["input_ids"]),
-        ("outputs", []),
         ("inputs", [*INDEX["inputs"], "input_ids"]),
         ("outputs", [*INDEX["outputs"], "logits"]),
         ("parameters", {"weight": [64, 37]}),
-        ("parameters", {"weight": [-1, 4]}),
     ],
 )
 def test_what_no_export_writes_is_refused(field: str, value: Any, tmp_path: Path) -> None:
@@ -143,7 +140,7 @@ V4 = V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
         ("riscv64", set(), []),
     ],
 )
-def test_a_machine_runs_what_its_processor_has(
+def test_machines_run_what_they_have(
     machine: str, flags: set[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     play(machine, flags, monkeypatch)
@@ -166,14 +163,6 @@ def test_modules_of_another_machine_are_refused_without_the_compiler(
 def test_the_command_line_knows_the_same_targets() -> None:
     choices = next(option.type for option in export.params if option.name == "target")
     assert json.loads(json.dumps(choices.to_info_dict()))["choices"] == list(TARGETS)
-
-
-def test_what_is_missing_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wheel, "runtime_version", lambda: None)
-    assert wheel.iree_obstacle() == "IREE's runtime is missing: pip install 'reader-edge[iree]'."
-    assert wheel.compiler_obstacle() == (
-        "IREE's compiler or runtime is missing: pip install 'reader-edge[iree-export]'."
-    )
 
 
 def play(machine: str, flags: set[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,7 +186,7 @@ def test_lookups_have_the_bits_of_the_file(name: str, tmp_path: Path) -> None:
         ("Q6_K", "scale_codes", np.ones((4, 8), np.int8), "sizes of its constants do not fit"),
     ],
 )
-def test_constants_that_do_not_fit_are_refused(
+def test_wrong_constants_are_refused(
     name: str, part: str, array: npt.NDArray[Any], message: str, tmp_path: Path
 ) -> None:
     rows = random_rows(gguf.GGMLQuantizationType[name], (4, 256), np.random.default_rng(0))

@@ -50,11 +50,8 @@ OPERATORS: dict[str, tuple[list[int], list[int], dict[str, Any]]] = {
 MAX_NUMBERS = 1 << 20  # of an input: more take time and tell nothing new
 WRONG_ATTRIBUTES: list[Any] = [0, -1, 3, 2**40, 2**62, 1.5, float("nan"), "x", [1, 2]]
 REFUSALS = (
-    ort_errors.Fail,
-    ort_errors.InvalidArgument,
-    ort_errors.InvalidGraph,
-    ort_errors.NotImplemented,
-    ort_errors.RuntimeException,
+    *(ort_errors.Fail, ort_errors.InvalidArgument, ort_errors.InvalidGraph, ort_errors.NotImplemented),
+    *(ort_errors.RuntimeException,),
 )
 
 

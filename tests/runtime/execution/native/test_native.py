@@ -46,7 +46,7 @@ def targets(demo_folder: Path, instructions: str) -> tuple[HostTarget, HostTarge
 @with_instructions
 @pytest.mark.long
 @pytest.mark.parametrize(("past", "widths"), [(29, range(1, 65)), (0, (1, 2, 16, 33)), (300, (1, 7, 16, 64))])
-def test_native_bits_equal_pure_bits_at_every_width(
+def test_bits_are_equal_at_every_width(
     past: int, widths: Sequence[int], targets: tuple[HostTarget, HostTarget]
 ) -> None:
     rng = np.random.default_rng(past)
@@ -122,9 +122,7 @@ def case_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.long
-def test_every_instruction_set_here_has_the_bits_of_the_definitions(
-    case_folder: Path, pytestconfig: pytest.Config
-) -> None:
+def test_every_instruction_set_has_the_bits_of_definitions(case_folder: Path, pytestconfig: pytest.Config) -> None:
     """At widths around those of tiles and registers; test_native.py has a whole model at every width."""
     names = instructions_here()
     assert names

@@ -101,9 +101,7 @@ def test_runs_of_a_long_past_keep_the_bits_in_a_ragged_batch(num_nodes: int, for
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize("past", [0, 40, 600])
 @pytest.mark.parametrize(("head_size", "group_size"), [(64, 8), (64, 1), (80, 3)])
-def test_sinks_of_heads_keep_the_bits(
-    head_size: int, group_size: int, past: int, form: Attention, tmp_path: Path
-) -> None:
+def test_sinks_keep_the_bits(head_size: int, group_size: int, past: int, form: Attention, tmp_path: Path) -> None:
     """Those below all scores, among them and above them."""
     attention = Operator(tmp_path, *build_attention(head_size, 2, group_size, has_sinks=True), form)
     rng = np.random.default_rng(head_size + past)

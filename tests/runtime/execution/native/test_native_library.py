@@ -60,7 +60,7 @@ def test_a_damaged_library_is_one_sentence(library: Path) -> None:
 
 
 @needs_kernels
-def test_a_set_is_used_where_it_is_asked_for(instructions: str) -> None:
+def test_a_set_is_used_where_it_is_wanted(instructions: str) -> None:
     assert native_instructions() == instructions
 
 
@@ -78,7 +78,7 @@ def test_pass_times_of_each_set_are_kept_apart(instructions: str, demo_folder: P
     ("wanted", "shown"),
     [("sse9", "sse9"), ("AVX2", "AVX2"), ("avx3", "avx3"), ("a" * 99, "a" * 99), ("\udcff\n", r"\\xff\\n")],
 )
-def test_what_is_not_here_is_refused_in_one_sentence(
+def test_another_set_is_refused(
     wanted: str, shown: str, instructions: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = instructions_here()

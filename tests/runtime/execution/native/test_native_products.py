@@ -81,9 +81,7 @@ def test_rows_spread_alone_keep_the_bits(num_inputs: int, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize(("num_inputs", "num_outputs"), [(0, 4), (4, 0), (0, 0)])
-def test_a_product_without_inputs_or_outputs_is_refused(
-    num_inputs: int, num_outputs: int, has_bias: bool, tmp_path: Path
-) -> None:
+def test_a_product_of_nothing_is_refused(num_inputs: int, num_outputs: int, has_bias: bool, tmp_path: Path) -> None:
     values, scales = np.ones((num_outputs, num_inputs), np.int8), np.ones(num_outputs, np.float32)
     arrays = values, scales, np.ones(num_inputs, np.float32), hadamard(1)
     _refused(tmp_path, arrays, scales if has_bias else None, "its weight needs two axes")
@@ -104,7 +102,7 @@ def test_a_product_without_inputs_or_outputs_is_refused(
         (3, np.ones((0, 0), np.float32), "no Hadamard matrix"),
     ],
 )
-def test_constants_that_do_not_fit_are_refused(part: int, array: Float32Array, message: str, tmp_path: Path) -> None:
+def test_wrong_constants_are_refused(part: int, array: Float32Array, message: str, tmp_path: Path) -> None:
     arrays: list[npt.NDArray[np.generic]] = [*_matrix(16, 4, np.random.default_rng(0))]
     arrays[part] = array
     _refused(tmp_path, arrays, None, message)
@@ -225,7 +223,7 @@ def test_the_largest_sums_keep_the_bits(tmp_path: Path) -> None:
         (5, np.ones(3, np.float32), "sizes of weight, scales and bias do not fit"),
     ],
 )
-def test_constants_of_blocks_that_do_not_fit_are_refused(
+def test_wrong_constants_of_blocks_are_refused(
     part: int, array: npt.NDArray[Any], message: str, tmp_path: Path
 ) -> None:
     arrays: list[npt.NDArray[Any]] = [*_blocks(64, 4, np.random.default_rng(0)), np.ones(4, np.float32)]

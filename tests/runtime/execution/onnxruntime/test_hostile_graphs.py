@@ -48,7 +48,7 @@ def _fail_inside_a_pass(graph: onnx.GraphProto) -> None:
 @pytest.mark.parametrize(
     ("spoil", "words"), [(_lose_the_shape_of_logits, "logits has shape []"), (_fail_inside_a_pass, "failed in a pass")]
 )
-def test_a_spoilt_graph_is_one_sentence(
+def test_spoilt_graphs_fail(
     spoil: Callable[[onnx.GraphProto], None], words: str, demo_folder: Path, tmp_path: Path
 ) -> None:
     package = PackageCopy(demo_folder, tmp_path / "package")
@@ -63,9 +63,7 @@ def test_a_spoilt_graph_is_one_sentence(
 
 
 @pytest.mark.parametrize("change", [{"num_heads": 8}, {"precision": "int4"}])
-def test_a_graph_of_another_form_than_the_manifest_says_is_refused(
-    change: dict[str, object], demo_folder: Path, tmp_path: Path
-) -> None:
+def test_a_graph_of_another_manifest_is_refused(change: dict[str, object], demo_folder: Path, tmp_path: Path) -> None:
     package = PackageCopy(demo_folder, tmp_path / "package")
     form = ModelPackage.open(package.folder).manifest.form
     package.change_manifest(**change)
@@ -98,7 +96,7 @@ def test_a_name_of_a_graph_is_shown_short_and_escaped(demo_folder: Path, tmp_pat
         HostTarget.open(ModelPackage.open(package.folder))
 
 
-def test_an_operator_that_is_no_utf8_is_refused_in_silence(
+def test_an_operator_of_no_text_is_refused(
     demo_folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     package = PackageCopy(demo_folder, tmp_path / "package")
@@ -110,9 +108,7 @@ def test_an_operator_that_is_no_utf8_is_refused_in_silence(
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_fault_inside_a_pass_is_one_sentence_and_the_next_pass_is_right(
-    demo_folder: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_after_a_fault_in_a_pass_the_next_one_is_right(demo_folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     target = HostTarget.open(ModelPackage.open(demo_folder))
     cache = target.new_cache(1, 8)
     good = Pass(0, [DraftTree.root(5)], [[0]], wants_logits=True)

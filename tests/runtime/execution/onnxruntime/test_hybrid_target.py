@@ -47,9 +47,7 @@ def test_prefill_in_pieces_of_any_size_gives_equal_states(target: HostTarget) ->
 
 
 @pytest.mark.parametrize("num_kept", [0, 1])
-def test_random_trees_have_the_bits_of_single_tokens_and_commits_those_of_a_fresh_prefill(
-    target: HostTarget, num_kept: int
-) -> None:
+def test_trees_have_the_bits_of_single_tokens_and_commits_those_of_a_prefill(target: HostTarget, num_kept: int) -> None:
     check_random_trees(target, num_kept, num_steps=25)
 
 
@@ -202,9 +200,7 @@ def test_memory_of_states_and_places_is_counted(package: ModelPackage, target: H
     assert cache.num_bytes_of([4], 16) == cache.num_bytes == before // 2
 
 
-def test_where_memory_is_short_a_sentence_says_so_and_a_place_less_is_kept(
-    target: HostTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_memory_is_short_a_place_less_is_kept(target: HostTarget, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = target.new_cache(1, 32)
     score(target, cache, 0, [1, 2, 3], 3)
     before = kept(target, cache, 0)

@@ -53,15 +53,6 @@ def test_commit_keeps_the_rows_of_the_path_in_order(kv_dtype: str, length: int, 
 
 
 @of_each_type
-def test_commit_of_the_spine_moves_nothing(kv_dtype: str) -> None:
-    cache = filled(kv_dtype, 1, 32)
-    before = cache.slab.copy()
-    cache.commit(0, [0, 1, 2, 3])
-    np.testing.assert_array_equal(cache.slab, before)
-    assert cache.lengths == [4]
-
-
-@of_each_type
 def test_growth_is_geometric_bounded_and_keeps_committed_rows(kv_dtype: str) -> None:
     cache = filled(kv_dtype, 2, 8)
     cache.lengths[:] = [5, 8]
@@ -332,8 +323,6 @@ def test_nothing_is_loaded_of_a_refused_package(demo_folder: Path, monkeypatch: 
     assert "GB are free: end other programs" in " ".join(told.stderr.split())
 
 
-def test_without_native_kernels_weights_may_stay_in_the_file(
-    demo_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_kernels_weights_may_stay_in_the_file(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     set_free(monkeypatch, 1000)
     assert not HostTarget.open(ModelPackage.open(demo_folder), 1, uses_native=False).is_native

@@ -50,7 +50,7 @@ def test_what_cannot_be_loaded_is_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("Exception during initialization: std::bad_alloc"), MemoryError()])
-def test_a_model_that_finds_no_memory_may_be_split(
+def test_a_model_without_memory_may_be_split(
     error: Exception, demo_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ort, "InferenceSession", Mock(side_effect=error))
@@ -83,9 +83,7 @@ def test_a_wheel_that_loads_is_the_one_that_is_installed() -> None:
     ("module", "reason"),
     [(SimpleNamespace(), "no attribute 'InferenceSession'"), (None, "import of onnxruntime halted")],
 )
-def test_a_wheel_that_does_not_load_is_one_sentence(
-    module: object, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_wheel_is_one_sentence(module: object, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", module)
     with pytest.raises(InstallationError, match=rf"^onnxruntime\S* \S+ cannot be loaded \(.*{reason}.*\): run"):
         imported_anew()

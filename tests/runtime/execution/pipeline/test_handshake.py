@@ -98,16 +98,14 @@ def test_stages_that_were_cut_at_other_layers_are_refused(changes: dict[str, str
         check_layers({"tcp://a:1": found}, last)
 
 
-def test_what_may_change_bits_is_told_and_no_more() -> None:
+def test_what_may_change_bits_is_reported_and_no_more() -> None:
     assert check_facts(FACTS | {"first layer": "7"}, FACTS, "tcp://a:1") is None
     told = check_facts(FACTS | {"instruction set": "neon"}, FACTS, "tcp://a:1")
     assert told is not None
     assert "The stage at tcp://a:1 runs other kernels (instruction set neon there, avx512 here)" in told
 
 
-def test_a_stage_says_what_it_is_wherever_it_runs(
-    split_demo: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stage_knows_what_it_is(split_demo: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 

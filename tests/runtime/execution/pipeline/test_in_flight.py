@@ -29,9 +29,7 @@ class SlowToSend:
         """Nothing is ever lost."""
 
 
-def test_a_sender_that_has_to_wait_for_a_processor_takes_no_link_for_a_fast_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_sender_that_waits_for_a_processor_takes_no_link_for_fast(monkeypatch: pytest.MonkeyPatch) -> None:
     following = SlowToSend()
     monkeypatch.setattr(time, "perf_counter", lambda: following.now_s)
     in_flight = InFlightPasses(following)

@@ -69,9 +69,7 @@ def test_a_pipeline_with_its_key_has_the_rows_of_the_whole_model(
         ("1", "5551", ConfigError, "'5551' is no address to listen at: give tcp://HOST:PORT"),
     ],
 )
-def test_what_cannot_be_served_is_refused(
-    name: str, address: str, error: type[Exception], sentence: str, split_demo: Split
-) -> None:
+def test_no_stage_is_refused(name: str, address: str, error: type[Exception], sentence: str, split_demo: Split) -> None:
     pytest.importorskip("zmq", reason="the extra 'pipeline' is not installed")
     with pytest.raises(error, match=sentence):
         serve_stage(ModelPackage.open(split_demo(2) / name), address, None, CONFIG, print)

@@ -135,7 +135,7 @@ def test_a_residual_stream_of_another_size_is_refused(split_demo: Callable[[int]
             stage.answer(CLIENT, memoryview(new_frame()), wrong)
 
 
-def test_a_pass_that_finds_no_memory_is_told_and_leaves_no_rows(
+def test_a_pass_without_memory_leaves_no_rows(
     split_demo: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = FollowingStage(open_stages(split_demo(2))[0])

@@ -60,9 +60,7 @@ def test_a_pass_of_any_width_has_the_same_bits(split_demo: Split) -> None:
 
 
 @pytest.mark.parametrize("lost_at", [[1], [2], [9, 30], [20, 21, 23]], ids=str)
-def test_answers_stay_what_they_are_where_stages_forget_everything(
-    lost_at: list[int], split_demo: Split, demo_folder: Path
-) -> None:
+def test_answers_are_the_same_where_stages_forget_all(lost_at: list[int], split_demo: Split, demo_folder: Path) -> None:
     expected = answers(HostTarget.open(ModelPackage.open(demo_folder), 1))
     assert answers(pipeline_here(split_demo(3), lost_at=lost_at)) == expected
 

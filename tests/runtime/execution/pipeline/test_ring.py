@@ -44,9 +44,7 @@ def test_rows_behind_links_have_the_bits_of_the_whole_model(
 
 
 @pytest.mark.parametrize("key", [None, bytes(32)])
-def test_who_has_another_key_is_not_answered(
-    key: bytes | None, split_demo: Split, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_key_gets_no_answer(key: bytes | None, split_demo: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ring_module, "ANSWER_S", 1.0)
     first, last = open_stages(split_demo(2))
     with served([FollowingStage(first)], KEY) as addresses:
@@ -105,7 +103,7 @@ def test_what_a_stage_says_of_its_time_is_a_number(split_demo: Split, monkeypatc
         Ring(last, addresses, None)
 
 
-def test_what_a_stage_cannot_do_is_told_with_its_name(split_demo: Split) -> None:
+def test_what_a_stage_cannot_do_comes_with_its_name(split_demo: Split) -> None:
     last = open_stages(split_demo(2))[-1]
     kinds = iter(["", "rows", "all"])
 
@@ -134,7 +132,7 @@ def test_a_message_of_another_shape_is_refused(split_demo: Split) -> None:
         ring.close()
 
 
-def test_other_kernels_are_told_once(split_demo: Split) -> None:
+def test_other_kernels_are_one_warning(split_demo: Split) -> None:
     last = open_stages(split_demo(2))[-1]
     with scripted(last, lambda head: [], **{"instruction set": "neon"}) as address:
         with pytest.warns(RuntimeWarning, match="runs other kernels"):
@@ -143,9 +141,7 @@ def test_other_kernels_are_told_once(split_demo: Split) -> None:
         ring.close()
 
 
-def test_trees_over_unlike_processors_have_the_rows_of_single_tokens(
-    split_demo: Split, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trees_over_unlike_processors_have_the_same_rows(split_demo: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     last, address = open_stages(split_demo(2))[-1], free_address()
     others = [name for name in instructions_here() if name != last.instructions]
     if not others:
@@ -158,9 +154,7 @@ def test_trees_over_unlike_processors_have_the_rows_of_single_tokens(
         ring.close()
 
 
-def test_who_answers_a_greeting_with_something_else_is_refused(
-    split_demo: Split, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_answer_to_a_greeting_is_refused(split_demo: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ring_stages, "WELCOME", RESULT)
     last = open_stages(split_demo(2))[-1]
     with scripted(last, lambda head: []) as address, pytest.raises(FrameError, match="with something else"):

@@ -64,9 +64,7 @@ def test_two_passes_have_the_rows_of_one(num_stages: int, min_rows: int, split_d
 
 
 @pytest.mark.parametrize("lost_at", [[1], [2], [3, 6], [7, 8, 9, 16], range(2, 40, 5)], ids=str)
-def test_a_loss_during_either_pass_changes_no_row(
-    lost_at: Collection[int], split_demo: Split, whole: HostTarget
-) -> None:
+def test_a_loss_in_either_pass_changes_no_row(lost_at: Collection[int], split_demo: Split, whole: HostTarget) -> None:
     piped = pipeline_here(split_demo(3), lost_at=lost_at)
     assert_same_rows_of_two(whole, piped, 0)
     assert piped.in_flight.epoch > 0

@@ -26,43 +26,6 @@ CHATML = """{% for message in messages %}{{ '<|im_start|>' + message['role'] + '
 {% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
 
 
-LLAMA_3 = """{% set loop_messages = messages %}{% for message in loop_messages -%}
-    {% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + message['content']
-        | trim + '<|eot_id|>' %}
-    {%- if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}
-    {{- content }}
-{%- endfor %}
-{%- if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"""
-
-
-QWEN_2_5 = """{%- if tools %}
-    {{- '<|im_start|>system\\n# Tools\\n' }}
-    {%- for tool in tools %}{{- "\\n" }}{{- tool | tojson }}{%- endfor %}
-    {{- "<|im_end|>\\n" }}
-{%- elif messages[0]['role'] == 'system' %}
-    {{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}
-{%- endif %}
-{%- for message in messages %}
-    {%- if (message.role == "user") or (message.role == "assistant" and not message.tool_calls) %}
-        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
-
-
-GEMMA = """{{ bos_token }}{% if messages[0]['role'] == 'system' %}{% set first = messages[0]['content'] + '\\n\\n' %}
-{% set rest = messages[1:] %}{% endif %}
-{%- for message in rest -%}
-    {% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
-        {{ raise_exception("Roles must alternate user/assistant") }}
-    {% endif %}
-    {% set role = "model" if message['role'] == 'assistant' else message['role'] -%}
-    {{ '<start_of_turn>' + role + '\\n' + (first if loop.first else "") }}
-    {{- message['content'] | trim + '<end_of_turn>\\n' }}
-{%- endfor -%}
-{% if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}"""
-
-
 CHATML_TEXT = (
     "<|im_start|>system\nBe <brief> & kind.<|im_end|>\n<|im_start|>user\n ü🙂\n<|im_end|>\n"
     "<|im_start|>assistant\nYes.<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n"
@@ -73,32 +36,8 @@ def render(source: str, messages: Sequence[Message] = MESSAGES) -> str:
     return ChatTemplate(source, {"bos_token": "<s>"}).render(Conversation(messages))
 
 
-@pytest.mark.parametrize("source", [CHATML, QWEN_2_5], ids=["ChatML", "Qwen2.5"])
-def test_chatml_renders_exactly(source: str) -> None:
-    assert render(source) == CHATML_TEXT
-
-
-def test_llama_3_renders_exactly() -> None:
-    turns = [("system", "Be <brief> & kind."), ("user", "ü🙂"), ("assistant", "Yes."), ("user", "Why?")]
-    head = "<|start_header_id|>{}<|end_header_id|>\n\n"
-    wanted = "".join(f"{head.format(role)}{content}<|eot_id|>" for role, content in turns)
-    assert render(LLAMA_3) == f"<s>{wanted}{head.format('assistant')}"
-
-
-def test_gemma_renders_exactly_and_refuses_in_its_own_words() -> None:
-    assert render(GEMMA) == (
-        "<s><start_of_turn>user\nBe <brief> & kind.\n\nü🙂<end_of_turn>\n<start_of_turn>model\nYes.<end_of_turn>\n"
-        "<start_of_turn>user\nWhy?<end_of_turn>\n<start_of_turn>model\n"
-    )
-    with pytest.raises(PromptError, match="refuses these messages: Roles must alternate user/assistant") as refused:
-        render(GEMMA, [MESSAGES[0], *MESSAGES[2:]])
-    assert refused.value.public == "The model's chat template refuses these messages."
-
-
-def test_what_transformers_gives_templates_is_there() -> None:
-    assert render("{{ messages[0] | tojson }}") == '{"role": "system", "content": "Be <brief> & kind."}'
-    assert render("{{ tools is none }} {{ strftime_now('%Y') | length }}") == "True 4"
-    assert render("{% for m in messages %}{{ m.role }}{% break %}{% endfor %}") == "system"
+def test_chatml_renders_exactly() -> None:
+    assert render(CHATML) == CHATML_TEXT
 
 
 @pytest.mark.parametrize(
@@ -106,9 +45,6 @@ def test_what_transformers_gives_templates_is_there() -> None:
     [
         ("{{ 'a' * 3000000000 }}", "more memory"),
         ("{{ 'a' | center(3000000000) }}", "more memory"),
-        ("{{ 'a'.ljust(3000000000) }}", "more memory"),
-        ("{{ '%3000000000d' % 1 }}", "more memory"),
-        ("{{ '{:3000000000}'.format(1) }}", "more memory"),
         ("{{ messages | tojson(indent=3000000000) }}", "more memory"),
         ("{{ [1] * 300000000 }}", "more memory"),
         (
@@ -130,12 +66,9 @@ def test_what_transformers_gives_templates_is_there() -> None:
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
         ("{{" + "(" * 5000 + ")" * 5000 + "}}", "recursion"),
         ("{{ 1 / 0 }}", "division by zero"),
-        ("{{ '%d' % 'x' }}", "a real number is required"),
         ("{{ '{'.format(1) }}", "Single '{'"),
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "unsafe"),
         ("{{ cycler.__init__.__globals__ }}", "unsafe"),
-        ("{{ messages.append(1) }}", "unsafe"),
-        ("{% include '/etc/passwd' %}", "no loader"),
         ("{% bad", "unknown tag"),
         ("{{ strftime_now() }}", r"strftime_now\(\) missing 1 required positional argument: 'format'"),
         ("{{ raise_exception() }}", r"raise_exception\(\) missing 1 required"),
@@ -151,8 +84,11 @@ def test_a_hostile_or_broken_template_is_one_bounded_error(source: str, reason: 
 
 @pytest.mark.parametrize(("words", "reason"), [("'no system role'", "no system role"), ("'x' * 100000", "x{300}")])
 def test_a_template_refuses_in_its_own_words(words: str, reason: str) -> None:
-    with pytest.raises(PromptError, match=rf"^The model's chat template refuses these messages: {reason}\.$"):
+    with pytest.raises(
+        PromptError, match=rf"^The model's chat template refuses these messages: {reason}\.$"
+    ) as refused:
         render(f"{{{{ raise_exception({words}) }}}}")
+    assert refused.value.public == "The model's chat template refuses these messages."
 
 
 def test_a_broken_template_s_file_and_line_are_named(tmp_path: Path) -> None:
@@ -223,7 +159,7 @@ def test_a_file_that_is_no_template_is_refused(tmp_path: Path, content: bytes, w
 
 
 @pytest.mark.parametrize("python", ["", "/nowhere/python"])
-def test_a_program_without_a_python_to_render_with_is_told_so(monkeypatch: pytest.MonkeyPatch, python: str) -> None:
+def test_without_a_python_no_template_is_rendered(monkeypatch: pytest.MonkeyPatch, python: str) -> None:
     monkeypatch.setattr("sys.executable", python)
     with pytest.raises(PromptError, match="no process to render it can be started"):
         ChatTemplate("{{ messages }}", {}).render(Conversation([{"role": "user", "content": "Hello"}]))
@@ -287,7 +223,7 @@ def test_a_template_tells_how_calls_are_written(source: str, form: tuple[str, st
     ],
 )
 @pytest.mark.parametrize("source", ["{{ messages }}", "{{ tools }}"])
-def test_malformed_calls_and_tools_are_refused_or_told(messages: list[Message], tools: list[Any], source: str) -> None:
+def test_malformed_calls_and_tools_are_refused_or_shown(messages: list[Message], tools: list[Any], source: str) -> None:
     try:
         assert "5" in ChatTemplate(source, {}).render(Conversation(messages, tools))
     except PromptError as error:

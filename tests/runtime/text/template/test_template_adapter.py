@@ -106,11 +106,6 @@ def test_what_a_user_says_in_a_row_is_one_message_where_roles_must_alternate() -
     assert rendered(source, *apart) == rendered(source, *one)
 
 
-def test_answers_that_call_are_not_joined() -> None:
-    history = [USER, called({}), answered(), {"role": "assistant", "content": "Rain."}, called({}), answered()]
-    assert adapted_messages(history, all_but("takes_answers_in_a_row")) == history
-
-
 @pytest.mark.parametrize("content", [None, ""])
 @pytest.mark.parametrize("name", sorted(path.stem for path in TEMPLATES.glob("*.jinja")))
 def test_a_message_that_only_thinks_is_taken_by_every_template(name: str, content: str | None) -> None:
@@ -123,20 +118,19 @@ def test_a_message_that_only_thinks_is_taken_by_every_template(name: str, conten
 
 
 @pytest.mark.parametrize("arguments", ["{", "[" * 100_000, "[1]", "5"], ids=len)
-def test_arguments_that_are_no_object_are_told_as_they_are(arguments: str) -> None:
+def test_arguments_that_are_no_object_stay_as_they_are(arguments: str) -> None:
     [message] = adapted_messages([called(arguments)], all_but("takes_argument_texts"))
     assert message["tool_calls"][0]["function"]["arguments"] == arguments
 
 
-def test_arguments_are_a_text_where_a_template_takes_nothing_else() -> None:
+def test_arguments_ids_and_answers_that_call_keep_what_a_template_takes() -> None:
     [message] = adapted_messages([called({"city": "\u00dcm"})], all_but("takes_argument_objects"))
     assert message["tool_calls"][0]["function"]["arguments"] == '{"city": "\u00dcm"}'
-
-
-def test_ids_that_a_template_takes_stay_beside_those_that_it_does_not() -> None:
     calls = [called({}, "abcdefgh1"), called({}, "call_1")]
     message = {**calls[0], "tool_calls": [each["tool_calls"][0] for each in calls]}
     suited, answer = adapted_messages([message, answered("call_1")], all_but("takes_any_call_id"))
     kept, made = (call["id"] for call in suited["tool_calls"])
     assert (kept, answer["tool_call_id"]) == ("abcdefgh1", made)
     assert (len(made), made.isalnum()) == (9, True)
+    history = [USER, called({}), answered(), {"role": "assistant", "content": "Rain."}, called({}), answered()]
+    assert adapted_messages(history, all_but("takes_answers_in_a_row")) == history

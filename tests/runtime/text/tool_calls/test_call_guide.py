@@ -64,7 +64,7 @@ def reader_of(tools: list[Any], form: CallForm = TAGGED) -> CallReader:
 
 @settings(max_examples=40)
 @given(st.dictionaries(NAMES, PARAMETERS, min_size=1, max_size=3), st.sampled_from([TAGGED, BARE]), st.data())
-def test_every_step_of_a_call_that_keeps_to_its_schema_is_foretold(
+def test_every_step_of_a_call_is_predicted(
     declared: dict[str, dict[str, Any]], form: CallForm, data: st.DataObject
 ) -> None:
     name = data.draw(st.sampled_from(sorted(declared)))

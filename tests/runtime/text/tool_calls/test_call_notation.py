@@ -111,10 +111,6 @@ def test_a_tag_within_a_text_ends_nothing(notation: Notation, before: str, behin
     assert not is_open(before + TAG_WITHIN + behind, form, SCHEMAS)
 
 
-def test_a_parameter_without_its_end_does_not_swallow_the_next_call() -> None:
-    assert read(Notation.XML, "<function=f>\n<parameter=number>\n1\n</function>") == [("f", {"number": 1})]
-
-
 @pytest.mark.parametrize(
     ("key", "written", "value"),
     [
@@ -243,10 +239,11 @@ def test_texts_without_escapes_are_as_they_stand(text: str) -> None:
     assert read_python(f"[write(text='{text}', path='{text}'), wait()]", AS_THEY_ARE) == calls
 
 
-def test_arguments_and_tools_that_nobody_declared_are_no_part_of_a_text() -> None:
+def test_what_nobody_declared_is_no_part_of_a_text() -> None:
     body = "[write(text='a', mood='b'), other(text='c'), wait()]"
     assert read_python(body, AS_THEY_ARE) == []  # as it calls another tool, and not with all of that as the first text
     assert read_python(body.replace("other", "write"), AS_THEY_ARE)[0] == ("write", {"text": "a", "mood": "b"})
+    assert read(Notation.XML, "<function=f>\n<parameter=number>\n1\n</function>") == [("f", {"number": 1})]
 
 
 @pytest.mark.parametrize("text", ["', b=r[", "\\', b=raw", "', mood=x), other("])
@@ -257,11 +254,6 @@ def test_what_looks_like_an_argument_that_nobody_declared_loses_no_call(text: st
     ]
 
 
-def test_other_quotes_and_inner_texts_have_escapes_all_the_same() -> None:
-    body = r"""[write(text="a\n", path=['it\'s', "\n"])]"""
-    assert read_python(body, AS_THEY_ARE) == [("write", {"text": "a\n", "path": ["it's", "\n"]})]
-
-
 @pytest.mark.parametrize(
     "text", ["'", '"', "f'{x}'", "b'a'", "'a' + 'b'", "'a'.upper()", "Ulm", "1 + 1", "{'a'}", "{'a': 1", "...", "*a"]
 )
@@ -269,10 +261,12 @@ def test_what_is_no_value_is_no_call(text: str) -> None:
     assert read_python(f"[write(text={text})]") == []
 
 
-def test_a_text_that_has_no_end_is_open() -> None:
+def test_texts_end_at_their_quotes_or_stay_open() -> None:
     for form in (PYTHON, AS_THEY_ARE):
         assert is_open("[write(text='a", form, PYTHON_SCHEMAS)
         assert not is_open("[write(text='a')]", form, PYTHON_SCHEMAS)
+    body = r"""[write(text="a\n", path=['it\'s', "\n"])]"""
+    assert read_python(body, AS_THEY_ARE) == [("write", {"text": "a\n", "path": ["it's", "\n"]})]
 
 
 def test_a_long_text_of_quotes_is_read_in_time_that_grows_with_it() -> None:

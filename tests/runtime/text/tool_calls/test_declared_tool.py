@@ -80,7 +80,7 @@ def declared(tool: Callable[..., Any]) -> Any:
     return declared_tool(tool)["function"]
 
 
-def test_a_function_is_described_by_its_signature_and_docstring() -> None:
+def test_functions_are_described_by_signature_and_docstring() -> None:
     found = declared(weather)
     assert (found["name"], found["description"]) == ("weather", "How warm it is somewhere.")
     assert found["parameters"] == {
@@ -94,20 +94,14 @@ def test_a_function_is_described_by_its_signature_and_docstring() -> None:
         "required": ["city"],
         "additionalProperties": False,
     }
+    found = declared(Thermometer().read)
+    assert found["parameters"]["properties"] == {"unit": {"type": "string", "enum": ["c", "f"]}}
+    function = {"name": "f", "parameters": {"type": "object"}}
+    assert declared_tool({"type": "function", "function": function})["function"] == function
+    assert declared_tool({"type": "function", **function})["function"] == function
 
 
-def test_docstrings_of_sphinx_are_read_too() -> None:
-    found = declared(search)
-    assert found["description"] == "Search the web."
-    assert found["parameters"]["properties"] == {
-        "words": {"type": "array", "items": {"type": "string"}, "description": "what to look for"},
-        "limits": {"type": "object", "additionalProperties": {"type": "number"}},
-        "is_new": {"type": "boolean", "description": "whether it is of today"},
-    }
-    assert found["parameters"]["required"] == ["words", "limits", "is_new"]
-
-
-def test_types_within_types_are_described() -> None:
+def test_types_within_types_and_docstrings_of_sphinx_are_described() -> None:
     found = declared(travel)
     assert "description" not in found
     properties = found["parameters"]["properties"]
@@ -117,17 +111,14 @@ def test_types_within_types_are_described() -> None:
     assert properties["model"] == {"type": "object", "title": "Model"}
     assert properties["note"] == {"type": "string", "description": "What else there is."}
     assert properties["size"] == {"type": "array", "items": {"type": "integer"}}
-
-
-def test_a_method_is_described_without_its_object() -> None:
-    found = declared(Thermometer().read)
-    assert found["parameters"]["properties"] == {"unit": {"type": "string", "enum": ["c", "f"]}}
-
-
-def test_a_schema_is_a_tool_as_it_is_or_flat() -> None:
-    function = {"name": "f", "parameters": {"type": "object"}}
-    assert declared_tool({"type": "function", "function": function})["function"] == function
-    assert declared_tool({"type": "function", **function})["function"] == function
+    found = declared(search)
+    assert found["description"] == "Search the web."
+    assert found["parameters"]["properties"] == {
+        "words": {"type": "array", "items": {"type": "string"}, "description": "what to look for"},
+        "limits": {"type": "object", "additionalProperties": {"type": "number"}},
+        "is_new": {"type": "boolean", "description": "whether it is of today"},
+    }
+    assert found["parameters"]["required"] == ["words", "limits", "is_new"]
 
 
 def any_number(*numbers: int) -> None: ...
