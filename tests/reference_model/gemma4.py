@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from reader_edge_export.sources.layered_model import best
-from tests.reference_model.layers import mixed
+from tests.reference_model.layers import Rotary, mixed
 from tests.reference_model.reference_model import ReferenceModel, rotated
-from tests.reference_model.rotary import Rotary
 
 _WHOLE, _WINDOWED = "full_attention", "sliding_attention"
 _PERIOD = 6  # where no kinds are given, each so many-th layer sees all tokens, and the last one

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from tests.reference_model.rotary import Rotary, query_scale_of, rotary_of
+from tests.reference_model.layers import Rotary, query_scale_of, rotary_of
 
 GEMMA = ("gemma", "gemma2", "gemma3_text")
 COHERE = ("cohere", "cohere2")

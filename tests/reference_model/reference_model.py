@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from reader_edge_export.sources.layered_model import best
-from tests.reference_model.layers import convolved, gated_delta, mamba2, mixed, unit
+from tests.reference_model.layers import Rotary, convolved, gated_delta, mamba2, mixed, unit
 from tests.reference_model.reference_config import COHERE, GEMMA, GRANITE, ReferenceConfig
-from tests.reference_model.rotary import Rotary
 
 _OLMO = ("olmo2", "olmo3")
 _NORMED_AFTER = (*_OLMO, "exaone4")  # attention and MLP, not what they read

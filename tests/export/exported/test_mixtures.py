@@ -32,7 +32,7 @@ from reader_edge_runtime.target import Pass, Target
 from tests.expert_matrices import FORMS, ExpertMatrices, random_experts
 from tests.export.gguf_models import build_source, write_model
 from tests.export.source_models import chain_logits, layered, open_source
-from tests.export.sources.folder.expert_folders import copy_folder
+from tests.export.sources.source_folders import copy_folder
 from tests.hybrid_states import check_random_trees
 from tests.runtime.execution.native_operator import Build, operator_model
 from tests.tiny_models import TINY_MODELS, VOCAB_SIZE, build_tiny_model, tiny_config

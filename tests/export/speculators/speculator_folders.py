@@ -12,6 +12,11 @@ from reader_edge_export.speculators.eagle3_module import Eagle3Config, Eagle3Mod
 from reader_edge_export.speculators.mlp_module import MlpModule
 from reader_edge_export.speculators.mtp_module import MtpModule
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
+from reader_edge_export.speculators.training.train_speculator import (
+    TRAINED_FORMATS,
+    SpeculatorTraining,
+    TrainingOptions,
+)
 from tests.tiny_models import VOCAB_SIZE, tiny_config
 
 DRAFT_VOCAB_SIZE = 100
@@ -148,3 +153,8 @@ def _name_ids(module: SpeculatorModule) -> None:
     token_ids = torch.randperm(VOCAB_SIZE)[:DRAFT_VOCAB_SIZE].sort().values
     module.d2t.copy_(token_ids - torch.arange(DRAFT_VOCAB_SIZE))
     module.t2d[token_ids] = True
+
+
+def training_of(form: str, package: Path, out: Path, options: TrainingOptions) -> SpeculatorTraining:
+    """That tells nobody of its stages."""
+    return SpeculatorTraining(package, out, TRAINED_FORMATS[form], options, lambda stage: None)

@@ -1,7 +1,8 @@
-"""The tokenizer of a folder: what of its files is read, and that no class name is a reason to refuse it."""
+"""The tokenizer of a folder and its templates: what is read, and that no class name is a reason to refuse it."""
 
 import json
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.folder.folder_tokenizer import load_tokenizer
 from reader_edge_export.sources.folder.hugging_face import HuggingFaceSource
-from reader_edge_export.sources.tokenizer import special_tokens_of, write_tokenizer
+from reader_edge_export.sources.tokenizer import check_chat_template, special_tokens_of, write_tokenizer
 from reader_edge_runtime.errors import ExportError, TokenizerError
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.conversation import Conversation
+from reader_edge_runtime.text.template.chat_template import ChatTemplate
 from reader_edge_runtime.text.tokenizer import Tokenizer as PackageTokenizer
+from tests.runtime.text.text_cases import byte_level_tokenizer
 from tests.tiny_models import VOCAB_SIZE, build_tiny_tokenizer
 
 TEXTS = ["the cat sat", "  tides\n<|eos|>rise", "naïve 🙂"]
@@ -344,3 +347,32 @@ def test_tokens_that_the_model_does_not_have_neither_begin_nor_end_its_texts(
     (source / "generation_config.json").write_text(json.dumps({key: VOCAB_SIZE}))
     with pytest.raises(ExportError, match=rf"names {VOCAB_SIZE} as a token .* vocabulary has {VOCAB_SIZE}: correct"):
         export_model(source, tmp_path / "out", FP32)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("{% for %}", "Expected an expression"),
+        ("{{ raise_exception('never') }}", "never"),
+        ("{% if false %}x{% endif %}", "it makes 0 tokens of a short one"),
+        ("{{ 'a b ' * 1000 }}", r"it makes \d+ tokens of a short one"),
+    ],
+)
+def test_a_template_that_takes_no_messages_is_warned_of(source: str, words: str) -> None:
+    with pytest.warns(UserWarning, match=rf"chat template takes no messages \(.*{words}.*\): ask it with --raw, or"):
+        check_chat_template(PackageTokenizer(byte_level_tokenizer(), ChatTemplate(source, {})), 64)
+
+
+@pytest.mark.parametrize("source", [None, "{{ messages[0]['content'] }}"])
+def test_one_that_works_or_is_not_there_is_not_spoken_of(source: str | None) -> None:
+    template = None if source is None else ChatTemplate(source, {})
+    with warnings.catch_warnings(action="error"):
+        check_chat_template(PackageTokenizer(byte_level_tokenizer(), template), 64)
+
+
+@pytest.mark.parametrize("template", [5, {"default": 5}, "\ud800", "a" * (1 << 20) + "a"])
+def test_what_no_package_can_have_as_a_template_is_refused(template: Any, tmp_path: Path) -> None:
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=byte_level_tokenizer())
+    tokenizer.chat_template = template
+    with pytest.raises(TokenizerError, match=r"chat template (is|has) .*: remove it\.$"):
+        write_tokenizer(tokenizer, tmp_path)

@@ -11,7 +11,7 @@ from reader_edge_export.sources.find import find_source
 from reader_edge_runtime.errors import ExportError, GgufError, UnsupportedArchitectureError
 from tests.export.gguf_models import GGUF_MODELS, build_source, write_model
 from tests.export.source_models import load_model
-from tests.export.sources.gguf.same_logits import check
+from tests.export.sources.gguf.gguf_checks import check
 from tests.tiny_models import VOCAB_SIZE
 
 _GRANITE_EXPERTS = {"num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 48}

@@ -13,8 +13,8 @@ from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_runtime.errors import ExportError, GgufError, UnsupportedArchitectureError
 from tests.export.gguf_models import build_source, gguf_weights
 from tests.export.source_models import load_model
+from tests.export.sources.gguf.gguf_checks import check
 from tests.export.sources.gguf.ollama_files import OLLAMA_MODELS, write_as_ollama
-from tests.export.sources.gguf.same_logits import check
 
 _PLAIN = {"rope_type": "default", "rope_theta": 1e4}
 _YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}

@@ -17,7 +17,7 @@ from reader_edge_export.sources.find import find_source
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.export.source_models import load_folder, load_model
-from tests.export.sources.quantized.quantized_folders import WRITERS, Matrix, quantize_folder
+from tests.export.sources.source_folders import WRITERS, Matrix, quantize_folder
 from tests.tiny_models import build_tiny_model
 
 

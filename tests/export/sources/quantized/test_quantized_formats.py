@@ -20,7 +20,7 @@ from reader_edge_export.sources.quantized.folder import packing_of
 from reader_edge_export.sources.quantized.formats import Quantization, quantization_of
 from reader_edge_export.sources.quantized.packing import Packing
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
-from tests.export.sources.quantized.quantized_folders import packed
+from tests.export.sources.source_folders import packed
 
 GOLDEN = load_file(Path(__file__).parent / "golden" / "quantized.safetensors")
 DTYPES = {torch.int32: "I32", torch.int64: "I64", torch.int8: "I8", torch.float16: "F16", torch.bfloat16: "BF16",

@@ -26,7 +26,7 @@ from reader_edge_export.speculators.training.vocabulary_tables import embedding_
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.export.speculators.record_speculators import TRAINED
-from tests.export.speculators.training.speculator_trainings import training_of
+from tests.export.speculators.speculator_folders import training_of
 from tests.tiny_models import VOCAB_SIZE
 
 pytestmark = pytest.mark.usefixtures("few")

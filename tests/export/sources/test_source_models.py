@@ -1,25 +1,94 @@
-"""Modules and traced layers are what config.json says: its keys are read by other code, and computed by the papers."""
+"""Modules of sources compute what config.json says, what transformers 5 does, and the same a layer at a time."""
 
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from reader_edge_export import ExportOptions, export_model
+from reader_edge_export.calibration.calibration import Calibration, InputMoments
 from reader_edge_export.libraries import quiet_libraries
-from reader_edge_export.sources.architectures import RECURRENT
+from reader_edge_export.sources.architectures import RECURRENT, SUPPORTED
 from reader_edge_export.sources.config.hf_config import hf_config
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.folder import folder_weights
+from reader_edge_export.sources.layered_model import LayeredModel, SteadyTopk, best
 from reader_edge_export.trace.tracing import RecurrentLayer
 from reader_edge_export.trace.tree_config import survey
+from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
+from reader_edge_runtime.package.model_package import ModelPackage
 from tests.export.record_transformers5 import RECORDED, TOKEN_IDS, last_logits
-from tests.export.source_models import load_folder, load_model, open_source
+from tests.export.source_models import chain_logits, layered, load_folder, load_model, open_source
 from tests.reference_model.reference_check import check_layers, check_module, reference_model
 from tests.tiny_models import MAX_CONTEXT, TINY_MODELS, build_tiny_model
+
+
+def test_the_best_are_those_of_topk() -> None:
+    scores = torch.randn(50, 40, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    values, places = best(scores, 6)
+    expected, expected_places = scores.topk(6)
+    assert torch.equal(values, expected)
+    assert torch.equal(places, expected_places)
+    values.sum().backward()
+    assert scores.grad is not None
+    assert scores.grad.sum() == 50 * 6
+
+
+def test_the_first_of_those_that_tie_are_chosen() -> None:
+    scores = torch.tensor([[0.0, 1, 3, 1, 1 + 1e-7, 0], [0.0] * 6, [2, 2 - 1e-5, 2, 2 + 1e-7, 2, -3]])
+    assert best(scores, 3)[1].tolist() == [[2, 1, 3], [0, 1, 2], [0, 2, 3]]
+
+
+def test_modules_choose_so_while_it_is_entered() -> None:
+    scores = torch.zeros(1, 300)
+    with SteadyTopk():
+        chosen = [torch.topk(scores, k=4, dim=-1), scores.topk(4), torch.topk(scores, 4, dim=1)]
+    assert [places.tolist() for _, places in chosen] == [[[0, 1, 2, 3]]] * 3
+    assert isinstance(scores.topk(4), torch.return_types.topk)
+
+
+TEXTS = [list(range(3, 40)), [7], list(range(90, 60, -1))]
+
+
+@pytest.mark.parametrize("model_type", TINY_MODELS)
+def test_logits_are_those_of_the_whole_model(model_type: str, tiny_model: Callable[[str], Path]) -> None:
+    whole = load_folder(tiny_model(model_type))
+    for token_ids, logits in zip(TEXTS, layered(tiny_model(model_type)).logits(TEXTS), strict=True):
+        torch.testing.assert_close(logits, chain_logits(whole, token_ids), rtol=1e-5, atol=1e-5)
+
+
+def test_matrices_take_no_memory_before_and_after(tiny_model: Callable[[str], Path]) -> None:
+    model = layered(tiny_model("llama"))
+    matrices = [parameter for parameter in model.source.skeleton.parameters() if parameter.ndim > 1]
+    for _ in model.logits(TEXTS):
+        held = [matrix for matrix in model.source.skeleton.parameters() if matrix.untyped_storage().nbytes() > 1000]
+        assert len(held) <= 1  # the head
+    assert {matrix.untyped_storage().nbytes() for matrix in matrices} == {4}
+
+
+def test_layers_that_are_not_found_are_one_sentence(tiny_model: Callable[[str], Path]) -> None:
+    source = open_source(tiny_model("llama"))
+    source.skeleton.config.num_hidden_layers = 77
+    with pytest.raises(UnsupportedArchitectureError, match="The layers of 'llama' were not found"):
+        LayeredModel(source)
+
+
+def test_a_calibration_whose_file_was_cut_is_one_sentence() -> None:
+    file = BytesIO()
+    calibration = Calibration(file)
+    moments = InputMoments([np.eye(4, dtype=np.float32)], 3)
+    calibration.add_inputs(["a"], moments)
+    np.testing.assert_array_equal(calibration.inputs_of("a").grams[0], moments.grams[0])
+    file.truncate(10)
+    with pytest.raises(ExportError, match="became shorter"):
+        calibration.inputs_of("a")
+
 
 _GROWING = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 12}
 TinyModel = Callable[[str], Path]
@@ -170,3 +239,44 @@ def test_a_layer_that_keeps_other_states_is_caught(model_type: str, tiny_model: 
     for wrong in (wider, others[-1]):
         with pytest.raises(AssertionError, match="states of layer 0"):
             check_layers([wrong, *others], _config(folder), MAX_CONTEXT)
+
+
+LIMIT = 2e-5
+Folder = Callable[[str], Path]
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_folder_of_transformers_5_computes_what_transformers_5_computes(name: str, folder_of_5: Folder) -> None:
+    computed = last_logits(chain_logits(load_folder(folder_of_5(name)), TOKEN_IDS))
+    assert np.abs(np.array(computed) - RECORDED[name]["logits"]).max() < LIMIT
+
+
+@pytest.mark.parametrize("model_type", SUPPORTED)
+def test_the_same_model_in_the_form_of_transformers_4_computes_the_same(
+    model_type: str, folder_of_5: Folder, tmp_path: Path
+) -> None:
+    fifth = folder_of_5(model_type)
+    fourth = tmp_path / "fourth"
+    fourth.mkdir()
+    (fourth / "model.safetensors").symlink_to(fifth / "model.safetensors")
+    config = json.loads((fifth / "config-4.json").read_text())
+    assert "rope_parameters" not in config
+    (fourth / "config.json").write_text(json.dumps(config))
+    assert torch.equal(
+        chain_logits(load_folder(fourth), TOKEN_IDS[:9]), chain_logits(load_folder(fifth), TOKEN_IDS[:9])
+    )
+
+
+@pytest.mark.parametrize("name", ["llama-llama3", "gemma3_text"])
+def test_a_package_of_a_folder_of_transformers_5_computes_the_same(
+    name: str, folder_of_5: Folder, tmp_path: Path
+) -> None:
+    export_model(folder_of_5(name), tmp_path / "out", ExportOptions(precision="fp32"))
+    assert ModelPackage.open(tmp_path / "out").manifest.checks["tree_logit_error"] < LIMIT
+
+
+def test_every_architecture_was_recorded_with_a_rotary_embedding_that_is_not_its_own() -> None:
+    assert set(SUPPORTED) <= set(RECORDED)
+    for name, recorded in RECORDED.items():
+        if recorded["config"]["model_type"] != "gpt2":
+            assert json.dumps(recorded["config"]["rope_parameters"]).count("000.0") >= 1, name
