@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from reader_edge.server.app import make_app
-from reader_edge.server.http.listening import listen, open_socket
+from reader_edge.server.listening import listen, open_socket
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, DraftSources, Engine, EngineConfig
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter

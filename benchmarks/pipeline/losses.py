@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.pipeline.served_stages import ServedStages
-from reader_edge.verify.stress import AnyWidth
+from reader_edge.verify.drafters import AnyWidth
 from reader_edge_runtime import AsyncEngine, Engine, EngineConfig, GenerationConfig, ReaderEdgeError, SamplingConfig
 
 _DEMO = Path(__file__).resolve().parents[2] / "models" / "demo" / "package"

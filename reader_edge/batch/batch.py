@@ -9,8 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
-from reader_edge.batch.batch_input import BatchRequest, count_requests, read_requests
-from reader_edge.batch.batch_output import BatchOutput
+from reader_edge.batch.batch_files import BatchOutput, BatchRequest, count_requests, read_requests
 from reader_edge.server.api_error import api_error
 from reader_edge.server.endpoints import PATHS, make_endpoints
 from reader_edge.server.metrics import Metrics

@@ -39,7 +39,7 @@ class ServerAddress:
 
     def keys(self) -> tuple[bytes, ...]:
         """The keys, of which clients send one. Raises ConfigError, and UsageError where anybody could ask."""
-        from reader_edge.server.http.guard import is_loopback, read_api_keys
+        from reader_edge.server.guard import is_loopback, read_api_keys
 
         if self.api_key_file is not None:
             return read_api_keys(self.api_key_file)
@@ -124,7 +124,7 @@ def serve(
 
     from reader_edge.models.model_source import load_engine, model_name
     from reader_edge.server.app import make_app
-    from reader_edge.server.http.listening import listen, open_socket
+    from reader_edge.server.listening import listen, open_socket
     from reader_edge.server.settings import MAX_CHOICES, ServerSettings
     from reader_edge_runtime import AsyncEngine
     from reader_edge_runtime.drafting.sources.device_source import DeviceSource

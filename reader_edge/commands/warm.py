@@ -45,10 +45,10 @@ def warm(model: str | None, prompts: Path | None, tokens: int, engine_config: "r
     interrupted run changes nothing. MODEL is as for `run`.
     """
     from reader_edge.models.model_source import load_engine
-    from reader_edge.own_answers import answer_all, bundled_instructions
     from reader_edge.prompts import play_out, read_prompts
     from reader_edge.terminal.console import count_progress
     from reader_edge.terminal.formatting import readable_size, visible
+    from reader_edge.warmup_answers import answer_all, bundled_instructions
     from reader_edge_runtime import GenerationConfig, SamplingConfig
     from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from reader_edge.server.http.request_log import RequestNote, note_of, public_sentence
+from reader_edge.server.request_log import RequestNote, note_of, public_sentence
 from reader_edge_runtime.errors import (
     BusyError,
     CapacityError,

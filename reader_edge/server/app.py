@@ -18,12 +18,12 @@ from reader_edge.remote.frames import DRAFT_PATH
 from reader_edge.server.api_error import error_response
 from reader_edge.server.draft_endpoint import DraftEndpoint
 from reader_edge.server.endpoints import discovery_routes, make_endpoints
-from reader_edge.server.http.guard import Guard
-from reader_edge.server.http.json_body import BodyBudget
-from reader_edge.server.http.request_log import RequestLog
+from reader_edge.server.guard import Guard
+from reader_edge.server.json_body import BodyBudget
 from reader_edge.server.metrics import Metrics
 from reader_edge.server.ollama.models import OllamaModels
 from reader_edge.server.openapi import openapi_document
+from reader_edge.server.request_log import RequestLog
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
 

@@ -26,8 +26,8 @@ from reader_edge.remote.frames import (
 )
 from reader_edge.remote.settings import Settings
 from reader_edge.server.api_error import ApiError, api_error
-from reader_edge.server.http.request_log import LEFT_STATUS, RequestNote, note_of, public_sentence
 from reader_edge.server.metrics import Metrics
+from reader_edge.server.request_log import LEFT_STATUS, RequestNote, note_of, public_sentence
 from reader_edge.server.resumable_answers import ResumableAnswer, ResumableAnswers, own_id
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine

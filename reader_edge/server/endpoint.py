@@ -10,13 +10,12 @@ from typing import Generic, TypeVar
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from reader_edge.server.answer_parser import AnswerParser
 from reader_edge.server.api_error import ApiError, api_error
-from reader_edge.server.completion import CompletionRequest, CompletionRun, Json
-from reader_edge.server.http.event_stream import EventStream, LeftError, unless_left
-from reader_edge.server.http.json_body import read_values
-from reader_edge.server.http.request_log import LEFT_STATUS, note_of
+from reader_edge.server.completion import AnswerParser, CompletionRequest, CompletionRun, Json
+from reader_edge.server.event_stream import EventStream, LeftError, unless_left
+from reader_edge.server.json_body import read_values
 from reader_edge.server.metrics import Metrics
+from reader_edge.server.request_log import LEFT_STATUS, note_of
 from reader_edge.server.schema import JsonObject, decode
 from reader_edge.server.settings import ServerSettings
 from reader_edge.server.tool_grammar import held_arguments

@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 
 from reader_edge.prompts import EvalPrompt
 from reader_edge.verify.arrivals import Arrival, all_at_once, at_random, decode, num_at_random
+from reader_edge.verify.drafters import AnyWidth, DrafterMaker, HostileSource, SharedDrafters
 from reader_edge.verify.logit_comparer import LogitComparer, PlainAnswer, Tally, WatchedTarget
 from reader_edge.verify.plain_answers import ARRIVING_CHUNK, FEW_TOKENS, PlainAnswers
 from reader_edge.verify.result import ProofReport
-from reader_edge.verify.shared_drafters import DrafterMaker, SharedDrafters
-from reader_edge.verify.stress import AnyWidth, HostileSource
 from reader_edge.verify.variants import TimeBudget, Visit, schedule, settings
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, SamplingConfig
 from reader_edge_runtime.acceptance import EXACT, AcceptanceRule

@@ -203,7 +203,7 @@ def test_python_in_the_documentation_runs(
 
     monkeypatch.setattr(reader_edge.Engine, "load", load_demo)
     for name in ("listen", "open_socket"):  # of a server
-        monkeypatch.setattr(f"reader_edge.server.http.listening.{name}", lambda *_: None)
+        monkeypatch.setattr(f"reader_edge.server.listening.{name}", lambda *_: None)
     monkeypatch.chdir(tmp_path)
     messages = [{"role": "user", "content": "# tar"}]
     names: dict[str, Any] = {"messages": messages, "__name__": "__main__"}

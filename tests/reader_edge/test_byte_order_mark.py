@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from reader_edge.batch.batch_input import count_requests
+from reader_edge.batch.batch_files import count_requests
 from reader_edge.bench.recording import read_recording
 from reader_edge.chat.prompt_input import PromptInput
 from reader_edge.datastore.corpus import read_pieces
 from reader_edge.prompts import read_prompts
 from reader_edge.remote.remote_server import read_key
-from reader_edge.server.http.guard import read_api_keys
+from reader_edge.server.guard import read_api_keys
 from reader_edge_export.sources.folder.folder_files import read_json
 from reader_edge_export.sources.folder.folder_tokenizer import _read_template as read_template
 from reader_edge_export.texts.text_set import TextSet

@@ -147,7 +147,7 @@ def test_serve(invoke: Invoke, plain: Plain, monkeypatch: pytest.MonkeyPatch, op
             shown["health"] = client.get("/health").json()
             shown["metrics"] = client.get("/metrics").text
 
-    monkeypatch.setattr("reader_edge.server.http.listening.listen", ask)
+    monkeypatch.setattr("reader_edge.server.listening.listen", ask)
     result = invoke("serve", "--port", "0", *options)
     assert result.exit_code == 0, result.output
     assert shown["answer"]["choices"][0]["text"] == plain(PROMPT, 20)

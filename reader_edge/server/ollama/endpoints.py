@@ -10,12 +10,19 @@ from typing import NamedTuple, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from reader_edge.server.answer_parser import THOUGHT, AnswerParser, text_in
 from reader_edge.server.api_error import ApiError, api_error, shown_json
-from reader_edge.server.completion import CompletionRequest, CompletionRun, Json, seed_headers
+from reader_edge.server.completion import (
+    THOUGHT,
+    AnswerParser,
+    CompletionRequest,
+    CompletionRun,
+    Json,
+    seed_headers,
+    text_in,
+)
 from reader_edge.server.endpoint import Endpoint
-from reader_edge.server.http.event_stream import LineStream
-from reader_edge.server.http.json_body import read_values
+from reader_edge.server.event_stream import LineStream
+from reader_edge.server.json_body import read_values
 from reader_edge.server.ollama.bodies import GenerateBody, OllamaBody, OllamaChatBody
 from reader_edge.server.openai.choices import chat_logprobs
 from reader_edge.server.settings import ServerSettings

@@ -5,9 +5,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from reader_edge.server.answer_parser import THOUGHT, AnswerParser, text_in
 from reader_edge.server.api_error import ApiError, agreed
-from reader_edge.server.completion import CompletionRequest, CompletionRun, Json
+from reader_edge.server.completion import THOUGHT, AnswerParser, CompletionRequest, CompletionRun, Json, text_in
 from reader_edge.server.openai.choices import ChoicesEndpoint, chat_logprobs
 from reader_edge.server.openai.generation_body import ChoicesBody, MaxTokens
 from reader_edge.server.openai.messages import Messages, TemplateArgs, template_args, to_messages

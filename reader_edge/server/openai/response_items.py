@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal, cast
 
 from msgspec import Meta
 
-from reader_edge.server.answer_parser import THOUGHT, AnswerParser
-from reader_edge.server.completion import Json
+from reader_edge.server.completion import THOUGHT, AnswerParser, Json
 from reader_edge.server.openai.messages import MAX_ITEMS, call_message
 from reader_edge.server.schema import JsonObject
 from reader_edge_runtime import GenerationChunk, GenerationResult, Message

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from reader_edge.server.api_error import agreed
 from reader_edge.server.completion import CompletionRequest, CompletionRun, Json, sampling_of
 from reader_edge.server.endpoint import Endpoint
-from reader_edge.server.http.event_stream import EventStream
+from reader_edge.server.event_stream import EventStream
 from reader_edge.server.openai.generation_body import GenerationBody, MaxTokens
 from reader_edge.server.openai.messages import TemplateArgs, template_args
 from reader_edge.server.openai.response_items import InputItems, ResponseItems, to_messages_of_input

@@ -11,10 +11,10 @@ from click.testing import CliRunner
 from reader_edge import DraftConfig, Engine, EngineConfig, GenerationConfig
 from reader_edge.cli import main
 from reader_edge.models.model_source import further_sources
-from reader_edge.own_answers import answer_all
 from reader_edge.prompts import EvalPrompt
 from reader_edge.verify import variants
 from reader_edge.verify.proof import prove
+from reader_edge.warmup_answers import answer_all
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_runtime import DraftSources
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader

@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from reader_edge.cli import main
-from reader_edge.own_answers import INSTRUCTIONS, answer_all, bundled_instructions
 from reader_edge.prompts import EvalPrompt, read_prompts
+from reader_edge.warmup_answers import INSTRUCTIONS, answer_all, bundled_instructions
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.drafting.drafter import PROMPT_TAIL
 from reader_edge_runtime.drafting.sources.own_answers import OWN_ANSWERS_NAME, OwnAnswers

@@ -13,7 +13,7 @@ import pytest
 
 from reader_edge.server.endpoint import Endpoint
 from reader_edge.server.endpoints import make_endpoints
-from reader_edge.server.http.json_body import load_json
+from reader_edge.server.json_body import load_json
 from reader_edge.server.metrics import Metrics
 from reader_edge.server.schema import without_gc
 from reader_edge.server.settings import ServerSettings

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from reader_edge.cli import main
 from reader_edge.models.model_source import model_name
-from reader_edge.server.http.request_log import RequestNote
+from reader_edge.server.request_log import RequestNote
 from reader_edge.server.settings import ServerSettings
 
 
@@ -56,7 +56,7 @@ def test_no_more_choices_are_promised_than_can_be_taken_in(
 ) -> None:
     promised: list[ServerSettings] = []
     monkeypatch.setattr("reader_edge.server.app.make_app", lambda engine, settings: promised.append(settings))
-    monkeypatch.setattr("reader_edge.server.http.listening.listen", lambda app, socket, engine: None)
+    monkeypatch.setattr("reader_edge.server.listening.listen", lambda app, socket, engine: None)
     options = ["--port", "0", "--max-batch", "2", "--max-waiting", "1", "--no-calibrate"]
     result = runner.invoke(main, ["serve", str(demo_folder), *options])
     assert (result.exit_code, result.stdout) == (0, "")
@@ -92,7 +92,7 @@ def test_the_log_is_shown_as_its_options_say(
             note = RequestNote("GET", "/v1/models", status=status)
             note.write()
 
-    monkeypatch.setattr("reader_edge.server.http.listening.listen", listen)
+    monkeypatch.setattr("reader_edge.server.listening.listen", listen)
     result = runner.invoke(main, ["serve", str(demo_folder), "--port", "0", "--no-calibrate", *options])
     assert (result.exit_code, result.stdout) == (0, "")
     lines = result.stderr.splitlines()
@@ -108,7 +108,7 @@ def test_prompts_are_logged_where_that_is_requested(
 ) -> None:
     made: list[ServerSettings] = []
     monkeypatch.setattr("reader_edge.server.app.make_app", lambda engine, settings: made.append(settings))
-    monkeypatch.setattr("reader_edge.server.http.listening.listen", lambda app, socket, engine: None)
+    monkeypatch.setattr("reader_edge.server.listening.listen", lambda app, socket, engine: None)
     options = ["--port", "0", "--no-calibrate", *["--log-prompts"] * is_sent]
     assert runner.invoke(main, ["serve", str(demo_folder), *options]).exit_code == 0
     assert made[0].logs_prompts == is_sent

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from reader_edge.verify.stress import AnyWidth, HostileSource
+from reader_edge.verify.drafters import AnyWidth, HostileSource
 from reader_edge_runtime import DraftConfig, Engine, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from reader_edge.prompts import EvalPrompt
+from reader_edge.verify.drafters import HostileSource
 from reader_edge.verify.proof import ProofListener, prove
 from reader_edge.verify.result import ProofReport
-from reader_edge.verify.stress import HostileSource
 from reader_edge.verify.variants import (
     ARRIVAL_BATCH,
     ARRIVAL_DRAFTERS,

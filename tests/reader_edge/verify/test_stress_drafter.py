@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from reader_edge.verify.stress import StressDrafter
+from reader_edge.verify.drafters import StressDrafter
 from reader_edge_runtime.draft_tree import DraftTree
 from tests.drafted_text import DraftedText
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from reader_edge.verify.stress import StressDrafter
+from reader_edge.verify.drafters import StressDrafter
 from reader_edge_runtime.acceptance import AcceptanceRule, Choices
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.cache import Cache

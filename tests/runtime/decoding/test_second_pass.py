@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from reader_edge.verify.stress import AnyWidth, StressDrafter
+from reader_edge.verify.drafters import AnyWidth, StressDrafter
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.assembly import make_decoder
 from reader_edge_runtime.cache import Cache

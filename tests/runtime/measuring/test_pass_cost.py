@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reader_edge.verify.stress import StressDrafter
+from reader_edge.verify.drafters import StressDrafter
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.assembly import make_decoder
 from reader_edge_runtime.cache import Cache

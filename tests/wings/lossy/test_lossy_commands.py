@@ -292,7 +292,7 @@ def test_the_last_chunk_of_each_choice_has_the_meter(
 def test_serve_takes_a_rule(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[AsyncEngine] = []
     monkeypatch.setattr("reader_edge.server.app.make_app", lambda engine, settings: served.append(engine))
-    monkeypatch.setattr("reader_edge.server.http.listening.listen", lambda app, socket, engine: None)
+    monkeypatch.setattr("reader_edge.server.listening.listen", lambda app, socket, engine: None)
     options = ["--port", "0", "--no-calibrate", "--rule", "relaxed:1:0.5"]
     assert CliRunner().invoke(main, ["serve", str(demo_folder), *options]).exit_code == 0
     assert served[0].engine.rule == Relaxed(1.0, 0.5)

@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from reader_edge.server.api_error import ApiError
-from reader_edge.server.http.event_stream import EventStream
+from reader_edge.server.event_stream import EventStream
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, Engine, EngineConfig
 from tests.reader_edge.package_copy import PackageCopy

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from reader_edge.server.answer_parser import AnswerParser
+from reader_edge.server.completion import AnswerParser
 from reader_edge.server.openai.chat_completions import ChatWording
 from reader_edge.server.openai.response_items import ResponseItems
 from reader_edge.server.settings import ServerSettings

@@ -12,10 +12,10 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from reader_edge.server.http import listening
 
 from reader_edge.server.endpoints import OLLAMA_ENDPOINTS
-from reader_edge.server.http import listening
-from reader_edge.server.http.listening import Connection
+from reader_edge.server.listening import Connection
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
 from tests.reader_edge.server.conftest import LIMIT_S, Served

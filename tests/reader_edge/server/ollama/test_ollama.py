@@ -6,7 +6,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from reader_edge.server.answer_parser import AnswerParser
+from reader_edge.server.completion import AnswerParser
 from reader_edge.server.ollama.bodies import OpenCalls
 from reader_edge.server.ollama.endpoints import AnswerPiece, OllamaParser
 from reader_edge.server.settings import LIMIT_HEADER, ServerSettings

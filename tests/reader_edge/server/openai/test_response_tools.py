@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from reader_edge.server.answer_parser import AnswerParser
+from reader_edge.server.completion import AnswerParser
 from reader_edge.server.openai.response_items import ResponseItems
 from reader_edge_runtime import Conversation, Engine, GenerationChunk, GenerationConfig, Message
 from reader_edge_runtime.text.tool_calls.call_form import CallForm

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from reader_edge.server.api_error import ApiError, api_error
 from reader_edge.server.completion import Json
-from reader_edge.server.http.request_log import RequestNote, note_of
+from reader_edge.server.request_log import RequestNote, note_of
 
 Result = TypeVar("Result")
 _END = b"data: [DONE]\n\n"

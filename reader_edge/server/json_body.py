@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reader_edge.server.api_error import ApiError
-from reader_edge.server.http.request_log import note_of
+from reader_edge.server.request_log import note_of
 from reader_edge.server.schema import without_gc
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime.untrusted.untrusted_json import finite
