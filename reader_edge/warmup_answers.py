@@ -11,7 +11,7 @@ from reader_edge_runtime import Engine, GenerationConfig
 from reader_edge_runtime.arrays import Int32Array
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.drafting.drafter import PROMPT_TAIL
-from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
+from reader_edge_runtime.drafting.sources.warmup_answers import WarmupAnswers
 
 INSTRUCTIONS = Path(__file__).with_name("instructions.txt")
 
@@ -29,7 +29,7 @@ def answer_all(
     config: GenerationConfig,
     num_tokens: int,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
-) -> OwnAnswers:
+) -> WarmupAnswers:
     """Answer questions, begun in their order, until answers without a gap hold `num_tokens` tokens: no more are kept.
 
     So what is kept depends on nothing but the model. on_progress: gets tokens of whole answers, and tokens at most.
@@ -48,7 +48,7 @@ def answer_all(
             on_progress(min(num_kept, most), most)
         for request in requests:
             decoder.cancel(request)
-    return OwnAnswers(list(_texts(requests, num_tokens)))
+    return WarmupAnswers(list(_texts(requests, num_tokens)))
 
 
 def _texts(requests: Sequence[Request], room: int) -> Iterator[Int32Array]:

@@ -26,15 +26,15 @@ from reader_edge_export.quantize.weight_storage import OnChoice, num_stored, sto
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.weights import ExpertsTensor, matrix_of
 from reader_edge_runtime.package.manifest import (
-    FORM_PROPERTY,
     GRAPH_NAME,
     HALF_PRECISIONS,
+    LOWERING_PROPERTY,
     QUANTIZED_PRECISIONS,
     ROW_ATTENTIONS,
     WEIGHTS_NAME,
     FileEntry,
     file_entry,
-    form_of,
+    lowering_id,
 )
 
 TOP_K = 8
@@ -92,7 +92,7 @@ def write_graph(
         for value in model.graph.initializers.values():
             value.const_value = _written(value, weights, advance)
     num_heads = source.skeleton.config.num_attention_heads
-    model.metadata_props[FORM_PROPERTY] = form_of(options.precision, options.attention, num_heads)
+    model.metadata_props[LOWERING_PROPERTY] = lowering_id(options.precision, options.attention, num_heads)
     graph = folder / part.graph_name
     ir.save(model, graph)
     onnx.checker.check_model(graph, full_check=True)

@@ -19,9 +19,9 @@ from reader_edge_runtime.drafting.draft_sources import FilePath
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore, open_datastores
-from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
+from reader_edge_runtime.drafting.sources.warmup_answers import WarmupAnswers
 from reader_edge_runtime.measuring.cost_cache import load_or_measure
 
 
@@ -31,7 +31,7 @@ class SourceStock:
 
     datastores: Sequence[Datastore]
     table: SuccessorTable | None
-    own_answers: OwnAnswers | None
+    warmup_answers: WarmupAnswers | None
     further: Sequence[DraftSource]
 
     @classmethod
@@ -41,15 +41,15 @@ class SourceStock:
         """What an engine's package has, with files of `reader-edge datastore build`. Raises DatastoreError."""
         fingerprint, package = engine.tokenizer.fingerprint(), engine.package
         opened = open_datastores(datastores, fingerprint, package.manifest.vocab_size) if datastores else []
-        table, own_answers = SuccessorTable.of_package(package, fingerprint), OwnAnswers.of_package(package)
-        return cls(opened, table, own_answers, further)
+        table, warmup_answers = SuccessorTable.of_package(package, fingerprint), WarmupAnswers.of_package(package)
+        return cls(opened, table, warmup_answers, further)
 
     def sets(self, is_warm: bool) -> list[tuple[str, ...]]:
         """Names of sources, each set with one more than the last; where there are datastores, also with them.
 
         is_warm: with past requests.
         """
-        names = ["logits", *["table"] * (self.table is not None), *["own answers"] * (self.own_answers is not None)]
+        names = ["logits", *["table"] * (self.table is not None), *["own answers"] * (self.warmup_answers is not None)]
         names += [source.name for source in self.further]
         first, last = ("context", *["history"] * is_warm), [(), ("datastore",)] if self.datastores else [()]
         subsets = [tuple(names[:count]) for count in range(len(names) + 1)]
@@ -67,7 +67,7 @@ class SourceStock:
             [source for source in self.further if source.name in names],
             datastores=self.datastores if "datastore" in names else (),
             table=self.table if "table" in names else None,
-            own_answers=self.own_answers if "own answers" in names else None,
+            warmup_answers=self.warmup_answers if "own answers" in names else None,
         ).wait()
 
     def engines(self, engine: Engine) -> dict[str, Engine]:

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 @click.argument("output_file", metavar="OUTPUT", type=options.FILE_PATH)
 @click.argument("model", type=MODEL, required=False)
 @click.option("--name", help="Name of the model in the requests. Default: the name of MODEL.")
-@options.of(options.EngineOptions, "max_batch", "max_kv_bytes")
+@options.of(options.EngineFlags, "max_batch", "max_kv_bytes")
 @options.max_tokens(4096)
 @options.engine
-@options.of(options.EngineOptions, "is_near_tie_guarded", "is_text_literal", "is_calibrated")
+@options.of(options.EngineFlags, "is_near_tie_guarded", "is_text_literal", "is_calibrated")
 @options.of(options.Drafts)
 @click.option("--ray", "ray_address", metavar="HOST:PORT", help="Answer on a Ray cluster, with an engine on each node.")
 @options.grouped(engine_config="EngineConfig", sources="DraftSources")

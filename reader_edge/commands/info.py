@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from reader_edge_export.sources.gguf.summary import GgufSummary
-    from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
     from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
+    from reader_edge_runtime.drafting.sources.warmup_answers import WarmupAnswers
     from reader_edge_runtime.package.manifest import Manifest
     from reader_edge_runtime.package.speculator_part import SpeculatorPart
 
@@ -38,8 +38,8 @@ def info(model: str | None, as_json: bool) -> None:
 
     from reader_edge.models.model_source import find_stored
     from reader_edge.terminal.console import byte_progress, print_pairs
-    from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
     from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
+    from reader_edge_runtime.drafting.sources.warmup_answers import WarmupAnswers
     from reader_edge_runtime.errors import PackageError
     from reader_edge_runtime.package.manifest import MANIFEST_NAME, TOKENIZER_NAME
     from reader_edge_runtime.package.model_package import ModelPackage
@@ -58,7 +58,7 @@ def info(model: str | None, as_json: bool) -> None:
     package = ModelPackage.open(path)
     with byte_progress("Checking the model") as on_progress:
         package.check_files(on_progress)
-    own_answers = OwnAnswers.of_package(package)
+    warmup_answers = WarmupAnswers.of_package(package)
     table = None
     if TOKENIZER_NAME in package.manifest.files:  # all but the first stages of a pipeline
         table = SuccessorTable.of_package(package, Tokenizer.open(package).fingerprint())
@@ -69,7 +69,7 @@ def info(model: str | None, as_json: bool) -> None:
             ("hidden states", "none: no speculator of train-drafter can read it" if width is None else states),
             ("speculator", _speculator_text(package.manifest.speculator)),
             ("successor table", _table_text(package.manifest, table)),
-            ("own answers", _own_answers_text(package.folder, own_answers)),
+            ("own answers", _warmup_answers_text(package.folder, warmup_answers)),
             ("tuned", _tuning_text(package.manifest)),
         ]
         print_pairs([*_pairs(package.manifest), *drafting])
@@ -82,7 +82,7 @@ def info(model: str | None, as_json: bool) -> None:
         "checksums_verified": True,
         "is_tuned": package.manifest.is_tuned,
         "num_table_tokens": 0 if table is None else len(table),
-        "num_own_answer_tokens": 0 if own_answers is None else own_answers.num_tokens,
+        "num_own_answer_tokens": 0 if warmup_answers is None else warmup_answers.num_tokens,
     }
     click.echo(json.dumps(fields))
 
@@ -158,15 +158,15 @@ def _table_text(manifest: "Manifest", table: "SuccessorTable | None") -> str:
     return f"{table.token_ids.shape[1]} successors of {len(table)} tokens, {size} ({SUCCESSORS_NAME})"
 
 
-def _own_answers_text(folder: "Path", own_answers: "OwnAnswers | None") -> str:
+def _warmup_answers_text(folder: "Path", warmup_answers: "WarmupAnswers | None") -> str:
     """Of what lies beside the package's own files, and in no manifest."""
     from reader_edge.terminal.formatting import readable_size
-    from reader_edge_runtime.drafting.sources.own_answers import OWN_ANSWERS_NAME
+    from reader_edge_runtime.drafting.sources.warmup_answers import WARMUP_ANSWERS_NAME
 
-    if own_answers is None:
+    if warmup_answers is None:
         return "none: `reader-edge warm` writes them"
-    size = readable_size((folder / OWN_ANSWERS_NAME).stat().st_size)
-    return f"{own_answers.num_tokens} tokens in {len(own_answers.texts)} answers, {size} ({OWN_ANSWERS_NAME})"
+    size = readable_size((folder / WARMUP_ANSWERS_NAME).stat().st_size)
+    return f"{warmup_answers.num_tokens} tokens in {len(warmup_answers.texts)} answers, {size} ({WARMUP_ANSWERS_NAME})"
 
 
 def _tuning_text(manifest: "Manifest") -> str:

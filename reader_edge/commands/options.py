@@ -145,7 +145,7 @@ class ServingOptions(ServingConfig):
     """
 
 
-class EngineOptions(EngineConfig):
+class EngineFlags(EngineConfig):
     """
     threads: Threads to compute with; 0, or more than there are usable cores, takes one for each of these.
     --no-native uses_native: Do not use native kernels.
@@ -159,7 +159,7 @@ class EngineOptions(EngineConfig):
     """
 
 
-threads = of(EngineOptions, "threads")
+threads = of(EngineFlags, "threads")
 provider = click.option(
     "--provider",
     type=click.Choice(provider_names()),
@@ -171,7 +171,7 @@ provider = click.option(
 
 def engine(command: Callable[..., T]) -> Callable[..., T]:
     """What most commands let a user say of EngineConfig."""
-    return of(EngineOptions, "threads", "uses_native")(provider(command))
+    return of(EngineFlags, "threads", "uses_native")(provider(command))
 
 
 def _few(ctx: click.Context, parameter: click.Parameter, values: tuple[Path, ...]) -> tuple[Path, ...]:

@@ -49,14 +49,14 @@ class Shown:
 @options.of(GivenSampling)
 @options.stop
 @options.engine
-@options.of(options.EngineOptions, "is_near_tie_guarded", "is_text_literal")
+@options.of(options.EngineFlags, "is_near_tie_guarded", "is_text_literal")
 @click.option(
     "--history",
     type=options.FILE_PATH,
     help="Draft from the past answers in this file, and add this one. `reader-edge forget FILE` erases it.",
 )
 @options.of(Shown, "session_file")
-@options.of(options.EngineOptions, "is_calibrated", "is_drafted")
+@options.of(options.EngineFlags, "is_calibrated", "is_drafted")
 @options.of(options.Drafts)
 @rule
 @options.template_args

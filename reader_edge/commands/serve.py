@@ -80,20 +80,20 @@ class Limits:
 @click.argument("model", type=MODEL, required=False)
 @options.of(ServerAddress)
 @click.option("--name", help="Name of the model for clients. Default: the name of MODEL.")
-@options.of(options.EngineOptions, "max_batch")
+@options.of(options.EngineFlags, "max_batch")
 @options.of(options.ServingOptions)
-@options.of(options.EngineOptions, "max_kv_bytes")
+@options.of(options.EngineFlags, "max_kv_bytes")
 @options.max_tokens(4096)
 @options.of(Limits)
 @options.of(Log)
 @options.engine
-@options.of(options.EngineOptions, "is_near_tie_guarded", "is_text_literal")
+@options.of(options.EngineFlags, "is_near_tie_guarded", "is_text_literal")
 @click.option(
     "--history",
     type=options.FILE_PATH,
     help="Draft from past answers of all clients in this file, and add new ones.",
 )
-@options.of(options.EngineOptions, "is_calibrated", "is_drafted")
+@options.of(options.EngineFlags, "is_calibrated", "is_drafted")
 @options.of(options.Drafts)
 @rule
 @options.grouped(

@@ -22,7 +22,7 @@ from reader_edge.terminal.command_help import helpful_command
 @click.option(
     "--key", type=options.FILE, help="The key that `split` wrote. Default: the file pipeline.key beside PACKAGE."
 )
-@options.of(options.EngineOptions, "threads", "uses_native")
+@options.of(options.EngineFlags, "threads", "uses_native")
 @options.grouped(engine_config="EngineConfig")
 def stage(
     package: Path,

@@ -26,7 +26,7 @@ from reader_edge.terminal.shell_completion import MODEL
 )
 @options.of(options.Drafts, "draft_model", "draft_context", "has_speculator")
 @options.engine
-@options.of(options.EngineOptions, "is_near_tie_guarded")
+@options.of(options.EngineFlags, "is_near_tie_guarded")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @options.grouped(engine_config="EngineConfig", sources="DraftSources")
 def verify(

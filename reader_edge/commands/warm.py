@@ -35,7 +35,7 @@ _BATCH = 16
     help="Keep at most this many tokens of answers.",
 )
 @options.engine
-@options.of(options.EngineOptions, "is_calibrated")
+@options.of(options.EngineFlags, "is_calibrated")
 @options.grouped(engine_config="EngineConfig")
 def warm(model: str | None, prompts: Path | None, tokens: int, engine_config: "reader_edge.EngineConfig") -> None:
     """Let the model answer instructions now, to draft from its answers later.
@@ -50,12 +50,12 @@ def warm(model: str | None, prompts: Path | None, tokens: int, engine_config: "r
     from reader_edge.terminal.formatting import readable_size, visible
     from reader_edge.warmup_answers import answer_all, bundled_instructions
     from reader_edge_runtime import GenerationConfig, SamplingConfig
-    from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
+    from reader_edge_runtime.drafting.sources.warmup_answers import WarmupAnswers
 
     num_bundled = 1 + tokens // _FEWEST_AN_ANSWER
     file_prompts = [*(read_prompts(prompts) if prompts else []), *bundled_instructions(num_bundled)]
     engine = load_engine(model, replace(engine_config, max_batch=_BATCH))
-    OwnAnswers.check_place(engine.package, tokens)  # rather than behind minutes of answers
+    WarmupAnswers.check_place(engine.package, tokens)  # rather than behind minutes of answers
     config = GenerationConfig(max_tokens=_MOST_AN_ANSWER, sampling=SamplingConfig())
     start = time.perf_counter()
     questions = play_out(engine, file_prompts, config, is_raw=False)

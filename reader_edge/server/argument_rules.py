@@ -10,7 +10,7 @@ from typing import Any
 from reader_edge.server.api_error import ApiError
 from reader_edge.server.structured_outputs import check_depth
 from reader_edge_runtime.text.tool_calls.argument_kinds import argument_of, is_text, kinds_of, listed, roots_of, takes
-from reader_edge_runtime.text.tool_calls.call_form import CallForm, Notation
+from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax, Notation
 from reader_edge_runtime.text.tool_calls.schema_reference import referred
 
 _SPACES = {"item_separator": ", ", "key_separator": ": "}  # as models have seen calls
@@ -41,7 +41,7 @@ Kind = Mapping[str, Any]
 NO_ARGUMENTS: Json = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
-def argument_rules(rule: str, function: Json, form: CallForm, left_out: dict[str, None]) -> Iterator[str]:
+def argument_rules(rule: str, function: Json, form: CallSyntax, left_out: dict[str, None]) -> Iterator[str]:
     """The rules of a function's arguments. left_out: gets what they do not hold. Raises ApiError."""
     schema = function.get("parameters") or NO_ARGUMENTS
     check_depth(schema, f"The schema of the parameters of '{function['name']}'", "tools")
@@ -211,7 +211,7 @@ def followed(schema: Json, is_strict: bool) -> str:
     return json.dumps({**schema, "x-guidance": options})
 
 
-def spelled(text: str, form: CallForm) -> str:
+def spelled(text: str, form: CallSyntax) -> str:
     """A text as a grammar's terms: special tokens by their ids, for they are no text."""
     ids = {token: token_id for token, token_id in form.special_tokens if token in text}
     longest = sorted(ids, key=len, reverse=True)

@@ -134,7 +134,7 @@ class Endpoint(ABC, Generic[Body]):
         use, is_formed = completion.use, completion.form.grammar is not None
         if not use.tools:
             return AnswerParser()
-        form = self._tokenizer.call_form
+        form = self._tokenizer.call_syntax
         grammars = held_arguments(use, form) if any(config.grammar is not None for config in completion.configs) else {}
 
         def compare(name: str, arguments: str) -> None:

@@ -11,7 +11,7 @@ from reader_edge.server.api_error import ApiError
 from reader_edge.server.argument_rules import NO_ARGUMENTS, argument_rules, followed, spelled
 from reader_edge_runtime import Grammar
 from reader_edge_runtime.generation_config import MAX_GRAMMAR
-from reader_edge_runtime.text.tool_calls.call_form import CallForm, Notation
+from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax, Notation
 from reader_edge_runtime.text.tool_calls.streaming_calls import call_head, call_tail
 from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
 
@@ -21,7 +21,7 @@ _SHARED_TOKENS = ("<|channel|>",)  # which begin other parts of an answer, too
 Json = dict[str, Any]
 
 
-def tool_grammar(use: ToolUse, form: CallForm, answer: Grammar | None) -> Grammar | None:
+def tool_grammar(use: ToolUse, form: CallSyntax, answer: Grammar | None) -> Grammar | None:
     """What the answer must be, where it must be anything.
 
     answer: what it must be where it is no call, None for any text. Raises ApiError and ConfigError.
@@ -49,7 +49,7 @@ def tool_grammar(use: ToolUse, form: CallForm, answer: Grammar | None) -> Gramma
     return Grammar("tool_calls", "\n".join(rules), f"grammar of the parameters of {names}", left_out=tuple(left_out))
 
 
-def held_arguments(use: ToolUse, form: CallForm) -> dict[str, Grammar]:
+def held_arguments(use: ToolUse, form: CallSyntax) -> dict[str, Grammar]:
     """What holds the arguments of each function that may be called, as whole JSON, by its name.
 
     Without those whose texts are written without quotes, in which not all of a schema that is not strict is held, and
@@ -65,7 +65,7 @@ def held_arguments(use: ToolUse, form: CallForm) -> dict[str, Grammar]:
     return grammars
 
 
-def _calls(calls: Sequence[Json], form: CallForm, left_out: dict[str, None]) -> Iterator[str]:
+def _calls(calls: Sequence[Json], form: CallSyntax, left_out: dict[str, None]) -> Iterator[str]:
     """The rules of calls of these functions. left_out: gets what they do not hold. Raises ApiError."""
     yield f"call: {' | '.join(f'call{number}' for number in range(len(calls)))}"
     for number, function in enumerate(calls):
@@ -74,7 +74,7 @@ def _calls(calls: Sequence[Json], form: CallForm, left_out: dict[str, None]) -> 
         yield from argument_rules(f"arguments{number}", function, form, left_out)
 
 
-def _start(use: ToolUse, form: CallForm, answer: Grammar | None) -> str:
+def _start(use: ToolUse, form: CallSyntax, answer: Grammar | None) -> str:
     """The rule of the whole answer. Without tags before calls, one call is all of it."""
     lead, is_parallel = form.opening + form.begin, use.is_parallel and bool(form.tag) and form.joint is not None
     more = f"({spelled((form.joint or '') + form.begin, form)} call)*" if is_parallel else ""
@@ -102,7 +102,7 @@ def _start(use: ToolUse, form: CallForm, answer: Grammar | None) -> str:
     return "\n".join(rules)
 
 
-def _behind_token(calls: str, repeats: str, tag_id: int, has_end: bool, form: CallForm) -> str:
+def _behind_token(calls: str, repeats: str, tag_id: int, has_end: bool, form: CallSyntax) -> str:
     """The rule of a text with calls behind a special token, with any other special tokens. Raises ApiError.
 
     has_end: whether calls have an end of their own. Without one, a text behind a call could not be kept apart.

@@ -20,9 +20,9 @@ from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuilder
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.header import DatastoreFacts
-from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
+from reader_edge_runtime.drafting.sources.warmup_answers import WarmupAnswers
 from reader_edge_runtime.errors import ReaderEdgeError
 
 _MAX_NODES = 40
@@ -39,7 +39,7 @@ class DrafterMaker:
         self.fingerprint = engine.tokenizer.fingerprint()
         self.vocab_size = engine.decoder.target.manifest.vocab_size
         self._table = SuccessorTable.of_package(engine.package, self.fingerprint)
-        self._own_answers = OwnAnswers.of_package(engine.package)
+        self._own_answers = WarmupAnswers.of_package(engine.package)
 
     def make(self, name: str, shared: "SharedDrafters", variant: Variant) -> Drafter:
         """A drafter that has learned nothing yet."""

@@ -19,8 +19,8 @@ from reader_edge_runtime.text.output_format import OutputFormat
 from reader_edge_runtime.text.text_stream import TextStream
 from reader_edge_runtime.text.thinking import ThinkingReader
 from reader_edge_runtime.text.tokenizer import Tokenizer
-from reader_edge_runtime.text.tool_calls.call_form import CallForm
 from reader_edge_runtime.text.tool_calls.call_parser import called_tools
+from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax
 from reader_edge_runtime.text.tool_calls.tool_use import ToolCall
 
 _SHOWN = 60  # characters of a text
@@ -39,12 +39,12 @@ class Usage(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerForm:
+class AnswerFormat:
     """What an answer's text is to be read as: JSON of a schema, and calls of these tools."""
 
     grammar: Grammar | None = None
     tools: Sequence[Tool] = ()
-    call_form: CallForm | None = None
+    call_syntax: CallSyntax | None = None
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class GenerationResult:
     deviation: how far a rule that is not exact left the model's own choices; {} for one that is.
     sampling: how the tokens were chosen; with its seed the answer can be repeated.
     left_out: the parts of a lenient schema that the answer was not held to.
-    form: what the text is to be read as.
+    answer_format: what the text is to be read as.
     """
 
     text: str
@@ -74,7 +74,7 @@ class GenerationResult:
     deviation: Mapping[str, object] = field(default_factory=dict)
     sampling: SamplingConfig | None = None
     left_out: tuple[str, ...] = ()
-    form: AnswerForm = field(default=AnswerForm(), compare=False)
+    answer_format: AnswerFormat = field(default=AnswerFormat(), compare=False)
 
     @classmethod
     def of_chunks(cls, chunks: Sequence["GenerationChunk"]) -> "GenerationResult":
@@ -123,13 +123,13 @@ class GenerationResult:
 
         Raises AnswerError where the answer was cut, or is nothing that its class takes.
         """
-        grammar = self.form.grammar
+        grammar = self.answer_format.grammar
         return None if grammar is None or grammar.kind != "json_schema" else _parsed(self, grammar.model)
 
     @cached_property
     def _read_calls(self) -> tuple[str, tuple[ToolCall, ...]]:
-        form = self.form
-        return (self.text, ()) if form.call_form is None else called_tools(self.text, form.tools, form.call_form)
+        tools, syntax = self.answer_format.tools, self.answer_format.call_syntax
+        return (self.text, ()) if syntax is None else called_tools(self.text, tools, syntax)
 
     def __repr__(self) -> str:
         return f"GenerationResult({_shown(self.text)}, {len(self.token_ids)} tokens, {self.finish_reason!r})"
@@ -224,8 +224,8 @@ class Answer:
         deviation = request.acceptance.report(request.output_token_ids)
         ended = replace(chunk, finish_reason=request.finish_reason, stats=request.stats, error=request.error)
         ended = self._taken[-1] = replace(ended, deviation=deviation, sampling=request.sampling, left_out=self.left_out)
-        form = AnswerForm(self._grammar, self._tools, self._tokenizer.call_form if self._tools else None)
-        return replace(ended, result=replace(GenerationResult.of_chunks(self._taken), form=form))
+        answer_format = AnswerFormat(self._grammar, self._tools, self._tokenizer.call_syntax if self._tools else None)
+        return replace(ended, result=replace(GenerationResult.of_chunks(self._taken), answer_format=answer_format))
 
     def _take_text(self, is_last: bool) -> tuple[str, str]:
         """What the model thought since the last chunk, and what it answered."""

@@ -18,9 +18,9 @@ from reader_edge_runtime.drafting.sources.datastore.datastore import open_datast
 from reader_edge_runtime.drafting.sources.draft_model import DraftModel
 from reader_edge_runtime.drafting.sources.draft_model_source import DraftModelSource
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
-from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
+from reader_edge_runtime.drafting.sources.warmup_answers import WarmupAnswers
 from reader_edge_runtime.drafting.speculators.cost_model import PASS_NODES
 from reader_edge_runtime.drafting.speculators.speculator_source import SpeculatorSource
 from reader_edge_runtime.errors import DraftModelError
@@ -68,8 +68,8 @@ def assemble(
     alone = [each for each in further if isinstance(each, SpeculatorSource) and not _pays_off(each, costs)]
     further = [each for each in further if each not in alone]
     if drafter is None:  # not before the measuring: its kernels take time and memory while they load
-        table, own_answers = SuccessorTable.of_package(package, fingerprint), OwnAnswers.of_package(package)
-        drafter = RetrievalDrafter(draft, further, opened, file, table, own_answers, [each.name for each in alone])
+        table, warmup_answers = SuccessorTable.of_package(package, fingerprint), WarmupAnswers.of_package(package)
+        drafter = RetrievalDrafter(draft, further, opened, file, table, warmup_answers, [each.name for each in alone])
     return package, tokenizer, make_decoder(target, drafter, config, costs, report), report
 
 

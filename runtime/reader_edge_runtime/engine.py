@@ -22,7 +22,7 @@ from reader_edge_runtime.drafting.device_drafts import DeviceDrafts
 from reader_edge_runtime.drafting.draft_hints import NO_HINTS, answer_hints
 from reader_edge_runtime.drafting.draft_sources import DraftSources
 from reader_edge_runtime.drafting.drafter import Drafter
-from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
+from reader_edge_runtime.drafting.sources.warmup_answers import WarmupAnswers
 from reader_edge_runtime.errors import ConfigError, PromptError
 from reader_edge_runtime.generation_config import chosen_sampling
 from reader_edge_runtime.given_arguments import (
@@ -72,7 +72,7 @@ class Engine:
         self.tokenizer = tokenizer
         self.width_report = width_report
         self.rule = rule
-        self._usual = None if rule is None else OwnAnswers.of_package(package)
+        self._usual = None if rule is None else WarmupAnswers.of_package(package)
         self._session_format = FORMAT if rule is None else LOSSY_FORMAT
         self._shared = SharedDecoder(decoder)
 

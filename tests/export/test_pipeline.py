@@ -22,7 +22,7 @@ from reader_edge_export.sources.find import find_source
 from reader_edge_export.trace.tree_config import EXPORTER, TASK, TreeConfig
 from reader_edge_runtime.errors import ExportError, InstallationError
 from reader_edge_runtime.machine.processor import num_usable_cores
-from reader_edge_runtime.package.manifest import FORM_PROPERTY, GRAPH_NAME, MANIFEST_NAME
+from reader_edge_runtime.package.manifest import GRAPH_NAME, LOWERING_PROPERTY, MANIFEST_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.tiny_models import MAX_CONTEXT, VOCAB_SIZE, build_tiny_model
 
@@ -60,7 +60,11 @@ def test_a_package_is_whole_and_says_what_it_is(exported: Exported, tiny_model: 
 def test_a_graph_says_what_its_manifest_does(model_type: str, precision: str, form: str, exported: Exported) -> None:
     package = ModelPackage.open(exported(model_type, precision, "exact"))
     model = onnx.load(package.folder / GRAPH_NAME, load_external_data=False)
-    assert {entry.key: entry.value for entry in model.metadata_props}[FORM_PROPERTY] == form == package.manifest.form
+    assert (
+        {entry.key: entry.value for entry in model.metadata_props}[LOWERING_PROPERTY]
+        == form
+        == package.manifest.lowering_id
+    )
 
 
 def test_a_quantized_package_says_what_rounding_cost(exported: Exported) -> None:

@@ -25,13 +25,13 @@ from reader_edge_runtime import (
     Grammar,
     SamplingConfig,
 )
-from reader_edge_runtime.answer import AnswerForm
+from reader_edge_runtime.answer import AnswerFormat
 from reader_edge_runtime.config import DraftConfig, ServingConfig
 from reader_edge_runtime.errors import AnswerError, ClosedError, ConfigError, PromptError
 from reader_edge_runtime.given_arguments import EngineOptions, GenerationOptions, with_options
 from reader_edge_runtime.plug_ins import provider_names
 from reader_edge_runtime.stats import GenerationStats
-from reader_edge_runtime.text.tool_calls.call_form import CallForm
+from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -50,9 +50,9 @@ def weather(city: str) -> str:
     return city
 
 
-def result(text: str, form: AnswerForm, finish_reason: Any = "stop") -> GenerationResult:
+def result(text: str, form: AnswerFormat, finish_reason: Any = "stop") -> GenerationResult:
     stats = GenerationStats(num_prompt_tokens=5, num_reused_tokens=2, num_tokens=3)
-    return GenerationResult(text, (1, 2, 3), finish_reason, stats, form=form)
+    return GenerationResult(text, (1, 2, 3), finish_reason, stats, answer_format=form)
 
 
 def test_every_field_of_both_configs_is_an_option() -> None:
@@ -159,7 +159,7 @@ def test_an_answer_to_a_schema_is_parsed(engine: Engine, schema: Any) -> None:
 
 
 def test_an_answer_to_a_class_is_an_object_of_it() -> None:
-    form = AnswerForm(Grammar.of_schema(Answer))
+    form = AnswerFormat(Grammar.of_schema(Answer))
     assert result('{"a": 5}', form).parsed == Answer(a=5)
     with pytest.raises(AnswerError, match=r"The answer '\{\"a\"' ended \('length'\) before its JSON did: allow more"):
         _ = result('{"a"', form, "length").parsed
@@ -171,19 +171,19 @@ def test_calls_in_an_answer_are_read_and_their_message_goes_on_with_the_conversa
     prompt, _ = with_options("Hi", None, {"tools": [weather]}, {})
     assert isinstance(prompt, Conversation)
     text = 'Well.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Bern"}}\n</tool_call>'
-    answer = result(text, AnswerForm(None, prompt.tools, CallForm()))
+    answer = result(text, AnswerFormat(None, prompt.tools, CallSyntax()))
     (call,) = answer.tool_calls
     assert (call.name, call.arguments, len(call.id)) == ("weather", {"city": "Bern"}, 9)
     assert weather(**call.arguments) == "Bern"
     assert answer.message["tool_calls"] == [call.message]
     assert answer.message["content"].strip() == "Well."
     assert answer.tool_calls[0].id == call.id
-    plain = result("Well.", AnswerForm())
+    plain = result("Well.", AnswerFormat())
     assert (plain.tool_calls, plain.message) == ((), {"role": "assistant", "content": "Well."})
 
 
 def test_a_result_is_short_in_print_and_tells_its_usage() -> None:
-    answer = result("word " * 200, AnswerForm())
+    answer = result("word " * 200, AnswerFormat())
     assert len(str(answer)) < 130
     assert "\n" not in str(answer)
     usage = answer.usage

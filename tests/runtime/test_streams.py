@@ -17,7 +17,7 @@ from reader_edge_runtime.execution.onnxruntime.host.host_graph import PassTensor
 from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.target import Pass
 from reader_edge_runtime.text.output_format import OutputFormat
-from reader_edge_runtime.text.thinking import ThinkingForm
+from reader_edge_runtime.text.thinking import ThinkingTags
 
 CONFIG = GenerationConfig(max_tokens=40, ignores_eos=True)
 Whole = tuple[str, tuple[int, ...], str | None]
@@ -223,7 +223,7 @@ def test_a_prompt_or_config_of_the_wrong_kind_is_one_sentence(engine: Engine, pr
             call(cast(Any, prompt), cast(Any, config))
 
 
-THINK = ThinkingForm("<think>", "</think>")
+THINK = ThinkingTags("<think>", "</think>")
 
 
 @pytest.mark.parametrize("num_taken", [1, 3, 1000])

@@ -14,7 +14,7 @@ import numpy as np
 from reader_edge_lossy.deviation import DeviationMeter
 from reader_edge_lossy.lossy_rule import GreedyRuleConfig, LossyRule
 from reader_edge_runtime.acceptance import Choices
-from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
+from reader_edge_runtime.drafting.sources.warmup_answers import WarmupAnswers
 from reader_edge_runtime.untrusted.config_checks import Range, check
 
 
@@ -31,7 +31,7 @@ class BigLittle(GreedyRuleConfig):
     def __post_init__(self) -> None:
         check(self)
 
-    def rule(self, ends: Collection[int], usual: OwnAnswers | None) -> "BigLittleRule":
+    def rule(self, ends: Collection[int], usual: WarmupAnswers | None) -> "BigLittleRule":
         return BigLittleRule(self.distance, DeviationMeter("big-little", asdict(self), usual), ends)
 
 

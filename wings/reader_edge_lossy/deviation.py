@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
+from reader_edge_runtime.drafting.sources.warmup_answers import WarmupAnswers
 
 _GRAM = 4
 
@@ -18,7 +18,7 @@ class DeviationMeter:
 
     rule: str
     figures: Mapping[str, object]
-    usual: OwnAnswers | None = None
+    usual: WarmupAnswers | None = None
     num_changed: int = 0
     nats: float = 0.0
 
@@ -52,7 +52,7 @@ def repeated_share(token_ids: Sequence[int]) -> float:
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
-def usual_share(answers: OwnAnswers, num_tokens: int) -> float:
+def usual_share(answers: WarmupAnswers, num_tokens: int) -> float:
     """The mean share of exact answers, each cut to so many tokens: longer texts repeat more."""
     shares = [repeated_share(text[:num_tokens].tolist()) for text in answers.texts]
     return sum(shares) / len(shares)

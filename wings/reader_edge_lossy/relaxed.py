@@ -7,7 +7,7 @@ from typing import Annotated
 from reader_edge_lossy.deviation import DeviationMeter
 from reader_edge_lossy.lossy_rule import GreedyRuleConfig, LossyRule
 from reader_edge_runtime.acceptance import Choices
-from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
+from reader_edge_runtime.drafting.sources.warmup_answers import WarmupAnswers
 from reader_edge_runtime.untrusted.config_checks import Range, check
 
 
@@ -25,7 +25,7 @@ class Relaxed(GreedyRuleConfig):
     def __post_init__(self) -> None:
         check(self)
 
-    def rule(self, ends: Collection[int], usual: OwnAnswers | None) -> "RelaxedRule":
+    def rule(self, ends: Collection[int], usual: WarmupAnswers | None) -> "RelaxedRule":
         return RelaxedRule(self, DeviationMeter("relaxed", asdict(self), usual), ends)
 
 

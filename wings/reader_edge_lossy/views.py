@@ -16,7 +16,7 @@ from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.pipelined_decoder import PipelinedDecoder
 from reader_edge_runtime.decoding.planning.planner import Planner
 from reader_edge_runtime.decoding.rule_config import RuleConfig
-from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
+from reader_edge_runtime.drafting.sources.warmup_answers import WarmupAnswers
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.measuring.cost_cache import load_or_measure
 from reader_edge_runtime.measuring.pass_cost import MAX_WIDTH
@@ -46,7 +46,7 @@ class Views(RuleConfig):
                 "use an engine without the rule."
             )
 
-    def rule(self, ends: Collection[int], usual: OwnAnswers | None) -> ViewsRule:
+    def rule(self, ends: Collection[int], usual: WarmupAnswers | None) -> ViewsRule:
         return ViewsRule(DeviationMeter("views", asdict(self), usual))
 
     def decoder(self, made: Decoder, on_calibration: Callable[[int, int], None] | None) -> Decoder:

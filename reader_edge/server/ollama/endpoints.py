@@ -93,7 +93,7 @@ class OllamaEndpoint(Endpoint[AnyBody]):
 
     def _completion_request(self, body: AnyBody) -> CompletionRequest:
         check_ollama_model(body.model, self._settings)
-        if body.think and self._tokenizer.thinking_form is None:
+        if body.think and self._tokenizer.thinking_tags is None:
             sentence = f"'think' is {shown_json(body.think)}, but the model here does not think: leave it out."
             public = "'think' is given, but the model here does not think: leave it out."
             raise ApiError(400, sentence, "think", public=public)
@@ -102,7 +102,7 @@ class OllamaEndpoint(Endpoint[AnyBody]):
         requested = num_predict if num_predict > 0 else None
         max_tokens, headers = self._settings.allowed_tokens("options.num_predict", requested)
         config = body.config(max_tokens, self._engine.engine.sampling)
-        grammar = tool_grammar(use, self._tokenizer.call_form, form.grammar)
+        grammar = tool_grammar(use, self._tokenizer.call_syntax, form.grammar)
         return CompletionRequest(
             prompts=[body.prompt_of(use, self._tokenizer.has_chat_template)],
             configs=[replace(config, grammar=grammar)],

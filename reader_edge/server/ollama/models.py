@@ -153,7 +153,7 @@ class OllamaModels:
     @property
     def _capabilities(self) -> list[str]:
         tokenizer = self._engine.tokenizer
-        thinking = ["thinking"] if tokenizer.thinking_form is not None else []
+        thinking = ["thinking"] if tokenizer.thinking_tags is not None else []
         return ["completion", *(["tools"] if tokenizer.has_chat_template else []), *thinking]
 
 

@@ -44,7 +44,7 @@ class ChoicesEndpoint(Endpoint[BodyOfChoices]):
     piece_object: str
 
     def _completion_request(self, body: BodyOfChoices) -> CompletionRequest:
-        return body.completion_request(self._settings, self._tokenizer.call_form, self._engine.engine.sampling)
+        return body.completion_request(self._settings, self._tokenizer.call_syntax, self._engine.engine.sampling)
 
     @abstractmethod
     def _wording(

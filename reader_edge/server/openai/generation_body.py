@@ -33,7 +33,7 @@ from reader_edge_runtime.generation_config import (
     chosen_sampling,
 )
 from reader_edge_runtime.text.conversation import Encodable
-from reader_edge_runtime.text.tool_calls.call_form import CallForm
+from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax
 from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
 from reader_edge_runtime.untrusted.user_input import WITHHELD, short_repr
 
@@ -153,9 +153,9 @@ class GenerationBody(JsonObject, ignored=_IGNORED):
         return False, 0
 
     def completion_request(
-        self, settings: ServerSettings, call_form: CallForm, own_sampling: Mapping[str, float]
+        self, settings: ServerSettings, call_syntax: CallSyntax, own_sampling: Mapping[str, float]
     ) -> CompletionRequest:
-        """The request to the engine. call_form: in which the model writes calls. own_sampling: of `Engine.sampling`.
+        """The request to the engine. call_syntax: in which the model writes calls. own_sampling: of `Engine.sampling`.
 
         Raises ApiError and ConfigError.
         """
@@ -167,7 +167,7 @@ class GenerationBody(JsonObject, ignored=_IGNORED):
             raise ApiError(400, f"{excess}: 1 to {settings.max_choices} are given here.", "n")
         max_tokens, headers = settings.allowed_tokens(*self.requested_tokens())
         form = self.form()
-        config = replace(self.config(max_tokens, own_sampling), grammar=tool_grammar(use, call_form, form.grammar))
+        config = replace(self.config(max_tokens, own_sampling), grammar=tool_grammar(use, call_syntax, form.grammar))
         return CompletionRequest(
             prompts=[prompt for prompt in prompts for _ in range(num_choices)],
             configs=[with_next_seed(config, number) for number in range(num_choices)] * len(prompts),

@@ -106,7 +106,7 @@ class ResponsesEndpoint(Endpoint[ResponsesBody]):
     body_type = ResponsesBody
 
     def _completion_request(self, body: ResponsesBody) -> CompletionRequest:
-        return body.completion_request(self._settings, self._tokenizer.call_form, self._engine.engine.sampling)
+        return body.completion_request(self._settings, self._tokenizer.call_syntax, self._engine.engine.sampling)
 
     def _stream(self, first: Json, events: AsyncGenerator[Json, None], completion: CompletionRequest) -> Response:
         return EventStream(first, events, completion.headers, is_named=True)

@@ -10,7 +10,7 @@ from reader_edge_runtime.config import GenerationConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.drafting.draft_sources import DraftSources
 from reader_edge_runtime.drafting.drafter import Drafter
-from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
+from reader_edge_runtime.drafting.sources.warmup_answers import WarmupAnswers
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.untrusted.config_checks import require
 
@@ -25,7 +25,7 @@ class RuleConfig(ABC):
     is_greedy: ClassVar[bool] = True
 
     @abstractmethod
-    def rule(self, ends: Collection[int], usual: OwnAnswers | None) -> AcceptanceRule:
+    def rule(self, ends: Collection[int], usual: WarmupAnswers | None) -> AcceptanceRule:
         """The rule of one answer. ends: tokens that end it. usual: other answers of the model, without this rule."""
 
     def check(self, config: GenerationConfig) -> None:  # noqa: B027
@@ -37,7 +37,7 @@ class RuleConfig(ABC):
 
 
 def ruled_config(
-    config: GenerationConfig, rule: RuleConfig | None, ends: Collection[int], usual: OwnAnswers | None
+    config: GenerationConfig, rule: RuleConfig | None, ends: Collection[int], usual: WarmupAnswers | None
 ) -> GenerationConfig:
     """A config with the acceptance rule of its answer. ends: the model's end tokens. Raises ConfigError."""
     if rule is not None:

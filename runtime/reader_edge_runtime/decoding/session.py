@@ -41,12 +41,12 @@ _MAX_PLACES = 16  # of a text of recurrent layers
 
 
 def save_session(
-    decoder: Decoder, path: Path, fingerprint: bytes, messages: Sequence[Message], form: ArrayFormat = FORMAT
+    decoder: Decoder, path: Path, fingerprint: bytes, messages: Sequence[Message], file_format: ArrayFormat = FORMAT
 ) -> None:
     """Write a session in place of a file, or make it; it appears whole or not at all. Raises SessionError.
 
     Requests that run meanwhile are in it as far as they have come, but for all with a `cache_salt`. messages: a
-    conversation to keep beside it. form: what marks the file, which alone `load_session` takes.
+    conversation to keep beside it. file_format: what marks the file, which alone `load_session` takes.
     """
     check_rows(decoder)
     texts = [text[: decoder.cache.usable(slot, len(text))] for slot, text in enumerate(decoder.scheduler.texts())]
@@ -60,10 +60,10 @@ def save_session(
         if text:
             arrays |= _arrays(decoder.cache.read_slot(slot, len(text)), slot)
     arrays |= {_DRAFTER + name: array for name, array in decoder.drafter.state().items()}
-    form.write(path, fingerprint, arrays, mode=0o600, is_durable=True)  # the conversation is nobody else's
+    file_format.write(path, fingerprint, arrays, mode=0o600, is_durable=True)  # the conversation is nobody else's
 
 
-def load_session(decoder: Decoder, path: Path, fingerprint: bytes, form: ArrayFormat = FORMAT) -> list[Message]:
+def load_session(decoder: Decoder, path: Path, fingerprint: bytes, file_format: ArrayFormat = FORMAT) -> list[Message]:
     """Have what a session holds, in place of all that requests left behind; returns the messages kept beside it.
 
     Raises SessionError where a request runs or waits, and for a file that is foreign, damaged or too large for this
@@ -75,7 +75,7 @@ def load_session(decoder: Decoder, path: Path, fingerprint: bytes, form: ArrayFo
     manifest = decoder.target.manifest
     row_bytes = manifest.kv_row_bytes + (manifest.speculator.kv_row_bytes if manifest.speculator else 0)
     num_text_bytes = manifest.max_context * row_bytes + _MAX_PLACES * manifest.state_bytes
-    arrays = form.read(path, fingerprint, MAX_BYTES + int(decoder.config.max_batch * num_text_bytes))
+    arrays = file_format.read(path, fingerprint, MAX_BYTES + int(decoder.config.max_batch * num_text_bytes))
     try:
         messages = _messages(arrays["messages"])
         texts = _texts(arrays, decoder)

@@ -30,9 +30,9 @@ class CheckResult:
         return cls(check, severity, f"{found}.", _sentence(remedy)) if found else cls(check, severity, message)
 
 
-def verdict(findings: Iterable[CheckResult]) -> Severity:
-    """WELL, SLOWER or BROKEN, by the worst finding."""
-    worst = max((list(Severity).index(finding.severity) for finding in findings), default=0)
+def verdict(results: Iterable[CheckResult]) -> Severity:
+    """WELL, SLOWER or BROKEN, by the worst result."""
+    worst = max((list(Severity).index(result.severity) for result in results), default=0)
     return Severity.WELL if worst <= 1 else list(Severity)[worst]
 
 

@@ -36,8 +36,8 @@ def main(folder: Path, skipped: list[str]) -> None:
     for name, step in taken.items():
         report_step(name)
         try:
-            for finding in step():
-                report_result(finding)
+            for result in step():
+                report_result(result)
         except ReaderEdgeError as error:
             report_result(CheckResult.of_error(name, Severity.BROKEN, str(error)))
         except Exception as error:  # of a driver or an engine, whose classes are unrelated

@@ -24,37 +24,37 @@ MACHINE_CHECKS: Sequence[Callable[[Environment], Iterator[CheckResult]]] = (
 
 def examine_machine(environment: Environment, ends_at: float) -> list[CheckResult]:
     """Results for the machine and of what reader-edge loads. ends_at: of `time.monotonic`."""
-    findings = [finding for check in MACHINE_CHECKS for finding in check(environment)]
-    is_missing = any(finding.severity is Severity.BROKEN for finding in findings)  # a wheel, which cannot load either
+    results = [result for check in MACHINE_CHECKS for result in check(environment)]
+    is_missing = any(result.severity is Severity.BROKEN for result in results)  # a wheel, which cannot load either
     run = run_steps("loading", (), environment, ends_at)
-    findings += [each for each in run.findings if not (is_missing and each.severity is Severity.BROKEN)]
+    results += [each for each in run.results if not (is_missing and each.severity is Severity.BROKEN)]
     if run.returncode is None:
-        findings.append(_cut_off(run))
+        results.append(_cut_off(run))
     elif run.returncode and run.begun:
-        findings.append(fatal_loading(run.begun[-1], run.returncode, environment))
+        results.append(fatal_loading(run.begun[-1], run.returncode, environment))
     elif run.returncode:
         reason = (run.stderr.strip().splitlines() or [end_words(run.returncode)])[-1]
-        findings.append(CheckResult("loading", Severity.BROKEN, f"Python cannot be started ({reason:.200}).", _REPORT))
-    return findings
+        results.append(CheckResult("loading", Severity.BROKEN, f"Python cannot be started ({reason:.200}).", _REPORT))
+    return results
 
 
 def examine_package(folder: Path, environment: Environment, ends_at: float) -> list[CheckResult]:
     """Results for engines and of a package; only where `examine_machine` found nothing broken."""
-    findings: list[CheckResult] = []
+    results: list[CheckResult] = []
     skipped: list[str] = []
     run = StepsRun()
     while time.monotonic() < ends_at:
         run = run_steps("engines", [str(folder), *skipped], environment, ends_at)
-        findings += run.findings
+        results += run.results
         if run.returncode is None:
-            return [*findings, _cut_off(run)]
+            return [*results, _cut_off(run)]
         if not run.returncode:
-            return findings
+            return results
         if not run.begun:  # it would end again
-            return [*findings, _fatal("engines", run.returncode)]
-        findings.append(_fatal(run.begun[-1], run.returncode))
+            return [*results, _fatal("engines", run.returncode)]
+        results.append(_fatal(run.begun[-1], run.returncode))
         skipped += run.begun
-    return [*findings, _cut_off(run)]
+    return [*results, _cut_off(run)]
 
 
 _REPORT = "Report it, with what `reader-edge doctor --json` prints."

@@ -20,7 +20,7 @@ class StepsRun:
     `subprocess` has it; None where its time was over. stderr: what it wrote besides.
     """
 
-    findings: list[CheckResult] = field(default_factory=list)
+    results: list[CheckResult] = field(default_factory=list)
     planned: list[str] = field(default_factory=list)
     begun: list[str] = field(default_factory=list)
     returncode: int | None = 0
@@ -63,8 +63,8 @@ def report_step(name: str) -> None:
     _report({"step": name})
 
 
-def report_result(finding: CheckResult) -> None:
-    _report({"check": finding.check, "severity": finding.severity, "found": finding.sentence, "remedy": finding.remedy})
+def report_result(result: CheckResult) -> None:
+    _report({"check": result.check, "severity": result.severity, "found": result.sentence, "remedy": result.remedy})
 
 
 def _report(fields: dict[str, str]) -> None:
@@ -82,6 +82,6 @@ def _note(line: str, run: StepsRun) -> None:
             run.begun.append(str(fields["step"]))
         elif set(fields) == {"check", "severity", "found", "remedy"}:
             severity = Severity(fields["severity"])
-            run.findings.append(CheckResult(fields["check"], severity, fields["found"], fields["remedy"]))
+            run.results.append(CheckResult(fields["check"], severity, fields["found"], fields["remedy"]))
     except (ValueError, TypeError, RecursionError):
         return

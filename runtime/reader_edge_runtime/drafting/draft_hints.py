@@ -7,8 +7,8 @@ from reader_edge_runtime.config import GenerationConfig
 from reader_edge_runtime.drafting.device_drafts import DeviceDrafts
 from reader_edge_runtime.text.conversation import Conversation, Encodable
 from reader_edge_runtime.text.tokenizer import Tokenizer
-from reader_edge_runtime.text.tool_calls.call_form import Notation
 from reader_edge_runtime.text.tool_calls.call_guide import CallGuide
+from reader_edge_runtime.text.tool_calls.call_syntax import Notation
 
 _CHARACTERS_A_TOKEN = 16  # beyond which a prediction is cut before it is encoded
 _TAIL = 8  # tokens, as many as matches are looked up by
@@ -49,6 +49,6 @@ def answer_hints(
         text = config.prediction[: max_context * _CHARACTERS_A_TOKEN]
         predicted = tokenizer.encode(text, adds_special_tokens=False)[:max_context]
         texts.append([*token_ids[-_TAIL:], *predicted])
-    if isinstance(prompt, Conversation) and prompt.tools and tokenizer.call_form.notation is Notation.OBJECT:
+    if isinstance(prompt, Conversation) and prompt.tools and tokenizer.call_syntax.notation is Notation.OBJECT:
         return DraftHints(texts, CallGuide(prompt, token_ids, tokenizer))
     return DraftHints(texts)

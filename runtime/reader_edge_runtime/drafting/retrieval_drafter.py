@@ -16,11 +16,11 @@ from reader_edge_runtime.drafting.drafter import PROMPT_TAIL, Drafter, DraftRequ
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
-from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.drafting.sources.source_set import SourceSet
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.drafting.sources.tool_source import ToolSource
+from reader_edge_runtime.drafting.sources.warmup_answers import WarmupAnswers
 from reader_edge_runtime.drafting.speculators.speculator_request import MOST_UNREAD
 from reader_edge_runtime.errors import DraftError, HistoryError, ReaderEdgeError
 
@@ -38,7 +38,7 @@ _COMPARED = 2
 class RetrievalDrafter(Drafter):
     """Drafts from the request's own text (context), past answers (history) and further sources.
 
-    table: the target's likely successors of single tokens, where its package has them. own_answers: what the target
+    table: the target's likely successors of single tokens, where its package has them. warmup_answers: what the target
     wrote before any request, as a history that all others come behind. disabled_sources: names of sources that are not
     used, since they cannot pay off on this machine.
 
@@ -55,7 +55,7 @@ class RetrievalDrafter(Drafter):
         datastores: Sequence[Datastore] = (),
         history_file: HistoryFile | None = None,
         table: SuccessorTable | None = None,
-        own_answers: OwnAnswers | None = None,
+        warmup_answers: WarmupAnswers | None = None,
         disabled_sources: Sequence[str] = (),
     ) -> None:
         self.config = config
@@ -69,7 +69,7 @@ class RetrievalDrafter(Drafter):
         self._history_file = history_file
         self.keeps_answers = history_file is not None
         self._table = table
-        self._own_texts = {text.tobytes(): text for text in own_answers.texts} if own_answers is not None else {}
+        self._own_texts = {text.tobytes(): text for text in warmup_answers.texts} if warmup_answers is not None else {}
         self._is_shared = history_file is not None
         self._past_answers = [("", text) for text in history_file.read()] if history_file is not None else []
         self._forget_cores()

@@ -30,7 +30,7 @@ successors are not named.
 
 With the kv_dtype int8 a row of the KV cache has D + 2 numbers: see `reader_edge_export.lowering.cache_rows`.
 Masks are added to the attention scores: 0 where a node may look, MASKED elsewhere.
-The graph's metadata have the precision, attention and num_heads too (FORM_PROPERTY), which are compared when it is
+The graph's metadata have the precision, attention and num_heads too (LOWERING_PROPERTY), which are compared when it is
 loaded.
 """
 
@@ -57,7 +57,7 @@ TOKENIZER_NAME = "tokenizer.json"
 CHAT_TEMPLATE_NAME = "chat_template.jinja"
 TOOL_TEMPLATE_NAME = "chat_template_tool_use.jinja"  # for conversations with tools, where a model has two
 MASKED = -1e30
-FORM_PROPERTY = "reader_edge.form"  # of the graph's metadata: what `form_of` gives
+LOWERING_PROPERTY = "reader_edge.form"  # of the graph's metadata: what `lowering_id` gives
 
 ATTENTIONS = ("exact", "fast", "portable", "portable-exact")
 EXACT_ATTENTIONS = ("exact", "portable-exact")  # a node has the same bits in every pass
@@ -175,9 +175,9 @@ class Manifest:
     sampling: Mapping[str, Figure] = field(default_factory=dict)
 
     @property
-    def form(self) -> str:
+    def lowering_id(self) -> str:
         """What the graph's metadata say of it too."""
-        return form_of(self.precision, self.attention, self.num_heads)
+        return lowering_id(self.precision, self.attention, self.num_heads)
 
     @property
     def num_bytes(self) -> int:
@@ -257,7 +257,7 @@ class Manifest:
         }
 
 
-def form_of(precision: str, attention: str, num_heads: int) -> str:
+def lowering_id(precision: str, attention: str, num_heads: int) -> str:
     """What a graph says of itself that neither its inputs nor its outputs tell."""
     return f"{precision}, {attention} attention, {num_heads} heads"
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from reader_edge_runtime.text.tool_calls.call_form import CALL_BEGIN, CALL_END
+from reader_edge_runtime.text.tool_calls.call_syntax import CALL_BEGIN, CALL_END
 
 Message = Mapping[str, Any]
 Tool = Mapping[str, Any]

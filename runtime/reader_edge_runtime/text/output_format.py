@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from reader_edge_runtime.config import GenerationConfig
 from reader_edge_runtime.text.conversation import Conversation, Encodable, Tool, text_of
 from reader_edge_runtime.text.text_stream import StreamDecoder
-from reader_edge_runtime.text.thinking import ThinkingForm, ThinkingReader
+from reader_edge_runtime.text.thinking import ThinkingReader, ThinkingTags
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 
@@ -14,12 +14,12 @@ from reader_edge_runtime.text.tokenizer import Tokenizer
 class OutputFormat:
     """kept: special tokens that are part of the text, by id; decoding leaves all others out.
 
-    thinking: the form of what is split off; None where nothing is. is_thinking: whether the prompt ends inside it.
+    thinking: the tags of what is split off; None where nothing is. is_thinking: whether the prompt ends inside it.
     tools: those that it may call.
     """
 
     kept: Mapping[int, str] = field(default_factory=dict)
-    thinking: ThinkingForm | None = None
+    thinking: ThinkingTags | None = None
     is_thinking: bool = False
     tools: Sequence[Tool] = ()
 
@@ -32,13 +32,13 @@ class OutputFormat:
         token_ids: the prompt's.
         """
         chat = prompt if isinstance(prompt, Conversation) else Conversation([])
-        texts = tokenizer.call_form.texts if chat.tools else ()
-        form = tokenizer.thinking_form if config.splits_thinking else None
-        if form is None:
+        texts = tokenizer.call_syntax.texts if chat.tools else ()
+        tags = tokenizer.thinking_tags if config.splits_thinking else None
+        if tags is None:
             return cls(tokenizer.special_in(texts), tools=chat.tools)
         continued = _continued(chat) if chat.continues_final_message else ""
-        is_open = form.is_open(tokenizer.spelled(token_ids), continued)
-        return cls(tokenizer.special_in([*texts, *form.texts]), form, is_open, chat.tools)
+        is_open = tags.is_open(tokenizer.spelled(token_ids), continued)
+        return cls(tokenizer.special_in([*texts, *tags.texts]), tags, is_open, chat.tools)
 
     def reader(self) -> ThinkingReader | None:
         """What splits thinking off one answer."""

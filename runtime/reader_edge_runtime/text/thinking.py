@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class ThinkingForm:
+class ThinkingTags:
     """A thinking part stands between two texts.
 
     dropped: texts that stand around the rest of the answer and are no part of it. is_repeated: whether an answer may
@@ -21,13 +21,13 @@ class ThinkingForm:
     is_repeated: bool = False
 
     @classmethod
-    def of_template(cls, source: str) -> "ThinkingForm | None":
-        """The form that a chat template writes; None where it knows of no thinking."""
-        return next((form for mark, form in _FORMS if mark in source), None)
+    def of_template(cls, source: str) -> "ThinkingTags | None":
+        """The tags that a chat template writes; None where it knows of no thinking."""
+        return next((tags for mark, tags in _KNOWN_TAGS if mark in source), None)
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """What the form is recognised by. Special tokens in it must be kept in the text that a reader gets."""
+        """What they are recognised by. Special tokens in them must be kept in the text that a reader gets."""
         return (self.begin, self.end, *self.dropped)
 
     def is_open(self, prompt: str, continued: str = "") -> bool:
@@ -41,37 +41,37 @@ class ThinkingForm:
 
 
 # The first whose mark a template holds. Longer marks stand before those that they contain.
-_FORMS: tuple[tuple[str, ThinkingForm], ...] = (
+_KNOWN_TAGS: tuple[tuple[str, ThinkingTags], ...] = (
     (
         "<|channel|>analysis",  # gpt-oss: each message of an answer has a header
-        ThinkingForm(
+        ThinkingTags(
             "<|channel|>analysis<|message|>",
             "<|end|>",
             ("<|start|>assistant", "<|channel|>final<|message|>", "<|channel|>commentary<|message|>", "<|end|>"),
             is_repeated=True,
         ),
     ),
-    ("<|channel>", ThinkingForm("<|channel>thought", "<channel|>", is_repeated=True)),  # Gemma 4
-    ("[THINK]", ThinkingForm("[THINK]", "[/THINK]", is_repeated=True)),  # Magistral, Ministral 3
-    ("<seed:think>", ThinkingForm("<seed:think>", "</seed:think>")),  # Seed-OSS
+    ("<|channel>", ThinkingTags("<|channel>thought", "<channel|>", is_repeated=True)),  # Gemma 4
+    ("[THINK]", ThinkingTags("[THINK]", "[/THINK]", is_repeated=True)),  # Magistral, Ministral 3
+    ("<seed:think>", ThinkingTags("<seed:think>", "</seed:think>")),  # Seed-OSS
     (
         "<|START_THINKING|>",  # Command A
-        ThinkingForm("<|START_THINKING|>", "<|END_THINKING|>", ("<|START_RESPONSE|>", "<|END_RESPONSE|>")),
+        ThinkingTags("<|START_THINKING|>", "<|END_THINKING|>", ("<|START_RESPONSE|>", "<|END_RESPONSE|>")),
     ),
-    ("<|inner_prefix|>", ThinkingForm("<|inner_prefix|>", "<|inner_suffix|>", is_repeated=True)),  # Apertus
-    ("◁think▷", ThinkingForm("◁think▷", "◁/think▷")),  # Kimi
+    ("<|inner_prefix|>", ThinkingTags("<|inner_prefix|>", "<|inner_suffix|>", is_repeated=True)),  # Apertus
+    ("◁think▷", ThinkingTags("◁think▷", "◁/think▷")),  # Kimi
     (
         "Here is my thought process:",  # Granite 3.2
-        ThinkingForm("Here is my thought process:", "Here is my response:"),
+        ThinkingTags("Here is my thought process:", "Here is my response:"),
     ),
     (
         "[BEGIN FINAL RESPONSE]",  # Apriel
-        ThinkingForm("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]", ("[END FINAL RESPONSE]",)),
+        ThinkingTags("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]", ("[END FINAL RESPONSE]",)),
     ),
     # Granite 3.3, and all the others: Qwen3, DeepSeek, SmolLM3, GLM, Phi 4, OLMo 3, Nemotron, MiniMax ...
-    ("<response>", ThinkingForm("<think>", "</think>", ("<response>", "</response>"))),
-    ("</think>", ThinkingForm("<think>", "</think>")),
-    ("<think>", ThinkingForm("<think>", "</think>")),
+    ("<response>", ThinkingTags("<think>", "</think>", ("<response>", "</response>"))),
+    ("</think>", ThinkingTags("<think>", "</think>")),
+    ("<think>", ThinkingTags("<think>", "</think>")),
 )
 
 
@@ -82,9 +82,9 @@ class ThinkingReader:
     is one or not.
     """
 
-    def __init__(self, form: ThinkingForm, is_open: bool) -> None:
+    def __init__(self, tags: ThinkingTags, is_open: bool) -> None:
         """is_open: whether the prompt ends inside a thinking part."""
-        self._form = form
+        self._tags = tags
         self._held = ""
         self._is_inside = is_open
         self._may_begin = True  # whether nothing but white space came so far
@@ -115,11 +115,11 @@ class ThinkingReader:
         """Text up to the next mark, which is taken away; whether there is none as yet."""
         if self._may_begin:
             start = self._held.lstrip()
-            if start.startswith(self._form.begin):
-                self._held = start.removeprefix(self._form.begin)
+            if start.startswith(self._tags.begin):
+                self._held = start.removeprefix(self._tags.begin)
                 self._may_begin, self._is_inside, self._has_thought = False, True, True
                 return "", False
-            if self._form.begin.startswith(start) and not is_last:
+            if self._tags.begin.startswith(start) and not is_last:
                 return "", True
             self._may_begin = bool(not start)
         marks = self._marks()
@@ -127,17 +127,17 @@ class ThinkingReader:
         if found is None:
             return self._certain(marks, is_last), True
         text, self._held = self._held[: found.start()], self._held[found.end() :]
-        self._is_inside = found[0] == self._form.begin
+        self._is_inside = found[0] == self._tags.begin
         self._has_thought = self._has_thought or self._is_inside
         return text.rstrip() if self._has_thought else text, False
 
     def _marks(self) -> tuple[str, ...]:
         """What would be a mark here."""
-        form = self._form
+        tags = self._tags
         if self._is_inside:
-            return (form.end,)
-        begin = (form.begin,) if form.is_repeated else ()
-        return (*begin, *(form.dropped if self._has_thought or form.is_repeated else ()))
+            return (tags.end,)
+        begin = (tags.begin,) if tags.is_repeated else ()
+        return (*begin, *(tags.dropped if self._has_thought or tags.is_repeated else ()))
 
     def _certain(self, marks: tuple[str, ...], is_last: bool) -> str:
         """What is held and cannot be part of a mark, nor white space before one."""

@@ -15,10 +15,10 @@ from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.conversation import Conversation, Encodable, Message
 from reader_edge_runtime.text.literal_encoder import LiteralEncoder
 from reader_edge_runtime.text.template.chat_template import ChatTemplate
-from reader_edge_runtime.text.thinking import ThinkingForm
+from reader_edge_runtime.text.thinking import ThinkingTags
 from reader_edge_runtime.text.token_bytes import TokenBytes
 from reader_edge_runtime.text.tokenizer_file import library_errors, read_tokenizer
-from reader_edge_runtime.text.tool_calls.call_form import CallForm
+from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax
 from reader_edge_runtime.untrusted.user_input import short_repr
 
 _MAX_VOCAB_SIZE = 1 << 24
@@ -144,15 +144,15 @@ class Tokenizer:
             return [encoding.ids for encoding in self._fast.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     @property
-    def call_form(self) -> CallForm:
+    def call_syntax(self) -> CallSyntax:
         """How the model writes calls of tools."""
-        form = CallForm() if self._chat_template is None else self._chat_template.call_form
-        return replace(form, special_tokens=tuple((text, token_id) for token_id, text in self.special_tokens.items()))
+        syntax = CallSyntax() if self._chat_template is None else self._chat_template.call_syntax
+        return replace(syntax, special_tokens=tuple((text, token_id) for token_id, text in self.special_tokens.items()))
 
     @property
-    def thinking_form(self) -> ThinkingForm | None:
+    def thinking_tags(self) -> ThinkingTags | None:
         """How the model writes what it thinks before it answers; None where its chat template knows of no thinking."""
-        return None if self._chat_template is None else self._chat_template.thinking_form
+        return None if self._chat_template is None else self._chat_template.thinking_tags
 
     def encode_chat(self, conversation: Conversation) -> list[int]:
         """Token ids of a conversation, ready for the assistant's answer. Raises PromptError."""

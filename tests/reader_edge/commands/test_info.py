@@ -8,7 +8,7 @@ import numpy as np
 from click.testing import CliRunner
 
 from reader_edge.cli import main
-from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
+from reader_edge_runtime.drafting.sources.warmup_answers import WarmupAnswers
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.reader_edge.package_copy import PackageCopy
 
@@ -37,7 +37,7 @@ def test_info_tells_no_version_that_the_manifest_does_not_know(runner: CliRunner
 def test_info_tells_what_warm_has_put_beside_a_package(runner: CliRunner, package: PackageCopy) -> None:
     command = ["info", str(package.folder)]
     assert "none: `reader-edge warm` writes them" in runner.invoke(main, command).stdout
-    path = OwnAnswers([np.arange(5, dtype=np.int32), np.arange(2, dtype=np.int32)]).write(
+    path = WarmupAnswers([np.arange(5, dtype=np.int32), np.arange(2, dtype=np.int32)]).write(
         ModelPackage.open(package.folder)
     )
     assert (

@@ -27,7 +27,7 @@ def command(shown: list[object]) -> click.Command:
     @click.argument("model")
     @options.of(MeasuredSampling)
     @options.engine
-    @options.of(options.EngineOptions, "is_drafted")
+    @options.of(options.EngineFlags, "is_drafted")
     @options.as_json
     @options.grouped(output=Output, sampling="SamplingConfig", config="GenerationConfig", engine_config="EngineConfig")
     def answer(model: str, output: Output, config: GenerationConfig, engine_config: EngineConfig) -> None:

@@ -11,7 +11,7 @@ from reader_edge.prompts import EvalPrompt, read_prompts
 from reader_edge.warmup_answers import INSTRUCTIONS, answer_all, bundled_instructions
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.drafting.drafter import PROMPT_TAIL
-from reader_edge_runtime.drafting.sources.own_answers import OWN_ANSWERS_NAME, OwnAnswers
+from reader_edge_runtime.drafting.sources.warmup_answers import WARMUP_ANSWERS_NAME, WarmupAnswers
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.reader_edge.package_copy import PackageCopy
 
@@ -33,7 +33,7 @@ def test_answers_to_own_prompts_come_first_and_no_more_are_kept_than_requested(
     result = runner.invoke(main, command)
     assert result.exit_code == 0, result.output
     assert "of 250 tokens in" in result.stdout
-    answers = OwnAnswers.of_package(ModelPackage.open(package.folder))
+    answers = WarmupAnswers.of_package(ModelPackage.open(package.folder))
     assert answers is not None
     assert answers.num_tokens == 250
     engine = Engine.load(package.folder, CONFIG)
@@ -83,19 +83,19 @@ def test_a_run_that_is_interrupted_leaves_what_was_there(
 def test_nothing_is_answered_where_no_file_can_be_made(
     runner: CliRunner, package: PackageCopy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (package.folder / OWN_ANSWERS_NAME).mkdir()
-    monkeypatch.setattr("reader_edge_runtime.drafting.sources.own_answers.OwnAnswers.of_package", lambda _: None)
+    (package.folder / WARMUP_ANSWERS_NAME).mkdir()
+    monkeypatch.setattr("reader_edge_runtime.drafting.sources.warmup_answers.WarmupAnswers.of_package", lambda _: None)
     monkeypatch.setattr("reader_edge_runtime.decoding.decoder.Decoder.step", lambda _: pytest.fail("answered"))
     result = runner.invoke(main, ["warm", str(package.folder), "--no-calibrate"])
     assert result.exit_code == 1
-    assert f"{OWN_ANSWERS_NAME}' cannot be written (Not a regular file): copy the package to" in result.stderr
+    assert f"{WARMUP_ANSWERS_NAME}' cannot be written (Not a regular file): copy the package to" in result.stderr
 
 
 def test_a_damaged_file_is_shown_in_one_sentence(runner: CliRunner, package: PackageCopy) -> None:
-    (package.folder / OWN_ANSWERS_NAME).write_bytes(bytes(200))
+    (package.folder / WARMUP_ANSWERS_NAME).write_bytes(bytes(200))
     result = runner.invoke(main, ["run", str(package.folder), "-p", "# tar", "-n", "4", "--no-calibrate"])
     assert result.exit_code == 1
-    assert OWN_ANSWERS_NAME in result.stderr
+    assert WARMUP_ANSWERS_NAME in result.stderr
     assert result.stderr.count("\n") == 1
 
 

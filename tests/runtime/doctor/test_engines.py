@@ -132,7 +132,7 @@ def test_what_libraries_print_is_no_step(line: str) -> None:
     run = StepsRun()
     for told in ('{"step": "cpu"}', line, '{"plan": "cpu, passes"}'):
         step_process._note(told, run)
-    assert (run.begun, run.planned, run.findings) == (["cpu"], ["cpu", "passes"], [])
+    assert (run.begun, run.planned, run.results) == (["cpu"], ["cpu", "passes"], [])
 
 
 def test_a_finding_of_an_unknown_kind_is_passed_over() -> None:
@@ -140,7 +140,7 @@ def test_a_finding_of_an_unknown_kind_is_passed_over() -> None:
     for severity in ("well", "odd"):
         line = {"check": "cpu", "severity": severity, "found": "It runs.", "remedy": ""}
         step_process._note(json.dumps(line), run)
-    assert run.findings == [CheckResult("cpu", Severity.WELL, "It runs.")]
+    assert run.results == [CheckResult("cpu", Severity.WELL, "It runs.")]
 
 
 OBSTACLE = "The library libcublas.so.13 is missing: pip install 'reader-edge[gpu]' brings it."

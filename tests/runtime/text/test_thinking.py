@@ -7,13 +7,13 @@ import pytest
 
 from reader_edge_runtime import Conversation, Engine, GenerationConfig, Grammar, SamplingConfig
 from reader_edge_runtime.text.text_stream import TextStream
-from reader_edge_runtime.text.thinking import ThinkingForm, ThinkingReader
+from reader_edge_runtime.text.thinking import ThinkingReader, ThinkingTags
 from tests.family_tokenizers import FAMILIES, family_engine, family_tokenizer
 
-THINK = ThinkingForm("<think>", "</think>")
-MISTRAL = ThinkingForm("[THINK]", "[/THINK]", is_repeated=True)
-CHANNELS = ThinkingForm.of_template("<|channel|>analysis<|message|>")
-GRANITE = ThinkingForm.of_template("<think> </think> <response></response>")
+THINK = ThinkingTags("<think>", "</think>")
+MISTRAL = ThinkingTags("[THINK]", "[/THINK]", is_repeated=True)
+CHANNELS = ThinkingTags.of_template("<|channel|>analysis<|message|>")
+GRANITE = ThinkingTags.of_template("<think> </think> <response></response>")
 assert CHANNELS is not None
 assert GRANITE is not None
 HARMONY = "<|channel|>{}<|message|>{}"
@@ -21,7 +21,7 @@ NEXT = "<|end|><|start|>assistant"
 CALL = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}'
 
 
-def split(form: ThinkingForm, text: str, size: int, is_open: bool = False) -> tuple[str, str]:
+def split(form: ThinkingTags, text: str, size: int, is_open: bool = False) -> tuple[str, str]:
     reader = ThinkingReader(form, is_open)
     pieces = [text[place : place + size] for place in range(0, len(text), size)]
     parts = [*(reader.push(piece, is_last=False) for piece in pieces), reader.push("", is_last=True)]
@@ -52,7 +52,7 @@ def split(form: ThinkingForm, text: str, size: int, is_open: bool = False) -> tu
         (CHANNELS, HARMONY.format("analysis", "a") + NEXT + CALL, False, ("a", CALL)),
     ],
 )
-def test_thinking_is_split(form: ThinkingForm, text: str, is_open: bool, expected: tuple[str, str], size: int) -> None:
+def test_thinking_is_split(form: ThinkingTags, text: str, is_open: bool, expected: tuple[str, str], size: int) -> None:
     assert split(form, text, size, is_open) == expected
 
 
@@ -77,13 +77,13 @@ def test_what_cannot_be_a_mark_comes_at_once() -> None:
     ],
 )
 def test_the_form_is_the_templates(source: str, begin: str) -> None:
-    form = ThinkingForm.of_template(source)
+    form = ThinkingTags.of_template(source)
     assert form is not None
     assert form.begin == begin
 
 
 def test_a_template_without_thinking_has_no_form() -> None:
-    assert ThinkingForm.of_template("{{ messages[0]['content'] }} I think") is None
+    assert ThinkingTags.of_template("{{ messages[0]['content'] }} I think") is None
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,8 @@ def answered(engine: Engine, prompt: str | Conversation, text: str, **options: o
 def test_kept_tokens_are_a_part_of_the_text_and_of_stop_strings(name: str) -> None:
     tokenizer = family_tokenizer(name)
     tokens = {text: token_id for token_id, text in tokenizer.special_tokens.items()}
-    kept = tokenizer.special_in(tokenizer.call_form.texts)
-    assert set(kept.values()) == {text for text in tokens if any(text in each for each in tokenizer.call_form.texts)}
+    kept = tokenizer.special_in(tokenizer.call_syntax.texts)
+    assert set(kept.values()) == {text for text in tokens if any(text in each for each in tokenizer.call_syntax.texts)}
     text = "".join(f"naïve {token}x" for token in kept.values()) + "é"
     stream = TextStream(tokenizer, [], (), kept)
     for token_id in tokenizer.encode(text, adds_special_tokens=False):

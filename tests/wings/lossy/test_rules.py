@@ -17,7 +17,7 @@ from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.draft_sources import DraftSources
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
+from reader_edge_runtime.drafting.sources.warmup_answers import WarmupAnswers
 from reader_edge_runtime.errors import ConfigError
 from tests.fake_target import FakeTarget, make_manifest
 from tests.random_drafter import RandomDrafter, make_decoder, reference
@@ -195,7 +195,7 @@ def test_the_share_of_repeated_runs_of_four_tokens_is_that_of_distinct_ones_miss
 
 
 def test_the_usual_share_is_of_the_models_own_answers_as_long_as_this_one() -> None:
-    own = OwnAnswers([np.array([1, 2, 3, 4, 5, 6, 7, 8] * 2, np.int32), np.arange(16, dtype=np.int32)])
+    own = WarmupAnswers([np.array([1, 2, 3, 4, 5, 6, 7, 8] * 2, np.int32), np.arange(16, dtype=np.int32)])
     meter = DeviationMeter("some rule", {"gap": 1.0}, own)
     assert meter.report(range(8))["usual_repeated_4grams"] == 0
     assert meter.report(range(16))["usual_repeated_4grams"] == pytest.approx(5 / 13 / 2)

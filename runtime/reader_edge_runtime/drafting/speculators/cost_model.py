@@ -8,7 +8,7 @@ import numpy as np
 
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.cost_model import moved
-from reader_edge_runtime.drafting.speculators.speculated_tree import Candidate
+from reader_edge_runtime.drafting.speculators.speculated_tree import FrontierNode
 from reader_edge_runtime.drafting.speculators.speculator import Speculator, TreeStep
 
 PASS_NODES = 8  # of a pass of the target with drafts
@@ -43,14 +43,14 @@ def pays_off(asking_s: float, pass_s: float) -> bool:
     return needed_tokens(asking_s, pass_s) <= USUALLY_ADDED
 
 
-class StepTimes:
+class SpeculatorTimes:
     """Seconds of passes of a speculator, T_s(n). seconds: of each of WIDTHS."""
 
     def __init__(self, seconds: Sequence[float]) -> None:
         self._seconds = list(seconds)
 
     @classmethod
-    def measure(cls, speculator: Speculator) -> "StepTimes":
+    def measure(cls, speculator: Speculator) -> "SpeculatorTimes":
         """Of one text. Raises ProviderError for a speculator that does not run."""
         widths = [min(width, speculator.max_context - 1) for width in WIDTHS]
         cache = speculator.new_cache(1, min(2 * max(widths), speculator.max_context))
@@ -111,8 +111,8 @@ class Growth:
         progress.num_tokens, progress.num_open = num_tokens, 0.0
 
     def chosen(
-        self, progress: Progress, candidates: Sequence[Candidate], token_s: float, times: StepTimes
-    ) -> list[Candidate]:
+        self, progress: Progress, candidates: Sequence[FrontierNode], token_s: float, times: SpeculatorTimes
+    ) -> list[FrontierNode]:
         """The first candidates, as many as a pass over them saves the most time; none where it saves none.
 
         token_s: seconds of a token without a draft; 0 where nothing was measured.

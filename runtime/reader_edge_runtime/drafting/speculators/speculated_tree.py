@@ -15,7 +15,7 @@ _MOST_SIBLINGS = 8
 _TINY = 1e-30
 
 
-class Candidate(NamedTuple):
+class FrontierNode(NamedTuple):
     """A node that may be scored next: a token below a node that is scored. open: how likely the draft as it is ends
     right behind it, so that what it says would be new."""
 
@@ -46,7 +46,7 @@ class SpeculatedTree:
         """Take what follows the text's last token: int64 and float32 (K,). state: float32 (E,), its next one."""
         self._hear(0, top_ids, probabilities, state)
 
-    def candidates(self, draft: DraftTree, max_depth: int) -> list[Candidate]:
+    def candidates(self, draft: DraftTree, max_depth: int) -> list[FrontierNode]:
         """Nodes of a draft made with this tree that could be scored next, the most promising first."""
         named, depths, open_values = {0: 0}, [0] * len(draft), list(draft.values)
         for node in range(1, len(draft)):
@@ -60,10 +60,10 @@ class SpeculatedTree:
         for node in range(1, len(draft)):
             parent = named.get(draft.parents[node], -1)
             if parent in self._places and named.get(node) not in self._places and depths[node] < max_depth:
-                found.append(Candidate(max(open_values[node], 0.0), parent, draft.token_ids[node]))
+                found.append(FrontierNode(max(open_values[node], 0.0), parent, draft.token_ids[node]))
         return sorted(found, reverse=True)
 
-    def step(self, chosen: Sequence[Candidate]) -> TreeStep:
+    def step(self, chosen: Sequence[FrontierNode]) -> TreeStep:
         """The pass that scores some candidates; `hear` takes what it says."""
         states, num_scored = [], len(self._scored)
         for candidate in chosen:

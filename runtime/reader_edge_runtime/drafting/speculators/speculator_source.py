@@ -18,8 +18,14 @@ from reader_edge_runtime.drafting.cost_model import SourceGain
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.sources.source import Arrays, DraftSource
 from reader_edge_runtime.drafting.sources.text_slot import side_by_side
-from reader_edge_runtime.drafting.speculators.cost_model import Growth, Progress, StepTimes, asking_seconds, pays_off
-from reader_edge_runtime.drafting.speculators.speculated_tree import NAME, Candidate, SpeculatedTree
+from reader_edge_runtime.drafting.speculators.cost_model import (
+    Growth,
+    Progress,
+    SpeculatorTimes,
+    asking_seconds,
+    pays_off,
+)
+from reader_edge_runtime.drafting.speculators.speculated_tree import NAME, FrontierNode, SpeculatedTree
 from reader_edge_runtime.drafting.speculators.speculator import Speculator, SpeculatorResult
 from reader_edge_runtime.drafting.speculators.speculator_request import SpeculatorRequest
 from reader_edge_runtime.drafting.speculators.speculator_slots import (
@@ -69,7 +75,7 @@ class SpeculatorSource(DraftSource):
         self._which = [state_ids.index(number) for number in speculator.part.state_ids]
         self._vocab_size = vocab_size
         self._attends = speculator.part.num_layers > 0
-        self.times = StepTimes.measure(speculator)
+        self.times = SpeculatorTimes.measure(speculator)
         self.slots = SpeculatorSlots(speculator, max_slots)
         is_right = _USUALLY_RIGHT if agreement is None else min(max(agreement, 0.0), 1.0)
         self.gain = SourceGain([is_right * gain for gain in _FIRST_GAINS])
@@ -187,7 +193,7 @@ class SpeculatorSource(DraftSource):
                 for b, slot in enumerate(slots):
                     _hear(growing[slot].tree, result, b, len(chosen[slot]))
 
-    def _chosen(self, growing: Growing) -> list[Candidate]:
+    def _chosen(self, growing: Growing) -> list[FrontierNode]:
         """The nodes of a draft that the next pass scores; none where that does not pay."""
         tree, draft_request, progress = growing
         if draft_request.preview is None:

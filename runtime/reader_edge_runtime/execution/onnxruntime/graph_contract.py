@@ -2,7 +2,7 @@
 
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.wheel import ort
-from reader_edge_runtime.package.manifest import COMMIT_NAME, FORM_PROPERTY, ROW_ATTENTIONS, Manifest, kv_row_size
+from reader_edge_runtime.package.manifest import COMMIT_NAME, LOWERING_PROPERTY, ROW_ATTENTIONS, Manifest, kv_row_size
 from reader_edge_runtime.package.stage_part import HANDED_IN, HANDED_OUT
 
 _TYPE_NAMES = {"float32": "float"}  # ONNX Runtime's, where they are not numpy's
@@ -47,14 +47,16 @@ def output_tensors(manifest: Manifest, num_trees: int, num_rows: int) -> Tensors
 
 
 def check_contract(session: ort.InferenceSession, manifest: Manifest) -> None:
-    """Raise ProviderError where a graph's inputs and outputs, or its form, are not what the manifest says."""
+    """Raise ProviderError where a graph's inputs and outputs, or its lowering, are not what the manifest says."""
     try:
         _check_tensors(session, manifest)
-        form = session.get_modelmeta().custom_metadata_map.get(FORM_PROPERTY)
+        lowering = session.get_modelmeta().custom_metadata_map.get(LOWERING_PROPERTY)
     except UnicodeDecodeError as error:  # ONNX Runtime loads such a graph and fails to tell of it
         raise ProviderError(f"The graph's names or metadata are not UTF-8 ({error}): export the model again.") from None
-    if form != manifest.form:
-        raise ProviderError(f"The graph is {form!r:.80}, the manifest says {manifest.form!r}: export the model again.")
+    if lowering != manifest.lowering_id:
+        raise ProviderError(
+            f"The graph is {lowering!r:.80}, the manifest says {manifest.lowering_id!r}: export the model again."
+        )
 
 
 def _check_tensors(session: ort.InferenceSession, manifest: Manifest) -> None:

@@ -9,8 +9,8 @@ from reader_edge_runtime.text.conversation import Conversation, Message, as_text
 from reader_edge_runtime.text.conversation_check import sound_conversation
 from reader_edge_runtime.text.template.raw_template import RawTemplate, TemplateProcess
 from reader_edge_runtime.text.template.template_adapter import TemplateTraits, adapted_messages, with_reasoning_names
-from reader_edge_runtime.text.thinking import ThinkingForm
-from reader_edge_runtime.text.tool_calls.call_form import CallForm, knows_tools
+from reader_edge_runtime.text.thinking import ThinkingTags
+from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax, knows_tools
 from reader_edge_runtime.untrusted.user_input import as_text
 
 MAX_TEMPLATE_BYTES = 1 << 20
@@ -60,14 +60,14 @@ class ChatTemplate:
         return (self.source,) if self._for_tools is None else (self.source, self._for_tools.source)
 
     @property
-    def call_form(self) -> CallForm:
+    def call_syntax(self) -> CallSyntax:
         """How the model writes calls of tools."""
-        return CallForm.of_template((self._for_tools or self).source)
+        return CallSyntax.of_template((self._for_tools or self).source)
 
     @property
-    def thinking_form(self) -> ThinkingForm | None:
+    def thinking_tags(self) -> ThinkingTags | None:
         """How the model writes what it thinks before it answers."""
-        return ThinkingForm.of_template(self.source)
+        return ThinkingTags.of_template(self.source)
 
     def sound(self, conversation: Conversation) -> Conversation:
         """The conversation, checked, as templates know it. Raises PromptError."""

@@ -8,8 +8,8 @@ from dataclasses import replace
 from reader_edge_runtime.text.conversation import Conversation, Message
 from reader_edge_runtime.text.text_stream import StreamDecoder
 from reader_edge_runtime.text.tokenizer import Tokenizer
-from reader_edge_runtime.text.tool_calls.call_form import CallForm
 from reader_edge_runtime.text.tool_calls.call_schema import CallSchema, Continuation, Values
+from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax
 from reader_edge_runtime.text.tool_calls.json_cursor import CursorPlace, JsonCursor
 
 # A call: the tool's name, and the values of its arguments that are no arrays or objects, in raw JSON.
@@ -26,12 +26,12 @@ _SURE, _FIRST, _ANOTHER, _FOLLOWED = 0.97, 0.4, 0.3, 0.5  # how likely; the last
 class CallReader:
     """Reads on piece by piece. calls: those that ended, MAX_CALLS at most."""
 
-    def __init__(self, schema: CallSchema, form: CallForm) -> None:
+    def __init__(self, schema: CallSchema, syntax: CallSyntax) -> None:
         self.calls: list[Call] = []
-        self._schema, self._form = schema, form
-        self._begin = form.begin + "{"
-        opening = re.escape(form.begin.strip()) + r"\s*(?=\{)"
-        self._opening = re.compile(opening if form.begin else r"\A\s*(?=\{)")
+        self._schema, self._syntax = schema, syntax
+        self._begin = syntax.begin + "{"
+        opening = re.escape(syntax.begin.strip()) + r"\s*(?=\{)"
+        self._opening = re.compile(opening if syntax.begin else r"\A\s*(?=\{)")
         self._cursor: JsonCursor | None = None
         self._due, self._due_p = self._begin, _FIRST
         self._tail = ""  # the text since the beginning, or since the last call
@@ -68,7 +68,7 @@ class CallReader:
         return ahead
 
     def _copy(self) -> "CallReader":
-        other = CallReader(self._schema, self._form)
+        other = CallReader(self._schema, self._syntax)
         other._cursor = None if self._cursor is None else self._cursor.copy()
         other._due, other._due_p, other._tail = self._due, self._due_p, self._tail
         return other
@@ -79,9 +79,9 @@ class CallReader:
             return self._schema.continuations(self._cursor, past.get(self._schema.tool(self._cursor), {}))
         if self._due.startswith(self._tail) and self._due != self._tail:
             return [(self._due[len(self._tail) :], _SURE if self._tail else self._due_p)]
-        if not self._form.begin:
+        if not self._syntax.begin:
             return []
-        lengths = range(min(len(self._form.begin), len(self._tail)), 0, -1)
+        lengths = range(min(len(self._syntax.begin), len(self._tail)), 0, -1)
         begun = next((n for n in lengths if self._tail.endswith(self._begin[:n])), 0)
         if begun:
             return [(self._begin[begun:], _SURE)]
@@ -104,7 +104,7 @@ class CallReader:
         if cursor.place is CursorPlace.DONE and name and len(self.calls) < MAX_CALLS:
             self.calls.append((name, self._schema.arguments(cursor)))
         self._cursor, self._tail = None, ""
-        self._due, self._due_p = self._form.end, _SURE
+        self._due, self._due_p = self._syntax.end, _SURE
 
 
 def _beginning(texts: Sequence[str]) -> str:
@@ -124,12 +124,12 @@ class CallGuide:
     """
 
     def __init__(self, conversation: Conversation, prompt_token_ids: Sequence[int], tokenizer: Tokenizer) -> None:
-        form = _guessed(tokenizer.call_form)
-        schema = CallSchema(conversation.tools, form)
-        self._reader = CallReader(schema, form)
-        self._earlier = _earlier_calls(conversation.messages, schema, form)
+        syntax = _guessed(tokenizer.call_syntax)
+        schema = CallSchema(conversation.tools, syntax)
+        self._reader = CallReader(schema, syntax)
+        self._earlier = _earlier_calls(conversation.messages, schema, syntax)
         self._tokenizer = tokenizer
-        self._decoder = StreamDecoder(tokenizer, prompt_token_ids, tokenizer.special_in(form.texts))
+        self._decoder = StreamDecoder(tokenizer, prompt_token_ids, tokenizer.special_in(syntax.texts))
         self._num_read = 0
         self._last = ""  # the answer's last characters
 
@@ -160,18 +160,20 @@ class CallGuide:
         return self._tokenizer.encode(text, adds_special_tokens=False)
 
 
-def _guessed(form: CallForm) -> CallForm:
+def _guessed(syntax: CallSyntax) -> CallSyntax:
     """What stands before the first call belongs to it."""
-    return replace(form, begin=form.opening + form.begin, end=form.end or form.closing, opening="")
+    return replace(syntax, begin=syntax.opening + syntax.begin, end=syntax.end or syntax.closing, opening="")
 
 
-def _earlier_calls(messages: Sequence[Message], schema: CallSchema, form: CallForm) -> list[Call]:
+def _earlier_calls(messages: Sequence[Message], schema: CallSchema, syntax: CallSyntax) -> list[Call]:
     """Of declared tools in messages of the assistant; the last of many."""
     functions = [call["function"] for message in messages for call in message.get("tool_calls") or ()]
-    reader = CallReader(schema, CallForm("", "", form.arguments, form.name))
+    reader = CallReader(schema, CallSyntax("", "", syntax.arguments, syntax.name))
     for function in functions[-MAX_CALLS:]:
         arguments = function["arguments"]
         text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
         if len(text) <= _MAX_ARGUMENTS:
-            reader.read(json.dumps({form.name: function["name"], form.arguments: None})[: -len("null}")] + text + "}")
+            reader.read(
+                json.dumps({syntax.name: function["name"], syntax.arguments: None})[: -len("null}")] + text + "}"
+            )
     return reader.calls

@@ -13,7 +13,7 @@ from reader_edge_runtime.text.tool_calls.argument_kinds import (
     roots_of,
     takes,
 )
-from reader_edge_runtime.text.tool_calls.call_form import CallForm, Notation
+from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax, Notation
 from reader_edge_runtime.text.tool_calls.literal_reader import LiteralReader, OpenTextError
 from reader_edge_runtime.text.tool_calls.python_calls import PythonCalls
 from reader_edge_runtime.untrusted.untrusted_json import finite
@@ -46,22 +46,22 @@ _BRACES = re.compile(r"\s*call:(?P<name>[\w.-]+)\s*(?=\{)")
 _MARKS = ('<|"|>', "<escape>")  # around texts in braces
 
 
-def read_calls(body: str, form: CallForm, schemas: Schemas) -> list[tuple[str, Arguments]]:
+def read_calls(body: str, syntax: CallSyntax, schemas: Schemas) -> list[tuple[str, Arguments]]:
     """The calls in a text between a call's tags; none unless it is calls of known tools and nothing else.
 
     schemas: what tools there are, and the types of arguments that a notation does not tell.
     """
     try:
-        calls = _read(body, form, schemas)
+        calls = _read(body, syntax, schemas)
     except (ValueError, RecursionError, LookupError, TypeError):
         return []
     return calls if all(name in schemas for name, _ in calls) else []
 
 
-def is_open(body: str, form: CallForm, schemas: Schemas) -> bool:
+def is_open(body: str, syntax: CallSyntax, schemas: Schemas) -> bool:
     """Whether a text between tags breaks off inside a text of a call, of which the tag behind it is a part then."""
     try:
-        _read(body, form, schemas)
+        _read(body, syntax, schemas)
     except OpenTextError:
         return True
     except (ValueError, RecursionError, LookupError, TypeError):
@@ -69,11 +69,11 @@ def is_open(body: str, form: CallForm, schemas: Schemas) -> bool:
     return False
 
 
-def _read(body: str, form: CallForm, schemas: Schemas) -> Calls:
-    is_object = form.notation is Notation.OBJECT or body.lstrip().startswith(("{", "[{"))
-    if is_object and form.notation is not Notation.KEYED:
+def _read(body: str, syntax: CallSyntax, schemas: Schemas) -> Calls:
+    is_object = syntax.notation is Notation.OBJECT or body.lstrip().startswith(("{", "[{"))
+    if is_object and syntax.notation is not Notation.KEYED:
         return [_of_object(each) for each in _values(body)]
-    return _READERS[form.notation](body.strip().removeprefix(form.begin), form, schemas)
+    return _READERS[syntax.notation](body.strip().removeprefix(syntax.begin), syntax, schemas)
 
 
 def _values(body: str) -> list[Any]:
@@ -108,11 +108,11 @@ def _of_object(value: Any) -> tuple[str, Arguments]:
     return name, arguments
 
 
-def _keyed(body: str, form: CallForm, schemas: Schemas) -> Calls:
+def _keyed(body: str, syntax: CallSyntax, schemas: Schemas) -> Calls:
     return [(name, _object(arguments)) for each in _values(body) for name, arguments in _object(each).items()]
 
 
-def _named(body: str, form: CallForm, schemas: Schemas) -> Calls:
+def _named(body: str, syntax: CallSyntax, schemas: Schemas) -> Calls:
     found = _NAMED.match(body)
     if found is None:
         return []
@@ -120,7 +120,7 @@ def _named(body: str, form: CallForm, schemas: Schemas) -> Calls:
     return [(found["name"], _object(arguments))] if body[end:].strip() in ("", "```") else []
 
 
-def _xml(body: str, form: CallForm, schemas: Schemas) -> Calls:
+def _xml(body: str, syntax: CallSyntax, schemas: Schemas) -> Calls:
     is_begun = not body.startswith("<")  # its first tag is the one that stands around the call
     text = f"<function={body}</function>" if is_begun else body
     reader, calls = LiteralReader(text), Calls()
@@ -128,7 +128,7 @@ def _xml(body: str, form: CallForm, schemas: Schemas) -> Calls:
         schema, arguments = schemas[function["name"]], Arguments()
         while (parameter := reader.take(_PARAMETER)) is not None:
             value = _up_to(_PARAMETER_END if is_begun else _ANY_END, reader)
-            if form.parameter[1].endswith("\n") or _OWN_LINES.fullmatch(value):
+            if syntax.parameter[1].endswith("\n") or _OWN_LINES.fullmatch(value):
                 value = value.removeprefix("\n").removesuffix("\n")
             arguments[parameter["key"]] = _typed(value, parameter["key"], schema)
         if reader.take(_END_OF_FUNCTION) is None:
@@ -137,7 +137,7 @@ def _xml(body: str, form: CallForm, schemas: Schemas) -> Calls:
     return calls if reader.place == len(text) else []
 
 
-def _keys(body: str, form: CallForm, schemas: Schemas) -> Calls:
+def _keys(body: str, syntax: CallSyntax, schemas: Schemas) -> Calls:
     name = body.partition("<arg_key>")[0]
     reader, arguments = LiteralReader(body), Arguments()
     reader.place = len(name)
@@ -156,12 +156,12 @@ def _up_to(end: re.Pattern[str], reader: LiteralReader) -> str:
     return reader.text[start : found.start()]
 
 
-def _python(body: str, form: CallForm, schemas: Schemas) -> Calls:
+def _python(body: str, syntax: CallSyntax, schemas: Schemas) -> Calls:
     keys = {name: arguments_of(roots_of(schema)) for name, schema in schemas.items()}
-    return PythonCalls(body, keys, form.quote).read()
+    return PythonCalls(body, keys, syntax.quote).read()
 
 
-def _braces(body: str, form: CallForm, schemas: Schemas) -> Calls:
+def _braces(body: str, syntax: CallSyntax, schemas: Schemas) -> Calls:
     found = _BRACES.match(body)
     if found is None:
         return []
@@ -171,7 +171,7 @@ def _braces(body: str, form: CallForm, schemas: Schemas) -> Calls:
     return [(found["name"], arguments)] if reader.place == len(reader.text) else []
 
 
-_READERS: Mapping[Notation, Callable[[str, CallForm, Schemas], Calls]] = {
+_READERS: Mapping[Notation, Callable[[str, CallSyntax, Schemas], Calls]] = {
     Notation.KEYED: _keyed,
     Notation.NAMED: _named,
     Notation.XML: _xml,

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator, Sequence
 
 from reader_edge_runtime.text.conversation import Tool
-from reader_edge_runtime.text.tool_calls.call_form import CallForm, Notation
 from reader_edge_runtime.text.tool_calls.call_notation import is_open, read_calls
+from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax, Notation
 from reader_edge_runtime.text.tool_calls.streaming_calls import StreamingCalls, call_head, has_json_arguments, json_text
 from reader_edge_runtime.text.tool_calls.tool_use import AnswerDelta, ToolCall, ToolUse, new_call_id
 
@@ -18,15 +18,15 @@ class ToolCallParser:
     """Reads one answer.
 
     A call with JSON arguments that the answer must be comes in pieces, as generated. Others come whole, once they
-    are known to be calls of declared tools: between the tags of the model's form anywhere, or as the whole answer.
+    are known to be calls of declared tools: between the tags of the model's syntax anywhere, or as the whole answer.
     Where one call is requested, the first counts and further ones are left out. Whatever else looks like a call is a
     text, and so is one that was cut before its end, unless a grammar holds all calls: then what is there of it counts.
     """
 
-    def __init__(self, use: ToolUse, form: CallForm, is_formed: bool = False) -> None:
+    def __init__(self, use: ToolUse, syntax: CallSyntax, is_formed: bool = False) -> None:
         """is_formed: whether a grammar holds what is no call, too."""
         self._use = use
-        self._form = form
+        self._syntax = syntax
         functions = [tool["function"] for tool in use.tools if tool["function"]["name"] in use.names]
         self._schemas = {function["name"]: function.get("parameters") or {} for function in functions}
         self._is_formed = is_formed
@@ -37,17 +37,17 @@ class ToolCallParser:
         self._has_text = False
         self._is_behind_call = False
         self._num_searched = 0  # characters behind a tag whose ends of calls were inside a string
-        self._tags = form.tags
+        self._tags = syntax.tags
         if use.is_strict:  # others are not held by the grammar
-            self._tags = tuple(pair for pair in form.tags if form.tag and form.tag.startswith(pair[0]))
+            self._tags = tuple(pair for pair in syntax.tags if syntax.tag and syntax.tag.startswith(pair[0]))
         self._tag, self._end = "", ""  # of the call that is read
-        self._closing = form.closing.removeprefix("]") or form.tags[0][1]  # which may stand behind a call
-        held = () if form.tag else ("{",)
-        unknown = tuple(prefix for prefix in _PREFIXES if prefix not in dict(form.tags))
+        self._closing = syntax.closing.removeprefix("]") or syntax.tags[0][1]  # which may stand behind a call
+        held = () if syntax.tag else ("{",)
+        unknown = tuple(prefix for prefix in _PREFIXES if prefix not in dict(syntax.tags))
         self._untagged = held if use.is_strict else ("{", "[{", *unknown)
         self._held_calls: StreamingCalls | None = None  # which read all that comes
         self._read = self._unknown
-        if use.is_required and has_json_arguments(form):
+        if use.is_required and has_json_arguments(syntax):
             self._follow()
 
     @property
@@ -84,7 +84,7 @@ class ToolCallParser:
         if not is_last:
             return
         start = self._held.lstrip()
-        if self._are_calls_held and not self._form.tag and self._is_call(start):
+        if self._are_calls_held and not self._syntax.tag and self._is_call(start):
             self._follow()
             return
         for prefix in _PREFIXES:
@@ -94,7 +94,7 @@ class ToolCallParser:
 
     def _is_call(self, text: str) -> bool:
         """Whether a text without tags begins a call: else it may be the beginning of what the answer must be."""
-        return not self._is_formed or any(text.startswith(call_head(self._form, name)) for name in self._schemas)
+        return not self._is_formed or any(text.startswith(call_head(self._syntax, name)) for name in self._schemas)
 
     def _text(self, is_last: bool) -> Iterator[AnswerDelta]:
         """Up to the next tag, or to what may become one."""
@@ -133,7 +133,7 @@ class ToolCallParser:
         end = inner.find(mark, self._num_searched)
         while end >= 0:
             calls = self._calls(inner[:end])
-            if calls or not is_open(inner[:end], self._form, self._schemas):
+            if calls or not is_open(inner[:end], self._syntax, self._schemas):
                 end += len(self._end)
                 yield from calls or [AnswerDelta(self._tag + inner[:end])]
                 self._is_behind_call = bool(calls)
@@ -143,7 +143,7 @@ class ToolCallParser:
             end = inner.find(mark, self._num_searched)
         if is_last:
             # Without its end nothing tells of some calls whether all of their arguments are there.
-            is_whole = self._form.notation not in (Notation.KEYS, Notation.XML) or any(
+            is_whole = self._syntax.notation not in (Notation.KEYS, Notation.XML) or any(
                 end in inner for end in _FUNCTION_ENDS
             )
             calls = self._calls(inner) if is_whole else []
@@ -155,7 +155,7 @@ class ToolCallParser:
 
     def _calls(self, text: str) -> list[AnswerDelta]:
         """What the text between tags calls; nothing unless it is that and no more."""
-        found = list(enumerate(read_calls(text, self._form, self._schemas), self._num_calls))
+        found = list(enumerate(read_calls(text, self._syntax, self._schemas), self._num_calls))
         wanted = [each for each in found if self._use.is_parallel or each[0] == 0]
         self._num_calls += len(wanted)
         calls = [AnswerDelta(json_text(arguments), number, name) for number, (name, arguments) in wanted]
@@ -163,7 +163,7 @@ class ToolCallParser:
 
     def _follow(self) -> None:
         """Take all that is left for calls that a grammar holds."""
-        self._held_calls = StreamingCalls(self._schemas, self._form, self._num_calls)
+        self._held_calls = StreamingCalls(self._schemas, self._syntax, self._num_calls)
         self._read = self._followed
 
     def _followed(self, is_last: bool) -> Iterator[AnswerDelta]:
@@ -177,11 +177,11 @@ def _overlap(text: str, tag: str) -> int:
     return next((size for size in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:size])), 0)
 
 
-def called_tools(text: str, tools: Sequence[Tool], form: CallForm) -> tuple[str, tuple[ToolCall, ...]]:
+def called_tools(text: str, tools: Sequence[Tool], syntax: CallSyntax) -> tuple[str, tuple[ToolCall, ...]]:
     """What a whole answer says beside its calls of these tools, and the calls."""
     declared = tuple(dict(tool) for tool in tools)
     use = ToolUse(declared, tuple(tool["function"]["name"] for tool in declared))
-    deltas = ToolCallParser(use, form).push(text, is_last=True)
+    deltas = ToolCallParser(use, syntax).push(text, is_last=True)
     calls = [
         ToolCall(each.name, json.loads(each.text), new_call_id()) for each in deltas if each.call >= 0 and each.name
     ]

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, TypeGuard
 
 from reader_edge_runtime.text.conversation import Tool
-from reader_edge_runtime.text.tool_calls.call_form import CallForm
+from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax
 from reader_edge_runtime.text.tool_calls.json_cursor import Container, CursorPlace, JsonCursor
 
 Schema = Mapping[str, Any]
@@ -31,17 +31,17 @@ _OPENINGS = {"string": '"', "object": "{", "array": "["}
 
 
 class CallSchema:
-    """tools: as they were declared, whatever that is. form: how the model writes a call."""
+    """tools: as they were declared, whatever that is. syntax: how the model writes a call."""
 
-    def __init__(self, tools: Sequence[Tool], form: CallForm) -> None:
+    def __init__(self, tools: Sequence[Tool], syntax: CallSyntax) -> None:
         functions = [_mapping(_mapping(tool).get("function")) for tool in tools[:MAX_TOOLS]]
         self._parameters = {
             name: _mapping(function.get("parameters"))
             for function in functions
             if _is_text(name := function.get("name"))
         }
-        self._name, self._arguments = form.name, form.arguments
-        self._root = {form.name: {"enum": list(self._parameters)}, form.arguments: _NOTHING}
+        self._name, self._arguments = syntax.name, syntax.arguments
+        self._root = {syntax.name: {"enum": list(self._parameters)}, syntax.arguments: _NOTHING}
 
     @property
     def names(self) -> list[str]:

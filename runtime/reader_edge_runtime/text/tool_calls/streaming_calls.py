@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from reader_edge_runtime.text.tool_calls.call_form import CallForm, Notation
 from reader_edge_runtime.text.tool_calls.call_notation import read_calls
+from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax, Notation
 from reader_edge_runtime.text.tool_calls.tool_use import AnswerDelta
 
 _HALVES = re.compile("[\ud800-\udfff]")
@@ -21,17 +21,17 @@ class StreamingCalls:
     reported where the tools leave no doubt which of them it calls.
     """
 
-    def __init__(self, schemas: Mapping[str, Mapping[str, Any]], form: CallForm, num_calls: int = 0) -> None:
+    def __init__(self, schemas: Mapping[str, Mapping[str, Any]], syntax: CallSyntax, num_calls: int = 0) -> None:
         """schemas: of the parameters of each tool that may be called."""
         self.num_calls = num_calls
         self._schemas = schemas
-        self._form = form
+        self._syntax = syntax
         self._held = ""
         self._depth, self._is_string = 0, False
-        around = "|".join(re.escape(text) for text in (form.opening, form.joint) if text)
-        inner = f"({_NAME})".join(re.escape(part) for part in call_head(form, "\0").split("\0"))
+        around = "|".join(re.escape(text) for text in (syntax.opening, syntax.joint) if text)
+        inner = f"({_NAME})".join(re.escape(part) for part in call_head(syntax, "\0").split("\0"))
         self._head_mark = re.compile(rf"\s*(?:{around})?\s*{inner}")
-        self._read = self._head if has_json_arguments(form) else self._cut
+        self._read = self._head if has_json_arguments(syntax) else self._cut
 
     @property
     def is_inside_call(self) -> bool:
@@ -61,9 +61,9 @@ class StreamingCalls:
         """A call that breaks off here."""
         if not is_last:
             return
-        end = self._form.parameter[-1].strip() if self._form.notation in (Notation.XML, Notation.KEYS) else ""
+        end = self._syntax.parameter[-1].strip() if self._syntax.notation in (Notation.XML, Notation.KEYS) else ""
         whole, found, _ = self._held.rpartition(end) if end else ("", "", "")
-        calls = read_calls((whole + found).lstrip(), self._form, self._schemas) if found else []
+        calls = read_calls((whole + found).lstrip(), self._syntax, self._schemas) if found else []
         called = self._called()
         self._held = ""
         if calls:
@@ -80,11 +80,11 @@ class StreamingCalls:
 
     def _called(self) -> str | None:
         """The one tool that a call can be of which was begun; None where there may be several, or no call was begun."""
-        form, text = self._form, self._held.lstrip()
-        if not text or (self.num_calls and form.closing.lstrip().startswith(text)):
+        syntax, text = self._syntax, self._held.lstrip()
+        if not text or (self.num_calls and syntax.closing.lstrip().startswith(text)):
             return None
-        before = call_head(form, "\0").partition("\0")[0]
-        for lead in (form.opening + before, (form.joint or "") + before, before):
+        before = call_head(syntax, "\0").partition("\0")[0]
+        for lead in (syntax.opening + before, (syntax.joint or "") + before, before):
             lead = lead.lstrip()
             if lead.startswith(text):
                 return self._only("", is_whole=False)
@@ -119,29 +119,29 @@ class StreamingCalls:
 
     def _rest(self, is_last: bool) -> Iterator[AnswerDelta]:
         """From a call's arguments to the end of the call."""
-        end = call_tail(self._form)
+        end = call_tail(self._syntax)
         if self._held.startswith(end):
             self._held, self._read = self._held[len(end) :], self._head
         yield from ()
 
 
-def has_json_arguments(form: CallForm) -> bool:
+def has_json_arguments(syntax: CallSyntax) -> bool:
     """Whether arguments are written as a JSON object, which can be reported as it comes."""
-    return form.notation in (Notation.OBJECT, Notation.KEYED, Notation.NAMED)
+    return syntax.notation in (Notation.OBJECT, Notation.KEYED, Notation.NAMED)
 
 
-def call_head(form: CallForm, name: str) -> str:
+def call_head(syntax: CallSyntax, name: str) -> str:
     """What stands before a call's arguments where a grammar holds it."""
-    if form.notation is Notation.OBJECT:
-        return f'{form.begin}{{"{form.name}": "{name}", "{form.arguments}": '
-    if form.notation is Notation.KEYED:
-        return f'{form.begin}{{"{name}": '
-    return form.begin + name + form.between
+    if syntax.notation is Notation.OBJECT:
+        return f'{syntax.begin}{{"{syntax.name}": "{name}", "{syntax.arguments}": '
+    if syntax.notation is Notation.KEYED:
+        return f'{syntax.begin}{{"{name}": '
+    return syntax.begin + name + syntax.between
 
 
-def call_tail(form: CallForm) -> str:
+def call_tail(syntax: CallSyntax) -> str:
     """What stands behind them."""
-    return "}" + form.end if form.notation in (Notation.OBJECT, Notation.KEYED) else form.end
+    return "}" + syntax.end if syntax.notation in (Notation.OBJECT, Notation.KEYED) else syntax.end
 
 
 def json_text(value: object) -> str:

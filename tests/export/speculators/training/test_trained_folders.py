@@ -28,7 +28,7 @@ from reader_edge_export.speculators.training.train_speculator import (
     TrainingOptions,
 )
 from reader_edge_runtime.arrays import Array
-from reader_edge_runtime.drafting.speculators.cost_model import WIDTHS, StepTimes
+from reader_edge_runtime.drafting.speculators.cost_model import WIDTHS, SpeculatorTimes
 from reader_edge_runtime.drafting.speculators.speculator_source import SpeculatorSource
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -273,7 +273,7 @@ def test_a_step_is_timed_beside_a_pass_and_where_it_cannot_pay_nothing_is_traine
 def test_training_goes_on_where_an_engine_would_ask_and_nowhere_else(
     pass_s: float, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(StepTimes, "measure", lambda speculator: StepTimes([2e-4] * len(WIDTHS)))
+    monkeypatch.setattr(SpeculatorTimes, "measure", lambda speculator: SpeculatorTimes([2e-4] * len(WIDTHS)))
     monkeypatch.setattr(cost_model, "timed_in_turn", lambda *given: ([2e-4] * 2, pass_s))
     manifest = replace(make_manifest(6), state_ids=(0,))
     source = SpeculatorSource(FakeSpeculator(FakeTarget(manifest, 3, 4.0), manifest), (0,), 6, 1)

@@ -2,7 +2,7 @@
 
 import json
 
-from reader_edge_runtime.text.tool_calls.call_form import CallForm
+from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax
 from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
 
 PARAMETERS = {
@@ -195,5 +195,5 @@ FORMS: dict[str, tuple[str, str, str, list[tuple[str, object]]]] = {
 }
 
 
-def form_of(name: str) -> CallForm:
-    return CallForm.of_template("{% if tools %}" + FORMS[name][0])
+def form_of(name: str) -> CallSyntax:
+    return CallSyntax.of_template("{% if tools %}" + FORMS[name][0])

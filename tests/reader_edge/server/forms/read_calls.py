@@ -1,12 +1,12 @@
 """An answer's text that comes in pieces, as a reader of calls takes it apart."""
 
-from reader_edge_runtime.text.tool_calls.call_form import CallForm
 from reader_edge_runtime.text.tool_calls.call_parser import ToolCallParser
+from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax
 from reader_edge_runtime.text.tool_calls.tool_use import AnswerDelta, ToolUse
 
 
 def read_calls(
-    text: str, size: int, use: ToolUse, form: CallForm, is_formed: bool = False
+    text: str, size: int, use: ToolUse, form: CallSyntax, is_formed: bool = False
 ) -> tuple[str, list[tuple[str, str]]]:
     """The text, and the names and arguments of the calls, of an answer that comes in pieces of this size."""
     reader = ToolCallParser(use, form, is_formed)

@@ -5,16 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from reader_edge_runtime.text.thinking import ThinkingForm, ThinkingReader
-from reader_edge_runtime.text.tool_calls.call_form import CallForm, Notation
+from reader_edge_runtime.text.thinking import ThinkingReader, ThinkingTags
 from reader_edge_runtime.text.tool_calls.call_parser import ToolCallParser
+from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax, Notation
 from reader_edge_runtime.text.tool_calls.tool_use import AnswerDelta, ToolUse
 from tests.conftest import ROOT
 from tests.reader_edge.server.forms.call_families import FORMS, PLAIN, USE, P, form_of
 from tests.reader_edge.server.forms.read_calls import read_calls
 
 
-def read(text: str, size: int, form: CallForm, use: ToolUse = USE) -> tuple[str, list[tuple[str, object]]]:
+def read(text: str, size: int, form: CallSyntax, use: ToolUse = USE) -> tuple[str, list[tuple[str, object]]]:
     content, calls = read_calls(text, size, use, form)
     return content, [(name, json.loads(arguments)) for name, arguments in calls]
 
@@ -109,7 +109,7 @@ TAGS = {
 @pytest.mark.parametrize("name", TAGS)
 def test_the_form_is_shown_from_published_templates(name: str) -> None:
     source = (ROOT / "tests" / "data" / "templates" / f"{name}.jinja").read_text(encoding="utf-8")
-    assert CallForm.of_template(source).tag == TAGS[name]
+    assert CallSyntax.of_template(source).tag == TAGS[name]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_the_form_is_shown_from_published_templates(name: str) -> None:
     ],
 )
 def test_templates_of_lfm2_that_leave_calls_to_the_content_are_known_by_how_they_list_tools(source: str) -> None:
-    assert CallForm.of_template(source).tag == "<|tool_call_start|>"
+    assert CallSyntax.of_template(source).tag == "<|tool_call_start|>"
 
 
 @pytest.mark.parametrize("size", [1, 4, 1000])
@@ -132,7 +132,7 @@ def test_templates_of_lfm2_that_leave_calls_to_the_content_are_known_by_how_they
     ],
 )
 def test_thinking_before_a_call_is_split_off_first(call: str, size: int) -> None:
-    thinking = ThinkingForm.of_template("<|channel|>analysis")
+    thinking = ThinkingTags.of_template("<|channel|>analysis")
     assert thinking is not None
     reader, calls = ThinkingReader(thinking, is_open=False), ToolCallParser(USE, form_of("gpt-oss"))
     text = f"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant{call}{P}<|call|>"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reader_edge_runtime.text.tool_calls.call_form import CallForm, Notation
+from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax, Notation
 from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
 from tests.reader_edge.server.conftest import Served
 from tests.reader_edge.server.forms.call_families import FORMS, PLAIN, USE, form_of
@@ -23,7 +23,7 @@ NAMED = {"type": "function", "function": {"name": "weather"}}
 CHAT = {"model": "demo", "messages": [USER], "tools": [TOOL], "temperature": 1, "seed": 4}
 
 
-def call_texts(form: CallForm, *names: str) -> str:
+def call_texts(form: CallSyntax, *names: str) -> str:
     """Calls of tools of these names, as a grammar holds them."""
     written = json.dumps(PLAIN)
     texts = []

@@ -14,8 +14,8 @@ from reader_edge.server.openai.chat_completions import ChatWording
 from reader_edge.server.openai.response_items import ResponseItems
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, Conversation, Engine, EngineConfig, GenerationChunk, GenerationConfig
-from reader_edge_runtime.text.tool_calls.call_form import CallForm
 from reader_edge_runtime.text.tool_calls.call_parser import ToolCallParser
+from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax
 from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
 from tests.reader_edge.package_copy import PackageCopy
 from tests.reader_edge.server.conftest import Served
@@ -54,7 +54,7 @@ def served(thinking_engine: Engine) -> Iterator[Served]:
 
 def parser() -> AnswerParser:
     return AnswerParser(
-        ToolCallParser(ToolUse(({"type": "function", "function": {"name": "time"}},), ("time",)), CallForm())
+        ToolCallParser(ToolUse(({"type": "function", "function": {"name": "time"}},), ("time",)), CallSyntax())
     )
 
 

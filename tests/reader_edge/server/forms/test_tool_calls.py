@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from reader_edge_runtime.text.tool_calls.call_form import CallForm
 from reader_edge_runtime.text.tool_calls.call_parser import ToolCallParser
+from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax
 from reader_edge_runtime.text.tool_calls.tool_use import AnswerDelta, ToolUse
 from tests.reader_edge.server.forms.read_calls import read_calls
 
@@ -24,8 +24,10 @@ def tagged(text: str) -> str:
     return f"<tool_call>\n{text}\n</tool_call>"
 
 
-def read(text: str, size: int, use: ToolUse = AUTO, form: CallForm | None = None) -> tuple[str, list[tuple[str, str]]]:
-    return read_calls(text, size, use, form or CallForm())
+def read(
+    text: str, size: int, use: ToolUse = AUTO, form: CallSyntax | None = None
+) -> tuple[str, list[tuple[str, str]]]:
+    return read_calls(text, size, use, form or CallSyntax())
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 11, 1000])
@@ -58,8 +60,8 @@ def test_calls_are_found_however_the_text_comes(text: str, content: str, names: 
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-@pytest.mark.parametrize("form", [CallForm(), CallForm("", "", "parameters")])
-def test_calls_that_a_grammar_holds_come_as_they_are_written(form: CallForm, size: int) -> None:
+@pytest.mark.parametrize("form", [CallSyntax(), CallSyntax("", "", "parameters")])
+def test_calls_that_a_grammar_holds_come_as_they_are_written(form: CallSyntax, size: int) -> None:
     texts = [each.replace("arguments", form.arguments, 1) for each in (FIRST, SECOND)]
     text = "\n".join(form.begin + each + form.end for each in (texts if form.begin else texts[:1]))
     output, calls = read(text, size, HELD, form)
@@ -71,7 +73,7 @@ def test_calls_that_a_grammar_holds_come_as_they_are_written(form: CallForm, siz
 
 
 def test_held_arguments_come_before_the_call_has_ended() -> None:
-    reader = ToolCallParser(HELD, CallForm())
+    reader = ToolCallParser(HELD, CallSyntax())
     output = reader.push('<tool_call>\n{"name": "look_up", "arguments": {"word": "lo', is_last=False)
     assert output == [AnswerDelta("", 0, "look_up"), AnswerDelta('{"word": "lo', 0)]
     assert output[0].fields["function"] == {"name": "look_up", "arguments": ""}
@@ -96,7 +98,7 @@ def test_a_strict_call_is_one_that_a_grammar_holds(begin: str) -> None:
     strict = replace(AUTO, is_strict=True)
     assert read(begin + FIRST, 1000, strict) == (begin + FIRST, [])
     assert read(tagged(FIRST), 1000, strict)[1] != []
-    bare = CallForm("", "", "parameters")
+    bare = CallSyntax("", "", "parameters")
     is_held = not begin  # a template without a tag asks for the bare object
     assert (read(begin + FIRST, 1000, strict, bare)[1] != []) == is_held
 

@@ -35,7 +35,7 @@ STRICT = ToolUse(tools(True), ("weather", "time"), is_strict=True)
 
 
 def read(model: Engine, use: ToolUse, text: str) -> tuple[str, list[tuple[str, Any]]]:
-    reader = ToolCallParser(use, model.tokenizer.call_form)
+    reader = ToolCallParser(use, model.tokenizer.call_syntax)
     output = reader.push(text, is_last=True)
     arguments = ["".join(each.text for each in output if each.call == number) for number in range(reader.num_calls)]
     names = [each.name for each in output if each.name is not None]
@@ -55,7 +55,7 @@ def is_right(name: str, arguments: Any) -> bool:
 def test_a_call_that_must_be_is_made(engine: Engine, name: str, temperature: float) -> None:
     model = family_engine(engine, name)
     for use in (replace(REQUIRED, is_parallel=False), replace(REQUIRED, names=("weather",), is_parallel=False)):
-        grammar = tool_grammar(use, model.tokenizer.call_form, None)
+        grammar = tool_grammar(use, model.tokenizer.call_syntax, None)
         sampling = SamplingConfig(temperature=temperature, seed=2)
         config = GenerationConfig(max_tokens=150, sampling=sampling, grammar=grammar)
         prompt = Conversation([USER], use.tools)
@@ -93,7 +93,7 @@ def accepts(model: Engine, grammar: Grammar | None, text: str) -> bool:
 
 def call_text(model: Engine, name: str, arguments: dict[str, Any]) -> str:
     """A call as the form has it, and nothing around it."""
-    form = model.tokenizer.call_form
+    form = model.tokenizer.call_syntax
     match form.notation.value:
         case "object":
             return json.dumps({form.name: name, form.arguments: arguments}, ensure_ascii=False)
@@ -112,7 +112,7 @@ def call_text(model: Engine, name: str, arguments: dict[str, Any]) -> str:
 @pytest.mark.parametrize("name", [name for name in HELD if name != "gpt-oss"])
 def test_beside_text_strict_calls_are_held_and_text_is_free(engine: Engine, name: str) -> None:
     model = family_engine(engine, name)
-    form = model.tokenizer.call_form
+    form = model.tokenizer.call_syntax
     grammar = tool_grammar(STRICT, form, None)
 
     def calls(*texts: str) -> str:
@@ -137,7 +137,7 @@ def test_beside_text_strict_calls_are_held_and_text_is_free(engine: Engine, name
 
 def test_special_tokens_of_thinking_stay_free_beside_strict_calls(engine: Engine) -> None:
     model = family_engine(engine, "tekken")
-    grammar = tool_grammar(STRICT, model.tokenizer.call_form, None)
+    grammar = tool_grammar(STRICT, model.tokenizer.call_syntax, None)
     assert accepts(model, grammar, '[THINK]Hm.[/THINK]Well.[TOOL_CALLS]weather[ARGS]{"city": "Ulm", "days": 1}')
     assert not accepts(model, grammar, "[THINK]Hm.[/THINK]Well.[TOOL_CALLS]weather[ARGS]{}")
 
@@ -145,7 +145,7 @@ def test_special_tokens_of_thinking_stay_free_beside_strict_calls(engine: Engine
 def test_texts_without_quotes_are_free_where_the_schema_has_no_rule(engine: Engine) -> None:
     for name in ("qwen-coder", "glm"):
         model = family_engine(engine, name)
-        form = model.tokenizer.call_form
+        form = model.tokenizer.call_syntax
         properties: dict[str, Any] = {"text": {"type": "string"}, "more": {"type": "integer"}}
         parameters = {"type": "object", "properties": properties}
         function = {"name": "say", "parameters": parameters, "strict": True}
@@ -179,7 +179,7 @@ def test_rules_for_texts_without_quotes_are_refused_wherever_they_stand(
         function = {"name": "say", "parameters": {"type": "object", "properties": {"a": schema}}, "strict": True}
         use = ToolUse(({"type": "function", "function": function},), ("say",), is_required=True, is_strict=True)
         with pytest.raises(ApiError, match=f"'{keyword}' cannot be held"):
-            tool_grammar(use, family_engine(engine, name).tokenizer.call_form, None)
+            tool_grammar(use, family_engine(engine, name).tokenizer.call_syntax, None)
 
 
 OPTIONAL = {"anyOf": [{"type": "string"}, {"type": "null"}]}  # as pydantic writes `str | None`
@@ -202,7 +202,7 @@ def test_what_may_be_a_text_is_written_without_quotes_and_read_as_its_schema_say
     engine: Engine, name: str, parameters: dict[str, Any]
 ) -> None:
     model = family_engine(engine, name)
-    form = model.tokenizer.call_form
+    form = model.tokenizer.call_syntax
     function = {"name": "say", "parameters": parameters, "strict": True}
     use = ToolUse(({"type": "function", "function": function},), ("say",), is_required=True, is_strict=True)
     grammar = tool_grammar(use, form, None)
@@ -225,13 +225,13 @@ def test_what_may_be_a_text_is_written_without_quotes_and_read_as_its_schema_say
 
 
 def test_what_cannot_be_held_is_refused_in_a_sentence(engine: Engine) -> None:
-    form = family_engine(engine, "lfm2").tokenizer.call_form
+    form = family_engine(engine, "lfm2").tokenizer.call_syntax
     for use in (REQUIRED, STRICT):
         with pytest.raises(ApiError, match="notation that no grammar holds"):
             tool_grammar(use, form, None)
     assert tool_grammar(replace(STRICT, is_strict=False), form, None) is None
     with pytest.raises(ApiError, match="with the same token"):
-        tool_grammar(STRICT, family_engine(engine, "gpt-oss").tokenizer.call_form, None)
+        tool_grammar(STRICT, family_engine(engine, "gpt-oss").tokenizer.call_syntax, None)
 
 
 def test_a_served_call_behind_a_special_token_comes_as_a_call(engine: Engine) -> None:

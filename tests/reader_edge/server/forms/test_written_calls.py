@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from reader_edge_runtime.text.conversation import Conversation, Message
 from reader_edge_runtime.text.template.chat_template import ChatTemplate
-from reader_edge_runtime.text.tool_calls.call_form import CallForm, Notation
+from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax, Notation
 from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
 from tests.conftest import ROOT
 from tests.reader_edge.server.forms.read_calls import read_calls
@@ -126,7 +126,7 @@ def written(name: str, calls: list[tuple[str, dict[str, Any]]]) -> str:
     ]
     args = {"add_generation_prompt": False}
     text = made(name).render(Conversation(messages, TOOLS, args)).rpartition(QUESTION)[2]
-    return text if made(name).call_form.tags[0][1] else text[: max(map(text.rfind, "}]")) + 1]
+    return text if made(name).call_syntax.tags[0][1] else text[: max(map(text.rfind, "}]")) + 1]
 
 
 def texts_in(value: Any) -> list[str]:
@@ -137,7 +137,7 @@ def texts_in(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else []
 
 
-def is_clear(form: CallForm, arguments: dict[str, Any]) -> bool:
+def is_clear(form: CallSyntax, arguments: dict[str, Any]) -> bool:
     """Whether what a template makes of the arguments can be read in one way."""
     is_python = form.notation is Notation.PYTHON  # whose lists and objects have escapes
     verbatim = [v for v in arguments.values() if isinstance(v, str)] if is_python else texts_in(arguments)
@@ -156,7 +156,7 @@ def is_clear(form: CallForm, arguments: dict[str, Any]) -> bool:
 def test_calls_are_read_as_the_template_writes_them(
     name: str, calls: list[tuple[str, dict[str, Any]]], size: int
 ) -> None:
-    form = made(name).call_form
+    form = made(name).call_syntax
     calls = calls if form.joint is not None else calls[:1]
     assume(all(is_clear(form, arguments) for _, arguments in calls))
     text = written(name, calls)

@@ -11,8 +11,8 @@ from reader_edge.server.ollama.bodies import OpenCalls
 from reader_edge.server.ollama.endpoints import AnswerPiece, OllamaParser
 from reader_edge.server.settings import LIMIT_HEADER, ServerSettings
 from reader_edge_runtime import AsyncEngine, Engine, GenerationChunk
-from reader_edge_runtime.text.tool_calls.call_form import CallForm
 from reader_edge_runtime.text.tool_calls.call_parser import ToolCallParser
+from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax
 from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
 from tests.reader_edge.package_copy import CHAT_TEMPLATE
 from tests.reader_edge.server.conftest import Served
@@ -136,7 +136,7 @@ def test_a_model_without_a_chat_template_shows_none_and_completes(engine: Engine
 def test_calls_are_objects_and_come_whole(size: int) -> None:
     use = ToolUse((WEATHER,), ("weather",))
     text = '<tool_call>\n{"name": "weather", "arguments": {"place": "Oslo"}}\n</tool_call>'
-    reader = OllamaParser(AnswerParser(ToolCallParser(use, CallForm())))
+    reader = OllamaParser(AnswerParser(ToolCallParser(use, CallSyntax())))
     parts = [text[start : start + size] for start in range(0, len(text), size)]
     pieces = [reader.push(GenerationChunk(part, ())) for part in parts[:-1]]
     pieces.append(reader.push(GenerationChunk(parts[-1], (), finish_reason="stop")))
@@ -147,7 +147,7 @@ def test_calls_are_objects_and_come_whole(size: int) -> None:
 
 def test_a_call_that_is_cut_is_no_call_and_thoughts_are_kept_apart() -> None:
     use = ToolUse((WEATHER,), ("weather",), is_required=True)
-    reader = OllamaParser(AnswerParser(ToolCallParser(use, CallForm())))
+    reader = OllamaParser(AnswerParser(ToolCallParser(use, CallSyntax())))
     piece = reader.push(
         GenerationChunk('<tool_call>\n{"name": "weather", "arguments": {"pla', (), "length", reasoning="Hm.")
     )

@@ -8,8 +8,8 @@ import pytest
 from reader_edge.server.completion import AnswerParser
 from reader_edge.server.openai.response_items import ResponseItems
 from reader_edge_runtime import Conversation, Engine, GenerationChunk, GenerationConfig, Message
-from reader_edge_runtime.text.tool_calls.call_form import CallForm
 from reader_edge_runtime.text.tool_calls.call_parser import ToolCallParser
+from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax
 from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
 from tests.reader_edge.server.conftest import Served
 from tests.reader_edge.server.openai.test_refusals import assert_refused
@@ -90,7 +90,7 @@ def test_texts_and_calls_in_turn_are_items_in_turn() -> None:
     calls = [f'<tool_call>\n{{"name": "time", "arguments": {{"at": {n}}}}}\n</tool_call>' for n in (1, 2)]
     text = f"First.{calls[0]}{calls[1]} Then this."
     use = ToolUse(({"type": "function", "function": {"name": "time"}},), ("time",))
-    items = ResponseItems(AnswerParser(ToolCallParser(use, CallForm())))
+    items = ResponseItems(AnswerParser(ToolCallParser(use, CallSyntax())))
     chunks = [GenerationChunk(sign, (), "stop" if at == len(text) - 1 else None) for at, sign in enumerate(text)]
     shown: list[Any] = [event for chunk in chunks for event in items.push(chunk)]
     shown += items.end("incomplete")

@@ -17,7 +17,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.execution.onnxruntime.speculator_contract import check_speculator
-from reader_edge_runtime.package.manifest import FORM_PROPERTY, GRAPH_NAME
+from reader_edge_runtime.package.manifest import GRAPH_NAME, LOWERING_PROPERTY
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.package.speculator_part import SpeculatorPart
 from reader_edge_runtime.target import Pass
@@ -65,14 +65,16 @@ def test_spoilt_graphs_fail(
 @pytest.mark.parametrize("change", [{"num_heads": 8}, {"precision": "int4"}])
 def test_a_graph_of_another_manifest_is_refused(change: dict[str, object], demo_folder: Path, tmp_path: Path) -> None:
     package = PackageCopy(demo_folder, tmp_path / "package")
-    form = ModelPackage.open(package.folder).manifest.form
+    form = ModelPackage.open(package.folder).manifest.lowering_id
     package.change_manifest(**change)
     spoilt = ModelPackage.open(package.folder)
-    with pytest.raises(ProviderError, match=f"The graph is '{form}', the manifest says '{spoilt.manifest.form}'"):
+    with pytest.raises(
+        ProviderError, match=f"The graph is '{form}', the manifest says '{spoilt.manifest.lowering_id}'"
+    ):
         HostTarget.open(spoilt)
 
 
-@pytest.mark.parametrize(("key", "value"), [(FORM_PROPERTY, "mark"), ("other", "mark"), ("mark", "")])
+@pytest.mark.parametrize(("key", "value"), [(LOWERING_PROPERTY, "mark"), ("other", "mark"), ("mark", "")])
 def test_metadata_that_are_no_utf8_are_refused(key: str, value: str, demo_folder: Path, tmp_path: Path) -> None:
     package = PackageCopy(demo_folder, tmp_path / "package")
     model = onnx.load(package.folder / GRAPH_NAME, load_external_data=False)

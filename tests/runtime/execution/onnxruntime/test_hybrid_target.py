@@ -12,7 +12,7 @@ from reader_edge_runtime.execution.onnxruntime.device.device_target import Devic
 from reader_edge_runtime.execution.onnxruntime.host import hybrid_cache, state_checkpoints
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.execution.onnxruntime.host.pass_state_deltas import StateDeltaMemory
-from reader_edge_runtime.execution.onnxruntime.host.state_slab import state_forms
+from reader_edge_runtime.execution.onnxruntime.host.state_slab import state_groups
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.measuring.pass_cost import measure_pass_cost
 from reader_edge_runtime.measuring.width_probe import probe_width
@@ -211,7 +211,7 @@ def test_where_memory_is_short_a_place_less_is_kept(target: HostTarget, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(state_checkpoints, "_copies", Mock(side_effect=MemoryError))
         assert not cache.note_place(0)
-    deltas = StateDeltaMemory(state_forms(target.manifest))
+    deltas = StateDeltaMemory(state_groups(target.manifest))
     with monkeypatch.context() as patch:
         patch.setattr(np, "empty", Mock(side_effect=MemoryError))
         with pytest.raises(ConfigError, match="lower prefill_chunk, or free some memory"):

@@ -209,7 +209,7 @@ def test_a_template_that_knows_no_tools_gets_them_as_texts() -> None:
     ],
 )
 def test_a_template_tells_how_calls_are_written(source: str, form: tuple[str, str]) -> None:
-    found = ChatTemplate(source, {}).call_form
+    found = ChatTemplate(source, {}).call_syntax
     assert (found.begin, found.arguments) == form
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from reader_edge_runtime.text.tool_calls.argument_kinds import argument_of, arguments_of, kinds_of, roots_of
-from reader_edge_runtime.text.tool_calls.call_form import CallForm, Notation
 from reader_edge_runtime.text.tool_calls.call_notation import read_calls
+from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax, Notation
 
 TEXT, NUMBER = {"type": "string"}, {"type": "integer"}
 LONG = {"minLength": 1}
@@ -79,7 +79,7 @@ TEXTS: Mapping[str, Parameters] = {
 
 
 def read(parameters: Parameters, written: str, notation: Notation = Notation.XML) -> Any:
-    [(_, arguments)] = read_calls(BODIES[notation].format(written), CallForm(notation=notation), {"f": parameters})
+    [(_, arguments)] = read_calls(BODIES[notation].format(written), CallSyntax(notation=notation), {"f": parameters})
     return arguments["a"]
 
 

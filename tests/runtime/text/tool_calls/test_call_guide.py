@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reader_edge_runtime.text.tool_calls.call_form import CallForm
 from reader_edge_runtime.text.tool_calls.call_guide import MAX_CALLS, CallReader
 from reader_edge_runtime.text.tool_calls.call_schema import CallSchema, Values
+from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax
 from reader_edge_runtime.text.tool_calls.json_cursor import MAX_DEPTH, CursorPlace, JsonCursor
 
-TAGGED, BARE = CallForm(), CallForm("", "", "parameters")
+TAGGED, BARE = CallSyntax(), CallSyntax("", "", "parameters")
 NAMES = st.text("abcdefgh_", min_size=1, max_size=8)
 CHOICES = st.lists(st.text("xyz é\n", max_size=5) | st.integers(-9, 9) | st.none(), min_size=1, max_size=4)
 CHOSEN = st.fixed_dictionaries({"enum": CHOICES}) | st.just({"type": "boolean"}) | st.just({"type": ["null"]})
@@ -58,14 +58,14 @@ def said(schema: dict[str, Any], data: st.DataObject) -> object:
     return data.draw(st.booleans()) if schema["type"] == "boolean" else None
 
 
-def reader_of(tools: list[Any], form: CallForm = TAGGED) -> CallReader:
+def reader_of(tools: list[Any], form: CallSyntax = TAGGED) -> CallReader:
     return CallReader(CallSchema(tools, form), form)
 
 
 @settings(max_examples=40)
 @given(st.dictionaries(NAMES, PARAMETERS, min_size=1, max_size=3), st.sampled_from([TAGGED, BARE]), st.data())
 def test_every_step_of_a_call_is_predicted(
-    declared: dict[str, dict[str, Any]], form: CallForm, data: st.DataObject
+    declared: dict[str, dict[str, Any]], form: CallSyntax, data: st.DataObject
 ) -> None:
     name = data.draw(st.sampled_from(sorted(declared)))
     call = {"name": name, form.arguments: said(declared[name], data)}

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from reader_edge_runtime.text.tool_calls.call_form import CallForm, Notation
 from reader_edge_runtime.text.tool_calls.call_notation import is_open, read_calls
+from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax, Notation
 from reader_edge_runtime.untrusted.untrusted_json import load_finite
 
 TEXT, NUMBER = {"type": "string"}, {"type": "integer"}
@@ -31,7 +31,7 @@ NESTED = {"number": -1.5, "text": [True, None, {"a": "b"}]}
 
 
 def read(notation: Notation, body: str) -> list[tuple[str, dict[str, Any]]]:
-    return read_calls(body, CallForm(notation=notation), SCHEMAS)
+    return read_calls(body, CallSyntax(notation=notation), SCHEMAS)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ TAG_WITHIN = "a </parameter> </function> b </tool_call> </arg_value>"
     ],
 )
 def test_a_tag_within_a_text_ends_nothing(notation: Notation, before: str, behind: str) -> None:
-    form = CallForm(notation=notation)
+    form = CallSyntax(notation=notation)
     assert read(notation, before + TAG_WITHIN + behind)[-1] == ("f", {"text": TAG_WITHIN})
     assert is_open(before + "a ", form, SCHEMAS)
     assert is_open(before + "\\u000b", form, SCHEMAS)
@@ -142,11 +142,11 @@ def test_what_is_written_bare_is_what_the_schema_wants(key: str, written: str, v
 KINDS = {"text": "string", "path": "string", "from": "string", "number": "integer"}
 PARAMETERS = {"type": "object", "properties": {key: {"type": kind} for key, kind in KINDS.items()}}
 PYTHON_SCHEMAS: dict[str, Any] = {"write": PARAMETERS, "files.write-all": PARAMETERS, "wait": {}}
-PYTHON = CallForm(notation=Notation.PYTHON)
-AS_THEY_ARE = CallForm(notation=Notation.PYTHON, quote="'")  # texts without escapes, as LFM2.5's template writes them
+PYTHON = CallSyntax(notation=Notation.PYTHON)
+AS_THEY_ARE = CallSyntax(notation=Notation.PYTHON, quote="'")  # texts without escapes, as LFM2.5's template writes them
 
 
-def read_python(body: str, form: CallForm = PYTHON) -> list[tuple[str, dict[str, Any]]]:
+def read_python(body: str, form: CallSyntax = PYTHON) -> list[tuple[str, dict[str, Any]]]:
     return read_calls(body, form, PYTHON_SCHEMAS)
 
 
@@ -285,4 +285,4 @@ def test_a_long_text_of_quotes_is_read_in_time_that_grows_with_it() -> None:
     ],
 )
 def test_the_quote_is_the_template_s(source: str, quote: str) -> None:
-    assert CallForm.of_template("{% if tools %}<|tool_call_start|>" + source).quote == quote
+    assert CallSyntax.of_template("{% if tools %}<|tool_call_start|>" + source).quote == quote

@@ -10,7 +10,7 @@ from contextlib import suppress
 from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.cache import Cache, KvLayout, SlotContents
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.execution.onnxruntime.host.kv_slab import KvArray, KvSlab, kv_forms
+from reader_edge_runtime.execution.onnxruntime.host.kv_slab import KvArray, KvSlab, kv_groups
 from reader_edge_runtime.execution.onnxruntime.host.paged_memory import HAS_PAGES
 
 StateDeltas = Mapping[str, Float32Array]  # (B, N, C), by the graph's names
@@ -30,7 +30,7 @@ class HostCache(Cache):
 
     def __init__(self, manifest: KvLayout, num_slots: int, capacity: int) -> None:
         super().__init__(manifest, num_slots, capacity)
-        self._forms = kv_forms(manifest)
+        self._groups = kv_groups(manifest)
         self._num_written = [0] * num_slots  # rows of each slot, the first ones, that have pages
         self._is_paged = False
         self.num_moves = 0
@@ -78,7 +78,7 @@ class HostCache(Cache):
         return {
             name: plane[slots]
             for slab in self.slabs
-            for name, plane in zip(slab.form.past_names, slab.memory, strict=True)
+            for name, plane in zip(slab.group.past_names, slab.memory, strict=True)
         }
 
     def read_tensors(self, first_slot: int, num_slots: int) -> Mapping[str, Float32Array]:
@@ -153,7 +153,7 @@ class HostCache(Cache):
 
     def _new_slabs(self, num_slots: int, capacity: int, is_paged: bool) -> list[KvSlab]:
         try:
-            return [KvSlab(form, num_slots, capacity, is_paged) for form in self._forms]
+            return [KvSlab(group, num_slots, capacity, is_paged) for group in self._groups]
         except MemoryError:
             raise self._shortage(num_slots, capacity) from None
 

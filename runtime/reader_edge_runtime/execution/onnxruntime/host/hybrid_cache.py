@@ -20,7 +20,7 @@ from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache, StateDeltas
 from reader_edge_runtime.execution.onnxruntime.host.pass_state_deltas import PassStateDeltas, StateDeltaMemory
 from reader_edge_runtime.execution.onnxruntime.host.state_checkpoints import StateCheckpoints
-from reader_edge_runtime.execution.onnxruntime.host.state_slab import StateSlab, state_forms
+from reader_edge_runtime.execution.onnxruntime.host.state_slab import StateSlab, state_groups
 from reader_edge_runtime.package.manifest import Manifest
 
 _FIRST_ROOM = 8  # deltas of a slot, until a longer path is accepted
@@ -35,7 +35,7 @@ class HybridCache(HostCache):
 
     def __init__(self, manifest: Manifest, num_slots: int, capacity: int) -> None:
         super().__init__(manifest, num_slots, capacity)
-        self._state_forms = state_forms(manifest)
+        self._state_forms = state_groups(manifest)
         self._delta_memory = StateDeltaMemory(self._state_forms)
         self.num_stated = [0] * num_slots
         self._room = _FIRST_ROOM
@@ -60,7 +60,7 @@ class HybridCache(HostCache):
         states = {
             f"state_{name}": states[slots]
             for slab in self._state_slabs
-            for name, states in zip(slab.form.names, slab.states, strict=True)
+            for name, states in zip(slab.group.names, slab.states, strict=True)
         }
         return {**super().tensors(first_slot, num_slots), **states}
 
@@ -69,7 +69,7 @@ class HybridCache(HostCache):
         return {
             f"pending_{name}": pending[slots]
             for slab in self._state_slabs
-            for name, pending in zip(slab.form.names, slab.pending, strict=True)
+            for name, pending in zip(slab.group.names, slab.pending, strict=True)
         }
 
     def num_pending(self, slot: int) -> int:
@@ -145,8 +145,8 @@ class HybridCache(HostCache):
 
     def _beginning(self) -> TextState:
         """Where any text begins."""
-        states = tuple(np.zeros((len(form.names), *form.sizes), np.float32) for form in self._state_forms)
-        pending = tuple(np.zeros((len(form.names), 0, form.delta_size), np.float32) for form in self._state_forms)
+        states = tuple(np.zeros((len(group.names), *group.sizes), np.float32) for group in self._state_forms)
+        pending = tuple(np.zeros((len(group.names), 0, group.delta_size), np.float32) for group in self._state_forms)
         return TextState(0, states, pending)
 
     def _here(self, slot: int) -> TextState | None:
@@ -199,7 +199,7 @@ class HybridCache(HostCache):
 
     def _new_state_slabs(self, num_slots: int) -> list[StateSlab]:
         with self._enough_memory(num_slots):
-            return [StateSlab(form, num_slots, self._room) for form in self._state_forms]
+            return [StateSlab(group, num_slots, self._room) for group in self._state_forms]
 
     @contextmanager
     def _enough_memory(self, num_slots: int) -> Iterator[None]:

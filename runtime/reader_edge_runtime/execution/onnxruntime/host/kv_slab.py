@@ -19,7 +19,7 @@ from reader_edge_runtime.package.manifest import kv_row_size
 KvArray = npt.NDArray[np.floating] | npt.NDArray[np.int8]
 
 
-class KvForm(NamedTuple):
+class KvGroup(NamedTuple):
     """What the layers of a slab have in common. past_names: the graph's inputs, a plane of the slab each."""
 
     past_names: list[str]
@@ -32,32 +32,32 @@ class KvForm(NamedTuple):
         return self.row_size * np.dtype(self.data_type).itemsize
 
 
-def kv_forms(manifest: KvLayout) -> list[KvForm]:
+def kv_groups(manifest: KvLayout) -> list[KvGroup]:
     """One for all layers with a cache, but where their heads differ."""
     names: dict[tuple[int, int], list[str]] = {}
     for number, layer in manifest.cached_layers.items():
         sizes = layer.num_kv_heads, kv_row_size(manifest.kv_dtype, layer.head_dim)
         names.setdefault(sizes, []).extend([f"past_key.{number}", f"past_value.{number}"])
-    return [KvForm(each, *sizes, manifest.kv_dtype) for sizes, each in names.items()]
+    return [KvGroup(each, *sizes, manifest.kv_dtype) for sizes, each in names.items()]
 
 
 class KvSlab:
     """memory: (planes, slots, H, S, row size), zeros at first, as a masked row must still be finite."""
 
-    def __init__(self, form: KvForm, num_slots: int, capacity: int, is_paged: bool) -> None:
+    def __init__(self, group: KvGroup, num_slots: int, capacity: int, is_paged: bool) -> None:
         """Raises MemoryError. is_paged: with a whole number of pages in each span."""
-        self.form = form
+        self.group = group
         self._pages: PagedMemory | None = None
-        num_planes, span_row_bytes = len(form.past_names), form.span_row_bytes
+        num_planes, span_row_bytes = len(group.past_names), group.span_row_bytes
         if is_paged:
             step = PAGE_BYTES // math.gcd(PAGE_BYTES, span_row_bytes)
             capacity = max(-(-capacity // step), 1) * step
-        shape = (num_planes, num_slots, form.num_heads, capacity, form.row_size)
+        shape = (num_planes, num_slots, group.num_heads, capacity, group.row_size)
         if is_paged:
-            self._pages = PagedMemory(num_planes * num_slots * form.num_heads * capacity * span_row_bytes)
-            self.memory: KvArray = self._pages.array(shape, form.data_type)
+            self._pages = PagedMemory(num_planes * num_slots * group.num_heads * capacity * span_row_bytes)
+            self.memory: KvArray = self._pages.array(shape, group.data_type)
         else:
-            self.memory = np.zeros(shape, form.data_type)
+            self.memory = np.zeros(shape, group.data_type)
 
     def has_room(self, num_slots: int, capacity: int) -> bool:
         return bool(num_slots <= self.memory.shape[1] and capacity <= self.memory.shape[3])
@@ -95,22 +95,22 @@ class KvSlab:
 
     def num_bytes_of(self, lengths: Sequence[int]) -> int:
         """Pages that so long slots take, with what a swap of two takes for the time being."""
-        spans = len(self.form.past_names) * sum(map(self._span_bytes, lengths))
+        spans = len(self.group.past_names) * sum(map(self._span_bytes, lengths))
         swapped = self._span_bytes(max(lengths)) if len(lengths) > 1 else 0
-        return self.form.num_heads * (spans + swapped)
+        return self.group.num_heads * (spans + swapped)
 
     def num_bytes(self, num_written: Sequence[int]) -> int:
         """Memory that is taken by slots that have written so many rows."""
         if self._pages is None:
             return self.memory.nbytes
-        return len(self.form.past_names) * self.form.num_heads * sum(map(self._span_bytes, num_written))
+        return len(self.group.past_names) * self.group.num_heads * sum(map(self._span_bytes, num_written))
 
     def _give_back(self, index: int, slot: int, start_row: int, end_row: int) -> None:
         start, end = self._span_bytes(start_row), self._span_bytes(end_row)
         if self._pages is not None and start < end:
-            for head in range(self.form.num_heads):
+            for head in range(self.group.num_heads):
                 offset = int(np.dot((index, slot, head), self.memory.strides[:3]))
                 self._pages.give_back(offset + start, offset + end)
 
     def _span_bytes(self, num_rows: int) -> int:
-        return whole_pages(num_rows * self.form.span_row_bytes)
+        return whole_pages(num_rows * self.group.span_row_bytes)

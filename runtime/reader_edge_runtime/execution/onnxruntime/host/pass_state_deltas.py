@@ -9,7 +9,7 @@ import numpy as np
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import StateDeltas
-from reader_edge_runtime.execution.onnxruntime.host.state_slab import StateForm
+from reader_edge_runtime.execution.onnxruntime.host.state_slab import StateGroup
 
 _MOST_REUSED = 64  # nodes of a pass
 
@@ -26,9 +26,9 @@ class PassStateDeltas(NamedTuple):
 class StateDeltaMemory:
     """Passes of few nodes, as drafts have them, leave theirs in the same memory; what wide ones took goes with them."""
 
-    def __init__(self, forms: Sequence[StateForm]) -> None:
-        self._forms = forms
-        self._num_node_values = sum(len(form.names) * form.delta_size for form in forms)
+    def __init__(self, groups: Sequence[StateGroup]) -> None:
+        self._groups = groups
+        self._num_node_values = sum(len(group.names) * group.delta_size for group in groups)
         self._memory = np.empty(0, np.float32)
         self._known: dict[Sizes, PassStateDeltas] = {}
         self._wide: tuple[Sizes, PassStateDeltas] | None = None
@@ -68,9 +68,9 @@ class StateDeltaMemory:
         by_slab: list[Float32Array] = []
         by_name: dict[str, Float32Array] = {}
         start = 0
-        for form in self._forms:
-            shape = len(form.names), *sizes, form.delta_size
+        for group in self._groups:
+            shape = len(group.names), *sizes, group.delta_size
             by_slab.append(memory[start : start + math.prod(shape)].reshape(shape))
-            by_name.update(zip((f"capsule_{name}" for name in form.names), by_slab[-1], strict=True))
+            by_name.update(zip((f"capsule_{name}" for name in group.names), by_slab[-1], strict=True))
             start += math.prod(shape)
         return PassStateDeltas(by_slab, by_name)

@@ -9,7 +9,7 @@ from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.package.manifest import Manifest
 
 
-class StateForm(NamedTuple):
+class StateGroup(NamedTuple):
     """What the states of a slab have in common: sizes of a text's state, and numbers of a node's delta.
 
     names: what follows `state_`, `pending_`, `present_` and `capsule_` in the graph's names of each.
@@ -20,21 +20,21 @@ class StateForm(NamedTuple):
     delta_size: int
 
 
-def state_forms(manifest: Manifest) -> list[StateForm]:
-    """One form for all states of the same sizes."""
+def state_groups(manifest: Manifest) -> list[StateGroup]:
+    """One group for all states of the same sizes."""
     delta_sizes, names = manifest.capsule_sizes(), dict[tuple[tuple[int, ...], int], list[str]]()
     for name, sizes in manifest.state_sizes().items():
         names.setdefault((sizes, delta_sizes[name]), []).append(name)
-    return [StateForm(each, *sizes) for sizes, each in names.items()]
+    return [StateGroup(each, *sizes) for sizes, each in names.items()]
 
 
 class StateSlab:
     """states: float32 (n, slots, ...), zeros before any token. pending: float32 (n, slots, P, C)."""
 
-    def __init__(self, form: StateForm, num_slots: int, num_pending: int) -> None:
+    def __init__(self, group: StateGroup, num_slots: int, num_pending: int) -> None:
         """num_pending: P. Raises MemoryError."""
-        self.form = form
-        self.states: Float32Array = np.zeros((len(form.names), num_slots, *form.sizes), np.float32)
+        self.group = group
+        self.states: Float32Array = np.zeros((len(group.names), num_slots, *group.sizes), np.float32)
         self.pending = self._no_deltas(num_slots, num_pending)
 
     @property
@@ -50,7 +50,7 @@ class StateSlab:
     def with_room(self, num_pending: int) -> "StateSlab":
         """The same states in the same memory, with room for so many deltas of each slot."""
         other = object.__new__(StateSlab)
-        other.form, other.states = self.form, self.states
+        other.group, other.states = self.group, self.states
         other.pending = self._no_deltas(self.states.shape[1], num_pending)
         other.pending[:, :, : self.pending.shape[2]] = self.pending
         return other
@@ -71,4 +71,4 @@ class StateSlab:
                 slots[other] = kept
 
     def _no_deltas(self, num_slots: int, num_pending: int) -> Float32Array:
-        return np.zeros((len(self.form.names), num_slots, num_pending, self.form.delta_size), np.float32)
+        return np.zeros((len(self.group.names), num_slots, num_pending, self.group.delta_size), np.float32)

@@ -16,7 +16,7 @@ from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.errors import PackageError
 from reader_edge_runtime.package.model_package import ModelPackage
 
-OWN_ANSWERS_NAME = "own_answers.bin"
+WARMUP_ANSWERS_NAME = "own_answers.bin"
 MOST_TOKENS = DraftConfig().max_history_tokens  # more would be forgotten at once
 
 _MOST_BYTES_A_TOKEN, _MOST_OTHER_BYTES = 8, 1024  # with its text's length; header, and names and shapes of arrays
@@ -36,15 +36,15 @@ _FORMAT = ArrayFormat(
 
 
 @dataclass(frozen=True, slots=True)
-class OwnAnswers:
+class WarmupAnswers:
     """texts: int32 (n,) each, the ends of prompts with what the model answered to them, at most MOST_TOKENS in all."""
 
     texts: Sequence[Int32Array]
 
     @classmethod
-    def of_package(cls, package: ModelPackage) -> "OwnAnswers | None":
+    def of_package(cls, package: ModelPackage) -> "WarmupAnswers | None":
         """Those beside a package; None without. Raises PackageError for a file that cannot be read, or is another's."""
-        path = package.folder / OWN_ANSWERS_NAME
+        path = package.folder / WARMUP_ANSWERS_NAME
         if not path.is_symlink() and not path.exists():
             return None
         if path.is_symlink():
@@ -62,7 +62,7 @@ class OwnAnswers:
     @staticmethod
     def check_place(package: ModelPackage, num_tokens: int) -> None:
         """Raises PackageError where no file of so many tokens can be made beside a package."""
-        path = package.folder / OWN_ANSWERS_NAME
+        path = package.folder / WARMUP_ANSWERS_NAME
         try:
             check_writable(path, num_tokens * _MOST_BYTES_A_TOKEN + _MOST_OTHER_BYTES)
         except OSError as error:
@@ -70,7 +70,7 @@ class OwnAnswers:
 
     def write(self, package: ModelPackage) -> Path:
         """Put them beside a package, in place of others. Raises PackageError where that is not possible."""
-        path = package.folder / OWN_ANSWERS_NAME
+        path = package.folder / WARMUP_ANSWERS_NAME
         lengths = np.array([len(text) for text in self.texts], np.int32)
         _FORMAT.write(path, package.fingerprint(), {"tokens": np.concatenate(self.texts), "lengths": lengths})
         return path

@@ -12,9 +12,9 @@ from reader_edge_runtime.array_file import MAX_BYTES
 from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.drafting.sources import own_answers
+from reader_edge_runtime.drafting.sources import warmup_answers
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
-from reader_edge_runtime.drafting.sources.own_answers import MOST_TOKENS, OWN_ANSWERS_NAME, OwnAnswers
+from reader_edge_runtime.drafting.sources.warmup_answers import MOST_TOKENS, WARMUP_ANSWERS_NAME, WarmupAnswers
 from reader_edge_runtime.errors import PackageError
 from reader_edge_runtime.package.manifest import FileEntry
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -24,7 +24,7 @@ from tests.fuzz.mutation import memory_limit
 
 VOCAB_SIZE = 40
 TEXT = np.arange(5, 25, dtype=np.int32)
-OWN = OwnAnswers([TEXT, np.array([30, 31, 32], np.int32)])
+OWN = WarmupAnswers([TEXT, np.array([30, 31, 32], np.int32)])
 
 
 def make_package(folder: Path, checksum: str = "ab" * 32) -> ModelPackage:
@@ -33,7 +33,7 @@ def make_package(folder: Path, checksum: str = "ab" * 32) -> ModelPackage:
 
 
 def make_drafter(config: DraftConfig | None = None, history_file: HistoryFile | None = None) -> RetrievalDrafter:
-    return RetrievalDrafter(config or DraftConfig(), history_file=history_file, own_answers=OWN).wait()
+    return RetrievalDrafter(config or DraftConfig(), history_file=history_file, warmup_answers=OWN).wait()
 
 
 def test_a_first_request_is_drafted_from_them_and_so_is_the_next_after_forgetting() -> None:
@@ -77,9 +77,9 @@ def test_a_history_file_keeps_what_was_answered_and_not_what_the_model_knew(tmp_
 
 def test_a_package_gives_back_what_lies_beside_it(tmp_path: Path) -> None:
     package = make_package(tmp_path)
-    assert OwnAnswers.of_package(package) is None
-    assert OWN.write(package) == tmp_path / OWN_ANSWERS_NAME
-    found = OwnAnswers.of_package(package)
+    assert WarmupAnswers.of_package(package) is None
+    assert OWN.write(package) == tmp_path / WARMUP_ANSWERS_NAME
+    found = WarmupAnswers.of_package(package)
     assert found is not None
     assert [text.tolist() for text in found.texts] == [text.tolist() for text in OWN.texts]
     assert found.num_tokens == 23
@@ -88,7 +88,7 @@ def test_a_package_gives_back_what_lies_beside_it(tmp_path: Path) -> None:
 def test_those_of_another_package_are_refused(tmp_path: Path) -> None:
     OWN.write(make_package(tmp_path))
     with pytest.raises(PackageError, match="belongs to another package: erase it"):
-        OwnAnswers.of_package(make_package(tmp_path, checksum="cd" * 32))
+        WarmupAnswers.of_package(make_package(tmp_path, checksum="cd" * 32))
 
 
 def test_a_link_is_refused_unread(tmp_path: Path) -> None:
@@ -96,14 +96,14 @@ def test_a_link_is_refused_unread(tmp_path: Path) -> None:
     path = OWN.write(package)
     path.symlink_to(path.rename(tmp_path / "elsewhere"))
     with pytest.raises(PackageError, match="leads elsewhere"):
-        OwnAnswers.of_package(package)
+        WarmupAnswers.of_package(package)
 
 
 def test_a_file_larger_than_any_answers_is_refused_unread(tmp_path: Path) -> None:
     package = make_package(tmp_path)
     os.truncate(OWN.write(package), MAX_BYTES)
-    with memory_limit(256 << 20), pytest.raises(PackageError, match=OWN_ANSWERS_NAME):
-        OwnAnswers.of_package(package)
+    with memory_limit(256 << 20), pytest.raises(PackageError, match=WARMUP_ANSWERS_NAME):
+        WarmupAnswers.of_package(package)
 
 
 @pytest.mark.parametrize(
@@ -127,6 +127,6 @@ def test_a_file_larger_than_any_answers_is_refused_unread(tmp_path: Path) -> Non
 def test_wrong_answers_are_refused(tmp_path: Path, spoil: Callable[[Array, Array], dict[str, Array]]) -> None:
     package = make_package(tmp_path)
     arrays = spoil(np.concatenate(OWN.texts), np.array([20, 3], np.int32))
-    own_answers._FORMAT.write(tmp_path / OWN_ANSWERS_NAME, package.fingerprint(), arrays)
+    warmup_answers._FORMAT.write(tmp_path / WARMUP_ANSWERS_NAME, package.fingerprint(), arrays)
     with pytest.raises(PackageError, match="that this model could give: erase it"):
-        OwnAnswers.of_package(package)
+        WarmupAnswers.of_package(package)

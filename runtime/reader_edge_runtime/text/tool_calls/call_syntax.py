@@ -20,7 +20,7 @@ class Notation(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class CallForm:
+class CallSyntax:
     """What stands around calls, and how each is written.
 
     begin, end: around each call. between: after its name, where the notation is NAMED or XML. opening, closing: around
@@ -46,14 +46,14 @@ class CallForm:
     special_tokens: tuple[tuple[str, int], ...] = ()
 
     @classmethod
-    def of_template(cls, source: str) -> "CallForm":
-        """The form that a chat template asks for: between tags, unless it knows tools and none of the known marks."""
+    def of_template(cls, source: str) -> "CallSyntax":
+        """The syntax that a chat template asks for: between tags, unless it knows tools and none of the known marks."""
         if not knows_tools(source):
             return cls()
-        for marks, form in _FORMS:
+        for marks, syntax in _SYNTAXES:
             if all(mark in source for mark in marks):
-                quoted = _QUOTED.search(source) if form.notation is Notation.PYTHON else None
-                return form if quoted is None else replace(form, quote=quoted["quote"])
+                quoted = _QUOTED.search(source) if syntax.notation is Notation.PYTHON else None
+                return syntax if quoted is None else replace(syntax, quote=quoted["quote"])
         return replace(BARE, arguments="parameters" if _HAS_PARAMETERS.search(source) else "arguments")
 
     @property
@@ -68,7 +68,7 @@ class CallForm:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """What the form is recognised by. Special tokens in it must be kept in the text that is read for calls."""
+        """What the syntax is recognised by. Special tokens in it must be kept in the text that is read for calls."""
         others = (text for pair in self.others for text in pair)
         return (self.opening, self.begin, self.between, self.end, self.closing, *others)
 
@@ -76,21 +76,21 @@ class CallForm:
 _HAS_PARAMETERS = re.compile(r"""["']parameters["']\s*:""")
 _QUOTED = re.compile(r"""(?P<q>["'])\\?(?P<quote>["'])(?P=q)\s*[+~]\s*[\w.]+\s*[+~]\s*(?P=q)\\?(?P=quote)(?P=q)""")
 _HERMES = ("<tool_call>", "</tool_call>")
-BARE = CallForm("", "", joint=None, others=(("<|python_tag|>", ""), _HERMES))  # an object is the whole answer
-_XML = CallForm(
+BARE = CallSyntax("", "", joint=None, others=(("<|python_tag|>", ""), _HERMES))  # an object is the whole answer
+_XML = CallSyntax(
     "<tool_call>\n<function=",
     "</function>\n</tool_call>",
     notation=Notation.XML,
     between=">\n",
     others=(_HERMES, ("<function=", "</function>")),
 )
-_PHI = CallForm("", "", opening="<|tool_call|>[", closing="]<|/tool_call|>", joint=", ")
-_MISTRAL = CallForm("", "", opening="[TOOL_CALLS][", closing="]", joint=", ", others=(("[TOOL_CALLS]", ""),))
+_PHI = CallSyntax("", "", opening="<|tool_call|>[", closing="]<|/tool_call|>", joint=", ")
+_MISTRAL = CallSyntax("", "", opening="[TOOL_CALLS][", closing="]", joint=", ", others=(("[TOOL_CALLS]", ""),))
 _SEP, _CALL_BEGIN, _CALL_END, _CALLS_BEGIN, _CALLS_END = (
     f"<\uff5ctool\u2581{name}\uff5c>"
     for name in ("sep", "call\u2581begin", "call\u2581end", "calls\u2581begin", "calls\u2581end")
 )
-_DEEPSEEK = CallForm(
+_DEEPSEEK = CallSyntax(
     _CALL_BEGIN + "function" + _SEP,
     "\n```" + _CALL_END,
     notation=Notation.NAMED,
@@ -99,14 +99,14 @@ _DEEPSEEK = CallForm(
     closing=_CALLS_END,
     others=((_CALL_BEGIN, _CALL_END), (_CALLS_BEGIN, _CALL_END)),
 )
-_LFM2 = CallForm("<|tool_call_start|>", "<|tool_call_end|>", notation=Notation.PYTHON)
+_LFM2 = CallSyntax("<|tool_call_start|>", "<|tool_call_end|>", notation=Notation.PYTHON)
 _CHANNEL = "<|channel|>commentary to=functions."
 
 # The first all of whose marks a template holds.
-_FORMS: tuple[tuple[tuple[str, ...], CallForm], ...] = (
+_SYNTAXES: tuple[tuple[tuple[str, ...], CallSyntax], ...] = (
     (
         ("<|channel|>", "functions."),  # gpt-oss
-        CallForm(
+        CallSyntax(
             _CHANNEL,
             "",
             notation=Notation.NAMED,
@@ -120,7 +120,7 @@ _FORMS: tuple[tuple[tuple[str, ...], CallForm], ...] = (
     ),
     (
         ("[TOOL_CALLS]", "[ARGS]"),  # Mistral, since Small 3.1
-        CallForm(
+        CallSyntax(
             "[TOOL_CALLS]",
             "",
             notation=Notation.NAMED,
@@ -144,7 +144,7 @@ _FORMS: tuple[tuple[tuple[str, ...], CallForm], ...] = (
     ),
     (
         ("<|tool_call_begin|>",),  # Kimi K2
-        CallForm(
+        CallSyntax(
             "<|tool_call_begin|>functions.",
             "<|tool_call_end|>",
             notation=Notation.NAMED,
@@ -159,11 +159,11 @@ _FORMS: tuple[tuple[tuple[str, ...], CallForm], ...] = (
     ),
     (("<|tool_call_start|>",), _LFM2),
     (("<|tool_list_start|>",), _LFM2),  # whose templates may leave calls to the content
-    (("<function_calls>",), CallForm("<function_calls>", "</function_calls>", notation=Notation.PYTHON)),  # OLMo 3
-    (("<|tool_call>", "call:"), CallForm("<|tool_call>", "<tool_call|>", notation=Notation.BRACES)),  # Gemma 4
+    (("<function_calls>",), CallSyntax("<function_calls>", "</function_calls>", notation=Notation.PYTHON)),  # OLMo 3
+    (("<|tool_call>", "call:"), CallSyntax("<|tool_call>", "<tool_call|>", notation=Notation.BRACES)),  # Gemma 4
     (
         ("<start_function_call>",),  # FunctionGemma
-        CallForm("<start_function_call>", "<end_function_call>", notation=Notation.BRACES),
+        CallSyntax("<start_function_call>", "<end_function_call>", notation=Notation.BRACES),
     ),
     (
         ("<seed:tool_call>",),  # Seed-OSS
@@ -189,7 +189,7 @@ _FORMS: tuple[tuple[tuple[str, ...], CallForm], ...] = (
     (("<function=", "<parameter="), _XML),  # Qwen3-Coder, Qwen3.5
     (
         ("<arg_key>",),  # GLM
-        CallForm(
+        CallSyntax(
             "<tool_call>",
             "</tool_call>",
             notation=Notation.KEYS,
@@ -198,21 +198,21 @@ _FORMS: tuple[tuple[tuple[str, ...], CallForm], ...] = (
     ),
     (
         ("<function=", "</function>"),  # Llama 3 as Functionary has it
-        CallForm("<function=", "</function>", notation=Notation.NAMED, between=">", joint=""),
+        CallSyntax("<function=", "</function>", notation=Notation.NAMED, between=">", joint=""),
     ),
     (("<|tool_call|>", "<|/tool_call|>"), _PHI),  # Phi-4-mini
     (("<|tool_call|>",), replace(_PHI, closing="]", others=(("<|tool_call|>", ""),))),  # Granite 3
     (
         ("<tool_calls>[",),
-        CallForm("", "", opening="<tool_calls>[", closing="]</tool_calls>", joint=", "),
+        CallSyntax("", "", opening="<tool_calls>[", closing="]</tool_calls>", joint=", "),
     ),  # Jamba, Apriel
-    (("<tool_call>",), CallForm()),  # Hermes, Qwen, SmolLM3, Granite 4 ...
-    (("<TOOLCALL>",), CallForm("", "", opening="<TOOLCALL>[", closing="]</TOOLCALL>", joint=", ")),  # Nemotron
-    (("<tool_calls>",), CallForm("", "", opening="<tool_calls>\n", closing="\n</tool_calls>")),  # MiniMax M1
-    (("<|function_call|>",), CallForm("<|function_call|>", "", joint=None)),  # GigaChat
+    (("<tool_call>",), CallSyntax()),  # Hermes, Qwen, SmolLM3, Granite 4 ...
+    (("<TOOLCALL>",), CallSyntax("", "", opening="<TOOLCALL>[", closing="]</TOOLCALL>", joint=", ")),  # Nemotron
+    (("<tool_calls>",), CallSyntax("", "", opening="<tool_calls>\n", closing="\n</tool_calls>")),  # MiniMax M1
+    (("<|function_call|>",), CallSyntax("<|function_call|>", "", joint=None)),  # GigaChat
     (
         ("<|tools_prefix|>",),  # Apertus
-        CallForm(
+        CallSyntax(
             "",
             "",
             notation=Notation.KEYED,
@@ -223,7 +223,9 @@ _FORMS: tuple[tuple[tuple[str, ...], CallForm], ...] = (
     ),
     (
         ("<|START_ACTION|>",),  # Command
-        CallForm("", "", "parameters", "tool_name", opening="<|START_ACTION|>[", closing="]<|END_ACTION|>", joint=", "),
+        CallSyntax(
+            "", "", "parameters", "tool_name", opening="<|START_ACTION|>[", closing="]<|END_ACTION|>", joint=", "
+        ),
     ),
     (("List of tools: [",), _LFM2),  # LFM2.5, likewise
 )
