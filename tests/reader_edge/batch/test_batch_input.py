@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reader_edge.batch import batch, batch_input
+from reader_edge.batch import batch, batch_files
 from reader_edge.server.endpoints import PATHS
 from tests.reader_edge.batch.batch_files import REQUESTS, Files, assert_refused, request
 
@@ -65,7 +65,7 @@ def test_an_input_that_changes_during_the_work_has_none_answered_twice_and_says_
 
 
 def batch_id(request: dict[str, object]) -> str:
-    return batch_input._request(json.dumps(request).encode(), PATHS, "").id
+    return batch_files._request(json.dumps(request).encode(), PATHS, "").id
 
 
 def test_empty_lines_and_a_mark_of_utf_8_are_let_be(files: Files) -> None:

@@ -10,9 +10,9 @@ from threading import Thread
 import httpx
 import pytest
 import uvicorn
-from reader_edge.server.http import listening
 from starlette.applications import Starlette
 
+from reader_edge.server import listening
 from reader_edge.server.listening import Connection
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, GenerationConfig

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 import uvicorn
-from reader_edge.server.http import listening
 from starlette.applications import Starlette
 
 from reader_edge.remote import frames
 from reader_edge.remote.remote_engine import RemoteEngine
+from reader_edge.server import listening
 from reader_edge.server.listening import Connection
 from reader_edge_runtime import GenerationConfig
 from reader_edge_runtime.package.manifest import TOKENIZER_NAME

@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
-from reader_edge.server.http import listening
 
+from reader_edge.server import listening
 from reader_edge.server.endpoints import OLLAMA_ENDPOINTS
 from reader_edge.server.listening import Connection
 from reader_edge.server.settings import ServerSettings

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from reader_edge.server.http import listening
+from reader_edge.server import listening
 from tests.reader_edge.server.conftest import LIMIT_S, Served
 
 LONG: dict[str, Any] = {"model": "demo", "max_tokens": 500, "ignore_eos": True, "temperature": 0}

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from reader_edge.server.http import listening
+from reader_edge.server import listening
 from tests.reader_edge.package_copy import PackageCopy
 
 openai = pytest.importorskip("openai", reason="the official client is not installed: pip install 'reader-edge[dev]'")
