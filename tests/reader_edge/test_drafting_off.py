@@ -1,4 +1,4 @@
-"""Where the width probe finds that wide passes change bits, every command gives plain answers, and says so."""
+"""Without drafting, and on a real model with it: the same answers."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -13,14 +13,14 @@ from starlette.testclient import TestClient
 
 from reader_edge.cli import main
 from reader_edge_runtime import AsyncEngine, Engine, EngineConfig, GenerationConfig
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.measuring.width_probe import WidthReport
-from tests.reader_edge.batch.batch_files import request
+from tests.reader_edge.batch.conftest import request
 from tests.reader_edge.package_copy import PackageCopy
 
 PROMPT = "# tar"
 OUTPUT = "drafting is off"
-
 # Commands that run a model, and those that do not, or run its passes alone: a new command belongs in one of them.
 ANSWERING = {"run", "serve", "batch", "warm", "verify", "bench decode", "bench record", "bench replay"}
 OTHERS = {
@@ -43,7 +43,6 @@ OTHERS = {
     *("datastore merge", "datastore search", "bench cost"),
     *("series train", "series export", "series forecast"),
 }
-
 Invoke = Callable[..., Result]
 
 
@@ -234,3 +233,31 @@ def test_no_draft_loads_nothing_and_says_what_it_leaves_out(
     assert result.stdout.rstrip("\n") == plain(PROMPT, 20).rstrip("\n")
     assert "(--no-draft). What was named to draft from is not loaded." in result.stderr
     assert "off: it was switched off" in result.stderr
+
+
+@pytest.fixture(scope="module")
+def real_engine(real_package: Path) -> Engine:
+    engine = Engine.load(real_package, EngineConfig(is_calibrated=False))  # else this machine's speed decides on drafts
+    assert isinstance(engine.decoder.drafter, RetrievalDrafter)
+    engine.decoder.drafter.wait()
+    return engine
+
+
+def test_it_knows_the_days_of_a_week_and_ends_its_turn(real_engine: Engine) -> None:
+    """In fp32 each token of this answer leads the next best by half a nat, so eight bits say the same."""
+    answer = real_engine.generate([{"role": "user", "content": "How many days are in a week?"}])
+    assert answer.text == "A week is approximately 7 days."
+    assert answer.finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    "question", ["How many days are in a week?", "Write the numbers from one to twenty as words, one a line."]
+)
+def test_drafted_and_plain_answers_are_the_same(real_engine: Engine, question: str) -> None:
+    messages = [{"role": "user", "content": question}]
+    plain, drafted = (
+        real_engine.generate(messages, GenerationConfig(max_tokens=80, is_drafted=is_drafted))
+        for is_drafted in (False, True)
+    )
+    assert drafted.token_ids == plain.token_ids
+    assert drafted.stats.num_accepted_tokens > 0

@@ -13,7 +13,7 @@ from filelock import FileLock
 
 from reader_edge.cli import main
 from reader_edge_runtime.decoding.decoder import Decoder
-from tests.reader_edge.batch.batch_files import REQUESTS, Files, assert_refused, request
+from tests.reader_edge.batch.conftest import REQUESTS, Files, assert_refused, request
 
 
 @pytest.mark.parametrize("num_bytes", [0, 1, 30, 600, 601, -1, -2, -200])

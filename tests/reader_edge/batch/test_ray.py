@@ -16,7 +16,7 @@ from reader_edge.cli import main
 from reader_edge.models.model_source import load_engine
 from reader_edge_runtime import Engine, EngineConfig
 from reader_edge_runtime.errors import BatchError
-from tests.reader_edge.batch.batch_files import Files, request
+from tests.reader_edge.batch.conftest import Files, request
 
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'reader-edge[ray]'")
 

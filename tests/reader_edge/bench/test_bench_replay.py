@@ -1,6 +1,7 @@
-"""`reader-edge bench replay` on small recordings, without a model."""
+"""Recorded answers are drafted for again, from each set of sources."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,19 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
+from reader_edge.bench.comparison import bench_decode
+from reader_edge.bench.fixed_budget import SourceStock
 from reader_edge.bench.recording import RecordedRequest, RecordedTurn, read_recording
 from reader_edge.bench.replay import replay
+from reader_edge.bench.simulator import ReplayedRequest, Simulator
+from reader_edge.cli import main
 from reader_edge.commands.bench import bench
 from reader_edge.commands.datastore import datastore
-from reader_edge_runtime import DraftConfig
+from reader_edge.prompts import EvalPrompt
+from reader_edge_runtime import DraftConfig, Engine, GenerationConfig
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuilder
+from reader_edge_runtime.drafting.sources.datastore.header import DatastoreFacts
 from reader_edge_runtime.errors import UserFileError
 from tests.runtime.text.text_cases import BYTE_LEVEL
 
@@ -139,3 +148,121 @@ def test_an_answer_to_nothing_is_refused_before_compiled_drafting_looks_for_its_
     (tmp_path / "file").write_text('{"turns": [{"input": "", "output": "a a"}]}\n')
     with pytest.raises(UserFileError, match=r"Line 1 .* begins with an empty input"):
         read_recording(tmp_path / "file", BYTE_LEVEL)
+
+
+class Notebook(ReplayedRequest):
+    """A drafter's request that lists its calls."""
+
+    def __init__(self, turn: RecordedTurn) -> None:
+        self.calls: list[tuple[str, list[int]]] = [("begin", turn.prompt)]
+
+    def extend(self, turn: RecordedTurn) -> None:
+        self.calls.append(("extend", turn.prompt))
+
+    def observe(self, token_ids: Sequence[int]) -> None:
+        self.calls.append(("observe", list(token_ids)))
+
+    def finish(self) -> None:
+        self.calls.append(("finish", []))
+
+
+def fork(request: ReplayedRequest, num_left: int) -> DraftTree:
+    """Always drafts 5 6 7, and 8 beside the 6."""
+    tree = DraftTree.chain([0, 5, 6, 7])
+    tree.add(8, 1, "")
+    return tree
+
+
+REQUEST = RecordedRequest("task", [RecordedTurn([1, 2], [5, 8, 4, 9]), RecordedTurn([3], [6, 5])])
+
+
+def test_a_draft_is_accepted_as_far_as_the_recording_has_it_and_one_token_more() -> None:
+    simulator = Simulator(Notebook, fork)
+    simulator.decode(REQUEST)
+    assert isinstance(simulator.request, Notebook)
+    assert simulator.request.calls == [
+        ("begin", [1, 2]),
+        ("observe", [5, 8, 4]),  # two nodes, one of them not on the first branch, and the target's own token
+        ("observe", [9]),
+        ("finish", []),
+        ("extend", [3]),
+        ("observe", [6]),
+        ("observe", [5]),  # drafted, but the last token of an answer is the target's own
+        ("finish", []),
+    ]
+    stats = simulator.stats_by_task["task"]
+    assert (stats.num_steps, stats.num_accepted_tokens, stats.num_drafted_tokens) == (4, 2, 16)
+    assert stats.steps_by_width == {5: 4}
+    assert (len(simulator.draft_us), len(simulator.learn_us), len(simulator.prompt_us)) == (4, 6, 2)
+
+
+def test_the_drafter_gets_how_much_of_the_answer_a_draft_may_hold() -> None:
+    limits = []
+
+    def draft(request: ReplayedRequest, num_left: int) -> DraftTree:
+        limits.append(num_left)
+        return DraftTree.chain([0])
+
+    Simulator(Notebook, draft).decode(REQUEST)
+    assert limits == [3, 2, 1, 0, 1, 0]
+
+
+QUESTIONS = [EvalPrompt("# tar\n\n", "pages"), EvalPrompt("1 2 3 1 2 3 1 2", "numbers")]
+CONFIG = GenerationConfig(max_tokens=24, ignores_eos=True)
+
+
+@pytest.fixture
+def small_store(engine: Engine, tmp_path: Path) -> str:
+    builder = DatastoreBuilder(engine.tokenizer.fingerprint(), engine.package.manifest.vocab_size)
+    builder.add(list(engine.generate(QUESTIONS[0].prompt, CONFIG).token_ids))
+    builder.end_document()
+    builder.write(tmp_path / "answers.ds", DatastoreFacts(("answers",), 0), lambda stage: None)
+    return str(tmp_path / "answers.ds")
+
+
+def test_each_set_drafts_from_its_sources_alone_and_emits_the_plain_tokens(engine: Engine, small_store: str) -> None:
+    sets = SourceStock.of_engine(engine, [small_store]).engines(engine)
+    names = ["context", "context + datastore", "context + logits", "context + logits + datastore"]
+    assert list(sets) == names
+    assert sets[names[-1]] is engine
+    shown: list[tuple[int, int]] = []
+    bench = bench_decode(engine, QUESTIONS, CONFIG, 1, lambda done, total: shown.append((done, total)), sets)
+    assert shown == [(done, 10) for done in range(1, 11)]
+    assert list(bench.sets) == names
+    assert bench.sets[names[-1]] == bench.comparisons
+    for drafted_from, comparisons in bench.sets.items():
+        for own, each in zip(bench.comparisons, comparisons, strict=True):
+            assert each.is_identical
+            assert each.plain is own.plain
+            if drafted_from != names[-1]:
+                used = {name for name, num in each.drafted.stats.drafted_by_source.items() if num}
+                assert used <= set(drafted_from.split(" + "))
+    of_pages = bench.sets["context + datastore"][0].drafted.stats
+    assert of_pages.accepted_by_source["datastore"] > 0
+
+
+def test_engines_of_a_set_keep_to_the_first_one_s_model_and_not_to_its_past(engine: Engine) -> None:
+    first, last = SourceStock.of_engine(engine).engines(engine).values()
+    assert last is engine
+    assert first.decoder.target is engine.decoder.target
+    assert first.decoder.cache is not engine.decoder.cache
+    assert first.decoder.planner is not engine.decoder.planner
+
+
+def test_json_and_the_table_tell_every_set_by_category(runner: CliRunner, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    lines = [{"prompt": each.prompt, "category": each.category} for each in QUESTIONS]
+    prompts.write_text("\n".join(map(json.dumps, lines)))
+    command = ["bench", "decode", "--prompts", str(prompts), "-n", "8", "--rounds", "1", "--each-set"]
+    result = runner.invoke(main, [*command, "--json"])
+    assert result.exit_code == 0, result.output
+    fields = json.loads(result.stdout)
+    sets = {each["sources"]: each for each in fields["source_sets"]}
+    assert list(sets) == ["context", "context + logits"]
+    assert sets["context + logits"]["speedup"] == fields["speedup"]
+    assert sets["context + logits"]["categories"] == fields["categories"]
+    assert all(list(each["categories"]) == ["pages", "numbers"] and each["identical"] for each in sets.values())
+    result = runner.invoke(main, command)
+    assert result.exit_code == 0, result.output
+    assert "by what is drafted from" in result.stdout
+    assert "context + logits" in result.stdout

@@ -1,13 +1,19 @@
-"""`reader-edge info`: what a package says of itself."""
+"""`info`, `forget` and the options of commands."""
 
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import numpy as np
+import pytest
 from click.testing import CliRunner
 
+from reader_edge.chat.given_sampling import MeasuredSampling
 from reader_edge.cli import main
+from reader_edge.commands import options
+from reader_edge_runtime import EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.drafting.sources.warmup_answers import WarmupAnswers
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.reader_edge.package_copy import PackageCopy
@@ -111,3 +117,71 @@ def test_info_tells_how_the_maker_of_the_model_has_tokens_chosen(runner: CliRunn
     assert shown() == "temperature 0.6, top-k 20, top-p 0.95, as the model's maker recommends"
     fields = json.loads(runner.invoke(main, ["info", str(package.folder), "--json"]).stdout)
     assert fields["sampling"] == {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
+
+
+def test_a_history_that_run_made_is_erased(runner: CliRunner, tmp_path: Path) -> None:
+    file = tmp_path / "past"
+    assert (
+        runner.invoke(main, ["run", "-p", "# tar", "-n", "4", "--no-calibrate", "--history", str(file)]).exit_code == 0
+    )
+    assert file.stat().st_size > 64
+    result = runner.invoke(main, ["forget", str(file)])
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert not file.exists()
+
+
+def test_another_file_is_left_alone(runner: CliRunner, tmp_path: Path) -> None:
+    file = tmp_path / "thesis.txt"
+    file.write_text("All is well.")
+    result = runner.invoke(main, ["forget", str(file)])
+    assert result.exit_code == 1
+    assert "not a history file" in result.stderr
+    assert file.read_text() == "All is well."
+
+
+def test_a_missing_file_exits_2(runner: CliRunner, tmp_path: Path) -> None:
+    assert runner.invoke(main, ["forget", str(tmp_path / "none")]).exit_code == 2
+
+
+@dataclass(frozen=True)
+class Output:
+    as_json: bool
+
+
+@pytest.fixture
+def shown() -> list[object]:
+    return []
+
+
+@pytest.fixture
+def command(shown: list[object]) -> click.Command:
+    @click.command()
+    @click.argument("model")
+    @options.of(MeasuredSampling)
+    @options.engine
+    @options.of(options.EngineFlags, "is_drafted")
+    @options.as_json
+    @options.grouped(output=Output, sampling="SamplingConfig", config="GenerationConfig", engine_config="EngineConfig")
+    def answer(model: str, output: Output, config: GenerationConfig, engine_config: EngineConfig) -> None:
+        shown.extend([model, output, config, engine_config])
+
+    return answer
+
+
+def test_every_option_lands_in_the_config_that_has_its_field(
+    runner: CliRunner, command: click.Command, shown: list[object]
+) -> None:
+    given = ["demo", "-t", "0.5", "--threads", "3", "--no-native", "--no-draft", "--provider", "cpu", "--json"]
+    result = runner.invoke(command, given)
+    assert result.exit_code == 0, result.output
+    generation = GenerationConfig(sampling=SamplingConfig(temperature=0.5), is_drafted=False)
+    engine = EngineConfig(threads=3, uses_native=False, provider="cpu")
+    assert shown == ["demo", Output(as_json=True), generation, engine]
+
+
+def test_without_options_configs_are_their_own_defaults(
+    runner: CliRunner, command: click.Command, shown: list[object]
+) -> None:
+    result = runner.invoke(command, ["demo"])
+    assert result.exit_code == 0, result.output
+    assert shown == ["demo", Output(as_json=False), GenerationConfig(sampling=SamplingConfig()), EngineConfig()]

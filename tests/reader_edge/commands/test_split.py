@@ -1,4 +1,4 @@
-"""`reader-edge split` and `stage`: a model over several processes answers, and is proved, as any other."""
+"""`split` and `stage`: a model over several processes."""
 
 import json
 from collections.abc import Callable
@@ -130,3 +130,13 @@ def test_a_stage_is_served_by_its_options_and_its_lines_steer_no_terminal(
     assert sent == [tmp_path / "out" / "1", "tcp://10.0.0.2:5551", key, 1, False]
     assert "\x1b" not in served.stderr
     assert "Serves" in served.stderr
+
+
+def test_what_a_stage_tells_goes_to_standard_error(
+    runner: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assembly, "serve_package_stage", lambda *given: given[-1](f"{given[:3]}\x1b"))
+    shown = runner.invoke(main, ["stage", str(tmp_path), "--listen", "tcp://127.0.0.1:5551", "--key", __file__])
+    assert (shown.exit_code, shown.stdout) == (0, "")
+    assert str((tmp_path, "tcp://127.0.0.1:5551", Path(__file__))) in shown.stderr
+    assert "\x1b" not in shown.stderr

@@ -1,5 +1,6 @@
-"""What the tests of `reader-edge datastore` share."""
+"""How a `datastore` command is run and how it failed, and its tokenizer."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,16 @@ from click.testing import CliRunner, Result
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from reader_edge.cli import main
-from tests.reader_edge.datastore.datastore_command import TEXT, Command
+
+Command = Callable[..., Result]
+TEXT = "the cat sat on the mat\n" * 3 + "the dog sat on the rug\n"
+
+
+def failed(result: Result, exit_code: int = 1) -> str:
+    """The one sentence with which a command failed."""
+    assert result.exit_code == exit_code
+    assert result.stdout == ""
+    return result.stderr.splitlines()[-1].removeprefix("Error: ")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from pyarrow import parquet
 
 from reader_edge.datastore.corpus import read_pieces
-from tests.reader_edge.datastore.datastore_command import Command, failed
+from tests.reader_edge.datastore.conftest import Command, failed
 
 
 def texts(path: Path, file_format: str | None = None, field: str = "text") -> list[str]:

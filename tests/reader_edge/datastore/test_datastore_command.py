@@ -13,7 +13,7 @@ from reader_edge.cli import main
 from reader_edge_runtime import atomic_file
 from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuilder
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
-from tests.reader_edge.datastore.datastore_command import TEXT, Command, failed
+from tests.reader_edge.datastore.conftest import TEXT, Command, failed
 from tests.reader_edge.package_copy import PackageCopy
 from tests.runtime.drafting.sources.datastore_reference import check_structure
 

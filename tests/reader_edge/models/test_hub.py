@@ -1,9 +1,13 @@
-"""Fetching from the hub: whole or not at all, continued after a break, checked, and shown in one sentence."""
+"""Fetching from the hub: whole or not at all, resumed after a break or a kill, checked, and shown in one sentence."""
 
 import errno
 import json
+import os
 import socket
+import subprocess
+import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,8 +22,7 @@ from reader_edge.models import hub as hub_module
 from reader_edge.models.pull import pulled
 from reader_edge.models.store import StoredModel
 from reader_edge_runtime.errors import CatalogueError, HubUnavailableError, UnsupportedArchitectureError
-from tests.reader_edge.models.conftest import set_hub
-from tests.reader_edge.models.fake_hub import REVISION, FakeHub
+from tests.reader_edge.models.conftest import REVISION, FakeHub, set_hub
 
 
 def test_a_model_is_fetched_once_with_what_an_export_needs(hub: FakeHub) -> None:
@@ -225,3 +228,35 @@ def test_without_huggingface_hub_the_sentence_says_what_to_install(monkeypatch: 
     monkeypatch.setattr("reader_edge.models.hub.util.find_spec", lambda name: None)
     with pytest.raises(HubUnavailableError, match=r"pip install 'reader-edge\[export\]'"):
         pulled("owner/model")
+
+
+MAX_SECONDS = 120  # however busy the machine
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a killed process frees its lock later there")
+def test_a_killed_pull_keeps_whole_files_and_leaves_nothing_half(hub: FakeHub) -> None:
+    hub.break_after = 50_000
+    code = (
+        "from huggingface_hub import constants\n"
+        "constants.DOWNLOAD_CHUNK_SIZE = 1000\n"
+        "from reader_edge.cli import main\n"
+        "main(['pull', 'owner/model'])\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "HF_ENDPOINT": hub.url}
+    stored = StoredModel("owner/model")
+    with subprocess.Popen([sys.executable, "-c", code], env=environment) as process:
+        end = time.monotonic() + MAX_SECONDS
+        while not _has_weights(stored) and time.monotonic() < end:
+            time.sleep(0.02)
+        process.kill()
+    assert stored.source() is None
+    assert [part.what for part in stored.parts()] == ["unfinished download"]
+    hub.go_on.set()
+    assert (pulled("owner/model") / "model.safetensors").read_bytes() == hub.files["model.safetensors"]
+    assert [name for name, _ in hub.downloads] == ["config.json", "model.safetensors", "model.safetensors"]
+    assert [part.what for part in stored.parts()] == ["source"]
+    assert sorted(path.name for path in stored.source().iterdir()) == ["config.json", "model.safetensors"]  # type: ignore[union-attr]
+
+
+def _has_weights(stored: StoredModel) -> bool:
+    return sum(part.num_bytes for part in stored.parts()) > 10_000

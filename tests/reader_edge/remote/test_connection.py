@@ -1,4 +1,4 @@
-"""A link says in one sentence what is wrong with a server, or the way to it."""
+"""Connections to a server: greeted, lost, looked for again."""
 
 import base64
 import hashlib
@@ -6,6 +6,7 @@ import importlib.util
 import socket
 import sys
 import threading
+import warnings
 from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from reader_edge.remote.connection import (
     FrameConnection,
     LostError,
+    Reconnect,
     RefusedError,
     connected,
     refused_status,
@@ -262,3 +264,22 @@ def test_a_server_that_falls_silent_is_a_lost_connection_and_no_traceback(
         made.close()
     held[0].close()
     assert [record.message for record in caplog.records] == []
+
+
+LOST = LostError("The connection is lost.")
+
+
+def test_a_search_is_shown_once_as_it_begins_and_none_that_is_over_at_once() -> None:
+    link, looks = object.__new__(FrameConnection), list[int]()
+
+    def at_the_third_look() -> FrameConnection:
+        looks.append(len(looks))
+        if len(looks) < 3:
+            raise LOST
+        return link
+
+    with pytest.warns(RuntimeWarning, match=r"^The connection is lost\. It is looked for up to 30 s\.$") as shown:
+        assert Reconnect(30).find(at_the_third_look, LOST, 0) is link
+    assert len(shown) == 1
+    with warnings.catch_warnings(action="error"):
+        assert Reconnect(30).find(lambda: link, LOST, 0) is link

@@ -1,14 +1,18 @@
-"""Frames come out as they went in, and what is none is refused before anything is made of it."""
+"""Frames between a device and its server, and the text that the device drafts from."""
+
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reader_edge.remote.device_text import HintedText, VerifiedText
 from reader_edge.remote.frames import DEVICE_FRAMES, MAX_BYTES, SERVER_FRAMES, Ask, Drafted, End, Resume, Tokens
 from reader_edge_runtime import GenerationStats
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.device_drafts import DeviceTree, TextCheck
-from reader_edge_runtime.errors import FrameError
+from reader_edge_runtime.drafting.device_drafts import DeviceDrafts, DeviceTree, TextCheck
+from reader_edge_runtime.drafting.drafter import Drafter, DraftRequest, RequestContext, RequestDrafter
+from reader_edge_runtime.errors import DraftError, FrameError, ReaderEdgeError
 
 IDS = st.lists(st.integers(0, 2**31 - 1), max_size=50)
 
@@ -86,3 +90,140 @@ def test_a_text_is_checked_as_it_grows() -> None:
     check = TextCheck([1, 2])
     assert check.extended([3]).value == TextCheck([1, 2, 3]).value != check.value
     assert check.extended([]).num_tokens == 2
+
+
+DOCUMENT = list(range(100, 200))
+
+
+class DocumentDrafter(Drafter):
+    """Drafts the document's continuation, as a chain; from 0 on nothing."""
+
+    def __init__(self, source: str = "datastore", value: float = 0.99) -> None:
+        self.source, self.value = source, value
+        self.error: ReaderEdgeError | None = None
+        self.num_drafts = 0
+
+    def begin(self, context: RequestContext) -> RequestDrafter:
+        return RequestDrafter(context)
+
+    def draft(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | ReaderEdgeError]:
+        self.num_drafts += 1
+        if self.error is not None:
+            return [self.error]
+        [sent] = draft_requests
+        last = sent.request.token_ids[-1]
+        tree = DraftTree.root(last)
+        rest = DOCUMENT[DOCUMENT.index(last) + 1 :] if last in DOCUMENT else []
+        for node, token_id in enumerate(rest[: min(sent.max_nodes - 1, sent.max_depth)]):
+            tree.add(token_id, node, self.source, self.value ** (node + 1))
+        return [tree]
+
+
+def opened(frame: Drafted) -> DeviceTree:
+    return frame.tree()
+
+
+def test_a_hint_goes_out_once_and_again_when_it_runs_out() -> None:
+    text = HintedText(DocumentDrafter(), [1, *DOCUMENT[:5]])
+    [first] = text.frames()
+    assert opened(first).position == 6
+    assert opened(first).tree.token_ids == DOCUMENT[4:]
+    num_sent = 0
+    for token_id in DOCUMENT[5:-1]:
+        text.token_ids.append(token_id)
+        num_sent += len(text.frames())
+    assert num_sent == 0  # the document has no more
+    text.token_ids[-1:] = [7, 150]  # elsewhere in it
+    assert [opened(data).tree.token_ids[1] for data in text.frames()] == [151]
+    text.lost()
+    assert len(text.frames()) == 1
+    text.finish()
+
+
+def test_a_long_document_is_hinted_at_as_it_comes() -> None:
+    drafter = DocumentDrafter(value=0.95)
+    text = HintedText(drafter, [1, *DOCUMENT[:2]])
+    depths = []
+    for token_id in DOCUMENT[2:90]:
+        depths += [len(opened(data).tree) for data in text.frames()]
+        text.token_ids.append(token_id)
+    assert 1 < len(depths) < 12
+    assert max(depths) > 60  # nodes below the least value are left out
+    assert min(depths) > 10
+
+
+@pytest.mark.parametrize("drafter", [DocumentDrafter("context"), DocumentDrafter(value=0.1)])
+def test_what_the_server_knows_and_what_is_unlikely_stays_here(drafter: DocumentDrafter) -> None:
+    assert HintedText(drafter, [1, *DOCUMENT[:5]]).frames() == []
+    assert HintedText(DocumentDrafter(), [1, 2]).frames() == []
+
+
+def test_a_drafter_that_fails_is_shown() -> None:
+    drafter = DocumentDrafter()
+    for error in (DraftError("no"), ReaderEdgeError("no")):
+        drafter.error = error
+        with pytest.raises(DraftError, match="no"):
+            HintedText(drafter, [1]).frames()
+
+
+def verified(num_ahead: int, pass_s: Sequence[float] = (), drafter: Drafter | None = None) -> VerifiedText:
+    return VerifiedText(drafter or DocumentDrafter(), [1, *DOCUMENT[:5]], pass_s, 0.1, num_ahead)
+
+
+def emitted(device: DeviceDrafts, text: list[int], truth: Sequence[int], data: Sequence[Drafted]) -> list[int]:
+    """What a server emits that was sent these frames and whose model says `truth`."""
+    for each in data:
+        device.leave(opened(each))
+    came: list[int] = []
+    while device.is_ready([*text, *came]):
+        tree = device.take_tree(64)
+        node, rest = 0, truth[len(text) + len(came) :]
+        for token_id in rest:
+            came.append(token_id)
+            node = tree.child(node, token_id)
+            if node < 0:
+                break
+    return came
+
+
+@pytest.mark.parametrize("num_ahead", [0, 1, 3])
+def test_trees_go_on_from_each_other_and_a_miss_throws_them_away(num_ahead: int) -> None:
+    truth = [1, *DOCUMENT[:60], 7, 7, 7, *DOCUMENT[70:]]
+    text = verified(num_ahead)
+    assert text.frames() == []  # the server chooses the first token without any tree
+    device = DeviceDrafts(is_lockstep=True)
+    text.token_ids.append(truth[6])
+    num_rounds = 0
+    while len(text.token_ids) < len(truth) - 1:
+        came = emitted(device, text.token_ids, truth, text.frames())
+        assert came, text.token_ids
+        text.token_ids += came
+        num_rounds += 1
+    assert text.token_ids[: len(truth)] == truth[: len(text.token_ids)]
+    assert num_rounds < {0: 15, 1: 9, 3: 7}[num_ahead]
+
+
+def test_what_is_on_its_way_is_not_sent_again_but_after_a_loss() -> None:
+    text = verified(1)
+    text.token_ids.append(DOCUMENT[5])
+    first = text.frames()
+    assert len(first) == 2
+    assert text.frames() == []
+    text.lost()
+    assert text.frames() == first
+
+
+def test_trees_are_as_wide_as_the_way_and_the_passes_make_them_pay() -> None:
+    widths = []
+    for pass_s in ([0.01 * n for n in range(1, 65)], [2.0 * n for n in range(1, 65)], [0.01] * 64):
+        text = verified(0, pass_s, DocumentDrafter(value=0.9))
+        text.token_ids.append(DOCUMENT[5])
+        widths.append(len(opened(text.frames()[0]).tree))
+    assert widths[1] == 1 < widths[0] < widths[2]
+
+
+def test_where_nothing_is_drafted_the_root_alone_is_sent() -> None:
+    text = VerifiedText(DocumentDrafter(), [1], [], 0.1, 3)
+    text.token_ids.append(2)
+    [data] = text.frames()
+    assert opened(data).tree.token_ids == [2]

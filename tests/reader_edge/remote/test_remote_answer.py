@@ -1,5 +1,6 @@
-"""A server is believed as far as its frames make sense, and an answer ends in one sentence where they do not."""
+"""Answers of a server, as they come to a device, and the settings that it sends."""
 
+import json
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -26,8 +27,11 @@ from reader_edge.remote.frames import (
     Welcome,
 )
 from reader_edge.remote.remote_engine import RemoteEngine, tokenizer_hash
-from reader_edge_runtime import Conversation, Engine, GenerationConfig, GenerationStats
-from reader_edge_runtime.errors import FrameError, RemoteError
+from reader_edge.remote.settings import Settings
+from reader_edge_runtime import Conversation, Engine, GenerationConfig, GenerationStats, Grammar, SamplingConfig
+from reader_edge_runtime.errors import ConfigError, FrameError, RemoteError
+from tests.random_drafter import SecondBest
+from tests.wrong_fields import assert_each_is_named
 
 CHAT = Conversation([{"role": "user", "content": "a"}])
 WELCOME = Welcome("demo", bytes(32), 10, 300, 512, (0,), False, "all", (0.1, 0.2), {})
@@ -206,3 +210,74 @@ def test_a_sampling_that_no_model_can_recommend_is_refused(shared_engine: Engine
     server.welcome.sampling["seed"] = 1
     with pytest.raises(FrameError, match="sampling is none"):
         remote(shared_engine, server)
+
+
+CONFIG = GenerationConfig(
+    max_tokens=7,
+    sampling=SamplingConfig(
+        temperature=0.5, top_k=3, top_p=0.5, min_p=0.1, seed=2**64 - 1, logit_bias={5: 1.5}, frequency_penalty=1
+    ),
+    stop=("a", "ä"),
+    stop_token_ids=(4, 5),
+    grammar=Grammar("regex", "a*", "mine"),
+    prediction="b",
+    ignores_eos=True,
+    is_drafted=False,
+    is_scored=True,
+    cache_salt="mine",
+)
+
+
+def test_configs_come_out_as_they_went_in() -> None:
+    for config in (CONFIG, GenerationConfig(sampling=SamplingConfig())):
+        assert Settings.decoded(Settings.of(config).encoded()).config() == config
+
+
+def test_options_for_more_than_tokens_are_refused() -> None:
+    for config in (
+        GenerationConfig(wants_logprobs=True),
+        GenerationConfig(wants_prompt_logprobs=True),
+        GenerationConfig(splits_thinking=True),
+        GenerationConfig(acceptance=SecondBest()),
+    ):
+        with pytest.raises(ConfigError, match="leave it out"):
+            Settings.of(config)
+
+
+def test_conversations_come_out_as_they_went_in() -> None:
+    chat = Conversation([{"role": "user", "content": "a"}], template_args={"b": 1}, continues_final_message=True)
+    found = Settings.decoded(Settings.of(CONFIG, chat).encoded()).chat()
+    assert found is not None
+    assert (found.messages, found.template_args, found.continues_final_message) == ([*chat.messages], {"b": 1}, True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"stop": ["a"] * 17}, "stop .*; expected array of length <= 16"),
+        ({"stop": ["a" * 1001]}, r"stop\[0\] .*; expected str of length <= 1000"),
+        ({"stop_token_ids": [1] * 1025}, "stop_token_ids .*length <= 1024"),
+        ({"sampling": {"logit_bias": [[1, 1]] * 1025}}, "sampling.logit_bias .*length <= 1024"),
+        ({"stop": 5}, "stop "),
+        ({"conversation": 5}, "conversation "),
+    ],
+)
+def test_settings_have_the_bounds_of_the_servers_other_paths(settings: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=f"The request has an unusable {words}"):
+        Settings.decoded(json.dumps(settings).encode())
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"[" * 100_000, b'{"max_tokens": NaN}'])
+def test_what_is_no_object_is_refused(data: bytes) -> None:
+    with pytest.raises(ConfigError, match="The request is"):
+        Settings.decoded(data)
+
+
+def test_half_a_character_is_not_sent() -> None:
+    with pytest.raises(ConfigError, match="The request cannot be sent"):
+        Settings.of(GenerationConfig(prediction="\ud800")).encoded()
+
+
+def test_every_setting_is_named_where_it_is_wrong() -> None:
+    fields = json.loads(Settings.of(CONFIG, Conversation([{"role": "user", "content": "a"}])).encoded())
+    assert_each_is_named(Settings, fields | {"conversation": {"continues_final_message": True}})

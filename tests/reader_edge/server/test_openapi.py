@@ -1,16 +1,33 @@
-"""The OpenAPI document tells what the server takes, no more and no less: both come from the same classes."""
+"""The contract of the interface: its document, fields of two names, and errors."""
 
+import asyncio
 import json
+import logging
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import msgspec
 import pytest
 
+from reader_edge.server.api_error import ApiError, api_error
 from reader_edge.server.endpoints import ENDPOINTS
-from reader_edge.server.settings import LIMIT_HEADER
+from reader_edge.server.ollama.bodies import OllamaChatBody, Options
+from reader_edge.server.schema import decode
+from reader_edge.server.settings import LIMIT_HEADER, ServerSettings
+from reader_edge_runtime import AsyncEngine, Engine, EngineConfig
+from reader_edge_runtime.errors import (
+    BusyError,
+    CapacityError,
+    ClosedError,
+    ConfigError,
+    InstallationError,
+    PackageError,
+    PromptError,
+    StageLostError,
+)
 from tests.reader_edge.server.conftest import Served
-from tests.reader_edge.server.contract_cases import BODIES, Case, all_cases, half_characters
+from tests.reader_edge.server.contract_cases import BODIES, OLLAMA_BODIES, Case, all_cases, half_characters
 from tests.reader_edge.server.openai.test_refusals import assert_refused
 
 
@@ -96,3 +113,141 @@ def test_who_asks_for_more_tokens_than_there_may_be_is_shown_the_limit(
     streamed = served.post(path, BODIES[path] | {name: sent, "stop": ["e"], "stream": True})
     assert streamed.headers[LIMIT_HEADER] == "500"
     assert LIMIT_HEADER not in served.post(path, BODIES[path] | {name: 500, "stop": ["e"]}).headers
+
+
+CHAT, COMPLETION, RESPONSE = BODIES
+OLLAMA_CHAT = next(iter(OLLAMA_BODIES))
+FORM = {"type": "object", "maxProperties": 0}
+FUNCTION = {"name": "time", "parameters": FORM}
+TWINS: list[tuple[str, str, Any, str, Any, Any]] = [  # a path, two places, a value of both, another one of the second
+    *((path, "repetition_penalty", 1.2, "repeat_penalty", 1.2, 1.3) for path in BODIES),
+    (CHAT, "max_tokens", 3, "max_completion_tokens", 3, 4),
+    (CHAT, "n", 2, "best_of", 2, 3),
+    (CHAT, "reasoning_effort", "low", "chat_template_kwargs.reasoning_effort", "low", "high"),
+    (CHAT, "enable_thinking", True, "chat_template_kwargs.enable_thinking", True, False),
+    (CHAT, "reasoning_effort", "none", "enable_thinking", False, True),
+    (CHAT, "add_generation_prompt", True, "chat_template_kwargs.add_generation_prompt", True, False),
+    (CHAT, "messages.1.reasoning_content", "Hm.", "messages.1.reasoning", "Hm.", "Ha."),
+    (CHAT, "tools.0.function.strict", False, "tools.0.strict", False, True),
+    (RESPONSE, "reasoning.effort", "low", "reasoning_effort", "low", "high"),
+    (RESPONSE, "enable_thinking", True, "chat_template_kwargs.enable_thinking", True, False),
+    (OLLAMA_CHAT, "messages.1.tool_name", "time", "messages.1.name", "time", "date"),
+    ("/api/show", "model", "demo", "name", "demo", "other"),
+    ("/api/pull", "model", "demo", "name", "demo", "other"),
+]
+
+
+def body_of(path: str, *output: tuple[str, Any]) -> dict[str, Any]:
+    """A right body in which these places say this."""
+    body: dict[str, Any] = {"model": "demo", **BODIES.get(path, OLLAMA_BODIES.get(path, {}))}
+    if path in (CHAT, OLLAMA_CHAT):
+        body["messages"] = [*body["messages"], {"role": "assistant", "content": "Hm."}, body["messages"][0]]
+        body["tools"] = [{"type": "function", "function": dict(FUNCTION)}]
+    if path == OLLAMA_CHAT:
+        body["options"] = {"num_predict": 1}
+        body["messages"][1] = {"role": "tool", "content": "Noon."}
+    elif path in BODIES:
+        body["max_output_tokens" if path == RESPONSE else "max_tokens"] = 1
+    for place, value in output:
+        *outer, name = place.split(".")
+        inside: Any = body
+        for each in outer:
+            inside = inside[int(each)] if each.isdigit() else inside.setdefault(each, {})
+        inside[name] = value
+    return body
+
+
+@pytest.mark.parametrize("twins", TWINS, ids=lambda twins: f"{twins[0]}:{twins[1]}:{twins[3]}")
+def test_twins_agree_or_are_refused_by_name(served: Served, twins: tuple[str, str, Any, str, Any, Any]) -> None:
+    path, first, value, second, same, other = twins
+    taken = served.post(path, body_of(path, (first, value), (second, same)))
+    assert taken.status_code == 200, taken.text
+    refused = served.post(path, body_of(path, (first, value), (second, other)))
+    assert refused.status_code == 400, refused.text
+    error = refused.json()["error"]
+    message = error if isinstance(error, str) else error["message"]
+    assert "leave one out" in message or "leave it out" in message
+    for place in (first, second):
+        assert f"'{place.replace('.0.', '[].').replace('.1.', '[1].')}'" in message
+
+
+def test_ollama_s_effort_may_stand_twice() -> None:
+    options = Options(reasoning_effort="low")
+    assert OllamaChatBody(think="low", options=options).template_args()["reasoning_effort"] == "low"
+    assert OllamaChatBody(think=True, options=options).template_args()["reasoning_effort"] == "low"
+    with pytest.raises(ApiError, match="'think' is 'high' and 'options"):
+        OllamaChatBody(think="high", options=options).template_args()
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_either_name_of_a_penalty_says_how_much_it_is(path: str) -> None:
+    for name in ("repetition_penalty", "repeat_penalty"):
+        body: Any = decode(body_of(path, (name, 1.2)), ENDPOINTS[path].body_type)
+        assert body.config(8).sampling.repetition_penalty == 1.2
+    neither: Any = decode(body_of(path), ENDPOINTS[path].body_type)
+    assert neither.config(8).sampling.repetition_penalty == 1.0
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_either_name_of_the_most_tokens_is_refused_as_it_was_given(served: Served, name: str) -> None:
+    body = {"model": "demo", "messages": [{"role": "user", "content": "Hi"}]}
+    assert served.post(CHAT, body | {name: 2}).json()["usage"]["completion_tokens"] == 2
+    assert f"'{name}' is 0" in served.post(CHAT, body | {name: 0}).json()["error"]["message"]
+
+
+SHOWN = [
+    (BusyError("Full."), 429, "queue_full", "Full."),
+    (ClosedError("Closed."), 503, "shutting_down", "The server is shutting down."),
+    (CapacityError("Too long."), 400, "kv_cache_exceeded", "Too long."),
+    (PromptError("Empty."), 400, None, "Empty."),
+    (ConfigError("No."), 400, None, "No."),
+    (InstallationError("Install it."), 501, None, "Install it."),
+    (RecursionError("deep"), 400, None, "The body is nested too deeply: make it flatter."),
+]
+
+
+@pytest.mark.parametrize(("error", "status", "code", "message"), SHOWN, ids=lambda each: type(each).__name__)
+def test_mistakes_are_shown_with_their_remedy(error: Exception, status: int, code: str | None, message: str) -> None:
+    shown = api_error(error)
+    assert (shown.status, shown.code, str(shown)) == (status, code, message)
+    assert ("Retry-After" in shown.response().headers) == (status in (429, 503))
+
+
+def test_what_is_nobodys_mistake_stays_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
+        shown = api_error(PackageError("/secret/place is damaged."))
+    assert shown.status == 500
+    assert "secret" not in str(shown)
+    assert "/secret/place" in caplog.text
+
+
+def test_a_lost_box_is_named_in_the_log_alone(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
+        shown = api_error(StageLostError("Stage 1 at tcp://10.0.0.1:8001 is lost."))
+    assert (shown.status, shown.code) == (503, "stage_lost")
+    assert "10.0.0.1" not in str(shown)
+    assert [record.getMessage() for record in caplog.records] == ["Stage 1 at tcp://10.0.0.1:8001 is lost."]
+    assert caplog.records[0].exc_info is None
+
+
+def test_what_is_shown_already_is_shown_as_it_is() -> None:
+    error = ApiError(413, "Too large.", "input")
+    assert api_error(error) is error
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "plain_path"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hello"}]}, "/v1/completions"),
+        ("/v1/responses", {"input": "hello"}, "/v1/completions"),
+        ("/api/chat", {"messages": [{"role": "user", "content": "hello"}]}, "/api/generate"),
+    ],
+)
+def test_a_model_without_a_template_names_the_path_for_plain_prompts(
+    demo_folder: Path, path: str, fields: dict[str, object], plain_path: str
+) -> None:
+    engine = AsyncEngine(Engine.load(demo_folder, EngineConfig(is_calibrated=False)))
+    response = Served(engine, ServerSettings("demo", max_tokens=8)).post(path, {"model": "demo", **fields})
+    asyncio.run(engine.close(cancels=True))
+    assert response.status_code == 400
+    assert f"send a plain prompt to {plain_path} instead of messages." in response.text

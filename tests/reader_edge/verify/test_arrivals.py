@@ -1,23 +1,30 @@
-"""Random arrivals: requests join and leave at moments drawn at random, and faults that only show then are caught."""
+"""What proofs stand on: arrivals, stress drafters, and sources that would mislead."""
 
 from collections import Counter
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from reader_edge.prompts import EvalPrompt
 from reader_edge.verify import variants
 from reader_edge.verify.arrivals import at_random, num_at_random
+from reader_edge.verify.drafters import AnyWidth, HostileSource, StressDrafter
 from reader_edge.verify.logit_comparer import PlainAnswer
 from reader_edge.verify.proof import prove
 from reader_edge.verify.result import ProofReport
-from reader_edge_runtime import Engine, GenerationConfig
+from reader_edge_runtime import DraftConfig, Engine, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
+from reader_edge_runtime.errors import DraftError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.target import Pass
+from tests.drafted_text import DraftedText
 
 QUESTIONS = list(map(EvalPrompt, ["# tar\n\n", "1. Save the file.\n2. Save the file.\n3.", "Zürich 🙂", "# git\n"]))
 MAX_TOKENS = 16
@@ -145,3 +152,94 @@ def test_answers_that_are_given_up_are_compared_as_far_as_they_went(
     monkeypatch.setattr(Decoder, "cancel", lying_cancel)
     report = _prove(engine)
     assert 0 < report.counts.divergences <= len(given_up)
+
+
+PROMPT = (1, 2, 3)
+ANSWER = list(range(100, 180))
+VOCAB_SIZE = 200
+
+
+def _trees(seed: int = 0, max_nodes: int = 64, max_depth: int = 64) -> list[DraftTree]:
+    """Trees of a request that accepts three tokens a step."""
+    text = DraftedText(StressDrafter([(PROMPT, ANSWER)], VOCAB_SIZE, seed), PROMPT)
+    text.go_on(ANSWER[:1])
+    trees = []
+    for start in range(1, 61, 3):
+        trees.append(text.draft(max_nodes, max_depth))
+        text.go_on(ANSWER[start : start + 3])
+    return trees
+
+
+def _right_path(tree: DraftTree) -> list[int]:
+    """Nodes that verification would walk."""
+    path = [0]
+    position = ANSWER.index(tree.token_ids[0]) + 1
+    while (child := tree.child(path[-1], ANSWER[position])) >= 0:
+        path.append(child)
+        position += 1
+    return path
+
+
+def test_trees_are_valid_and_start_at_the_pending_token() -> None:
+    for step, tree in enumerate(_trees()):
+        tree.check(ANSWER[3 * step], VOCAB_SIZE, max_nodes=64)
+
+
+def test_trees_hold_the_answer_scattered_among_wrong_branches() -> None:
+    paths = [_right_path(tree) for tree in _trees()]
+    assert max(map(len, paths)) > 8
+    assert min(map(len, paths)) < 4
+    assert sum(b - a > 1 for path in paths for a, b in pairwise(path)) > 20
+    assert all("wrong" in tree.sources for tree in _trees())
+
+
+def test_the_same_seed_gives_the_same_trees() -> None:
+    assert _trees(seed=1) == _trees(seed=1)
+    assert _trees(seed=1) != _trees(seed=2)
+
+
+def test_trees_keep_to_their_bounds() -> None:
+    assert all(len(tree) <= 5 for tree in _trees(max_nodes=5))
+    assert all(tree.ancestors_and_depths()[1].max() <= 2 for tree in _trees(max_depth=2))
+    assert all(len(tree) == 1 for tree in _trees(max_nodes=1))
+
+
+DEMO = Path(__file__).parents[3] / "models" / "demo" / "package"
+SMALL_VOCAB = 6144
+_DRAFT_REQUESTS = [DraftRequest(RequestDrafter(RequestContext([1])), 24, 8)] * 20
+
+
+def _engine(token_ids: range) -> Engine:
+    drafter = RetrievalDrafter(DraftConfig(), [HostileSource(token_ids)]).wait()
+    engine = Engine.load(DEMO, EngineConfig(threads=1, is_calibrated=False), drafter=drafter)
+    engine.decoder.planner = AnyWidth()
+    return engine
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_nonsense_and_repeated_siblings_change_no_token(temperature: float) -> None:
+    engine = _engine(range(SMALL_VOCAB))
+    sampling = SamplingConfig(temperature=temperature, seed=3)
+    drafted = engine.generate("# tar", GenerationConfig(48, sampling, ignores_eos=True))
+    plain = engine.generate("# tar", GenerationConfig(48, sampling, ignores_eos=True, is_drafted=False))
+    assert drafted.token_ids == plain.token_ids
+    assert drafted.stats.drafted_by_source["hostile"] > 0
+
+
+@pytest.mark.parametrize("token_ids", [range(SMALL_VOCAB, SMALL_VOCAB + 10), range(2**31 - 1, 2**31 + 9), range(-9, 0)])
+def test_ids_outside_the_vocabulary_are_an_error_that_names_the_source(token_ids: range) -> None:
+    engine = _engine(token_ids)
+    request = engine.decoder.submit(engine.encode_prompt("# tar"), GenerationConfig(48))
+    with pytest.raises(DraftError, match="'hostile'"):
+        engine.decoder.finish(request)
+    with pytest.raises(DraftError, match="'hostile'"):
+        engine.generate("# tar", GenerationConfig(48))
+    plain = engine.generate("# tar", GenerationConfig(48, is_drafted=False))
+    assert plain.token_ids[: request.num_output_tokens] == tuple(request.output_token_ids)
+
+
+def test_trees_repeat_siblings_and_the_same_seed_gives_the_same_ones() -> None:
+    proposals = [HostileSource(range(100), seed=1).propose(_DRAFT_REQUESTS) for _ in range(2)]
+    assert proposals[0] == proposals[1]
+    pairs = [list(zip(p.parents, p.token_ids, strict=True)) for p in proposals[0]]
+    assert any(len(set(each)) < len(each) for each in pairs)

@@ -23,7 +23,7 @@ from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from tests.conftest import make_as_new
 from tests.reader_edge.package_copy import CHAT_TEMPLATE, PackageCopy
 from tests.reader_edge.server.conftest import Served
-from tests.reader_edge.server.draft.app_connection import DraftServer, serving
+from tests.reader_edge.server.draft.conftest import DraftServer, serving
 from tests.reader_edge.server.ollama_requests import lines, whole
 
 

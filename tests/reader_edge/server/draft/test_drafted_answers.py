@@ -15,8 +15,7 @@ from reader_edge_runtime.errors import BusyError, ClosedError, ConfigError, Prom
 from reader_edge_runtime.generation_config import Grammar
 from reader_edge_runtime.text.tokenizer import Tokenizer
 from tests.conftest import make_as_new
-from tests.reader_edge.server.draft.app_connection import DraftServer
-from tests.reader_edge.server.draft.conftest import Device
+from tests.reader_edge.server.draft.conftest import Device, DraftServer
 
 PROMPTS = ("# tar", "# git commit\n\n>", "The", "# ls\n\n> List")
 SAMPLED = SamplingConfig(temperature=0.8, seed=11)

@@ -1,7 +1,8 @@
-"""Calls as model families write them: known from the template, read however the text comes, and never half a call."""
+"""Calls as model families write them, whole and cut: known from the template, read however the text comes."""
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,8 +11,10 @@ from reader_edge_runtime.text.tool_calls.call_parser import ToolCallParser
 from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax, Notation
 from reader_edge_runtime.text.tool_calls.tool_use import AnswerDelta, ToolUse
 from tests.conftest import ROOT
-from tests.reader_edge.server.forms.call_families import FORMS, PLAIN, USE, P, form_of
-from tests.reader_edge.server.forms.read_calls import read_calls
+from tests.reader_edge.server.conftest import Served
+from tests.reader_edge.server.forms.call_families import FORMS, PLAIN, USE, P, form_of, read_calls
+from tests.reader_edge.server.ollama_requests import lines, whole
+from tests.reader_edge.server.openai.test_answers import events
 
 
 def read(text: str, size: int, form: CallSyntax, use: ToolUse = USE) -> tuple[str, list[tuple[str, object]]]:
@@ -144,3 +147,161 @@ def test_thinking_before_a_call_is_split_off_first(call: str, size: int) -> None
     assert reasoning == "Hm."
     assert "".join(each.text for each in output if each.call < 0) == ""
     assert [json.loads("".join(each.text for each in output if each.call == 0))] == [PLAIN]
+
+
+HELD = [name for name in FORMS if form_of(name).notation not in (Notation.PYTHON, Notation.BRACES)]
+ONE = replace(USE, names=("weather",), is_required=True, is_parallel=False)
+SEVERAL = replace(USE, is_required=True)
+USER = {"role": "user", "content": "What is the weather?"}
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"properties": {"city": {"type": "string"}}}}}
+NAMED = {"type": "function", "function": {"name": "weather"}}
+CHAT = {"model": "demo", "messages": [USER], "tools": [TOOL], "temperature": 1, "seed": 4}
+
+
+def call_texts(form: CallSyntax, *names: str) -> str:
+    """Calls of tools of these names, as a grammar holds them."""
+    written = json.dumps(PLAIN)
+    texts = []
+    for name in names:
+        match form.notation:
+            case Notation.OBJECT:
+                text = f'{{"{form.name}": "{name}", "{form.arguments}": {written}}}'
+            case Notation.KEYED:
+                text = f'{{"{name}": {written}}}'
+            case Notation.NAMED:
+                text = name + form.between + written
+            case Notation.XML:
+                values = [f"<parameter={key}>\n{_spelled(value)}\n</parameter>\n" for key, value in PLAIN.items()]
+                text = f"{name}>\n{''.join(values)}"
+            case _:
+                values = [
+                    f"\n<arg_key>{key}</arg_key>\n<arg_value>{_spelled(value)}</arg_value>"
+                    for key, value in PLAIN.items()
+                ]
+                text = name + "".join(values)
+        texts.append(form.begin + text + form.end)
+    return form.opening + (form.joint or "").join(texts) + form.closing
+
+
+def _spelled(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+@pytest.mark.parametrize("is_formed", [False, True])
+@pytest.mark.parametrize("name", HELD)
+def test_of_a_call_that_is_cut_the_name_and_the_arguments_so_far_are_shown(
+    name: str, is_formed: bool, size: int
+) -> None:
+    form, written = form_of(name), json.dumps(PLAIN)
+    text = call_texts(form, "weather")
+    is_bare = is_formed and not form.tag  # where a piece of JSON may be the answer itself
+    use = replace(ONE, is_required=not is_formed)
+    for length in range(1, len(text)):
+        content, calls = read_calls(text[:length], size, use, form, is_formed)
+        if is_bare and not calls:
+            assert text.startswith(content)
+            continue
+        assert content == "", text[:length]
+        assert [called for called, _ in calls] == (["weather"] if text[:length].strip() else []), text[:length]
+        assert all(written.startswith(arguments) for _, arguments in calls), (text[:length], calls)
+    assert read_calls(text, size, use, form, is_formed) == ("", [("weather", written)])
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+@pytest.mark.parametrize("name", HELD)
+def test_a_cut_call_is_shown_once_its_name_is_certain(name: str, size: int) -> None:
+    form = form_of(name)
+    called = ["weather", "time.now"] if form.joint is not None else ["time.now"]
+    text = call_texts(form, *called)
+    for length in range(len(text)):
+        content, calls = read_calls(text[:length], size, SEVERAL, form)
+        output = [
+            each for each in called if each[:1] in text[:length].replace(form.begin, "").replace(form.opening, "")
+        ]
+        assert content == ""
+        assert [each for each, _ in calls] == called[: len(calls)]
+        whole_names = sum(each in text[:length] for each in called)
+        assert whole_names <= len(calls) <= len(output) or not form.tag
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_beside_a_free_text_a_strict_call_that_is_cut_leaves_no_tag(name: str) -> None:
+    form = form_of(name)
+    if form.notation is Notation.NAMED and form.tag.startswith("<|channel|>"):
+        pytest.skip("this form begins every answer with a channel: it has no free text before a call")
+    text = call_texts(form, "weather")
+    strict = replace(USE, is_strict=True)
+    for length in range(len(form.tag), len(text)):
+        before = "Well. " if form.tag else ""
+        content, calls = read_calls(before + text[:length], 7, strict, form)
+        assert content == before or text[:length] == ""
+        assert len(calls) <= 1
+    assert read_calls("Is 1 <", 7, strict, form) == ("Is 1 <", [])
+
+
+def test_json_that_is_cut_beside_tools_stays_the_answer() -> None:
+    use = ToolUse(USE.tools, USE.names)
+    for name in ("hermes", "llama 3", "mistral", "glm"):
+        for text in ('{"a": "x <', '{"a": "<tool_', '["[TOOL', "{", "12", '{"name": "wea'):
+            assert read_calls(text, 3, use, form_of(name), is_formed=True) == (text, [])
+
+
+@pytest.fixture
+def grammars() -> None:
+    pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-edge[grammar]'")
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2, 6, 12])
+def test_a_served_call_that_is_cut_comes_with_its_arguments_so_far(
+    served: Served, grammars: None, max_tokens: int
+) -> None:
+    body = CHAT | {"tool_choice": NAMED, "max_tokens": max_tokens}
+    choice = served.post("/v1/chat/completions", body).json()["choices"][0]
+    (call,) = choice["message"]["tool_calls"]
+    assert (call["function"]["name"], choice["message"]["content"]) == ("weather", None)
+    assert choice["finish_reason"] == "length"
+    pieces = [event["choices"][0] for event in events(served.post("/v1/chat/completions", body | {"stream": True}))]
+    parts = [part for piece in pieces for part in piece["delta"].get("tool_calls", ())]
+    assert parts[0]["function"]["name"] == "weather"
+    assert "".join(part["function"]["arguments"] for part in parts) == call["function"]["arguments"]
+    assert "".join(piece["delta"].get("content") or "" for piece in pieces) == ""
+    assert pieces[-1]["finish_reason"] == "length"
+    flat = {"type": "function"} | TOOL["function"]  # type: ignore[operator]
+    sent = {"model": "demo", "input": "What is the weather?", "tools": [flat], "temperature": 1, "seed": 4}
+    sent |= {"tool_choice": {"type": "function", "name": "weather"}, "max_output_tokens": max_tokens}
+    response = served.post("/v1/responses", sent).json()
+    (item,) = response["output"]
+    assert (item["type"], item["name"], item["status"]) == ("function_call", "weather", "incomplete")
+    assert (response["status"], item["arguments"]) == ("incomplete", call["function"]["arguments"])
+
+
+def test_beside_a_form_a_cut_call_is_no_text(served: Served, grammars: None) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "maxProperties": 0}}}
+    output = set()
+    for seed in range(8):
+        for max_tokens in (1, 3, 8):
+            body: dict[str, Any] = CHAT | {"response_format": form, "max_tokens": max_tokens, "seed": seed}
+            choice = served.post("/v1/chat/completions", body).json()["choices"][0]
+            calls = choice["message"].get("tool_calls", ())
+            content = choice["message"]["content"] or ""
+            assert "{}".startswith(content)
+            assert not (calls and content)
+            output.add(bool(calls))
+    assert output == {True, False}
+
+
+@pytest.mark.parametrize("max_tokens", [1, 6, 12])
+def test_ollama_s_face_leaves_a_cut_call_out(served: Served, grammars: None, max_tokens: int) -> None:
+    strict = {"type": "function", "function": TOOL["function"] | {"strict": True}}  # type: ignore[operator]
+    only_calls = {"type": "object", "maxProperties": 0}
+    for seed in range(4):
+        options = {"num_predict": max_tokens, "seed": seed, "temperature": 1}
+        body = {"model": "demo", "messages": [USER], "tools": [strict], "format": only_calls, "options": options}
+        answer = whole(served, "/api/chat", body)
+        assert "{}".startswith(answer["message"]["content"])
+        assert "tool_calls" not in answer["message"]
+        shown = lines(served, "/api/chat", body)
+        assert "{}".startswith("".join(line["message"]["content"] for line in shown))
+        assert shown[-1]["done_reason"] == answer["done_reason"]
+        assert answer["done_reason"] == "length" or answer["message"]["content"] == "{}"

@@ -14,7 +14,7 @@ from reader_edge_runtime.text.template.chat_template import ChatTemplate
 from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax, Notation
 from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
 from tests.conftest import ROOT
-from tests.reader_edge.server.forms.read_calls import read_calls
+from tests.reader_edge.server.forms.call_families import read_calls
 from tests.runtime.text.text_cases import template
 
 TEMPLATES = ROOT / "tests/data/templates"

@@ -1,4 +1,4 @@
-"""Nothing in a request reaches the file system, another program or the network: Python's own audit says so."""
+"""Callers: their keys, their caches, and what the server never does for them."""
 
 import json
 import sys
@@ -8,6 +8,11 @@ from typing import Any
 
 import pytest
 
+from reader_edge.remote.frames import Resume
+from reader_edge.server.api_error import ApiError
+from reader_edge.server.resumable_answers import ResumableAnswers, own_id
+from reader_edge.server.settings import ServerSettings
+from reader_edge_runtime import AsyncEngine
 from tests.reader_edge.server.conftest import Served
 
 WATCHED = (
@@ -131,3 +136,84 @@ def test_the_audit_sees_what_is_done(tmp_path: Any) -> None:
     with pytest.raises(FileNotFoundError), watching() as events:
         (tmp_path / "none").unlink()
     assert any(event.startswith("os.remove") for event in events)
+
+
+KEYS = (b"a" * 32, b"b" * 32)
+PROMPT = "# tar\n\n> Archiving utility."
+
+
+@pytest.fixture
+def guarded(async_engine: AsyncEngine) -> Iterator[Served]:
+    async_engine.engine.forget()
+    yield Served(async_engine, ServerSettings("demo", api_keys=KEYS))
+    async_engine.engine.forget()
+
+
+def ask(served: Served, key: bytes = b"", path: str = "/v1/completions", **fields: Any) -> tuple[str, int]:
+    """Answer, and cached tokens of the prompt."""
+    headers = {"Authorization": f"Bearer {key.decode()}"} if key else {}
+    sent = {"prompt": PROMPT} if path == "/v1/completions" else {"messages": [{"role": "user", "content": PROMPT}]}
+    body = {"model": "demo", "temperature": 0, "max_tokens": 60, **sent, **fields}
+    answer = served.post(path, body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["choices"]), answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_no_count_reveals_the_prompts_of_another_key(guarded: Served, path: str) -> None:
+    sent = [ask(guarded, KEYS[number], path) for number in (0, 0, 1, 1)]
+    assert len({text for text, _ in sent}) == 1
+    assert [num_cached > 0 for _, num_cached in sent] == [False, True, False, True]
+
+
+def test_what_is_drafted_comes_from_answers_to_the_same_key(guarded: Served) -> None:
+    headers = [{"Authorization": f"Bearer {key.decode()}"} for key in KEYS]
+    options = {"stream": True, "stream_options": {"include_sources": True}}
+    body = {"model": "demo", "temperature": 0, "max_tokens": 60, "prompt": PROMPT} | options
+    streams = [guarded.post("/v1/completions", body, headers=headers[number]).text for number in (0, 1, 0, 1)]
+    assert ['"history"' in each for each in streams] == [False, False, True, True]
+
+
+def test_the_operator_may_share_between_keys(async_engine: AsyncEngine) -> None:
+    async_engine.engine.forget()
+    served = Served(async_engine, ServerSettings("demo", api_keys=KEYS, shares_between_keys=True))
+    first, other = (ask(served, key) for key in KEYS)
+    assert first[0] == other[0]
+    assert first[1] == 0 < other[1]
+
+
+@pytest.mark.parametrize("keys", [(), KEYS[:1], KEYS])
+@pytest.mark.parametrize("shares", [False, True])
+def test_a_salt_separates_whatever_the_keys(async_engine: AsyncEngine, keys: tuple[bytes, ...], shares: bool) -> None:
+    async_engine.engine.forget()
+    served = Served(async_engine, ServerSettings("demo", api_keys=keys, shares_between_keys=shares))
+    key = keys[0] if keys else b""
+    sent = [ask(served, key, cache_salt=salt) for salt in ("one", "one", "two", None, None)]
+    assert len({text for text, _ in sent}) == 1
+    assert [num_cached > 0 for _, num_cached in sent] == [False, True, False, False, True]
+
+
+def test_a_salt_of_one_key_is_none_of_another(guarded: Served) -> None:
+    ask(guarded, KEYS[0], cache_salt="same")
+    assert ask(guarded, KEYS[1], cache_salt="same")[1] == 0
+
+
+def test_ollama_s_endpoints_keep_keys_apart_too(guarded: Served, async_engine: AsyncEngine) -> None:
+    salts = set()
+    for key in KEYS:
+        body = {"model": "demo", "prompt": PROMPT, "stream": False, "options": {"num_predict": 4}}
+        answer = guarded.post("/api/generate", body, headers={"Authorization": f"Bearer {key.decode()}"})
+        assert answer.status_code == 200, answer.text
+        salts |= {text.salt for text in async_engine.engine.decoder.slots.idle_texts() if text.token_ids}
+    assert len(salts - {""}) == 2
+
+
+def test_an_answer_that_waits_for_its_device_is_that_of_its_key() -> None:
+    answers = ResumableAnswers(60)
+    resume = Resume(bytes(16), 0, bytes(32))
+    answers.add(own_id("a", resume.answer_id), object())  # type: ignore[arg-type]
+    with pytest.raises(ApiError, match="is not here any more"):
+        answers.taken_up(own_id("b", resume.answer_id), resume)
+    answers.check_new(own_id("b", resume.answer_id))
+    with pytest.raises(ApiError, match="of this id already"):
+        answers.check_new(own_id("a", resume.answer_id))

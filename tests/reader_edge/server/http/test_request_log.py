@@ -18,9 +18,8 @@ from reader_edge.server.endpoints import OLLAMA_ENDPOINTS
 from reader_edge.server.listening import Connection
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
-from tests.reader_edge.server.conftest import LIMIT_S, Served
+from tests.reader_edge.server.conftest import LIMIT_S, RequestLines, Served
 from tests.reader_edge.server.contract_cases import OLLAMA_BODIES, Case, cases_of_text
-from tests.reader_edge.server.http.request_lines import RequestLines
 
 KEY = "a-key-that-nobody-guesses"
 SECRET = "the-word-of-a-prompt"  # noqa: S105
