@@ -152,10 +152,10 @@ def test_readme_lists_the_supported_architectures() -> None:
     assert listed == [ARCHITECTURES[model_type].name for model_type in SUPPORTED]
 
 
-def test_what_was_shown_of_each_is_told() -> None:
+def test_what_was_shown_of_each_is_documented() -> None:
     models = (Path(__file__).parents[2] / "docs" / "reference" / "models.md").read_text(encoding="utf-8")
-    told = [line.split("|")[2].strip() for line in models.splitlines() if line.startswith("| ") and "`" in line]
-    assert told == [f"`{model_type}`" for model_type in SUPPORTED]
+    documented = [line.split("|")[2].strip() for line in models.splitlines() if line.startswith("| ") and "`" in line]
+    assert documented == [f"`{model_type}`" for model_type in SUPPORTED]
 
 
 def test_every_architecture_has_a_tiny_model_and_is_described() -> None:

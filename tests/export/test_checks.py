@@ -55,7 +55,7 @@ def test_a_template_that_takes_all_is_rendered_as_transformers_does() -> None:
     assert compared.num_compared >= 30
 
 
-def test_what_a_template_does_not_take_is_told() -> None:
+def test_what_a_template_does_not_take_is_reported() -> None:
     compared = check("{% for m in messages %}{{ '<' + m.role + '>' + m.content }}{% endfor %}")
     assert {"tools", "tools and a system message"} <= set(compared.suited)
     assert compared.different == ()
@@ -68,7 +68,7 @@ def test_what_a_template_does_not_take_is_told() -> None:
     }
 
 
-def test_what_differs_for_no_reason_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_differs_for_no_reason_is_counted_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = json.dumps([["something else", [1]] for _ in conversations()]).encode()
     monkeypatch.setattr("reader_edge_export.checks.chat_check.run_bounded", lambda work: expected)
     compared = check("{% for m in messages %}{{ '<' + m.role + '>' + m.content }}{% endfor %}")
@@ -110,7 +110,7 @@ def test_a_template_of_its_own_for_tools_is_kept_and_taken(tmp_path: Path) -> No
     assert (compared.suited, compared.different) == ((), ())
 
 
-def test_templates_without_a_default_are_told_of(tmp_path: Path) -> None:
+def test_templates_without_a_default_are_warned_of(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="none is called 'default': 'rag' is taken"):
         write_tokenizer(tokenizer_with({"rag": "x"}), tmp_path)
     assert (tmp_path / CHAT_TEMPLATE_NAME).read_text() == "x"
@@ -182,10 +182,10 @@ def test_full_precision_is_never_warned_of_and_neither_is_what_was_not_measured(
     assert quality_warning("int8", {}) is None
 
 
-def test_a_speculator_that_guesses_nothing_is_told() -> None:
-    told = speculator_warning({"speculator_target_agreement": 0.0})
-    assert told is not None
-    assert "the model's at 0.0 % of places" in told
+def test_a_speculator_that_guesses_nothing_is_warned_of() -> None:
+    sentence = speculator_warning({"speculator_target_agreement": 0.0})
+    assert sentence is not None
+    assert "the model's at 0.0 % of places" in sentence
     assert speculator_warning({"speculator_target_agreement": 0.05}) is None
     assert speculator_warning({}) is None
 

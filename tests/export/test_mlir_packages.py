@@ -68,7 +68,7 @@ class Noted(subprocess.Popen):
         started.append(self.pid)
 
 started, subprocess.Popen = [], Noted
-atexit.register(time.sleep, 0.5)  # what would be said of it is said then
+atexit.register(time.sleep, 0.5)  # what would be printed of it is printed then
 target = open_target(ModelPackage.open(sys.argv[1]), EngineConfig(provider="iree", threads=1))
 target._runner.width_for(64)
 while not started:
@@ -175,7 +175,7 @@ def test_modules_whose_rows_of_the_cache_are_others_are_refused(package: ModelPa
         open_target(package, IREE)
 
 
-def test_weights_that_are_too_short_or_missing_are_told_in_the_words_of_iree(package: ModelPackage) -> None:
+def test_weights_that_are_too_short_or_missing_are_refused_in_the_words_of_iree(package: ModelPackage) -> None:
     path = package.path(INDEX_NAME)
     fields = json.loads(path.read_bytes())
     name = "model.layers.0.mlp.up_proj.weight"
@@ -212,7 +212,7 @@ def test_a_module_that_was_spoilt_in_the_cache_is_compiled_again(
     assert kept.read_bytes() == whole
 
 
-def test_a_cache_that_cannot_be_written_is_told_with_the_remedy(
+def test_a_cache_that_cannot_be_written_is_refused_with_the_remedy(
     package: ModelPackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     modules = opened(package)

@@ -52,7 +52,7 @@ def test_sizes_keep_their_names_through_arithmetic_on_them() -> None:
     assert values["sizes"].dtype == ir.DataType.INT64
 
 
-def test_what_part_of_a_shape_is_asked_for_is_heeded() -> None:
+def test_the_wanted_part_of_a_shape_is_known() -> None:
     contents, _ = infer("y = Shape <start = 1> (x)", "int64[2] y")
     assert contents["y"] == ("N", 12)
 

@@ -110,10 +110,10 @@ def test_long_stages_tell_what_is_done_of_them(source: Path, tmp_path: Path, opt
     export_model(source, tmp_path / "out", options, stages.append, on_share=on_share)
     checks = {"checking against the source", "asking for likely successors"}
     assert shares.keys() == checks | (set(stages) & {"calibrating", "rounding", "storing"})
-    for stage, told in shares.items():
-        assert told == sorted(told)
-        assert 0 < told[0] < 1
-        assert told[-1] == pytest.approx(1) if stage in checks else 0.5 < told[-1] <= 1
+    for stage, given in shares.items():
+        assert given == sorted(given)
+        assert 0 < given[0] < 1
+        assert given[-1] == pytest.approx(1) if stage in checks else 0.5 < given[-1] <= 1
 
 
 @pytest.fixture(scope="module")
@@ -235,15 +235,15 @@ def test_transformers_is_quiet_though_it_sets_its_level_meanwhile() -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "is_told"), [("", False), ("1", False), ("400", True), ("4,2", False), ("9" * 5000, False)]
+    ("named", "is_reported"), [("", False), ("1", False), ("400", True), ("4,2", False), ("9" * 5000, False)]
 )
-def test_openmp_gets_no_more_threads_than_there_are_cores(named: str, is_told: bool) -> None:
+def test_openmp_gets_no_more_threads_than_there_are_cores(named: str, is_reported: bool) -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": named}
     script = "import os, reader_edge_export; print(os.environ['OMP_NUM_THREADS'])"
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     usable = num_usable_cores()
-    assert done.stdout.strip() == (str(usable) if is_told else named)
-    assert ("400 threads would wait for each other" in done.stderr) is is_told
+    assert done.stdout.strip() == (str(usable) if is_reported else named)
+    assert ("400 threads would wait for each other" in done.stderr) is is_reported
 
 
 @pytest.mark.parametrize("model_type", SUPPORTED)

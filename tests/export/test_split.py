@@ -127,7 +127,7 @@ def test_no_box_gets_what_it_has_no_room_for_and_time_decides_among_the_rest() -
     assert stage_ends([1, 1, 1, 9, 1, 1], 3, [GB] * 6, [2 * GB, 3 * GB, 6 * GB], cuts=[1, 3, 4]) == [1, 3, 6]
 
 
-def test_a_model_that_fits_nowhere_is_told_what_it_needs(tmp_path: Path) -> None:
+def test_a_model_that_fits_nowhere_is_refused_with_its_need(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"stage 1 needs 4\.27 GB, of which 0\.27 GB .* where its box has 4\.00 GB"):
         stage_ends([1] * 8, 2, [GB] * 8, [4 * GB, 4 * GB])
     with pytest.raises(ConfigError, match=r"276\.44 MB, of which 268\.44 MB .* where its box has 1\.00 MB"):
@@ -193,7 +193,7 @@ SMALL_FIRST = (273_500_000, 8 * GB)  # four layers of the demo, and what a proce
 
 
 class Timed:
-    """Stages that take a second for themselves, and so many for each of their layers. written: what was asked for."""
+    """Stages that take a second for themselves, and so many for each of their layers. written: their arguments."""
 
     def __init__(self, seconds: list[float]) -> None:
         self.seconds = seconds

@@ -62,7 +62,7 @@ def test_without_a_template_that_takes_it_a_conversation_is_plain_text(template:
     assert words(sequences) == ["[BOS] cat sat the mat"]
 
 
-def test_each_text_and_all_together_are_cut_to_what_is_asked_for() -> None:
+def test_each_text_and_all_together_are_cut_to_what_is_wanted() -> None:
     texts = TextSet(["the cat sat the mat", "cat", "mat the cat", "sat"])
     assert words(texts.token_sequences(words_tokenizer(), 4, 8)) == ["[BOS] the cat sat", "[BOS] cat", "[BOS] mat"]
 

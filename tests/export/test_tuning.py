@@ -51,7 +51,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def told(package: Path) -> str:
+def info(package: Path) -> str:
     """By `info`."""
     return CliRunner().invoke(main, ["info", str(package)]).stdout
 
@@ -71,12 +71,12 @@ def test_a_tuned_package_is_what_an_export_with_all_checks_makes(
 def test_without_its_source_a_package_gets_a_table_and_later_its_figures(package: Path, tiny_model: TinyModel) -> None:
     alone = tune_package(package, None).manifest
     assert (alone.is_tuned, alone.is_measured) == (True, False)
-    assert "yes, but not measured: `reader-edge tune --source`" in told(package)
+    assert "yes, but not measured: `reader-edge tune --source`" in info(package)
     table = (package / SUCCESSORS_NAME).read_bytes()
     stages: list[str] = []
     measured = tune_package(package, tiny_model("llama"), stages.append).manifest
     assert measured.is_measured
-    assert re.search(r"^tuned +yes$", told(package), re.MULTILINE)
+    assert re.search(r"^tuned +yes$", info(package), re.MULTILINE)
     assert measured.files == alone.files
     assert (package / SUCCESSORS_NAME).read_bytes() == table
     expected = ["checking the package", "reading the source", "comparing conversations", "checking against the source"]
@@ -140,7 +140,7 @@ def test_a_spoilt_package_is_refused_before_anything_is_measured(package: Path) 
         (OSError(28, "No space left on device"), r"The disk of '.*' is full: free some space and tune it again"),
     ],
 )
-def test_a_package_that_cannot_be_written_is_told_first(
+def test_a_package_that_cannot_be_written_is_refused_first(
     package: Path, error: OSError, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -190,15 +190,15 @@ def test_the_table_is_what_decoding_says_after_each_token(exported: Exported, pr
 
 def test_info_tells_of_the_table_and_of_hidden_states(exported: Exported) -> None:
     package = ModelPackage.open(exported("llama", "int8", "exact"))
-    told = CliRunner().invoke(main, ["info", str(package.folder)]).stdout
+    info = CliRunner().invoke(main, ["info", str(package.folder)]).stdout
     manifest, size = package.manifest, package.path("successors.bin").stat().st_size
-    assert f"{manifest.hidden_size} numbers a token, which a trained head reads" in told
-    assert f"{manifest.top_k} successors of {VOCAB_SIZE} tokens, {readable_size(size)} (successors.bin)" in told
+    assert f"{manifest.hidden_size} numbers a token, which a trained head reads" in info
+    assert f"{manifest.top_k} successors of {VOCAB_SIZE} tokens, {readable_size(size)} (successors.bin)" in info
     fields = json.loads(CliRunner().invoke(main, ["info", str(package.folder), "--json"]).stdout)
     assert (fields["num_table_tokens"], fields["hidden_size"]) == (VOCAB_SIZE, manifest.hidden_size)
 
 
-def test_large_vocabularies_are_asked_for_their_first_tokens() -> None:
+def test_large_vocabularies_get_their_first_tokens() -> None:
     assert successors.num_table_tokens(49_152, 135_000_000) < 49_152
     assert successors.num_table_tokens(VOCAB_SIZE, 1000) == VOCAB_SIZE
 

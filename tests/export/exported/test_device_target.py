@@ -172,7 +172,7 @@ def test_hidden_states_are_refused_in_one_sentence(exported: Exported) -> None:
             target.forward(target.new_cache(1, 8), wanted)
 
 
-def test_only_the_rows_asked_for_come_back(exported: Exported) -> None:
+def test_only_wanted_rows_come_back(exported: Exported) -> None:
     target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast", is_checked=False)), "cpu", 1)
     cache = target.new_cache(1, 64)
     result = target.forward(cache, Pass(0, [DraftTree.chain([5, 6, 7])], [[2, 0, 1]], wants_logits=True))
@@ -184,16 +184,16 @@ def test_only_the_rows_asked_for_come_back(exported: Exported) -> None:
 def test_log_probabilities_need_no_logits_row_from_a_device(package: ModelPackage) -> None:
     on_device, on_host = DeviceTarget.open_on(package, "cpu", 1), HostTarget.open(package, 1)
     wanted = Pass(0, [DraftTree.chain([5, 6, 7])], [range(3)], wants_log_sum_exp=True)
-    told, computed = (target.forward(target.new_cache(1, 64), wanted) for target in (on_device, on_host))
-    assert told.logits is None
+    found, computed = (target.forward(target.new_cache(1, 64), wanted) for target in (on_device, on_host))
+    assert found.logits is None
     for row in range(3):
-        best = int(told.top_ids[0, row, 0])
-        assert told.log_probability(0, row, best) == pytest.approx(computed.log_probability(0, row, best), abs=1e-2)
+        best = int(found.top_ids[0, row, 0])
+        assert found.log_probability(0, row, best) == pytest.approx(computed.log_probability(0, row, best), abs=1e-2)
     unlikely = int(computed.wanted_logits[0, 0].argmin())
     with pytest.raises(ValueError, match="did not ask for logits"):
-        told.log_probability(0, 0, unlikely)
-    told = on_device.forward(on_device.new_cache(1, 64), wanted._replace(wants_logits=True))
-    assert told.log_probability(0, 0, unlikely) == pytest.approx(computed.log_probability(0, 0, unlikely), abs=1e-2)
+        found.log_probability(0, 0, unlikely)
+    found = on_device.forward(on_device.new_cache(1, 64), wanted._replace(wants_logits=True))
+    assert found.log_probability(0, 0, unlikely) == pytest.approx(computed.log_probability(0, 0, unlikely), abs=1e-2)
 
 
 @pytest.mark.parametrize("path", [[0, 1, 2], [0, 2, 3], [0, 3, 7, 8, 12], [0, 5]])

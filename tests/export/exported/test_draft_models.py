@@ -91,9 +91,9 @@ def test_a_damaged_draft_model_is_refused(package: Path, drafting: Path, tmp_pat
 
 
 def test_commands_tell_in_one_sentence_why_a_draft_model_is_refused(package: Path, demo_folder: Path) -> None:
-    told = CliRunner().invoke(main, ["run", str(package), "-p", "the cat", "--draft-model", str(demo_folder)])
-    assert told.exit_code == 1
-    assert "has another tokenizer" in told.stderr
+    result = CliRunner().invoke(main, ["run", str(package), "-p", "the cat", "--draft-model", str(demo_folder)])
+    assert result.exit_code == 1
+    assert "has another tokenizer" in result.stderr
 
 
 QUESTIONS = [EvalPrompt("the cat"), EvalPrompt("tides rise and fall"), EvalPrompt("def add(a, b): return")]

@@ -210,16 +210,16 @@ def test_the_table_of_layers_inputs_is_read_a_few_rows_at_a_time(
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp32"])
-def test_sizes_are_foretold_with_the_table(precision: str, tmp_path: Path) -> None:
+def test_sizes_are_estimated_with_the_table(precision: str, tmp_path: Path) -> None:
     sizes = {"hidden_size": 256, "intermediate_size": 512, "hidden_size_per_layer_input": 64}
     source = build_tiny_model("gemma4_text", tmp_path / "source", **sizes)
     options = ExportOptions(precision, check="none")
-    told = PackageSize.of(open_source(source), options)
+    estimate = PackageSize.of(open_source(source), options)
     export_model(source, tmp_path / "out", options)
     taken = (tmp_path / "out" / WEIGHTS_NAME).stat().st_size
     padding = 4096 * len(list(open_source(source).skeleton.parameters()))
-    assert told.is_least or taken <= told.weights
-    assert told.weights - padding <= taken
+    assert estimate.is_least or taken <= estimate.weights
+    assert estimate.weights - padding <= taken
 
 
 @pytest.mark.parametrize("options", [ExportOptions("fp16", "fast"), ExportOptions("fp32", "portable")])

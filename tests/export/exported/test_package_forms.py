@@ -42,9 +42,9 @@ def states_of(package: Path, trees: list[list[int]]) -> Float32Array:
     cache, states = target.new_cache(1, 16), []
     for tokens in trees:
         rows = list(range(len(tokens)))
-        said = target.forward(cache, Pass(0, [DraftTree.chain(tokens)], [rows], wants_hidden_states=True))
-        assert said.hidden_states is not None
-        states.append(said.hidden_states[0].copy())
+        result = target.forward(cache, Pass(0, [DraftTree.chain(tokens)], [rows], wants_hidden_states=True))
+        assert result.hidden_states is not None
+        states.append(result.hidden_states[0].copy())
         cache.commit(0, rows)
     return np.concatenate(states)
 
@@ -75,12 +75,12 @@ def test_states_are_those_between_the_sources_layers(
     num_layers = manifest.num_layers
     assert manifest.state_ids == tuple(sorted({2, num_layers // 2, max(num_layers - 3, 0), num_layers + 1}))
     wanted = Pass(0, [DraftTree.chain(TOKENS)], [[len(TOKENS) - 1]], wants_layer_states=True, num_kept=len(TOKENS))
-    said = target.forward(target.new_cache(1, 16), wanted)
-    assert said.layer_states is not None
+    result = target.forward(target.new_cache(1, 16), wanted)
+    assert result.layer_states is not None
     module = AutoModelForCausalLM.from_pretrained(tiny_model(architecture))
     with torch.no_grad():
         states = module(torch.tensor([TOKENS]), output_hidden_states=True).hidden_states
-    for number, found in zip(manifest.state_ids, said.layer_states[:, 0], strict=True):
+    for number, found in zip(manifest.state_ids, result.layer_states[:, 0], strict=True):
         if number != num_layers:  # transformers tells the last layer's only behind the norm
             np.testing.assert_allclose(found, states[min(number, num_layers)][0].numpy(), atol=5e-5)
 
@@ -134,7 +134,7 @@ def test_a_pass_in_parts_or_padded_has_the_bits_of_the_whole(package: ModelPacka
     np.testing.assert_array_equal(tree_logits(parts), tree_logits(whole))
 
 
-def test_a_row_that_is_asked_for_several_times_is_given_as_often(package: ModelPackage) -> None:
+def test_a_row_wanted_several_times_is_given_as_often(package: ModelPackage) -> None:
     target = RowsTarget(OfWidth(package, 3))
     cache = target.new_cache(2, 16)
     wanted = Pass(0, TREES, [[4], [0, 1, 1, 2, 2, 2]], wants_logits=True)

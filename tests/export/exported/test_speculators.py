@@ -73,26 +73,26 @@ def test_nodes_of_a_tree_are_scored_as_in_a_chain_and_texts_as_alone(
     speculating: Callable[[str, str], Path], form: str, precision: str
 ) -> None:
     speculator = HostSpeculator.open(ModelPackage.open(speculating(form, precision)))
-    texts, heard = [[3, 1, 4, 1], [5, 9]], [states(4, speculator.state_size), states(2, speculator.state_size)]
+    texts, read = [[3, 1, 4, 1], [5, 9]], [states(4, speculator.state_size), states(2, speculator.state_size)]
     own = states(5, speculator.part.hidden_size)
     tree = DraftTree.root(1)
     for token_id, parent in ((7, 0), (8, 0), (2, 1), (6, 2), (5, 4)):
         tree.add(token_id, parent, "")
     cache = speculator.new_cache(2, 64)
-    together = speculator.catch_up(cache, 0, texts, heard)
+    together = speculator.catch_up(cache, 0, texts, read)
     after = [together.probabilities[b, 0].copy() for b in range(2)]
     for b, text in enumerate(texts):
         cache.commit(b, range(len(text)))
     small = TreeStep(DraftTree.chain([9, 3]), 1, own[:1])
-    said = [each.copy() for each in speculator.step(cache, 0, [TreeStep(tree.pruned(3), 1, own[:2]), small])]
+    small_step = [each.copy() for each in speculator.step(cache, 0, [TreeStep(tree.pruned(3), 1, own[:2]), small])]
     more = [each.copy() for each in speculator.step(cache, 0, [TreeStep(tree, 3, own[2:]), small])]
     alone = speculator.new_cache(1, 64)
-    one = speculator.catch_up(alone, 0, texts[:1], heard[:1]).probabilities[0, 0]
+    one = speculator.catch_up(alone, 0, texts[:1], read[:1]).probabilities[0, 0]
     np.testing.assert_allclose(one, after[0], rtol=1e-5)
     alone.commit(0, range(4))
     chain = DraftTree.chain([1, 8, 6, 5])
     path = speculator.step(alone, 0, [TreeStep(chain, 1, own[[1, 3, 4]])])
-    for part, node, number in ((said, 1, 0), (more, 1, 1), (more, 2, 2)):
+    for part, node, number in ((small_step, 1, 0), (more, 1, 1), (more, 2, 2)):
         np.testing.assert_array_equal(part[0][0, node], path.top_ids[0, number])
         np.testing.assert_allclose(part[1][0, node], path.probabilities[0, number], rtol=1e-5)
         np.testing.assert_allclose(part[2][0, node], path.next_states[0, number], rtol=1e-5, atol=1e-5)
@@ -124,7 +124,7 @@ def test_answers_are_the_plain_ones_with_a_speculator_and_with_hostile_weights(
     assert max(len(slot.token_ids) for slot in source.slots.slots) > 24
     engine.forget()
     assert isinstance(source.slots.cache, HostCache)
-    assert not (HAS_PAGES and any(slab.memory.any() for slab in source.slots.cache.slabs)), "what was said is forgotten"
+    assert not (HAS_PAGES and any(slab.memory.any() for slab in source.slots.cache.slabs)), "rows are forgotten"
     for number in (np.nan, 1e30):
         part = engine.package.manifest.speculator
         assert part is not None
@@ -143,8 +143,8 @@ def test_a_vocabulary_map_that_leads_to_no_token_changes_no_answer(
     folder = speculating("eagle3", "int8")
     spoilt = spoil(folder, tmp_path / "spoilt", np.full(DRAFT_VOCAB_SIZE, token_id, np.int64))
     speculator = HostSpeculator.open(ModelPackage.open(spoilt))
-    said = speculator.catch_up(speculator.new_cache(1, 8), 0, [[3]], [states(1, speculator.state_size)])
-    assert (said.top_ids == token_id).all()
+    small_step = speculator.catch_up(speculator.new_cache(1, 8), 0, [[3]], [states(1, speculator.state_size)])
+    assert (small_step.top_ids == token_id).all()
     plain = Engine.load(folder, config=EngineConfig(is_drafted=False, max_batch=3))
     hostile = Engine.load(spoilt, config=EngineConfig(is_calibrated=False, max_batch=3))
     ask_always(hostile)

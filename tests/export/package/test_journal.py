@@ -118,7 +118,7 @@ def test_what_follows_a_line_that_is_not_true_is_done_again(change: Change, fold
 
 
 @pytest.mark.parametrize("change", [replaced((0, {"key": "other"})), replaced((0, b"\n")), list.clear])
-def test_a_journal_of_another_key_begins_anew(change: Change, folder: Path) -> None:
+def test_a_journal_of_another_key_begins_again(change: Change, folder: Path) -> None:
     whole = file_entry(folder / WEIGHTS_NAME)
     rewritten(folder, change)
     assert not has_work(folder, "key")
@@ -126,7 +126,7 @@ def test_a_journal_of_another_key_begins_anew(change: Change, folder: Path) -> N
     assert has_work(folder, "key")
 
 
-def test_a_journal_larger_than_any_begins_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_journal_larger_than_any_begins_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_module, "_MAX_BYTES", 100)
     assert not has_work(folder, "key")
     assert store(folder)[0] == NAMES

@@ -83,7 +83,7 @@ def moments(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         ("gguf", "keep"),
     ],
 )
-def test_sizes_are_foretold_a_little_above_what_they_are(
+def test_sizes_are_estimated_a_little_above_what_they_are(
     name: str,
     precision: str,
     sources: dict[str, Path],
@@ -105,7 +105,7 @@ def test_sizes_are_foretold_a_little_above_what_they_are(
 
 
 @pytest.mark.parametrize("model_type", TINY_MODELS)
-def test_moments_are_foretold_of_every_architecture(model_type: str, tiny_model: Callable[[str], Path]) -> None:
+def test_moments_are_estimated_of_every_architecture(model_type: str, tiny_model: Callable[[str], Path]) -> None:
     model, file = layered(tiny_model(model_type)), BytesIO()
     calibrate(model, [[5]], Calibration(file))
     size = PackageSize.of(model.source, ExportOptions("int8"))
@@ -128,7 +128,7 @@ def test_what_is_beside_weights_and_moments_is_counted(
     assert files[GRAPH_NAME] < one.others
 
 
-def test_a_disk_that_is_too_small_is_told_before_the_work(
+def test_a_disk_that_is_too_small_is_refused_before_the_work(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=20_000_000))
@@ -202,9 +202,9 @@ def chains(package: ModelPackage) -> list[PassChain]:
 
 
 def assert_same_bits(package: ModelPackage, layered: LayeredPackage) -> None:
-    whole, asked = WholePackage(HostTarget.open(package)), chains(package)
+    whole, wanted = WholePackage(HostTarget.open(package)), chains(package)
     num_results = 0
-    for result, expected in zip(layered.results(asked), whole.results(asked), strict=True):
+    for result, expected in zip(layered.results(wanted), whole.results(wanted), strict=True):
         np.testing.assert_array_equal(result.top_ids, expected.top_ids)
         np.testing.assert_array_equal(result.top_logits, expected.top_logits)
         if expected.logits is not None:
@@ -257,16 +257,16 @@ def test_passes_tell_of_their_tokens_as_they_are_done(
 ) -> None:
     package = ModelPackage.open(exported("llama", "int8", "exact"))
     runner = WholePackage(HostTarget.open(package)) if is_whole else LayeredPackage(package, tmp_path, A_LAYER)
-    told: list[float] = []
-    asked = chains(package)
-    first = next(runner.results(asked, told.append))
+    done_of: list[float] = []
+    wanted = chains(package)
+    first = next(runner.results(wanted, done_of.append))
     assert first.logits is not None
-    done = sum(told)
-    assert 0 < done < sum(chain.num_tokens for chain in asked)
+    done = sum(done_of)
+    assert 0 < done < sum(chain.num_tokens for chain in wanted)
     assert (done > 100) == (not is_whole)  # by then, half of the parts are done with all of the tokens
-    told.clear()
-    list(runner.results(asked, told.append))
-    assert sum(told) == pytest.approx(sum(chain.num_tokens for chain in asked))
+    done_of.clear()
+    list(runner.results(wanted, done_of.append))
+    assert sum(done_of) == pytest.approx(sum(chain.num_tokens for chain in wanted))
 
 
 def test_what_crosses_a_cut_is_what_a_layer_and_those_behind_it_read(exported: Callable[..., Path]) -> None:
@@ -294,7 +294,7 @@ def test_large_packages_are_checked_part_by_part_with_the_same_figures(
         assert (layered.out / name).read_bytes() == (whole.folder / name).read_bytes()
 
 
-def test_a_part_that_cannot_be_loaded_is_told_in_one_sentence(exported: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_part_that_cannot_be_loaded_is_one_sentence(exported: Callable[..., Path], tmp_path: Path) -> None:
     package = ModelPackage.open(exported("llama", "int8", "exact"))
     layered = LayeredPackage(ModelPackage(package.folder, package.manifest), tmp_path)
     layered._weights = tmp_path / WEIGHTS_NAME  # not there

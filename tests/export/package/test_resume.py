@@ -118,13 +118,13 @@ def test_what_a_killed_export_had_done_is_not_done_again(
     rounded: list[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    export, told = exports[precision], list[str]()
+    export, messages = exports[precision], list[str]()
     export.leave_rounded(num_rounded, out)
     monkeypatch.setattr(package_export, "calibrate", None)  # calling it would fail
-    export_model(export.source, out, export.options, tell=told.append)
+    export_model(export.source, out, export.options, tell=messages.append)
     assert len(rounded) == NUM_ROUNDED - num_rounded
     num_matrices = {0: 0, 5: 10, NUM_ROUNDED: NUM_MATRICES}[num_rounded]
-    assert told == [f"Resuming an export that was stopped: its calibration, {num_matrices} of 15 matrices."]
+    assert messages == [f"Resuming an export that was stopped: its calibration, {num_matrices} of 15 matrices."]
     assert contents(out) == export.package
 
 
@@ -146,19 +146,19 @@ def test_a_choice_of_eight_bits_is_continued(
     assert contents(out) == exports["int4"].package
 
 
-@pytest.mark.parametrize(("num_noted", "asked"), [(1, ["successors"]), (2, [])])
+@pytest.mark.parametrize(("num_noted", "run"), [(1, ["successors"]), (2, [])])
 def test_checks_that_a_killed_export_had_done_are_not_done_again(
-    num_noted: int, asked: list[str], checked: Undisturbed, out: Path, monkeypatch: pytest.MonkeyPatch
+    num_noted: int, run: list[str], checked: Undisturbed, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checked.leave("note", num_noted, out)
-    assert checks_asked(checked, out, monkeypatch) == asked
+    assert checks_run(checked, out, monkeypatch) == run
     assert contents(out) == checked.package
 
 
 def test_checks_of_another_kind_are_done(checked: Undisturbed, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checked.leave("note", 2, out)
     quick = replace(checked, options=replace(checked.options, check="quick"))
-    assert checks_asked(quick, out, monkeypatch) == ["quality"]
+    assert checks_run(quick, out, monkeypatch) == ["quality"]
     manifest = read_manifest(out)
     assert manifest.is_measured
     assert SUCCESSORS_NAME not in manifest.files
@@ -169,7 +169,7 @@ def test_a_table_that_changed_is_made_again(checked: Undisturbed, out: Path, mon
     left = checked.leave("note", 2, out)
     with (left / WORK_NAME / TABLE_NAME).open("r+b") as file:
         file.write(b"half")
-    assert checks_asked(checked, out, monkeypatch) == ["successors"]
+    assert checks_run(checked, out, monkeypatch) == ["successors"]
     assert contents(out) == checked.package
 
 
@@ -181,23 +181,23 @@ def test_figures_that_cannot_be_are_measured_again(
     *lines, last = path.read_bytes().splitlines(keepends=True)
     name, _ = json.loads(last)["note"]
     path.write_bytes(b"".join([*lines, json.dumps({"note": [name, figures]}).encode() + b"\n"]))
-    assert checks_asked(checked, out, monkeypatch) == ["quality", "successors"]
+    assert checks_run(checked, out, monkeypatch) == ["quality", "successors"]
     assert contents(out) == checked.package
 
 
-def checks_asked(export: Undisturbed, out: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def checks_run(export: Undisturbed, out: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Export to its end, and tell which checks that takes."""
-    asked: list[str] = []
+    run: list[str] = []
     for name in ("quality", "successors"):
         check = getattr(PackageCheck, name)
 
         def counted(*arguments: Any, name: str = name, check: Any = check, **named: Any) -> Any:
-            asked.append(name)
+            run.append(name)
             return check(*arguments, **named)
 
         monkeypatch.setattr(PackageCheck, name, counted)
     export_model(export.source, out, export.options)
-    return asked
+    return run
 
 
 def test_a_byte_that_changed_ends_what_is_taken_over(int8: Undisturbed, out: Path, rounded: list[int]) -> None:
@@ -212,21 +212,21 @@ def test_a_byte_that_changed_ends_what_is_taken_over(int8: Undisturbed, out: Pat
     assert contents(out) == int8.package
 
 
-def test_moments_that_changed_are_counted_anew(int8: Undisturbed, out: Path, rounded: list[int]) -> None:
+def test_moments_that_changed_are_counted_again(int8: Undisturbed, out: Path, rounded: list[int]) -> None:
     left = int8.leave_rounded(5, out)
     with (left / WORK_NAME / MOMENTS_NAME).open("r+b") as file:
         file.write(b"half")
-    told: list[str] = []
-    export_model(int8.source, out, int8.options, tell=told.append)
-    assert (told, len(rounded)) == ([], NUM_ROUNDED)
+    messages: list[str] = []
+    export_model(int8.source, out, int8.options, tell=messages.append)
+    assert (messages, len(rounded)) == ([], NUM_ROUNDED)
     assert contents(out) == int8.package
 
 
 def test_what_another_export_left_is_cleared(exports: dict[str, Undisturbed], out: Path, rounded: list[int]) -> None:
     exports["int4"].leave_rounded(5, out)
-    told: list[str] = []
-    export_model(exports["int8"].source, out, exports["int8"].options, tell=told.append)
-    assert (told, len(rounded)) == ([], NUM_ROUNDED)
+    messages: list[str] = []
+    export_model(exports["int8"].source, out, exports["int8"].options, tell=messages.append)
+    assert (messages, len(rounded)) == ([], NUM_ROUNDED)
     assert contents(out) == exports["int8"].package
 
 
@@ -249,7 +249,7 @@ def test_a_kill_once_the_manifest_is_written_leaves_all(
     killed = killed_at(package_folder, "_put_in_place", checked, out)
     assert (killed / MANIFEST_NAME).is_file()
     rounded.clear()
-    assert checks_asked(checked, out, monkeypatch) == []
+    assert checks_run(checked, out, monkeypatch) == []
     assert rounded == []
     assert contents(out) == checked.package
 

@@ -199,7 +199,7 @@ def test_tied_embeddings_are_stored_once_and_keep_their_bits(tied: tuple[Path, P
     assert sum(array.nbytes for array in of_tokens) < 0.27 * embedding.nbytes
 
 
-def test_what_stays_and_what_does_not_is_told(mixed: tuple[Path, Path, ExportReport]) -> None:
+def test_what_stays_and_what_does_not_is_reported(mixed: tuple[Path, Path, ExportReport]) -> None:
     _, folder, report = mixed
     assert (report.precision, report.kept_types, report.other_types) == ("keep", _KEPT, {"F16": 1})
     manifest = ModelPackage.open(folder).manifest

@@ -45,7 +45,7 @@ def test_inputs_never_seen_are_rounded_to_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("moment", [np.nan, 1e-45], ids=["none", "tiny"])
-def test_inputs_by_which_nothing_can_be_rounded_are_told_in_one_sentence(moment: float) -> None:
+def test_inputs_by_which_nothing_can_be_rounded_are_refused(moment: float) -> None:
     with pytest.raises(ExportError, match="too large or too small to be rounded"):
         Compensation(InputMoments([np.full((8, 8), moment, np.float32)], 1))
 

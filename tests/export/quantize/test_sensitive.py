@@ -150,7 +150,7 @@ def test_it_is_the_same_every_time_and_leaves_no_gradient_behind(tiny_model: Cal
     assert all(parameter.grad is None for parameter in model.source.skeleton.parameters())
 
 
-def test_large_models_are_asked_for_less() -> None:
+def test_large_models_are_measured_on_less() -> None:
     assert max_sensitivity_tokens(125_000_000) == 1000
     assert max_sensitivity_tokens(70_000_000_000) == 250
 

@@ -1,4 +1,4 @@
-"""A model of images and texts is exported as its text model: its vision tower is left unread, and told."""
+"""A model of images and texts is exported as its text model: its vision tower is left unread, and reported."""
 
 import json
 import shutil
@@ -85,7 +85,7 @@ def test_weights_may_have_the_names_of_modules(tiny_model: TinyModel, tmp_path: 
 
 
 @pytest.mark.parametrize("has_images", [True, False])
-def test_layers_that_guess_later_tokens_are_left_out_and_told(
+def test_layers_that_guess_later_tokens_are_left_out_and_reported(
     has_images: bool, tiny_model: TinyModel, tmp_path: Path
 ) -> None:
     text = tiny_model("qwen3_5_text")
@@ -160,7 +160,7 @@ def test_what_is_not_known_is_refused(
         find_source(folder, None)
 
 
-def test_keys_that_are_said_twice_are_taken(tiny_model: TinyModel, tmp_path: Path) -> None:
+def test_keys_that_are_given_twice_are_taken(tiny_model: TinyModel, tmp_path: Path) -> None:
     find_source(whole_of(tiny_model("ministral3"), tmp_path / "whole", hidden_size=64, vocab_size=320), None)
 
 

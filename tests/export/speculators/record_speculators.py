@@ -92,10 +92,10 @@ def _record_eagle3(name: str) -> list[dict[str, Any]]:
     from speculators.models.eagle3.core import Eagle3DraftModel
 
     model_type, layer, switches = EAGLE3[name]
-    told = {"transformer_layer_config": {"model_type": model_type, **layer}, **switches}
+    settings = {"transformer_layer_config": {"model_type": model_type, **layer}, **switches}
     if name != "trained":
-        told["target_hidden_size"] = None
-    config = Eagle3SpeculatorConfig(**TRAINED["eagle3"] | told)
+        settings["target_hidden_size"] = None
+    config = Eagle3SpeculatorConfig(**TRAINED["eagle3"] | settings)
     config.transformer_layer_config._attn_implementation = "eager"
     model = Eagle3DraftModel(config)
     # Only the last NUM_STEPS nodes run out of tokens at later steps, and those are not compared.

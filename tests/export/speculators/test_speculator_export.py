@@ -172,10 +172,10 @@ def test_a_killed_export_resumes_with_its_speculator(
         patch.setattr("shutil.rmtree", lambda *_, **__: None)
         with pytest.raises(KeyboardInterrupt):
             _checks(tiny_model("llama"), tmp_path / "speculator", tmp_path / "out", "int8")
-    told: list[str] = []
+    result: list[str] = []
     options = ExportOptions("int8", check="quick", speculator=tmp_path / "speculator")
-    export_model(tiny_model("llama"), tmp_path / "out", options, tell=told.append)
-    assert "Resuming" in told[0]
+    export_model(tiny_model("llama"), tmp_path / "out", options, tell=result.append)
+    assert "Resuming" in result[0]
     for name in ("model.onnx", "model.onnx.data", "speculator.onnx", "speculator.onnx.data"):
         assert whole.path(name).read_bytes() == (tmp_path / "out" / name).read_bytes()
 
@@ -212,7 +212,7 @@ def test_a_gguf_file_gets_a_speculator_too(tmp_path: Path) -> None:
     assert package.manifest.checks["speculator_error"] < 0.1
 
 
-def test_what_becomes_of_a_packages_speculator_is_told(
+def test_what_becomes_of_a_packages_speculator_is_reported(
     tiny_model: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_eagle3(tmp_path / "speculator")
@@ -222,13 +222,13 @@ def test_what_becomes_of_a_packages_speculator_is_told(
     warning = speculator_warning(ModelPackage.open(tmp_path / "out").manifest.checks)
     assert warning is not None
     assert f"Warning: {warning}\n" in exported.stderr
-    told = CliRunner().invoke(main, ["info", str(tmp_path / "out")]).stdout
-    assert "EAGLE-3, a layer, 100 tokens, reads states 2, 0, 1" in told
+    result = CliRunner().invoke(main, ["info", str(tmp_path / "out")]).stdout
+    assert "EAGLE-3, a layer, 100 tokens, reads states 2, 0, 1" in result
     answer = ["run", str(tmp_path / "out"), "-p", "the cat", "-n", "8", "--stats"]
     ran = CliRunner().invoke(main, [*answer, "--no-calibrate"])  # where nothing was measured, it is tried
-    assert re.search(r"speculator +│? *asked in \d of \d steps", ran.stderr)
+    assert re.search(r"speculator +│? *used in \d of \d steps", ran.stderr)
     assert "left out (--no-speculator)" in CliRunner().invoke(main, [*answer, "--no-speculator"]).stderr
-    assert _use(answer, "--no-calibrate") == "asked"
+    assert _use(answer, "--no-calibrate") == "used"
     assert _use(answer, "--no-speculator") == "left out"
     monkeypatch.setattr(SpeculatorSource, "pays_off", lambda source, pass_s: False)
     assert "left alone: its passes take too long to pay here" in CliRunner().invoke(main, answer).stderr
@@ -237,8 +237,8 @@ def test_what_becomes_of_a_packages_speculator_is_told(
 
 def _use(command: list[str], *options: str) -> str:
     """What `--json` tells of a speculator."""
-    told = CliRunner().invoke(main, [*(each for each in command if each != "--stats"), "--json", *options])
-    return str(json.loads(told.stdout)["stats"]["speculator"])
+    result = CliRunner().invoke(main, [*(each for each in command if each != "--stats"), "--json", *options])
+    return str(json.loads(result.stdout)["stats"]["speculator"])
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])

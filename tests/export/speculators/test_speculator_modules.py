@@ -52,7 +52,7 @@ def test_eagle3_computes_what_the_speculators_package_does(name: str) -> None:
     with torch.no_grad():
         fill(dict(module.named_parameters()))
         states = module.joined(given["states"][:, :NUM_NODES])
-        for step in range(NUM_STEPS):  # each node goes on alone, behind those that the target was heard on
+        for step in range(NUM_STEPS):  # each node goes on alone, behind those that the target scored
             ids = given["input_ids"][:, step : step + NUM_NODES]
             positions = torch.arange(1 + step, 1 + step + NUM_NODES)[None]
             states = _add_step(module, ids, positions, states, attention, found)
@@ -84,9 +84,9 @@ def _add_step(
     attention: DenseAttention,
     found: list[dict[str, torch.Tensor]],
 ) -> torch.Tensor:
-    heard = module.step(ids, positions, states, attention)
-    found.append({"logits": module.lm_head(heard.read)[0], "next_states": heard.next_states[0]})
-    return heard.next_states
+    stepped = module.step(ids, positions, states, attention)
+    found.append({"logits": module.lm_head(stepped.read)[0], "next_states": stepped.next_states[0]})
+    return stepped.next_states
 
 
 def _compare(found: list[dict[str, torch.Tensor]], recorded: list[dict[str, Any]]) -> None:

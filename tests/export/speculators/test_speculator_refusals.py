@@ -221,7 +221,7 @@ _REFUSED: dict[str, tuple[Change, str]] = {
     "too few states": (_sets(eagle_aux_hidden_state_layer_ids=[0, 1]), "joins 192 numbers of its target, where 2"),
     "a state beyond the last layer": (_sets(eagle_aux_hidden_state_layer_ids=[0, 1, 4]), "0, 1, 4, which must be"),
     "a state twice": (_sets(eagle_aux_hidden_state_layer_ids=[0, 1, 1]), "0, 1, 1, which must be"),
-    "no states told": (_sets(eagle_aux_hidden_state_layer_ids=None), "does not say which states"),
+    "no states given": (_sets(eagle_aux_hidden_state_layer_ids=None), "does not say which states"),
     "states of no numbers": (_sets(eagle_aux_hidden_state_layer_ids=["a"]), "a list of at most"),
     "more layers than tensors": (_layer(num_hidden_layers=1 << 40), "correct num_hidden_layers"),
     "layers of another kind": (_layer(model_type="gemma2"), "of the type 'gemma2'"),
@@ -282,9 +282,9 @@ def test_a_map_of_all_tokens_to_themselves_is_no_map(tiny_model: Callable[[str],
 
 
 def test_no_name_is_not_the_current_folder(tmp_path: Path) -> None:
-    told = CliRunner().invoke(main, ["export", str(tmp_path), str(tmp_path / "out"), "--speculator", ""])
-    assert told.exit_code == 2
-    assert told.stderr == "Error: speculator is '', which names no folder: give one, or leave speculator out.\n"
+    result = CliRunner().invoke(main, ["export", str(tmp_path), str(tmp_path / "out"), "--speculator", ""])
+    assert result.exit_code == 2
+    assert result.stderr == "Error: speculator is '', which names no folder: give one, or leave speculator out.\n"
 
 
 @pytest.mark.parametrize("case", _REFUSED)
@@ -308,8 +308,8 @@ def test_older_eagles_are_refused_by_name(
             tensors[name.replace("midlayer.", "layers.0.")] = tensors.pop(name)
 
     _change(tmp_path / "speculator", make_older)
-    told = _refusal(tiny_model("llama"), tmp_path / "speculator", tmp_path / "out", monkeypatch)
-    assert "EAGLE-1 or EAGLE-2" in told
+    result = _refusal(tiny_model("llama"), tmp_path / "speculator", tmp_path / "out", monkeypatch)
+    assert "EAGLE-1 or EAGLE-2" in result
 
 
 def test_pickles_are_refused(
@@ -367,7 +367,7 @@ def _change(folder: Path, change: Change) -> None:
 
 
 def _refusal(source: Path, speculator: Path | str, out: Path, patch: pytest.MonkeyPatch) -> str:
-    """What is said, with no package left and no weights of the target read."""
+    """The error, with no package left and no weights of the target read."""
     patch.setattr("reader_edge_export.sources.folder.hugging_face.HuggingFaceSource.open_model", _never)
     with pytest.raises(ReaderEdgeError) as error:
         export_model(source, out, ExportOptions("fp32", check="none", speculator=speculator))

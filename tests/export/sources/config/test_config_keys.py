@@ -34,10 +34,12 @@ def test_an_unknown_key_is_refused_by_its_name(model_type: str) -> None:
     hf_config(tiny_config(model_type, embedding_whitening=None))
 
 
-def test_all_unknown_keys_are_told_at_once() -> None:
+def test_all_unknown_keys_are_named_at_once() -> None:
     unknown = {"whitening": 0.5, "use_cache": True, "mixing": [1], "tuned": None, "qk_norm": True}
-    told = r"sets 'whitening' to 0\.5, 'mixing' to \[1\], 'qk_norm' to True \(which changes nothing at False\), which a"
-    with pytest.raises(UnsupportedArchitectureError, match=f"{told} llama .* remove those keys that have no effect"):
+    named = (
+        r"sets 'whitening' to 0\.5, 'mixing' to \[1\], 'qk_norm' to True \(which changes nothing at False\), which a"
+    )
+    with pytest.raises(UnsupportedArchitectureError, match=f"{named} llama .* remove those keys that have no effect"):
         hf_config(tiny_config("llama", **unknown))
     with pytest.raises(UnsupportedArchitectureError, match="'key39' to 39 and 60 more, which a"):
         hf_config(tiny_config("llama", **{f"key{number}": number for number in range(100)}))
@@ -96,8 +98,8 @@ def test_what_training_and_loading_leave_behind_changes_nothing(model_type: str)
 )
 def test_a_neutral_value_alone_is_passed_over(key: str, neutral: object, other: object) -> None:
     assert hf_config(tiny_config("qwen2", **{key: neutral})) == hf_config(tiny_config("qwen2"))
-    told = rf"sets '{key}' to {other!r} \(which changes nothing at (1|0|False)\), which a qwen2 model"
-    with pytest.raises(UnsupportedArchitectureError, match=told):
+    words = rf"sets '{key}' to {other!r} \(which changes nothing at (1|0|False)\), which a qwen2 model"
+    with pytest.raises(UnsupportedArchitectureError, match=words):
         hf_config(tiny_config("qwen2", **{key: other}))
 
 
@@ -264,7 +266,7 @@ def test_the_older_activation_of_gemma_is_the_approximate_one_that_its_makers_me
     assert hf_config(tiny_config("gemma", hidden_act="gelu"))["hidden_act"] == "gelu_pytorch_tanh"
 
 
-def test_layers_of_lfm2_are_told_by_type_or_by_the_indices_of_those_that_attend() -> None:
+def test_layers_of_lfm2_are_given_by_type_or_by_the_indices_that_attend() -> None:
     older = tiny_config("lfm2", layer_types=None, full_attn_idxs=[1])
     assert hf_config(older)["layer_types"] == ["conv", "full_attention"]
     assert hf_config(older) == hf_config(tiny_config("lfm2"))
@@ -302,7 +304,7 @@ def test_a_vocabulary_of_inputs_that_no_layer_has_is_passed_over() -> None:
     assert form == hf_config(tiny_config("gemma4_text", hidden_size_per_layer_input=0))
 
 
-def test_layers_of_qwen3_5_are_told_by_type_or_by_their_interval() -> None:
+def test_layers_of_qwen3_5_are_given_by_type_or_by_their_interval() -> None:
     older = tiny_config("qwen3_5_text", layer_types=None, full_attention_interval=2)
     assert hf_config(older) == hf_config(tiny_config("qwen3_5_text"))
 

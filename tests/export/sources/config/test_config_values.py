@@ -194,15 +194,13 @@ def test_what_the_class_would_stumble_over_is_one_sentence(model_type: str, chan
         ),
     ],
 )
-def test_sizes_that_leave_nothing_are_told_with_what_to_correct(
-    model_type: str, changes: dict[str, Any], words: str
-) -> None:
+def test_sizes_that_leave_nothing_are_refused(model_type: str, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ExportError, match=words):
         hf_config(tiny_config(model_type, **changes))
 
 
 @pytest.mark.parametrize("number", [None, 0, -1, 1025, 2.0, "2"])
-def test_numbers_of_layers_that_cannot_be_are_told_by_their_key(number: object) -> None:
+def test_numbers_of_layers_that_cannot_be_are_refused(number: object) -> None:
     for model_type, key in (("llama", "num_hidden_layers"), ("gpt2", "n_layer")):
         with pytest.raises(
             ExportError, match=rf"gives {key} as (null|{number!r}), which must be a whole number from 1 to"

@@ -141,7 +141,7 @@ def test_what_begins_texts_is_as_tokenizer_json_has_it_whatever_flags_say(
 
 
 @pytest.mark.parametrize(("flag", "adds"), [(..., True), (False, False), (True, True)])
-def test_a_space_before_a_text_is_as_tokenizer_json_has_it_unless_told_otherwise(
+def test_a_space_before_a_text_is_as_tokenizer_json_has_it_unless_the_config_differs(
     flag: object, adds: bool, folder: Path
 ) -> None:
     fast = Tokenizer.from_file(str(folder / "tokenizer.json"))

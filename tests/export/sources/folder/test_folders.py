@@ -90,7 +90,7 @@ POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\ns
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors", SECOND_SHARD])
-def test_a_pointer_of_git_lfs_is_told_with_the_command_that_fetches_the_file(source: Path, name: str) -> None:
+def test_a_pointer_of_git_lfs_names_the_command_that_fetches_the_file(source: Path, name: str) -> None:
     folder = source if name == "model.safetensors" else sharded(source)
     (folder / name).write_text(POINTER)
     with pytest.raises(ExportError, match=rf"{name}' is a pointer of git-lfs and not the file .*`git lfs pull`\.$"):
@@ -207,7 +207,7 @@ def replace_by_pipe(path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes in folders")
 @pytest.mark.parametrize("change", [Path.unlink, replace_weights, replace_by_pipe])
-def test_weights_that_change_meanwhile_are_told(
+def test_weights_that_change_meanwhile_are_refused(
     change: Callable[[Path], object], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights = source / "model.safetensors"
@@ -237,7 +237,7 @@ def test_other_files_beside_the_weights_may_change(
 
 @pytest.mark.skipif(not hasattr(os, "setresuid") or os.getuid() != 0, reason="only root can become nobody")
 @pytest.mark.parametrize("name", ["model.safetensors", ""])
-def test_a_source_that_the_user_may_not_read_is_told(name: str, source: Path, tmp_path: Path) -> None:
+def test_a_source_that_the_user_may_not_read_is_refused(name: str, source: Path, tmp_path: Path) -> None:
     place, mode = source / name, (source / name).stat().st_mode
     place.chmod(0)
     os.setresuid(65534, 65534, 0)
@@ -250,7 +250,7 @@ def test_a_source_that_the_user_may_not_read_is_told(name: str, source: Path, tm
     assert not (tmp_path / "out").exists()
 
 
-def test_what_goes_wrong_in_reading_is_told_of_the_source(
+def test_what_goes_wrong_in_reading_names_the_source(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -261,7 +261,7 @@ def test_what_goes_wrong_in_reading_is_told_of_the_source(
         export_model(source, tmp_path / "out", FP32)
 
 
-def test_a_file_that_the_limit_of_memory_forbids_to_map_is_told(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_the_limit_of_memory_forbids_is_refused(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("safetensors.safe_open", Mock(side_effect=MemoryError))
     with pytest.raises(ExportError, match=r"model.safetensors' cannot be loaded: .* bytes; raise the limit of memory"):
         stored_tensors(source)

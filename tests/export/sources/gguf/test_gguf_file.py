@@ -229,7 +229,7 @@ def test_rounded_weights_have_the_values_that_the_library_gives_them(kind: str, 
 
 
 def test_gate_and_up_of_experts_may_be_one_tensor(tmp_path: Path) -> None:
-    """As llama.cpp's converter writes them where it is told to."""
+    """As llama.cpp's converter writes them where an option says so."""
     model = build_source("qwen3_5_moe_text", tmp_path / "source")
     path = write_model(model, tmp_path / "source", tmp_path / "model.gguf")
     file = find_source(path, None).file  # type: ignore[attr-defined]
@@ -255,7 +255,7 @@ def test_axes_of_one_may_be_left_out(model_type: str, ending: str, tmp_path: Pat
 
 
 def test_scales_that_no_number_has_are_refused(tmp_path: Path) -> None:
-    """In whatever form their weights are asked for."""
+    """In whatever form their weights are read."""
     model = build_source("gpt_oss", tmp_path / "source")
     path = write_model(model, tmp_path / "source", tmp_path / "model.gguf", gguf.GGMLQuantizationType.MXFP4)
     place = find_source(path, None).file.tensors["blk.1.ffn_down_exps.weight"].offset  # type: ignore[attr-defined]

@@ -112,7 +112,7 @@ def test_windowed_layers_of_olmo_3_have_the_base_of_all(tmp_path: Path) -> None:
         find_source(path, None)
 
 
-def test_layers_that_guess_later_tokens_are_left_out_and_told(tmp_path: Path) -> None:
+def test_layers_that_guess_later_tokens_are_left_out_and_reported(tmp_path: Path) -> None:
     """llama.cpp's converter counts them among the layers, and tells for each layer whether it keeps states."""
     model = build_source("qwen3_5_text", tmp_path / "source")
     values: dict[str, Any] = {"qwen35.block_count": 3, "qwen35.nextn_predict_layers": 1}
@@ -134,7 +134,7 @@ def test_layers_that_guess_later_tokens_are_left_out_and_told(tmp_path: Path) ->
             load_model(find_source(path, None))
 
 
-def test_layers_that_keep_states_may_be_told_by_their_period(tmp_path: Path) -> None:
+def test_layers_that_keep_states_may_be_given_by_their_period(tmp_path: Path) -> None:
     model = build_source("qwen3_5_text", tmp_path / "source")
     values = {"qwen35.attention.recurrent_layers": None, "qwen35.full_attention_interval": 2}
     check(write_model(model, tmp_path / "source", tmp_path / "model.gguf", values=values), model)

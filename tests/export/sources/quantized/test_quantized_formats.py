@@ -304,7 +304,7 @@ def test_layouts_of_other_kernels_are_refused(settings: dict[str, object], words
 
 
 @pytest.mark.parametrize("keys", [("quantization",), ("quantization", "quantization_config")])
-def test_mlx_is_told_by_its_key(keys: tuple[str, ...]) -> None:
+def test_mlx_is_known_by_its_key(keys: tuple[str, ...]) -> None:
     config = {"model_type": "llama"} | {key: {"group_size": 64, "bits": 4} for key in keys}
     with pytest.raises(UnsupportedArchitectureError, match="with MLX, which is not read"):
         check_architecture(config)

@@ -47,13 +47,13 @@ def test_a_step_at_a_place_sees_the_true_places_up_to_it_and_its_own_chain() -> 
             attention = DenseAttention()
             attention.seen = torch.ones(place + 1, place + 1).tril().bool()
             own = network.joined(states[:, : place + 1])
-            heard = network.step(ids[:, : place + 1], torch.arange(place + 1)[None], own, attention)
-            assert torch.allclose(network.lm_head(heard.read)[0, -1], found[0][0, place], atol=1e-5)
+            moved = network.step(ids[:, : place + 1], torch.arange(place + 1)[None], own, attention)
+            assert torch.allclose(network.lm_head(moved.read)[0, -1], found[0][0, place], atol=1e-5)
             for step in range(1, DEPTH):
                 attention.seen = torch.ones(1, place + 1 + step).bool()
                 at = place + step
-                heard = network.step(ids[:, at : at + 1], torch.tensor([[at]]), heard.next_states[:, -1:], attention)
-                assert torch.allclose(network.lm_head(heard.read)[0, 0], found[step][0, number], atol=1e-5)
+                moved = network.step(ids[:, at : at + 1], torch.tensor([[at]]), moved.next_states[:, -1:], attention)
+                assert torch.allclose(network.lm_head(moved.read)[0, 0], found[step][0, number], atol=1e-5)
 
 
 def answer(num_context: int, num_answered: int, first: int) -> RecordedAnswer:
@@ -100,8 +100,8 @@ def test_the_loss_falls_as_a_network_learns_and_is_the_same_each_time(monkeypatc
     top_ids = np.stack([text[1:], random.integers(0, _VOCAB, 1199).astype(np.int32)], 1)
     top_logits = np.tile(np.array([4.0, 0.0], np.float32), (1199, 1))
     states = random.standard_normal((1199, _NUM_STATES * _SIZE)).astype(np.float16)
-    told = RecordedAnswer(text[:0], text, states, top_ids, top_logits)
-    batches = Batches([told], np.arange(_VOCAB, dtype=np.int32), _VOCAB)
+    answer = RecordedAnswer(text[:0], text, states, top_ids, top_logits)
+    batches = Batches([answer], np.arange(_VOCAB, dtype=np.int32), _VOCAB)
     loss_at = ChainLoss(network, batches, torch.ones(_NUM_STATES * _SIZE), is_half=False)
     first = loss_at(0)
     assert float(first.detach()) == float(loss_at(0).detach())

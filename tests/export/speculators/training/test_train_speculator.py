@@ -1,4 +1,4 @@
-"""Training of speculators: on a package's own answers with its states, in chains of their own; told and resumed."""
+"""Training of speculators: on a package's own answers with its states, in chains of their own; reported and resumed."""
 
 import json
 import re
@@ -48,8 +48,8 @@ def test_a_trained_folder_is_exported_with_its_target_and_drafts(
     assert losses[-1] < losses[0]
     assert report.depths[0].num_places > 0
     assert {file.name for file in report.out.iterdir()} == {"config.json", "model.safetensors"}
-    told = json.loads((report.out / "config.json").read_text())
-    assert told == TRAINED[form] | ({"draft_vocab_size": report.num_ids} if form != "mtp" else {})
+    ran = json.loads((report.out / "config.json").read_text())
+    assert ran == TRAINED[form] | ({"draft_vocab_size": report.num_ids} if form != "mtp" else {})
     export_model(tiny_model("llama"), tmp_path / "out", ExportOptions("int8", check="quick", speculator=report.out))
     manifest = ModelPackage.open(tmp_path / "out").manifest
     assert manifest.speculator is not None
@@ -204,23 +204,23 @@ def test_the_command_prints_the_folder_and_what_each_token_of_a_chain_is_worth(
     monkeypatch.setattr(train_speculator, "measure_cost", lambda *given: CHEAP)
     path = tmp_path / "new.eagle3"
     command = ["train-drafter", str(package), "-o", str(path), "--tokens", "1000", "--format", "eagle3"]
-    told = CliRunner().invoke(main, command)
-    assert told.exit_code == 0, told.output
-    assert told.stdout == f"{path}\n"
-    lines = told.stderr.splitlines()
+    ran = CliRunner().invoke(main, command)
+    assert ran.exit_code == 0, ran.output
+    assert ran.stdout == f"{path}\n"
+    lines = ran.stderr.splitlines()
     label = f"Training a speculator for {package}"
     assert lines[:2] == [f"{label}: measuring what a speculator would take", CHEAP.sentence()]
-    assert re.search(r"token 1 .* by the best four", told.stderr)
-    assert re.search(r"token 4 .* where those before were right", told.stderr)
-    assert f"export SOURCE NEW --speculator {path} (SOURCE: what {package} was exported from)" in told.stderr
+    assert re.search(r"token 1 .* by the best four", ran.stderr)
+    assert re.search(r"token 4 .* where those before were right", ran.stderr)
+    assert f"export SOURCE NEW --speculator {path} (SOURCE: what {package} was exported from)" in ran.stderr
     assert len({file.stat().st_mode for file in path.iterdir()}) == 1
-    told = CliRunner().invoke(main, command)
-    assert told.exit_code == 2
-    assert "exists already" in told.stderr
+    ran = CliRunner().invoke(main, command)
+    assert ran.exit_code == 2
+    assert "exists already" in ran.stderr
 
 
 @pytest.mark.parametrize("has_begun", [True, False])
-def test_who_interrupts_a_training_is_told_that_nothing_is_lost(
+def test_who_interrupts_a_training_reads_that_nothing_is_lost(
     has_begun: bool, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(training: SpeculatorTraining, *given: object) -> None:
@@ -231,11 +231,11 @@ def test_who_interrupts_a_training_is_told_that_nothing_is_lost(
     monkeypatch.setattr(train_speculator, "measure_cost", lambda *given: CHEAP)
     monkeypatch.setattr(SpeculatorTraining, "run", interrupted)
     command = ["train-drafter", str(package), "-o", str(tmp_path / "new.eagle3"), "--format", "eagle3"]
-    told = CliRunner().invoke(main, command)
-    assert told.exit_code == 130
+    ran = CliRunner().invoke(main, command)
+    assert ran.exit_code == 130
     kept = "What was written is kept: the same command resumes.\n"
-    assert told.stderr.endswith(f"{kept if has_begun else ''}Interrupted.\n")
-    assert (kept in told.stderr) == has_begun
+    assert ran.stderr.endswith(f"{kept if has_begun else ''}Interrupted.\n")
+    assert (kept in ran.stderr) == has_begun
 
 
 def test_so_few_tokens_are_never_wanted_that_no_answer_is_held_out(package: Path, tmp_path: Path) -> None:

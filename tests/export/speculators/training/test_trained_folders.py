@@ -242,10 +242,10 @@ def test_what_is_no_speculator_is_never_replaced_by_one(
 ) -> None:
     make(tmp_path / "out")
     command = ["train-drafter", str(package), "-o", str(tmp_path / "out"), "--format", form, "--force"]
-    told = CliRunner().invoke(main, command)
-    assert told.exit_code == 2
-    assert words in told.stderr
-    assert len(told.stderr.splitlines()) == 1
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert len(result.stderr.splitlines()) == 1
 
 
 DEAR = SpeculatorCost(5e-3, 1e-2)
