@@ -11,7 +11,8 @@ from gguf import GGMLQuantizationType as Kind
 from reader_edge.prompts import EvalPrompt
 from reader_edge.verify.proof import prove
 from reader_edge_export import ExportOptions, export_model
-from reader_edge_export.split.split_package import layer_seconds, split_package
+from reader_edge_export.split.split_package import split_package
+from reader_edge_export.split.stage_graphs import layer_seconds
 from reader_edge_export.split.stage_ranges import ranges, stage_ends
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.assembly import make_decoder
@@ -211,8 +212,8 @@ class Timed:
 def timed(monkeypatch: pytest.MonkeyPatch, seconds: list[float]) -> Iterator[Timed]:
     stages = Timed(seconds)
     with monkeypatch.context() as patch:
-        patch.setattr("reader_edge_export.split.split_package.ModelPackage", Mock())
-        patch.setattr("reader_edge_export.split.split_package.HostStage", Mock(open=stages.opened))
+        patch.setattr("reader_edge_export.split.stage_graphs.ModelPackage", Mock())
+        patch.setattr("reader_edge_export.split.stage_graphs.HostStage", Mock(open=stages.opened))
         yield stages
 
 
@@ -239,7 +240,7 @@ def test_stages_are_as_long_as_each_other_as_far_as_boxes_have_room(
     def slow_end(layer_bytes: list[int], write_stage: Callable[..., object]) -> list[float]:
         return [1.0] * (len(layer_bytes) - 1) + [5.0]
 
-    monkeypatch.setattr("reader_edge_export.split.split_package.layer_seconds", slow_end)
+    monkeypatch.setattr("reader_edge_export.split.stage_graphs.layer_seconds", slow_end)
     for name, boxes, layers in (("out", (), [6, 2]), ("fit", (8 * GB, 8 * GB), [6, 2]), ("less", SMALL_FIRST, [4, 4])):
         report = split_package(demo_folder, tmp_path / name, 2, boxes)
         assert [manifest.num_layers for manifest in report.manifests] == layers

@@ -1,12 +1,12 @@
 """The weights in a folder of Hugging Face format, and the model that they are for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
+from transformers import PreTrainedModel
 
 from reader_edge_export.blocks.block_type import BlockType
 from reader_edge_export.blocks.blocks import Blocks
@@ -15,6 +15,8 @@ from reader_edge_export.sources.config.hf_config import hf_config
 from reader_edge_export.sources.folder.expert_tensors import MXFP4, ExpertTensors, Mxfp4Tensors, gather_experts
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor, stored_tensors
 from reader_edge_export.sources.folder.weight_places import Places, check_places, check_shapes, fill, has_own_head
+from reader_edge_export.sources.quantized.formats import Quantization
+from reader_edge_export.sources.quantized.packed_tensors import is_empty_bias, packed_as, packed_tensors
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.text_part import text_tensors
 from reader_edge_export.sources.weights import Weights
@@ -33,23 +35,15 @@ class FolderWeights(Weights):
     def read(self, name: str) -> Float32Array:
         if name in self._experts:
             return np.stack([self.read_expert(name, expert) for expert in range(self._experts[name].num_experts)])
-        return checked_values(self._folder, name, self._tensors[name].read().float())
+        return _checked_values(self._folder, name, self._tensors[name].read().float())
 
     def read_rows(self, name: str, start: int, stop: int) -> Float32Array:
-        return self._values_of_rows(name, [slice(start, stop)])
-
-    def rows(self, name: str, indices: npt.NDArray[np.int64]) -> Float32Array:
-        found, places = np.unique(indices, return_inverse=True)
-        rows = self._values_of_rows(name, [slice(row, row + 1) for row in found.tolist()])
-        return rows[places.reshape(indices.shape)]
-
-    def _values_of_rows(self, name: str, parts: Sequence[slice]) -> Float32Array:
-        return checked_values(self._folder, name, self._tensors[name].read_rows(parts).float())
+        return _checked_values(self._folder, name, self._tensors[name].read_rows(start, stop).float())
 
     def read_expert(self, name: str, expert: int) -> Float32Array:
         stored = self._experts.get(name)
         values = self._tensors[name].read_part(expert).float() if stored is None else stored.read(expert)
-        return checked_values(self._folder, name, values)
+        return _checked_values(self._folder, name, values)
 
     def stored_type(self, name: str) -> str:
         block_type = self.block_type(name)
@@ -67,29 +61,50 @@ class FolderWeights(Weights):
         return blocks
 
 
-def open_folder(folder: Path, config: Mapping[str, Any], is_part: bool = False) -> SourceModel:
+def open_folder(
+    folder: Path, config: Mapping[str, Any], is_part: bool = False, quantization: Quantization | None = None
+) -> SourceModel:
     """The model in a folder of Hugging Face format. config: what its config.json holds.
 
     is_part: whether the folder holds more than the text model, as that of images, and config is that of the text model.
+    quantization: what packed matrices; None where they are as they are, but for experts in MXFP4.
 
     Raises ExportError where its weights do not fit its config or are left over, and where memory is short.
     """
     tensors = text_tensors(stored_tensors(folder)) if is_part else stored_tensors(folder)
+    if quantization is not None:
+        tensors = packed_tensors(folder, tensors, quantization)
     form = hf_config(config)
     if built_config(form, str(folder)).tie_word_embeddings and has_own_head(tensors):
         form["tie_word_embeddings"] = False
     skeleton = skeleton_of(form, str(folder))
-    places = Places(skeleton)
-    tensors, experts = gather_experts(folder, places, tensors)
-    check_shapes(folder, skeleton, tensors)
-    is_left = {name: places.find(name) is None or name in experts for name in tensors}
-    left_over = [name for name, is_over in is_left.items() if is_over and not places.is_unread(name)]
-    check_places(folder, places.missing((*tensors, *experts)), left_over)
-    check_largest(skeleton, str(folder))
-    return SourceModel(skeleton, FolderWeights(folder, fill(folder, places, tensors), experts))
+    return SourceModel(skeleton, weights_of(folder, skeleton, tensors))
 
 
-def checked_values(folder: Path, name: str, values: torch.Tensor) -> Float32Array:
+def weights_of(
+    folder: Path, model: PreTrainedModel, tensors: Mapping[str, StoredTensor], lent: Collection[str] = ()
+) -> FolderWeights:
+    """Of a model without memory, whose parameters these tensors fill, but for those that are lent by another one.
+
+    Raises ExportError where they do not fit it or are left over, and where memory is short.
+    """
+    places = Places(model)
+    stored = {name: packed_as(tensor, places.is_transposed(name)) for name, tensor in tensors.items()}
+    stored, experts = gather_experts(folder, places, stored)
+    check_shapes(folder, places, stored)
+    left_over = [
+        name
+        for name in stored
+        if (places.find(name) is None or name in experts)
+        and not places.is_unread(name)
+        and not is_empty_bias(name, stored)
+    ]
+    check_places(folder, set(places.missing((*stored, *experts))) - set(lent), left_over)
+    check_largest(model, str(folder))
+    return FolderWeights(folder, fill(folder, places, stored), experts)
+
+
+def _checked_values(folder: Path, name: str, values: torch.Tensor) -> Float32Array:
     """A parameter's values as they are; raises ExportError where one is not finite."""
     if values.numel() and not all(extreme.isfinite() for extreme in values.aminmax()):  # each is NaN if any value is
         raise _not_finite(folder, name)

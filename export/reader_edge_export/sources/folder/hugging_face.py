@@ -68,11 +68,9 @@ class HuggingFaceSource(Source):
 
     def open_model(self) -> "SourceModel":
         from reader_edge_export.sources.folder.folder_weights import open_folder
-        from reader_edge_export.sources.quantized.folder import QuantizedFolder
 
-        if self.quantization is None or self.quantization.method == MXFP4:  # in which experts alone are
-            return open_folder(self.folder, plain_config(self.config), self.is_part)
-        return QuantizedFolder(self.folder, self.quantization).open(hf_config(plain_config(self.config)))
+        packed = None if self._has_kept_experts else self.quantization
+        return open_folder(self.folder, plain_config(self.config), self.is_part, packed)
 
     @property
     def is_kept(self) -> bool:

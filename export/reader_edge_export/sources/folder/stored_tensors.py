@@ -5,7 +5,6 @@ import math
 import os
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -45,12 +44,12 @@ class StoredTensor(ABC):
         """Its values. Raises ExportError where the file has changed."""
 
     @abstractmethod
-    def read_rows(self, parts: Sequence[slice]) -> "torch.Tensor":
-        """Some of its rows, in runs, likewise."""
+    def read_rows(self, start: int, stop: int) -> "torch.Tensor":
+        """Some of its rows, likewise."""
 
     def read_part(self, index: int) -> "torch.Tensor":
         """One of its parts along the first axis, likewise."""
-        return self.read_rows([slice(index, index + 1)])[0]
+        return self.read_rows(index, index + 1)[0]
 
     def equals(self, other: "StoredTensor") -> bool:
         """Whether another tensor has the same values, of whatever type; a few rows of both are read at a time."""
@@ -58,8 +57,8 @@ class StoredTensor(ABC):
             return False
         num_at_once = max(1, _COMPARED_AT_ONCE // max(1, math.prod(self.shape[1:])))
         num_rows = self.shape[0] if self.shape else 0
-        parts = (slice(start, start + num_at_once) for start in range(0, num_rows, num_at_once))
-        return all(bool((self.read_rows([part]).float() == other.read_rows([part]).float()).all()) for part in parts)
+        parts = [(start, min(start + num_at_once, num_rows)) for start in range(0, num_rows, num_at_once)]
+        return all(bool((self.read_rows(*part).float() == other.read_rows(*part).float()).all()) for part in parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +72,14 @@ class SafetensorsTensor(StoredTensor):
     state: _State
 
     def read(self) -> "torch.Tensor":
-        return self._read([slice(0, math.prod(self.shape))], 1).reshape(self.shape)
+        return self._read(0, math.prod(self.shape)).reshape(self.shape)
 
-    def read_rows(self, parts: Sequence[slice]) -> "torch.Tensor":
-        rows = [slice(*part.indices(self.shape[0])) for part in parts]
-        return self._read(rows, math.prod(self.shape[1:])).reshape(-1, *self.shape[1:])
+    def read_rows(self, start: int, stop: int) -> "torch.Tensor":
+        width = math.prod(self.shape[1:])
+        return self._read(start * width, stop * width).reshape(-1, *self.shape[1:])
 
-    def _read(self, parts: Sequence[slice], width: int) -> "torch.Tensor":
-        """The values of runs of rows, one after another. width: numbers in a row.
+    def _read(self, start: int, stop: int) -> "torch.Tensor":
+        """Numbers [start, stop) of all its values.
 
         The file is not mapped into memory: a mapping ends the process when the file becomes shorter.
         """
@@ -89,18 +88,13 @@ class SafetensorsTensor(StoredTensor):
         if self.dtype not in _TORCH_NAMES:
             raise ExportError(f"'{self.file}' holds {self.name!r:.80} as {self.dtype}, which cannot be read.")
         dtype: torch.dtype = getattr(torch, _TORCH_NAMES[self.dtype])
-        row_bytes = width * dtype.itemsize
-        data = np.empty(row_bytes * sum(part.stop - part.start for part in parts), np.uint8)
+        data = np.empty((stop - start) * dtype.itemsize, np.uint8)
         filled = 0
         with open(self.file, "rb", buffering=0, opener=unblocked) as file:
-            for part in parts:
-                file.seek(self.offset + part.start * row_bytes)
-                stop = filled + (part.stop - part.start) * row_bytes
-                while filled < stop and (num_bytes := file.readinto(data[filled:stop].data)):
-                    filled += num_bytes
-                if filled < stop:
-                    raise _changed(self.file)
-            if _state(file.fileno()) != self.state:
+            file.seek(self.offset + start * dtype.itemsize)
+            while filled < len(data) and (num_bytes := file.readinto(data[filled:].data)):
+                filled += num_bytes
+            if filled < len(data) or _state(file.fileno()) != self.state:
                 raise _changed(self.file)
         return torch.from_numpy(data).view(dtype)
 

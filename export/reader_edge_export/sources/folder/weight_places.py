@@ -13,7 +13,7 @@ from reader_edge_export.sources.quantized.packing import FLOATS
 from reader_edge_runtime.errors import ExportError
 
 # Tables that models compute for themselves, and that older files hold.
-COMPUTED = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
+_COMPUTED = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
 _HEAD = "lm_head.weight"
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight")
 Place = TypeVar("Place")
@@ -71,13 +71,16 @@ def has_own_head(tensors: Mapping[str, StoredTensor]) -> bool:
     return not head.equals(embedding)
 
 
-def check_shapes(folder: Path, outline: PreTrainedModel, tensors: Mapping[str, StoredTensor]) -> None:
+def check_shapes(folder: Path, places: Places, tensors: Mapping[str, StoredTensor]) -> None:
     """Raise ExportError where a tensor has another shape than its parameter, before memory is taken for either."""
-    places = Places(outline)
     for name, tensor in tensors.items():
         target = places.find(name)
         if target is not None and tuple(target.shape) != tensor.shape:
-            raise wrong_shape(folder, name, tensor.shape, target)
+            config = config_name(folder)
+            raise ExportError(
+                f"'{folder}' holds {name!r:.80} of the shape {tensor.shape} instead of {tuple(target.shape)}, which "
+                f"its {config} says: correct {config}, or fetch the model again."
+            )
 
 
 def fill(folder: Path, places: Places, tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
@@ -112,18 +115,9 @@ def config_name(source: Path) -> str:
     return "metadata" if source.suffix == ".gguf" else "config.json"
 
 
-def wrong_shape(folder: Path, name: str, shape: tuple[int, ...], target: torch.nn.Parameter) -> ExportError:
-    """One sentence about a tensor that does not fit its parameter."""
-    config = config_name(folder)
-    return ExportError(
-        f"'{folder}' holds {name!r:.80} of the shape {shape} instead of {tuple(target.shape)}, which its {config} "
-        f"says: correct {config}, or fetch the model again."
-    )
-
-
 def check_places(folder: Path, missing: Iterable[str], left_over: Iterable[str]) -> None:
     """Raise ExportError where parameters get no tensor of their shape, or tensors have no parameter."""
-    lacking, others = sorted(missing), sorted(name for name in left_over if not name.endswith(COMPUTED))
+    lacking, others = sorted(missing), sorted(name for name in left_over if not name.endswith(_COMPUTED))
     if lacking:
         raise ExportError(f"The weights in '{folder}' lack {_first_of(lacking)}: fetch the model again.")
     if others:

@@ -1,6 +1,6 @@
 """MTP among the tensors of a target's GGUF file: the layer that llama.cpp's converters put behind the others."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -88,15 +88,10 @@ class GgufRows(StoredTensor):
     def read(self) -> "torch.Tensor":
         return self._values(self.shape, self.first)
 
-    def read_rows(self, parts: Sequence[slice]) -> "torch.Tensor":
-        import torch
-
+    def read_rows(self, start: int, stop: int) -> "torch.Tensor":
         if len(self.shape) == 1:
-            return torch.cat([self.read()[part] for part in parts])
-        rows = [slice(*part.indices(self.shape[0])) for part in parts]
-        return torch.cat(
-            [self._values((each.stop - each.start, *self.shape[1:]), self.first + each.start) for each in rows]
-        )
+            return self.read()[start:stop]
+        return self._values((stop - start, *self.shape[1:]), self.first + start)
 
     def _values(self, shape: tuple[int, ...], first: int) -> "torch.Tensor":
         import torch

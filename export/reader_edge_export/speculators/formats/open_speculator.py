@@ -4,15 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-import numpy as np
-import numpy.typing as npt
-
-from reader_edge_export.sources.blank_model import built_config, check_largest, without_memory
+from reader_edge_export.sources.blank_model import built_config, without_memory
 from reader_edge_export.sources.config.hf_config import hf_config
-from reader_edge_export.sources.folder.expert_tensors import gather_experts
-from reader_edge_export.sources.folder.folder_weights import FolderWeights
+from reader_edge_export.sources.folder.folder_weights import FolderWeights, weights_of
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor
-from reader_edge_export.sources.folder.weight_places import Places, check_places, check_shapes, fill
 from reader_edge_export.sources.quantized.formats import plain_config
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.source_model import SourceModel
@@ -91,20 +86,12 @@ class OpenSpeculator:
             return Eagle3Module(form)
 
         module = cast(SpeculatorModule, without_memory(build, str(folder)))
-        places = Places(module)
-        tensors, experts = gather_experts(folder, places, tensors)
-        check_shapes(folder, module, tensors)
-        check_places(
-            folder,
-            set(places.missing((*tensors, *experts))) - set(lent),
-            [name for name in tensors if places.find(name) is None],
-        )
-        check_largest(module, str(folder))
+        weights = weights_of(folder, module, tensors, lent)
         if module.d2t is not None:
             module.d2t, module.t2d = read_vocabulary_map(folder, maps, draft_vocab_size, sizes.vocab_size)
         elif maps:
             check_identity(folder, maps, sizes.vocab_size)
-        return cls(source, module, FolderWeights(folder, fill(folder, places, tensors), experts), lent, state_ids)
+        return cls(source, module, weights, lent, state_ids)
 
     @property
     def lends_embedding(self) -> bool:
@@ -137,9 +124,6 @@ class SpeculatorWeights(Weights):
 
     def read_rows(self, name: str, start: int, stop: int) -> Float32Array:
         return self._source(name).read_rows(self._name(name), start, stop)
-
-    def rows(self, name: str, indices: npt.NDArray[np.int64]) -> Float32Array:
-        return self._source(name).rows(self._name(name), indices)
 
     def read_expert(self, name: str, expert: int) -> Float32Array:
         return self._own.read_expert(name, expert)

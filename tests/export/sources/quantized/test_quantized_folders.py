@@ -65,7 +65,7 @@ def test_a_quantised_folder_exports_like_the_widened_one(name: str, source: Path
 def test_a_tensor_that_nothing_takes_is_refused(name: str, source: Path, plain: Path) -> None:
     quantize_folder(source, plain, WRITERS["int8"])
     change(source, lambda weights: weights.update({name: torch.ones(32)}))
-    with pytest.raises(ExportError, match=f"{re.escape(name)}', for which the model of its config has no place"):
+    with pytest.raises(ExportError, match=f"{re.escape(name)}, for which the model of its config"):
         load_model(find_source(source, None))
 
 
@@ -84,15 +84,15 @@ def test_biases_of_nought_and_tables_of_old_tools_change_nothing_but_other_tenso
     change(source, lambda w: w.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8)}))
     load_model(find_source(source, None))
     change(source, lambda w: w.update({f"{projection}.bias": torch.ones(32)}))
-    with pytest.raises(ExportError, match=r"k_proj\.bias', for which the model of its config has no place"):
+    with pytest.raises(ExportError, match=r"k_proj\.bias, for which the model of its config"):
         load_model(find_source(source, None))
 
 
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
-        (lambda w: w.pop("model.norm.weight"), "lack model.norm.weight and 0 others"),
-        (lambda w: w.update({"model.extra.weight": torch.ones(2)}), "model.extra.weight', for which"),
+        (lambda w: w.pop("model.norm.weight"), "lack model.norm.weight: fetch"),
+        (lambda w: w.update({"model.extra.weight": torch.ones(2)}), "model.extra.weight, for which"),
         (lambda w: w.update({"model.norm.weight": torch.ones(2)}), r"of the shape \(2,\) instead of \(64,\)"),
         (lambda w: w.update({"model.norm.weight": torch.ones(64).int()}), "as I32, which is no number of a model"),
         (lambda w: w.pop("model.layers.1.mlp.up_proj.scales"), "up_proj' lacks its scales"),

@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 
 from reader_edge_export.sources.architectures import check_architecture
 from reader_edge_export.sources.folder.stored_tensors import SafetensorsTensor
-from reader_edge_export.sources.quantized.folder import packing_of
 from reader_edge_export.sources.quantized.formats import Quantization, quantization_of
+from reader_edge_export.sources.quantized.packed_tensors import packing_of
 from reader_edge_export.sources.quantized.packing import Packing
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 from tests.export.sources.source_folders import packed
