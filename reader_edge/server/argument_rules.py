@@ -41,19 +41,19 @@ Kind = Mapping[str, Any]
 NO_ARGUMENTS: Json = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
-def argument_rules(rule: str, function: Json, form: CallSyntax, left_out: dict[str, None]) -> Iterator[str]:
+def argument_rules(rule: str, function: Json, syntax: CallSyntax, left_out: dict[str, None]) -> Iterator[str]:
     """The rules of a function's arguments. left_out: gets what they do not hold. Raises ApiError."""
     schema = function.get("parameters") or NO_ARGUMENTS
     check_depth(schema, f"The schema of the parameters of '{function['name']}'", "tools")
     is_strict = function.get("strict") is True
-    if form.notation not in (Notation.XML, Notation.KEYS):
+    if syntax.notation not in (Notation.XML, Notation.KEYS):
         yield f"{rule}: %json {followed(schema, is_strict)}"
         return
     objects = [kind for kind in kinds_of(schema, schema) if kind.get("type", "object") == "object"]
     properties = {key: value for key, value in _properties(objects).items() if _is_written(key, value)}
     needed = set.intersection(*map(_required, objects)) if objects else set()
     _note(_unheld_of_root(schema, objects, needed - properties.keys()), is_strict, left_out)
-    before, between, behind = form.parameter
+    before, between, behind = syntax.parameter
     roots, names = roots_of(schema), list[str]()
     known: dict[int, list[Kind]] = {}  # kinds by their schemas, which many arguments may refer to
     for number, (key, value) in enumerate(properties.items()):
@@ -63,7 +63,7 @@ def argument_rules(rule: str, function: Json, form: CallSyntax, left_out: dict[s
             _note(_unheld_of_value(value, known[id(requested)], schema), is_strict, left_out)
         name = f"{rule}p{number}"
         names.append(name if key in needed else f"{name}?")
-        yield f"{name}: {spelled(before + key + between, form)} {name}v"
+        yield f"{name}: {spelled(before + key + between, syntax)} {name}v"
         yield from _value(f"{name}v", value, known[id(requested)], schema, behind, is_strict)
     yield f"{rule}: {' '.join(names) or json.dumps('')}"
 
@@ -211,9 +211,9 @@ def followed(schema: Json, is_strict: bool) -> str:
     return json.dumps({**schema, "x-guidance": options})
 
 
-def spelled(text: str, form: CallSyntax) -> str:
+def spelled(text: str, syntax: CallSyntax) -> str:
     """A text as a grammar's terms: special tokens by their ids, for they are no text."""
-    ids = {token: token_id for token, token_id in form.special_tokens if token in text}
+    ids = {token: token_id for token, token_id in syntax.special_tokens if token in text}
     longest = sorted(ids, key=len, reverse=True)
     parts = re.split(f"({'|'.join(map(re.escape, longest))})", text) if longest else [text]
     return " ".join(f"<[{ids[part]}]>" if part in ids else json.dumps(part) for part in parts if part)

@@ -35,15 +35,16 @@ THOUGHT = -2  # in place of a call's number: what the model thinks before it ans
 class CompletionRequest:
     """prompts, configs: of each choice. num_choices: to each prompt, one after the other. use: of tools.
 
-    form: of all answers. is_answer_hidden: whether the prompt alone is returned, since no token is requested. priority:
-    as of a request. names_temperature: whether it says one itself. headers: what the answer's say besides the usual.
+    answer_format: of all answers. is_answer_hidden: whether the prompt alone is returned, since no token is requested.
+    priority: as of a request. names_temperature: whether it says one itself. headers: what the answer's say besides the
+    usual.
     """
 
     prompts: Sequence[Encodable]
     configs: Sequence[GenerationConfig]
     num_choices: int = 1
     use: ToolUse = field(default_factory=ToolUse)
-    form: RequestedFormat = field(default_factory=RequestedFormat)
+    answer_format: RequestedFormat = field(default_factory=RequestedFormat)
     is_streamed: bool = False
     is_answer_hidden: bool = False
     priority: int = 0

@@ -58,7 +58,7 @@ class Endpoint(ABC, Generic[Body]):
                 first = await unless_left(request.receive, anext(events))
                 return self._stream(first, events, completion.with_headers(answers.headers))
             results = await unless_left(request.receive, answers.whole())
-            # In ASCII: the form in a request may hold halves of characters.
+            # In ASCII: the format in a request may hold halves of characters.
             text = json.dumps(self._whole(body, completion, answers, results), allow_nan=False)
             headers = {**completion.headers, **answers.headers}
             return Response(text, headers=headers, media_type="application/json")
@@ -88,7 +88,7 @@ class Endpoint(ABC, Generic[Body]):
         """What a body asks. caller: as for `ServerSettings.salt`.
 
         Raises what `_question` does, and ApiError for messages to a model without a chat template, and for more answers
-        in a form than there ever is room for.
+        in a format than there ever is room for.
         """
         completion = self._completion_request(body)
         salts = [self._settings.salt(caller, config.cache_salt) for config in completion.configs]
@@ -131,17 +131,19 @@ class Endpoint(ABC, Generic[Body]):
 
     def _parser(self, completion: CompletionRequest) -> AnswerParser:
         """Of one answer, from its beginning on."""
-        use, is_formed = completion.use, completion.form.grammar is not None
+        use, is_formatted = completion.use, completion.answer_format.grammar is not None
         if not use.tools:
             return AnswerParser()
-        form = self._tokenizer.call_syntax
-        grammars = held_arguments(use, form) if any(config.grammar is not None for config in completion.configs) else {}
+        syntax = self._tokenizer.call_syntax
+        grammars = (
+            held_arguments(use, syntax) if any(config.grammar is not None for config in completion.configs) else {}
+        )
 
         def compare(name: str, arguments: str) -> None:
             if name in grammars:
                 self._engine.engine.compare(grammars[name], arguments)
 
-        return AnswerParser(ToolCallParser(use, form, is_formed), compare if grammars else None)
+        return AnswerParser(ToolCallParser(use, syntax, is_formatted), compare if grammars else None)
 
     @abstractmethod
     def _completion_request(self, body: Body) -> CompletionRequest:

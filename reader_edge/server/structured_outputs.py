@@ -1,4 +1,4 @@
-"""What form a request wants its answer in: OpenAI's `response_format`, and vLLM's words for what that cannot say."""
+"""What format a request wants its answer in: OpenAI's `response_format`, and vLLM's words for what that cannot say."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ Schema = Annotated[dict[str, Any], Meta(description="a JSON schema, an object")]
 
 
 class AnyText(JsonObject, tag_field="type", tag="text"):
-    """No form."""
+    """Any text."""
 
 
 class AnyJson(JsonObject, tag_field="type", tag="json_object"):
@@ -53,18 +53,18 @@ class FlatJsonOfSchema(DescribedSchema, tag_field="type", tag="json_schema"):
 ResponseFormat = AnyText | AnyJson | JsonOfSchema
 TextFormat = AnyText | AnyJson | FlatJsonOfSchema
 
-JsonForm = Annotated[dict[str, Any] | str, Meta(description="a JSON schema, as an object or as a text")]
-ChoiceForm = Annotated[
+JsonSchema = Annotated[dict[str, Any] | str, Meta(description="a JSON schema, as an object or as a text")]
+Choices = Annotated[
     list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1, description="a JSON list of texts that are not empty")
 ]
 
 
 class StructuredOutputs(JsonObject, ignored="disable_additional_properties disable_any_whitespace disable_fallback"):
-    """vLLM's: one of these. regex: in Rust's syntax. grammar: in llguidance's form of Lark."""
+    """vLLM's: one of these. regex: in Rust's syntax. grammar: in llguidance's dialect of Lark."""
 
-    json: JsonForm | None = None
+    json: JsonSchema | None = None
     regex: str | None = None
-    choice: ChoiceForm | None = None
+    choice: Choices | None = None
     grammar: str | None = None
     json_object: bool = False
 
@@ -77,9 +77,9 @@ class RequestedFormat(NamedTuple):
     echoed: Mapping[str, object] = MappingProxyType({"type": "text"})
 
 
-def only_form(forms: Sequence[RequestedFormat]) -> RequestedFormat:
-    """The one that asks for a form. Raises ApiError where several do."""
-    requested = [form for form in forms if form.grammar is not None]
+def only_format(formats: Sequence[RequestedFormat]) -> RequestedFormat:
+    """The one that asks for more than text. Raises ApiError where several do."""
+    requested = [each for each in formats if each.grammar is not None]
     if len(requested) > 1:
         first, second = requested[0].param, requested[1].param
         if first == second:
@@ -90,16 +90,16 @@ def only_form(forms: Sequence[RequestedFormat]) -> RequestedFormat:
     return requested[0] if requested else RequestedFormat()
 
 
-def form_of_format(requested: ResponseFormat | FlatJsonOfSchema, name: str) -> RequestedFormat:
+def requested_format(requested: ResponseFormat | FlatJsonOfSchema, name: str) -> RequestedFormat:
     """name: of the field. Raises ApiError and ConfigError."""
     echoed = {key: value for key, value in msgspec.to_builtins(requested).items() if value is not None}
     match requested:
         case AnyText():
             return RequestedFormat()
         case AnyJson():
-            return schema_form(requested.schema or _ANY_OBJECT, requested.schema is None, name, echoed)
+            return schema_format(requested.schema or _ANY_OBJECT, requested.schema is None, name, echoed)
         case DescribedSchema():
-            return schema_form(requested.schema, requested.strict, name, echoed)
+            return schema_format(requested.schema, requested.strict, name, echoed)
     if requested.json_schema is not None and requested.schema is not None:
         sentence = f"'{name}.json_schema' and '{name}.schema' cannot both say what the answer is: leave one out."
         raise ApiError(400, sentence, f"{name}.schema")
@@ -107,10 +107,10 @@ def form_of_format(requested: ResponseFormat | FlatJsonOfSchema, name: str) -> R
         place = f"{name}.json_schema"
         raise wrong_value(place, echoed.get("json_schema"), "an object with an object 'schema'", place)
     described = requested.json_schema or DescribedSchema(schema=requested.schema or {})
-    return schema_form(described.schema, described.strict, name, echoed)
+    return schema_format(described.schema, described.strict, name, echoed)
 
 
-def schema_form(
+def schema_format(
     schema: Mapping[str, Any], is_strict: bool, name: str, echoed: Mapping[str, object] = MappingProxyType({})
 ) -> RequestedFormat:
     """is_strict: what cannot be followed is refused, otherwise it is left out. Raises ApiError and ConfigError."""
@@ -119,17 +119,17 @@ def schema_form(
     return RequestedFormat(Grammar("json_schema", text), name, echoed)
 
 
-def forms_of_outputs(requested: StructuredOutputs, param: str) -> list[RequestedFormat]:
+def formats_of_outputs(requested: StructuredOutputs, param: str) -> list[RequestedFormat]:
     """Raises ApiError and ConfigError."""
     given = {part: getattr(requested, part) for part in _KINDS}
-    forms = [
+    formats = [
         RequestedFormat(grammar_of(part, value, param), param) for part, value in given.items() if value is not None
     ]
-    return [*forms, schema_form(_ANY_OBJECT, True, param)] if requested.json_object else forms
+    return [*formats, schema_format(_ANY_OBJECT, True, param)] if requested.json_object else formats
 
 
 def grammar_of(part: str, value: object, param: str) -> Grammar:
-    """part: which of vLLM's forms the value is. Raises ApiError and ConfigError."""
+    """part: which of vLLM's fields the value is of. Raises ApiError and ConfigError."""
     if part == "json":
         check_depth(_schema(value), f"The schema of '{param}'", param)
     return Grammar(_KINDS[part], value if isinstance(value, str) else json.dumps(value))

@@ -21,14 +21,14 @@ _SHARED_TOKENS = ("<|channel|>",)  # which begin other parts of an answer, too
 Json = dict[str, Any]
 
 
-def tool_grammar(use: ToolUse, form: CallSyntax, answer: Grammar | None) -> Grammar | None:
+def tool_grammar(use: ToolUse, syntax: CallSyntax, answer: Grammar | None) -> Grammar | None:
     """What the answer must be, where it must be anything.
 
     answer: what it must be where it is no call, None for any text. Raises ApiError and ConfigError.
     """
     if not use.tools or not (use.is_required or use.is_strict or answer):
         return answer
-    if form.notation in (Notation.PYTHON, Notation.BRACES):
+    if syntax.notation in (Notation.PYTHON, Notation.BRACES):
         raise ApiError(
             400,
             "This model writes calls in a notation that no grammar holds here: leave 'strict', 'response_format' and "
@@ -38,7 +38,7 @@ def tool_grammar(use: ToolUse, form: CallSyntax, answer: Grammar | None) -> Gram
     calls = [tool["function"] for tool in use.tools if tool["function"]["name"] in use.names]
     names = ", ".join(repr(function["name"]) for function in calls)
     rules, left, left_out, end = [], MAX_GRAMMAR, dict[str, None](), thread_time() + _MAX_S
-    for rule in chain([_start(use, form, answer)], _calls(calls, form, left_out)):
+    for rule in chain([_start(use, syntax, answer)], _calls(calls, syntax, left_out)):
         rules.append(rule)
         left -= len(rule) + 1
         if left < 0 or thread_time() > end:  # before the rest is written
@@ -49,7 +49,7 @@ def tool_grammar(use: ToolUse, form: CallSyntax, answer: Grammar | None) -> Gram
     return Grammar("tool_calls", "\n".join(rules), f"grammar of the parameters of {names}", left_out=tuple(left_out))
 
 
-def held_arguments(use: ToolUse, form: CallSyntax) -> dict[str, Grammar]:
+def held_arguments(use: ToolUse, syntax: CallSyntax) -> dict[str, Grammar]:
     """What holds the arguments of each function that may be called, as whole JSON, by its name.
 
     Without those whose texts are written without quotes, in which not all of a schema that is not strict is held, and
@@ -58,41 +58,41 @@ def held_arguments(use: ToolUse, form: CallSyntax) -> dict[str, Grammar]:
     grammars = {}
     for function in (tool["function"] for tool in use.tools if tool["function"]["name"] in use.names):
         is_strict = function.get("strict") is True
-        if is_strict or form.notation not in (Notation.XML, Notation.KEYS):
+        if is_strict or syntax.notation not in (Notation.XML, Notation.KEYS):
             text = followed(function.get("parameters") or NO_ARGUMENTS, is_strict)
             if len(text) <= MAX_GRAMMAR:
                 grammars[function["name"]] = Grammar("json_schema", text, f"parameters of {function['name']!r}")
     return grammars
 
 
-def _calls(calls: Sequence[Json], form: CallSyntax, left_out: dict[str, None]) -> Iterator[str]:
+def _calls(calls: Sequence[Json], syntax: CallSyntax, left_out: dict[str, None]) -> Iterator[str]:
     """The rules of calls of these functions. left_out: gets what they do not hold. Raises ApiError."""
     yield f"call: {' | '.join(f'call{number}' for number in range(len(calls)))}"
     for number, function in enumerate(calls):
-        head = spelled(call_head(form, function["name"]).removeprefix(form.begin), form)
-        yield f"call{number}: {head} arguments{number} {spelled(call_tail(form), form)}"
-        yield from argument_rules(f"arguments{number}", function, form, left_out)
+        head = spelled(call_head(syntax, function["name"]).removeprefix(syntax.begin), syntax)
+        yield f"call{number}: {head} arguments{number} {spelled(call_tail(syntax), syntax)}"
+        yield from argument_rules(f"arguments{number}", function, syntax, left_out)
 
 
-def _start(use: ToolUse, form: CallSyntax, answer: Grammar | None) -> str:
+def _start(use: ToolUse, syntax: CallSyntax, answer: Grammar | None) -> str:
     """The rule of the whole answer. Without tags before calls, one call is all of it."""
-    lead, is_parallel = form.opening + form.begin, use.is_parallel and bool(form.tag) and form.joint is not None
-    more = f"({spelled((form.joint or '') + form.begin, form)} call)*" if is_parallel else ""
-    calls = f"{spelled(lead, form)} call {more} {spelled(form.closing, form)}"
+    lead, is_parallel = syntax.opening + syntax.begin, use.is_parallel and bool(syntax.tag) and syntax.joint is not None
+    more = f"({spelled((syntax.joint or '') + syntax.begin, syntax)} call)*" if is_parallel else ""
+    calls = f"{spelled(lead, syntax)} call {more} {spelled(syntax.closing, syntax)}"
     if use.is_required:
         return f"start: {calls}"
     if answer is not None:
         if answer.kind != "json_schema":
             raise ApiError(400, "Beside 'tools' an answer can be any text or JSON: leave the other form out.", "tools")
         return f"start: {calls} | answer\nanswer: %json {_compact(answer.text)}"
-    if not form.tag:
+    if not syntax.tag:
         return "start: call | TEXT\nTEXT: /([^{\\[\\s](?s:.*))?/"
-    rest = f"call {more} {spelled(form.closing, form)}" if form.opening else "call"
-    repeats = "*" if is_parallel and not form.opening else "?"
-    first_tag, end = next(pair for pair in form.tags if form.tag.startswith(pair[0]))
-    special = next((token_id for text, token_id in form.special_tokens if lead.startswith(text)), None)
+    rest = f"call {more} {spelled(syntax.closing, syntax)}" if syntax.opening else "call"
+    repeats = "*" if is_parallel and not syntax.opening else "?"
+    first_tag, end = next(pair for pair in syntax.tags if syntax.tag.startswith(pair[0]))
+    special = next((token_id for text, token_id in syntax.special_tokens if lead.startswith(text)), None)
     if special is not None:
-        return _behind_token(f"{spelled(lead, form)} {rest}", repeats, special, bool(end), form)
+        return _behind_token(f"{spelled(lead, syntax)} {rest}", repeats, special, bool(end), syntax)
     tag = _escaped(first_tag)
     rules = (
         f"start: TEXT | (HEAD {rest}){'+' if repeats == '*' else ''}{' TEXT?' if end else ''}",
@@ -102,12 +102,12 @@ def _start(use: ToolUse, form: CallSyntax, answer: Grammar | None) -> str:
     return "\n".join(rules)
 
 
-def _behind_token(calls: str, repeats: str, tag_id: int, has_end: bool, form: CallSyntax) -> str:
+def _behind_token(calls: str, repeats: str, tag_id: int, has_end: bool, syntax: CallSyntax) -> str:
     """The rule of a text with calls behind a special token, with any other special tokens. Raises ApiError.
 
     has_end: whether calls have an end of their own. Without one, a text behind a call could not be kept apart.
     """
-    tag = next(text for text, token_id in form.special_tokens if token_id == tag_id)
+    tag = next(text for text, token_id in syntax.special_tokens if token_id == tag_id)
     if tag in _SHARED_TOKENS:
         raise ApiError(
             400,
@@ -115,7 +115,7 @@ def _behind_token(calls: str, repeats: str, tag_id: int, has_end: bool, form: Ca
             "'strict' where an answer may be a text: leave 'strict' out, or set 'tool_choice' to 'required'.",
             "tools",
         )
-    others = _ranges(token_id for _, token_id in form.special_tokens if token_id != tag_id)
+    others = _ranges(token_id for _, token_id in syntax.special_tokens if token_id != tag_id)
     rules = [
         f"start: free ({calls}{' free' if has_end else ''}){repeats}",
         "free: TEXT" + (f" (<[{others}]> TEXT)*" if others else ""),

@@ -11,7 +11,7 @@ from reader_edge.server.api_error import ApiError, agreed
 from reader_edge.server.openai.generation_body import Stop
 from reader_edge.server.openai.messages import MAX_CALLS, MAX_ITEMS, call_message
 from reader_edge.server.schema import UNSUPPORTED, JsonObject, within
-from reader_edge.server.structured_outputs import RequestedFormat, schema_form
+from reader_edge.server.structured_outputs import RequestedFormat, schema_format
 from reader_edge.server.tools import MaxTools, Tool, tool_use_of
 from reader_edge_runtime import Conversation, GenerationConfig, Message, SamplingConfig
 from reader_edge_runtime.generation_config import chosen_sampling
@@ -105,14 +105,14 @@ class OllamaBody(JsonObject, ignored="keep_alive shift truncate"):
     def prompt_of(self, use: ToolUse, has_template: bool) -> Encodable:
         """What is answered. Raises ApiError."""
 
-    def form(self) -> RequestedFormat:
-        """What form the answer is to have. Raises ApiError and ConfigError."""
+    def answer_format(self) -> RequestedFormat:
+        """What format the answer is to have. Raises ApiError and ConfigError."""
         if isinstance(self.format, str):
-            return schema_form(_JSON_SCHEMA, True, "format") if self.format else RequestedFormat()
-        return schema_form(self.format, False, "format")
+            return schema_format(_JSON_SCHEMA, True, "format") if self.format else RequestedFormat()
+        return schema_format(self.format, False, "format")
 
     def config(self, max_tokens: int, own_sampling: Mapping[str, float]) -> GenerationConfig:
-        """How the answer is to be made, without its form. own_sampling: of `Engine.sampling`. Raises ConfigError."""
+        """How the answer is to be made, without its format. own_sampling: of `Engine.sampling`. Raises ConfigError."""
         stop = self.options.stop
         return GenerationConfig(
             max_tokens=max_tokens,

@@ -97,17 +97,17 @@ class OllamaEndpoint(Endpoint[AnyBody]):
             sentence = f"'think' is {shown_json(body.think)}, but the model here does not think: leave it out."
             public = "'think' is given, but the model here does not think: leave it out."
             raise ApiError(400, sentence, "think", public=public)
-        use, form = body.tool_use(), body.form()
+        use, answer_format = body.tool_use(), body.answer_format()
         num_predict = body.options.num_predict
         requested = num_predict if num_predict > 0 else None
         max_tokens, headers = self._settings.allowed_tokens("options.num_predict", requested)
         config = body.config(max_tokens, self._engine.engine.sampling)
-        grammar = tool_grammar(use, self._tokenizer.call_syntax, form.grammar)
+        grammar = tool_grammar(use, self._tokenizer.call_syntax, answer_format.grammar)
         return CompletionRequest(
             prompts=[body.prompt_of(use, self._tokenizer.has_chat_template)],
             configs=[replace(config, grammar=grammar)],
             use=use,
-            form=form,
+            answer_format=answer_format,
             is_streamed=body.stream,
             names_temperature=body.options.temperature is not None,
             headers=headers | seed_headers(config),

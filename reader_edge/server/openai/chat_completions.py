@@ -15,8 +15,8 @@ from reader_edge.server.structured_outputs import (
     AnyText,
     RequestedFormat,
     ResponseFormat,
-    form_of_format,
-    only_form,
+    only_format,
+    requested_format,
 )
 from reader_edge.server.tools import MaxTools, Tool, ToolChoice, tool_use_of
 from reader_edge_runtime import Conversation, GenerationChunk, GenerationResult
@@ -66,8 +66,8 @@ class ChatBody(ChoicesBody):
             args[name] = is_turn
         return [Conversation(to_messages(self.messages), use.tools, args, continues)]
 
-    def form(self) -> RequestedFormat:
-        return only_form([form_of_format(self.response_format, "response_format"), *self.guided_forms()])
+    def answer_format(self) -> RequestedFormat:
+        return only_format([requested_format(self.response_format, "response_format"), *self.guided_formats()])
 
     def requested_tokens(self) -> tuple[str, int | None]:
         names = "max_completion_tokens", "max_tokens"

@@ -18,8 +18,8 @@ from reader_edge.server.structured_outputs import (
     AnyText,
     RequestedFormat,
     ResponseFormat,
-    form_of_format,
-    only_form,
+    only_format,
+    requested_format,
 )
 from reader_edge_runtime import GenerationChunk, GenerationConfig, GenerationResult
 from reader_edge_runtime.decoding.choosing.logprobs import TokenLogprob
@@ -56,8 +56,8 @@ class CompletionBody(ChoicesBody):
             raise wrong_value("prompt", self.prompt, _PROMPTS, "prompt")
         return cast(Sequence[Encodable], self.prompt)
 
-    def form(self) -> RequestedFormat:
-        return only_form([form_of_format(self.response_format, "response_format"), *self.guided_forms()])
+    def answer_format(self) -> RequestedFormat:
+        return only_format([requested_format(self.response_format, "response_format"), *self.guided_formats()])
 
     def requested_tokens(self) -> tuple[str, int | None]:
         if self.echo and self.max_tokens == 0:

@@ -1,4 +1,4 @@
-"""What the bodies of all of OpenAI's endpoints have in common: how tokens are chosen, and in what form they come."""
+"""What the bodies of all of OpenAI's endpoints have in common: how tokens are chosen, and in what format they come."""
 
 import re
 from abc import abstractmethod
@@ -15,11 +15,11 @@ from reader_edge.server.openai.messages import Content, text_of
 from reader_edge.server.schema import UNSUPPORTED, JsonObject, bounds, only, within
 from reader_edge.server.settings import ServerSettings
 from reader_edge.server.structured_outputs import (
-    ChoiceForm,
-    JsonForm,
+    Choices,
+    JsonSchema,
     RequestedFormat,
     StructuredOutputs,
-    forms_of_outputs,
+    formats_of_outputs,
     grammar_of,
 )
 from reader_edge.server.tool_grammar import tool_grammar
@@ -117,9 +117,9 @@ class GenerationBody(JsonObject, ignored=_IGNORED):
 
     prediction: Prediction | None = None
     structured_outputs: StructuredOutputs | None = None
-    guided_json: JsonForm | None = None
+    guided_json: JsonSchema | None = None
     guided_regex: str | None = None
-    guided_choice: ChoiceForm | None = None
+    guided_choice: Choices | None = None
     guided_grammar: str | None = None
 
     @property
@@ -141,8 +141,8 @@ class GenerationBody(JsonObject, ignored=_IGNORED):
         """The prompts to answer, each as often as choices are wanted. Raises ApiError."""
 
     @abstractmethod
-    def form(self) -> RequestedFormat:
-        """What form the answers are to have. Raises ApiError and ConfigError."""
+    def answer_format(self) -> RequestedFormat:
+        """What format the answers are to have. Raises ApiError and ConfigError."""
 
     @abstractmethod
     def requested_tokens(self) -> tuple[str, int | None]:
@@ -166,31 +166,33 @@ class GenerationBody(JsonObject, ignored=_IGNORED):
             excess = f"'n' and prompts ask for {num_choices * len(prompts)} answers together"
             raise ApiError(400, f"{excess}: 1 to {settings.max_choices} are given here.", "n")
         max_tokens, headers = settings.allowed_tokens(*self.requested_tokens())
-        form = self.form()
-        config = replace(self.config(max_tokens, own_sampling), grammar=tool_grammar(use, call_syntax, form.grammar))
+        answer_format = self.answer_format()
+        config = replace(
+            self.config(max_tokens, own_sampling), grammar=tool_grammar(use, call_syntax, answer_format.grammar)
+        )
         return CompletionRequest(
             prompts=[prompt for prompt in prompts for _ in range(num_choices)],
             configs=[with_next_seed(config, number) for number in range(num_choices)] * len(prompts),
             num_choices=num_choices,
             use=use,
-            form=form,
+            answer_format=answer_format,
             is_streamed=self.stream,
             priority=self.priority,
             names_temperature=self.temperature is not None,
             headers=headers | seed_headers(config),
         )
 
-    def guided_forms(self) -> list[RequestedFormat]:
-        """The forms that vLLM's fields ask for. Raises ApiError and ConfigError."""
-        forms = forms_of_outputs(self.structured_outputs, "structured_outputs") if self.structured_outputs else []
+    def guided_formats(self) -> list[RequestedFormat]:
+        """The formats that vLLM's fields ask for. Raises ApiError and ConfigError."""
+        formats = formats_of_outputs(self.structured_outputs, "structured_outputs") if self.structured_outputs else []
         for part in ("json", "regex", "choice", "grammar"):
             value = getattr(self, f"guided_{part}")
             if value is not None:
-                forms.append(RequestedFormat(grammar_of(part, value, f"guided_{part}"), f"guided_{part}"))
-        return forms
+                formats.append(RequestedFormat(grammar_of(part, value, f"guided_{part}"), f"guided_{part}"))
+        return formats
 
     def config(self, max_tokens: int, own_sampling: Mapping[str, float] = MappingProxyType({})) -> GenerationConfig:
-        """How each answer is to be made, without its form. Raises ApiError and ConfigError."""
+        """How each answer is to be made, without its format. Raises ApiError and ConfigError."""
         wants_logprobs, num_top_logprobs = self.requested_logprobs()
         return GenerationConfig(
             max_tokens=max_tokens,

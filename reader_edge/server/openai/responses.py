@@ -16,7 +16,7 @@ from reader_edge.server.openai.generation_body import GenerationBody, MaxTokens
 from reader_edge.server.openai.messages import TemplateArgs, template_args
 from reader_edge.server.openai.response_items import InputItems, ResponseItems, to_messages_of_input
 from reader_edge.server.schema import UNSUPPORTED, JsonObject, only
-from reader_edge.server.structured_outputs import AnyText, RequestedFormat, TextFormat, form_of_format, only_form
+from reader_edge.server.structured_outputs import AnyText, RequestedFormat, TextFormat, only_format, requested_format
 from reader_edge.server.tools import FlatTool, FlatToolChoice, MaxTools, tool_use_of
 from reader_edge_runtime import Conversation, GenerationResult, Message
 from reader_edge_runtime.text.conversation import Encodable
@@ -93,8 +93,8 @@ class ResponsesBody(GenerationBody):
         args = template_args(self.chat_template_kwargs, effort, self.enable_thinking)
         return [Conversation(first + to_messages_of_input(self.input), use.tools, args)]
 
-    def form(self) -> RequestedFormat:
-        return only_form([form_of_format(self.text.format, "text.format"), *self.guided_forms()])
+    def answer_format(self) -> RequestedFormat:
+        return only_format([requested_format(self.text.format, "text.format"), *self.guided_formats()])
 
     def requested_tokens(self) -> tuple[str, int | None]:
         return "max_output_tokens", self.max_output_tokens
@@ -166,7 +166,7 @@ class ResponsesEndpoint(Endpoint[ResponsesBody]):
             "previous_response_id": None,
             "store": False,
             "temperature": sampling.temperature,
-            "text": {"format": dict(completion.form.echoed)},
+            "text": {"format": dict(completion.answer_format.echoed)},
             "tool_choice": use.choice,
             "tools": [
                 {"strict": None, "parameters": None, **tool["function"], "type": "function"} for tool in use.tools
