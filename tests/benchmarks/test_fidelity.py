@@ -287,9 +287,7 @@ def test_recordings_become_chat_prompts_that_fit(recordings: Path, demo_folder: 
     assert agent["licence"] == "MIT"
 
 
-def test_texts_of_several_recordings_stand_before_the_question_of_the_first(
-    recordings: Path, demo_folder: Path
-) -> None:
+def test_texts_of_recordings_stand_before_the_question(recordings: Path, demo_folder: Path) -> None:
     converter = Converter(recordings, load_tokenizer(str(demo_folder)), most=200, num_joined=2)
     (prompt,) = converter.categories()["rag"]
     assert prompt["messages"][-1]["content"] == "A passage.\n\nAnother.\n\nQuestion: where is it"

@@ -204,7 +204,7 @@ def test_an_answer_that_did_not_wait_for_its_device_ends_the_benchmark() -> None
 
 @pytest.mark.skipif(importlib.util.find_spec("websockets") is None, reason="needs websockets, of the extra 'remote'")
 @pytest.mark.long
-def test_all_ways_give_the_answers_of_the_server_alone(
+def test_answers_are_the_server_s(
     demo_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", ":".join(filter(None, sys.path)))

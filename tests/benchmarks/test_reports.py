@@ -31,9 +31,7 @@ def results(ours: float, theirs: float) -> dict[str, Any]:
     return {"0.5b-quantised": {"date": "today", "seconds": 1, "command": "run", "figures": figures}}
 
 
-def test_the_page_has_a_row_for_every_contender_and_a_reason_for_every_failure(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
+def test_a_contender_has_a_row_and_a_failure_a_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setattr(report, "OUT", tmp_path / "RESULTS.md")
     report.write_report(results(0.020, 0.021))
     page = (tmp_path / "RESULTS.md").read_text()
@@ -70,9 +68,7 @@ def test_weights_are_kept_where_a_ready_made_file_has_them(tmp_path: Path) -> No
     assert [each.source("real") for each in kept()] == [file]
 
 
-def test_passes_of_every_width_are_timed_behind_every_text_whoever_else_fails(
-    tmp_path: Path, demo_folder: Path
-) -> None:
+def test_passes_of_every_width_are_timed_behind_every_text(tmp_path: Path, demo_folder: Path) -> None:
     contender = demo_contender(tmp_path, demo_folder)
     missing = replace(contender, precision="int4")
     effort = Effort("demo", pasts=(24, 160), num_answers=2, num_passes=3)
@@ -110,9 +106,7 @@ def of_past(token_s: float, ms: list[float]) -> dict[str, Any]:
     return {"token_s": [token_s], "peak_bytes": 10**9, "pass_s": {str(n): [s / 1e3] for n, s in enumerate(ms, 1)}}
 
 
-def test_the_page_has_a_curve_for_every_text_and_what_fidelity_knows_of_the_model(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_page_has_a_curve_for_every_text_and_the_fidelity(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(pass_report, "OUT", tmp_path / "PASSES.md")
     monkeypatch.setattr(pass_report, "ROWS", tmp_path / "fidelity.json")
     pass_report.write_pass_report({"demo": {}})

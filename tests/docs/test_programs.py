@@ -83,9 +83,7 @@ def test_an_answer_to_a_schema_is_an_object(run: Callable[[str], str], monkeypat
     assert run("schema") == "Anna 31\n"
 
 
-def test_functions_are_called_until_the_model_answers(
-    run: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_functions_are_called_until_an_answer(run: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
     prompts: list[Any] = []
     monkeypatch.setattr(reader_edge_runtime.Engine, "generate", saying(CALL, "21 degrees.", prompts=prompts))
     assert run("tools") == "21 degrees.\n"
@@ -184,9 +182,7 @@ SNIPPETS = [
 
 
 @pytest.mark.parametrize("code", SNIPPETS)
-def test_python_in_the_documentation_runs(
-    code: str, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_snippets_of_python_run(code: str, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = compile(code, "documentation", "exec")
     if any(each in code for each in _NEED_A_SERVER):
         return

@@ -50,9 +50,7 @@ def test_known_attacks_end_in_a_result_or_an_error_of_ours(kind: str, name: str,
 
 
 @pytest.mark.parametrize("kind", SUBJECTS)
-def test_spoilt_files_end_in_a_result_or_an_error_of_ours(
-    kind: str, tmp_path: Path, fuzz_numbers: Iterable[int]
-) -> None:
+def test_spoilt_files_end_in_a_result_or_an_error(kind: str, tmp_path: Path, fuzz_numbers: Iterable[int]) -> None:
     subject = SUBJECTS[kind]
     samples = subject.samples(tmp_path)
     for number in fuzz_numbers:

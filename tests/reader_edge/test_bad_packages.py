@@ -133,7 +133,7 @@ def test_a_folder_that_is_missing_or_empty_is_one_sentence(runner: CliRunner, tm
 
 @pytest.mark.long
 @pytest.mark.parametrize("is_read_only", [False, True])
-def test_a_package_in_the_hubs_cache_answers(
+def test_a_package_of_links_answers(
     runner: CliRunner, package: PackageCopy, tmp_path: Path, is_read_only: bool
 ) -> None:
     plain = runner.invoke(main, ["run", str(package.folder), "-p", "# tar", "-n", "4"])
@@ -159,9 +159,7 @@ def test_a_package_in_the_hubs_cache_answers(
         ("config.json", "cannot be exported"),
     ],
 )
-def test_a_folder_of_another_kind_is_shown_as_what_it_is(
-    runner: CliRunner, tmp_path: Path, file: str, words: str
-) -> None:
+def test_folders_of_other_kinds_are_named_so(runner: CliRunner, tmp_path: Path, file: str, words: str) -> None:
     path = tmp_path / "folder" / file
     path.parent.mkdir(parents=True)
     path.write_text('{"model_type": "mamba"}')

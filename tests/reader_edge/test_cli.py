@@ -133,9 +133,7 @@ def test_wrong_usage_exits_2(runner: CliRunner, arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("is_disguised", [False, True])  # as by a compiled module that was being loaded
-def test_interruption_exits_130_without_a_traceback(
-    is_disguised: bool, runner: CliRunner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_exits_130(is_disguised: bool, runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(self: Decoder) -> None:
         if is_disguised:
             raise ImportError("initialization failed") from KeyboardInterrupt()
@@ -177,9 +175,7 @@ def test_a_closed_pipe_is_no_traceback() -> None:
         assert process.stderr.read() == ""
 
 
-def test_a_closed_standard_output_is_refused_before_the_work(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_closed_output_is_refused_first(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     for arguments in (["--help"], ["info"], ["run", "-p", "# tar", "--json"]):
         with pytest.raises(SystemExit, match="1"):
@@ -188,9 +184,7 @@ def test_a_closed_standard_output_is_refused_before_the_work(
         assert capsys.readouterr().err == sentence
 
 
-def test_a_closed_standard_error_leaves_the_answer_alone(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_closed_stderr_leaves_the_answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     answers = []
     for arguments in ([], ["--stats"]):
         monkeypatch.setattr(sys, "stderr", None)
@@ -250,7 +244,7 @@ def handler() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("before", [signal.default_int_handler, signal.SIG_IGN], ids=["received", "ignored"])
-def test_ctrl_c_is_what_it_was_once_all_is_imported(
+def test_ctrl_c_is_restored(
     before: signal.Handlers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["reader-edge", "--version"])

@@ -225,9 +225,7 @@ def test_verify_says_that_it_drafts(invoke: Invoke, prompts: Path, monkeypatch: 
     assert "The proof drafts all the same" in result.stderr
 
 
-def test_no_draft_loads_nothing_and_says_what_it_leaves_out(
-    runner: CliRunner, never_drafts: None, sources: Sequence[object], plain: Plain
-) -> None:
+def test_no_draft_loads_nothing(runner: CliRunner, never_drafts: None, sources: Sequence[object], plain: Plain) -> None:
     result = runner.invoke(main, ["run", "-p", PROMPT, "-n", "20", "--no-draft", "--stats", *map(str, sources)])
     assert result.exit_code == 0, result.output
     assert result.stdout.rstrip("\n") == plain(PROMPT, 20).rstrip("\n")

@@ -62,7 +62,7 @@ def answers(engine: reader_edge_runtime.Engine) -> None:
         assert engine.generate("# tar", max_tokens=2).token_ids
 
 
-def test_a_file_is_exported_once_and_what_is_done_is_progress(
+def test_a_file_is_exported_once_with_progress(
     gguf: Path, exported: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     progress: list[tuple[int, int]] = []
@@ -152,9 +152,7 @@ def test_more_weights_take_longer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("has_widgets", [True, False])
-def test_a_notebook_has_bars_where_it_can_draw_them_and_lines_else(
-    has_widgets: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_notebook_has_bars_or_else_lines(has_widgets: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     monkeypatch.setattr("rich.jupyter.display", lambda segments, text: shown.append(text))
@@ -169,9 +167,7 @@ def test_a_notebook_has_bars_where_it_can_draw_them_and_lines_else(
     assert any("Exporting: rounding" in text for text in shown) is not has_widgets
 
 
-def test_a_model_that_cannot_be_had_is_one_sentence_without_what_libraries_met(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_missing_model_is_one_sentence_without_what_libraries_met(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         try:
             raise OSError("no network")

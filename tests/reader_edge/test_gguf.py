@@ -75,9 +75,7 @@ def test_info_as_json_holds_the_same(runner: CliRunner, path: Path) -> None:
         ({"rope_freqs.weight": np.ones(3, "f4")}, "has 3 factors for 2 frequencies"),
     ],
 )
-def test_info_compares_tensors_as_export_does(
-    tensors: dict[str, Any], words: str, runner: CliRunner, tmp_path: Path
-) -> None:
+def test_info_compares_as_export_does(tensors: dict[str, Any], words: str, runner: CliRunner, tmp_path: Path) -> None:
     path = write_small(tmp_path / "small.gguf", small_vocabulary(), tensors=tensors)
     shown = pairs(runner.invoke(main, ["info", str(path)]))["can be exported"]
     assert shown.startswith("no: ")

@@ -116,9 +116,7 @@ def test_what_is_here_of_a_name_is_its_source_until_it_is_exported(exported: lis
     assert find_stored("owner/stored") == find_package("owner/stored")
 
 
-def test_in_an_installation_the_demo_lies_beside_the_code(
-    monkeypatch: pytest.MonkeyPatch, demo_folder: Path, tmp_path: Path
-) -> None:
+def test_an_installed_demo_lies_beside_code(monkeypatch: pytest.MonkeyPatch, demo_folder: Path, tmp_path: Path) -> None:
     monkeypatch.setattr("reader_edge.models.model_source.__file__", str(tmp_path / "model_source.py"))
     assert PackageCopy(demo_folder, tmp_path / "demo").folder == bundled_demo()
 
@@ -129,9 +127,7 @@ def test_an_installation_without_the_demo_says_so(monkeypatch: pytest.MonkeyPatc
         bundled_demo()
 
 
-def test_a_hugging_face_folder_is_exported_once_and_again_when_it_changed(
-    exported: list[str], source_folder: Path
-) -> None:
+def test_a_folder_is_exported_once_and_again_when_it_changed(exported: list[str], source_folder: Path) -> None:
     first = find_package(str(source_folder))
     assert find_package(str(source_folder)) == first
     assert len(exported) == 1
@@ -142,9 +138,7 @@ def test_a_hugging_face_folder_is_exported_once_and_again_when_it_changed(
     assert [part.what for part in StoredModel(str(source_folder)).parts()] == ["package, int8"]  # none of what was
 
 
-def test_a_new_export_leaves_other_kinds_and_packages_of_other_versions(
-    exported: list[str], source_folder: Path, demo_folder: Path
-) -> None:
+def test_an_export_leaves_other_kinds_and_versions(exported: list[str], source_folder: Path, demo_folder: Path) -> None:
     stored = StoredModel(str(source_folder))
     others = [stored.folder / f"gguf-{'0' * 16}", stored.folder / f"int8-{'0' * 16}"]
     for place in others:
@@ -166,7 +160,7 @@ def test_a_gguf_file_is_exported_once_and_again_when_it_changed(exported: list[s
 
 
 @pytest.mark.parametrize("name", ["owner/name", "SmolLM2:135M"])
-def test_a_name_is_fetched_and_exported_once_under_its_name(
+def test_a_name_is_exported_once(
     exported: list[str], source_folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr("reader_edge.models.model_source.pulled", {name: source_folder}.__getitem__)
@@ -183,9 +177,7 @@ def test_nothing_is_fetched_where_nothing_could_be_exported(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("find", [find_package, find_stored])
-def test_a_misspelt_name_is_shown_before_what_is_not_installed(
-    monkeypatch: pytest.MonkeyPatch, find: Callable[[str], object]
-) -> None:
+def test_a_misspelt_name_is_refused_first(monkeypatch: pytest.MonkeyPatch, find: Callable[[str], object]) -> None:
     monkeypatch.setattr("reader_edge_export.libraries.util.find_spec", lambda name: None)
     with pytest.raises(CatalogueError, match=r"no model 'smolm2:135m': did you mean smollm2:135m\?"):
         find("smolm2:135m")
@@ -195,9 +187,7 @@ def test_a_misspelt_name_is_shown_before_what_is_not_installed(
         find("https://hf.co/owner/name")
 
 
-def test_a_file_of_another_kind_is_shown_before_what_is_not_installed(
-    monkeypatch: pytest.MonkeyPatch, source_folder: Path
-) -> None:
+def test_a_file_of_another_kind_is_refused_first(monkeypatch: pytest.MonkeyPatch, source_folder: Path) -> None:
     monkeypatch.setattr("reader_edge_export.libraries.util.find_spec", lambda name: None)
     (source_folder / "x.gguf").write_text("hello")
     with pytest.raises(GgufError, match="is no GGUF file: give"):
@@ -207,9 +197,7 @@ def test_a_file_of_another_kind_is_shown_before_what_is_not_installed(
         find_package(str(source_folder))
 
 
-def test_what_an_export_warns_of_is_shown_once(
-    exported: list[str], source_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_warnings_are_shown_once(exported: list[str], source_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
         find_package(str(source_folder))
     shown = capsys.readouterr().err
@@ -217,7 +205,7 @@ def test_what_an_export_warns_of_is_shown_once(
     assert shown.count(f"`reader-edge tune {source_folder}` measures its quality, and lets it draft better.\n") == 1
 
 
-def test_two_cold_starts_at_once_export_once(
+def test_two_starts_export_once(
     monkeypatch: pytest.MonkeyPatch, demo_folder: Path, source_folder: Path, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -251,7 +239,7 @@ def test_two_cold_starts_at_once_export_once(
     assert len(exported) == 1
 
 
-def test_a_path_below_an_existing_folder_is_no_hub_id(
+def test_paths_below_folders_are_no_ids(
     exported: list[str], monkeypatch: pytest.MonkeyPatch, source_folder: Path
 ) -> None:
     monkeypatch.chdir(source_folder.parent)

@@ -171,9 +171,7 @@ OTHER_CALLERS = "int second(int x) { return reader_edge::shared(x); }\n"
 @pytest.mark.parametrize(
     ("source", "expected"), [(OWN + CALLERS, 0), (OWN + SHARED + CALLERS + OTHER_CALLERS, 1), (None, 1)]
 )
-def test_a_weak_symbol_outside_the_namespace_of_its_set_is_found(
-    source: str | None, expected: int, tmp_path: Path
-) -> None:
+def test_a_weak_symbol_outside_its_namespace_is_found(source: str | None, expected: int, tmp_path: Path) -> None:
     if source is not None:
         folder = tmp_path / "CMakeFiles" / "some.dir" / "src" / "kernels"
         folder.mkdir(parents=True)

@@ -32,9 +32,7 @@ def test_each_request_gets_the_answer_of_the_engine_in_openai_s_form(answered: F
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
-def test_a_bar_counts_requests_on_a_terminal_and_nothing_is_drawn_in_a_pipe(
-    files: Files, monkeypatch: pytest.MonkeyPatch, is_terminal: bool
-) -> None:
+def test_a_bar_is_drawn_on_a_terminal_alone(files: Files, monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda stream: is_terminal)
     files.write(*REQUESTS[:3])
@@ -129,9 +127,7 @@ def test_a_model_that_is_none_leaves_no_output(files: Files) -> None:
         (" " * (4 << 20) + "{}", "Line 2 of '{given}' has more than the 4194304 bytes"),
     ],
 )
-def test_an_input_that_is_not_sound_is_refused_before_anything_is_answered(
-    files: Files, line: object, words: str
-) -> None:
+def test_an_unsound_input_is_refused_before_any_answer(files: Files, line: object, words: str) -> None:
     files.write(REQUESTS[0])
     text = line if isinstance(line, str) else json.dumps(line)
     with files.given.open("a", encoding="utf-8", errors="surrogateescape") as file:
@@ -146,9 +142,7 @@ def test_a_pipe_is_no_input(files: Files) -> None:
     assert_refused(files.run(), f"'{files.given}' is no file")
 
 
-def test_an_input_that_changes_during_the_work_has_none_answered_twice_and_says_so(
-    files: Files, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_input_that_changes_meanwhile_is_reported(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     files.write(*REQUESTS[:3])
     opened = batch.open_batch
 

@@ -92,15 +92,13 @@ def test_different_tokens_exit_1(runner: CliRunner, prompts: Path, monkeypatch: 
     ("plot", "sentence"),
     [("speed.gif", "names no kind of plot"), ("no/such/speed.png", "There is no folder")],
 )
-def test_a_plot_that_cannot_be_written_is_shown_before_the_work(
-    runner: CliRunner, tmp_path: Path, plot: str, sentence: str
-) -> None:
+def test_a_plot_without_a_place_is_refused_first(runner: CliRunner, tmp_path: Path, plot: str, sentence: str) -> None:
     result = runner.invoke(main, ["bench", "decode", "--plot", str(tmp_path / plot)])
     assert result.exit_code == 2
     assert sentence in result.stderr
 
 
-def test_without_matplotlib_a_plot_is_one_sentence(
+def test_without_matplotlib_plots_are_refused(
     runner: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("reader_edge.bench.plot.find_spec", lambda name: None)

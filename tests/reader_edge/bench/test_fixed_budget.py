@@ -118,9 +118,7 @@ def test_a_pass_that_nobody_scored_is_not_recorded() -> None:
 
 
 @pytest.mark.long
-def test_answers_are_the_plain_ones_and_every_step_drafts_what_it_may(
-    engine: Engine, questions: list[EvalPrompt]
-) -> None:
+def test_answers_are_plain_and_every_step_drafts_what_it_may(engine: Engine, questions: list[EvalPrompt]) -> None:
     shown: list[tuple[int, int]] = []
     runs = bench_budgets(
         engine,
@@ -151,9 +149,7 @@ def test_answers_are_the_plain_ones_and_every_step_drafts_what_it_may(
     assert counts(first) == counts(last)
 
 
-def test_datastores_are_drafted_from_in_sets_of_their_own(
-    engine: Engine, questions: list[EvalPrompt], tmp_path: Path
-) -> None:
+def test_datastores_have_sets_of_their_own(engine: Engine, questions: list[EvalPrompt], tmp_path: Path) -> None:
     builder = DatastoreBuilder(engine.tokenizer.fingerprint(), engine.package.manifest.vocab_size)
     builder.add(list(engine.generate(questions[0].prompt, CONFIG).token_ids))
     builder.end_document()
@@ -170,7 +166,7 @@ def test_datastores_are_drafted_from_in_sets_of_their_own(
 
 @pytest.mark.long
 @pytest.mark.parametrize("num_nodes", BUDGETS)
-def test_a_replay_has_the_counts_of_decoding(
+def test_a_replay_counts_as_decoding(
     engine: Engine, questions: list[EvalPrompt], recording: Path, num_nodes: int
 ) -> None:
     runs = bench_budgets(engine, questions, CONFIG, [num_nodes], SourceStock.of_engine(engine))
@@ -203,7 +199,7 @@ class PathRequest(RetrievalRequest):
         super().observe(ScoredTree(chain, range(len(path)), scored.root, *scores, vocab_size=1 << 31))
 
 
-def test_a_replay_with_logits_is_decoding_that_hears_of_accepted_drafts_only(
+def test_a_replay_with_logits_sees_accepted_drafts(
     engine: Engine, questions: list[EvalPrompt], recording: Path
 ) -> None:
     requests = read_recording(recording, engine.tokenizer)
@@ -216,9 +212,7 @@ def test_a_replay_with_logits_is_decoding_that_hears_of_accepted_drafts_only(
         assert replayed.drafted_by_source["logits"] > 0
 
 
-def test_a_recording_is_the_answer_and_what_was_likely_after_each_token(
-    engine: Engine, questions: list[EvalPrompt], recording: Path
-) -> None:
+def test_a_recording_has_answers_and_successors(engine: Engine, questions: list[EvalPrompt], recording: Path) -> None:
     requests = read_recording(recording, engine.tokenizer)
     assert [request.task for request in requests] == list("abab")
     for request, question in zip(requests, questions, strict=True):
@@ -245,9 +239,7 @@ def test_with_another_tokenizer_a_recording_is_its_texts(engine: Engine, recordi
 
 
 @pytest.mark.long
-def test_commands_record_replay_and_tell_by_category(
-    runner: CliRunner, chat_package: PackageCopy, tmp_path: Path
-) -> None:
+def test_commands_record_and_replay_by_category(runner: CliRunner, chat_package: PackageCopy, tmp_path: Path) -> None:
     prompts, answers = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
     lines = [
         {"turns": ["# tar", "# tar"], "category": "pages"},

@@ -70,9 +70,7 @@ def _answers(engine: Engine, prompts: Iterable[str]) -> str:
     return "".join(text if text.endswith("\n") else text + "\n" for text in texts)
 
 
-def test_answers_go_to_standard_output_and_talk_to_standard_error(
-    engine: Engine, say: Say, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_answers_alone_go_to_standard_output(engine: Engine, say: Say, capsys: pytest.CaptureFixture[str]) -> None:
     say("# tar", "", "# git")
     _chat(engine)
     captured = capsys.readouterr()
@@ -140,9 +138,7 @@ def test_what_is_no_command_is_sent(engine: Engine, say: Say, prompts: list[obje
 
 
 @pytest.mark.parametrize("command", ["/help", "/?"])
-def test_help_is_shown_beside_the_answers(
-    engine: Engine, say: Say, capsys: pytest.CaptureFixture[str], command: str
-) -> None:
+def test_help_goes_beside_answers(engine: Engine, say: Say, capsys: pytest.CaptureFixture[str], command: str) -> None:
     say(command)
     _chat(engine)
     captured = capsys.readouterr()
@@ -191,7 +187,7 @@ def test_an_error_is_shown_and_the_chat_goes_on(engine: Engine, say: Say, capsys
     assert captured.out == _answers(engine, ["# tar"])
 
 
-def test_a_template_that_fails_does_not_end_the_chat(
+def test_a_failed_template_ends_no_chat(
     chat_package: PackageCopy, say: Say, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chat_package.write_file("chat_template.jinja", b"{{ 1 / (messages | length - 1) }}")

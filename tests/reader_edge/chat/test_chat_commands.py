@@ -69,7 +69,7 @@ def test_a_text_of_several_lines_is_one_message(chat: Chat, typed: Type, sent: S
     assert texts == ["def f():\n    return 1\n\n/help", "one line", "/bye"]
 
 
-def test_the_system_message_is_changed_shown_and_kept_by_a_reset(
+def test_a_reset_keeps_the_system_message(
     chat: Chat, typed: Type, sent: Sent, capsys: pytest.CaptureFixture[str]
 ) -> None:
     typed("/system", "one", "/system Be brief.", "two", "/system Be long.", "/system", "/reset", "three")
@@ -84,9 +84,7 @@ def test_the_system_message_is_changed_shown_and_kept_by_a_reset(
     assert "Be long." in shown
 
 
-def test_settings_hold_for_the_answers_behind_them_until_they_are_taken_back(
-    chat: Chat, typed: Type, sent: Sent
-) -> None:
+def test_settings_hold_until_they_are_taken_back(chat: Chat, typed: Type, sent: Sent) -> None:
     typed(
         "/set temperature 0.2", "/set seed 4", "/set max-tokens 3", "one", "/set temperature", "two", "/set greedy", "a"
     )
@@ -135,7 +133,7 @@ def test_settings_are_shown(chat: Chat, typed: Type, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("command", ["/set", "/model"])
-def test_what_is_shown_as_sampling_is_in_force(
+def test_the_shown_sampling_holds(
     engine: Engine, typed: Type, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     typed(command)
@@ -144,9 +142,7 @@ def test_what_is_shown_as_sampling_is_in_force(
     assert "sampling temperature 0.7, seed 1234567 by default greedy" in shown
 
 
-def test_a_drawn_seed_is_shown_and_gives_the_text_again(
-    chat: Chat, typed: Type, sent: Sent, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_shown_seed_repeats_the_text(chat: Chat, typed: Type, sent: Sent, capsys: pytest.CaptureFixture[str]) -> None:
     typed("one")
     chat.run()
     first = capsys.readouterr()
@@ -181,9 +177,7 @@ def test_an_empty_system_message_is_none(chat: Chat, typed: Type, sent: Sent, li
     assert sent[0][0] == [_user("one")]
 
 
-def test_statistics_are_shown_of_the_last_answer_and_behind_each(
-    chat: Chat, typed: Type, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_statistics_follow_the_last_answer_or_each(chat: Chat, typed: Type, capsys: pytest.CaptureFixture[str]) -> None:
     typed("one", "/stats", "two", "/stats", "three")
     chat.run()
     shown = capsys.readouterr().err
@@ -194,7 +188,7 @@ def test_statistics_are_shown_of_the_last_answer_and_behind_each(
     assert shown.count(f"Sampled with {drawn}") == 2  # where no statistics say as much
 
 
-def test_a_conversation_is_kept_and_gone_on_with(
+def test_a_chat_is_resumed(
     chat: Chat, typed: Type, sent: Sent, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "kept.session"
@@ -205,9 +199,7 @@ def test_a_conversation_is_kept_and_gone_on_with(
     assert path.stat().st_mode & 0o077 == 0
 
 
-def test_a_file_that_is_no_session_is_left_alone(
-    chat: Chat, typed: Type, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_other_file_is_written(chat: Chat, typed: Type, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "letter"
     path.write_text("dear")
     typed(f"/save {path}", f"/load {path}")
@@ -235,9 +227,7 @@ def test_another_model_goes_on_with_the_conversation(chat: Chat, engine: Engine,
     assert [each["content"] for each in last if each["role"] == "user"] == ["one", "two", "three"]
 
 
-def test_without_a_template_there_is_no_system_message(
-    engine: Engine, typed: Type, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_template_no_system_message(engine: Engine, typed: Type, capsys: pytest.CaptureFixture[str]) -> None:
     typed("/system Be brief.")
     Chat(engine, CONFIG, None, False, False, sampling=GivenSampling(is_greedy=True)).run()
     assert "Error: No chat template is used here" in capsys.readouterr().err

@@ -53,9 +53,7 @@ def test_the_worst_finding_is_the_exit_code(
     assert result.stderr == ""
 
 
-def test_json_says_what_is_wrong_with_a_package_and_not_where_it_lies(
-    runner: CliRunner, package: PackageCopy, sound: list[CheckResult]
-) -> None:
+def test_json_names_faults_and_no_folders(runner: CliRunner, package: PackageCopy, sound: list[CheckResult]) -> None:
     (package.folder / "model.onnx.data").write_bytes(b"short")
     result = runner.invoke(main, ["doctor", str(package.folder), "--json"])
     assert result.exit_code == 2
@@ -136,9 +134,7 @@ def test_where_a_provider_fails_the_doctor_is_named(runner: CliRunner) -> None:
     ],
 )
 @pytest.mark.parametrize("home", ["/home/My Name", "/"])
-def test_folders_are_left_out_of_what_is_shown_to_others(
-    text: str, shown: str, home: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_are_left_out_for_others(text: str, shown: str, home: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "home", lambda: Path(home))
     assert without_folders(text) == shown
 
@@ -148,7 +144,7 @@ def test_a_home_with_spaces_in_its_name_is_left_out(monkeypatch: pytest.MonkeyPa
     assert without_folders("no /home/My Name/models/m.onnx") == "no m.onnx"
 
 
-def test_the_boxes_of_a_model_are_looked_at(
+def test_boxes_are_checked(
     runner: CliRunner, sound: list[CheckResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(examine, "examine_package", lambda *_: [])

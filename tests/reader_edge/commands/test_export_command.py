@@ -76,9 +76,7 @@ def test_standard_output_holds_the_path_alone(
     assert sent == [("some/model", tmp_path / "out", ExportOptions())]
 
 
-def test_figures_of_the_checks_are_shown_in_words(
-    runner: CliRunner, sent: list[tuple[str, Path, ExportOptions]]
-) -> None:
+def test_figures_of_the_checks_are_words(runner: CliRunner, sent: list[tuple[str, Path, ExportOptions]]) -> None:
     shown = runner.invoke(main, ["export", "some/model", "out"]).stderr
     rows = dict(line.strip("│ ").split("│") for line in shown.splitlines() if line.count("│") == 3)
     figures = {name.strip(): value.strip() for name, value in rows.items()}
@@ -93,9 +91,7 @@ def test_figures_of_the_checks_are_shown_in_words(
     assert figures["another check"] == "5"
 
 
-def test_the_tokens_that_end_an_answer_are_named(
-    runner: CliRunner, sent: list[tuple[str | None, Path, ExportOptions]]
-) -> None:
+def test_end_tokens_are_named(runner: CliRunner, sent: list[tuple[str | None, Path, ExportOptions]]) -> None:
     rows = runner.invoke(main, ["export", "some/model", "out", "--precision", "int4"]).stderr
     assert re.search(r"answers end at +│ <\|im_end\|>, \\n +│", rows)
     rows = runner.invoke(main, ["export", "some/model", "out"]).stderr
@@ -131,7 +127,7 @@ def test_a_context_that_is_too_short_is_one_sentence(runner: CliRunner) -> None:
     assert "Invalid value for '--max-context': 2 is not in the range x>=16." in result.stderr
 
 
-def test_a_target_in_the_way_is_shown_before_anything_is_fetched(
+def test_a_target_in_the_way_is_refused_first(
     runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("reader_edge.models.model_source.pulled", None)  # calling it would fail
@@ -140,7 +136,7 @@ def test_a_target_in_the_way_is_shown_before_anything_is_fetched(
     assert result.stderr.startswith(f"Error: '{tmp_path}' exists already")
 
 
-def test_without_the_extra_the_remedy_is_one_sentence(
+def test_without_the_extra_a_remedy_is_given(
     runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def refuse() -> None:

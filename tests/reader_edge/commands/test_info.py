@@ -78,9 +78,7 @@ def test_info_tells_how_many_experts_a_mixture_has(runner: CliRunner, package: P
     assert (fields["num_experts"], fields["num_experts_per_token"]) == (8, 2)
 
 
-def test_info_tells_what_stays_as_in_a_file_and_what_its_bits_depend_on(
-    runner: CliRunner, package: PackageCopy
-) -> None:
+def test_info_tells_what_stays_as_in_a_file_and_its_bits(runner: CliRunner, package: PackageCopy) -> None:
     package.change_manifest(precision="keep", kept_types={"Q4_K": 70, "Q6_K": 15})
     shown = runner.invoke(main, ["info", str(package.folder)]).stdout
     assert "kept as in the file: 70 Q4_K, 15 Q6_K" in shown
@@ -168,9 +166,7 @@ def command(shown: list[object]) -> click.Command:
     return answer
 
 
-def test_every_option_lands_in_the_config_that_has_its_field(
-    runner: CliRunner, command: click.Command, shown: list[object]
-) -> None:
+def test_options_land_in_the_configs(runner: CliRunner, command: click.Command, shown: list[object]) -> None:
     given = ["demo", "-t", "0.5", "--threads", "3", "--no-native", "--no-draft", "--provider", "cpu", "--json"]
     result = runner.invoke(command, given)
     assert result.exit_code == 0, result.output
@@ -179,9 +175,7 @@ def test_every_option_lands_in_the_config_that_has_its_field(
     assert shown == ["demo", Output(as_json=True), generation, engine]
 
 
-def test_without_options_configs_are_their_own_defaults(
-    runner: CliRunner, command: click.Command, shown: list[object]
-) -> None:
+def test_without_options_configs_are_defaults(runner: CliRunner, command: click.Command, shown: list[object]) -> None:
     result = runner.invoke(command, ["demo"])
     assert result.exit_code == 0, result.output
     assert shown == ["demo", Output(as_json=False), GenerationConfig(sampling=SamplingConfig()), EngineConfig()]

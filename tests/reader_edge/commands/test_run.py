@@ -68,9 +68,7 @@ def test_a_dash_may_follow_the_model(runner: CliRunner, demo_folder: Path) -> No
     assert _run(runner, str(demo_folder), "-", stdin="# git\n") == _run(runner, "-p", "# git")
 
 
-def test_drafting_is_off_and_says_so_where_bits_depend_on_widths(
-    runner: CliRunner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drafting_is_off_where_bits_depend_on_widths(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "reader_edge_runtime.assembly.load_or_settle", lambda target, *_: (target, WidthReport(16, 4, 1e-5))
     )
@@ -220,9 +218,7 @@ def drawing(package: PackageCopy) -> PackageCopy:
     return package
 
 
-def test_tokens_are_drawn_as_the_model_recommends_and_the_seed_is_shown(
-    runner: CliRunner, drawing: PackageCopy
-) -> None:
+def test_tokens_are_drawn_as_recommended_and_the_seed_is_shown(runner: CliRunner, drawing: PackageCopy) -> None:
     result = runner.invoke(main, ["run", str(drawing.folder), "-p", PROMPT, "-n", "24"])
     shown = re.search(r"Sampled with temperature 0\.9, top-k 40, top-p 0\.95, seed (\d+): --seed gives", result.stderr)
     assert shown is not None
@@ -254,7 +250,7 @@ def test_a_comparison_draws_both_answers_by_one_seed(runner: CliRunner, drawing:
     assert "temperature 0.9, top-k 40, top-p 0.95, seed" in result.stderr
 
 
-def test_a_file_that_is_no_history_is_refused_before_passes_are_measured(
+def test_no_history_is_refused_before_measuring(
     runner: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("reader_edge_runtime.assembly.load_or_measure", pytest.fail)
@@ -315,9 +311,7 @@ def test_a_table_never_follows_the_last_word_of_the_text_on_its_line(runner: Cli
 
 
 @pytest.mark.parametrize("options", [["--compare"], ["--stats"]])
-def test_on_a_terminal_the_text_ends_its_own_line(
-    runner: CliRunner, monkeypatch: pytest.MonkeyPatch, options: list[str]
-) -> None:
+def test_a_terminal_s_line_is_ended(runner: CliRunner, monkeypatch: pytest.MonkeyPatch, options: list[str]) -> None:
     text = _run(runner, "-p", PROMPT, "-n", "23")
     monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda stream: stream.name == "<stdout>")
     result = runner.invoke(main, ["run", "-p", PROMPT, "-n", "23", *options])
@@ -327,7 +321,7 @@ def test_on_a_terminal_the_text_ends_its_own_line(
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("is_terminal", [False, True])
-def test_a_warning_waits_for_the_end_of_the_answer(
+def test_warnings_come_last(
     runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_terminal: bool
 ) -> None:
     def refuse(history: HistoryFile, token_ids: object) -> None:
@@ -349,9 +343,7 @@ def test_compare_as_json(runner: CliRunner) -> None:
     assert fields["acceptance_length"] >= 1
 
 
-def test_measurements_and_proofs_say_how_tokens_are_chosen(
-    runner: CliRunner, drawing: PackageCopy, tmp_path: Path
-) -> None:
+def test_measurements_and_proofs_name_the_sampling(runner: CliRunner, drawing: PackageCopy, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("# tar\n")
     model, sent = str(drawing.folder), ["--prompts", str(prompts), "-n", "6"]

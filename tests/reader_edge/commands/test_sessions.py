@@ -29,9 +29,7 @@ def ask(runner: CliRunner, package: PackageCopy, kept: Path, *arguments: str) ->
     return runner.invoke(main, [*command, *arguments])
 
 
-def test_a_place_where_no_session_can_be_kept_is_shown_before_anything_is_written(
-    runner: CliRunner, chat_package: PackageCopy, tmp_path: Path
-) -> None:
+def test_an_unwritable_session_is_refused_first(runner: CliRunner, chat_package: PackageCopy, tmp_path: Path) -> None:
     shown = ask(runner, chat_package, tmp_path / "no" / "folder")
     assert (shown.exit_code, shown.stdout) == (2, "")
     assert "There is no folder" in shown.stderr
@@ -56,9 +54,7 @@ def test_each_run_goes_on_with_the_conversation(runner: CliRunner, chat_package:
     assert "began with another system message" in other.stderr
 
 
-def test_a_model_without_a_template_finds_its_rows_again(
-    runner: CliRunner, package: PackageCopy, tmp_path: Path
-) -> None:
+def test_without_a_template_rows_are_found_again(runner: CliRunner, package: PackageCopy, tmp_path: Path) -> None:
     prompt = "# tar\n\nArchiving utility."
     first, second = (ask(runner, package, tmp_path / "kept", "-p", prompt, "--stats") for _ in range(2))
     assert first.stdout == second.stdout
@@ -78,9 +74,7 @@ def test_a_file_that_is_no_session_is_refused_before_a_model_is_loaded(
     assert letter.read_text() == "dear"
 
 
-def test_a_damaged_session_is_one_sentence_and_stays_as_it_is(
-    runner: CliRunner, package: PackageCopy, tmp_path: Path
-) -> None:
+def test_a_damaged_session_stays_as_it_is(runner: CliRunner, package: PackageCopy, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     ask(runner, package, kept, "-p", "# tar")
     kept.write_bytes(kept.read_bytes()[:-9])
@@ -93,9 +87,7 @@ def test_a_damaged_session_is_one_sentence_and_stays_as_it_is(
 
 
 @pytest.mark.parametrize("other", [["--history", "past"], ["--compare"]])
-def test_options_that_a_session_excludes_are_named(
-    runner: CliRunner, package: PackageCopy, tmp_path: Path, other: list[str]
-) -> None:
+def test_excluded_options_are_named(runner: CliRunner, package: PackageCopy, tmp_path: Path, other: list[str]) -> None:
     result = ask(runner, package, tmp_path / "kept", "-p", "# tar", *other)
     assert result.exit_code == 2
     assert "out." in result.stderr

@@ -132,9 +132,7 @@ def test_a_stage_is_served_by_its_options_and_its_lines_steer_no_terminal(
     assert "Serves" in served.stderr
 
 
-def test_what_a_stage_tells_goes_to_standard_error(
-    runner: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_of_stages_go_to_stderr(runner: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assembly, "serve_package_stage", lambda *given: given[-1](f"{given[:3]}\x1b"))
     shown = runner.invoke(main, ["stage", str(tmp_path), "--listen", "tcp://127.0.0.1:5551", "--key", __file__])
     assert (shown.exit_code, shown.stdout) == (0, "")

@@ -99,7 +99,7 @@ def test_a_tuned_model_is_left_alone(runner: CliRunner, source_folder: Path, tun
     assert len(tuned) == 1
 
 
-def test_a_package_gets_its_figures_where_its_source_is_given(
+def test_figures_come_with_the_source(
     runner: CliRunner, package: PackageCopy, source_folder: Path, tuned: Tuned
 ) -> None:
     package.change_manifest(checks={})
@@ -153,9 +153,7 @@ def prompts(tmp_path: Path) -> Path:
 
 
 @pytest.mark.long
-def test_answers_to_own_prompts_come_first_and_no_more_are_kept_than_requested(
-    runner: CliRunner, package: PackageCopy, prompts: Path
-) -> None:
+def test_own_prompts_come_first_up_to_the_limit(runner: CliRunner, package: PackageCopy, prompts: Path) -> None:
     command = ["warm", str(package.folder), "--no-calibrate", "--prompts", str(prompts), "--tokens", "250"]
     result = runner.invoke(main, command)
     assert result.exit_code == 0, result.output
@@ -192,9 +190,7 @@ def test_a_first_answer_is_drafted_from_them_and_is_the_plain_one(package: Packa
     assert result.stats.accepted_by_source["history"] > 0
 
 
-def test_a_run_that_is_interrupted_leaves_what_was_there(
-    runner: CliRunner, package: PackageCopy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_changes_nothing(runner: CliRunner, package: PackageCopy, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -207,9 +203,7 @@ def test_a_run_that_is_interrupted_leaves_what_was_there(
     assert [each.name for each in package.folder.iterdir() if each.name.startswith(".")] == []
 
 
-def test_nothing_is_answered_where_no_file_can_be_made(
-    runner: CliRunner, package: PackageCopy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_file_no_answer(runner: CliRunner, package: PackageCopy, monkeypatch: pytest.MonkeyPatch) -> None:
     (package.folder / WARMUP_ANSWERS_NAME).mkdir()
     monkeypatch.setattr("reader_edge_runtime.drafting.sources.warmup_answers.WarmupAnswers.of_package", lambda _: None)
     monkeypatch.setattr("reader_edge_runtime.decoding.decoder.Decoder.step", lambda _: pytest.fail("answered"))

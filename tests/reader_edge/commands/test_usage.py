@@ -77,9 +77,7 @@ def _assert_usage(result: Result) -> None:
 @pytest.mark.parametrize(
     ("path", "option"), OPTIONS, ids=lambda each: "-".join(each) if isinstance(each, tuple) else each.name
 )
-def test_a_value_that_an_option_cannot_take_exits_2(
-    runner: CliRunner, path: tuple[str, ...], option: click.Option
-) -> None:
+def test_a_wrong_value_of_an_option_exits_2(runner: CliRunner, path: tuple[str, ...], option: click.Option) -> None:
     for value in _wrong_values(option):
         result = runner.invoke(main, [*path, f"{option.opts[-1]}={value}"], prog_name="reader-edge")
         _assert_usage(result)
@@ -168,9 +166,7 @@ def _late(demo: Path, there: Path) -> list[list[str]]:
     ]
 
 
-def test_what_is_wrong_with_the_command_line_exits_2_whoever_finds_it(
-    runner: CliRunner, package: PackageCopy, there: Path
-) -> None:
+def test_a_wrong_command_line_exits_2(runner: CliRunner, package: PackageCopy, there: Path) -> None:
     found: dict[str, Any] = {}
     for arguments in _late(package.folder, there):
         result = runner.invoke(main, arguments, prog_name="reader-edge")

@@ -97,16 +97,14 @@ def test_the_tokenizer_may_be_a_folder_or_a_file(
     assert (tmp_path / "again.ds").read_bytes() == built.read_bytes()
 
 
-def test_a_datastore_of_a_package_fits_its_model(
-    runner: CliRunner, package: PackageCopy, corpus: Path, tmp_path: Path
-) -> None:
+def test_a_package_s_datastore_fits(runner: CliRunner, package: PackageCopy, corpus: Path, tmp_path: Path) -> None:
     out = tmp_path / "package.ds"
     arguments = ["datastore", "build", str(corpus), "-o", str(out), "--tokenizer", str(package.folder)]
     assert runner.invoke(main, arguments).exit_code == 0
     assert Datastore.open(out).header.vocab_size <= package.read_manifest()["vocab_size"]
 
 
-def test_the_fingerprint_is_of_the_content_not_of_the_file(
+def test_the_fingerprint_is_of_content(
     command: Command, corpus: Path, built: Path, tokenizer: Path, tmp_path: Path
 ) -> None:
     path = tokenizer / "tokenizer.json"
@@ -148,9 +146,7 @@ def test_wrong_usage_is_shown(command: Command, corpus: Path, arguments: tuple[s
     assert sentence in failed(command("build", corpus, *arguments), 2)
 
 
-def test_a_corpus_beyond_the_memory_limit_is_refused_with_what_it_takes(
-    command: Command, corpus: Path, built: Path, tmp_path: Path
-) -> None:
+def test_a_corpus_beyond_memory_is_refused(command: Command, corpus: Path, built: Path, tmp_path: Path) -> None:
     for name, source in (("build", corpus), ("merge", built)):
         sentence = failed(command(name, source, "-o", tmp_path / "small.ds", "--max-memory", "100MB"))
         assert sentence.startswith("This corpus takes about 400.0 MB of memory, more than --max-memory 100.0 MB")
@@ -170,9 +166,7 @@ def test_an_interrupt_leaves_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_disk_that_takes_only_a_part_is_one_sentence_and_leaves_nothing(
-    command: Command, corpus: Path, built: Path, tmp_path: Path
-) -> None:
+def test_a_disk_that_is_full_keeps_nothing(command: Command, corpus: Path, built: Path, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(built.read_bytes()) // 2, hard))

@@ -125,7 +125,7 @@ def test_a_gated_model_s_sentence_says_where_its_licence_is(hub: FakeHub) -> Non
         (500, HubUnavailableError, r"The hub does not answer \(status 500\)"),
     ],
 )
-def test_a_hub_that_refuses_differs_from_one_that_fails(
+def test_refusals_and_failures_of_a_hub_differ(
     hub: FakeHub, status: int, error: type[CatalogueError], words: str
 ) -> None:
     hub.question_error = (status, "")
@@ -167,9 +167,7 @@ def test_files_whose_names_are_not_plain_are_left_where_they_are(hub: FakeHub, n
     assert [path.name for path in pulled("owner/model").iterdir()] == ["config.json"]
 
 
-def test_a_download_that_the_library_refuses_is_shown_in_one_sentence(
-    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_download_that_the_library_refuses_is_one_sentence(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object, **options: object) -> None:
         raise ValueError("The file is too large")
 

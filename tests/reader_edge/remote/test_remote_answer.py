@@ -134,9 +134,7 @@ def test_tokens_beyond_the_end_and_again_are_left_out(shared_engine: Engine) -> 
 
 @pytest.mark.parametrize("is_started", [False, True])
 @pytest.mark.parametrize("drafts", ["none", "verify"])
-def test_a_connection_lost_before_anything_came_is_resumed_and_the_request_repeated(
-    shared_engine: Engine, drafts: str, is_started: bool
-) -> None:
+def test_an_answer_lost_before_it_began_is_repeated(shared_engine: Engine, drafts: str, is_started: bool) -> None:
     started = Started([5, 6])
     server = Scripted(shared_engine, [started] * is_started, [GONE, started, Tokens(0, [5, 6, 7]), END])
     result = remote(shared_engine, server, drafts).generate(CHAT, GenerationConfig(max_tokens=3))

@@ -48,9 +48,7 @@ def test_what_is_requested_most_is_in_the_document(schemas: dict[str, Any], path
 
 
 @pytest.mark.parametrize("case", all_cases(), ids=str)
-def test_a_field_that_does_not_fit_its_class_is_refused_by_its_place(
-    served: Served, schemas: dict[str, Any], case: Case
-) -> None:
+def test_a_wrong_field_is_refused_by_its_place(served: Served, schemas: dict[str, Any], case: Case) -> None:
     response = served.post(case.path, case.body)
     assert_refused(response, 400)
     assert case.place in response.json()["error"]["message"]
@@ -76,7 +74,7 @@ def test_half_a_character_anywhere_is_answered_or_refused(served: Served, case: 
         ("response_format", {"json_schema": {"name": "f", "schema": {}}}, False),
     ],
 )
-def test_a_type_may_be_left_out_where_there_is_but_one(
+def test_a_lone_type_may_be_left_out(
     served: Served, schemas: dict[str, Any], field: str, value: object, is_optional: bool
 ) -> None:
     path = "/v1/chat/completions"
@@ -104,9 +102,7 @@ def test_limits_are_the_server_s_own(served: Served, schemas: dict[str, Any]) ->
         ("/v1/responses", "max_output_tokens"),
     ],
 )
-def test_who_asks_for_more_tokens_than_there_may_be_is_shown_the_limit(
-    served: Served, path: str, name: str, sent: int
-) -> None:
+def test_too_many_tokens_are_cut_to_the_limit(served: Served, path: str, name: str, sent: int) -> None:
     response = served.post(path, BODIES[path] | {name: sent, "stop": ["e"]})
     assert response.status_code == 200, response.text
     assert response.headers[LIMIT_HEADER] == "500"
@@ -243,7 +239,7 @@ def test_what_is_shown_already_is_shown_as_it_is() -> None:
         ("/api/chat", {"messages": [{"role": "user", "content": "hello"}]}, "/api/generate"),
     ],
 )
-def test_a_model_without_a_template_names_the_path_for_plain_prompts(
+def test_no_template_names_another_path(
     demo_folder: Path, path: str, fields: dict[str, object], plain_path: str
 ) -> None:
     engine = AsyncEngine(Engine.load(demo_folder, EngineConfig(is_calibrated=False)))

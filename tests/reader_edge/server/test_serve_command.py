@@ -58,9 +58,7 @@ def test_a_model_is_called_what_its_user_calls_it(tmp_path: Path, monkeypatch: p
     assert model_name(None) == "qwen2.5:0.5b"
 
 
-def test_no_more_choices_are_promised_than_can_be_taken_in(
-    runner: CliRunner, demo_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_choices_are_bounded_by_slots(runner: CliRunner, demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     promised: list[ServerSettings] = []
     monkeypatch.setattr("reader_edge.server.app.make_app", lambda engine, settings: promised.append(settings))
     monkeypatch.setattr("reader_edge.server.listening.listen", lambda app, socket, engine: None)
@@ -110,7 +108,7 @@ def test_the_log_is_shown_as_its_options_say(
 
 
 @pytest.mark.parametrize("is_sent", [False, True])
-def test_prompts_are_logged_where_that_is_requested(
+def test_prompts_may_be_logged(
     is_sent: bool, runner: CliRunner, demo_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[ServerSettings] = []

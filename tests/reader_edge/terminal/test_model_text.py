@@ -34,9 +34,7 @@ def one_place(monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> io.StringIO
 
 @pytest.mark.parametrize("is_terminal", [True, False])
 @pytest.mark.filterwarnings("always")
-def test_what_an_answer_waits_for_is_shown_at_once_and_all_else_behind_it(
-    is_terminal: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_an_answer_waits_for_is_shown_at_once(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = one_place(monkeypatch, is_terminal)
     text = ModelText()
     with text.coming():
@@ -73,9 +71,7 @@ def test_an_error_is_kept_apart(is_terminal: bool, monkeypatch: pytest.MonkeyPat
         assert shown.getvalue() == "It\n"
 
 
-def test_only_a_terminals_line_is_ended_on_standard_output(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_terminal_s_line_is_ended(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     for is_terminal, ends_line, out, err in (
         *((True, None, "It\n", ""), (False, None, "It", "\n")),
         (False, True, "It\n", ""),  # of a chat, whose answers each end their line

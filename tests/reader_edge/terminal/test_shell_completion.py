@@ -84,9 +84,7 @@ def test_the_shell_is_the_one_that_runs(runner: CliRunner, home: Path) -> None:
     ("word", "completions"),
     [("smollm2:13", "135m\n"), ("smollm2", "smollm2:135m\nsmollm2:360m\nsmollm2:1.7b\nsmollm2\\ package\n")],
 )
-def test_bash_itself_completes_names_with_colons_and_files(
-    runner: CliRunner, home: Path, word: str, completions: str
-) -> None:
+def test_bash_completes_names_with_colons(runner: CliRunner, home: Path, word: str, completions: str) -> None:
     (home / "smollm2 package").mkdir()
     script = home / "completion"
     script.write_text(runner.invoke(main, ["completion", "bash"]).stdout)

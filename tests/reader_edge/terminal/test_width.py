@@ -115,9 +115,7 @@ def _standard_error(monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> io.St
     return output
 
 
-def test_in_a_pipe_each_stage_and_each_shown_line_is_a_line_and_nothing_is_drawn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_in_a_pipe_each_stage_is_a_line_and_nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = _standard_error(monkeypatch, is_terminal=False)
     _work()
     assert shown.getvalue().splitlines() == [
@@ -128,9 +126,7 @@ def test_in_a_pipe_each_stage_and_each_shown_line_is_a_line_and_nothing_is_drawn
     ]
 
 
-def test_on_a_terminal_every_stage_is_drawn_what_is_counted_too_and_shown_lines_stay(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_on_a_terminal_every_stage_is_drawn_and_lines_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = _standard_error(monkeypatch, is_terminal=True)
     with work_progress("Making a thing") as work:
         for stage in ("measuring", "writing", "checking"):

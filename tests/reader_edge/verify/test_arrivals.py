@@ -63,9 +63,7 @@ def test_every_answer_is_requested_once_to_its_end_and_some_are_given_up() -> No
 
 @pytest.mark.long
 @pytest.mark.usefixtures("only_arrivals")
-def test_requests_join_among_others_in_chunks_and_are_given_up_in_every_state(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_join_and_are_given_up_in_every_state(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: Counter[str] = Counter()
     step, cancel = Decoder.step, Decoder.cancel
 
@@ -95,9 +93,7 @@ def test_requests_join_among_others_in_chunks_and_are_given_up_in_every_state(
     assert min(seen.values()) > 0, seen
 
 
-def test_a_prompt_that_is_read_wrongly_once_others_have_taken_a_step_is_caught(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_prompt_misread_beside_others_is_caught(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of it shows where all requests come at once."""
     monkeypatch.setattr(variants, "DRAFTERS", ("stress",))
     monkeypatch.setattr(variants, "ARRIVAL_DRAFTERS", ("stress",))
@@ -117,9 +113,7 @@ def test_a_prompt_that_is_read_wrongly_once_others_have_taken_a_step_is_caught(
 
 @pytest.mark.long
 @pytest.mark.usefixtures("only_arrivals")
-def test_somebody_who_gives_up_and_takes_another_along_is_caught(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_who_gives_up_and_takes_another_along_is_caught(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     cancel = Decoder.cancel
 
     def greedy_cancel(decoder: Decoder, request: Request) -> None:
@@ -136,9 +130,7 @@ def test_somebody_who_gives_up_and_takes_another_along_is_caught(
 
 @pytest.mark.long
 @pytest.mark.usefixtures("only_arrivals")
-def test_answers_that_are_given_up_are_compared_as_far_as_they_went(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answers_given_up_are_compared_as_far_as_they_went(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong token that only those emit who will give up."""
     given_up: set[Request] = set()
     cancel = Decoder.cancel

@@ -164,9 +164,7 @@ def _noisy(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("few_drafters")
-def test_kernels_that_depend_on_the_width_are_caught_even_where_no_token_changes(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernels_that_depend_on_the_width_are_caught(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     _noisy(1e-5, monkeypatch)
     report = prove(engine, QUESTIONS[:1], 8)
     assert not report.logit_rows_bit_equal
@@ -202,9 +200,7 @@ def test_best_ids_that_are_not_those_of_the_logits_are_caught(engine: Engine, mo
 
 
 @pytest.mark.usefixtures("few_drafters")
-def test_wrong_ids_behind_the_best_one_are_caught_though_no_token_changes(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_ids_behind_the_best_one_are_caught(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drafts are made of them."""
     _swapped(1, monkeypatch)
     report = prove(engine, QUESTIONS[:1], 3)

@@ -75,7 +75,7 @@ def test_each_setting_meets_each_question_once_and_the_order_is_the_same_every_t
 
 
 @pytest.mark.parametrize("step_s", [0.3, 0.6])
-def test_two_minutes_cover_something_of_all_that_users_run_on_a_slow_machine_too(
+def test_two_minutes_cover_a_bit_of_all_on_slow_machines(
     proven: Callable[[float, float], ProofReport], step_s: float
 ) -> None:
     report = proven(120, step_s)
@@ -87,9 +87,7 @@ def test_two_minutes_cover_something_of_all_that_users_run_on_a_slow_machine_too
     assert report.seconds < 120 + 100 * step_s
 
 
-def test_the_first_pair_of_answers_is_whole_and_further_ones_are_long_enough_to_be_drafted(
-    proven: Callable[[float, float], ProofReport],
-) -> None:
+def test_the_first_pair_is_whole_and_others_long_enough_to_draft(proven: Callable[[float, float], ProofReport]) -> None:
     report = proven(120, 10)
     first, second, *_ = report.runs
     assert first.num_whole >= 1
@@ -106,9 +104,7 @@ def test_no_way_takes_the_time_of_the_others(proven: Callable[[float, float], Pr
 
 
 @pytest.mark.long
-def test_what_was_cut_is_compared_to_its_end_where_time_is_left(
-    proven: Callable[[float, float], ProofReport],
-) -> None:
+def test_what_was_cut_is_compared_later_if_time_is_left(proven: Callable[[float, float], ProofReport]) -> None:
     report = proven(900, 1)
     assert report.seconds < 900
     assert all(run.num_whole == len(QUESTIONS) for run in report.runs)

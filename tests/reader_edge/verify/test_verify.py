@@ -64,9 +64,7 @@ def test_json_holds_the_totals_and_every_run(runner: CliRunner, tmp_path: Path) 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("few_drafters")
-def test_conversations_are_played_out_and_counted_by_category(
-    runner: CliRunner, chat_package: PackageCopy, tmp_path: Path
-) -> None:
+def test_conversations_are_counted_by_category(runner: CliRunner, chat_package: PackageCopy, tmp_path: Path) -> None:
     prompts = tmp_path / "chats.jsonl"
     lines = [{"turns": ["# tar", "More."], "category": "pages"}, {"prompt": "1 2 3", "category": "numbers"}]
     prompts.write_text("\n".join(map(json.dumps, lines)))
@@ -89,9 +87,7 @@ def test_the_default_compares_20_000_tokens() -> None:
     assert num_answers * option.default >= 20_000
 
 
-def test_a_wrong_tree_mask_is_caught_and_exits_1(
-    runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_wrong_tree_mask_exits_1(runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     right = DraftTree.ancestors_and_depths
     monkeypatch.setattr(
         DraftTree, "ancestors_and_depths", lambda tree: (np.tri(len(tree), dtype=np.bool_), right(tree)[1])
@@ -146,9 +142,7 @@ def test_other_bits_with_the_same_tokens_break_the_promise_of_exact_packages_onl
         ("broken.jsonl", "{", "Line 1 of "),
     ],
 )
-def test_a_bad_prompt_file_is_one_sentence(
-    runner: CliRunner, tmp_path: Path, name: str, text: str, sentence: str
-) -> None:
+def test_a_bad_prompt_file_is_refused(runner: CliRunner, tmp_path: Path, name: str, text: str, sentence: str) -> None:
     path = tmp_path / name
     path.write_text(text)
     result = runner.invoke(main, ["verify", "--prompts", str(path)])
@@ -226,9 +220,7 @@ def test_a_time_that_is_none_is_wrong_usage(runner: CliRunner, minutes: str) -> 
     assert "--minutes" in result.stderr
 
 
-def test_later_turns_that_the_time_is_not_enough_for_are_named(
-    runner: CliRunner, chat_package: PackageCopy, tmp_path: Path
-) -> None:
+def test_turns_beyond_the_time_are_named(runner: CliRunner, chat_package: PackageCopy, tmp_path: Path) -> None:
     prompts = tmp_path / "chats.jsonl"
     prompts.write_text(json.dumps({"turns": ["# tar", "More.", "And more."]}))
     arguments = ["verify", str(chat_package.folder), "-n", "4", "--prompts", str(prompts), "--minutes", "1e-9"]

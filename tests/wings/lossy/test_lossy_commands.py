@@ -204,7 +204,7 @@ def answer_to(served: Served, path: str, body: dict[str, Any], **sampling: Any) 
 
 
 @pytest.mark.parametrize(("path", "body"), CLIENTS)
-def test_a_client_that_names_no_temperature_gets_the_greedy_answer(
+def test_without_a_temperature_answers_are_greedy(
     served: Served, lossy: Engine, path: str, body: dict[str, Any]
 ) -> None:
     unnamed = answer_to(served, path, body)
@@ -217,7 +217,7 @@ def test_a_client_that_names_no_temperature_gets_the_greedy_answer(
 
 @pytest.mark.parametrize(("path", "body"), CLIENTS)
 @pytest.mark.parametrize("sampling", [{"temperature": 1}, {"temperature": 0, "presence_penalty": 1}])
-def test_what_is_not_greedy_is_refused_with_what_to_send(
+def test_sampled_requests_are_refused(
     served: Served, path: str, body: dict[str, Any], sampling: dict[str, Any]
 ) -> None:
     refused = answer_to(served, path, body, **sampling)
@@ -234,9 +234,7 @@ def test_views_are_sampled_where_no_temperature_is_named(demo_folder: Path) -> N
     asyncio.run(engine.close())
 
 
-def test_a_device_hears_what_its_answer_gave_up(
-    lossy: Engine, draft_server: DraftServer, held_out_texts: list[str]
-) -> None:
+def test_a_device_gets_the_deviation(lossy: Engine, draft_server: DraftServer, held_out_texts: list[str]) -> None:
     prompt = held_out_texts[0][:300]
     with RemoteEngine(URL, drafts="none", connect=draft_server.connect) as remote:
         result = remote.generate(prompt, GenerationConfig(60))
@@ -275,7 +273,7 @@ def test_ollama_s_last_object_has_the_meter(served: Served, path: str, fields: d
     ("path", "fields"), [("/v1/completions", {"prompt": "# tar"}), ("/v1/chat/completions", {"messages": TURNS})]
 )
 @pytest.mark.parametrize("includes_usage", [False, True])
-def test_the_last_chunk_of_each_choice_has_the_meter(
+def test_each_choice_ends_with_the_meter(
     served: Served, path: str, fields: dict[str, Any], includes_usage: bool
 ) -> None:
     options = {"stream": True, "stream_options": {"include_usage": includes_usage}}

@@ -61,9 +61,7 @@ def test_every_answer_tells_what_it_gave_up(lossy: Engine, engine: Engine, held_
     assert engine.generate(prompts[0][:300], CONFIG).deviation == {}
 
 
-def test_without_strength_it_says_what_an_exact_engine_says(
-    lossy: Engine, engine: Engine, held_out_texts: list[str]
-) -> None:
+def test_without_strength_answers_are_exact(lossy: Engine, engine: Engine, held_out_texts: list[str]) -> None:
     lossy.rule = Relaxed(0.0, 0.02)
     prompts = [text[:300] for text in held_out_texts[:3]]
     exact = engine.generate_batch(prompts, CONFIG)
@@ -155,9 +153,7 @@ def test_drafts_change_no_token(views: Engine, held_out_texts: list[str], sampli
     assert sum(each.stats.num_steps for each in drafted) < 3 * 59
 
 
-def test_without_weight_it_says_what_an_exact_engine_says(
-    demo_folder: Path, engine: Engine, held_out_texts: list[str]
-) -> None:
+def test_without_weight_answers_are_exact(demo_folder: Path, engine: Engine, held_out_texts: list[str]) -> None:
     exact = Engine.load(demo_folder, EngineConfig(is_calibrated=False), rule=Views(64, 0.0))
     prompts = [text[:900] for text in held_out_texts[:3]]
     output = exact.generate_batch(prompts, GenerationConfig(60))

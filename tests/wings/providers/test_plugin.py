@@ -46,9 +46,7 @@ def test_without_a_gpu_the_driver_is_named(registered: list[tuple[str, str]], mo
     assert registered == [("webgpu", "here.so")]  # once in a process
 
 
-def test_a_library_that_does_not_load_is_one_sentence(
-    registered: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_library_is_one_sentence(registered: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: str) -> None:
         raise RuntimeError("libvulkan.so.1: cannot open shared object file\nmore")
 

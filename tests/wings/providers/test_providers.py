@@ -115,9 +115,7 @@ def test_the_plugins_devices_get_the_same(demo_folder: Path, monkeypatch: pytest
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
-def test_engines_that_others_could_have_written_are_listed_and_not_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_engines_that_others_could_write_are_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "cache_folder", lambda: tmp_path / "cache")
     folder = tmp_path / "cache" / "engines" / "key"
     assert engine._made_folder(folder) == folder
@@ -233,9 +231,7 @@ def test_a_plugin_without_a_gpu_of_its_kind_says_so(plugin: list[SimpleNamespace
     assert obstacle.startswith("onnxruntime-ep-nv-tensorrt-rtx finds no GPU of its kind")
 
 
-def test_a_plugin_that_cannot_be_loaded_says_why(
-    plugin: list[SimpleNamespace], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plugin_that_does_not_load_says_why(plugin: list[SimpleNamespace], monkeypatch: pytest.MonkeyPatch) -> None:
     def load(name: str) -> None:
         raise RuntimeError("libcuda.so.1: cannot open\nmore")
 

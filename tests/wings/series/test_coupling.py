@@ -216,9 +216,7 @@ def test_after_a_run_of_rejections_drafts_are_tried_again() -> None:
 @pytest.mark.parametrize(
     ("seconds", "chances"), [([1.0, 1.5, 2.0, 2.5], CHANCES), ([1.0, 1.1, 1.2, 1.3], (0.05, 0.05, 0.05))]
 )
-def test_tries_that_bring_nothing_take_a_small_share_of_the_time(
-    seconds: Sequence[float], chances: Sequence[float]
-) -> None:
+def test_useless_tries_take_a_small_share_of_time(seconds: Sequence[float], chances: Sequence[float]) -> None:
     found = [_forecasts(seed, seconds, chances) for seed in range(20)]
     assert min(gain for gain, _ in found) > 0.98
     assert min(sum(drafted[-20:]) for _, drafted in found) > 0

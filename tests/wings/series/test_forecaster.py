@@ -77,9 +77,7 @@ def test_drafts_are_tried_where_they_may_pay(package: Path, drafts: str) -> None
 
 
 @pytest.mark.parametrize("drafts", DRAFTS)
-def test_the_same_seed_draws_the_same_paths_whatever_was_forecast_before(
-    package: Path, drafts: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_seed_draws_the_same_paths_each_time(package: Path, drafts: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FixedCosts, "of", lambda costs, length: 1 + 0.01 * length)
     new, used = Forecaster.load(package, threads=1), Forecaster.load(package, threads=1)
     for seed in (None, 1, 2):

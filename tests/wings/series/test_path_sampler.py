@@ -91,9 +91,7 @@ def test_the_published_rule_changes_the_law(name: str, plain: Float64Array, monk
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_drafts_that_begin_within_a_forecast_keep_the_law(
-    name: str, plain: Float64Array, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drafts_within_a_forecast_keep_the_law(name: str, plain: Float64Array, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(path_sampler, "DraftLength", DraftsLater)
     paths, stats = _sample(SOURCES[name](), NUM, seed=2)
     assert 0 < stats.num_accepted < stats.num_drafted
@@ -281,9 +279,7 @@ def test_times_that_do_not_go_on_are_refused(step: timedelta, zone: str) -> None
     ],
 )
 @pytest.mark.parametrize("zone", [None, BERLIN])
-def test_months_quarters_and_years_are_those_of_the_calendar(
-    days: list[str], coming: list[str], step: str, zone: str | None
-) -> None:
+def test_months_and_years_are_the_calendar_s(days: list[str], coming: list[str], step: str, zone: str | None) -> None:
     times = [datetime.fromisoformat(day).replace(tzinfo=None if zone is None else ZoneInfo(zone)) for day in days]
     found = row_times(pa.array(times, pa.timestamp("us", zone)), TABLE)
     assert found is not None

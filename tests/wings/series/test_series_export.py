@@ -105,9 +105,7 @@ def test_an_existing_package_is_replaced_only_when_forced(package: Path, tmp_pat
         ("config.json", {"hidden_act": "nope"}),
     ],
 )
-def test_a_spoilt_folder_is_refused(
-    package: Path, tmp_path: Path, name: str, content: bytes | dict[str, object]
-) -> None:
+def test_spoilt_folders_refused(package: Path, tmp_path: Path, name: str, content: bytes | dict[str, object]) -> None:
     for each in ("config.json", "model.safetensors"):
         (tmp_path / each).write_bytes((package.parent / "trained" / each).read_bytes())
     if isinstance(content, dict):
@@ -273,9 +271,7 @@ def test_a_wrong_series_gets_a_sentence_and_no_file(package: Path, tmp_path: Pat
     assert not out.exists()
 
 
-def test_what_is_too_short_to_learn_from_is_shown_with_its_own_length_and_before_torch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_short_series_are_refused_by_length_before_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "reader_edge_series.export.train_series", None)  # cannot be imported
     path, out = tmp_path / "few.csv", tmp_path / "out"
     write_table({"x": np.arange(900.0).tolist()}, path)

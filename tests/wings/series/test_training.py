@@ -88,7 +88,7 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("stage", ["training the model", "training the small model"])
-def test_a_killed_training_resumes_with_other_minutes_and_writes_the_same_files(
+def test_a_killed_training_resumes_to_the_same_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
     monkeypatch.setattr(training, "_EVERY_S", 0.0)  # every step is kept
@@ -109,7 +109,7 @@ def test_a_killed_training_resumes_with_other_minutes_and_writes_the_same_files(
     assert _files(tmp_path / "killed") == _files(tmp_path / "whole")
 
 
-def test_a_training_that_its_minutes_end_says_how_many_more_and_goes_on_as_without_an_end(
+def test_a_training_ended_by_its_minutes_goes_on_as_without_an_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train_series(SERIES, tmp_path / "whole", TINY, Progress())
@@ -129,9 +129,7 @@ def test_a_training_that_its_minutes_end_says_how_many_more_and_goes_on_as_witho
     assert _files(tmp_path / "broken") == _files(tmp_path / "whole")
 
 
-def test_a_small_model_begins_again_where_the_model_has_learned_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_small_model_begins_again_behind_a_new_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "_FEWEST_STEPS", 3)
     monkeypatch.setattr(training, "_EVERY_S", 0.0)
 

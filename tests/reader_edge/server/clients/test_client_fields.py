@@ -38,9 +38,7 @@ def test_a_prompt_is_shown_before_its_completion(served: Served) -> None:
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_a_prompt_is_shown_with_the_log_probability_of_each_token(
-    served: Served, chat_engine: Engine, is_streamed: bool
-) -> None:
+def test_a_prompt_is_shown_with_its_logprobs(served: Served, chat_engine: Engine, is_streamed: bool) -> None:
     config = replace(CONFIG, wants_logprobs=True, num_top_logprobs=2, wants_prompt_logprobs=True)
     expected = chat_engine.generate(PROMPT, config)
     sent = {"prompt": PROMPT, "max_tokens": 8, "echo": True, "logprobs": 2}
@@ -221,9 +219,7 @@ def test_clients_of_lm_studio_find_the_model(served: Served) -> None:
         ("POST", "/tokenize", "prompts may be token ids"),
     ],
 )
-def test_what_clients_of_other_servers_ask_is_answered_in_one_sentence(
-    served: Served, method: str, path: str, words: str
-) -> None:
+def test_paths_of_other_servers_are_refused(served: Served, method: str, path: str, words: str) -> None:
     response = served.request(method, path, json={} if method == "POST" else None)
     assert_refused(response, response.status_code, words)
     assert response.status_code in (400, 404)

@@ -148,9 +148,7 @@ def test_lost_connections_lose_and_repeat_nothing(
     assert cut.num_cut
 
 
-def test_a_slot_that_others_took_meanwhile_is_prefilled_again(
-    device: Device, draft_server: DraftServer, hinted_engine: Engine
-) -> None:
+def test_a_taken_slot_is_prefilled_again(device: Device, draft_server: DraftServer, hinted_engine: Engine) -> None:
     sent = config(60)
     wanted = [alone(hinted_engine, prompt, sent) for prompt in PROMPTS]
     for drafts in ("hints", "verify"):
@@ -176,7 +174,7 @@ def test_a_slot_that_others_took_meanwhile_is_prefilled_again(
             each.close()
 
 
-def test_an_answer_that_the_server_forgot_is_requested_again(
+def test_a_forgotten_answer_is_requested_again(
     device: Device, draft_server: DraftServer, hinted_engine: Engine
 ) -> None:
     sent = config(60, sampling=SAMPLED)
@@ -204,9 +202,7 @@ def test_a_server_that_stays_away_is_shown_in_one_sentence(device: Device, draft
     assert remote.generate("# tar", config(5)).finish_reason == "length"
 
 
-def test_leaving_an_answer_ends_it_on_the_server(
-    device: Device, draft_server: DraftServer, hinted_engine: Engine
-) -> None:
+def test_leaving_ends_it_on_the_server(device: Device, draft_server: DraftServer, hinted_engine: Engine) -> None:
     remote = device()
     pieces = remote.stream("# tar", config(300))
     next(pieces)
@@ -293,9 +289,7 @@ def test_another_tokenizer_is_refused(device: Device, hinted_engine: Engine, tmp
         device(tokenizer=path)
 
 
-def test_more_than_may_wait_is_refused_as_busy(
-    device: Device, draft_server: DraftServer, hinted_engine: Engine
-) -> None:
+def test_more_than_may_wait_is_refused(device: Device, draft_server: DraftServer, hinted_engine: Engine) -> None:
     running = [device().stream("# tar", config(300)) for _ in range(8)]
     with hinted_engine.working():  # nothing is decoded meanwhile
         threads = [threading.Thread(target=next, args=(pieces, None)) for pieces in running]

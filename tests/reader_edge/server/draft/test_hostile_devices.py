@@ -97,7 +97,7 @@ def test_what_is_no_frame_is_refused_and_hung_up_on(draft_server: DraftServer, d
         ({"stop": [""]}, "stop"),
     ],
 )
-def test_a_wrong_request_is_refused_and_the_connection_stays(
+def test_a_refusal_ends_no_link(
     draft_server: DraftServer, hinted_engine: Engine, settings: dict[str, Any], words: str
 ) -> None:
     link = greeted(draft_server)
@@ -132,9 +132,7 @@ def test_absurd_hints_and_trees_change_nothing(draft_server: DraftServer, hinted
         assert answer_of(link) == wanted[:3]
 
 
-def test_a_lockstep_of_absurd_trees_goes_on_by_the_first_that_fits(
-    draft_server: DraftServer, hinted_engine: Engine
-) -> None:
+def test_absurd_trees_are_skipped_for_one_that_fits(draft_server: DraftServer, hinted_engine: Engine) -> None:
     wanted = list(hinted_engine.generate("# tar", GenerationConfig(max_tokens=6)).token_ids)
     text = hinted_engine.encode_prompt("# tar")
     make_as_new(hinted_engine)
@@ -168,7 +166,7 @@ def test_a_lockstep_of_absurd_trees_goes_on_by_the_first_that_fits(
         (sent(2), "no place within an answer"),
     ],
 )
-def test_what_is_no_draft_ends_the_connection(
+def test_no_draft_ends_the_connection(
     draft_server: DraftServer, hinted_engine: Engine, data: bytes, words: str
 ) -> None:
     link = greeted(draft_server)

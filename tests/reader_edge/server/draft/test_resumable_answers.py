@@ -45,9 +45,7 @@ def test_only_who_knows_id_and_text_takes_an_answer_up(draft_server: DraftServer
     assert answer_of(other) == wanted[3:]  # whose end may have been lost, too
 
 
-def test_who_takes_an_answer_up_takes_it_from_a_connection_that_only_seems_to_live(
-    draft_server: DraftServer, hinted_engine: Engine
-) -> None:
+def test_resuming_takes_over_from_a_stale_connection(draft_server: DraftServer, hinted_engine: Engine) -> None:
     link = greeted(draft_server)
     link.send(ask(hinted_engine, frames.VERIFY))  # of which no more than the first token comes
     assert isinstance(link.receive(60), Started)
@@ -82,9 +80,7 @@ def test_answers_of_devices_that_stay_away_are_dropped(hinted_engine: Engine, mo
         assert settled(server, 2)
 
 
-def test_a_request_left_before_it_began_is_dropped_and_can_be_repeated(
-    draft_server: DraftServer, hinted_engine: Engine
-) -> None:
+def test_a_request_left_early_can_be_repeated(draft_server: DraftServer, hinted_engine: Engine) -> None:
     wanted = list(hinted_engine.generate("# tar", GenerationConfig(max_tokens=5)).token_ids)
     make_as_new(hinted_engine)
     with hinted_engine.working():  # nothing is decoded meanwhile
@@ -179,9 +175,7 @@ def test_a_frame_that_is_none_is_logged_for_the_connection(hinted_engine: Engine
 @pytest.mark.parametrize(
     ("is_lost", "error"), [(False, "The device wanted no more."), (True, "The client left before the end.")]
 )
-def test_a_device_that_wants_no_more_or_is_lost_is_a_line(
-    is_lost: bool, error: str, hinted_engine: Engine, lines: RequestLines
-) -> None:
+def test_a_device_that_leaves_is_a_line(is_lost: bool, error: str, hinted_engine: Engine, lines: RequestLines) -> None:
     def use(server: DraftServer) -> None:
         link = greeted(server)
         link.send(ask(hinted_engine, max_tokens=300))
@@ -198,7 +192,7 @@ def test_a_device_that_wants_no_more_or_is_lost_is_a_line(
     assert connection["status"] == 101
 
 
-def test_who_gets_no_socket_is_a_line_without_the_key(
+def test_a_refused_socket_is_a_line(
     hinted_engine: Engine, lines: RequestLines, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "reader_edge")
@@ -215,9 +209,7 @@ def test_who_gets_no_socket_is_a_line_without_the_key(
 
 
 @pytest.mark.parametrize("logs_prompts", [False, True])
-def test_prompts_of_devices_are_logged_on_request(
-    logs_prompts: bool, hinted_engine: Engine, lines: RequestLines
-) -> None:
+def test_prompts_of_devices_may_be_logged(logs_prompts: bool, hinted_engine: Engine, lines: RequestLines) -> None:
     token_ids = hinted_engine.encode_prompt("# tar")
 
     def use(server: DraftServer) -> None:

@@ -190,9 +190,7 @@ def _spelled(value: object) -> str:
 @pytest.mark.parametrize("size", [1, 1000])
 @pytest.mark.parametrize("is_formed", [False, True])
 @pytest.mark.parametrize("name", HELD)
-def test_of_a_call_that_is_cut_the_name_and_the_arguments_so_far_are_shown(
-    name: str, is_formed: bool, size: int
-) -> None:
+def test_of_a_cut_call_name_and_arguments_so_far_are_shown(name: str, is_formed: bool, size: int) -> None:
     form, written = form_of(name), json.dumps(PLAIN)
     text = call_texts(form, "weather")
     is_bare = is_formed and not form.tag  # where a piece of JSON may be the answer itself

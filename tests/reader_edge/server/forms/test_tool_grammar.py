@@ -172,9 +172,7 @@ def test_texts_without_quotes_are_free_where_the_schema_has_no_rule(engine: Engi
         ({"type": "string", "oneOf": [{"const": f"c{number}"} for number in range(300)]}, "oneOf"),
     ],
 )
-def test_rules_for_texts_without_quotes_are_refused_wherever_they_stand(
-    engine: Engine, schema: dict[str, Any], keyword: str
-) -> None:
+def test_rules_for_unquoted_texts_are_refused_anywhere(engine: Engine, schema: dict[str, Any], keyword: str) -> None:
     for name in ("qwen-coder", "glm"):
         function = {"name": "say", "parameters": {"type": "object", "properties": {"a": schema}}, "strict": True}
         use = ToolUse(({"type": "function", "function": function},), ("say",), is_required=True, is_strict=True)
@@ -198,9 +196,7 @@ COLOURS = {"Colour": {"enum": ["red", "5"], "type": "string"}}
     "parameters", [MODEL | {"$defs": COLOURS}, {"$ref": "#/$defs/M", "$defs": COLOURS | {"M": MODEL}}]
 )
 @pytest.mark.parametrize("name", ["qwen-coder", "glm"])
-def test_what_may_be_a_text_is_written_without_quotes_and_read_as_its_schema_says(
-    engine: Engine, name: str, parameters: dict[str, Any]
-) -> None:
+def test_unquoted_values_are_read_by_their_schema(engine: Engine, name: str, parameters: dict[str, Any]) -> None:
     model = family_engine(engine, name)
     form = model.tokenizer.call_syntax
     function = {"name": "say", "parameters": parameters, "strict": True}

@@ -153,9 +153,7 @@ def is_clear(form: CallSyntax, arguments: dict[str, Any]) -> bool:
 @settings(max_examples=40)
 @given(calls=CALLS, size=st.integers(1, 9))
 @example(calls=[("write", {"text": "".join(f"x = 1{line}" for line in LINES) + "y = 2"})], size=3)
-def test_calls_are_read_as_the_template_writes_them(
-    name: str, calls: list[tuple[str, dict[str, Any]]], size: int
-) -> None:
+def test_calls_are_read_as_templates_write(name: str, calls: list[tuple[str, dict[str, Any]]], size: int) -> None:
     form = made(name).call_syntax
     calls = calls if form.joint is not None else calls[:1]
     assume(all(is_clear(form, arguments) for _, arguments in calls))

@@ -54,9 +54,7 @@ def test_bodies_of_all_requests_have_a_bound_together(async_engine: AsyncEngine)
         assert again.status_code == 200
 
 
-def test_waiting_requests_of_a_lower_priority_number_are_answered_first(
-    async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lower_priority_numbers_come_first(async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     config = GenerationConfig(max_tokens=2, ignores_eos=True)
     decoder = async_engine.engine.decoder
     started: list[int] = []

@@ -210,9 +210,7 @@ def test_no_text_of_a_client_is_in_the_line_of_a_refusal(served: Served, lines: 
     assert num_refused > len(cases) // 4
 
 
-def test_a_long_prompt_a_long_path_and_a_long_name_are_cut(
-    async_engine: AsyncEngine, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_long_prompts_paths_and_names_are_cut(async_engine: AsyncEngine, caplog: pytest.LogCaptureFixture) -> None:
     lines = RequestLines(caplog)
     served = Served(async_engine, ServerSettings("demo", logs_prompts=True))
     served.post(f"/v1/{'a' * 1000}", {})

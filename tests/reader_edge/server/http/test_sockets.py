@@ -189,9 +189,7 @@ class Upgraded(asyncio.Protocol):
         self.transport.close()
 
 
-def test_only_drafts_get_a_socket_and_keep_it_for_longer_than_a_request_may_take(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_only_drafts_get_a_socket_and_keep_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening, "_REQUEST_S", REQUEST_S)
     config = uvicorn.Config(Starlette(), http=Connection, ws=Upgraded, log_level="error", lifespan="off")
     listener = uvicorn.Server(config)
@@ -257,9 +255,7 @@ def test_a_device_answers_over_a_real_socket(served: Served, url: str) -> None:
 
 
 @needs_websockets
-def test_a_device_needs_no_onnx_runtime_and_no_torch(
-    served: Served, url: str, demo_folder: Path, tmp_path: Path
-) -> None:
+def test_a_device_needs_no_onnx_runtime(served: Served, url: str, demo_folder: Path, tmp_path: Path) -> None:
     """The commands of the page, as on a device that has the extra "remote" alone."""
     notes, datastore = tmp_path / "notes.txt", str(tmp_path / "notes.bin")
     wanted = served.complete(max_tokens=30)["choices"][0]["text"]

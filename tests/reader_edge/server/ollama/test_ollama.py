@@ -48,9 +48,7 @@ def served_prompt_tokens(served: Served) -> int:
 
 
 @pytest.mark.parametrize(("path", "body", "part"), [("/api/chat", CHAT, "message"), ("/api/generate", PROMPT, "")])
-def test_a_stream_is_the_rule_and_says_what_the_whole_says(
-    served: Served, path: str, body: dict[str, Any], part: str
-) -> None:
+def test_a_stream_says_what_the_whole_says(served: Served, path: str, body: dict[str, Any], part: str) -> None:
     def text(output: Any) -> str:
         shown: str = output["message"]["content"] if part else output["response"]
         return shown

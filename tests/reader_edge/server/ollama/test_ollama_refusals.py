@@ -38,9 +38,7 @@ def test_names_have_a_tag_or_none(served: Served) -> None:
         ("OWNER/NAME:8b", ["OWNER/NAME", "OWNER/NAME:latest"]),
     ],
 )
-def test_a_name_without_its_tag_or_with_the_latest_is_the_model_that_is_served(
-    served_as: str, others: list[str]
-) -> None:
+def test_a_name_without_its_tag_or_with_the_latest_is_the_model(served_as: str, others: list[str]) -> None:
     settings = ServerSettings(served_as)
     assert all(map(settings.is_served, [served_as, *others]))
     wrong = ("", ":latest", "smollm", "smollm2:360m", "smollm2:135", "NAME", "OTHER/NAME:8b", "smollm2:135m:8b")
@@ -60,9 +58,7 @@ def test_a_name_without_its_tag_or_with_the_latest_is_the_model_that_is_served(
         ("GET", "/api/nothing", 404, "There is no GET /api/nothing here."),
     ],
 )
-def test_what_cannot_be_done_here_is_one_sentence(
-    served: Served, method: str, path: str, status: int, words: str
-) -> None:
+def test_what_cannot_be_done_is_refused(served: Served, method: str, path: str, status: int, words: str) -> None:
     assert_refused(served.request(method, path, json={"model": "demo"}), status, words)
 
 
@@ -95,7 +91,7 @@ def test_the_model_that_is_here_need_not_be_pulled_and_others_are_not(served: Se
         ("/api/generate", {"system": "Be brief."}, "'system' has no place in a 'raw' prompt"),
     ],
 )
-def test_what_is_not_known_or_not_done_here_is_refused_in_ollama_s_shape(
+def test_the_unknown_is_refused_in_ollama_s_shape(
     served: Served, path: str, fields: dict[str, Any], words: str
 ) -> None:
     assert_refused(served.post(path, (CHAT if path == "/api/chat" else PROMPT) | fields), 400, words)
@@ -107,9 +103,7 @@ def document(chat_engine: Engine) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", all_cases(OLLAMA_ENDPOINTS, OLLAMA_BODIES), ids=str)
-def test_a_field_that_does_not_fit_its_class_is_refused_by_its_place(
-    served: Served, document: dict[str, Any], case: Case
-) -> None:
+def test_a_wrong_field_is_refused_by_its_place(served: Served, document: dict[str, Any], case: Case) -> None:
     response = served.post(case.path, case.body)
     assert_refused(response, 400, case.place)
     body = document["paths"][case.path]["post"]["requestBody"]["content"]["application/json"]["schema"]

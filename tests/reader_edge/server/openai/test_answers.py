@@ -111,9 +111,7 @@ def test_stops_biases_and_limits_shape_an_answer(served: Served) -> None:
     assert served.complete()["usage"]["completion_tokens"] == 16
 
 
-def test_many_clients_at_once_get_what_each_would_get_alone(
-    served: Served, chat_engine: Engine, held_out_texts: list[str]
-) -> None:
+def test_many_clients_get_what_each_gets_alone(served: Served, chat_engine: Engine, held_out_texts: list[str]) -> None:
     random = np.random.default_rng(1)
     requests = []
     for number in range(24):
@@ -229,9 +227,7 @@ MISFITS = [
 
 
 @pytest.mark.parametrize(("message", "place"), MISFITS, ids=str)
-def test_a_conversation_that_would_lose_something_is_refused_at_every_door(
-    served: Served, chat_engine: Engine, message: Any, place: str
-) -> None:
+def test_misfits_are_refused_at_every_door(served: Served, chat_engine: Engine, message: Any, place: str) -> None:
     few = GenerationConfig(max_tokens=2)
 
     async def ask() -> None:

@@ -233,9 +233,7 @@ def test_headers_of_any_number_are_bounded_also_where_they_come_at_once(served: 
     assert_refused(served.get("/v1/models", headers={f"X-{number}": "a" for number in range(5000)}), 431)
 
 
-def test_a_client_that_hangs_up_during_its_body_is_no_fault_of_ours(
-    served: Served, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_client_that_hangs_up_early_is_no_fault(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     scope = {
         "type": "http",
         "method": "POST",
@@ -315,9 +313,7 @@ def test_keys_of_another_users_file_are_refused(tmp_path: Path, give_away: Calla
 
 
 @pytest.mark.parametrize("is_ollama", [False, True])
-def test_a_chat_template_that_fails_is_shown_with_a_way_out(
-    served: Served, monkeypatch: pytest.MonkeyPatch, is_ollama: bool
-) -> None:
+def test_a_failing_template_has_a_way_out(served: Served, monkeypatch: pytest.MonkeyPatch, is_ollama: bool) -> None:
     template = ChatTemplate("{% bad", {}, path=Path("/home/someone/chat_template.jinja"))
     monkeypatch.setattr(served.engine.engine.tokenizer, "_chat_template", template)
     path = "/api/chat" if is_ollama else "/v1/chat/completions"

@@ -85,9 +85,7 @@ def test_messages_in_parts_are_understood_as_a_conversation(served: Served, chat
 
 
 @pytest.mark.parametrize("extra", [{}, {"stop": ["tar"]}])
-def test_a_stream_has_openai_s_events_in_its_order_and_ends_with_the_whole(
-    served: Served, extra: dict[str, object]
-) -> None:
+def test_a_stream_has_openai_s_events_and_ends_with_the_whole(served: Served, extra: dict[str, object]) -> None:
     async def ask(client: Any) -> tuple[Any, list[Any]]:
         sent = {**SENT, "max_output_tokens": 30, "extra_body": extra}
         return await client.responses.create(**sent), await events(await client.responses.create(**sent, stream=True))
