@@ -34,7 +34,7 @@ hypothesis.settings.load_profile("no deadline")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What `reader-edge pull smollm2:135m` fetched, looked for once, in the user's own cache: processes that are started
-# from here, pytest's workers among them, see the cache of the tests, and are told by the environment.
+# from here, pytest's workers among them, see the cache of the tests, and know it by the environment.
 _REAL_MODEL = os.environ.setdefault("READER_EDGE_TESTS_MODEL", str(StoredModel("smollm2:135m").source() or ""))
 
 # The user's own cache stays out of the tests, in this process and in those that tests start. Compiled kernels alone are
@@ -46,7 +46,7 @@ for _variable in ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):  # the ca
     os.environ.pop(_variable, None)
 atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
 
-_IS_SAMPLED = "READER_EDGE_TESTS_ARE_SAMPLED"  # told to workers: a run that names no tests tries some combinations
+_IS_SAMPLED = "READER_EDGE_TESTS_ARE_SAMPLED"  # for workers: a run that names no tests tries some combinations
 _MANY = 3  # combinations of a test's parameters: of so many every third is tried
 
 # readline, which pytest loads, gives the processes that are started a width, to which their tables would keep.
@@ -116,7 +116,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def fuzz_numbers(pytestconfig: pytest.Config) -> Iterator[int]:
-    """Numbers of the inputs that a test tries: as many as are asked for, and more until its time is over."""
+    """Numbers of the inputs that a test tries: as many as are wanted, and more until its time is over."""
     return _numbers(pytestconfig.getoption("--fuzz-inputs"), pytestconfig.getoption("--fuzz-seconds"))
 
 

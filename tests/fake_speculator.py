@@ -63,16 +63,16 @@ class FakeSpeculator:
         self, cache: Cache, first_slot: int, further: Sequence[Sequence[int]], states: Sequence[Float32Array]
     ) -> SpeculatorResult:
         self.num_caught_up.append(list(map(len, further)))
-        said, most = [], max(map(len, further))
+        texts, most = [], max(map(len, further))
         for b, (tokens, each) in enumerate(zip(further, states, strict=True)):
             start = cache.lengths[first_slot + b]
             rows = self._rows(cache, first_slot + b, start + most)
             rows[start : start + len(tokens)] = np.stack([np.array(tokens), each[:, 0]], 1)
             _check_chain(rows[: start + len(tokens)])
             assert (np.diff(each[:, 1]) == 1).all(), "states of a text, one behind the other"
-            said.append((rows[: start + len(tokens), 0], each[-1, 1] + 1))
-        result = self._result([[text] for text, _ in said], most)
-        for b, ((text, position), tokens) in enumerate(zip(said, further, strict=True)):
+            texts.append((rows[: start + len(tokens), 0], each[-1, 1] + 1))
+        result = self._result([[text] for text, _ in texts], most)
+        for b, ((text, position), tokens) in enumerate(zip(texts, further, strict=True)):
             result.next_states[b, len(tokens) - 1] = text[-1], position
         return result
 

@@ -132,7 +132,7 @@ def test_the_command_and_the_checks_before_an_export_need_nothing_of_the_export_
     assert done.returncode == 0, done.stderr
 
 
-_TOLD = """
+_PRINT = """
 import subprocess, sys
 from tests import conftest
 print(conftest._REAL_MODEL, flush=True)
@@ -150,6 +150,6 @@ def test_workers_look_for_the_real_model_where_their_parent_did(
     source.touch()
     inherited = {name: value for name, value in os.environ.items() if name != "READER_EDGE_TESTS_MODEL"}
     environment = inherited | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-c", _TOLD, _TOLD]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
-    assert told.splitlines() == [str(source)] * 2
+    command = [sys.executable, "-c", _PRINT, _PRINT]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+    assert printed.splitlines() == [str(source)] * 2

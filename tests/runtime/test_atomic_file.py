@@ -82,8 +82,8 @@ def test_a_disk_without_room_for_so_many_bytes_is_noticed_and_nothing_stays(tmp_
 )
 def test_what_to_do_about_a_file_that_was_not_written_fits_the_cause(number: int, remedy: str) -> None:
     reason = os.strerror(number)
-    told = write_failure(Path("kept"), OSError(number, reason), "go on")
-    assert told == f"'kept' cannot be written ({reason}): {remedy}."
+    sentence = write_failure(Path("kept"), OSError(number, reason), "go on")
+    assert sentence == f"'kept' cannot be written ({reason}): {remedy}."
 
 
 def test_an_error_names_the_file_even_where_the_system_does_not(tmp_path: Path) -> None:
@@ -111,9 +111,9 @@ def test_a_file_that_another_user_left_widens_nothing(tmp_path: Path, monkeypatc
     path = tmp_path / "file"
     path.touch()
     monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
-    for theirs, asked, expected in ((0o666, 0o600, 0o600), (0o640, 0o666, 0o640), (0o044, 0o600, 0o600)):
+    for theirs, mode, expected in ((0o666, 0o600, 0o600), (0o640, 0o666, 0o640), (0o044, 0o600, 0o600)):
         path.chmod(theirs)
-        with new_file(path, asked):
+        with new_file(path, mode):
             pass
         assert mode_of(path) == expected
 

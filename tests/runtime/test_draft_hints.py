@@ -82,7 +82,7 @@ def test_a_call_in_an_answer_is_predicted_token_by_token(engine: Engine) -> None
         paths = guide.paths(answer[:place], {"weather": {"city": ['"Rome"']}})
         if not any(path[:1] == answer[place : place + 1] for path, _ in paths):
             missed.append(engine.tokenizer.decode(answer[place : place + 1]))
-    assert "".join(missed).strip('" ,}') in ("", "c")  # where tokens join what was said and what comes
+    assert "".join(missed).strip('" ,}') in ("", "c")  # where tokens join what was written and what comes
     guide.paths(answer, {})
     assert guide.calls == [("weather", {"city": '"Rome"', "unit": '"c"'})]
 
@@ -90,8 +90,8 @@ def test_a_call_in_an_answer_is_predicted_token_by_token(engine: Engine) -> None
 def test_calls_of_the_conversation_are_known(engine: Engine) -> None:
     arguments = [{"city": "Oslo"}, '{"city": "Bergen", "unit": "f"}', "no JSON", "[" * 5000]
     functions = [{"name": "weather", "arguments": each} for each in arguments]
-    said = [{"role": "assistant", "tool_calls": [{"type": "function", "function": each}]} for each in functions]
-    prompt = Conversation([{"role": "user", "content": "x"}, *said], [TOOL])
+    calls = [{"role": "assistant", "tool_calls": [{"type": "function", "function": each}]} for each in functions]
+    prompt = Conversation([{"role": "user", "content": "x"}, *calls], [TOOL])
     guide = answer_hints(prompt, [1, 2], CONFIG, engine.tokenizer, 2048).guide
     assert guide is not None
     assert guide.calls == [("weather", {"city": '"Oslo"'}), ("weather", {"city": '"Bergen"', "unit": '"f"'})]

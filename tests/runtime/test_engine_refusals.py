@@ -151,10 +151,10 @@ def test_history_file_of_another_tokenizer_is_refused(demo_folder: Path, tmp_pat
 
 @pytest.mark.parametrize("name", ["smollm2:135m", "owner/name"])
 def test_a_models_name_is_answered_with_how_a_package_of_it_is_made(name: str) -> None:
-    told = (
+    sentence = (
         rf"No model package at '{name}': give .*export' \(`reader-edge export {name} FOLDER` writes one of that name\)"
     )
-    with pytest.raises(PackageError, match=told):
+    with pytest.raises(PackageError, match=sentence):
         Engine.load(name)
     with pytest.raises(PackageError, match=r"No model package at 'tests/nosuch': .*'reader-edge export'\.$"):
         Engine.load("tests/nosuch")

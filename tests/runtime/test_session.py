@@ -94,26 +94,26 @@ def test_another_engine_goes_on_alike_and_knows_as_much(engine: Engine, kept: Pa
 
 def test_a_plain_engine_s_session_is_drafted_from(engine: Engine, demo_folder: Path, tmp_path: Path) -> None:
     plain = Engine.load(demo_folder, EngineConfig(is_calibrated=False, is_drafted=False))
-    said = plain.generate("# tar", GREEDY).token_ids
+    answered = plain.generate("# tar", GREEDY).token_ids
     plain.save_session(tmp_path / "plain", MESSAGES)
     assert isinstance(engine.decoder.drafter, RetrievalDrafter)
     engine.generate("# git", GREEDY)
     assert engine.load_session(tmp_path / "plain") == MESSAGES
     assert not len(engine.decoder.drafter.state()["history"])
     result = engine.generate("# tar", GREEDY)
-    assert result.token_ids == said
+    assert result.token_ids == answered
     assert result.stats.num_reused_tokens > 0
 
 
 def test_a_session_saved_during_an_answer_has_it_as_far_as_it_came(engine: Engine, tmp_path: Path) -> None:
     stream = engine.stream("# tar", GREEDY)
-    said = [token_id for _ in range(4) for token_id in next(stream).token_ids]
+    answered = [token_id for _ in range(4) for token_id in next(stream).token_ids]
     engine.save_session(tmp_path / "running")
     with pytest.raises(SessionError, match="Requests run"):
         engine.load_session(tmp_path / "running")
     stream.close()
     engine.load_session(tmp_path / "running")
-    prompt = engine.encode_prompt("# tar") + said
+    prompt = engine.encode_prompt("# tar") + answered
     result = engine.generate(prompt, GREEDY)
     assert result.stats.num_reused_tokens == len(prompt) - 1
     engine.forget()

@@ -228,14 +228,14 @@ THINK = ThinkingTags("<think>", "</think>")
 
 @pytest.mark.parametrize("num_taken", [1, 3, 1000])
 @pytest.mark.parametrize(
-    ("is_open", "thought", "said"),
+    ("is_open", "thought", "spoken"),
     [(True, "Hm, so.</think>", " Yes."), (False, "", "Yes, it is."), (True, "Hm, and then", "")],
-    ids=["both", "said alone", "cut within a thought"],
+    ids=["both", "answer alone", "cut within a thought"],
 )
 def test_tokens_of_thoughts_are_counted_with_the_mark_that_ends_them(
-    engine: Engine, is_open: bool, thought: str, said: str, num_taken: int
+    engine: Engine, is_open: bool, thought: str, spoken: str, num_taken: int
 ) -> None:
-    prompt, *parts = (engine.tokenizer.encode(text) for text in ("What is tar?", thought, said))
+    prompt, *parts = (engine.tokenizer.encode(text) for text in ("What is tar?", thought, spoken))
     reading = OutputFormat(thinking=THINK, is_thinking=is_open)
     answer = Answer(prompt, GenerationConfig(100), engine.decoder.target.manifest, engine.tokenizer, reading=reading)
     chunks = []
@@ -247,4 +247,4 @@ def test_tokens_of_thoughts_are_counted_with_the_mark_that_ends_them(
     chunks.append(answer.take())
     assert answer.request.stats.num_reasoning_tokens == len(parts[0])
     assert "".join(chunk.reasoning for chunk in chunks if chunk) == thought.removesuffix("</think>")
-    assert "".join(chunk.text for chunk in chunks if chunk) == said.strip()
+    assert "".join(chunk.text for chunk in chunks if chunk) == spoken.strip()

@@ -34,25 +34,25 @@ PENALISED = SamplingConfig(repetition_penalty=1.3, frequency_penalty=0.4, presen
 
 
 class NeverTwice:
-    """A constraint that lets no token come twice in a row. heard: the answer as it was told."""
+    """A constraint that lets no token come twice in a row. followed: the answer so far."""
 
     is_over = False
     forced: Sequence[int] = ()
 
     def __init__(self) -> None:
-        self.heard: list[int] = []
+        self.followed: list[int] = []
 
     def mask(self) -> np.ndarray:
-        return np.array([not self.heard or token_id != self.heard[-1] for token_id in range(VOCAB_SIZE)])
+        return np.array([not self.followed or token_id != self.followed[-1] for token_id in range(VOCAB_SIZE)])
 
     def advance(self, token_id: int) -> None:
-        self.heard.append(token_id)
+        self.followed.append(token_id)
 
     def cut(self, tree: DraftTree, max_nodes: int) -> DraftTree:
         return tree
 
     def prepare(self) -> None:
-        """The mask is made when it is asked for."""
+        """The mask is made when it is read."""
 
     def close(self) -> None:
         """Nothing is held."""
@@ -117,7 +117,7 @@ def test_a_grammar_follows_the_tokens_that_a_rule_takes() -> None:
     constraint = NeverTwice()
     first, _ = decoded(CONFIG, constraint)
     answer = first.output_token_ids
-    assert constraint.heard == answer
+    assert constraint.followed == answer
     assert all(token_id != other for token_id, other in pairwise(answer))
 
 

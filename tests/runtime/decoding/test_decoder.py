@@ -131,7 +131,7 @@ def test_a_drafter_that_is_not_ready_is_not_called_nor_blamed() -> None:
         is_ready = False
 
         def _tree(self, request: RandomRequest, max_nodes: int, max_depth: int) -> DraftTree:
-            raise AssertionError("asked for a draft")
+            raise AssertionError("a draft was requested")
 
     manifest = make_manifest(8)
     decoder = make_decoder(manifest, Slow(8, 5, seed=1))
@@ -178,13 +178,15 @@ def test_whoever_waits_and_for_however_long_the_tokens_are_the_same(kind: str, s
     random = np.random.default_rng(seed)
     target = make_target(manifest)
     decoder = Decoder(target, RandomDrafter(VOCAB_SIZE, 5, seed), EngineConfig(max_batch=3, prefill_chunk=4))
-    asked: list[tuple[list[int], GenerationConfig, DeviceDrafts | None]] = []
+    planned: list[tuple[list[int], GenerationConfig, DeviceDrafts | None]] = []
     for number in range(7):
         prompt = random.integers(VOCAB_SIZE, size=random.integers(1, 20)).tolist()
         sampling = SamplingConfig(temperature=0.8 * (number % 2), seed=number)
         device = None if number == 6 else DeviceDrafts(is_lockstep=number % 3 != 0)
-        asked.append((prompt, GenerationConfig(max_tokens=25, sampling=sampling), device))
-    requests = [Request(prompt, config, manifest, hints=DraftHints(device=device)) for prompt, config, device in asked]
+        planned.append((prompt, GenerationConfig(max_tokens=25, sampling=sampling), device))
+    requests = [
+        Request(prompt, config, manifest, hints=DraftHints(device=device)) for prompt, config, device in planned
+    ]
     for request in requests:
         decoder.enqueue(request)
     num_parked = 0
@@ -197,6 +199,6 @@ def test_whoever_waits_and_for_however_long_the_tokens_are_the_same(kind: str, s
             break
     assert num_parked > 1
     assert not decoder.running
-    for request, (prompt, config, _) in zip(requests, asked, strict=True):
+    for request, (prompt, config, _) in zip(requests, planned, strict=True):
         assert request.error is None
         assert request.output_token_ids == reference(manifest, prompt, config, target)

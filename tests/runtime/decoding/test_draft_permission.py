@@ -70,8 +70,8 @@ def test_nobody_can_change_it_later_or_begin_without_a_drafter() -> None:
         decoder.permission.scope = "all"  # type: ignore[misc]
     with pytest.raises(DraftError, match=r"^This engine decodes plainly"):
         NoDrafter().begin(RequestContext([1]))
-    [said] = NoDrafter().draft([DraftRequest(RequestDrafter(RequestContext([1])), 8, 4)])
-    assert isinstance(said, DraftError)
+    [drafted] = NoDrafter().draft([DraftRequest(RequestDrafter(RequestContext([1])), 8, 4)])
+    assert isinstance(drafted, DraftError)
 
 
 def test_trials_draft_what_was_forbidden_and_no_engine_takes_them(shared_engine: Engine) -> None:

@@ -252,6 +252,6 @@ def test_a_request_that_can_never_fit_is_refused_at_once_in_one_sentence() -> No
     assert len(decoder.waiting) == 1
 
 
-@pytest.mark.parametrize(("num_bytes", "told"), [(999, "999 bytes"), (2_500, "2.5 kB"), (3_000_000, "3 MB")])
-def test_bytes_are_shown_in_a_unit_that_fits(num_bytes: int, told: str) -> None:
-    assert _readable(num_bytes) == told
+@pytest.mark.parametrize(("num_bytes", "shown"), [(999, "999 bytes"), (2_500, "2.5 kB"), (3_000_000, "3 MB")])
+def test_bytes_are_shown_in_a_unit_that_fits(num_bytes: int, shown: str) -> None:
+    assert _readable(num_bytes) == shown

@@ -109,7 +109,7 @@ def test_stages_that_stay_lost_end_all_answers_with_one_wait(split_demo: Split) 
     while any(request.is_running for request in requests):
         decoder.step()
     assert {str(request.error) for request in requests} == {"Stage 1 is gone."}
-    assert len(set(waits)) == len(waits)  # those that were in flight together are told together
+    assert len(set(waits)) == len(waits)  # those that were in flight together are noticed together
     assert len(waits) < len(requests)
 
 

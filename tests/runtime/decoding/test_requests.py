@@ -215,7 +215,7 @@ class FaultyDrafter(Drafter):
 
 
 class FaultyRequest(RequestDrafter):
-    """A request's drafting that fails when it is told something."""
+    """A request's drafting that fails when it learns something."""
 
     def __init__(self, context: RequestContext, inner: RequestDrafter, place: str) -> None:
         super().__init__(context)

@@ -35,18 +35,18 @@ def salted(salt: str, max_tokens: int = 8) -> GenerationConfig:
 @settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 1 << 30),
-    asked=st.lists(
+    requested=st.lists(
         st.tuples(st.sampled_from(["", "a", "b"]), st.integers(0, 2), st.booleans()), min_size=2, max_size=10
     ),
 )
-def test_counts_are_those_of_a_request_s_salt(kind: str, seed: int, asked: list[tuple[str, int, bool]]) -> None:
-    """Whatever others ask at the same time or before: what is reused is what was asked with that salt."""
+def test_counts_are_those_of_a_request_s_salt(kind: str, seed: int, requested: list[tuple[str, int, bool]]) -> None:
+    """Whatever others ask at the same time or before: what is reused is what was requested with that salt."""
     target = TARGETS[kind]()
     decoder = Decoder(target, RandomDrafter(6, 9, seed), EngineConfig(max_batch=4, prefill_chunk=7))
     texts = [np.random.default_rng(number).integers(6, size=30).tolist() for number in range(3)]
     known: set[tuple[str, int]] = set()
     running: list[Request] = []
-    for salt, number, waits in asked:
+    for salt, number, waits in requested:
         request = decoder.submit(texts[number], salted(salt))
         running.append(request)
         decoder.step()
@@ -84,9 +84,9 @@ def test_answers_are_drafted_from_those_of_the_same_salt_alone_and_their_tokens_
         result = engine.generate("# tar\n\n> Archiving utility.", GenerationConfig(max_tokens=60, cache_salt=salt))
         return result.token_ids, result.stats.accepted_by_source["history"]
 
-    asked = [ask(salt) for salt in ("a", "a", "b", "", "b")]
-    assert len({token_ids for token_ids, _ in asked}) == 1
-    num_learned = [number for _, number in asked]
+    requested = [ask(salt) for salt in ("a", "a", "b", "", "b")]
+    assert len({token_ids for token_ids, _ in requested}) == 1
+    num_learned = [number for _, number in requested]
     assert (num_learned[0], num_learned[2], num_learned[3]) == (0, 0, 0)
     assert num_learned[1] > 10 < num_learned[4]
 

@@ -41,7 +41,7 @@ NOISE = 0.2
 
 
 class FakePipeline(FakeTarget):
-    """Scores a second pass when it is asked for it. used, dropped: how many."""
+    """Scores a second pass when it is wanted. used, dropped: how many."""
 
     used = dropped = 0
     fails = False
@@ -111,11 +111,11 @@ def test_near_ties_are_decided_by_single_passes_in_both_passes() -> None:
 
 
 def test_every_drafted_node_counts_and_drafters_hear_of_those_that_were_scored(monkeypatch: pytest.MonkeyPatch) -> None:
-    target, heard = FakePipeline(MANIFEST), list[ScoredTree]()
+    target, observed = FakePipeline(MANIFEST), list[ScoredTree]()
 
     def observe(self: RandomRequest, scored: ScoredTree | None) -> None:
         if scored is not None and self.token_ids[scored.root :] != self.token_ids[len(PROMPT) :]:
-            heard.append(scored)
+            observed.append(scored)
 
     monkeypatch.setattr(RandomRequest, "observe", observe)
     decoder = splitting(target)
@@ -125,9 +125,9 @@ def test_every_drafted_node_counts_and_drafters_hear_of_those_that_were_scored(m
     assert stats.num_accepted_tokens + stats.num_steps == stats.num_tokens - 1
     assert stats.num_drafted_tokens == sum(stats.drafted_by_source.values())
     assert stats.num_drafted_tokens + stats.num_steps == sum(n * num for n, num in stats.steps_by_width.items())
-    widths = [len(each.tree) for each in heard]
-    assert sum(widths) < stats.num_drafted_tokens + stats.num_steps  # dropped passes have said nothing
-    for each in heard:
+    widths = [len(each.tree) for each in observed]
+    assert sum(widths) < stats.num_drafted_tokens + stats.num_steps  # dropped passes have shown nothing
+    for each in observed:
         text = request.token_ids[: each.root]
         for node in range(len(each.tree)):
             logits = target.logits_after([*text, *tokens_to(each.tree, node)])
@@ -177,7 +177,7 @@ def test_tokens_are_those_of_one_box_over_stages(
 
 
 WHOLE = DraftTree.chain([3, 4, 5])
-SAID = ForwardResult(np.zeros((1, 1, 2), np.int64), np.zeros((1, 1, 2), np.float32))
+NO_ROWS = ForwardResult(np.zeros((1, 1, 2), np.int64), np.zeros((1, 1, 2), np.float32))
 
 
 @pytest.mark.parametrize(("token_id", "entry", "waited_s"), [(4, 1, 0.25), (9, -1, 0.0)], ids=["entered", "not"])
@@ -188,11 +188,11 @@ def test_only_a_second_pass_that_is_entered_is_waited_for(
 
     def result() -> ForwardResult:
         now_s[0] += 0.25
-        return SAID
+        return NO_ROWS
 
     monkeypatch.setattr(time, "perf_counter", lambda: now_s[0])
     behind = cast(InFlightPass, SimpleNamespace(result=result, drop=lambda: None))
-    scored = ScoredTrees([WHOLE.of_nodes([0])], SAID, WHOLE, behind)
+    scored = ScoredTrees([WHOLE.of_nodes([0])], NO_ROWS, WHOLE, behind)
     now_s[0] += 1.0  # in which the first pass's tokens are chosen
     assert scored.enter(Verification([0], [token_id])) == entry
     assert scored.waited_s == waited_s

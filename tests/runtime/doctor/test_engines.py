@@ -88,10 +88,10 @@ def test_only_the_first_module_that_fails_is_named(
 
     monkeypatch.setattr(loading, "import_module", import_module)
     loading.main()
-    *steps, told = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    *steps, result = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert [line["step"] for line in steps] == ["numpy", "llvmlite.binding", "tokenizers"]
-    assert "cannot be loaded (ImportError: tokenizers.so: odd)." in told["found"]
-    assert told["remedy"].startswith("pip install --force-reinstall --no-deps tokenizers==")
+    assert "cannot be loaded (ImportError: tokenizers.so: odd)." in result["found"]
+    assert result["remedy"].startswith("pip install --force-reinstall --no-deps tokenizers==")
 
 
 def test_a_pass_is_timed_beside_its_memory_unless_only_some_experts_are_read(demo_folder: Path) -> None:
@@ -100,8 +100,8 @@ def test_a_pass_is_timed_beside_its_memory_unless_only_some_experts_are_read(dem
     assert findings["pass time"].severity == Severity.WELL
     package = ModelPackage.open(demo_folder)
     package.manifest = replace(package.manifest, num_experts=4)
-    *_, told = check_passes(package, lambda *_: 20e9)
-    assert re.fullmatch(r"A pass of one token takes [0-9.]+ ms\.", told.sentence)
+    *_, result = check_passes(package, lambda *_: 20e9)
+    assert re.fullmatch(r"A pass of one token takes [0-9.]+ ms\.", result.sentence)
 
 
 @pytest.mark.parametrize("error", [MemoryShortageError("It is short."), InstallationError("It is missing.")])
@@ -130,8 +130,8 @@ def test_large_files_are_not_read_whole(demo_folder: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("line", ["[1]", "{", "5", '{"step": 1, "more": 2}', '{"step": "cpu"}x', "[" * 50_000], ids=len)
 def test_what_libraries_print_is_no_step(line: str) -> None:
     run = StepsRun()
-    for told in ('{"step": "cpu"}', line, '{"plan": "cpu, passes"}'):
-        step_process._note(told, run)
+    for printed in ('{"step": "cpu"}', line, '{"plan": "cpu, passes"}'):
+        step_process._note(printed, run)
     assert (run.begun, run.planned, run.results) == (["cpu"], ["cpu", "passes"], [])
 
 
@@ -272,14 +272,14 @@ def test_widths_costs_and_passes_are_slow_only_where_they_should_not_be() -> Non
 )
 def test_an_error_comes_with_its_remedy(error: str, found: str, remedy: str, tmp_path: Path) -> None:
     install(tmp_path / "site", "onnxruntime", "1.20.0")
-    told = failed_loading("onnxruntime", error, described(tmp_path, search_path=(str(tmp_path / "site"),)))
-    assert (told.severity, told.sentence, told.remedy) == (Severity.BROKEN, found, remedy)
+    result = failed_loading("onnxruntime", error, described(tmp_path, search_path=(str(tmp_path / "site"),)))
+    assert (result.severity, result.sentence, result.remedy) == (Severity.BROKEN, found, remedy)
 
 
 def test_a_module_of_no_wheel_is_called_by_its_own_name(tmp_path: Path) -> None:
-    told = failed_loading("llvmlite.binding", "OSError: odd", described(tmp_path, search_path=(str(tmp_path),)))
-    assert told.sentence == "llvmlite cannot be loaded (OSError: odd)."
-    assert told.remedy == "pip install --force-reinstall --no-deps llvmlite"
+    result = failed_loading("llvmlite.binding", "OSError: odd", described(tmp_path, search_path=(str(tmp_path),)))
+    assert result.sentence == "llvmlite cannot be loaded (OSError: odd)."
+    assert result.remedy == "pip install --force-reinstall --no-deps llvmlite"
 
 
 @pytest.mark.parametrize(
@@ -297,5 +297,5 @@ def test_an_end_names_what_the_processor_lacks(
     returncode: int, files: dict[str, str], changes: dict[str, Any], found: str, tmp_path: Path
 ) -> None:
     write(tmp_path, **files)
-    told = fatal_loading("llvmlite.binding", returncode, described(tmp_path, search_path=(str(tmp_path),), **changes))
-    assert (told.severity, found in told.sentence) == (Severity.BROKEN, True), told.sentence
+    result = fatal_loading("llvmlite.binding", returncode, described(tmp_path, search_path=(str(tmp_path),), **changes))
+    assert (result.severity, found in result.sentence) == (Severity.BROKEN, True), result.sentence

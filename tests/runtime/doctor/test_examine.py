@@ -76,17 +76,17 @@ def test_steps_that_were_not_reached_are_named(tmp_path: Path, monkeypatch: pyte
 def test_after_a_step_that_ends_the_process_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     well = CheckResult("cpu", Severity.WELL, "It runs.")
     runs = [StepsRun(begun=["cuda"], returncode=-11), StepsRun([well], ["cpu"])]
-    asked = []
+    left_out = []
 
     def run_steps(module: str, arguments: list[str], *_: object) -> StepsRun:
-        asked.append(arguments[1:])
+        left_out.append(arguments[1:])
         return runs.pop(0)
 
     monkeypatch.setattr(examine, "run_steps", run_steps)
     died, other = examine_package(tmp_path, described(tmp_path), time.monotonic() + LONG_S)
     assert (died.check, died.severity, other) == ("cuda", Severity.BROKEN, well)
     assert "(signal 11)" in died.sentence
-    assert asked == [[], ["cuda"]]
+    assert left_out == [[], ["cuda"]]
 
 
 def test_a_process_that_ends_before_its_first_step_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,10 +105,10 @@ def test_a_python_that_cannot_be_started_is_a_finding(tmp_path: Path, monkeypatc
 
 def test_a_sound_package_runs_on_the_cpu(demo_folder: Path, tmp_path: Path) -> None:
     findings = examine_package(demo_folder, described(tmp_path), time.monotonic() + LONG_S)
-    told = {finding.check: finding for finding in findings}
+    by_check = {finding.check: finding for finding in findings}
     assert not [finding for finding in findings if finding.severity == Severity.BROKEN]
-    assert {"cpu", "kernels", "package", "memory", "placement", "widths", "cost curve", "pass time"} <= set(told)
-    assert "The whole graph runs on CPUExecutionProvider" in told["placement"].sentence
+    assert {"cpu", "kernels", "package", "memory", "placement", "widths", "cost curve", "pass time"} <= set(by_check)
+    assert "The whole graph runs on CPUExecutionProvider" in by_check["placement"].sentence
 
 
 def test_no_network_is_used_and_no_torch_imported(demo_folder: Path, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ class EchoRequest(RequestDrafter):
 
 
 class EchoSource(DraftSource):
-    """Proposes 500 plus a text's first token, as sure as it was told to be; texts that begin with `faulty` fail."""
+    """Proposes 500 plus a text's first token, as sure as a test has it; texts that begin with `faulty` fail."""
 
     wants_hidden_states = True
 
@@ -42,7 +42,7 @@ class EchoSource(DraftSource):
         self.faulty, self.fault = faulty, fault
         self.probability = np.array([0.9])
         self.requests: list[EchoRequest] = []
-        self.asked: list[int] = []
+        self.batch_sizes: list[int] = []
 
     def begin(self, context: RequestContext) -> EchoRequest | None:
         is_faulty = context.token_ids[0] == self.faulty
@@ -52,7 +52,7 @@ class EchoSource(DraftSource):
         return self.requests[-1]
 
     def propose(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | None]:
-        self.asked.append(len(draft_requests))
+        self.batch_sizes.append(len(draft_requests))
         return [self._proposal(draft_request.request.token_ids) for draft_request in draft_requests]
 
     def _proposal(self, token_ids: Sequence[int]) -> DraftTree:
@@ -75,7 +75,7 @@ def make_drafter(source: EchoSource) -> RetrievalDrafter:
 
 
 def scored_root(text: DraftedText, top_ids: Sequence[int], hidden_states: Sequence[float] | None = None) -> ScoredTree:
-    """What the target said of a text's last token."""
+    """What the target scored after a text's last token."""
     tree, ids = DraftTree.root(text.token_ids[-1]), np.array([top_ids])
     hidden = None if hidden_states is None else np.array([hidden_states], np.float32)
     logits = -np.arange(len(top_ids), dtype=np.float32)[None]

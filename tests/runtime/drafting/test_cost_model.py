@@ -90,7 +90,7 @@ def test_the_next_request_neither_trusts_nor_drafts_sooner() -> None:
     assert following.backoff_left == 16
 
 
-TOKEN_S, ASKED_S = 10e-3, 1e-3
+TOKEN_S, CALL_S = 10e-3, 1e-3
 VOCAB_SIZE = 50_000
 
 
@@ -103,7 +103,7 @@ class PlantedHead(DraftSource):
     def __init__(self, text: Sequence[int]) -> None:
         self.text, self.is_good = text, True
         self.gain = SourceGain()
-        self.asked: list[int] = []  # lengths of the text so far
+        self.lengths: list[int] = []  # lengths of the text so far
         self._top_probability = 0.0
 
     def begin(self, context: RequestContext) -> RequestDrafter:
@@ -114,14 +114,14 @@ class PlantedHead(DraftSource):
         return self.gain.pays(top_probability, draft_request.token_s)
 
     def learn_gain(self, request: RequestDrafter, num_gained: int, seconds: float) -> None:
-        self.gain.learn(self._top_probability, num_gained, ASKED_S)
+        self.gain.learn(self._top_probability, num_gained, CALL_S)
 
     def propose(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree]:
         if not draft_requests:
             return []
         [draft_request] = draft_requests
         length = len(draft_request.request.token_ids)
-        self.asked.append(length)
+        self.lengths.append(length)
         ahead = self.text[length : length + 2] if self.is_good else [VOCAB_SIZE - 1]
         tree = DraftTree.root(draft_request.request.token_ids[-1])
         for node, token_id in enumerate(ahead):
@@ -129,10 +129,10 @@ class PlantedHead(DraftSource):
         return [tree]
 
 
-def asked_share(head: PlantedHead, drafter: RetrievalDrafter, num_tokens: int, start: int = 1) -> float:
+def called_share(head: PlantedHead, drafter: RetrievalDrafter, num_tokens: int, start: int = 1) -> float:
     """Of the steps in which a drafter follows the head's text from a place on, with trees of four nodes."""
     text = list(head.text[:start])
-    request, num_steps, before = drafter.begin(RequestContext(text)), 0, len(head.asked)
+    request, num_steps, before = drafter.begin(RequestContext(text)), 0, len(head.lengths)
     while len(text) < start + num_tokens:
         [tree] = drafter.draft([DraftRequest(request, 4, 4, TOKEN_S)])
         assert isinstance(tree, DraftTree)
@@ -144,7 +144,7 @@ def asked_share(head: PlantedHead, drafter: RetrievalDrafter, num_tokens: int, s
         request.observe(ScoredTree(tree, range(len(tree)), root, *rows, VOCAB_SIZE))
         num_steps += 1
     request.finish()
-    return (len(head.asked) - before) / num_steps
+    return (len(head.lengths) - before) / num_steps
 
 
 def drafter_of(head: PlantedHead) -> RetrievalDrafter:
@@ -158,7 +158,7 @@ def fresh_text(num_tokens: int) -> list[int]:
 
 def test_a_head_that_knows_what_comes_drafts_in_every_step() -> None:
     head = PlantedHead(fresh_text(2000))
-    assert asked_share(head, drafter_of(head), 1500) == 1.0
+    assert called_share(head, drafter_of(head), 1500) == 1.0
     assert head.gain.gain(0.0) > 1
 
 
@@ -166,17 +166,17 @@ def test_a_head_that_adds_nothing_falls_silent_and_is_tried_for_a_two_hundredth_
     head = PlantedHead(fresh_text(4000))
     head.is_good = False
     drafter = drafter_of(head)
-    asked_share(head, drafter, 400)
-    first = len(head.asked)
-    assert first * ASKED_S < 0.1 * 400 * TOKEN_S
-    assert asked_share(head, drafter, 3000) * ASKED_S == pytest.approx(0.005 * TOKEN_S, rel=0.1)
+    called_share(head, drafter, 400)
+    first = len(head.lengths)
+    assert first * CALL_S < 0.1 * 400 * TOKEN_S
+    assert called_share(head, drafter, 3000) * CALL_S == pytest.approx(0.005 * TOKEN_S, rel=0.1)
 
 
 def test_steps_in_which_nobody_knows_more_do_not_silence_it_in_others() -> None:
     gain = SourceGain()
     for number in range(600):
-        gain.learn(0.05, 0, ASKED_S)
-        gain.learn(0.2, number % 4 == 0, ASKED_S)
+        gain.learn(0.05, 0, CALL_S)
+        gain.learn(0.2, number % 4 == 0, CALL_S)
     assert gain.gain(0.2) == pytest.approx(0.25, abs=0.02)
     assert gain.pays(0.2, TOKEN_S)
     assert not gain.pays(0.05, TOKEN_S)
@@ -191,24 +191,24 @@ def test_what_it_saves_a_step_goes_by_how_often_the_others_are_unsure() -> None:
     for number in range(500):
         gain.pays(0.05 if number % 2 else 0.9, TOKEN_S)
     assert gain.saved_s(TOKEN_S) == pytest.approx(0.375 * TOKEN_S, rel=0.05)
-    assert gain.saved_s(0.2 * TOKEN_S) == 0.0  # where it does not pay, it is not asked
+    assert gain.saved_s(0.2 * TOKEN_S) == 0.0  # where it does not pay, it is not called
 
 
 def test_a_head_drafts_where_the_text_is_new_and_not_where_it_repeats() -> None:
     part = fresh_text(600)
     head = PlantedHead([*part, *part * 3, 0, 0, 0])
     drafter = drafter_of(head)
-    asked_share(head, drafter, 1800)
-    assert sum(length < 600 for length in head.asked) > 150
-    assert sum(length > 660 for length in head.asked) < 20
+    called_share(head, drafter, 1800)
+    assert sum(length < 600 for length in head.lengths) > 150
+    assert sum(length > 660 for length in head.lengths) < 20
 
 
 def test_a_head_that_only_repeats_what_others_say_is_no_gain() -> None:
     text = fresh_text(40) * 60
     head = PlantedHead(text)
     drafter = drafter_of(head)
-    asked_share(head, drafter, 1000)
-    assert asked_share(head, drafter, 1000, start=41) < 0.05
+    called_share(head, drafter, 1000)
+    assert called_share(head, drafter, 1000, start=41) < 0.05
 
 
 @pytest.mark.long
@@ -216,10 +216,10 @@ def test_a_head_that_turns_good_is_found_again_and_one_that_turns_bad_is_left() 
     head = PlantedHead(fresh_text(12_000))
     drafter = drafter_of(head)
     head.is_good = False
-    asked_share(head, drafter, 500)
+    called_share(head, drafter, 500)
     head.is_good = True
-    asked_share(head, drafter, 6000)
-    assert asked_share(head, drafter, 200) > 0.95
+    called_share(head, drafter, 6000)
+    assert called_share(head, drafter, 200) > 0.95
     head.is_good = False
-    asked_share(head, drafter, 1000)
-    assert asked_share(head, drafter, 1000) < 0.1
+    called_share(head, drafter, 1000)
+    assert called_share(head, drafter, 1000) < 0.1

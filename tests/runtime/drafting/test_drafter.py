@@ -34,7 +34,7 @@ VOCAB_SIZE = 8
 
 
 class ScriptedSource(DraftSource):
-    """Proposes what it is told to, whatever the text."""
+    """Proposes what a test gives it, whatever the text."""
 
     name = "scripted"
 

@@ -121,11 +121,11 @@ def test_kernels_of_other_sources_or_machines_are_not_taken(
 
 
 def test_processes_that_start_together_compile_once(nothing_compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    num_compiled, others_asked = [], threading.Event()
+    num_compiled, others_wait = [], threading.Event()
 
     def compile_slowly(path: Path) -> bytes:
         num_compiled.append(1)
-        others_asked.wait(0.2)
+        others_wait.wait(0.2)
         path.write_bytes(sealed(b"code"))
         return b"code"
 

@@ -11,7 +11,7 @@ from reader_edge_runtime.execution.onnxruntime.native import instructions_here, 
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test of kernels runs with the best set and the plainest that are here, or with every one if asked to."""
+    """A test of kernels runs with the best set and the plainest that are here, or with every one if that is wanted."""
     if "instructions" in metafunc.fixturenames:
         here = instructions_here()
         is_whole = metafunc.config.getoption("--every-combination")

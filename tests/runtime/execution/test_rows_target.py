@@ -29,7 +29,7 @@ class PlainRunner:
         self.pass_sizes = widths
         self.num_bound = 0
         self.num_run: list[int] = []
-        self._said = FakeTarget(self.manifest)
+        self._target = FakeTarget(self.manifest)
 
     def width_for(self, num_nodes: int) -> int:
         return next((width for width in self.pass_sizes if width >= num_nodes), self.pass_sizes[-1])
@@ -49,7 +49,7 @@ class PlainRunner:
         for node in inputs["logit_rows"][0]:
             visible = rows[inputs["tree_mask"][0, 0, node] == 0]
             np.testing.assert_array_equal(visible[:, 1], np.arange(len(visible)))
-            logits.append(self._said.logits_after(visible[:, 0].astype(int).tolist()))
+            logits.append(self._target.logits_after(visible[:, 0].astype(int).tolist()))
         return RowsResult(
             np.stack(logits), own[inputs["logit_rows"][0]], dict.fromkeys(("past_key.0", "past_value.0"), own[None])
         )

@@ -52,18 +52,18 @@ def test_texts_of_large_batches_are_short_while_they_are_measured(
 def test_a_slow_model_is_measured_at_fewer_points_and_once_each(
     node_s: float, num_widths: int, pasts: tuple[int, ...], num_passes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[int, int]] = []
+    passes: list[tuple[int, int]] = []
 
     def seconds(_target: object, _cache: object, past: int, trees: list[DraftTree], *_: object) -> float:
-        asked.append((past, sum(map(len, trees))))
+        passes.append((past, sum(map(len, trees))))
         return (9 + len(trees[0])) * node_s
 
     monkeypatch.setattr(pass_cost, "_seconds", seconds)
     cost = measure_pass_cost(FakeTarget(make_manifest(6, max_context=4096)), max_seconds=0.0)
     assert (len(cost.widths), cost.pasts) == (num_widths, pasts)
     assert cost.widths[-1] >= 8
-    assert max(num_nodes for _, num_nodes in asked) == cost.widths[-1]  # no pass is wider than what is measured
-    assert asked.count((cost.pasts[-1], 4)) == 2 * num_passes
+    assert max(num_nodes for _, num_nodes in passes) == cost.widths[-1]  # no pass is wider than what is measured
+    assert passes.count((cost.pasts[-1], 4)) == 2 * num_passes
     assert cost.seconds[0].tolist() == pytest.approx([(9 + width) * node_s for width in cost.widths])
 
 
@@ -115,7 +115,7 @@ def test_a_context_too_short_for_as_many_nodes_leaves_batches_unmeasured(monkeyp
 
 
 @pytest.mark.parametrize(
-    ("node_s", "is_called_back", "level", "told"),
+    ("node_s", "is_called_back", "level", "shown"),
     [
         (1e-6, False, logging.INFO, "about 0 s"),  # no wait to explain
         (5e-4, False, logging.WARNING, "about 4 s"),
@@ -127,7 +127,7 @@ def test_a_line_of_the_log_says_what_is_measured_and_about_how_long_it_takes(
     node_s: float,
     is_called_back: bool,
     level: int,
-    told: str,
+    shown: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -147,7 +147,7 @@ def test_a_line_of_the_log_says_what_is_measured_and_about_how_long_it_takes(
     (line,) = caplog.records
     assert (line.name, line.levelno) == ("reader_edge.measuring", level)
     assert (
-        line.getMessage() == f"Measuring what passes of this model take on this machine, for later starts too: {told}."
+        line.getMessage() == f"Measuring what passes of this model take on this machine, for later starts too: {shown}."
     )
     assert calls[:2] == [(0, 6), (1, 6)][: 2 * is_called_back]
 

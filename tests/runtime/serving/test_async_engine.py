@@ -263,7 +263,7 @@ def test_a_loop_that_ended_during_an_answer_holds_nobody_up(engine: Engine, serv
 
     async def begin() -> None:
         stream = served.stream("# curl", LONG)
-        kept.append(stream)  # which is not left, nor asked for more
+        kept.append(stream)  # which is not left, nor read any further
         await anext(stream)
 
     asyncio.run(begin())

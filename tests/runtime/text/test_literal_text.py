@@ -69,20 +69,20 @@ messages = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(sorted(TEMPLATES)), messages)
-def test_control_tokens_are_the_templates_own(name: str, said: list[Message]) -> None:
+def test_control_tokens_are_the_templates_own(name: str, chat_messages: list[Message]) -> None:
     source = TEMPLATES[name]
-    plain = [{**each, "name": "", "content": ""} for each in said]
+    plain = [{**each, "name": "", "content": ""} for each in chat_messages]
     own = control(tokenizer(source, False).encode_chat(Conversation(plain)))
-    ids = tokenizer(source, True).encode_chat(Conversation(said))
+    ids = tokenizer(source, True).encode_chat(Conversation(chat_messages))
     assert control(ids) == own
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from(["plain", "trimmed", "quoted", "wrapped"]), messages)
-def test_the_text_is_what_it_would_be(name: str, said: list[Message]) -> None:
+def test_the_text_is_what_it_would_be(name: str, chat_messages: list[Message]) -> None:
     """Where the template does not change single characters of it, as `upper` does."""
-    usual = tokenizer(TEMPLATES[name], False).render_chat(Conversation(said))
-    assert spelled(tokenizer(TEMPLATES[name], True).encode_chat(Conversation(said))) == usual
+    usual = tokenizer(TEMPLATES[name], False).render_chat(Conversation(chat_messages))
+    assert spelled(tokenizer(TEMPLATES[name], True).encode_chat(Conversation(chat_messages))) == usual
 
 
 harmless = st.text(st.sampled_from("ab<>|_/[]s \n\U000f003cü"), max_size=12).filter(
@@ -180,8 +180,8 @@ def test_what_cannot_be_held_as_text_is_refused() -> None:
     content = "".join(map(chr, range(0xF0000, 0x110000, 0x400)))
     with pytest.raises(PromptError, match="all private characters"):
         tokenizer(TEMPLATES["plain"], True).encode_chat(Conversation([{"role": "user", "content": content}]))
-    said: Any = json.loads(json.dumps({"role": "user", "content": content[:9] + "<s>"}))
-    assert len(control(tokenizer("{{ messages[0].content }}<s>", True).encode_chat(Conversation([said])))) == 1
+    chat_messages: Any = json.loads(json.dumps({"role": "user", "content": content[:9] + "<s>"}))
+    assert len(control(tokenizer("{{ messages[0].content }}<s>", True).encode_chat(Conversation([chat_messages])))) == 1
 
 
 @pytest.mark.parametrize(

@@ -106,13 +106,13 @@ USER = {"role": "user", "content": "hi"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 
 
-def said_ids(engine: Engine, text: str) -> list[int]:
+def ids_of(engine: Engine, text: str) -> list[int]:
     return engine.tokenizer.encode(text, adds_special_tokens=False)
 
 
 def answered(engine: Engine, prompt: str | Conversation, text: str, **options: object) -> GenerationConfig:
     """A config whose answer is the text, special tokens as tokens."""
-    parts = [f"<[{token_id}]>" for token_id in said_ids(engine, text)]
+    parts = [f"<[{token_id}]>" for token_id in ids_of(engine, text)]
     return replace(GenerationConfig(grammar=Grammar("lark", "start: " + " ".join(parts))), **options)  # type: ignore[arg-type]
 
 
@@ -164,7 +164,7 @@ def test_thinking_is_split_off_where_it_is_wanted(engine: Engine) -> None:
 def test_a_grammar_holds_what_comes_after_an_open_thinking_part(engine: Engine, temperature: float) -> None:
     pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-edge[grammar]'")
     model = family_engine(engine, "qwen")
-    (end,) = said_ids(model, "</think>")
+    (end,) = ids_of(model, "</think>")
     schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
     config = GenerationConfig(grammar=Grammar("json_schema", json.dumps(schema)), splits_thinking=True, max_tokens=60)
     biased = SamplingConfig(logit_bias={end: 9.0}, temperature=temperature)

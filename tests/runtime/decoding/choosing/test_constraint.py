@@ -154,11 +154,11 @@ END = 7  # of thinking
 
 
 def test_a_constraint_rests_before_the_thinking_part_ends() -> None:
-    asked: list[str] = []
+    calls: list[str] = []
 
     class Watched(Cycle):
         def prepare(self) -> None:
-            asked.append("prepare")
+            calls.append("prepare")
 
     inner = Watched(3)
     constraint = AfterThinking(inner, END.__eq__, VOCAB, [0])
@@ -168,10 +168,10 @@ def test_a_constraint_rests_before_the_thinking_part_ends() -> None:
         assert np.flatnonzero(~constraint.mask()).tolist() == [0]
         assert (constraint.is_over, constraint.forced, constraint.cut(tree, 2)) == (False, (), tree.pruned(2))
         constraint.advance(token_id)
-    assert (asked, inner._last) == ([], 3)
+    assert (calls, inner._last) == ([], 3)
     constraint.advance(END)
     constraint.prepare()
-    assert (asked, inner._last) == (["prepare"], 3)
+    assert (calls, inner._last) == (["prepare"], 3)
     assert constraint.mask().tolist() == inner.mask().tolist()
     assert constraint.forced == inner.forced == [4, 5]
     constraint.advance(4)

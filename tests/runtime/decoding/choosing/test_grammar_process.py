@@ -217,7 +217,7 @@ def test_without_forks_each_grammar_has_its_process(
             each.advance(token_id)
     other.close()
     alone.prepare()
-    alone.advance(token_id)  # what was asked for and not read comes first
+    alone.advance(token_id)  # what was requested and not read comes first
     alone.close()
     with pytest.raises(ConfigError, match="cannot be followed, since its process"):
         alone.advance(token_id)

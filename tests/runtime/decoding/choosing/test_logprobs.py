@@ -101,7 +101,7 @@ def test_a_prefix_in_the_cache_or_of_a_running_answer_is_scored_again() -> None:
 
 
 class WidestRead(FakeTarget):
-    """Remembers how many rows of logits a pass was asked for at most."""
+    """Remembers how many rows of logits were wanted of a pass at most."""
 
     num_rows = 0
 
@@ -136,8 +136,8 @@ def test_requests_of_a_batch_get_their_own_and_others_none(engine: Engine) -> No
 def test_a_prompt_has_the_log_probabilities_of_an_answer_that_says_the_same_once_in_a_stream(engine: Engine) -> None:
     answer = engine.generate("# tar", GenerationConfig(max_tokens=20, wants_logprobs=True, num_top_logprobs=2))
     prompt = engine.encode_prompt("# tar")
-    told = GenerationConfig(max_tokens=1, wants_prompt_logprobs=True, num_top_logprobs=2)
-    again = engine.generate([*prompt, *answer.token_ids], told)
+    config = GenerationConfig(max_tokens=1, wants_prompt_logprobs=True, num_top_logprobs=2)
+    again = engine.generate([*prompt, *answer.token_ids], config)
     assert again.prompt_logprobs[len(prompt) :] == answer.logprobs
     chunks = list(engine.stream("# tar", CONFIG))
     assert chunks[0].prompt_logprobs == engine.generate("# tar", CONFIG).prompt_logprobs != ()

@@ -29,7 +29,7 @@ def cost(growth: float, batch_size: int = 1, step: float = 0.0) -> PassCost:
 
 
 def planner_of(cost: PassCost, overheads: Overheads = NOTHING) -> Planner:
-    """A planner for which steps take nothing but their pass, unless told otherwise."""
+    """A planner for which steps take nothing but their pass, unless a test says otherwise."""
     planner = Planner(max_width=16)
     planner.take(cost)
     planner.overheads = replace(overheads)

@@ -173,15 +173,15 @@ def test_a_long_run_of_drafted_steps_is_interrupted_to_measure_a_plain_one() -> 
 
 def test_the_more_requests_the_narrower_their_widest_draft() -> None:
     planner = planner_of(replace(cost(growth=0.0, batch_size=32), padding_share=0.0))
-    asked: list[int] = []
+    requested: list[int] = []
 
     def draft(draft_requests: dict[int, DraftRequest]) -> dict[int, DraftTree]:
-        asked.extend(draft_request.max_nodes for draft_request in draft_requests.values())
+        requested.extend(draft_request.max_nodes for draft_request in draft_requests.values())
         return {}
 
     for num_requests in (1, 32, 200):
         planner.plan([a_request() for _ in range(num_requests)], 50, 100, draft)
-    assert asked == [16] + [4] * 32  # of 200, none drafts
+    assert requested == [16] + [4] * 32  # of 200, none drafts
 
 
 def test_without_a_measurement_sure_nodes_are_drafted_and_unlikely_ones_are_not() -> None:

@@ -66,11 +66,11 @@ def test_trees_of_unequal_width_teach_what_equal_ones_that_take_as_long_would(sh
     times.take(PassCost(4, (10,), WIDTHS, row[None], padding_share=share))
     assert times.padding_share == share
     before = times.seconds(4, 10)
-    told = time_at(before, equal_width(sum(widths), max(widths), 4, share))
+    expected = time_at(before, equal_width(sum(widths), max(widths), 4, share))
     for _ in range(50):
-        times.learn(widths, 10, 2 * told)
+        times.learn(widths, 10, 2 * expected)
     after = times.seconds(4, 10)
-    assert time_at(after, equal_width(sum(widths), max(widths), 4, share)) == pytest.approx(2 * told, rel=0.02)
+    assert time_at(after, equal_width(sum(widths), max(widths), 4, share)) == pytest.approx(2 * expected, rel=0.02)
 
 
 def test_passes_of_one_batch_size_teach_those_that_are_most_like_it() -> None:

@@ -63,7 +63,11 @@ def check_structure(datastore: Datastore) -> None:
     suffixes = datastore.suffixes.astype(np.int64)
     is_end = tokens == np.iinfo(datastore.tokens.dtype).max
     positions = np.flatnonzero(~is_end)
-    _require(bool(is_end[-1]) and len(positions) == header.num_tokens, datastore, "its document ends are not as told")
+    _require(
+        bool(is_end[-1]) and len(positions) == header.num_tokens,
+        datastore,
+        "its document ends are not those of its header",
+    )
     _require(bool(np.all(tokens[positions] < header.vocab_size)), datastore, "it holds ids outside its vocabulary")
     _require(np.array_equal(np.sort(suffixes), positions), datastore, "its suffixes are not those of its tokens")
 

@@ -300,7 +300,7 @@ def test_files_of_different_tokenizers_are_not_used_together(tmp_path: Path) -> 
 
 
 def is_read_singly(datastore: Datastore) -> bool:
-    """Whether the system was told to read nothing ahead ("rr") of the mapped file."""
+    """Whether the system was advised to read nothing ahead ("rr") of the mapped file."""
     maps = Path("/proc/self/smaps").read_text().split(f"{datastore.path}\n")[1:]
     return any("rr" in next(line for line in lines.splitlines() if line.startswith("VmFlags")) for lines in maps)
 

@@ -28,7 +28,7 @@ MANIFEST = make_manifest(vocab_size=6, max_context=200)
 
 
 class DraftingTarget(FakeTarget):
-    """Tells how wide its passes are; breaks when it is told to. chunk: tokens of a prompt that it reads at once."""
+    """Tells how wide its passes are; breaks where a test wants it. chunk: tokens of a prompt that it reads at once."""
 
     def __init__(self, manifest: Manifest = MANIFEST, order: int = 3, chunk: int = 64, sharpness: float = 9.0) -> None:
         super().__init__(manifest, order, sharpness)
@@ -129,10 +129,10 @@ def test_long_prompts_are_caught_up_with_by_one_chunk_a_step() -> None:
     source = source_of(target)
     text = [1, 2, 3, 4] * 20
     request = source.begin(RequestContext(text))
-    said = [source.propose([draft_request_of(request, max_depth=1)])[0] for _ in range(3)]
+    proposals = [source.propose([draft_request_of(request, max_depth=1)])[0] for _ in range(3)]
     assert target.widths == [[32], [32], [16]]
-    assert said[:2] == [None] * 2
-    assert chain_of(said[2]) == greedy(target, text, 1)
+    assert proposals[:2] == [None] * 2
+    assert chain_of(proposals[2]) == greedy(target, text, 1)
 
 
 def test_a_text_that_begins_like_one_that_ended_is_read_from_where_they_part() -> None:
@@ -315,7 +315,7 @@ def test_a_long_prompt_is_not_read_for_a_short_answer() -> None:
 
 def test_a_draft_model_of_no_use_falls_silent_after_a_bounded_trial() -> None:
     source = source_of(DraftingTarget())
-    num_asked = 0
+    num_calls = 0
     for _ in range(5):
         text = [1, 2, 3]
         request = source.begin(RequestContext(text))
@@ -323,7 +323,7 @@ def test_a_draft_model_of_no_use_falls_silent_after_a_bounded_trial() -> None:
             source.gain.step_s = 2e-3  # a fifth of a token
             draft_request, guesses = draft_request_of(request, token_s=1e-2), set[int]()
             if source.is_worth_asking(draft_request, 0.0):
-                num_asked += 1
+                num_calls += 1
                 [proposal] = source.propose([draft_request])
                 assert proposal is not None
                 first = zip(proposal.token_ids, proposal.parents, strict=True)
@@ -331,7 +331,7 @@ def test_a_draft_model_of_no_use_falls_silent_after_a_bounded_trial() -> None:
             text.append(next(token_id for token_id in range(6) if token_id not in guesses))
             request.observe(None)
         request.finish()
-    assert 0 < num_asked < 50
+    assert 0 < num_calls < 50
 
 
 def test_chains_are_as_long_as_their_probabilities_and_the_nodes_allow() -> None:
@@ -349,9 +349,9 @@ def test_chains_are_as_long_as_their_probabilities_and_the_nodes_allow() -> None
 
 def test_a_prompt_beyond_its_context_is_drafted_for_where_it_reads_less() -> None:
     long = [1, 2, 3] * 100
-    for context, is_asked in ((0, False), (40, True)):
+    for context, is_called in ((0, False), (40, True)):
         source = DraftModelSource(DraftModel(DraftingTarget(), 4), MANIFEST.vocab_size, context)
-        assert source.is_worth_asking(draft_request_of(source.begin(RequestContext(long))), 0.0) is is_asked
+        assert source.is_worth_asking(draft_request_of(source.begin(RequestContext(long))), 0.0) is is_called
 
 
 def test_a_prompt_that_fits_is_read_whole() -> None:

@@ -1,4 +1,4 @@
-"""A further source: asked for all requests at once, told what the target said, and alone with its faults."""
+"""A further source: called for all requests at once, with what the target scored, and alone with its faults."""
 
 import gc
 import weakref
@@ -44,7 +44,7 @@ def test_all_requests_of_a_step_are_drafted_at_once_and_each_gets_its_own_propos
     source = EchoSource()
     drafter = make_drafter(source)
     trees = draft_all(drafter, begin_three(drafter))
-    assert source.asked == [3]
+    assert source.batch_sizes == [3]
     for first, tree in zip((1, 2, 3), trees, strict=True):
         assert isinstance(tree, DraftTree)
         node = tree.child(0, 500 + first)

@@ -53,18 +53,18 @@ def keys(tree: DraftTree, node: int, before_ids: Sequence[int]) -> list[tuple[in
 
 
 def learn_one(store: SuccessorStore, before: int, token: int, top_ids: ArrayLike, top_logits: ArrayLike) -> None:
-    """Record what the target said of `token` behind `before`."""
+    """Record what the target scored after `token` behind `before`."""
     rows = np.array([top_ids], np.int64), np.array([top_logits], np.float32)
     store.learn(ScoredTree(DraftTree.root(token), range(1), 1, *rows, vocab_size=100_000), [before])
 
 
 def learn_plainly(reference: Reference, key: tuple[int, ...], top_ids: np.ndarray, top_logits: np.ndarray) -> None:
     weights = np.exp(top_logits[:MAX_SUCCESSORS] - top_logits[0])
-    said = dict(zip(top_ids[:MAX_SUCCESSORS].tolist(), (weights / weights.sum()).tolist(), strict=True))
+    latest = dict(zip(top_ids[:MAX_SUCCESSORS].tolist(), (weights / weights.sum()).tolist(), strict=True))
     share = (TOKEN_SHARE if len(key) == 1 else PAIR_SHARE) if key in reference else 1
     before = reference.get(key, {})
-    both = {**before, **said}
-    reference[key] = {each: (1 - share) * before.get(each, 0) + share * said.get(each, 0) for each in both}
+    both = {**before, **latest}
+    reference[key] = {each: (1 - share) * before.get(each, 0) + share * latest.get(each, 0) for each in both}
 
 
 @pytest.mark.long
@@ -192,8 +192,8 @@ def test_a_table_is_recorded_as_if_it_had_just_been_scored(top_k: int) -> None:
     table = random_table(top_k=top_k)
     store, expected = SuccessorStore(16, table), SuccessorStore(16)
     roots = DraftTree(list(range(VOCAB_SIZE)), [-1] * VOCAB_SIZE, [""] * VOCAB_SIZE)
-    said = table.token_ids.astype(np.int64), table.logits
-    expected.learn(ScoredTree(roots, range(VOCAB_SIZE), 0, *said, VOCAB_SIZE), [])
+    latest = table.token_ids.astype(np.int64), table.logits
+    expected.learn(ScoredTree(roots, range(VOCAB_SIZE), 0, *latest, VOCAB_SIZE), [])
     check_successors(store)
     recorded, learned = store.arrays.after_token, expected.arrays.after_token
     np.testing.assert_array_equal(recorded[:, :NUMBERS], learned[:, :NUMBERS])

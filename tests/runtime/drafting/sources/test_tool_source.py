@@ -17,16 +17,16 @@ CALL = ("weather", {"city": '"Rome"'})
 
 
 class PlantedGuide(CallGuide):
-    """Knows one path, and tells of one call. asked: answers, and what it was told of past calls."""
+    """Knows one path, and tells of one call. requests: answers, and past calls."""
 
     calls: list[tuple[str, Mapping[str, str]]] = []  # type: ignore[assignment]  # noqa: RUF012
 
     def __init__(self, *calls: tuple[str, Mapping[str, str]]) -> None:
         self.calls = list(calls) or [CALL]
-        self.asked: list[tuple[list[int], Calls]] = []
+        self.requests: list[tuple[list[int], Calls]] = []
 
     def paths(self, answer: Sequence[int], past: Calls) -> list[tuple[list[int], float]]:
-        self.asked.append((list(answer), past))
+        self.requests.append((list(answer), past))
         return [([30, 31, 32], 0.9)]
 
 
@@ -59,7 +59,7 @@ def test_a_guide_is_drafted_from_and_named() -> None:
     text.append(30)
     request.observe(None)
     drafted(drafter, DraftRequest(request, 8, 4))
-    assert [answer for answer, _ in guide.asked] == [[], [30]]
+    assert [answer for answer, _ in guide.requests] == [[], [30]]
 
 
 def test_a_request_without_tools_is_drafted_as_if_there_were_none() -> None:
@@ -83,7 +83,7 @@ def test_past_calls_of_a_tool_reach_later_requests_until_they_are_forgotten() ->
         drafted(drafter, DraftRequest(request, 4, 4))
         text.append(3)
         request.finish()
-        past.append(guide.asked[0][1])
+        past.append(guide.requests[0][1])
     assert past[1:] == [{"weather": {"city": ['"Riga"', '"Rome"']}}, {"weather": {"city": ['"Rome"', '"Riga"']}}]
     kept = drafter.state()
     drafter.forget()

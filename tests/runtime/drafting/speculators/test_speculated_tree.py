@@ -14,10 +14,10 @@ from reader_edge_runtime.drafting.retrieval_drafter import RetrievalRequest
 from reader_edge_runtime.drafting.speculators.speculated_tree import SpeculatedTree
 from reader_edge_runtime.drafting.speculators.speculator_request import SpeculatorRequest
 from tests.fake_speculator import TellingTarget
-from tests.runtime.drafting.speculators.asked_speculator import (
+from tests.runtime.drafting.speculators.planted_speculator import (
     MANIFEST,
-    asked,
     begun,
+    draft_request,
     drafter_of,
     greedy,
     likeliest,
@@ -29,7 +29,7 @@ from tests.runtime.drafting.speculators.asked_speculator import (
 def test_the_tree_follows_what_the_speculator_says_and_is_as_sure() -> None:
     speculator = speculator_of(sharpness=9.0)
     source, text = source_of(speculator), [1, 2, 3, 4]
-    [tree] = source.propose([asked(begun(source, text))])
+    [tree] = source.propose([draft_request(begun(source, text))])
     assert tree is not None
     check_proposal(tree, 4, source.name)
     assert likeliest(tree, 3) == greedy(speculator._target, text, 3)
@@ -85,8 +85,8 @@ def test_a_source_hears_at_which_temperature_its_answer_is_drawn() -> None:
         request = decoder.submit([1, 2, 3], GenerationConfig(10, sampling=SamplingConfig(temperature=temperature)))
         assert request.drafter is not None
         assert isinstance(request.drafter, RetrievalRequest)
-        [heard] = [each for each in request.drafter.sources.states if isinstance(each, SpeculatorRequest)]
-        shares.append(heard.temperature)
+        [found] = [each for each in request.drafter.sources.states if isinstance(each, SpeculatorRequest)]
+        shares.append(found.temperature)
     assert shares == [0.0, 0.5]
 
 
@@ -95,7 +95,7 @@ def test_guesses_that_cannot_be_are_left_out(odd: tuple[int, float]) -> None:
     speculator = speculator_of()
     source = source_of(speculator)
     speculator.odd = odd
-    [tree] = source.propose([asked(begun(source, [1, 2, 3]))])
+    [tree] = source.propose([draft_request(begun(source, [1, 2, 3]))])
     assert tree == DraftTree.root(3)
     if not math.isfinite(odd[1]):
         sampled = SpeculatedTree(3, 6, temperature=0.7)
@@ -120,7 +120,7 @@ def test_retrieved_nodes_are_judged_where_the_speculator_names_them_or_not() -> 
     assert speculator.num_stepped == [[2]]
     values = [tree.values[tree.child(0, token_id)] for token_id in (likely, unlikely)]
     assert values[0] > 0.9 > 0.1 > values[1]
-    assert tree.child(0, likely) in tree.parents  # what follows it is told, too
+    assert tree.child(0, likely) in tree.parents  # what follows it is scored, too
 
 
 def test_the_tree_grows_while_a_pass_saves_more_than_it_takes() -> None:
@@ -130,6 +130,6 @@ def test_the_tree_grows_while_a_pass_saves_more_than_it_takes() -> None:
         source = source_of(speculator)
         source.times._seconds = [step_s] * len(source.times._seconds)
         source.times.learn = lambda num_nodes, seconds: None  # type: ignore[method-assign]
-        source.propose([asked(begun(source, [1, 2, 3, 4]), 8, token_s=1e-2)])
+        source.propose([draft_request(begun(source, [1, 2, 3, 4]), 8, token_s=1e-2)])
         sizes.append(sum(map(sum, speculator.num_stepped)))
     assert sizes[0] > sizes[1] > sizes[2] == 0

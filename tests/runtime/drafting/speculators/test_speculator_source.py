@@ -1,4 +1,4 @@
-"""A trained speculator as a source: what it reads, when it is asked, what it may do wrong."""
+"""A trained speculator as a source: what it reads, when it is called, what it may do wrong."""
 
 from dataclasses import replace
 
@@ -11,10 +11,10 @@ from reader_edge_runtime.drafting.drafter import RequestContext
 from reader_edge_runtime.errors import DraftError
 from tests.fake_speculator import TellingTarget
 from tests.random_drafter import decode, reference
-from tests.runtime.drafting.speculators.asked_speculator import (
+from tests.runtime.drafting.speculators.planted_speculator import (
     MANIFEST,
-    asked,
     begun,
+    draft_request,
     drafter_of,
     greedy,
     hear,
@@ -28,11 +28,11 @@ def test_only_what_came_since_is_read_whatever_was_guessed() -> None:
     speculator = speculator_of()
     source, text = source_of(speculator), [1, 2, 3, 4]
     request = begun(source, text)
-    source.propose([asked(request)])
+    source.propose([draft_request(request)])
     start = len(text) - 1
     text += [0, 5, 1]
     hear(request, start)
-    source.propose([asked(request)])
+    source.propose([draft_request(request)])
     assert speculator.num_caught_up == [[3], [3]]
 
 
@@ -40,26 +40,26 @@ def test_states_that_were_missed_cost_the_rows_before_them_and_nothing_else() ->
     speculator = speculator_of()
     source, text = source_of(speculator), [1, 2, 3, 4]
     request = begun(source, text)
-    source.propose([asked(request)])
+    source.propose([draft_request(request)])
     text += [0, 5, 1, 1, 2]
-    assert not source.is_worth_asking(asked(request), 0.0)  # not heard of
-    assert source.propose([asked(request)]) == [None]
+    assert not source.is_worth_asking(draft_request(request), 0.0)  # not known
+    assert source.propose([draft_request(request)]) == [None]
     hear(request, 6)
-    assert source.propose([asked(request)]) != [None]
+    assert source.propose([draft_request(request)]) != [None]
     assert speculator.num_caught_up == [[3], [2]]
 
 
 def test_a_long_text_is_not_caught_up_with_for_one_uncertain_step_among_sure_ones() -> None:
     token_s = 0.02
-    asked_for = []
+    is_called = []
     for others in (0.05, 0.9):
         source = source_of(speculator_of())
         source.times._seconds, source.gain.seconds = [1e-3, 1e-3, 1e-3, 1e-3, 2e-3, 8e-3], 2e-3
         request = begun(source, [1, 2, 3, 4] * 40)
         for _ in range(300):
             source.gain.pays(others, token_s)
-        asked_for.append(source.is_worth_asking(asked(request, 64, token_s), 0.05))
-    assert asked_for == [True, False]
+        is_called.append(source.is_worth_asking(draft_request(request, 64, token_s), 0.05))
+    assert is_called == [True, False]
 
 
 def test_of_a_long_silence_the_newest_states_are_kept() -> None:
@@ -70,7 +70,7 @@ def test_of_a_long_silence_the_newest_states_are_kept() -> None:
         start = len(text) - 1
         text += [3, 4, 5] * 100
         hear(request, start)
-    assert source.propose([asked(request)]) != [None]
+    assert source.propose([draft_request(request)]) != [None]
     [*whole, last] = [sum(each) for each in speculator.num_caught_up]
     assert (set(whole), 128 * len(whole) + last) == ({128}, 1200)  # four of the five parts: 1024 and what is beside
 
@@ -79,7 +79,7 @@ def test_who_drafted_nothing_leaves_nothing() -> None:
     source = source_of(speculator_of())
     request = source.begin(RequestContext([1, 2, 3]))
     request.observe(None)
-    assert not source.is_worth_asking(asked(request), 0.0)
+    assert not source.is_worth_asking(draft_request(request), 0.0)
     request.finish()
     assert not source.slots.slots
 
@@ -88,15 +88,15 @@ def test_a_text_that_begins_like_one_that_ended_is_read_from_where_they_part() -
     speculator = speculator_of()
     source = source_of(speculator)
     first = begun(source, [1, 2, 3, 4, 5, 0])
-    source.propose([asked(first)])
+    source.propose([draft_request(first)])
     first.finish()
     other = begun(source, [1, 2, 3, 4, 0, 0, 1])
-    source.propose([asked(other)])
+    source.propose([draft_request(other)])
     assert speculator.num_caught_up == [[5], [3]]
     reused = source.begin(RequestContext([1, 2, 3, 4, 0, 0, 5, 2]))  # the target has rows of its first tokens, too
     other.finish()
     hear(reused, 5)
-    source.propose([asked(reused)])
+    source.propose([draft_request(reused)])
     assert speculator.num_caught_up[2:] == [[2]]
 
 
@@ -105,7 +105,7 @@ def test_texts_side_by_side_share_passes() -> None:
     source = source_of(speculator)
     texts = [[1, 2, 3, 0, 5], [3, 4, 5, 5], [2] * 150]
     requests = [begun(source, text) for text in texts]
-    trees = source.propose([asked(request) for request in requests])
+    trees = source.propose([draft_request(request) for request in requests])
     assert speculator.num_caught_up == [[4, 3, 128], [21]]
     assert [likeliest(tree, 2) for tree in trees] == [greedy(speculator._target, text, 2) for text in texts]
     assert all(len(each) > 1 for each in speculator.num_stepped[:1])
@@ -115,7 +115,7 @@ def test_no_row_of_a_tree_is_lost_while_the_cache_grows() -> None:
     speculator = speculator_of(sharpness=9.0, max_context=1024)
     source = source_of(speculator)
     capacity = source.slots.cache.capacity
-    source.propose([asked(begun(source, [2] * (capacity - 3)))])  # what it reads is checked
+    source.propose([draft_request(begun(source, [2] * (capacity - 3)))])  # what it reads is checked
     assert len(speculator.num_stepped) > 1
 
 
@@ -123,10 +123,10 @@ def test_a_long_text_beside_one_near_the_contexts_end_is_read_in_shorter_chunks(
     speculator = speculator_of(sharpness=9.0)
     source = source_of(speculator)
     late = begun(source, [2] * 190)
-    source.propose([asked(late)])
+    source.propose([draft_request(late)])
     late.token_ids.append(2)  # type: ignore[attr-defined]
     hear(late, 189)
-    trees = source.propose([asked(late), asked(begun(source, [3] * 150))])
+    trees = source.propose([draft_request(late), draft_request(begun(source, [3] * 150))])
     assert all(tree is not None for tree in trees)
     assert speculator.num_caught_up[2:] == [[1, 67], [82]]
 
@@ -164,16 +164,16 @@ def test_a_speculator_of_no_use_falls_silent() -> None:
     request = begun(source, [1, 2, 3, 4])
     for _ in range(300):
         source.learn_gain(request, 0, 5e-3)
-    assert not source.is_worth_asking(asked(request, 100, token_s=1e-2), 0.0)
-    assert source.is_worth_asking(asked(request, 100), 0.0)  # nothing was measured
+    assert not source.is_worth_asking(draft_request(request, 100, token_s=1e-2), 0.0)
+    assert source.is_worth_asking(draft_request(request, 100), 0.0)  # nothing was measured
 
 
 def test_a_long_prompt_is_not_read_for_a_short_answer() -> None:
     source = source_of(speculator_of())
     source.times._seconds, source.gain.seconds = [1e-3, 1e-3, 1e-3, 1e-3, 2e-3, 8e-3], 2e-3
     request = begun(source, [1, 2] * 90)  # 22 ms to read; a step gains 1 ms on average
-    assert not source.is_worth_asking(asked(request, 10, token_s=1e-2), 0.0)
-    assert source.is_worth_asking(asked(request, 200, token_s=1e-2), 0.0)
+    assert not source.is_worth_asking(draft_request(request, 10, token_s=1e-2), 0.0)
+    assert source.is_worth_asking(draft_request(request, 200, token_s=1e-2), 0.0)
 
 
 def test_a_speculator_that_fails_is_named_once_and_rests() -> None:
@@ -182,30 +182,30 @@ def test_a_speculator_that_fails_is_named_once_and_rests() -> None:
     request = begun(source, [1, 2, 3])
     speculator.is_broken = True
     with pytest.warns(UserWarning, match=r"speculator is not called again: .*failed in a pass"):
-        assert source.propose([asked(request)]) == [None]
-    assert source.propose([asked(request)]) == [None]
-    assert not source.is_worth_asking(asked(request), 0.0)
+        assert source.propose([draft_request(request)]) == [None]
+    assert source.propose([draft_request(request)]) == [None]
+    assert not source.is_worth_asking(draft_request(request), 0.0)
     assert source.state() == {}
     source.restore({"text/0": np.array([9], np.int32)})  # nor does it take up a session's texts
-    assert source.propose([asked(request)]) == [None]
+    assert source.propose([draft_request(request)]) == [None]
 
 
 def test_texts_and_their_rows_are_taken_up_again() -> None:
     speculator = speculator_of()
     source = source_of(speculator)
     requests = [begun(source, text) for text in ([1, 2, 3, 4, 5], [5, 4, 3])]
-    source.propose([asked(request) for request in requests])
+    source.propose([draft_request(request) for request in requests])
     other = speculator_of()
     taken = source_of(other)
     taken.restore(source.state())
-    taken.propose([asked(begun(taken, [1, 2, 3, 4, 5, 0, 1]))])
+    taken.propose([draft_request(begun(taken, [1, 2, 3, 4, 5, 0, 1]))])
     assert other.num_caught_up == [[2]]
     taken.restore({})
-    taken.propose([asked(begun(taken, [1, 2, 3, 4, 5, 0, 1]))])
+    taken.propose([draft_request(begun(taken, [1, 2, 3, 4, 5, 0, 1]))])
     assert other.num_caught_up[1:] == [[6]]
     taken.slots.forget()
     taken.restore(taken.state())
-    taken.propose([asked(begun(taken, [1, 2, 3, 4, 5, 0, 1]))])
+    taken.propose([draft_request(begun(taken, [1, 2, 3, 4, 5, 0, 1]))])
     assert other.num_caught_up[2:] == [[6]]
 
 
@@ -224,7 +224,7 @@ def test_texts_and_their_rows_are_taken_up_again() -> None:
 def test_rows_that_no_session_holds_change_nothing(spoilt: dict[str, np.ndarray]) -> None:
     speculator = speculator_of()
     source = source_of(speculator)
-    source.propose([asked(begun(source, [1, 2, 3, 4]))])
+    source.propose([draft_request(begun(source, [1, 2, 3, 4]))])
     state = {**source.state(), **spoilt}
     with pytest.raises(DraftError, match="start over"):
         source.restore(state)

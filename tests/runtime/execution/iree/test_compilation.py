@@ -113,20 +113,20 @@ def test_a_process_that_ends_takes_its_compiler_and_the_thread_that_waits_along(
 
     monkeypatch.setattr(atexit, "register", register)
     stand_in("time.sleep(600)")
-    said: list[BaseException] = []
+    raised: list[BaseException] = []
 
     def compile_aside() -> None:
         try:
             compile_module(mlir, TARGET)
         except BaseException as error:
-            said.append(error)
+            raised.append(error)
 
     thread = threading.Thread(target=compile_aside)
     thread.start()
     assert has_begun.wait(60)
     ends[0]()
     thread.join(60)
-    assert list(map(type, said)) == [SystemExit]  # without a word: no error of a compiler that was ended
+    assert list(map(type, raised)) == [SystemExit]  # without a word: no error of a compiler that was ended
 
 
 def test_missing_wheels_are_named_with_their_extras(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,10 +153,10 @@ OUTPUTS: Tensors = {
 
 
 def session(inputs: Tensors, outputs: Tensors) -> Any:
-    def told(tensors: Tensors) -> Callable[[], list[SimpleNamespace]]:
+    def listed(tensors: Tensors) -> Callable[[], list[SimpleNamespace]]:
         return lambda: [SimpleNamespace(name=name, type=kind, shape=shape) for name, (kind, shape) in tensors.items()]
 
-    return SimpleNamespace(get_inputs=told(inputs), get_outputs=told(outputs))
+    return SimpleNamespace(get_inputs=listed(inputs), get_outputs=listed(outputs))
 
 
 def test_a_graph_that_keeps_its_contract_passes() -> None:

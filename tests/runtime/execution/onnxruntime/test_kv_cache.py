@@ -318,9 +318,9 @@ def test_nothing_is_loaded_of_a_refused_package(demo_folder: Path, monkeypatch: 
     monkeypatch.setattr(host_graph, "open_session", None)  # calling it would fail
     with pytest.raises(MemoryShortageError):
         HostTarget.open(ModelPackage.open(demo_folder))
-    told = CliRunner().invoke(main, ["run", str(demo_folder), "-p", "a", "-n", "1"])
-    assert (told.exit_code, told.stdout) == (1, "")
-    assert "GB are free: end other programs" in " ".join(told.stderr.split())
+    result = CliRunner().invoke(main, ["run", str(demo_folder), "-p", "a", "-n", "1"])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "GB are free: end other programs" in " ".join(result.stderr.split())
 
 
 def test_without_kernels_weights_may_stay_in_the_file(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

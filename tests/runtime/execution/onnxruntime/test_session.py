@@ -65,8 +65,8 @@ def test_a_run_is_captured_only_under_an_id() -> None:
     assert ids == [str(NOT_CAPTURED), "3"]
 
 
-def imported_anew() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("wheel_anew", wheel.__file__)
+def imported_again() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("wheel_again", wheel.__file__)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -75,7 +75,7 @@ def imported_anew() -> ModuleType:
 
 
 def test_a_wheel_that_loads_is_the_one_that_is_installed() -> None:
-    found = imported_anew()
+    found = imported_again()
     assert (found.ort, found.INSTALLED_WHEEL) == (wheel.ort, wheel.installed_wheel())
 
 
@@ -86,4 +86,4 @@ def test_a_wheel_that_loads_is_the_one_that_is_installed() -> None:
 def test_a_broken_wheel_is_one_sentence(module: object, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", module)
     with pytest.raises(InstallationError, match=rf"^onnxruntime\S* \S+ cannot be loaded \(.*{reason}.*\): run"):
-        imported_anew()
+        imported_again()

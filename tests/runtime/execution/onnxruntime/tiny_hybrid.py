@@ -154,8 +154,8 @@ class _Graph:
     def _head(self, rows: ir.Value, vocab_size: int) -> None:
         editor = self._editor
         nodes = editor.op("Unsqueeze", [editor.input("logit_rows"), editor.int64s(-1)], dtype=ir.DataType.INT64)
-        asked = editor.op("GatherND", [rows, nodes], {"batch_dims": 1})
-        logits = editor.op("Mul", [self._product(editor.op("Tanh", [asked]), vocab_size), editor.scalar(3.0)])
+        wanted = editor.op("GatherND", [rows, nodes], {"batch_dims": 1})
+        logits = editor.op("Mul", [self._product(editor.op("Tanh", [wanted]), vocab_size), editor.scalar(3.0)])
         top_logits, top_ids = editor.op_multi("TopK", [logits, editor.int64s(4)], 2)
         top_ids.dtype = ir.DataType.INT64
         self._output("logits", logits, ("B", "R", vocab_size))

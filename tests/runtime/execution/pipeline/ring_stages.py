@@ -56,14 +56,14 @@ def scripted(last: HostStage, says: Callable[[Head], list[tuple[bytes, ...]]], *
     socket = links.listen(address, 1 << 24)
     here = facts_of(last)
     layers = {"first layer": "0", "next layer": here["first layer"]}
-    told = here | layers | {"stage": "1 of 2", MICROSECONDS: "1"} | facts
+    facts_there = here | layers | {"stage": "1 of 2", MICROSECONDS: "1"} | facts
 
     def serve() -> None:
         while not is_over.is_set():
             if socket.poll(50):
                 peer, packed, _ = socket.recv_multipart()
                 head = HEADS.unpack(memoryview(packed))
-                welcome = [(HEADS.pack(replace(head, what=WELCOME)), FACT_FRAMES.pack(told))]
+                welcome = [(HEADS.pack(replace(head, what=WELCOME)), FACT_FRAMES.pack(facts_there))]
                 for parts in welcome if head.what == HELLO else says(head):
                     socket.send_multipart([peer, *parts])
 

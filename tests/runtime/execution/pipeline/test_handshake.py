@@ -75,8 +75,8 @@ def test_a_stage_hands_on_to_addresses_alone() -> None:
 
 @pytest.mark.parametrize("name", ["protocol", "model", "stage", "reader-edge", "ONNX Runtime"])
 def test_what_changes_answers_is_refused_by_its_name(name: str) -> None:
-    for told, other in (("unknown", {key: FACTS[key] for key in FACTS if key != name}), ("9", FACTS | {name: "9"})):
-        with pytest.raises(ProviderError, match=f"At tcp://a:1 is {name} {told}, and here {FACTS[name]}: all boxes"):
+    for found, other in (("unknown", {key: FACTS[key] for key in FACTS if key != name}), ("9", FACTS | {name: "9"})):
+        with pytest.raises(ProviderError, match=f"At tcp://a:1 is {name} {found}, and here {FACTS[name]}: all boxes"):
             check_facts(other, FACTS, "tcp://a:1")
 
 
@@ -100,9 +100,9 @@ def test_stages_that_were_cut_at_other_layers_are_refused(changes: dict[str, str
 
 def test_what_may_change_bits_is_reported_and_no_more() -> None:
     assert check_facts(FACTS | {"first layer": "7"}, FACTS, "tcp://a:1") is None
-    told = check_facts(FACTS | {"instruction set": "neon"}, FACTS, "tcp://a:1")
-    assert told is not None
-    assert "The stage at tcp://a:1 runs other kernels (instruction set neon there, avx512 here)" in told
+    found = check_facts(FACTS | {"instruction set": "neon"}, FACTS, "tcp://a:1")
+    assert found is not None
+    assert "The stage at tcp://a:1 runs other kernels (instruction set neon there, avx512 here)" in found
 
 
 def test_a_stage_knows_what_it_is(split_demo: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,8 +111,8 @@ def test_a_stage_knows_what_it_is(split_demo: Callable[[int], Path], monkeypatch
 
     first, last = open_stages(split_demo(2))
     monkeypatch.setattr(metadata, "version", missing)  # a checkout that was never installed
-    told, here = facts_of(first), facts_of(last)
-    assert (told["stage"], told["first layer"], told["reader-edge"]) == ("1 of 2", "0", "unknown")
-    assert FACT_FRAMES.unpack(memoryview(FACT_FRAMES.pack(told))) == told
-    assert check_facts(told, {**here, "stage": "1 of 2"}, "tcp://a:1") is None
-    check_layers({"tcp://a:1": told}, here)
+    found, here = facts_of(first), facts_of(last)
+    assert (found["stage"], found["first layer"], found["reader-edge"]) == ("1 of 2", "0", "unknown")
+    assert FACT_FRAMES.unpack(memoryview(FACT_FRAMES.pack(found))) == found
+    assert check_facts(found, {**here, "stage": "1 of 2"}, "tcp://a:1") is None
+    check_layers({"tcp://a:1": found}, here)

@@ -57,12 +57,12 @@ def test_a_spare_box_goes_on_where_the_first_is_silent(split_demo: Split, monkey
 def test_a_wrong_spare_box_keeps_nobody_from_the_first(facts: dict[str, str], split_demo: Split) -> None:
     first, last = open_stages(split_demo(2))
     stages, address, lost = [FollowingStage(first)], free_address(), StageLostError("Stage 1 is gone.")
-    is_told = pytest.warns(RuntimeWarning, match="all boxes need stages of one split")
+    is_warned = pytest.warns(RuntimeWarning, match="all boxes need stages of one split")
     with scripted(last, lambda head: [], **facts) as spare:
         with served(stages, None, address):
             ring = Ring(last, [f"{address} {spare}"], None)
         ring.patience_s = 0.5
-        with pytest.warns(RuntimeWarning, match="is gone"), is_told, pytest.raises(StageLostError):
+        with pytest.warns(RuntimeWarning, match="is gone"), is_warned, pytest.raises(StageLostError):
             ring.come_back(lost)
         ring.patience_s = 20.0
         with served(stages, None, address):
@@ -167,7 +167,7 @@ def test_a_process_that_was_stopped_still_waits_as_long(split_demo: Split, monke
         with pytest.warns(RuntimeWarning, match=r"Stage 1 is gone\. Answers wait up to 30 s\."):
             ring.come_back(StageLostError("Stage 1 is gone."))
         assert ends == pytest.approx([5, 5])
-        with pytest.warns(RuntimeWarning, match=r"Stage 1 is gone\."):  # each loss is told
+        with pytest.warns(RuntimeWarning, match=r"Stage 1 is gone\."):  # each loss is reported
             ring.come_back(StageLostError("Stage 1 is gone."))
         ring.close()
 

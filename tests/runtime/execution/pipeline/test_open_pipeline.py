@@ -1,4 +1,4 @@
-"""A pipeline is opened as any package, a stage served by one call; what is missing for that is told in one sentence."""
+"""A pipeline is opened as any package, a stage served by one call; what is missing for that is one sentence."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -23,11 +23,11 @@ CONFIG = EngineConfig(threads=1)
 @contextmanager
 def served(stage: Path, address: str, key: Path | None) -> Iterator[list[str]]:
     """A stage in a thread; the lines that it tells."""
-    told: list[str] = []
+    lines: list[str] = []
     is_over, listens = threading.Event(), threading.Event()
 
     def tell(line: str) -> None:
-        told.append(line)
+        lines.append(line)
         listens.set()
 
     thread = threading.Thread(
@@ -36,7 +36,7 @@ def served(stage: Path, address: str, key: Path | None) -> Iterator[list[str]]:
     thread.start()
     try:
         assert listens.wait(30)
-        yield told
+        yield lines
     finally:
         is_over.set()
         thread.join()
@@ -53,12 +53,12 @@ def test_a_pipeline_with_its_key_has_the_rows_of_the_whole_model(
         (tmp_path / name).symlink_to(split_demo(2) / name)
     write_pipeline(tmp_path, [address])
     new_key(tmp_path)
-    with served(tmp_path / "1", address, tmp_path / KEY_NAME if is_key_named else None) as told:
+    with served(tmp_path / "1", address, tmp_path / KEY_NAME if is_key_named else None) as lines:
         piped = open_pipeline(ModelPackage.open(tmp_path), CONFIG)
         assert_same_rows(HostTarget.open(ModelPackage.open(demo_folder), 1), piped, 3)
-        assert told[0] == f"Stage 1 of 2 listens at {address}."
-        assert told[1].startswith("Serves ")
-        assert told[1].endswith("; hands on to the client.")
+        assert lines[0] == f"Stage 1 of 2 listens at {address}."
+        assert lines[1].startswith("Serves ")
+        assert lines[1].endswith("; hands on to the client.")
 
 
 @pytest.mark.parametrize(

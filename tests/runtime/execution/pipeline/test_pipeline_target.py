@@ -96,7 +96,7 @@ def test_rows_that_are_only_filled_are_there_in_all_stages(split_demo: Split) ->
 
 
 def test_a_pass_that_failed_leaves_nothing_unsaid(split_demo: Split, demo_folder: Path) -> None:
-    """What happened to the cache before it is not known to the stages: they are told everything anew."""
+    """What happened to the cache before it is not known to the stages: they get all of it again."""
     target = pipeline_here(split_demo(2))
     following = target.in_flight.following
     assert isinstance(following, StagesHere)

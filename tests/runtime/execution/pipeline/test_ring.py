@@ -76,7 +76,7 @@ def test_what_is_no_message_of_ours_is_passed_over(split_demo: Split, demo_folde
             passed, greeting = (HEADS.pack(Head(what, bytes(16), 0)) for what in (PASS, HELLO))
             for parts in ([b""], [b"x" * len(greeting)], [passed, b"x"], [greeting, b"{"]):
                 stranger.send_multipart(parts)
-            assert stranger.poll(5000)  # the last one greets, and is told what is wrong
+            assert stranger.poll(5000)  # the last one greets, and learns what is wrong
             stranger.close(linger=0)
         ring = Ring(last, [address], None)
         assert_same_rows(HostTarget.open(ModelPackage.open(demo_folder), 1), PipelineTarget(last, ring), 2)

@@ -95,7 +95,7 @@ def test_only_the_second_nodes_are_sent_and_scored(split_demo: Split) -> None:
     piped.forward_two(piped.new_cache(1, 16), *two_passes(TREE, 2))
     frames = [PassFrame.unpacked(memoryview(frame)) for frame in following_of(piped).frames]
     assert [(frame.wanted.num_before, frame.num_nodes, frame.num_rows) for frame in frames] == [(0, 2, 2), (2, 3, 5)]
-    assert [len(frame.steps) for frame in frames] == [1, 0]  # what happened to the cache is told once
+    assert [len(frame.steps) for frame in frames] == [1, 0]  # what happened to the cache is sent once
 
 
 def test_a_second_pass_that_a_stage_refuses_ends_in_its_error(split_demo: Split) -> None:

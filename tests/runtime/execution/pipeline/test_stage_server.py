@@ -38,12 +38,12 @@ class Served:
     """The first of two stages behind a link of this machine, and a socket of someone who asks it."""
 
     def __init__(self, folder: Path, socket: Any) -> None:
-        self.told: list[str] = []
+        self.lines: list[str] = []
         self.links = Links(None)
         self.socket = socket
         self._is_over = threading.Event()
         address = free_address()
-        server = StageServer(FollowingStage(open_stages(folder)[0]), self.links, address, self.told.append)
+        server = StageServer(FollowingStage(open_stages(folder)[0]), self.links, address, self.lines.append)
         self._thread = threading.Thread(target=server.serve, args=(self._is_over.is_set,))
         self._thread.start()
         socket.connect(address)
@@ -51,14 +51,14 @@ class Served:
     def send(self, what: int, client: int, *parts: bytes) -> None:
         self.socket.send_multipart([HEADS.pack(Head(what, bytes([client] * 16), client)), *parts])
 
-    def heard(self) -> tuple[Head, bytes]:
+    def received(self) -> tuple[Head, bytes]:
         assert self.socket.poll(10_000), "the stage does not answer"
         head, data = self.socket.recv_multipart()
         return HEADS.unpack(memoryview(head)), data
 
     def greeted(self, client: int, address: str = "") -> None:
         self.send(HELLO, client, FACT_FRAMES.pack({"next": address}))
-        assert self.heard()[0].what == WELCOME
+        assert self.received()[0].what == WELCOME
 
     def close(self) -> None:
         self._is_over.set()
@@ -83,7 +83,7 @@ def test_what_is_nothing_for_a_stage_is_passed_over(served: Served) -> None:
         served.send(what, 1, *parts)
     served.greeted(2)
     served.send(PASS, 2, FRAME)
-    head, made = served.heard()
+    head, made = served.received()
     assert (head.what, head.number, len(made)) == (RESULT, 2, 4 * 256)
 
 
@@ -91,10 +91,10 @@ def test_a_fault_says_whether_rows_are_lost(served: Served) -> None:
     served.greeted(1)
     for client, sentence in ((1, "truncated"), (2, "was started since it was greeted")):
         served.send(PASS, client, FRAME[:4])
-        head, data = served.heard()
-        told = FACT_FRAMES.unpack(memoryview(data))
-        assert (head.what, told["lost"], sentence in told["fault"]) == (FAULT, "all", True)
-        assert told["fault"] == served.told[-1]
+        head, data = served.received()
+        facts = FACT_FRAMES.unpack(memoryview(data))
+        assert (head.what, facts["lost"], sentence in facts["fault"]) == (FAULT, "all", True)
+        assert facts["fault"] == served.lines[-1]
 
 
 def test_of_too_many_who_ask_the_oldest_is_forgotten_with_its_link(served: Served) -> None:
@@ -104,9 +104,9 @@ def test_of_too_many_who_ask_the_oldest_is_forgotten_with_its_link(served: Serve
     served.greeted(9)
     assert len(served.links._sockets) == 1 + 7
     served.send(PASS, 2, FRAME)
-    assert served.heard()[0].what == FAULT
+    assert served.received()[0].what == FAULT
     served.send(PASS, 9, FRAME)
-    assert served.heard()[0].what == RESULT
+    assert served.received()[0].what == RESULT
 
 
 def test_a_link_that_takes_no_more_costs_passes_and_nothing_else(served: Served) -> None:
@@ -114,7 +114,7 @@ def test_a_link_that_takes_no_more_costs_passes_and_nothing_else(served: Served)
     for _ in range(70):
         served.send(PASS, 1, FRAME)
     served.greeted(2)
-    assert served.told.count("A link is full: a pass is dropped.") == 70 - 64
+    assert served.lines.count("A link is full: a pass is dropped.") == 70 - 64
 
 
 def test_an_address_that_is_taken_is_refused() -> None:

@@ -227,7 +227,7 @@ def test_malformed_calls_and_tools_are_refused_or_shown(messages: list[Message],
     try:
         assert "5" in ChatTemplate(source, {}).render(Conversation(messages, tools))
     except PromptError as error:
-        assert "\n" not in str(error)  # noqa: PT017 - which of them can be told depends on the template
+        assert "\n" not in str(error)  # noqa: PT017 - which of them can be seen depends on the template
 
 
 PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}{{ '<assistant>' * add_generation_prompt }}"

@@ -1,4 +1,4 @@
-"""Histories that clients bring are told to templates that would refuse them as they are."""
+"""Histories that clients bring are adapted to templates that would refuse them as they are."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -89,8 +89,8 @@ def test_messages_of_the_system_stay_where_they_are_where_a_template_takes_them(
 
 
 def test_what_the_system_says_stands_before_the_user_s_first_where_a_template_knows_no_system() -> None:
-    told = "user: Be brief.\n\nBe kind.\n\nWeather?;assistant: Rain.;user: Weather?;"
-    assert rendered(NO_SYSTEM, FIRST, SECOND, USER, ANSWER, USER) == told
+    expected = "user: Be brief.\n\nBe kind.\n\nWeather?;assistant: Rain.;user: Weather?;"
+    assert rendered(NO_SYSTEM, FIRST, SECOND, USER, ANSWER, USER) == expected
     with pytest.raises(PromptError, match="refuses these messages: no system"):
         rendered(NO_SYSTEM, FIRST)
 

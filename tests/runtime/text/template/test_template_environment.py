@@ -115,7 +115,7 @@ SPECIAL_TOKENS = {name: f"<{name}>" for name in ("bos_token", "eos_token", "pad_
 NAMES = sorted(path.stem for path in TEMPLATES.glob("*.jinja"))
 
 
-# These know no tools, so that transformers leaves them out; here they are told to the model in words.
+# These know no tools, so that transformers leaves them out; here they are given to the model in words.
 WITHOUT_TOOLS = {"deepseek-r1-distill", "deepseek-v3.1", "phi-3.5", "smollm2", "smollm3"}
 
 
@@ -150,10 +150,10 @@ def chats() -> dict[str, Conversation]:
 
 @cache
 def rendered_by_transformers() -> dict[str, dict[str, str | None]]:
-    said: dict[str, dict[str, dict[str, str | None]]] = json.loads(
+    recorded: dict[str, dict[str, dict[str, str | None]]] = json.loads(
         gzip.decompress((TEMPLATES / "rendered.json.gz").read_bytes())
     )
-    return said["rendered"]
+    return recorded["rendered"]
 
 
 def put_differently(name: str) -> set[str]:
@@ -167,7 +167,7 @@ def put_differently(name: str) -> set[str]:
     if "developer" not in (TEMPLATES / f"{name}.jinja").read_text(encoding="utf-8"):  # the system's word, to most
         different |= {title for title, chat in chats().items() if chat.messages[0]["role"] == "developer"}
     if name in WITHOUT_LATER_SYSTEM:
-        different.add("a system message amid turns")
+        different |= {title for title in chats() if title.startswith("a system message ")}
     if name in WITHOUT_PARTS:
         different.add("texts in parts")
     return different

@@ -47,14 +47,14 @@ def tool(name: object, parameters: object) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "parameters": parameters}}
 
 
-def said(schema: dict[str, Any], data: st.DataObject) -> object:
+def drawn(schema: dict[str, Any], data: st.DataObject) -> object:
     """A value that keeps to a schema, its keys in order."""
     if "enum" in schema:
         return data.draw(st.sampled_from(schema["enum"]))
     if schema["type"] == "object":
-        return {key: said(each, data) for key, each in schema["properties"].items()}
+        return {key: drawn(each, data) for key, each in schema["properties"].items()}
     if schema["type"] == "array":
-        return [said(schema["items"], data) for _ in range(data.draw(st.integers(0, 2)))]
+        return [drawn(schema["items"], data) for _ in range(data.draw(st.integers(0, 2)))]
     return data.draw(st.booleans()) if schema["type"] == "boolean" else None
 
 
@@ -68,7 +68,7 @@ def test_every_step_of_a_call_is_predicted(
     declared: dict[str, dict[str, Any]], form: CallSyntax, data: st.DataObject
 ) -> None:
     name = data.draw(st.sampled_from(sorted(declared)))
-    call = {"name": name, form.arguments: said(declared[name], data)}
+    call = {"name": name, form.arguments: drawn(declared[name], data)}
     rest = form.begin + json.dumps(call, ensure_ascii=False) + form.end
     reader = reader_of([tool(*each) for each in declared.items()], form)
     while rest:

@@ -1,4 +1,4 @@
-"""A speculator without weights as a source: the texts that it hears of, what it is asked, and what it says."""
+"""A speculator without weights as a source: texts with their states, requests for drafts, and what it proposes."""
 
 from dataclasses import replace
 
@@ -47,7 +47,7 @@ def begun(source: SpeculatorSource, text: list[int]) -> SpeculatorRequest:
     return request
 
 
-def asked(request: SpeculatorRequest, max_depth: int = 4, token_s: float = 0.0) -> DraftRequest:
+def draft_request(request: SpeculatorRequest, max_depth: int = 4, token_s: float = 0.0) -> DraftRequest:
     """With a drafter that drafts what is proposed."""
     return DraftRequest(request, 16, max_depth, token_s, lambda tree: tree.pruned(16))
 
