@@ -14,6 +14,9 @@ from reader_edge_export import ExportOptions, export_model
 from tests.export.record_transformers5 import write_folder
 from tests.tiny_models import build_tiny_model
 
+TinyModel = Callable[[str], Path]
+Exported = Callable[..., Path]
+
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> None:
@@ -22,7 +25,7 @@ def one_thread() -> None:
 
 
 @pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
     """model_type -> the folder of a random model; not to be changed."""
     root = tmp_path_factory.mktemp("models")
 
@@ -34,7 +37,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 
 
 @pytest.fixture(scope="session")
-def folder_of_5(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def folder_of_5(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
     """Name of a recorded model -> its folder as transformers 5 writes it; not to be changed."""
     root = tmp_path_factory.mktemp("transformers5")
 
@@ -62,7 +65,7 @@ def _few_tokens() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def exported(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def exported(tiny_model: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     """(model_type, precision, attention[, kv, is_checked]) -> the folder of its package; not to be changed.
 
     is_checked: whether its checks and its table of successors are wanted.
@@ -87,6 +90,6 @@ def exported(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPat
 
 
 @pytest.fixture
-def source(tiny_model: Callable[[str], Path], tmp_path: Path) -> Path:
+def source(tiny_model: TinyModel, tmp_path: Path) -> Path:
     """A copy of the tiny llama that a test may spoil."""
     return Path(shutil.copytree(tiny_model("llama"), tmp_path / "source"))

@@ -26,6 +26,7 @@ from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.package.graph_file import GraphFile
 from reader_edge_runtime.package.manifest import ATTENTIONS, GRAPH_NAME, ROW_ATTENTIONS
 from tests.export.architectures import ARCHITECTURES, LIMIT
+from tests.export.conftest import TinyModel
 from tests.export.exported.played_devices import DEVICE_FORMS, DEVICE_MODELS, cuda_operators, operators_of
 from tests.export.graph_runner import LENGTHS, NUM_NODES, GraphRunner, ancestors
 from tests.export.moments import RotatedFloatProducts, unrounded_columns
@@ -57,7 +58,7 @@ class Traced:
 
 
 @pytest.fixture(scope="module")
-def traced(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Traced]:
+def traced(tiny_model: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Traced]:
     """model_type -> what was traced, once each."""
     done: dict[str, Traced] = {}
 
@@ -77,9 +78,7 @@ def traced(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
 @pytest.mark.parametrize("model_type", TINY_MODELS)
-def test_a_tree_over_a_ragged_batch_equals_every_path_alone(
-    model_type: str, attention: str, traced: Callable[[str], Traced]
-) -> None:
+def test_trees_of_a_batch_equal_paths_alone(model_type: str, attention: str, traced: Callable[[str], Traced]) -> None:
     is_portable = attention in ROW_ATTENTIONS
     if (is_portable and model_type in RECURRENT) or (attention != "exact" and model_type in MIXTURES):
         pytest.skip("its layers have no such form")
@@ -137,9 +136,7 @@ def test_a_layer_of_an_int8_graph_has_few_nodes(model_type: str, traced: Callabl
 
 
 @pytest.mark.parametrize("model_type", DEVICE_MODELS)
-def test_operators_of_packages_for_devices_have_kernels_on_cuda(
-    model_type: str, traced: Callable[[str], Traced]
-) -> None:
+def test_operators_of_device_packages_are_on_cuda(model_type: str, traced: Callable[[str], Traced]) -> None:
     """One that is new here may have: scripts/check_cuda_kernels asks the wheel, and writes the table again."""
     for precision, attention in DEVICE_FORMS:
         graph = traced(model_type).graph_of(ExportOptions(precision, attention)) / GRAPH_NAME
@@ -163,9 +160,7 @@ def test_every_architecture_has_a_tiny_model_and_is_described() -> None:
     assert tuple(ARCHITECTURES) == TINY_MODELS
 
 
-def test_biases_that_are_all_alike_are_part_of_the_product_too(
-    tiny_model: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_biases_that_are_all_alike_are_part_of_the_product_too(tiny_model: TinyModel, tmp_path: Path) -> None:
     source = open_source(tiny_model("qwen2"))
     for name, parameter in source.skeleton.named_parameters():
         if name.endswith("bias"):
@@ -230,7 +225,7 @@ def test_the_growth_of_queries_is_looked_up_and_not_computed(traced: Callable[[s
     np.testing.assert_allclose(table, 1 + 0.5 * np.log(1 + np.arange(len(table))), rtol=1e-6)
 
 
-def test_a_window_as_wide_as_the_context_is_no_window(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_window_as_wide_as_the_context_is_no_window(tiny_model: TinyModel, tmp_path: Path) -> None:
     with quiet_libraries():
         layers = trace_model(open_source(tiny_model("mistral")), 8, tmp_path / "traced.onnx")
     assert sliding_window_of(layers) is None

@@ -23,8 +23,8 @@ from reader_edge_runtime.machine.bounded_process import run_bounded
 from reader_edge_runtime.package.manifest import CHAT_TEMPLATE_NAME, PRECISIONS, TOOL_TEMPLATE_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.conversation import Conversation
+from tests.export.conftest import Exported, TinyModel
 from tests.export.source_models import chain_logits, layered, load_model, logits_after
-from tests.export.test_pipeline import Exported, TinyModel
 from tests.runtime.text.text_cases import byte_level_tokenizer
 
 CHATML = """{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.role }}
@@ -216,7 +216,7 @@ def test_figures_are_of_every_token_from_each_texts_first_on(exported: Exported,
     assert divergence.figures()["held_out_tokens"] == 103
 
 
-def test_a_package_of_another_model_is_refused(
+def test_another_models_package_is_refused(
     exported: Exported, tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = HostTarget.open(ModelPackage.open(exported("llama", "int8", "exact")))
@@ -226,9 +226,7 @@ def test_a_package_of_another_model_is_refused(
         figures_of(WholePackage(target), [QualityAgainstSource(model, [list(range(60))])])
 
 
-def test_an_export_tells_its_warning_and_what_the_source_was_rounded_to(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_export_warns_with_the_sources_bits(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checks = {"mean_kl_nats": 0.4, "top1_agreement": 0.5}
     monkeypatch.setattr(package_check, "figures_of", lambda *_: checks)
     monkeypatch.setattr("reader_edge_export.sources.folder.hugging_face._WEIGHT_TYPES", {"float32": "Q4_1"})

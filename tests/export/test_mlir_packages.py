@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +27,7 @@ from reader_edge_runtime.execution.providers import open_target
 from reader_edge_runtime.measuring.width_probe import probe_width
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass, Target
+from tests.export.conftest import TinyModel
 
 if not targets_here():
     pytest.skip("this machine is no target of IREE's modules", allow_module_level=True)
@@ -83,7 +83,7 @@ TREE = DraftTree([8, 9, 10, 11, 12, 40, 41, 42, 7, 6], [-1, 0, 0, 1, 2, 0, 5, 6,
 
 
 @pytest.fixture(scope="module")
-def folder(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tiny_model: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A package of windowed layers, not to be changed."""
     out = tmp_path_factory.mktemp("mlir") / "package"
     export_model(tiny_model("gemma2"), out, ExportOptions("fp32", "portable-exact", check="none", engine="iree"))
@@ -111,7 +111,7 @@ def test_they_compute_what_onnx_runtime_does_with_bits_that_no_width_changes(pac
     assert probe_width(target).is_invariant
 
 
-def test_a_width_that_is_missed_is_compiled_in_the_background_and_kept(
+def test_missing_widths_are_compiled_and_kept(
     package: ModelPackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module_set.ModuleSet, "_compile_aside", COMPILE_ASIDE)
@@ -127,9 +127,7 @@ def test_a_width_that_is_missed_is_compiled_in_the_background_and_kept(
     assert again.runner.width_for(8) == 8
 
 
-def test_without_the_compiler_other_modules_serve_and_a_sentence_says_so(
-    package: ModelPackage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_compiler_other_modules_serve(package: ModelPackage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module_set, "compiler_version", lambda: None)
     modules = opened(package)
     with pytest.warns(UserWarning, match=r"passes of 1, 8 nodes alone; pip install 'reader-edge\[iree-export\]'"):
@@ -137,9 +135,7 @@ def test_without_the_compiler_other_modules_serve_and_a_sentence_says_so(
     assert modules.runner.width_for(20) == 8
 
 
-def test_a_module_of_other_bits_than_the_first_is_not_used(
-    package: ModelPackage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_of_other_bits_is_not_used(package: ModelPackage, monkeypatch: pytest.MonkeyPatch) -> None:
     modules = opened(package)
     monkeypatch.setattr(ModuleCheck, "has_equal_bits", lambda *arguments: False)
     with pytest.warns(UserWarning, match=r"The module of 4 for .* is not used: its bits are not those"):
@@ -197,7 +193,7 @@ def test_a_forked_process_lets_go_of_a_target_without_waiting_for_its_threads(pa
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 4096])
-def test_a_module_that_was_spoilt_in_the_cache_is_compiled_again(
+def test_spoilt_modules_are_compiled_again(
     content: bytes, package: ModelPackage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     COMPILE_ASIDE(opened(package), 4)
@@ -212,7 +208,7 @@ def test_a_module_that_was_spoilt_in_the_cache_is_compiled_again(
     assert kept.read_bytes() == whole
 
 
-def test_a_cache_that_cannot_be_written_is_refused_with_the_remedy(
+def test_an_unwritable_cache_names_the_remedy(
     package: ModelPackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     modules = opened(package)

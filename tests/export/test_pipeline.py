@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import onnx
@@ -24,10 +23,9 @@ from reader_edge_runtime.errors import ExportError, InstallationError
 from reader_edge_runtime.machine.processor import num_usable_cores
 from reader_edge_runtime.package.manifest import GRAPH_NAME, LOWERING_PROPERTY, MANIFEST_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
+from tests.export.conftest import Exported, TinyModel
 from tests.tiny_models import MAX_CONTEXT, VOCAB_SIZE, build_tiny_model
 
-TinyModel = Callable[[str], Path]
-Exported = Callable[..., Path]
 FP32 = ExportOptions(precision="fp32")
 
 
@@ -190,9 +188,7 @@ def test_force_never_replaces_what_is_no_package(source: Path, tmp_path: Path) -
     assert (tmp_path / "out" / "thesis.txt").read_text() == "years of work"
 
 
-def test_without_the_extra_the_remedy_is_one_sentence(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_extra_the_remedy_is_named(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reader_edge_export.libraries.util.find_spec", lambda name: None)
     with pytest.raises(InstallationError, match=r"pip install 'reader-edge\[export\]'"):
         export_model(source, tmp_path / "out")

@@ -149,7 +149,7 @@ def test_a_config_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
         ({"rope_parameters": {"rope_type": "spiral"}}, "'spiral'"),
     ],
 )
-def test_what_attention_cannot_express_is_refused(
+def test_inexpressible_attention_is_refused(
     changes: dict[str, object], words: str, source: Path, tmp_path: Path
 ) -> None:
     _change_config(source, **changes)
@@ -157,7 +157,7 @@ def test_what_attention_cannot_express_is_refused(
         export_model(source, tmp_path / "out", FP32)
 
 
-def test_an_attention_with_biases_of_positions_is_refused(
+def test_attention_with_position_biases_is_refused(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from transformers.models.llama import modeling_llama
@@ -233,7 +233,7 @@ def test_broken_weights_are_refused(source: Path, tmp_path: Path) -> None:
         ("norm", 1e25, "too large for 32-bit numbers"),
     ],
 )
-def test_weights_that_nothing_can_be_computed_with_are_refused(
+def test_impossible_weights_are_refused(
     name: str, factor: float, words: str, precision: str, source: Path, tmp_path: Path
 ) -> None:
     weights = load_file(source / "model.safetensors")
@@ -326,9 +326,7 @@ def test_a_failure_leaves_nothing_and_keeps_the_old_package(
     assert (out / MANIFEST_NAME).read_text() == "old"
 
 
-def test_a_graph_that_computes_something_else_is_refused(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_graph_unlike_the_model_is_refused(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from reader_edge_export.onnx_graph.graph_editor import GraphEditor
     from reader_edge_export.quantize.weight_storage import store_weights
 

@@ -25,6 +25,7 @@ from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.package.pipeline_file import KEY_NAME, read_key
 from reader_edge_runtime.target import Target
 from reader_edge_runtime.text.tokenizer import Tokenizer
+from tests.export.conftest import Exported
 from tests.export.gguf_models import build_source, write_model
 from tests.stages_here import StagesHere, assert_same_rows, pipeline_here
 from tests.tiny_models import build_tiny_model
@@ -42,7 +43,6 @@ FORMS = [  # model, precision, attention, cache
     ("cohere2", "int8", "exact", None),
     ("granite", "int8", "exact", None),
 ]
-Exported = Callable[..., Path]
 GB = 10**9
 
 
@@ -54,7 +54,7 @@ def assert_same_bits(package: Path, out: Path, num_stages: int) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: "-".join(map(str, form)))
-def test_all_rows_have_the_bits_of_the_whole_package(
+def test_rows_have_the_bits_of_the_whole(
     form: tuple[str, str, str, str | None], exported: Exported, tmp_path: Path
 ) -> None:
     assert_same_bits(exported(*form, is_checked=False), tmp_path / "out", 2)
@@ -76,7 +76,7 @@ def test_matrices_that_stay_as_they_are_have_their_bits_too(tmp_path: Path) -> N
         (("llama", "fp16", "exact"), "is made for other engines or devices|is in fp16"),
     ],
 )
-def test_what_cannot_be_cut_is_refused_in_one_sentence(
+def test_what_cannot_be_cut_is_refused(
     form: tuple[str, ...], sentence: str, exported: Exported, tmp_path: Path
 ) -> None:
     with pytest.raises(ExportError, match=sentence):
@@ -234,7 +234,7 @@ def test_where_no_two_are_alike_sessions_count_with_their_layers(monkeypatch: py
         assert layer_seconds([900, 400, 800, 1000], stages.write) == [4, 3, 5, 10]
 
 
-def test_stages_are_as_long_as_each_other_as_far_as_boxes_have_room(
+def test_stages_take_as_long_where_room_allows(
     demo_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def slow_end(layer_bytes: list[int], write_stage: Callable[..., object]) -> list[float]:

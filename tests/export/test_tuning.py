@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -26,10 +25,9 @@ from reader_edge_runtime.package.manifest import SUCCESSORS_NAME, WEIGHTS_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.conversation import Conversation
 from reader_edge_runtime.text.tokenizer import Tokenizer
+from tests.export.conftest import Exported, TinyModel
 from tests.export.source_models import logits_after
 from tests.tiny_models import VOCAB_SIZE
-
-TinyModel = Callable[[str], Path]
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +54,7 @@ def info(package: Path) -> str:
     return CliRunner().invoke(main, ["info", str(package)]).stdout
 
 
-def test_a_tuned_package_is_what_an_export_with_all_checks_makes(
-    package: Path, tiny_model: TinyModel, exported: Callable[..., Path]
-) -> None:
+def test_a_tuned_package_is_a_fully_checked_export(package: Path, tiny_model: TinyModel, exported: Exported) -> None:
     report = tune_package(package, tiny_model("llama"))
     whole, tuned = ModelPackage.open(exported("llama", "int8", "exact")), ModelPackage.open(package)
     tuned.check_files()
@@ -101,9 +97,7 @@ def test_another_models_files_are_no_source(package: Path, tiny_model: TinyModel
 
 
 @pytest.mark.parametrize("place", ["measure_successors", "write_manifest"])
-def test_what_ends_a_tuning_leaves_the_package_what_it_was(
-    package: Path, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_ended_tuning_changes_no_package(package: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def end(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -140,7 +134,7 @@ def test_a_spoilt_package_is_refused_before_anything_is_measured(package: Path) 
         (OSError(28, "No space left on device"), r"The disk of '.*' is full: free some space and tune it again"),
     ],
 )
-def test_a_package_that_cannot_be_written_is_refused_first(
+def test_unwritable_packages_are_refused_first(
     package: Path, error: OSError, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -160,13 +154,10 @@ def test_packages_for_devices_are_tuned_on_the_cpu(precision: str, tiny_model: T
     assert manifest.is_tuned
 
 
-def test_the_size_of_a_package_tells_about_how_many_parameters_it_has(exported: Callable[..., Path]) -> None:
+def test_the_size_of_a_package_tells_about_how_many_parameters_it_has(exported: Exported) -> None:
     precise = successors.about_num_parameters(ModelPackage.open(exported("llama", "fp32", "exact")).manifest)
     rounded = successors.about_num_parameters(ModelPackage.open(exported("llama", "int8", "exact")).manifest)
     assert 0.5 < rounded / precise < 3  # of a tiny model, much is graph
-
-
-Exported = Callable[[str, str, str], Path]
 
 
 def table_of(package: ModelPackage) -> SuccessorTable:

@@ -1,6 +1,5 @@
 """The target model as a device runs it, played on the CPU: same results, fixed tensors, padded passes, rows moved."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,8 +23,7 @@ from reader_edge_runtime.execution.onnxruntime.session import CPU
 from reader_edge_runtime.measuring.width_probe import probe_width
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass, Target
-
-Exported = Callable[..., Path]
+from tests.export.conftest import Exported
 
 PROMPTS = [[5, 9, 13, 21, 34, 55, 89], [7, 11, 200]]
 TREES = [DraftTree([8, 9, 10, 11, 12], [-1, 0, 0, 1, 2], [""] * 5), DraftTree([40, 41, 42], [-1, 0, 1], [""] * 3)]
@@ -56,9 +54,7 @@ def test_padded_passes_compute_what_bare_ones_do(package: ModelPackage) -> None:
 @pytest.mark.parametrize(
     ("precision", "attention", "is_invariant"), [("fp16", "exact", True), ("fp32", "fast", False)], ids=str
 )
-def test_exact_attention_keeps_its_bits_in_trees(
-    precision: str, attention: str, is_invariant: bool, exported: Exported
-) -> None:
+def test_exact_attention_keeps_bits(precision: str, attention: str, is_invariant: bool, exported: Exported) -> None:
     """In fp32 sums over scattered ancestors take another order."""
     package = ModelPackage.open(exported("llama", precision, attention, is_checked=False))
     assert probe_width(DeviceTarget.open_on(package, "cpu", 1)).is_invariant == is_invariant

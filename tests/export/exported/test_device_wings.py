@@ -24,6 +24,7 @@ from reader_edge_tensorrt.tensorrt_target import TensorRtTarget
 from reader_edge_webgpu import webgpu_rows_runner
 from reader_edge_webgpu.plugin import webgpu_obstacle
 from reader_edge_webgpu.webgpu_rows_runner import SIZES, WebGpuRowsRunner, open_webgpu
+from tests.export.conftest import Exported
 from tests.export.exported.played_devices import PlayedEngines
 from tests.export.exported.test_device_target import decoded
 from tests.export.exported.test_package_forms import tree_logits
@@ -44,7 +45,7 @@ CASES = [(name, *package) for name, packages in PACKAGES.items() for package in 
 
 
 @pytest.fixture(scope="module", params=CASES, ids="-".join)
-def target(request: pytest.FixtureRequest, exported: Callable[..., Path]) -> Target:
+def target(request: pytest.FixtureRequest, exported: Exported) -> Target:
     name, precision, attention = request.param
     return PLAYED[name](ModelPackage.open(exported("llama", precision, attention, is_checked=False)))
 
@@ -53,7 +54,7 @@ ROWS = padding_rows(MAX_CONTEXT)
 
 
 @pytest.fixture
-def package(exported: Callable[..., Path]) -> ModelPackage:
+def package(exported: Exported) -> ModelPackage:
     return ModelPackage.open(exported("llama", "fp16", "fast", is_checked=False))
 
 
@@ -101,7 +102,7 @@ def test_sizes_of_an_engine_begin_with_a_token_and_end_with_a_full_batch(package
     assert all(least <= likely <= most for each in ranges.values() for least, likely, most in zip(*each, strict=True))
 
 
-def test_exact_attention_is_refused_since_its_sums_would_be_in_float32(exported: Callable[..., Path]) -> None:
+def test_exact_attention_is_refused_since_its_sums_would_be_in_float32(exported: Exported) -> None:
     with pytest.raises(ProviderError, match=r"sums in float64.* --attention fast, or use --provider cuda\.$"):
         TensorRtTarget.open(ModelPackage.open(exported("llama", "fp16", "exact", is_checked=False)))
 
@@ -109,9 +110,6 @@ def test_exact_attention_is_refused_since_its_sums_would_be_in_float32(exported:
 def test_a_package_for_the_cpu_is_refused(demo_folder: Path) -> None:
     with pytest.raises(ProviderError, match="made for the CPU"):
         TensorRtTarget.open(ModelPackage.open(demo_folder))
-
-
-Exported = Callable[..., Path]
 
 
 def has_portable_form(name: str) -> bool:

@@ -1,7 +1,6 @@
 """Draft models and all sources of drafts together: refused where they cannot draft, and without a say in answers."""
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,19 +21,20 @@ from reader_edge_runtime.errors import DraftModelError, IntegrityError, PackageE
 from reader_edge_runtime.package.layer import Layer
 from reader_edge_runtime.package.manifest import SUCCESSORS_NAME
 from reader_edge_runtime.package.manifest_file import read_manifest, write_manifest
+from tests.export.conftest import Exported, TinyModel
 from tests.export.speculators.speculator_folders import write_mlp
 
 UNMEASURED = EngineConfig(is_calibrated=False)
 
 
 @pytest.fixture(scope="session")
-def package(exported: Callable[..., Path]) -> Path:
+def package(exported: Exported) -> Path:
     KernelLoader.shared().wait()  # until then nothing is drafted
     return exported("llama", "int8", "exact")
 
 
 @pytest.fixture(scope="session")
-def drafting(exported: Callable[..., Path]) -> Path:
+def drafting(exported: Exported) -> Path:
     """The same weights in fp32, which nearly always say the same."""
     return exported("llama", "fp32", "exact")
 
@@ -48,9 +48,7 @@ def test_a_draft_model_brings_tokens_and_changes_none(package: Path, drafting: P
     assert drafted.stats.drafted_by_source["draft model"] > 0
 
 
-def test_a_proof_has_runs_of_its_own_for_a_draft_model(
-    package: Path, drafting: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_proof_has_runs_for_a_draft_model(package: Path, drafting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(variants, "DRAFTERS", ("none",))
     engine = Engine.load(package, UNMEASURED)
     further = further_sources(engine, DraftSources(draft_model=drafting))
@@ -60,9 +58,7 @@ def test_a_proof_has_runs_of_its_own_for_a_draft_model(
     assert sum(run.nodes_by_source.get("draft model", 0) for run in runs) > 0
 
 
-def test_a_model_of_another_tokenizer_the_model_itself_and_no_package_are_refused(
-    package: Path, demo_folder: Path, tmp_path: Path
-) -> None:
+def test_draft_models_that_do_not_fit_are_refused(package: Path, demo_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DraftModelError, match=r"has another tokenizer than .*same family.*\.$"):
         Engine.load(package, UNMEASURED, sources=DraftSources(draft_model=demo_folder))
     with pytest.raises(DraftModelError, match=r"is the very model .* give a smaller one\.$"):
@@ -101,7 +97,7 @@ QUESTIONS = [EvalPrompt("the cat"), EvalPrompt("tides rise and fall"), EvalPromp
 
 @pytest.mark.long
 def test_every_source_together_changes_nothing(
-    tiny_model: Callable[[str], Path], exported: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_model: TinyModel, exported: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     KernelLoader.shared().wait()  # until then nothing is drafted
     write_mlp(tmp_path / "speculator")

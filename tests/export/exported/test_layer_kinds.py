@@ -1,7 +1,6 @@
 """Packages of recurrent, uneven, sharing and repeated layers: what they keep, their bits, what is refused."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +31,7 @@ from reader_edge_runtime.package.layer import Layer
 from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass
+from tests.export.conftest import Exported, TinyModel
 from tests.export.source_models import chain_logits, open_source
 from tests.hybrid_states import check_random_trees
 from tests.random_operations import check_random_operations
@@ -43,7 +43,7 @@ CONFIG = GenerationConfig(max_tokens=40, ignores_eos=True)
 
 
 @pytest.fixture(params=HYBRIDS)
-def package(request: pytest.FixtureRequest, exported: Callable[..., Path]) -> Path:
+def package(request: pytest.FixtureRequest, exported: Exported) -> Path:
     return exported(request.param, "int8", "exact")
 
 
@@ -62,8 +62,8 @@ def test_hybrids_are_lossless_bit_for_bit(package: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("model_type", HYBRIDS)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.usefixtures("two_cores")
-def test_trees_have_the_bits_of_single_tokens_and_commits_those_of_a_fresh_prefill(
-    exported: Callable[..., Path], model_type: str, form: tuple[str, str | None], threads: int
+def test_trees_and_commits_have_plain_bits(
+    exported: Exported, model_type: str, form: tuple[str, str | None], threads: int
 ) -> None:
     precision, kv = form
     package = ModelPackage.open(exported(model_type, precision, "exact", kv))
@@ -73,17 +73,13 @@ def test_trees_have_the_bits_of_single_tokens_and_commits_those_of_a_fresh_prefi
 
 @pytest.mark.parametrize("model_type", [*HYBRIDS, "granitemoehybrid", "qwen3_moe", "gemma4_text-experts"])
 @pytest.mark.usefixtures("two_cores")
-def test_random_operations_on_slots_leave_what_a_fresh_prefill_leaves(
-    exported: Callable[..., Path], model_type: str
-) -> None:
+def test_random_operations_on_slots_leave_what_a_fresh_prefill_leaves(exported: Exported, model_type: str) -> None:
     target, _ = settle_width(HostTarget.open(ModelPackage.open(exported(model_type, "int8", "exact")), 2))
     assert check_random_operations(target, seed=5, num_operations=25) > 20
 
 
 @pytest.mark.parametrize("uses_native", [True, False])
-def test_prompts_again_and_sessions_go_on_from_where_they_stood(
-    package: Path, uses_native: bool, tmp_path: Path
-) -> None:
+def test_prompts_and_sessions_go_on_where_they_stood(package: Path, uses_native: bool, tmp_path: Path) -> None:
     engine = Engine.load(package, EngineConfig(is_calibrated=False, uses_native=uses_native))
     fresh = engine.generate("the cat sat on the mat", CONFIG)
     again = engine.generate("the cat sat on the mat", CONFIG)
@@ -111,7 +107,7 @@ TEXT = np.random.default_rng(0).integers(3, VOCAB_SIZE, 40).tolist()
 
 
 @pytest.mark.parametrize("model_type", RECURRENT)
-def test_a_package_tells_what_each_layer_keeps(model_type: str, exported: Callable[..., Path]) -> None:
+def test_a_package_tells_what_each_layer_keeps(model_type: str, exported: Exported) -> None:
     manifest = ModelPackage.open(exported(model_type, "fp32", "exact")).manifest
     recurrent, attention = manifest.layers
     assert (recurrent.kind, dict(recurrent.states)) == ("recurrent", STATES[model_type])
@@ -122,7 +118,7 @@ def test_a_package_tells_what_each_layer_keeps(model_type: str, exported: Callab
 
 
 @pytest.mark.parametrize("model_type", RECURRENT)
-def test_a_prompt_in_pieces_says_what_single_tokens_say(model_type: str, exported: Callable[..., Path]) -> None:
+def test_a_prompt_in_pieces_says_what_single_tokens_say(model_type: str, exported: Exported) -> None:
     target = HostTarget.open(ModelPackage.open(exported(model_type, "fp32", "exact")))
     expected = _last_logits(target, 1)
     for size in (3, 13, len(TEXT)):
@@ -132,7 +128,7 @@ def test_a_prompt_in_pieces_says_what_single_tokens_say(model_type: str, exporte
 @pytest.mark.parametrize("model_type", RECURRENT)
 @pytest.mark.parametrize(("precision", "attention"), [("fp16", "fast"), ("int8", "portable"), ("fp32", "fast")])
 def test_forms_that_are_not_for_cpus_alone_are_refused(
-    model_type: str, precision: str, attention: str, tiny_model: Callable[[str], Path], tmp_path: Path
+    model_type: str, precision: str, attention: str, tiny_model: TinyModel, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=f"{model_type} model has layers that keep states.*'exact' instead of"):
         export_model(tiny_model(model_type), tmp_path / "out", ExportOptions(precision, attention))
@@ -175,7 +171,7 @@ def _softplus_session() -> ort.InferenceSession:
 TABLE = "model.embed_tokens_per_layer.weight"
 
 
-def test_a_manifest_tells_of_each_layer_what_it_keeps(exported: Callable[..., Path]) -> None:
+def test_a_manifest_tells_of_each_layer_what_it_keeps(exported: Exported) -> None:
     manifest = ModelPackage.open(exported("gemma4_text", "int8", "exact")).manifest
     windowed, whole = (2, 16), (1, 32)
     own = [Layer.attention(*sizes) for sizes in (windowed, whole, whole)]
@@ -187,7 +183,7 @@ def test_a_manifest_tells_of_each_layer_what_it_keeps(exported: Callable[..., Pa
 
 @pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
 def test_the_table_of_layers_inputs_is_read_a_few_rows_at_a_time(
-    precision: str, tiny_model: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    precision: str, tiny_model: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, some = FolderWeights.read, FolderWeights.read_rows
     most = 7
@@ -223,9 +219,7 @@ def test_sizes_are_estimated_with_the_table(precision: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("options", [ExportOptions("fp16", "fast"), ExportOptions("fp32", "portable")])
-def test_what_is_for_devices_is_refused(
-    options: ExportOptions, tiny_model: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_what_is_for_devices_is_refused(options: ExportOptions, tiny_model: TinyModel, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="heads of several sizes, which are exported for CPUs alone: use attention"):
         export_model(tiny_model("gemma4_text"), tmp_path / "out", options)
 

@@ -1,7 +1,7 @@
 """Mixtures of experts: their operators, packages, states, blocks of files that they keep, and how they are made."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from reader_edge_runtime.package.graph_file import GraphFile
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass, Target
 from tests.expert_matrices import FORMS, ExpertMatrices, random_experts
+from tests.export.conftest import Exported, TinyModel
 from tests.export.gguf_models import build_source, write_model
 from tests.export.source_models import chain_logits, layered, open_source
 from tests.export.sources.source_folders import copy_folder
@@ -110,13 +111,12 @@ KEEPING = [name for name in MIXTURES if tiny_config(name)["model_type"] in (*REC
 _GRANITE = {"num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 64, "mamba_n_groups": 1}
 _ROUTER = re.compile(r"\.(router(\.layer|\.proj)?|gate)\.(weight|bias)$")
 TEXT = np.random.default_rng(0).integers(3, VOCAB_SIZE, 40).tolist()
-TinyModel = Callable[[str], Path]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8", "int8-a16", "int4"])
 @pytest.mark.parametrize("model_type", MIXTURES)
-def test_a_package_is_the_model_and_its_trees_have_the_bits_of_single_tokens(
-    model_type: str, precision: str, exported: Callable[..., Path]
+def test_packages_are_the_model_with_the_same_bits_in_trees(
+    model_type: str, precision: str, exported: Exported
 ) -> None:
     package = ModelPackage.open(exported(model_type, precision, "exact"))
     assert package.manifest.checks["tree_rows_equal"] == 1
@@ -129,7 +129,7 @@ def test_a_package_is_the_model_and_its_trees_have_the_bits_of_single_tokens(
 
 
 @pytest.mark.parametrize("model_type", KEEPING)
-def test_states_behind_trees_are_those_of_a_fresh_prefill(model_type: str, exported: Callable[..., Path]) -> None:
+def test_states_behind_trees_are_those_of_a_fresh_prefill(model_type: str, exported: Exported) -> None:
     target, _ = settle_width(HostTarget.open(ModelPackage.open(exported(model_type, "int8", "exact"))))
     check_random_trees(target, num_kept=1, num_steps=10)
 
@@ -182,7 +182,7 @@ def test_blocks_of_a_file_stay(tmp_path: Path) -> None:
         ("granitemoehybrid", Kind.MXFP4, _GRANITE | {"layer_types": ["full_attention"] * 2}),
     ],
 )
-def test_files_of_every_mixture_stay_as_they_are(
+def test_files_of_mixtures_keep_their_types(
     model_type: str, kind: Kind, changes: dict[str, Any], tmp_path: Path
 ) -> None:
     """Routers are in fp32, as converters have them. Trees are compared by the export, weights with the file's."""
@@ -251,7 +251,7 @@ def _scored(target: Target, size: int) -> list[bytes]:
     return logits
 
 
-def test_experts_are_parts_of_the_mlp(tiny_model: Callable[[str], Path]) -> None:
+def test_experts_are_parts_of_the_mlp(tiny_model: TinyModel) -> None:
     dense = AutoModelForCausalLM.from_pretrained(tiny_model("lfm2")).eval()
     mixture = mixture_of(dense).eval()
     columns = dense.model.layers[-1].feed_forward.w2.weight.T / KEPT_SHARE

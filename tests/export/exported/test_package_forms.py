@@ -1,6 +1,6 @@
 """What packages report and keep: states of layers, caches of 8 or 16 bits, new rows as results; the same bits."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from reader_edge_runtime.measuring.width_probe import probe_width
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass, Target
+from tests.export.conftest import Exported, TinyModel
 from tests.export.source_models import logits_after
 from tests.random_drafter import RandomDrafter, RandomRequest, decode
 from tests.tiny_models import VOCAB_SIZE
@@ -49,9 +50,7 @@ def states_of(package: Path, trees: list[list[int]]) -> Float32Array:
     return np.concatenate(states)
 
 
-def test_hidden_states_are_the_sources_last_ones(
-    exported: Callable[..., Path], tiny_model: Callable[[str], Path]
-) -> None:
+def test_hidden_states_are_the_sources_last_ones(exported: Exported, tiny_model: TinyModel) -> None:
     module = AutoModelForCausalLM.from_pretrained(tiny_model("llama"))
     with torch.no_grad():
         expected = module.model(torch.tensor([TOKENS])).last_hidden_state[0].numpy()
@@ -60,16 +59,14 @@ def test_hidden_states_are_the_sources_last_ones(
     )
 
 
-def test_hidden_states_have_the_same_bits_at_every_width(exported: Callable[..., Path]) -> None:
+def test_hidden_states_have_the_same_bits_at_every_width(exported: Exported) -> None:
     package = exported("llama", "int8", "exact", is_checked=False)
     together, alone = states_of(package, [TOKENS]), states_of(package, [[token] for token in TOKENS])
     assert (together == alone).all()
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "gpt2", "qwen3_5_text", "gemma4_text"])
-def test_states_are_those_between_the_sources_layers(
-    exported: Callable[..., Path], tiny_model: Callable[[str], Path], architecture: str
-) -> None:
+def test_states_are_those_between_layers(exported: Exported, tiny_model: TinyModel, architecture: str) -> None:
     package = ModelPackage.open(exported(architecture, "fp32", "exact", is_checked=False))
     manifest, target = package.manifest, HostTarget.open(package)
     num_layers = manifest.num_layers
@@ -85,7 +82,7 @@ def test_states_are_those_between_the_sources_layers(
             np.testing.assert_allclose(found, states[min(number, num_layers)][0].numpy(), atol=5e-5)
 
 
-def test_packages_for_devices_report_none(exported: Callable[..., Path]) -> None:
+def test_packages_for_devices_report_none(exported: Exported) -> None:
     package = ModelPackage.open(exported("llama", "fp32", "fast", is_checked=False))
     assert package.manifest.state_ids == ()
 
@@ -95,8 +92,6 @@ def test_states_that_no_graph_reports_are_refused(demo_folder: Path) -> None:
     with pytest.raises(ProviderError, match="no states of its layers"):
         target.forward(target.new_cache(1, 16), Pass(0, [DraftTree.chain([1])], [[0]], wants_layer_states=True))
 
-
-Exported = Callable[..., Path]
 
 PROMPTS = [[5, 9, 13, 21, 34, 55, 89, 40, 41], [7, 11, 200]]
 TREES = [DraftTree([8, 9, 10, 11, 12], [-1, 0, 0, 1, 2], [""] * 5), DraftTree([40, 41, 42], [-1, 0, 1], [""] * 3)]
@@ -119,9 +114,7 @@ def package(request: pytest.FixtureRequest, exported: Exported) -> ModelPackage:
     return ModelPackage.open(exported(request.param, "fp32", "portable-exact"))
 
 
-def test_they_compute_what_packages_do_whose_cache_is_updated_in_place(
-    package: ModelPackage, exported: Exported
-) -> None:
+def test_they_compute_what_packages_with_a_cache_in_place_do(package: ModelPackage, exported: Exported) -> None:
     other = ModelPackage.open(exported(package.manifest.architecture, "fp32", "exact"))
     expected = tree_logits(HostTarget.open(other, 1))
     np.testing.assert_allclose(tree_logits(open_target(package, EngineConfig(threads=1))), expected, atol=1e-5)
@@ -197,7 +190,7 @@ PATH = [0, 1, 4, 6, 7]
 
 
 @pytest.fixture(params=FORMS, ids="-".join)
-def rounded(request: pytest.FixtureRequest, exported: Callable[..., Path]) -> ModelPackage:
+def rounded(request: pytest.FixtureRequest, exported: Exported) -> ModelPackage:
     """Of a model with attention as an operator of our own, and of one with scores that are capped, and windows."""
     model_type, precision, kv = request.param
     return ModelPackage.open(exported(model_type, precision, "exact", kv, is_checked=False))

@@ -31,6 +31,7 @@ from reader_edge_runtime.package.manifest import file_entry
 from reader_edge_runtime.package.manifest_file import write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass
+from tests.export.conftest import TinyModel
 from tests.export.speculators.speculator_folders import DRAFT_VOCAB_SIZE, add_mtp, write_eagle3, write_mlp
 from tests.tiny_models import VOCAB_SIZE, build_tiny_model
 
@@ -39,9 +40,7 @@ PROMPTS = ["one two three", "four", "five six seven eight nine ten " * 3]
 
 
 @pytest.fixture(scope="module")
-def speculating(
-    tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str, str], Path]:
+def speculating(tiny_model: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
     """(format, precision) -> a package with a random speculator; not to be changed."""
     made: dict[tuple[str, str], Path] = {}
 
@@ -69,9 +68,7 @@ def states(count: int, size: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("form", "precision"), FORMS)
-def test_nodes_of_a_tree_are_scored_as_in_a_chain_and_texts_as_alone(
-    speculating: Callable[[str, str], Path], form: str, precision: str
-) -> None:
+def test_nodes_are_scored_as_in_a_chain(speculating: Callable[[str, str], Path], form: str, precision: str) -> None:
     speculator = HostSpeculator.open(ModelPackage.open(speculating(form, precision)))
     texts, read = [[3, 1, 4, 1], [5, 9]], [states(4, speculator.state_size), states(2, speculator.state_size)]
     own = states(5, speculator.part.hidden_size)
@@ -111,7 +108,7 @@ def ask_always(engine: Engine) -> SpeculatorSource:
 
 
 @pytest.mark.parametrize(("form", "precision"), FORMS)
-def test_answers_are_the_plain_ones_with_a_speculator_and_with_hostile_weights(
+def test_answers_are_plain_ones_also_with_hostile_weights(
     speculating: Callable[[str, str], Path], form: str, precision: str, tmp_path: Path
 ) -> None:
     folder = speculating(form, precision)
@@ -137,7 +134,7 @@ def test_answers_are_the_plain_ones_with_a_speculator_and_with_hostile_weights(
 
 
 @pytest.mark.parametrize("token_id", [-1, VOCAB_SIZE, 1 << 62])
-def test_a_vocabulary_map_that_leads_to_no_token_changes_no_answer(
+def test_a_broken_vocabulary_map_changes_no_answer(
     speculating: Callable[[str, str], Path], token_id: int, tmp_path: Path
 ) -> None:
     folder = speculating("eagle3", "int8")
@@ -247,7 +244,7 @@ def test_a_speculator_that_cannot_pay_costs_nothing_once_it_was_timed(
     assert len(opened) == 2 * pays
 
 
-def test_a_drafter_of_the_callers_own_opens_no_speculator(
+def test_an_own_drafter_opens_no_speculator(
     speculating: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(HostSpeculator, "open", None)

@@ -3,7 +3,6 @@
 TensorRT for RTX 1.7 stands for all of its kind: the parser of TensorRT 10 is of the same family, in another version.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,13 @@ from reader_edge_runtime.execution.onnxruntime.device.buckets import padding_row
 from reader_edge_runtime.package.manifest import COMMIT_NAME, GRAPH_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_tensorrt.engine import CAPACITY_NAME, shape_ranges
+from tests.export.conftest import Exported
 from tests.export.exported.played_devices import DEVICE_MODELS
 
 trt: Any = pytest.importorskip(
     "tensorrt_rtx_bindings", reason="TensorRT's parser is not here: pip install 'reader-edge[trt-check]'"
 )
 
-Exported = Callable[..., Path]
 
 NUM_ROWS = padding_rows(2048)
 DEMO = Path(__file__).parents[3] / "models" / "demo" / "checkpoint"
@@ -32,7 +31,7 @@ TAKEN = [name for name in DEVICE_MODELS if name != "gemma2"]
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 @pytest.mark.parametrize("model_type", TAKEN)
-def test_a_graph_of_fixed_capacity_is_taken_whole(
+def test_graphs_of_fixed_capacity_are_taken(
     model_type: str, precision: str, exported: Exported, tmp_path: Path
 ) -> None:
     package = exported(model_type, precision, "fast", is_checked=False)

@@ -21,6 +21,7 @@ from reader_edge_export.sources.find import find_source
 from reader_edge_export.texts.text_set import TextSet
 from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME, FileEntry, file_entry
+from tests.export.conftest import TinyModel
 
 NAMES = ["a", "b", "c"]
 SIZES = {"a": 3, "b": 70_000, "c": 100, "other": 100}  # at lines, and at a page
@@ -233,7 +234,7 @@ def test_whatever_changes_the_result_changes_the_key(source: Path, monkeypatch: 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_exports_that_are_killed_end_with_the_same_bytes(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
+def test_exports_that_are_killed_end_with_the_same_bytes(tiny_model: TinyModel, tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("the cat sat on the mat. " * 20)
     command = [

@@ -130,7 +130,7 @@ def test_work_goes_once_the_package_is_in_its_place(force: bool, tmp_path: Path)
     assert sorted(os.listdir(out)) == [WEIGHTS_NAME, MANIFEST_NAME]
 
 
-def test_no_kill_leaves_half_of_an_old_package_to_come_back(
+def test_no_kill_leaves_half_of_a_package(
     tmp_path: Path, dead_process_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     removed: list[Path] = []
@@ -158,7 +158,7 @@ def test_links_to_what_lies_elsewhere_are_not_taken_over(place: str, tmp_path: P
     assert (sorted(tmp_path.glob("precious/**/*")) or precious.read_bytes()) == before
 
 
-def test_where_folders_cannot_be_locked_what_may_be_in_use_stays(
+def test_without_locks_what_may_be_in_use_stays(
     tmp_path: Path, dead_process_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(errno.EBADF, "no")))
@@ -187,9 +187,7 @@ def test_an_old_package_that_a_living_export_has_moved_away_is_not_put_back(tmp_
     assert (out / MANIFEST_NAME).read_text() == "new"
 
 
-def test_a_folder_that_another_cleared_before_it_was_locked_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_cleared_before_its_lock_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     take, taken = PathLock.take, list[Path]()
 
     def take_cleared(folder: Path, waits: bool = False) -> PathLock | None:

@@ -1,7 +1,7 @@
 """The disk space of an export, and packages run part by part: the bits of the whole, no part with more than its own."""
 
 import shutil
-from collections.abc import Callable, Set
+from collections.abc import Set
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -32,6 +32,7 @@ from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarge
 from reader_edge_runtime.package.manifest import GRAPH_NAME, PRECISIONS, SUCCESSORS_NAME, WEIGHTS_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass
+from tests.export.conftest import Exported, TinyModel
 from tests.export.gguf_models import build_source, write_model
 from tests.export.source_models import layered, open_source
 from tests.tiny_models import TINY_MODELS, VOCAB_SIZE, build_tiny_model
@@ -105,15 +106,15 @@ def test_sizes_are_estimated_a_little_above_what_they_are(
 
 
 @pytest.mark.parametrize("model_type", TINY_MODELS)
-def test_moments_are_estimated_of_every_architecture(model_type: str, tiny_model: Callable[[str], Path]) -> None:
+def test_moments_are_estimated_of_every_architecture(model_type: str, tiny_model: TinyModel) -> None:
     model, file = layered(tiny_model(model_type)), BytesIO()
     calibrate(model, [[5]], Calibration(file))
     size = PackageSize.of(model.source, ExportOptions("int8"))
     assert len(file.getvalue()) == size.moments
 
 
-def test_what_is_beside_weights_and_moments_is_counted(
-    tiny_model: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_all_that_takes_space_is_counted(
+    tiny_model: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = open_source(tiny_model("llama"))
     one, other = (PackageSize.of(model, ExportOptions("bf16", "fast", check=check)) for check in ("none", "full"))
@@ -128,9 +129,7 @@ def test_what_is_beside_weights_and_moments_is_counted(
     assert files[GRAPH_NAME] < one.others
 
 
-def test_a_disk_that_is_too_small_is_refused_before_the_work(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_small_disk_is_refused_before_the_work(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=20_000_000))
     monkeypatch.setattr(package_export, "trace_model", None)  # calling it would fail
     monkeypatch.setattr(PackageSize, "of", lambda *_: PackageSize(19_000_000, 8_000_000, 1))
@@ -139,9 +138,7 @@ def test_a_disk_that_is_too_small_is_refused_before_the_work(
     assert list((tmp_path / "packages").iterdir()) == []
 
 
-def test_room_for_the_matrices_in_eight_bits_is_looked_for_before_any_is_rounded(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_room_is_checked_before_int4_rounds(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size_of = PackageSize.of
 
     def grown(model: SourceModel, options: ExportOptions, in_eight_bits: Set[str] | None = None) -> PackageSize:
@@ -214,8 +211,8 @@ def assert_same_bits(package: ModelPackage, layered: LayeredPackage) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: "-".join(map(str, form)))
-def test_all_passes_have_the_bits_of_the_whole_package(
-    form: tuple[str, str, str, str | None], exported: Callable[..., Path], tmp_path: Path
+def test_passes_have_the_bits_of_the_whole(
+    form: tuple[str, str, str, str | None], exported: Exported, tmp_path: Path
 ) -> None:
     package = ModelPackage.open(exported(*form, is_checked=False))
     assert_same_bits(package, LayeredPackage(package, tmp_path, A_LAYER))
@@ -252,9 +249,7 @@ def test_a_part_has_one_layer_or_as_many_as_fit_and_their_weights_alone(tmp_path
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
-def test_passes_tell_of_their_tokens_as_they_are_done(
-    is_whole: bool, exported: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_passes_tell_of_their_tokens_as_they_are_done(is_whole: bool, exported: Exported, tmp_path: Path) -> None:
     package = ModelPackage.open(exported("llama", "int8", "exact"))
     runner = WholePackage(HostTarget.open(package)) if is_whole else LayeredPackage(package, tmp_path, A_LAYER)
     done_of: list[float] = []
@@ -269,7 +264,7 @@ def test_passes_tell_of_their_tokens_as_they_are_done(
     assert sum(done_of) == pytest.approx(sum(chain.num_tokens for chain in wanted))
 
 
-def test_what_crosses_a_cut_is_what_a_layer_and_those_behind_it_read(exported: Callable[..., Path]) -> None:
+def test_what_crosses_a_cut_is_what_a_layer_and_those_behind_it_read(exported: Exported) -> None:
     package = ModelPackage.open(exported("llama", "int8", "exact"))
     first, second = cut_graph(ir.load(package.folder / GRAPH_NAME), package.manifest, A_LAYER)
     assert first.live == frozenset()
@@ -279,8 +274,8 @@ def test_what_crosses_a_cut_is_what_a_layer_and_those_behind_it_read(exported: C
     assert second.live < {value.name for value in second.model.graph.inputs}
 
 
-def test_large_packages_are_checked_part_by_part_with_the_same_figures(
-    exported: Callable[..., Path], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_checks_by_parts_have_the_same_figures(
+    exported: Exported, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = ModelPackage.open(exported("llama", "int8", "exact"))
     monkeypatch.setattr(package_check, "_MAX_WHOLE_BYTES", 0)
@@ -294,7 +289,7 @@ def test_large_packages_are_checked_part_by_part_with_the_same_figures(
         assert (layered.out / name).read_bytes() == (whole.folder / name).read_bytes()
 
 
-def test_a_part_that_cannot_be_loaded_is_one_sentence(exported: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_part_that_cannot_be_loaded_is_one_sentence(exported: Exported, tmp_path: Path) -> None:
     package = ModelPackage.open(exported("llama", "int8", "exact"))
     layered = LayeredPackage(ModelPackage(package.folder, package.manifest), tmp_path)
     layered._weights = tmp_path / WEIGHTS_NAME  # not there

@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ from reader_edge_export.sources.weights import Matrix
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.manifest import MANIFEST_NAME, SUCCESSORS_NAME, WEIGHTS_NAME
 from reader_edge_runtime.package.manifest_file import read_manifest
+from tests.export.conftest import TinyModel
 
-TinyModel = Callable[[str], Path]
 NUM_ROUNDED, NUM_MATRICES = 9, 15  # matrices of the same rows are rounded as one
 
 
@@ -174,7 +174,7 @@ def test_a_table_that_changed_is_made_again(checked: Undisturbed, out: Path, mon
 
 
 @pytest.mark.parametrize("figures", [[1], {"tree_rows_equal": "1"}, {"tree_rows_equal": float("inf")}, None])
-def test_figures_that_cannot_be_are_measured_again(
+def test_impossible_figures_are_measured_again(
     figures: object, checked: Undisturbed, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = checked.leave("note", 1, out) / WORK_NAME / JOURNAL_NAME
@@ -230,9 +230,7 @@ def test_what_another_export_left_is_cleared(exports: dict[str, Undisturbed], ou
     assert contents(out) == exports["int8"].package
 
 
-def test_an_error_leaves_nothing_of_what_it_went_on_with(
-    int8: Undisturbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_leaves_nothing_behind(int8: Undisturbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **named: object) -> None:
         raise ExportError("fails")
 

@@ -1,7 +1,6 @@
 """Calibration: what a text's rows are like at each matrix, the model left as it was."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from transformers import AutoModelForCausalLM
 from reader_edge_export.calibration.calibrate import calibrate, matrix_sizes, max_calibration_tokens
 from reader_edge_export.calibration.calibration import RUN_STEP, Calibration, InputMoments, run_sizes
 from reader_edge_export.calibration.sensitivity import gradient_sizes, measure_sensitivity
+from tests.export.conftest import TinyModel
 from tests.export.moments import moments_of
 from tests.export.source_models import layered, open_source
 
@@ -22,7 +22,7 @@ NAMES = [*(f"self_attn.{name}_proj" for name in "qkvo"), *(f"mlp.{name}_proj" fo
 
 
 @pytest.fixture(params=["llama", "gpt2", "gemma3_text"])
-def folder(request: pytest.FixtureRequest, tiny_model: Callable[[str], Path]) -> Path:
+def folder(request: pytest.FixtureRequest, tiny_model: TinyModel) -> Path:
     return tiny_model(request.param)
 
 
@@ -54,7 +54,7 @@ def test_inputs_are_those_of_the_whole_model(folder: Path) -> None:
         np.testing.assert_allclose(gram, expected.T @ expected, rtol=1e-4, atol=1e-3)
 
 
-def test_products_of_the_same_rows_share_what_was_counted(tiny_model: Callable[[str], Path]) -> None:
+def test_products_of_the_same_rows_share_what_was_counted(tiny_model: TinyModel) -> None:
     found = _calibrated(tiny_model("llama"))
     places = [found._places[f"model.layers.0.{name}.weight"] for name in NAMES]
     assert places[0] == places[1] == places[2]
@@ -153,7 +153,7 @@ def test_a_note_that_is_not_true_is_not_believed(change: Any, noted: tuple[Path,
 
 
 @pytest.mark.parametrize("model_type", ["llama", "gpt2", "phi"])
-def test_a_model_says_what_a_whole_calibration_holds(model_type: str, tiny_model: Callable[[str], Path]) -> None:
+def test_a_model_says_what_a_whole_calibration_holds(model_type: str, tiny_model: TinyModel) -> None:
     model, calibration = layered(tiny_model(model_type)), Calibration()
     calibrate(model, SEQUENCES, calibration)
     measure_sensitivity(model, SEQUENCES, calibration)

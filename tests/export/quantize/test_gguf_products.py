@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from reader_edge_runtime.package.manifest import GRAPH_NAME, SUCCESSORS_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass
 from tests.conftest import ROOT
+from tests.export.conftest import TinyModel
 from tests.export.gguf_models import GGUF_MODELS, build_source, write_model
 from tests.export.source_models import load_model, open_source
 from tests.gguf_files import random_rows
@@ -293,7 +293,7 @@ def test_every_matrix_of_every_architecture_is_found_in_its_file(model_type: str
         (Kind.Q4_0, {"precision": "int4"}, "int4"),
     ],
 )
-def test_most_of_a_files_weights_decide_on_its_precision(
+def test_most_weights_decide_on_the_precision(
     kind: Kind, options: dict[str, Any], precision: str, tmp_path: Path
 ) -> None:
     model = build_source("llama", tmp_path / "source")
@@ -301,11 +301,11 @@ def test_most_of_a_files_weights_decide_on_its_precision(
     assert ExportOptions(**options).precision_for(find_source(path, None).is_kept) == precision
 
 
-def test_a_model_that_is_no_gguf_file_is_rounded(tiny_model: Callable[[str], Path]) -> None:
+def test_a_model_that_is_no_gguf_file_is_rounded(tiny_model: TinyModel) -> None:
     assert ExportOptions().precision_for(find_source(tiny_model("llama"), None).is_kept) == "int8"
 
 
-def test_nothing_to_keep_is_one_sentence(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
+def test_nothing_to_keep_is_one_sentence(tiny_model: TinyModel, tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"'keep' is for GGUF files and for experts in MXFP4, and 'llama' is neither: use 'int8'"
     ):
@@ -342,9 +342,7 @@ def test_matrices_that_are_all_zeros_keep_their_own_types(tmp_path: Path) -> Non
         assert not weights.read(f"model.layers.0.self_attn.{name}.weight").any()
 
 
-def test_a_first_start_measures_nothing_of_what_stays_and_a_little_of_what_is_rounded(
-    tied: tuple[Path, Path], tiny_model: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_a_first_start_measures_what_is_rounded(tied: tuple[Path, Path], tiny_model: TinyModel, tmp_path: Path) -> None:
     kept = export_model(tied[0], tmp_path / "kept", ExportOptions(check="auto"))
     rounded = export_model(tiny_model("llama"), tmp_path / "rounded", ExportOptions(check="auto"))
     assert (kept.precision, rounded.precision) == ("keep", "int8")

@@ -1,7 +1,6 @@
 """Stored forms: row independence bit for bit, small rounding errors, one vocabulary matrix where it is tied."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +27,8 @@ from reader_edge_runtime.measuring.width_probe import probe_width
 from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass
+from tests.export.conftest import Exported, TinyModel
 from tests.tiny_models import VOCAB_SIZE, build_tiny_model
-
-Exported = Callable[..., Path]
 
 PROMPT = list(range(5, 42))
 TREE = DraftTree.root(7)
@@ -120,9 +118,7 @@ def test_each_step_in_precision_is_closer_to_the_source(exported: Exported) -> N
     assert 1.5 * strays[0] < strays[1] < strays[2] / 10 < 0.01
 
 
-def test_a_few_large_inputs_do_not_take_the_steps_of_all(
-    exported: Exported, tiny_model: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_large_inputs_do_not_take_the_steps_of_all(exported: Exported, tiny_model: TinyModel, tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(tiny_model("llama"))
     for layer in model.model.layers:
         for norm, products in (

@@ -26,6 +26,7 @@ from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarge
 from reader_edge_runtime.package.manifest import GRAPH_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass
+from tests.export.conftest import Exported, TinyModel
 from tests.export.moments import moments_of
 from tests.export.source_models import layered, load_folder
 from tests.tiny_models import TINY_MODELS, VOCAB_SIZE
@@ -34,12 +35,12 @@ SEQUENCES = np.random.default_rng(0).integers(3, VOCAB_SIZE, (8, 40)).tolist()
 
 
 @pytest.fixture
-def load(tiny_model: Callable[[str], Path]) -> Callable[[str], PreTrainedModel]:
+def load(tiny_model: TinyModel) -> Callable[[str], PreTrainedModel]:
     return lambda model_type: AutoModelForCausalLM.from_pretrained(tiny_model(model_type)).eval()
 
 
 @pytest.mark.parametrize("model_type", TINY_MODELS)
-def test_every_matrix_has_gradients(model_type: str, tiny_model: Callable[[str], Path]) -> None:
+def test_every_matrix_has_gradients(model_type: str, tiny_model: TinyModel) -> None:
     model, calibration = layered(tiny_model(model_type)), Calibration()
     measure_sensitivity(model, SEQUENCES, calibration)
     embedding, head = (model.source.names[id(weight)] for weight in _vocabulary(model))
@@ -61,9 +62,7 @@ def test_every_matrix_has_gradients(model_type: str, tiny_model: Callable[[str],
         ("gemma4_text", "per_layer_model_projection"),  # read by every layer
     ],
 )
-def test_gradients_are_those_of_the_whole_model(
-    model_type: str, matrix: str, tiny_model: Callable[[str], Path]
-) -> None:
+def test_gradients_are_those_of_the_whole_model(model_type: str, matrix: str, tiny_model: TinyModel) -> None:
     model, calibration = load_folder(tiny_model(model_type)), Calibration()
     measure_sensitivity(layered(tiny_model(model_type)), SEQUENCES, calibration)
     generator, squares = torch.Generator().manual_seed(0), 0.0
@@ -81,9 +80,7 @@ def test_gradients_are_those_of_the_whole_model(
     assert float(calibration.gradients_of(f"model.{matrix}.weight").squares.sum()) == pytest.approx(squares, rel=1e-4)
 
 
-def test_the_divergence_of_small_errors_is_predicted(
-    load: Callable[[str], PreTrainedModel], tiny_model: Callable[[str], Path]
-) -> None:
+def test_divergence_of_small_errors_is_predicted(load: Callable[[str], PreTrainedModel], tiny_model: TinyModel) -> None:
     model, calibration = load("llama"), Calibration()
     measure_sensitivity(layered(tiny_model("llama")), SEQUENCES, calibration)
     token_ids = torch.tensor(SEQUENCES)
@@ -103,9 +100,7 @@ def test_the_divergence_of_small_errors_is_predicted(
         assert 0.6 < predicted / divergence < 1.6
 
 
-def test_gradients_of_the_head_are_those_of_a_softmax(
-    load: Callable[[str], PreTrainedModel], tiny_model: Callable[[str], Path]
-) -> None:
+def test_head_gradients_are_those_of_a_softmax(load: Callable[[str], PreTrainedModel], tiny_model: TinyModel) -> None:
     model, calibration = load("llama"), Calibration()
     source = layered(tiny_model("llama"))
     measure_sensitivity(source, SEQUENCES, calibration)
@@ -116,8 +111,8 @@ def test_gradients_of_the_head_are_those_of_a_softmax(
 
 
 @pytest.mark.parametrize("model_type", ["llama", "gemma3_text"])
-def test_the_divergence_of_rounded_lookups_is_predicted(
-    model_type: str, load: Callable[[str], PreTrainedModel], tiny_model: Callable[[str], Path]
+def test_rounded_lookups_are_predicted(
+    model_type: str, load: Callable[[str], PreTrainedModel], tiny_model: TinyModel
 ) -> None:
     model, calibration = load(model_type), Calibration()
     measure_sensitivity(layered(tiny_model(model_type)), SEQUENCES, calibration)
@@ -140,7 +135,7 @@ def test_the_divergence_of_rounded_lookups_is_predicted(
     assert 0.6 < float(gradients.sum() * size**2 / 2) / divergence < 1.6
 
 
-def test_it_is_the_same_every_time_and_leaves_no_gradient_behind(tiny_model: Callable[[str], Path]) -> None:
+def test_it_is_the_same_every_time_and_leaves_no_gradient_behind(tiny_model: TinyModel) -> None:
     model, calibrations = layered(tiny_model("llama")), [Calibration(), Calibration()]
     for calibration in calibrations:
         measure_sensitivity(model, SEQUENCES, calibration)
@@ -249,7 +244,7 @@ def test_lookups_count_where_embeddings_are_the_heads() -> None:
     )
 
 
-def test_an_int4_package_has_products_of_both_kinds(exported: Callable[..., Path]) -> None:
+def test_an_int4_package_has_products_of_both_kinds(exported: Exported) -> None:
     kinds = [node.op_type for node in ir.load(exported("llama", "int4", "exact", is_checked=False) / GRAPH_NAME).graph]
     assert kinds.count("SpreadBlockLinear") > 0
     assert kinds.count("SpreadRowLinear") > 0
@@ -257,7 +252,7 @@ def test_an_int4_package_has_products_of_both_kinds(exported: Callable[..., Path
 
 @pytest.mark.parametrize("model_type", ["llama", "gemma3_text", "gpt2"])
 def test_a_vocabulary_in_four_bits_is_computed_with_and_looked_up_from(
-    model_type: str, tiny_model: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model_type: str, tiny_model: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("reader_edge_export.quantize.weight_storage.sensitive_matrices", lambda _: frozenset())
     monkeypatch.setattr("reader_edge_export.checks.package_check.max_quality_tokens", lambda _: 1000)

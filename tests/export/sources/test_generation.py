@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,11 +17,11 @@ from reader_edge_export.sources.gguf.summary import summary_of
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.generation_config import OWN_SAMPLING
 from reader_edge_runtime.package.model_package import ModelPackage
+from tests.export.conftest import TinyModel
 from tests.export.sources.gguf.gguf_checks import read
 from tests.family_tokenizers import FAMILIES, MORE_FAMILIES, family_tokenizer
 from tests.gguf_files import byte_level, small_vocabulary, write_small
 
-TinyModel = Callable[[str], Path]
 QWEN = {"do_sample": True, "temperature": 0.7, "top_k": 20, "top_p": 0.8, "repetition_penalty": 1.05}
 READ: list[tuple[dict[str, Any], dict[str, float]]] = [
     (QWEN, {name: value for name, value in QWEN.items() if name != "do_sample"}),
@@ -78,9 +77,7 @@ def test_a_package_keeps_it_and_the_report_says_what_is_not_done(folder: Path, t
         ({"presence_penalty": 1.5, "frequency_penalty": 0}, {"presence_penalty"}),
     ],
 )
-def test_all_that_changes_an_answer_and_is_not_done_is_reported(
-    folder: Path, generation: dict[str, Any], names: set[str]
-) -> None:
+def test_unsupported_choices_are_reported(folder: Path, generation: dict[str, Any], names: set[str]) -> None:
     _write(folder, generation)
     assert set(find_source(folder, None).other_choices()) == names
 
@@ -97,9 +94,7 @@ def test_all_that_changes_an_answer_and_is_not_done_is_reported(
         ({"sequence": "kt", "another\n": 1.0}, ("sequence", r"another\n")),
     ],
 )
-def test_keys_of_gguf_files_that_are_not_done_are_reported_too(
-    keys: dict[str, Any], names: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_unsupported_gguf_keys_are_reported(keys: dict[str, Any], names: tuple[str, ...], tmp_path: Path) -> None:
     values = {f"general.sampling.{name}": value for name, value in keys.items()}
     source = find_source(write_small(tmp_path / "a.gguf", small_vocabulary(), values), None)
     assert source.other_choices() == tuple(f"general.sampling.{name}" for name in names)

@@ -1,7 +1,6 @@
 """Modules of sources compute what config.json says, what transformers 5 does, and the same a layer at a time."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -23,6 +22,7 @@ from reader_edge_export.trace.tracing import RecurrentLayer
 from reader_edge_export.trace.tree_config import survey
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 from reader_edge_runtime.package.model_package import ModelPackage
+from tests.export.conftest import TinyModel
 from tests.export.record_transformers5 import RECORDED, TOKEN_IDS, last_logits
 from tests.export.source_models import chain_logits, layered, load_folder, load_model, open_source
 from tests.reference_model.reference_check import check_layers, check_module, reference_model
@@ -57,13 +57,13 @@ TEXTS = [list(range(3, 40)), [7], list(range(90, 60, -1))]
 
 
 @pytest.mark.parametrize("model_type", TINY_MODELS)
-def test_logits_are_those_of_the_whole_model(model_type: str, tiny_model: Callable[[str], Path]) -> None:
+def test_logits_are_those_of_the_whole_model(model_type: str, tiny_model: TinyModel) -> None:
     whole = load_folder(tiny_model(model_type))
     for token_ids, logits in zip(TEXTS, layered(tiny_model(model_type)).logits(TEXTS), strict=True):
         torch.testing.assert_close(logits, chain_logits(whole, token_ids), rtol=1e-5, atol=1e-5)
 
 
-def test_matrices_take_no_memory_before_and_after(tiny_model: Callable[[str], Path]) -> None:
+def test_matrices_take_no_memory_before_and_after(tiny_model: TinyModel) -> None:
     model = layered(tiny_model("llama"))
     matrices = [parameter for parameter in model.source.skeleton.parameters() if parameter.ndim > 1]
     for _ in model.logits(TEXTS):
@@ -72,7 +72,7 @@ def test_matrices_take_no_memory_before_and_after(tiny_model: Callable[[str], Pa
     assert {matrix.untyped_storage().nbytes() for matrix in matrices} == {4}
 
 
-def test_layers_that_are_not_found_are_one_sentence(tiny_model: Callable[[str], Path]) -> None:
+def test_layers_that_are_not_found_are_one_sentence(tiny_model: TinyModel) -> None:
     source = open_source(tiny_model("llama"))
     source.skeleton.config.num_hidden_layers = 77
     with pytest.raises(UnsupportedArchitectureError, match="The layers of 'llama' were not found"):
@@ -91,7 +91,6 @@ def test_a_calibration_whose_file_was_cut_is_one_sentence() -> None:
 
 
 _GROWING = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 12}
-TinyModel = Callable[[str], Path]
 
 
 def _config(folder: Path) -> dict[str, Any]:
@@ -104,9 +103,7 @@ def _rope(**parameters: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_the_reference_model_computes_what_transformers_5_computes(
-    name: str, folder_of_5: Callable[[str], Path]
-) -> None:
+def test_the_reference_model_computes_what_transformers_5_computes(name: str, folder_of_5: TinyModel) -> None:
     model = load_folder(folder_of_5(name))
     computed = reference_model(RECORDED[name]["config"], dict(model.named_parameters())).logits(TOKEN_IDS)
     assert np.abs(np.array(last_logits(computed)) - RECORDED[name]["logits"]).max() < 1e-4
@@ -199,9 +196,7 @@ def test_a_key_that_is_read_wrongly_is_caught(
         {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "attention_factor": 1.5},
     ],
 )
-def test_a_scaling_that_is_lost_is_caught(
-    scaling: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_scaling_is_caught(scaling: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = find_source(build_tiny_model("llama", tmp_path / "source", rope_scaling=scaling), None)
     load_model(source)
     lost = {**scaling, "attention_factor": 1.0}
@@ -242,19 +237,16 @@ def test_a_layer_that_keeps_other_states_is_caught(model_type: str, tiny_model: 
 
 
 LIMIT = 2e-5
-Folder = Callable[[str], Path]
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_a_folder_of_transformers_5_computes_what_transformers_5_computes(name: str, folder_of_5: Folder) -> None:
+def test_a_folder_of_transformers_5_computes_what_transformers_5_computes(name: str, folder_of_5: TinyModel) -> None:
     computed = last_logits(chain_logits(load_folder(folder_of_5(name)), TOKEN_IDS))
     assert np.abs(np.array(computed) - RECORDED[name]["logits"]).max() < LIMIT
 
 
 @pytest.mark.parametrize("model_type", SUPPORTED)
-def test_the_same_model_in_the_form_of_transformers_4_computes_the_same(
-    model_type: str, folder_of_5: Folder, tmp_path: Path
-) -> None:
+def test_folders_of_transformers_4_compute_the_same(model_type: str, folder_of_5: TinyModel, tmp_path: Path) -> None:
     fifth = folder_of_5(model_type)
     fourth = tmp_path / "fourth"
     fourth.mkdir()
@@ -268,9 +260,7 @@ def test_the_same_model_in_the_form_of_transformers_4_computes_the_same(
 
 
 @pytest.mark.parametrize("name", ["llama-llama3", "gemma3_text"])
-def test_a_package_of_a_folder_of_transformers_5_computes_the_same(
-    name: str, folder_of_5: Folder, tmp_path: Path
-) -> None:
+def test_packages_of_transformers_5_compute_the_same(name: str, folder_of_5: TinyModel, tmp_path: Path) -> None:
     export_model(folder_of_5(name), tmp_path / "out", ExportOptions(precision="fp32"))
     assert ModelPackage.open(tmp_path / "out").manifest.checks["tree_logit_error"] < LIMIT
 

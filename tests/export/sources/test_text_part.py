@@ -14,6 +14,7 @@ from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.text_part import text_config_of
 from reader_edge_runtime.errors import ExportError, ReaderEdgeError
+from tests.export.conftest import TinyModel
 from tests.export.record_transformers5 import DEFAULTS
 from tests.export.source_models import chain_logits, load_model
 from tests.tiny_models import build_tiny_model, build_tiny_tokenizer, tiny_config
@@ -27,7 +28,6 @@ VISION = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "n
 QWEN_VISION = {**{"hidden_size": 16, "intermediate_size": 16, "depth": 1, "num_heads": 2}, "out_hidden_size": 64}
 GEMMA4_VISION = {**VISION, "num_key_value_heads": 2, "head_dim": 16, "position_embedding_size": 64}
 TOKEN_IDS = list(range(3, 40))
-TinyModel = Callable[[str], Path]
 
 
 def whole_of(text: Path, folder: Path, **changes: Any) -> Path:
@@ -85,9 +85,7 @@ def test_weights_may_have_the_names_of_modules(tiny_model: TinyModel, tmp_path: 
 
 
 @pytest.mark.parametrize("has_images", [True, False])
-def test_layers_that_guess_later_tokens_are_left_out_and_reported(
-    has_images: bool, tiny_model: TinyModel, tmp_path: Path
-) -> None:
+def test_mtp_layers_are_left_out_and_reported(has_images: bool, tiny_model: TinyModel, tmp_path: Path) -> None:
     text = tiny_model("qwen3_5_text")
     folder = whole_of(text, tmp_path / "whole") if has_images else shutil.copytree(text, tmp_path / "text")
     weights = load_file(folder / "model.safetensors") | {"mtp.fc.weight": torch.ones(64, 128)}
@@ -119,7 +117,7 @@ def test_the_report_tells_what_was_left_out(tiny_model: TinyModel, tmp_path: Pat
         (lambda name: f"model.{name}", "lack"),
     ],
 )
-def test_tensors_that_are_of_neither_are_refused(
+def test_tensors_of_neither_are_refused(
     wrong: Callable[[str], str], words: str, tiny_model: TinyModel, tmp_path: Path
 ) -> None:
     folder = renamed(whole_of(tiny_model("ministral3"), tmp_path / "whole"), wrong)
@@ -152,9 +150,7 @@ def test_a_tensor_under_two_names_is_refused(tiny_model: TinyModel, tmp_path: Pa
         ({"model_type": "qwen3_vl"}, "'qwen3_vl' has more than a text decoder"),
     ],
 )
-def test_what_is_not_known_is_refused(
-    changes: dict[str, Any], words: str, tiny_model: TinyModel, tmp_path: Path
-) -> None:
+def test_unknown_keys_are_refused(changes: dict[str, Any], words: str, tiny_model: TinyModel, tmp_path: Path) -> None:
     folder = whole_of(tiny_model("ministral3"), tmp_path / "whole", **changes)
     with pytest.raises(ReaderEdgeError, match=words):
         find_source(folder, None)

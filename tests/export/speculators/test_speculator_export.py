@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from reader_edge_runtime.errors import UnsupportedArchitectureError
 from reader_edge_runtime.execution.onnxruntime.host.host_speculator import HostSpeculator
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.docs.test_pages import DOCS, code_blocks
+from tests.export.conftest import TinyModel
 from tests.export.gguf_models import build_source, write_model
 from tests.export.speculators.speculator_folders import (
     DRAFT_VOCAB_SIZE,
@@ -61,7 +61,7 @@ def _checks(source: Path, speculator: Path | str, out: Path, precision: str = "f
 @pytest.mark.parametrize("switches", _SWITCHES, ids=lambda each: ", ".join(each) or "plain")
 @pytest.mark.parametrize("layer", _LAYERS)
 def test_a_graph_in_fp32_is_the_module(
-    layer: str, switches: dict[str, bool], tiny_model: Callable[[str], Path], tmp_path: Path
+    layer: str, switches: dict[str, bool], tiny_model: TinyModel, tmp_path: Path
 ) -> None:
     write_eagle3(tmp_path / "speculator", _LAYERS[layer], **switches)
     package = _checks(tiny_model("llama"), tmp_path / "speculator", tmp_path / "out")
@@ -75,9 +75,7 @@ def test_a_graph_in_fp32_is_the_module(
 
 @pytest.mark.parametrize("model_type", ["qwen3_5_text", "qwen3_5_moe_text"])
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_layers_for_later_tokens_of_the_model_itself_come_along(
-    model_type: str, precision: str, tmp_path: Path
-) -> None:
+def test_mtp_layers_of_the_model_come_along(model_type: str, precision: str, tmp_path: Path) -> None:
     source = build_tiny_model(model_type, tmp_path / "model")
     add_mtp(source, model_type)
     package = _checks(source, "auto", tmp_path / "out", precision)
@@ -99,15 +97,13 @@ def test_a_folder_of_mtp_is_the_same_as_the_models_own_layers(tmp_path: Path) ->
         assert own.path(name).read_bytes() == given.path(name).read_bytes()
 
 
-def test_a_folder_as_safeailab_publishes_them_is_read(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_folder_as_safeailab_publishes_them_is_read(tiny_model: TinyModel, tmp_path: Path) -> None:
     write_plain_eagle3(tmp_path / "speculator")
     package = _checks(tiny_model("llama"), tmp_path / "speculator", tmp_path / "out")
     assert package.manifest.checks["speculator_error"] < 1e-5
 
 
-def test_a_pickle_is_read_once_it_is_converted_as_the_page_shows(
-    tiny_model: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_converted_pickle_is_read(tiny_model: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "FOLDER"
     write_plain_eagle3(folder)
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
@@ -127,7 +123,7 @@ _MODEL_OPT = {  # what NVIDIA's ModelOpt writes into eagle_config
 }
 
 
-def test_what_modelopt_says_of_an_eagle_is_what_is_built(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
+def test_what_modelopt_says_of_an_eagle_is_what_is_built(tiny_model: TinyModel, tmp_path: Path) -> None:
     folder, target = tmp_path / "speculator", find_source(tiny_model("llama"), None)
     write_plain_eagle3(folder)
     plain = find_speculator(folder, target)
@@ -142,9 +138,7 @@ def test_what_modelopt_says_of_an_eagle_is_what_is_built(tiny_model: Callable[[s
 
 
 @pytest.mark.parametrize("precision", ["int8", "int8-a16", "int4"])
-def test_beside_integers_a_speculator_has_eight_bits_and_guesses_alike(
-    precision: str, tiny_model: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_beside_integers_a_speculator_has_eight_bits(precision: str, tiny_model: TinyModel, tmp_path: Path) -> None:
     write_eagle3(tmp_path / "speculator")
     package = _checks(tiny_model("llama"), tmp_path / "speculator", tmp_path / "out", precision)
     assert package.manifest.checks["speculator_error"] < 0.1
@@ -162,8 +156,8 @@ def test_what_is_the_models_own_is_not_stored_twice(precision: str, tmp_path: Pa
 
 
 @pytest.mark.long
-def test_a_killed_export_resumes_with_its_speculator(
-    tiny_model: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_killed_exports_resume_with_speculators(
+    tiny_model: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_eagle3(tmp_path / "speculator")
     whole = _checks(tiny_model("llama"), tmp_path / "speculator", tmp_path / "whole", "int8")
@@ -185,7 +179,7 @@ def _killed(*_: object, **__: object) -> None:
 
 
 def test_a_pass_without_kernels_of_our_own_says_nearly_the_same_with_no_rows_of_a_kind(
-    tiny_model: Callable[[str], Path], tmp_path: Path
+    tiny_model: TinyModel, tmp_path: Path
 ) -> None:
     write_eagle3(tmp_path / "speculator", norm_before_fc=True)
     package = _checks(tiny_model("llama"), tmp_path / "speculator", tmp_path / "out", "int8")
@@ -212,8 +206,8 @@ def test_a_gguf_file_gets_a_speculator_too(tmp_path: Path) -> None:
     assert package.manifest.checks["speculator_error"] < 0.1
 
 
-def test_what_becomes_of_a_packages_speculator_is_reported(
-    tiny_model: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_use_of_a_speculator_is_reported(
+    tiny_model: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_eagle3(tmp_path / "speculator")
     command = ["export", str(tiny_model("llama")), str(tmp_path / "out"), "--precision", "fp32", "--check", "quick"]
@@ -242,9 +236,7 @@ def _use(command: list[str], *options: str) -> str:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_the_runtime_guesses_by_the_graph_as_the_check_of_the_export_does(
-    precision: str, tiny_model: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_the_runtime_agrees_with_the_exports_check(precision: str, tiny_model: TinyModel, tmp_path: Path) -> None:
     write_eagle3(tmp_path / "speculator")
     package = _checks(tiny_model("llama"), tmp_path / "speculator", tmp_path / "out", precision)
     part, tokens = package.manifest.speculator, [5, 7, 9]

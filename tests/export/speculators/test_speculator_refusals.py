@@ -21,6 +21,7 @@ from reader_edge_export.speculators.mtp_module import MtpModule
 from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.errors import ConfigError, ExportError, ReaderEdgeError, UnsupportedArchitectureError
 from reader_edge_runtime.package.model_package import ModelPackage
+from tests.export.conftest import TinyModel
 from tests.export.gguf_models import GGUF_MODELS, build_source, write_model
 from tests.export.speculators.speculator_folders import (
     DRAFT_VOCAB_SIZE,
@@ -271,7 +272,7 @@ _REFUSED: dict[str, tuple[Change, str]] = {
 }
 
 
-def test_a_map_of_all_tokens_to_themselves_is_no_map(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_map_of_all_tokens_to_themselves_is_no_map(tiny_model: TinyModel, tmp_path: Path) -> None:
     write_eagle3(tmp_path / "speculator")
     _change(tmp_path / "speculator", _whole(0))
     options = ExportOptions("fp32", check="none", speculator=tmp_path / "speculator")
@@ -288,8 +289,8 @@ def test_no_name_is_not_the_current_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", _REFUSED)
-def test_what_does_not_fit_is_refused_before_the_target_is_read(
-    case: str, tiny_model: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_misfits_are_refused_before_reading(
+    case: str, tiny_model: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change, words = _REFUSED[case]
     write_eagle3(tmp_path / "speculator")
@@ -297,9 +298,7 @@ def test_what_does_not_fit_is_refused_before_the_target_is_read(
     assert words in _refusal(tiny_model("llama"), tmp_path / "speculator", tmp_path / "out", monkeypatch)
 
 
-def test_older_eagles_are_refused_by_name(
-    tiny_model: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_older_eagles_are_refused(tiny_model: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_plain_eagle3(tmp_path / "speculator")
 
     def make_older(config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
@@ -312,18 +311,14 @@ def test_older_eagles_are_refused_by_name(
     assert "EAGLE-1 or EAGLE-2" in result
 
 
-def test_pickles_are_refused(
-    tiny_model: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pickles_are_refused(tiny_model: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "speculator"
     write_eagle3(folder)
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     assert "a pickle that may run code" in _refusal(tiny_model("llama"), folder, tmp_path / "out", monkeypatch)
 
 
-def test_weights_that_give_no_numbers_are_refused_and_leave_nothing(
-    tiny_model: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_weights_that_give_no_numbers_are_refused_and_leave_nothing(tiny_model: TinyModel, tmp_path: Path) -> None:
     folder = tmp_path / "speculator"
     write_eagle3(folder)
     _change(folder, _tensor("layers.0.mlp.down_proj.weight", lambda weight: weight * 0 + 3e38))
@@ -332,8 +327,8 @@ def test_weights_that_give_no_numbers_are_refused_and_leave_nothing(
     assert list(tmp_path.iterdir()) == [folder]
 
 
-def test_a_model_without_layers_for_later_tokens_has_no_speculator_of_its_own(
-    tiny_model: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_model_without_mtp_layers_has_no_own_speculator(
+    tiny_model: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for model_type in ("llama", "qwen3_5_text"):
         assert "has no layers for later tokens" in _refusal(

@@ -124,9 +124,7 @@ def test_a_template_that_cannot_be_one_is_refused(content: bytes, folder: Path) 
 
 @pytest.mark.parametrize("name", ["GemmaTokenizer", "LlamaTokenizerFast", "TokenizersBackend", "Qwen2Tokenizer"])
 @pytest.mark.parametrize("begins", [True, False])
-def test_what_begins_texts_is_as_tokenizer_json_has_it_whatever_flags_say(
-    name: str, begins: bool, folder: Path
-) -> None:
+def test_texts_begin_as_tokenizer_json_says_whatever_flags_say(name: str, begins: bool, folder: Path) -> None:
     if begins:
         fast = Tokenizer.from_file(str(folder / "tokenizer.json"))
         fast.post_processor = processors.TemplateProcessing(
@@ -141,9 +139,7 @@ def test_what_begins_texts_is_as_tokenizer_json_has_it_whatever_flags_say(
 
 
 @pytest.mark.parametrize(("flag", "adds"), [(..., True), (False, False), (True, True)])
-def test_a_space_before_a_text_is_as_tokenizer_json_has_it_unless_the_config_differs(
-    flag: object, adds: bool, folder: Path
-) -> None:
+def test_a_space_before_texts_is_as_tokenizer_json_or_the_config_says(flag: object, adds: bool, folder: Path) -> None:
     fast = Tokenizer.from_file(str(folder / "tokenizer.json"))
     fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     fast.save(str(folder / "tokenizer.json"))
@@ -321,9 +317,7 @@ def test_a_tokenizer_whose_texts_transformers_rewrites_is_refused(folder: Path, 
         load_tokenizer(folder, VOCAB_SIZE)
 
 
-def test_an_export_checks_the_tokenizer_before_it_loads_weights(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_tokenizer_is_checked_before_weights(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def load(_: HuggingFaceSource) -> None:
         raise AssertionError("weights were loaded")
 
@@ -341,9 +335,7 @@ def test_end_tokens_that_are_none_are_refused(value: object, source: Path) -> No
 
 
 @pytest.mark.parametrize("key", ["eos_token_id", "bos_token_id"])
-def test_tokens_that_the_model_does_not_have_neither_begin_nor_end_its_texts(
-    key: str, source: Path, tmp_path: Path
-) -> None:
+def test_texts_begin_and_end_with_tokens_of_the_model(key: str, source: Path, tmp_path: Path) -> None:
     (source / "generation_config.json").write_text(json.dumps({key: VOCAB_SIZE}))
     with pytest.raises(ExportError, match=rf"names {VOCAB_SIZE} as a token .* vocabulary has {VOCAB_SIZE}: correct"):
         export_model(source, tmp_path / "out", FP32)

@@ -17,12 +17,12 @@ from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.folder.folder_weights import FolderWeights
 from reader_edge_runtime.errors import ConfigError, ExportError, UnsupportedArchitectureError
 from reader_edge_runtime.package.manifest import GRAPH_NAME
+from tests.export.conftest import TinyModel
 from tests.export.source_models import chain_logits, layered, load_folder, load_model, open_source
 from tests.export.sources.source_folders import copy_folder, fused, mxfp4, quantized, widened
 from tests.tiny_models import VOCAB_SIZE, build_tiny_model
 
 TEXT = np.random.default_rng(0).integers(3, VOCAB_SIZE, 40).tolist()
-TinyModel = Callable[[str], Path]
 
 
 def test_granites_files_have_other_names_than_modules_of_transformers_5(tiny_model: TinyModel) -> None:
@@ -172,7 +172,7 @@ def test_experts_that_are_missing_or_too_many_are_one_sentence(
         ({"num_local_experts": 7}, "holds .* tensors for"),
     ],
 )
-def test_a_config_that_cannot_be_is_one_sentence(
+def test_an_impossible_config_is_refused(
     changes: dict[str, Any], words: str, tiny_model: TinyModel, tmp_path: Path
 ) -> None:
     folder = copy_folder(tiny_model("qwen3_moe"), tmp_path / "source", lambda _: None)
@@ -227,9 +227,7 @@ def test_a_tensor_without_a_place_is_refused_by_its_name(name: str, source: Path
         ({"hidden_size": 10**30}, "hidden_size as 1000.*, which must be a whole number"),
     ],
 )
-def test_a_config_of_another_size_is_refused_before_memory_is_taken(
-    changes: dict[str, int], words: str, source: Path
-) -> None:
+def test_another_size_is_refused_before_memory_is_taken(changes: dict[str, int], words: str, source: Path) -> None:
     _change_config(source, **changes)
     with pytest.raises(ExportError, match=f"^[^\n]*{words}[^\n]*$"):
         load_folder(source)
@@ -246,7 +244,7 @@ def test_a_config_of_another_size_is_refused_before_memory_is_taken(
         ("granitemoehybrid", {"mamba_d_state": 1 << 40}, "tables and norms take more than a gigabyte"),
     ],
 )
-def test_a_recurrent_layer_of_another_size_is_refused_before_memory_is_taken(
+def test_recurrent_layers_of_other_sizes_are_refused(
     model_type: str, changes: dict[str, int], words: str, tmp_path: Path
 ) -> None:
     folder = build_tiny_model(model_type, tmp_path / "source")
@@ -283,9 +281,7 @@ def test_tables_that_models_compute_themselves_are_passed_over(model_type: str, 
 
 
 @pytest.mark.parametrize("model_type", ["llama", "gemma", "gpt2"])
-def test_a_head_of_its_own_is_used_even_where_the_config_ties_it(
-    model_type: str, tiny_model: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_a_stored_head_is_used_though_the_config_ties(model_type: str, tiny_model: TinyModel, tmp_path: Path) -> None:
     source = build_tiny_model(model_type, tmp_path / "source")
     weights = load_file(source / "model.safetensors")
     embedding = next(weight for name, weight in weights.items() if name.endswith(("embed_tokens.weight", "wte.weight")))

@@ -76,7 +76,7 @@ def test_a_snapshot_of_the_hubs_cache_is_called_as_its_model(source: Path, tmp_p
         (os.mkfifo, "is a pipe, not a file"),
     ],
 )
-def test_what_is_no_plain_file_is_refused_before_it_is_opened(
+def test_only_plain_files_are_opened(
     source: Path, name: str, replace_file: Callable[[Path], object], words: str
 ) -> None:
     (source / name).unlink()
@@ -226,9 +226,7 @@ def test_weights_that_become_shorter_do_not_end_the_process(source: Path) -> Non
     assert values.isfinite().all()  # in memory of their own
 
 
-def test_other_files_beside_the_weights_may_change(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_beside_the_weights_may_change(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = source / "log.txt"
     log.write_text("exporting")
     export_during(lambda: log.write_text("still exporting"), source, tmp_path / "out", monkeypatch)
@@ -250,9 +248,7 @@ def test_a_source_that_the_user_may_not_read_is_refused(name: str, source: Path,
     assert not (tmp_path / "out").exists()
 
 
-def test_what_goes_wrong_in_reading_names_the_source(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_of_reading_name_the_source(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError(5, "Input/output error")
 

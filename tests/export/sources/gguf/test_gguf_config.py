@@ -110,9 +110,7 @@ ALIKE = {  # keys that mean the same, and a value of both
 
 
 @pytest.mark.parametrize("keys", ALIKE)
-def test_keys_of_ollama_that_mean_the_same_are_taken_and_may_not_contradict(
-    keys: tuple[str, str], tmp_path: Path
-) -> None:
+def test_keys_of_ollama_that_mean_the_same_may_not_contradict(keys: tuple[str, str], tmp_path: Path) -> None:
     known, other = (f"llama.{key}" for key in keys)
     value = ALIKE[keys]
     yarn = {"llama.rope.freq_base": 1e4, "llama.rope.scaling.type": "yarn" if "yarn" in known else "linear"}
@@ -170,9 +168,7 @@ def test_a_file_with_a_model_of_images_is_refused_for_its_tensors(name: str, tmp
         ("llama", {"general.type": "imatrix"}, "holds no model but 'imatrix'"),
     ],
 )
-def test_files_of_images_are_one_sentence(
-    architecture: str, values: dict[str, Any], words: str, tmp_path: Path
-) -> None:
+def test_files_of_images_are_refused(architecture: str, values: dict[str, Any], words: str, tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "file", architecture, {**VOCABULARY, **values}, {})
     with pytest.raises(ExportError, match=f"^[^\n]*{words}[^\n]*$"):
         find_source(path, None)
@@ -205,9 +201,7 @@ def test_types_without_known_values_are_refused(tmp_path: Path) -> None:
         ({"output_norm.weight": np.full(8, np.nan, np.float32)}, "'output_norm.weight' that are not finite"),
     ],
 )
-def test_tensors_that_do_not_fit_are_refused_by_name(
-    tensors: dict[str, Array | None], words: str, tmp_path: Path
-) -> None:
+def test_tensors_that_do_not_fit_are_refused(tensors: dict[str, Array | None], words: str, tmp_path: Path) -> None:
     path = write_small(tmp_path / "file", VOCABULARY, tensors=tensors)
     with pytest.raises(GgufError, match=words):
         load_model(find_source(path, None))
@@ -262,9 +256,7 @@ def test_a_longrope_that_stretches_one_position_is_refused(tmp_path: Path) -> No
         find_source(path, None)
 
 
-def test_a_model_without_room_in_memory_is_refused_before_it_takes_any(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_without_room_in_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = find_source(write_small(tmp_path / "file", VOCABULARY), None)
     num_bytes = 2 * 4 * max(weight.size for weight in small_tensors(VOCAB_SIZE).values())
     monkeypatch.setattr(blank_model, "free_bytes", lambda: num_bytes - 1)

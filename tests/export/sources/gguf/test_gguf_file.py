@@ -46,7 +46,7 @@ def test_values_and_tensors_are_read_as_they_were_written(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", [kind for kind in gguf.GGMLQuantizationType if is_dequantizable(kind)])
-def test_every_type_has_the_values_that_the_library_gives_it(
+def test_types_have_the_library_s_values(
     kind: gguf.GGMLQuantizationType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Read a few rows at a time, too."""

@@ -46,9 +46,7 @@ def test_every_architecture_has_the_same_logits_from_a_file(model_type: str, tmp
         ("granitemoehybrid", {**_GRANITE_EXPERTS, "position_embedding_type": "rope"}),
     ],
 )
-def test_what_models_of_an_architecture_differ_in_is_kept(
-    model_type: str, changes: dict[str, Any], tmp_path: Path
-) -> None:
+def test_what_models_differ_in_is_kept(model_type: str, changes: dict[str, Any], tmp_path: Path) -> None:
     model = build_source(model_type, tmp_path / "source", **changes)
     check(write_model(model, tmp_path / "source", tmp_path / "model.gguf"), model)
 
@@ -84,18 +82,14 @@ def test_what_models_of_an_architecture_differ_in_is_kept(
         ),
     ],
 )
-def test_stretched_positions_are_kept(
-    model_type: str, scaling: dict[str, Any], values: dict[str, Any], tmp_path: Path
-) -> None:
+def test_scaled_rope_is_kept(model_type: str, scaling: dict[str, Any], values: dict[str, Any], tmp_path: Path) -> None:
     model = build_source(model_type, tmp_path / "source", rope_scaling=scaling)
     prefix = f"{GGUF_MODELS[model_type][0]}.rope.scaling."
     own = {prefix + key: value for key, value in values.items()}
     check(write_model(model, tmp_path / "source", tmp_path / "model.gguf", values=own), model)
 
 
-def test_a_file_of_ministral_whose_queries_do_not_grow_is_of_mistral(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ministral_file_without_growing_queries_is_mistral(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build_source("mistral", tmp_path / "source")
     monkeypatch.setitem(GGUF_MODELS, "mistral", ("mistral3", {}))
     path = write_model(model, tmp_path / "source", tmp_path / "model.gguf")
@@ -112,7 +106,7 @@ def test_windowed_layers_of_olmo_3_have_the_base_of_all(tmp_path: Path) -> None:
         find_source(path, None)
 
 
-def test_layers_that_guess_later_tokens_are_left_out_and_reported(tmp_path: Path) -> None:
+def test_mtp_layers_are_left_out_and_reported(tmp_path: Path) -> None:
     """llama.cpp's converter counts them among the layers, and tells for each layer whether it keeps states."""
     model = build_source("qwen3_5_text", tmp_path / "source")
     values: dict[str, Any] = {"qwen35.block_count": 3, "qwen35.nextn_predict_layers": 1}
@@ -188,7 +182,7 @@ _NO_FACTORS = {f"rope_factors_{kind}.weight": np.zeros(0, np.float32) for kind i
         ("granite", {"granite.attention.layer_norm_epsilon": 1e-6}, {}),
     ],
 )
-def test_files_as_ollama_create_writes_them_are_the_same_models(
+def test_files_of_ollama_are_the_same_models(
     model_type: str, values: dict[str, Any], tensors: dict[str, Any], tmp_path: Path
 ) -> None:
     model = build_source(model_type, tmp_path / "source")

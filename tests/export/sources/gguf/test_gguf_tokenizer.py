@@ -132,9 +132,7 @@ def joined(text: str, adds_space: bool) -> list[str]:
 
 
 @given(text=st.text(st.sampled_from("abc é€\n\U0001f642"), max_size=30))
-def test_pieces_are_joined_by_their_scores_and_the_rest_is_bytes(
-    pieces_tokenizer: Tokenizer, adds_space: bool, text: str
-) -> None:
+def test_pieces_are_joined_by_their_scores(pieces_tokenizer: Tokenizer, adds_space: bool, text: str) -> None:
     encoding = pieces_tokenizer.encode(text, add_special_tokens=False)
     assert encoding.tokens == joined(text, adds_space)
     assert pieces_tokenizer.decode(encoding.ids) == text
@@ -156,9 +154,7 @@ def test_tokens_that_a_user_defined_are_found_before_pieces(pieces_tokenizer: To
         ({"add_bos_token": False, "add_eos_token": True, "eos_token_id": 0}, ["▁a", "<unk>"]),
     ],
 )
-def test_sentence_piece_texts_begin_and_end_as_the_file_says(
-    values: dict[str, Any], expected: list[str], tmp_path: Path
-) -> None:
+def test_texts_begin_and_end_as_the_file_says(values: dict[str, Any], expected: list[str], tmp_path: Path) -> None:
     own = {f"tokenizer.ggml.{key}": value for key, value in values.items()}
     vocabulary = read(tmp_path / "file", {**sentence_piece(PIECES, {}), **own})
     assert build_tokenizer(vocabulary).encode("a").tokens == expected
@@ -288,9 +284,7 @@ def test_pieces_that_join_in_endless_ways_are_refused(tmp_path: Path, monkeypatc
         build_tokenizer(read(path, sentence_piece(pieces, {})))
 
 
-def test_pieces_and_special_tokens_of_very_many_characters_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pieces_and_tokens_of_many_characters_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reader_edge_export.sources.gguf.tokenizer._MAX_PIECES_CHARACTERS", 100)
     with pytest.raises(TokenizerError, match=r"pieces of \d+ characters together"):
         build_tokenizer(read(tmp_path / "a", sentence_piece({**PIECES, "a" * 100: 0.0}, {})))

@@ -59,7 +59,7 @@ def test_every_architecture_of_its_converter_has_the_same_logits_from_a_file(mod
         ),
     ],
 )
-def test_what_models_of_an_architecture_differ_in_is_kept(
+def test_what_models_differ_in_is_kept(
     model_type: str, changes: dict[str, Any], values: dict[str, Any], tmp_path: Path
 ) -> None:
     model = build_source(model_type, tmp_path / "source", **changes)
@@ -174,9 +174,7 @@ def test_files_of_older_versions_are_the_same_models(name: str, tmp_path: Path) 
         ({}, ("mtp.fc.weight", "mtp.layers.0.attn_norm.weight")),
     ],
 )
-def test_layers_that_guess_later_tokens_are_left_out_under_both_of_their_names(
-    values: dict[str, Any], names: tuple[str, str], tmp_path: Path
-) -> None:
+def test_mtp_layers_are_left_out_by_both_names(values: dict[str, Any], names: tuple[str, str], tmp_path: Path) -> None:
     model = build_source("qwen3_5_text", tmp_path / "source")
     tensors = dict(zip(names, (np.ones((64, 128), "f4"), np.ones(64, "f4")), strict=True))
     path = write_as_ollama(model, tmp_path / "source", tmp_path / "model.gguf", values, tensors=tensors)
@@ -204,9 +202,7 @@ def test_gemma_3_has_no_tokens_without_an_embedding(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("num_layers", "context", "factor"), [(34, 1 << 17, 8.0), (34, 1 << 15, 1.0), (26, 1 << 17, 1.0)]
 )
-def test_gemma_3_is_stretched_as_its_makers_have_it(
-    num_layers: int, context: int, factor: float, tmp_path: Path
-) -> None:
+def test_gemma_3_is_scaled_as_its_makers_have_it(num_layers: int, context: int, factor: float, tmp_path: Path) -> None:
     """The converter drops a linear factor, which models of 4, 12 and 27 billion weights have."""
     model = build_source("gemma3_text", tmp_path / "source", layer_types=None, num_hidden_layers=num_layers)
     values = {"context_length": context}
@@ -241,9 +237,7 @@ def test_gemma_3_is_stretched_as_its_makers_have_it(
         ("qwen3_5_text", {"attention.head_count_kv": [0, 0]}, r"layers of \[\] heads of keys and values"),
     ],
 )
-def test_what_was_lost_or_cannot_be_is_refused_by_name(
-    model_type: str, values: dict[str, Any], words: str, tmp_path: Path
-) -> None:
+def test_what_was_lost_is_refused_by_name(model_type: str, values: dict[str, Any], words: str, tmp_path: Path) -> None:
     model = build_source(model_type, tmp_path / "source", **_CHANGES.get(model_type, {}))
     path = write_as_ollama(model, tmp_path / "source", tmp_path / "model.gguf", values)
     with pytest.raises(ExportError, match=words):

@@ -102,9 +102,7 @@ def _ranked(gemma: Tokenizer) -> list[float]:
 
 
 @pytest.mark.parametrize("has_merges", [True, False])
-def test_user_defined_pieces_that_the_file_calls_normal_are_found_in_texts(
-    has_merges: bool, gemma: Tokenizer, tmp_path: Path
-) -> None:
+def test_user_pieces_called_normal_are_found_in_texts(has_merges: bool, gemma: Tokenizer, tmp_path: Path) -> None:
     kinds = [3] * len(SPECIAL) + [1] * len(PLAIN) + [6] * 256 + [1] * (gemma.get_vocab_size() - 263)
     values = as_ollama_writes(gemma, model="llama", scores=_ranked(gemma), token_type=kinds)
     values |= {} if has_merges else {"tokenizer.ggml.merges": None}
@@ -126,9 +124,7 @@ def test_byte_level_merges_are_read_so_in_a_file_that_calls_itself_llama(tmp_pat
 
 @pytest.mark.parametrize("pre", ["default", None])
 @pytest.mark.parametrize(("architecture", "rule"), [("lfm2", "lfm2"), ("gpt-oss", "gpt-4o"), ("mistral3", "tekken")])
-def test_a_rule_that_a_converter_did_not_know_is_that_of_the_family_where_it_has_one(
-    architecture: str, rule: str, pre: str | None, tmp_path: Path
-) -> None:
+def test_an_unknown_rule_is_that_of_the_family(architecture: str, rule: str, pre: str | None, tmp_path: Path) -> None:
     values = as_ollama_writes(_trained(PRE_TOKENIZERS[rule].pre_tokenizer()), pre=pre)
     path = write_gguf(tmp_path / "file", architecture, values, {})
     assert vocabulary_of(GgufFile.open(path)).kind.pre == rule
@@ -173,7 +169,7 @@ def test_a_rule_that_cuts_the_numbers_of_a_vocabulary_into_digits_is_refused(pre
         ({"model": "llama", "token_type": None}, "calls all its tokens normal"),
     ],
 )
-def test_what_pieces_contradict_is_refused(
+def test_contradictions_of_pieces_are_refused(
     changes: dict[str, object], words: str, gemma: Tokenizer, tmp_path: Path
 ) -> None:
     with pytest.raises(TokenizerError, match=words):
@@ -326,7 +322,7 @@ def _swapped(values: list[Any], first: int, second: int) -> list[Any]:
         ),
     ],
 )
-def test_merges_that_contradict_the_tokens_are_refused(
+def test_contradicting_merges_are_refused(
     key: str, change: Callable[[list[str]], list[str]], words: str, tmp_path: Path
 ) -> None:
     values = _smollm_like()
@@ -336,7 +332,7 @@ def test_merges_that_contradict_the_tokens_are_refused(
 
 
 @pytest.mark.parametrize("change", [lambda some: _swapped(some, 30, 90), lambda some: sorted(some[:90]) + some[90:]])
-def test_merges_and_scores_of_pieces_out_of_order_are_refused(
+def test_scores_out_of_order_are_refused(
     change: Callable[[list[Any]], list[Any]], gemma: Tokenizer, tmp_path: Path
 ) -> None:
     values = as_ollama_writes(gemma, model="gemma4", pre=None, scores=None)

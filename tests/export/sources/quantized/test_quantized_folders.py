@@ -75,9 +75,7 @@ def change(folder: Path, edit: Callable[[dict[str, torch.Tensor]], object]) -> N
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
 
 
-def test_biases_of_nought_and_tables_of_old_tools_change_nothing_but_other_tensors_do(
-    source: Path, plain: Path
-) -> None:
+def test_zero_biases_and_old_tables_change_nothing(source: Path, plain: Path) -> None:
     quantize_folder(source, plain, WRITERS["gptq8"])
     projection = "model.layers.0.self_attn.k_proj"
     change(source, lambda w: w.update({f"{projection}.bias": torch.zeros(32)}))

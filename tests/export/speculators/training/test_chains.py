@@ -114,9 +114,7 @@ def test_the_loss_falls_as_a_network_learns_and_is_the_same_each_time(monkeypatc
 
 
 @pytest.mark.parametrize("num_ids", [_VOCAB, 10])
-def test_a_sampled_head_says_what_is_learned_and_stands_for_all_else(
-    num_ids: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sampled_head_stands_for_the_whole(num_ids: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mtp_training, "_MOST_OTHERS", 20)
     random = np.random.default_rng(0)
     rows = 0.1 * random.standard_normal((_VOCAB, _SIZE)).astype(np.float32)

@@ -25,6 +25,7 @@ from reader_edge_export.speculators.training.train_speculator import (
 from reader_edge_export.speculators.training.vocabulary_tables import embedding_rows, logit_head_rows
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.model_package import ModelPackage
+from tests.export.conftest import Exported, TinyModel
 from tests.export.speculators.record_speculators import TRAINED
 from tests.export.speculators.speculator_folders import training_of
 from tests.tiny_models import VOCAB_SIZE
@@ -36,8 +37,8 @@ CHEAP = SpeculatorCost(1e-3, 1e-2)
 
 @pytest.mark.long
 @pytest.mark.parametrize("form", TRAINED_FORMATS)
-def test_a_trained_folder_is_exported_with_its_target_and_drafts(
-    form: str, package: Path, tiny_model: Callable[[str], Path], tmp_path: Path
+def test_a_trained_folder_is_exported_and_drafts(
+    form: str, package: Path, tiny_model: TinyModel, tmp_path: Path
 ) -> None:
     stages: list[str] = []
     options = TrainingOptions(300)
@@ -83,9 +84,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.long
 @pytest.mark.parametrize("form", TRAINED_FORMATS)
-def test_seconds_of_training_lower_the_loss_and_raise_acceptance(
-    form: str, demo: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_lowers_loss_and_raises_acceptance(form: str, demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train_speculator, "_MAX_TOKENS", 24)
     monkeypatch.setattr(train_speculator, "MAX_IDS", 200)
 
@@ -105,7 +104,7 @@ def test_seconds_of_training_lower_the_loss_and_raise_acceptance(
 
 
 @pytest.mark.parametrize("form", TRAINED_FORMATS)
-def test_a_killed_training_resumes_and_ends_with_the_same_weights(
+def test_killed_trainings_end_with_the_same_weights(
     form: str, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training_loop, "_EVERY_S", 0.0)  # every step is kept
@@ -139,9 +138,7 @@ def test_a_killed_training_resumes_and_ends_with_the_same_weights(
 
 
 @pytest.mark.parametrize("model_type", ["llama", "gemma3_text"])
-def test_rows_of_the_embedding_are_the_models(
-    model_type: str, exported: Callable[..., Path], tiny_model: Callable[[str], Path]
-) -> None:
+def test_rows_of_the_embedding_are_the_models(model_type: str, exported: Exported, tiny_model: TinyModel) -> None:
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(tiny_model(model_type))
@@ -154,8 +151,8 @@ def test_rows_of_the_embedding_are_the_models(
 @pytest.mark.parametrize(
     ("model_type", "precision"), [("llama", "fp32"), ("llama", "int8"), ("granite", "fp32"), ("phi", "fp32")]
 )
-def test_rows_of_the_logit_head_are_its_matrix_without_scale_or_bias(
-    model_type: str, precision: str, exported: Callable[..., Path], tiny_model: Callable[[str], Path]
+def test_head_rows_are_the_matrix_alone(
+    model_type: str, precision: str, exported: Exported, tiny_model: TinyModel
 ) -> None:
     from transformers import AutoModelForCausalLM
 
@@ -190,15 +187,13 @@ def test_answers_for_another_format_are_refused_in_one_sentence(package: Path, t
 
 
 @pytest.mark.parametrize(("form", "states"), [("mlp", "state 3"), ("eagle3", "states 0, 1, 2"), ("mtp", "state 3")])
-def test_a_package_that_reports_no_states_is_refused(
-    form: str, states: str, exported: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_package_without_states_is_refused(form: str, states: str, exported: Exported, tmp_path: Path) -> None:
     package = exported("llama", "fp32", "fast")
     with pytest.raises(ExportError, match=rf"does not report the {states}, which .*: export the model again"):
         training_of(form, package, tmp_path / "new", TrainingOptions())
 
 
-def test_the_command_prints_the_folder_and_what_each_token_of_a_chain_is_worth(
+def test_the_command_prints_folder_and_acceptance(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(train_speculator, "measure_cost", lambda *given: CHEAP)
@@ -220,7 +215,7 @@ def test_the_command_prints_the_folder_and_what_each_token_of_a_chain_is_worth(
 
 
 @pytest.mark.parametrize("has_begun", [True, False])
-def test_who_interrupts_a_training_reads_that_nothing_is_lost(
+def test_an_interrupted_training_loses_nothing(
     has_begun: bool, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(training: SpeculatorTraining, *given: object) -> None:
@@ -244,9 +239,7 @@ def test_so_few_tokens_are_never_wanted_that_no_answer_is_held_out(package: Path
     assert report.folder.is_dir()
 
 
-def test_a_training_that_its_time_ends_is_no_speculator_and_says_so(
-    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_without_time_makes_none(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_loop, "train", lambda *given: (1, 7200.0))
     with pytest.raises(ExportError, match=r"Stopped at step 1 of \d+, .* about [\d.]+ more --minutes; .* is kept"):
         training_of("mlp", package, tmp_path / "tiny", TrainingOptions(300, 60.0)).run([], lambda done, total: None)
@@ -283,9 +276,7 @@ def test_instructions_are_many_and_differ() -> None:
 
 
 @pytest.mark.long
-def test_a_terminal_sees_every_stage_and_how_much_of_it_is_done(
-    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_sees_stages_and_shares(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train_speculator, "_EPOCHS", 20)  # longer than a terminal takes to show the next frame
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "200")
@@ -307,9 +298,7 @@ def test_a_terminal_sees_every_stage_and_how_much_of_it_is_done(
     ],
     ids=["a long one", "half a character", "messages"],
 )
-def test_a_prompt_that_cannot_be_answered_is_named_by_its_line_before_the_work(
-    prompt: dict[str, object], words: str, tmp_path: Path
-) -> None:
+def test_bad_prompts_are_named_by_line_before_the_work(prompt: dict[str, object], words: str, tmp_path: Path) -> None:
     text = tmp_path / "own.jsonl"
     text.write_text("\n".join(map(json.dumps, ({"prompt": "the cat"}, prompt))))
     command = ["train-drafter", "models/demo/package", "-o", str(tmp_path / "new"), "--text", str(text)]

@@ -162,9 +162,7 @@ def test_a_part_that_was_erased_is_written_again_and_none_that_follows(package: 
 
 
 @pytest.mark.usefixtures("few")
-def test_prompts_are_answered_again_sampled_answers_where_one_round_is_not_enough(
-    package: Path, tmp_path: Path
-) -> None:
+def test_prompts_are_answered_again_by_sampling_where_one_round_lacks(package: Path, tmp_path: Path) -> None:
     written = kept(package, tmp_path)
     prompts = instructions()[:16]
     written.write(package, prompts, 300, float("inf"), lambda done, total: None)
@@ -176,9 +174,7 @@ def test_prompts_are_answered_again_sampled_answers_where_one_round_is_not_enoug
     assert held_out[0].prompt_ids.tolist() == held_out[1].prompt_ids.tolist()
 
 
-def test_a_model_that_says_nothing_is_not_prompted_for_ever(
-    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_model_is_not_prompted_forever(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = kept(package, tmp_path)
     monkeypatch.setattr(StateRequest, "finish", lambda request: None)
     written.write(package, instructions()[:16], 300, float("inf"), lambda done, total: None)
@@ -197,9 +193,7 @@ def test_a_folder_is_the_one_that_the_speculators_package_was_given(package: Pat
     assert names == {name for name, _ in module.named_parameters() if name.startswith("mtp_layers.0.")}
 
 
-def test_a_folder_is_replaced_whole_or_not_at_all(
-    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_are_replaced_whole_or_not(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     form, manifest, out = TRAINED_FORMATS["mtp"], ModelPackage.open(package).manifest, tmp_path / "out"
     module, state_ids = form.untrained(manifest), form.state_ids(manifest)
 
@@ -237,7 +231,7 @@ def test_a_folder_is_replaced_whole_or_not_at_all(
     ],
     ids=["a file", "a folder", "a folder of other things"],
 )
-def test_what_is_no_speculator_is_never_replaced_by_one(
+def test_only_speculators_are_replaced(
     form: str, make: Callable[[Path], None], words: str, package: Path, tmp_path: Path
 ) -> None:
     make(tmp_path / "out")
