@@ -23,7 +23,7 @@ import reader_edge  # noqa: E402
 from docs.field_table import field_table  # noqa: E402
 from reader_edge.cli import main  # noqa: E402
 from reader_edge.server.schema import words_of  # noqa: E402
-from reader_edge_runtime.package import layer, manifest, stage_part  # noqa: E402
+from reader_edge_runtime.package import layer, manifest, package_parts  # noqa: E402
 
 _HTTP = """# HTTP fields
 
@@ -125,7 +125,7 @@ def manifest_page() -> str:
     """The manifest's classes and the graph contract, from their docstrings."""
     contract = inspect.getdoc(manifest) or ""
     lines = ["# Package manifest", "", "`reader_edge.json` in a package's folder.", "", "```text", contract, "```", ""]
-    for kind in (manifest.Manifest, layer.Layer, stage_part.StagePart, manifest.FileEntry):
+    for kind in (manifest.Manifest, layer.Layer, package_parts.StagePart, manifest.FileEntry):
         lines += [f"## {kind.__name__}", "", "```text", inspect.getdoc(kind) or "", "```", ""]
         lines += ["| field | value | required |", "|---|---|---|", *_field_rows(kind), ""]
     return "\n".join(lines)

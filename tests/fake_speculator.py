@@ -16,7 +16,7 @@ from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.package.manifest import Manifest
-from reader_edge_runtime.package.speculator_part import SpeculatorPart
+from reader_edge_runtime.package.package_parts import SpeculatorPart
 from reader_edge_runtime.target import Pass
 from tests.fake_target import FakeTarget
 

@@ -18,7 +18,7 @@ from reader_edge_runtime.drafting.machine_code import library
 from reader_edge_runtime.drafting.machine_code.compile_target import CompileTarget
 from reader_edge_runtime.drafting.machine_code.library import KernelLibrary
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.machine import bounded_worker, free_memory, process_memory, processor
+from reader_edge_runtime.machine import bounded_worker, process_memory, processor
 from tests.drafted_text import DraftedText
 
 if sys.platform == "win32":
@@ -49,7 +49,7 @@ def test_memory_in_use_is_the_peak_without_proc(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_free_memory_is_unknown_without_linux(tmp_path: Path) -> None:
-    assert free_memory.free_bytes(tmp_path) is None
+    assert process_memory.free_bytes(tmp_path) is None
 
 
 def test_on_windows_bounded_processes_have_no_limits(monkeypatch: pytest.MonkeyPatch) -> None:

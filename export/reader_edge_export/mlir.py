@@ -17,7 +17,7 @@ from onnxscript.optimizer import fold_constants
 from reader_edge_export.onnx_graph.graph_editor import sizes_of
 from reader_edge_runtime.errors import ExportError, InstallationError
 from reader_edge_runtime.execution.iree.compilation import compile_module
-from reader_edge_runtime.execution.iree.module_index import (
+from reader_edge_runtime.execution.iree.module_files import (
     COMPILED_WIDTHS,
     INDEX_NAME,
     WIDTHS,

@@ -41,7 +41,7 @@ from reader_edge_runtime.package.manifest import (
 )
 from reader_edge_runtime.package.manifest_file import write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.package.speculator_part import SpeculatorPart
+from reader_edge_runtime.package.package_parts import SpeculatorPart
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 _TRACED_NAME = "traced.onnx"

@@ -18,7 +18,7 @@ from reader_edge_export.progress import OnShare, OnStage, Progress
 from reader_edge_export.sources.find import check_kind, find_source
 from reader_edge_export.sources.source import Source
 from reader_edge_runtime.atomic_file import check_writable, clear_leftovers, temporary_name, write_failure
-from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable, max_table_bytes
+from reader_edge_runtime.drafting.sources.successor_store import SuccessorTable, max_table_bytes
 from reader_edge_runtime.errors import ExportError, PackageError
 from reader_edge_runtime.machine.path_lock import PathLock
 from reader_edge_runtime.package.manifest import SUCCESSORS_NAME, Manifest, file_entry

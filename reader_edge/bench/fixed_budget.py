@@ -20,7 +20,7 @@ from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore, open_datastores
 from reader_edge_runtime.drafting.sources.source import DraftSource
-from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
+from reader_edge_runtime.drafting.sources.successor_store import SuccessorTable
 from reader_edge_runtime.drafting.sources.warmup_answers import WarmupAnswers
 from reader_edge_runtime.measuring.cost_cache import load_or_measure
 

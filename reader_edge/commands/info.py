@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from reader_edge_export.sources.gguf.summary import GgufSummary
-    from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
+    from reader_edge_runtime.drafting.sources.successor_store import SuccessorTable
     from reader_edge_runtime.drafting.sources.warmup_answers import WarmupAnswers
     from reader_edge_runtime.package.manifest import Manifest
-    from reader_edge_runtime.package.speculator_part import SpeculatorPart
+    from reader_edge_runtime.package.package_parts import SpeculatorPart
 
 
 _BITS_OF_KEPT = "exact at every width; with native kernels and without, the last bits of logits differ"
@@ -38,7 +38,7 @@ def info(model: str | None, as_json: bool) -> None:
 
     from reader_edge.models.model_source import find_stored
     from reader_edge.terminal.console import byte_progress, print_pairs
-    from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
+    from reader_edge_runtime.drafting.sources.successor_store import SuccessorTable
     from reader_edge_runtime.drafting.sources.warmup_answers import WarmupAnswers
     from reader_edge_runtime.errors import PackageError
     from reader_edge_runtime.package.manifest import MANIFEST_NAME, TOKENIZER_NAME

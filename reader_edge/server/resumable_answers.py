@@ -13,7 +13,7 @@ from reader_edge.server.metrics import Metrics
 from reader_edge_runtime.answer import GenerationChunk
 from reader_edge_runtime.drafting.device_drafts import DeviceDrafts
 from reader_edge_runtime.errors import ClosedError
-from reader_edge_runtime.serving.answer_stream import AnswerStream
+from reader_edge_runtime.serving.async_engine import AnswerStream
 from reader_edge_runtime.stats import GenerationStats
 
 MAX_KEPT = 64  # answers whose devices are away

@@ -21,7 +21,7 @@ from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuil
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.header import DatastoreFacts
 from reader_edge_runtime.drafting.sources.source import DraftSource
-from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
+from reader_edge_runtime.drafting.sources.successor_store import SuccessorTable
 from reader_edge_runtime.drafting.sources.warmup_answers import WarmupAnswers
 from reader_edge_runtime.errors import ReaderEdgeError
 

@@ -19,7 +19,7 @@ from reader_edge_runtime.drafting.sources.draft_model import DraftModel
 from reader_edge_runtime.drafting.sources.draft_model_source import DraftModelSource
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.drafting.sources.source import DraftSource
-from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
+from reader_edge_runtime.drafting.sources.successor_store import SuccessorTable
 from reader_edge_runtime.drafting.sources.warmup_answers import WarmupAnswers
 from reader_edge_runtime.drafting.speculators.cost_model import PASS_NODES
 from reader_edge_runtime.drafting.speculators.speculator_source import SpeculatorSource
@@ -32,7 +32,7 @@ from reader_edge_runtime.measuring.pass_cost import MAX_WIDTH, PassCost
 from reader_edge_runtime.measuring.width_cache import load_or_settle
 from reader_edge_runtime.measuring.width_probe import WidthReport
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.package.speculator_part import SPECULATOR_AGREEMENT
+from reader_edge_runtime.package.package_parts import SPECULATOR_AGREEMENT
 from reader_edge_runtime.target import Target
 from reader_edge_runtime.text.tokenizer import Tokenizer
 

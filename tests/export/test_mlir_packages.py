@@ -21,7 +21,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError, ProviderError
 from reader_edge_runtime.execution.iree import compilation, module_files, module_set
 from reader_edge_runtime.execution.iree.module_check import ModuleCheck
-from reader_edge_runtime.execution.iree.module_index import INDEX_NAME, WIDTHS, ModuleIndex, mlir_name, module_name
+from reader_edge_runtime.execution.iree.module_files import INDEX_NAME, WIDTHS, ModuleIndex, mlir_name, module_name
 from reader_edge_runtime.execution.iree.target_machine import TARGETS, targets_here
 from reader_edge_runtime.execution.providers import open_target
 from reader_edge_runtime.measuring.width_probe import probe_width

@@ -18,7 +18,7 @@ from reader_edge_export import ExportOptions, export_model, tuning
 from reader_edge_export.package import successors
 from reader_edge_export.package.pass_chain import WholePackage
 from reader_edge_export.tuning import tune_package
-from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
+from reader_edge_runtime.drafting.sources.successor_store import SuccessorTable
 from reader_edge_runtime.errors import ExportError, PackageError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.package.manifest import SUCCESSORS_NAME, WEIGHTS_NAME

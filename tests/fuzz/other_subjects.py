@@ -34,8 +34,7 @@ from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.datastore_set import DatastoreSet
 from reader_edge_runtime.drafting.sources.datastore.header import HEADER_BYTES
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
-from reader_edge_runtime.drafting.sources.successor_store import SuccessorStore
-from reader_edge_runtime.drafting.sources.successor_table import LEARNED, SuccessorTable
+from reader_edge_runtime.drafting.sources.successor_store import LEARNED, SuccessorStore, SuccessorTable
 from reader_edge_runtime.errors import FrameError, ReaderEdgeError
 from reader_edge_runtime.package.manifest import SUCCESSORS_NAME, file_entry
 from reader_edge_runtime.package.model_package import ModelPackage

@@ -22,7 +22,7 @@ from reader_edge_runtime.decoding.verification import walk
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.core import DraftingCore
 from reader_edge_runtime.drafting.parameters import cold_parameters, shipped_parameters
-from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
+from reader_edge_runtime.drafting.sources.successor_store import SuccessorTable
 from reader_edge_runtime.forward_result import ForwardResult
 from tests.conftest import ROOT
 from tests.runtime.drafting.sources.test_successor_store import VOCAB_SIZE, random_table

@@ -15,7 +15,7 @@ from reader_edge_runtime.decoding.prefill import Prefill
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.scorer import Scorer
 from reader_edge_runtime.drafting.drafter import Drafter
-from reader_edge_runtime.drafting.sources.prompt_passages import read_passages
+from reader_edge_runtime.drafting.sources.draft_model_source import read_passages
 from reader_edge_runtime.forward_result import ForwardResult
 
 LEAST_CONTEXT = 64  # tokens of a view: half of them are the prompt's end, which has its last chunk

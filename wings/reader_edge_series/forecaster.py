@@ -9,7 +9,7 @@ import numpy as np
 from reader_edge_runtime.arrays import Float64Array
 from reader_edge_runtime.config import EngineConfig
 from reader_edge_runtime.errors import ConfigError, SeriesError
-from reader_edge_runtime.package.package_files import PackageFiles
+from reader_edge_runtime.package.model_package import PackageFiles
 from reader_edge_runtime.untrusted.user_input import given_path, short_repr
 from reader_edge_series.checked_series import DataFrameLike, series_of
 from reader_edge_series.patch_drafts import Analogs, OwnPatches, SmallModel

@@ -8,13 +8,13 @@ import numpy as np
 from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.errors import ProviderError
-from reader_edge_runtime.execution.onnxruntime.host.cache_bindings import CacheBindings
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
+from reader_edge_runtime.execution.onnxruntime.host.host_graph import CacheBindings
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.execution.onnxruntime.session import open_session, run_bound
 from reader_edge_runtime.execution.onnxruntime.wheel import ort
 from reader_edge_runtime.package.manifest import MASKED
-from reader_edge_runtime.package.package_files import PackageFiles
+from reader_edge_runtime.package.model_package import PackageFiles
 from reader_edge_series.series_manifest import SIZES_PROPERTY, PatchSizes
 
 

@@ -5,8 +5,12 @@ from functools import partial
 
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.device.buckets import padding_rows
-from reader_edge_runtime.execution.onnxruntime.device.device_cache import LEAST_CAPACITY, CommitGraph, DeviceCache
-from reader_edge_runtime.execution.onnxruntime.device.device_memory import DeviceArray
+from reader_edge_runtime.execution.onnxruntime.device.device_cache import (
+    LEAST_CAPACITY,
+    CommitGraph,
+    DeviceArray,
+    DeviceCache,
+)
 from reader_edge_runtime.execution.onnxruntime.device.device_target import DeviceTarget, check_form
 from reader_edge_runtime.execution.onnxruntime.graph_contract import check_contract
 from reader_edge_runtime.execution.onnxruntime.session import CUDA

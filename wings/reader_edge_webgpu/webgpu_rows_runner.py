@@ -13,12 +13,15 @@ from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.inputs import Inputs
 from reader_edge_runtime.execution.onnxruntime.device.buckets import MAX_CAPTURED, TREE_SIZES, tree_bucket
 from reader_edge_runtime.execution.onnxruntime.host.kv_slab import KvArray
-from reader_edge_runtime.execution.onnxruntime.rows_session import RowsSession
-from reader_edge_runtime.execution.onnxruntime.session import check_placement, load_on_devices, session_options
+from reader_edge_runtime.execution.onnxruntime.session import (
+    RowsSession,
+    check_placement,
+    load_on_devices,
+    session_options,
+)
 from reader_edge_runtime.execution.onnxruntime.wheel import INSTALLED_WHEEL, ort
 from reader_edge_runtime.execution.provider import Provider
-from reader_edge_runtime.execution.rows.rows_runner import RowsResult
-from reader_edge_runtime.execution.rows.rows_target import RowsTarget
+from reader_edge_runtime.execution.rows.rows_target import RowsResult, RowsTarget
 from reader_edge_runtime.package.manifest import GRAPH_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_webgpu.plugin import WEBGPU, devices, has_plugin, plugin_version, webgpu_obstacle

@@ -19,7 +19,7 @@ from reader_edge_export.sources.layered_model import LayeredModel
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
-from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
+from reader_edge_runtime.drafting.sources.successor_store import SuccessorTable
 from reader_edge_runtime.execution.onnxruntime.host.host_rows_runner import open_on_host
 from reader_edge_runtime.package.manifest import HALF_PRECISIONS, ROW_ATTENTIONS, SUCCESSORS_NAME, FileEntry, file_entry
 from reader_edge_runtime.package.model_package import ModelPackage

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from reader_edge_runtime.package.speculator_part import SPECULATOR_AGREEMENT
+from reader_edge_runtime.package.package_parts import SPECULATOR_AGREEMENT
 
 
 @dataclass(frozen=True, slots=True)

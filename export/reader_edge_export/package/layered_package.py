@@ -18,7 +18,7 @@ from reader_edge_export.progress import Advance, unseen
 from reader_edge_export.quantize.half import widen
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_graph import Values
-from reader_edge_runtime.execution.onnxruntime.host.host_part import HostPart
+from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostPart
 from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME
 from reader_edge_runtime.package.model_package import ModelPackage

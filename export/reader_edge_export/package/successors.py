@@ -7,7 +7,7 @@ import numpy as np
 from reader_edge_export.package.pass_chain import PackageRunner, PassChain
 from reader_edge_export.progress import Progress
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
+from reader_edge_runtime.drafting.sources.successor_store import SuccessorTable
 from reader_edge_runtime.errors import PromptError
 from reader_edge_runtime.package.manifest import GRAPH_NAME, PRECISIONS, WEIGHTS_NAME, Manifest
 from reader_edge_runtime.target import Pass

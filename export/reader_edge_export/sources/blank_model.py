@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 from transformers.initialization import no_init_weights
 
 from reader_edge_runtime.errors import ExportError, GgufError
-from reader_edge_runtime.machine.free_memory import free_bytes
+from reader_edge_runtime.machine.process_memory import free_bytes
 
 _OF_ALL_ROPES = ("rope_type", "rope_theta", "partial_rotary_factor")
 _MAX_BUFFER_BYTES = 1 << 30  # tables and norms that a module computes for itself

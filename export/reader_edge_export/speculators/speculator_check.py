@@ -15,7 +15,7 @@ from reader_edge_runtime.errors import ExportError, ParityError
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.execution.onnxruntime.session import open_session
 from reader_edge_runtime.package.manifest import MASKED
-from reader_edge_runtime.package.speculator_part import SPECULATOR_AGREEMENT, SPECULATOR_GRAPH_NAME, SpeculatorPart
+from reader_edge_runtime.package.package_parts import SPECULATOR_AGREEMENT, SPECULATOR_GRAPH_NAME, SpeculatorPart
 
 Ids = npt.NDArray[np.int64]
 

@@ -24,7 +24,7 @@ from reader_edge_export.speculators.speculator_graph import (
 )
 from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
 from reader_edge_runtime.package.manifest import FileEntry
-from reader_edge_runtime.package.speculator_part import SpeculatorPart
+from reader_edge_runtime.package.package_parts import SpeculatorPart
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 

@@ -1,5 +1,5 @@
 """The graph of a speculator beside that of its target: traced, so that it follows the contract of
-`reader_edge_runtime.package.speculator_part`, and written into a package."""
+`reader_edge_runtime.package.package_parts`, and written into a package."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -19,7 +19,7 @@ from reader_edge_export.trace.tracing import AttentionLayer, Trace, current_trac
 from reader_edge_export.trace.tree_config import TRACE_OPSET, DynamicAxes, marked_parts
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 from reader_edge_runtime.package.manifest import GRAPH_NAME, FileEntry
-from reader_edge_runtime.package.speculator_part import SPECULATOR_GRAPH_NAME, SPECULATOR_WEIGHTS_NAME, SpeculatorPart
+from reader_edge_runtime.package.package_parts import SPECULATOR_GRAPH_NAME, SPECULATOR_WEIGHTS_NAME, SpeculatorPart
 
 TOP_K = 16
 

@@ -25,9 +25,8 @@ from reader_edge_runtime.package.manifest import (
 )
 from reader_edge_runtime.package.manifest_file import write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.package.package_parts import SPECULATOR_GRAPH_NAME, SPECULATOR_WEIGHTS_NAME, StagePart
 from reader_edge_runtime.package.pipeline_file import FIRST_PORT, new_key, write_pipeline
-from reader_edge_runtime.package.speculator_part import SPECULATOR_GRAPH_NAME, SPECULATOR_WEIGHTS_NAME
-from reader_edge_runtime.package.stage_part import StagePart
 
 if TYPE_CHECKING:
     import onnx_ir as ir

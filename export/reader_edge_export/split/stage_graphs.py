@@ -20,7 +20,7 @@ from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.package.stage_part import HANDED_IN, HANDED_OUT
+from reader_edge_runtime.package.package_parts import HANDED_IN, HANDED_OUT
 
 _STATE = "layer_state."
 _JOINED = "LayerNormalization"

@@ -18,7 +18,7 @@ from reader_edge_runtime.execution.onnxruntime.host.needed_memory import needed_
 from reader_edge_runtime.execution.onnxruntime.native import instructions_here, native_instructions
 from reader_edge_runtime.execution.provider import Provider
 from reader_edge_runtime.execution.providers import PROVIDERS, preferred
-from reader_edge_runtime.machine.free_memory import free_bytes
+from reader_edge_runtime.machine.process_memory import free_bytes
 from reader_edge_runtime.package.manifest import COMMIT_NAME, GRAPH_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.package.onnx_versions import onnx_versions

@@ -11,7 +11,7 @@ from reader_edge_runtime.config import EngineConfig
 from reader_edge_runtime.doctor.check_result import CheckResult, Severity
 from reader_edge_runtime.errors import InstallationError, MemoryShortageError, ProviderError
 from reader_edge_runtime.execution.onnxruntime.host.needed_memory import product_bytes
-from reader_edge_runtime.execution.onnxruntime.placement import nodes_elsewhere
+from reader_edge_runtime.execution.onnxruntime.session import nodes_elsewhere
 from reader_edge_runtime.execution.providers import open_target
 from reader_edge_runtime.machine.processor import num_usable_cores
 from reader_edge_runtime.measuring.cost_cache import kept_cost

@@ -22,8 +22,7 @@ from reader_edge_runtime.drafting.proposals import NO_PROPOSALS, pack_proposals
 from reader_edge_runtime.drafting.sources.count_store import CountStore, History
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.datastore_set import DatastoreSet
-from reader_edge_runtime.drafting.sources.successor_store import SuccessorStore
-from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
+from reader_edge_runtime.drafting.sources.successor_store import SuccessorStore, SuccessorTable
 from reader_edge_runtime.errors import DraftError
 
 _MAX_NODES = 256

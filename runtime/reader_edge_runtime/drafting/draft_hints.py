@@ -31,7 +31,7 @@ class DraftHints:
         return bool(self.texts) or self.guide is not None or self.device is not None
 
 
-NO_HINTS = DraftHints()
+NO_HINTS: DraftHints = DraftHints()
 
 
 def answer_hints(

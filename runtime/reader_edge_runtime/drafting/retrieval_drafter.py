@@ -18,7 +18,7 @@ from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.drafting.sources.source_set import SourceSet
-from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
+from reader_edge_runtime.drafting.sources.successor_store import SuccessorTable
 from reader_edge_runtime.drafting.sources.tool_source import ToolSource
 from reader_edge_runtime.drafting.sources.warmup_answers import WarmupAnswers
 from reader_edge_runtime.drafting.speculators.speculator_request import MOST_UNREAD

@@ -3,7 +3,7 @@
 from reader_edge_runtime.config import EngineConfig
 from reader_edge_runtime.drafting.speculators.speculator import Speculator
 from reader_edge_runtime.errors import ProviderError
-from reader_edge_runtime.execution.iree.module_index import INDEX_NAME
+from reader_edge_runtime.execution.iree.module_files import INDEX_NAME
 from reader_edge_runtime.execution.iree.open_iree import open_iree
 from reader_edge_runtime.execution.iree.wheel import iree_obstacle
 from reader_edge_runtime.execution.onnxruntime.device.cuda import cuda_obstacle, has_cuda

@@ -1,5 +1,6 @@
 """Measured costs, kept in the user's cache directory for the machine and package they were measured with."""
 
+import hashlib
 import json
 import logging
 import time
@@ -13,9 +14,18 @@ import numpy as np
 from msgspec import Meta
 
 from reader_edge_runtime.machine.cache_folder import cache_folder, keep_own, read_kept
-from reader_edge_runtime.measuring.machine_key import machine_key
+from reader_edge_runtime.machine.processor import num_usable_cores, processor_name
 from reader_edge_runtime.measuring.pass_cost import MAX_WIDTH, PassCost, measure_pass_cost
 from reader_edge_runtime.target import Target
+
+
+def machine_key(target: Target, threads: int, format_version: int) -> str:
+    """24 hexadecimal digits, others for every machine, package, provider, thread count and version of what is kept."""
+    checksums = {name: entry.sha256 for name, entry in sorted(target.manifest.model_files.items())}
+    passes = [*target.pass_facts, target.provider, target.is_native, target.instructions, target.min_rows, checksums]
+    facts = [format_version, processor_name(), num_usable_cores(), threads, *passes]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+
 
 FORMAT_VERSION = 7
 

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from reader_edge_runtime.machine.cache_folder import cache_folder, code_fault, keep_own, read_kept
-from reader_edge_runtime.measuring.machine_key import machine_key
+from reader_edge_runtime.measuring.cost_cache import machine_key
 from reader_edge_runtime.measuring.width_probe import WidthReport, settle_width
 from reader_edge_runtime.target import Target
 

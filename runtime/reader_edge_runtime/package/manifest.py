@@ -44,15 +44,14 @@ from typing import Annotated
 from msgspec import Meta
 
 from reader_edge_runtime.package.layer import Layer
-from reader_edge_runtime.package.speculator_part import SpeculatorPart
-from reader_edge_runtime.package.stage_part import StagePart
+from reader_edge_runtime.package.package_parts import SpeculatorPart, StagePart
 from reader_edge_runtime.untrusted.untrusted_json import Figure, Sha256, Text, one_of
 
 MANIFEST_NAME = "reader_edge.json"
 GRAPH_NAME = "model.onnx"
 WEIGHTS_NAME = "model.onnx.data"
 COMMIT_NAME = "commit.onnx"  # only in packages for devices; see reader_edge_export.package_graph
-SUCCESSORS_NAME = "successors.bin"  # a drafter's; see reader_edge_runtime.drafting.sources.successor_table
+SUCCESSORS_NAME = "successors.bin"  # a drafter's; see reader_edge_runtime.drafting.sources.successor_store
 TOKENIZER_NAME = "tokenizer.json"
 CHAT_TEMPLATE_NAME = "chat_template.jinja"
 TOOL_TEMPLATE_NAME = "chat_template_tool_use.jinja"  # for conversations with tools, where a model has two

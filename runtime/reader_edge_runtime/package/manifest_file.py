@@ -11,7 +11,7 @@ from reader_edge_runtime.atomic_file import write_file
 from reader_edge_runtime.errors import ManifestError, PackageError
 from reader_edge_runtime.generation_config import is_own_sampling
 from reader_edge_runtime.package.manifest import GRAPH_NAME, MANIFEST_NAME, TOKENIZER_NAME, Manifest
-from reader_edge_runtime.package.speculator_part import MOST_STATES, SPECULATOR_GRAPH_NAME, SPECULATOR_WEIGHTS_NAME
+from reader_edge_runtime.package.package_parts import MOST_STATES, SPECULATOR_GRAPH_NAME, SPECULATOR_WEIGHTS_NAME
 from reader_edge_runtime.untrusted.untrusted_json import converted, read_json
 
 FORMAT_VERSION = 5

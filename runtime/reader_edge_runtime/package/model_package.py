@@ -2,13 +2,93 @@
 
 import hashlib
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from reader_edge_runtime.errors import PackageError
-from reader_edge_runtime.package.manifest import Manifest
+from reader_edge_runtime.errors import IntegrityError, PackageError
+from reader_edge_runtime.package.graph_file import GraphFile
+from reader_edge_runtime.package.manifest import FileEntry, Manifest, sha256_of
 from reader_edge_runtime.package.manifest_file import read_manifest
-from reader_edge_runtime.package.package_files import PackageFiles
 from reader_edge_runtime.package.pipeline_file import KEY_NAME, PIPELINE_NAME, read_pipeline
+from reader_edge_runtime.untrusted.plain_file import check_plain_file
+
+_GRAPH_SUFFIX = ".onnx"
+_MAX_NODES = 1 << 17  # with all functions unfolded; 100 layers have 10,000
+_FOREIGN_OPERATOR = ("com.microsoft", "EPContext")  # compiled for one device, perhaps in a file of its own
+
+
+class PackageFiles:
+    """A package's folder, and its files as a checked manifest lists them."""
+
+    def __init__(self, folder: Path, files: Mapping[str, FileEntry]) -> None:
+        self.folder = folder
+        self._files = files
+
+    def path(self, name: str) -> Path:
+        """Path of a file the manifest lists, in the package's folder, where it may be a link to a plain file.
+
+        Raises PackageError for a file that is not listed, IntegrityError for one that is missing or not plain.
+        """
+        if name not in self._files:
+            raise PackageError(f"The package '{self.folder}' lists no {name}: export the model again.")
+        path = self.folder / name
+        check_plain_file(path, IntegrityError, "export or copy the package again")
+        return path
+
+    def check_sizes(self) -> None:
+        """Compare every file's size with the manifest. Raises IntegrityError."""
+        for name, entry in self._files.items():
+            path = self.path(name)
+            num_bytes = path.stat().st_size
+            if num_bytes != entry.num_bytes:
+                raise IntegrityError(
+                    f"'{path}' has {num_bytes} bytes instead of {entry.num_bytes}: export or copy the package again."
+                )
+
+    def check_files(self, on_progress: Callable[[int, int], None] | None = None) -> None:
+        """Compare every file's size, then its checksum, with the manifest, then see what the graphs refer to.
+
+        on_progress: called with bytes checked and bytes in all. Raises IntegrityError, or PackageError for a graph that
+        reads files the manifest does not vouch for, or that may never end.
+        """
+        self.check_sizes()
+        num_total = sum(entry.num_bytes for entry in self._files.values())
+        num_done = 0
+        for name, entry in self._files.items():
+            path = self.path(name)
+            if sha256_of(path) != entry.sha256:
+                raise IntegrityError(f"'{path}' differs from its checksum: export or copy the package again.")
+            num_done += entry.num_bytes
+            if on_progress is not None:
+                on_progress(num_done, num_total)
+        for name in self._files:
+            if name.endswith(_GRAPH_SUFFIX):
+                self._check_graph(self.path(name))
+
+    def _check_graph(self, path: Path) -> None:
+        graph = GraphFile.read(path)
+        unlisted = graph.external_files - self._files.keys()
+        if unlisted:
+            raise PackageError(
+                f"'{path}' reads {min(unlisted)!r:.80}, which the manifest does not list: do not trust this package."
+            )
+        is_endless = graph.has_unbounded_work() or graph.num_unfolded_nodes() > _MAX_NODES
+        if is_endless or _FOREIGN_OPERATOR in graph.operators:
+            raise PackageError(
+                f"'{path}' holds endless loops, branches, compiled code or functions without end, which no exported "
+                "model has: do not trust this package."
+            )
+        for name in graph.external_files:
+            self._check_beside(path, self.path(name))
+
+    def _check_beside(self, graph: Path, weights: Path) -> None:
+        """ONNX Runtime reads weights below the folder of the graph or, where that is a link, of what it leads to."""
+        found = weights.resolve()
+        if not any(found.is_relative_to(folder.resolve()) for folder in (self.folder, graph.resolve().parent)):
+            raise PackageError(
+                f"'{weights}' is a link to '{found}', which is in another folder than the graph that reads it: copy "
+                "the package, links followed (cp -rL)."
+            )
 
 
 class ModelPackage(PackageFiles):

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from reader_edge_runtime.atomic_file import new_file, write_file
 from reader_edge_runtime.errors import PackageError
-from reader_edge_runtime.package.stage_part import MAX_STAGES
+from reader_edge_runtime.package.package_parts import MAX_STAGES
 from reader_edge_runtime.untrusted.plain_file import check_plain_file, check_secret
 from reader_edge_runtime.untrusted.untrusted_json import converted, read_json
 from reader_edge_runtime.untrusted.user_input import BYTE_ORDER_MARK

@@ -14,8 +14,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import ConfigError, ProviderError
 from reader_edge_runtime.execution.onnxruntime.device import device_target
-from reader_edge_runtime.execution.onnxruntime.device.device_cache import CommitGraph, DeviceCache
-from reader_edge_runtime.execution.onnxruntime.device.device_memory import DeviceArray
+from reader_edge_runtime.execution.onnxruntime.device.device_cache import CommitGraph, DeviceArray, DeviceCache
 from reader_edge_runtime.execution.onnxruntime.device.device_target import DeviceTarget
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget

@@ -18,14 +18,13 @@ from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.decoding import session
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.drafting.speculators.speculator import TreeStep
-from reader_edge_runtime.drafting.speculators.speculator_slots import SpeculatorSlots
+from reader_edge_runtime.drafting.speculators.speculator import SpeculatorSlots, TreeStep
 from reader_edge_runtime.drafting.speculators.speculator_source import SpeculatorSource
 from reader_edge_runtime.errors import SessionError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_speculator import HostSpeculator
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
-from reader_edge_runtime.execution.onnxruntime.host.paged_memory import HAS_PAGES
+from reader_edge_runtime.execution.onnxruntime.host.kv_slab import HAS_PAGES
 from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.package.manifest import file_entry
 from reader_edge_runtime.package.manifest_file import write_manifest

@@ -12,8 +12,7 @@ from reader_edge_runtime.acceptance import AcceptanceRule, Choices
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.config import EngineConfig, GenerationConfig, SamplingConfig
-from reader_edge_runtime.decoding.choosing.logprobs import token_logprob
-from reader_edge_runtime.decoding.choosing.sampler import Sampler
+from reader_edge_runtime.decoding.choosing.sampler import Sampler, token_logprob
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.verification import near_tie_margin

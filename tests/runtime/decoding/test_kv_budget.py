@@ -20,8 +20,8 @@ from reader_edge_runtime.drafting.drafter import NoDrafter
 from reader_edge_runtime.errors import CapacityError, SessionError
 from reader_edge_runtime.execution.onnxruntime.host import host_cache
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
-from reader_edge_runtime.execution.onnxruntime.host.paged_memory import HAS_PAGES
-from reader_edge_runtime.execution.rows.rows_cache import RowsCache
+from reader_edge_runtime.execution.onnxruntime.host.kv_slab import HAS_PAGES
+from reader_edge_runtime.execution.rows.rows_target import RowsCache
 from reader_edge_runtime.measuring.pass_cost import MAX_WIDTH
 from reader_edge_runtime.package.layer import Layer
 from tests.fake_hybrid import FakeHybridTarget, hybrid_manifest

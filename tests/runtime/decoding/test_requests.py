@@ -15,8 +15,7 @@ from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import Drafter, DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import DraftError, PromptError, ProviderError, ReaderEdgeError
-from reader_edge_runtime.execution.onnxruntime.host.kv_slab import KvSlab
-from reader_edge_runtime.execution.onnxruntime.host.paged_memory import PAGE_BYTES
+from reader_edge_runtime.execution.onnxruntime.host.kv_slab import PAGE_BYTES, KvSlab
 from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.target import Pass
 from tests.fake_target import FakeTarget, make_manifest

@@ -27,7 +27,7 @@ from reader_edge_runtime.doctor.passes import (
 )
 from reader_edge_runtime.doctor.step_process import StepsRun
 from reader_edge_runtime.errors import ConfigError, InstallationError, MemoryShortageError
-from reader_edge_runtime.execution.onnxruntime.placement import nodes_elsewhere
+from reader_edge_runtime.execution.onnxruntime.session import nodes_elsewhere
 from reader_edge_runtime.execution.provider import Provider
 from reader_edge_runtime.execution.providers import PROVIDERS, preferred
 from reader_edge_runtime.measuring.pass_cost import PassCost

@@ -9,9 +9,7 @@ import pytest
 
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.inputs import Inputs
-from reader_edge_runtime.execution.rows.rows_runner import RowsResult
-from reader_edge_runtime.execution.rows.rows_target import RowsTarget
-from reader_edge_runtime.execution.rows.top_logits import best_successors
+from reader_edge_runtime.execution.rows.rows_target import RowsResult, RowsTarget, best_successors
 from reader_edge_runtime.target import Pass
 from tests.fake_target import FakeTarget, make_manifest
 

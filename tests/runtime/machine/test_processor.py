@@ -8,7 +8,7 @@ import pytest
 
 from reader_edge_runtime.machine import cache_folder, processor
 from reader_edge_runtime.machine.cache_folder import code_fault, keep_own, make_own
-from reader_edge_runtime.machine.free_memory import free_bytes
+from reader_edge_runtime.machine.process_memory import free_bytes
 from reader_edge_runtime.machine.processor import has_saturating_sums, num_threads, processor_name
 
 

@@ -14,8 +14,12 @@ from reader_edge_runtime.package.layer import Layer
 from reader_edge_runtime.package.manifest import MANIFEST_NAME, SUCCESSORS_NAME, Manifest, file_entry
 from reader_edge_runtime.package.manifest_file import read_manifest, write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.package.speculator_part import SPECULATOR_GRAPH_NAME, SPECULATOR_WEIGHTS_NAME, SpeculatorPart
-from reader_edge_runtime.package.stage_part import StagePart
+from reader_edge_runtime.package.package_parts import (
+    SPECULATOR_GRAPH_NAME,
+    SPECULATOR_WEIGHTS_NAME,
+    SpeculatorPart,
+    StagePart,
+)
 from tests.fake_target import make_manifest
 from tests.runtime.package.onnx_bytes import GRAPH
 from tests.wrong_fields import assert_each_is_named

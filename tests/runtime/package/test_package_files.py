@@ -14,6 +14,7 @@ from reader_edge_runtime.package import pipeline_file
 from reader_edge_runtime.package.manifest import MANIFEST_NAME, file_entry
 from reader_edge_runtime.package.manifest_file import write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.package.package_parts import MAX_STAGES
 from reader_edge_runtime.package.pipeline_file import (
     KEY_NAME,
     PIPELINE_NAME,
@@ -25,7 +26,6 @@ from reader_edge_runtime.package.pipeline_file import (
     read_pipeline,
     write_pipeline,
 )
-from reader_edge_runtime.package.stage_part import MAX_STAGES
 from tests.fake_target import make_manifest
 from tests.runtime.package.onnx_bytes import GRAPH, external_tensor, function, message, model, node
 from tests.wrong_fields import assert_each_is_named

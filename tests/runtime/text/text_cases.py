@@ -7,8 +7,7 @@ from datetime import datetime, tzinfo
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models, pre_tokenizers
 
-from reader_edge_runtime.text.template.chat_template import ChatTemplate
-from reader_edge_runtime.text.template.raw_template import TemplateProcess
+from reader_edge_runtime.text.template.chat_template import ChatTemplate, TemplateProcess
 from reader_edge_runtime.text.template.template_worker import reply_to
 from reader_edge_runtime.text.tokenizer import Tokenizer
 

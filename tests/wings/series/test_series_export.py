@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save
 from reader_edge.cli import main
 from reader_edge_export.progress import Progress
 from reader_edge_runtime.errors import ConfigError, ExportError, PackageError, ParityError
-from reader_edge_runtime.package.package_files import PackageFiles
+from reader_edge_runtime.package.model_package import PackageFiles
 from reader_edge_series.export.checkpoint import read_checkpoint
 from reader_edge_series.export.series_export import MAX_ERROR, check_patches, export_series
 from reader_edge_series.patch_target import HostPatches

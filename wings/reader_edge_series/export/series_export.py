@@ -22,7 +22,7 @@ from reader_edge_export.trace.tracing import TracedLayer
 from reader_edge_export.trace.tree_config import EXAMPLE_SIZES, EXPORTER, TreeConfig, trace_model
 from reader_edge_runtime.errors import ParityError
 from reader_edge_runtime.package.manifest import FileEntry
-from reader_edge_runtime.package.package_files import PackageFiles
+from reader_edge_runtime.package.model_package import PackageFiles
 from reader_edge_series.export.checkpoint import read_checkpoint
 from reader_edge_series.export.patch_module import MODEL_TYPE, PatchModule
 from reader_edge_series.patch_target import HostPatches, PatchTarget

@@ -12,8 +12,8 @@ from reader_edge_export.progress import Progress
 from reader_edge_runtime.arrays import Float64Array
 from reader_edge_runtime.atomic_file import clear_leftovers, temporary_name
 from reader_edge_runtime.errors import ConfigError, ExportError
-from reader_edge_runtime.machine.free_memory import free_bytes
 from reader_edge_runtime.machine.path_lock import PathLock
+from reader_edge_runtime.machine.process_memory import free_bytes
 from reader_edge_series.checked_series import checked_series
 from reader_edge_series.export.checkpoint import write_checkpoint
 from reader_edge_series.export.learned_parts import LEAST_VALUES

@@ -10,7 +10,7 @@ from reader_edge_export.sources.config.hf_config import hf_config
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor
 from reader_edge_export.speculators.formats.speculator_files import SpeculatorFiles
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
-from reader_edge_runtime.package.speculator_part import EAGLE3, MLP
+from reader_edge_runtime.package.package_parts import EAGLE3, MLP
 
 _MODEL_TYPES = ("llama", "qwen3")
 _SWITCHES = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")

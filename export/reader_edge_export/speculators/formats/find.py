@@ -10,7 +10,7 @@ from reader_edge_export.speculators.formats.eagle3_folder import eagle3_source, 
 from reader_edge_export.speculators.formats.mtp_tensors import mtp_source, own_mtp_source
 from reader_edge_export.speculators.formats.speculator_files import SpeculatorFiles
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
-from reader_edge_runtime.package.speculator_part import MLP
+from reader_edge_runtime.package.package_parts import MLP
 
 AUTO = "auto"  # in the place of a folder: the layers for later tokens that the target's own checkpoint has
 

@@ -13,7 +13,7 @@ from reader_edge_export.sources.gguf.layer_sizes import architecture_of, later_t
 from reader_edge_export.sources.gguf.metadata import Metadata
 from reader_edge_export.speculators.formats.mtp_tensors import MTP_LAYER, check_num_layers
 from reader_edge_export.speculators.formats.speculator_files import SpeculatorFiles
-from reader_edge_runtime.package.speculator_part import MTP
+from reader_edge_runtime.package.package_parts import MTP
 
 if TYPE_CHECKING:
     import torch

@@ -9,7 +9,7 @@ from reader_edge_export.sources.folder.stored_tensors import StoredTensor
 from reader_edge_export.speculators.formats.eagle3_folder import check_package_keys, layer_config
 from reader_edge_export.speculators.formats.speculator_files import SpeculatorFiles
 from reader_edge_runtime.errors import UnsupportedArchitectureError
-from reader_edge_runtime.package.speculator_part import MTP
+from reader_edge_runtime.package.package_parts import MTP
 
 _OWN_TYPES = ("qwen3_5_text", "qwen3_5_moe_text")  # of targets that bring such a layer
 _MODEL_TYPES = ("qwen3", *_OWN_TYPES)

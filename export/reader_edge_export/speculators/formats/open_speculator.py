@@ -20,7 +20,7 @@ from reader_edge_export.speculators.mtp_module import MtpModule
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
-from reader_edge_runtime.package.speculator_part import EAGLE3, MLP, MTP
+from reader_edge_runtime.package.package_parts import EAGLE3, MLP, MTP
 
 _GROWING = ("dynamic", "longrope")
 _EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"

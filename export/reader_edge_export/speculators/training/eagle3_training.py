@@ -17,7 +17,7 @@ from reader_edge_export.speculators.training.vocabulary_tables import embedding_
 from reader_edge_runtime.arrays import Float32Array, Int32Array
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.package.manifest import Manifest
-from reader_edge_runtime.package.speculator_part import EAGLE3
+from reader_edge_runtime.package.package_parts import EAGLE3
 from reader_edge_runtime.target import Pass, Target
 
 _NODES_A_PASS = 128

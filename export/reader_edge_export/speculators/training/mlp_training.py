@@ -21,7 +21,7 @@ from reader_edge_export.speculators.training.trained_format import MAX_IDS, Mate
 from reader_edge_export.speculators.training.vocabulary_tables import embedding_rows, logit_head_rows
 from reader_edge_runtime.arrays import Float32Array, Int32Array
 from reader_edge_runtime.package.manifest import Manifest
-from reader_edge_runtime.package.speculator_part import MLP
+from reader_edge_runtime.package.package_parts import MLP
 
 _INNER = 512  # numbers of its hidden layer
 

@@ -15,7 +15,7 @@ from reader_edge_export.speculators.training.trained_format import Material, Tra
 from reader_edge_export.speculators.training.vocabulary_tables import embedding_rows, logit_head_rows
 from reader_edge_runtime.arrays import Float32Array, Int32Array
 from reader_edge_runtime.package.manifest import Manifest
-from reader_edge_runtime.package.speculator_part import MTP
+from reader_edge_runtime.package.package_parts import MTP
 
 _MOST_OTHERS = 2048
 _LENT = ("embed_tokens.", "lm_head.")  # the target's

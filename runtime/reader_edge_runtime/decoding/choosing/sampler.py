@@ -1,8 +1,9 @@
-"""From logits to one token: the distribution, and one draw from it."""
+"""From logits to one token: the distribution, one draw from it, and log-probabilities as the target gives them."""
 
 import math
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -171,3 +172,30 @@ def _in_nucleus(probabilities: Float64Array, top_p: float) -> BoolArray:
 def random_unit(seed: int, position: int) -> float:
     """The uniform number in [0, 1) of a (seed, position): Philox 4x64 (Salmon et al., SC 2011) as a counter."""
     return int(np.random.Philox(key=seed, counter=position).random_raw() >> 11) * 2.0**-53
+
+
+class TokenLogprob(NamedTuple):
+    """Natural logarithms of probabilities at temperature 1, before penalties and biases.
+
+    logprob: of the token that was chosen. top: the most likely tokens' ids and logprobs, best first, equals by id.
+    """
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+def token_logprob(logits: Float32Array, token_id: int, num_top: int) -> TokenLogprob:
+    """What logits (V,) give a token, and the `num_top` best: the same bits give the same numbers."""
+    best = logits.max()
+    total = float(np.log(np.exp(logits - best).sum(dtype=np.float64)))
+
+    def logprob(each: int) -> float:
+        return float(logits[each] - best) - total
+
+    num_top = min(num_top, len(logits))
+    if not num_top:
+        return TokenLogprob(logprob(token_id))
+    least = np.partition(logits, -num_top)[-num_top]
+    candidates = np.flatnonzero(logits >= least)
+    order = np.argsort(-logits[candidates], kind="stable")[:num_top]
+    return TokenLogprob(logprob(token_id), tuple((int(each), logprob(int(each))) for each in candidates[order]))

@@ -1,12 +1,16 @@
 """A speculator that runs: what drafting knows of it, whatever executes it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from reader_edge_runtime.arrays import Float32Array, Int64Array
-from reader_edge_runtime.cache import Cache
+import numpy as np
+
+from reader_edge_runtime.arrays import Array, Float32Array, Int64Array
+from reader_edge_runtime.cache import Cache, SlotContents
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.package.speculator_part import SpeculatorPart
+from reader_edge_runtime.drafting.drafter import RequestDrafter
+from reader_edge_runtime.drafting.sources.text_slot import TextSlot, best_slot
+from reader_edge_runtime.package.package_parts import SpeculatorPart
 
 
 class SpeculatorResult(NamedTuple):
@@ -66,3 +70,107 @@ class Speculator(Protocol):
         Raises as `catch_up`.
         """
         ...
+
+
+_MOST_SAVED_SLOTS = 1 << 10
+_FIRST_CAPACITY = 256  # rows of the cache to begin with
+
+
+class SpeculatorSlot(TextSlot):
+    """A slot of the speculator's cache. start: the first of its tokens that has a row; all behind it have one."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.start = 0
+
+    def next_position(self, token_ids: Sequence[int]) -> int:
+        """Of the owner's text, the first token without a row; 0 where none has one."""
+        num_known = self.num_known(token_ids)
+        return num_known if num_known > self.start else 0
+
+    def keep(self, token_ids: Sequence[int], position: int) -> None:
+        """Keep rows of the owner's tokens before a position, if they reach up to it: without gaps, or none."""
+        if position != self.next_position(token_ids):
+            self.start = position
+        self.token_ids[:] = token_ids[:position]
+        self._num_true = position
+
+    def clear(self) -> None:
+        super().clear()
+        self.start = 0
+
+
+class SpeculatorSlots:
+    """max_slots: texts that are drafted for together. cache: with as many slots as were needed at once."""
+
+    def __init__(self, speculator: Speculator, max_slots: int) -> None:
+        self.cache: Cache = speculator.new_cache(1, min(_FIRST_CAPACITY, speculator.max_context))
+        self.max_slots = max_slots
+        self.slots: list[SpeculatorSlot] = []
+
+    def take(self, owner: RequestDrafter, token_ids: Sequence[int]) -> SpeculatorSlot:
+        """A slot for a text: of the free ones, the one that holds most of it."""
+        slot = best_slot(self.slots, lambda each: each.num_held(owner, token_ids) - each.start) or self.add()
+        slot.own(owner)
+        return slot
+
+    def add(self) -> SpeculatorSlot:
+        """One more slot, free."""
+        number = len(self.slots)
+        if number >= self.cache.num_slots:
+            self.cache.foresee(max(self.max_slots, number + 1))
+            self.cache.reserve(number + 1, self.cache.capacity)
+        slot = SpeculatorSlot(number)
+        self.slots.append(slot)
+        return slot
+
+    def fit(self, slot: SpeculatorSlot) -> None:
+        """Have the cache hold what a slot says that it does: an interrupt, or a cut, leaves more."""
+        self.cache.cut(slot.number, max(len(slot.token_ids) - slot.start, 0))
+
+    def forget(self) -> None:
+        """Drop all texts; those still drafted for are read again."""
+        for slot in self.slots:
+            slot.clear()
+            self.cache.cut(slot.number, 0)
+            self.cache.trim(slot.number)
+
+
+def saved_slots(slots: SpeculatorSlots) -> dict[str, Array]:
+    """Of each slot its text, where its rows start, and these; {} where nothing was read. None of a text with a salt."""
+    arrays: dict[str, Array] = {}
+    for number, slot in enumerate(slots.slots):
+        slots.fit(slot)
+        num_rows = 0 if slot.salt else slots.cache.lengths[slot.number]
+        arrays[f"text/{number}"] = np.array(slot.token_ids if num_rows else [], np.int32)
+        arrays[f"start/{number}"] = np.array([slot.start], np.int32)
+        if num_rows:
+            [arrays[f"rows/{number}"]] = slots.cache.read_slot(slot.number, num_rows).rows
+    return arrays
+
+
+def restore_slots(slots: SpeculatorSlots, arrays: Mapping[str, Array], vocab_size: int, max_context: int) -> None:
+    """Have what `saved_slots` gave in place of all texts. Raises KeyError or ValueError for what it could not give."""
+    texts: list[tuple[list[int], int, Array | None]] = []
+    for number in range(min(sum(name.startswith("text/") for name in arrays), _MOST_SAVED_SLOTS)):
+        named, first = arrays[f"text/{number}"], arrays[f"start/{number}"]
+        is_text = named.dtype == first.dtype == np.int32 and named.ndim == 1 and first.shape == (1,)
+        if not is_text or len(named) > max_context or np.any((named < 0) | (named >= vocab_size)):
+            raise ValueError("a speculator's text is none")
+        if len(named) and not 0 < first[0] < len(named):
+            raise ValueError("a speculator's rows start nowhere")
+        texts.append((named.tolist(), int(first[0]), arrays[f"rows/{number}"] if len(named) else None))
+    [like] = slots.cache.read_slot(0, 0).rows
+    for text, start, rows in texts:
+        if rows is not None:
+            shape = (*like.shape[:2], len(text) - start, like.shape[3])
+            if rows.dtype != like.dtype or rows.shape != shape or not np.isfinite(rows).all():
+                raise ValueError("a speculator's rows are none")
+    slots.forget()
+    while len(slots.slots) < len(texts):
+        slots.add()
+    for slot, (text, start, rows) in zip(slots.slots, texts, strict=False):
+        if rows is not None:
+            slots.cache.reserve(slots.cache.num_slots, len(text) - start)
+            slots.cache.write_slot(slot.number, SlotContents(len(text) - start, (rows,)))
+            slot.token_ids, slot.start = text, start

@@ -7,7 +7,7 @@ import numpy as np
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.draft_tree import ScoredTree
 from reader_edge_runtime.drafting.drafter import RequestContext, RequestDrafter
-from reader_edge_runtime.drafting.speculators.speculator_slots import SpeculatorSlot, SpeculatorSlots
+from reader_edge_runtime.drafting.speculators.speculator import SpeculatorSlot, SpeculatorSlots
 
 MOST_UNREAD = 1024  # tokens whose states are kept: a speculator that was silent for longer reads the newest
 _SPARE_ROWS = 64  # for nodes of trees

@@ -26,14 +26,15 @@ from reader_edge_runtime.drafting.speculators.cost_model import (
     pays_off,
 )
 from reader_edge_runtime.drafting.speculators.speculated_tree import NAME, FrontierNode, SpeculatedTree
-from reader_edge_runtime.drafting.speculators.speculator import Speculator, SpeculatorResult
-from reader_edge_runtime.drafting.speculators.speculator_request import SpeculatorRequest
-from reader_edge_runtime.drafting.speculators.speculator_slots import (
+from reader_edge_runtime.drafting.speculators.speculator import (
+    Speculator,
+    SpeculatorResult,
     SpeculatorSlot,
     SpeculatorSlots,
     restore_slots,
     saved_slots,
 )
+from reader_edge_runtime.drafting.speculators.speculator_request import SpeculatorRequest
 from reader_edge_runtime.errors import DraftError, ReaderEdgeError
 
 _CHUNK = 128  # tokens of a text that are caught up with in one pass

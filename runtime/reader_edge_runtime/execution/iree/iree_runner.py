@@ -9,10 +9,10 @@ from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.inputs import Inputs
 from reader_edge_runtime.execution.iree.iree_device import IreeDevice, IreeModule
-from reader_edge_runtime.execution.iree.module_index import WIDTHS, ModuleIndex
+from reader_edge_runtime.execution.iree.module_files import WIDTHS, ModuleIndex
 from reader_edge_runtime.execution.iree.wheel import runtime_version
 from reader_edge_runtime.execution.onnxruntime.host.kv_slab import KvArray
-from reader_edge_runtime.execution.rows.rows_runner import RowsResult
+from reader_edge_runtime.execution.rows.rows_target import RowsResult
 from reader_edge_runtime.package.manifest import Manifest
 
 Modules = Mapping[int, IreeModule]  # by the width of their passes

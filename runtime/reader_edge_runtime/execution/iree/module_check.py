@@ -15,8 +15,7 @@ from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.cache import SlotContents
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_rows_runner import HostRowsRunner
-from reader_edge_runtime.execution.rows.rows_runner import RowsRunner
-from reader_edge_runtime.execution.rows.rows_target import RowsTarget
+from reader_edge_runtime.execution.rows.rows_target import RowsRunner, RowsTarget
 from reader_edge_runtime.machine.cache_folder import cache_folder, keep_own
 from reader_edge_runtime.machine.processor import processor_name
 from reader_edge_runtime.package.model_package import ModelPackage

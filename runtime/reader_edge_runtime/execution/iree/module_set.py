@@ -16,8 +16,13 @@ from reader_edge_runtime.errors import ProviderError, ReaderEdgeError
 from reader_edge_runtime.execution.iree.iree_device import IreeDevice, IreeModule
 from reader_edge_runtime.execution.iree.iree_runner import IreeRunner
 from reader_edge_runtime.execution.iree.module_check import ModuleCheck
-from reader_edge_runtime.execution.iree.module_files import ModuleFiles
-from reader_edge_runtime.execution.iree.module_index import COMPILED_WIDTHS, WIDTHS, ModuleIndex, module_name
+from reader_edge_runtime.execution.iree.module_files import (
+    COMPILED_WIDTHS,
+    WIDTHS,
+    ModuleFiles,
+    ModuleIndex,
+    module_name,
+)
 from reader_edge_runtime.execution.iree.target_machine import TargetMachine
 from reader_edge_runtime.execution.iree.wheel import compiler_version
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME

@@ -1,7 +1,7 @@
 """A package with MLIR, opened on IREE."""
 
 from reader_edge_runtime.errors import ProviderError
-from reader_edge_runtime.execution.iree.module_index import ModuleIndex
+from reader_edge_runtime.execution.iree.module_files import ModuleIndex
 from reader_edge_runtime.execution.iree.target_machine import TARGETS, TargetMachine, machine_here, targets_here
 from reader_edge_runtime.execution.iree.wheel import compiler_version
 from reader_edge_runtime.execution.rows.rows_target import RowsTarget

@@ -3,7 +3,7 @@
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.wheel import ort
 from reader_edge_runtime.package.manifest import COMMIT_NAME, LOWERING_PROPERTY, ROW_ATTENTIONS, Manifest, kv_row_size
-from reader_edge_runtime.package.stage_part import HANDED_IN, HANDED_OUT
+from reader_edge_runtime.package.package_parts import HANDED_IN, HANDED_OUT
 
 _TYPE_NAMES = {"float32": "float"}  # ONNX Runtime's, where they are not numpy's
 Tensors = dict[str, tuple[str, tuple[int, ...]]]  # name -> element type and shape

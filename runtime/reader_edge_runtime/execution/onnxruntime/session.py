@@ -4,13 +4,19 @@ A device's session is refused where one node would run on the CPU: that costs tw
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.execution.inputs import Inputs
+from reader_edge_runtime.execution.onnxruntime.graph_contract import check_contract
 from reader_edge_runtime.execution.onnxruntime.wheel import ort
+from reader_edge_runtime.execution.rows.rows_target import RowsResult
 from reader_edge_runtime.machine.processor import has_saturating_sums, num_threads
+from reader_edge_runtime.package.manifest import Manifest
+from reader_edge_runtime.target import Target
 
 # ONNX Runtime's levels: 2 warnings, 3 errors, 4 fatal ones; runs take their session's. Errors come back as exceptions,
 # and in the log names from the graph could steer a terminal.
@@ -163,3 +169,50 @@ def run_bound(session: ort.InferenceSession, binding: ort.IOBinding, options: or
 def _reason(error: Exception) -> str:
     """The first line of what ONNX Runtime says."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+class RowsSession:
+    """Results of a pass come to the host's memory, wherever the session runs."""
+
+    def __init__(self, session: ort.InferenceSession, manifest: Manifest) -> None:
+        """Raises ProviderError where the graph is not what the manifest says."""
+        check_contract(session, manifest)
+        self.provider = str(session.get_providers()[0])
+        self._session = session
+        self._outputs = [node.name for node in session.get_outputs()]
+        self._new_rows = dict(zip(manifest.past_names(), manifest.present_names(), strict=True))
+
+    def run(self, inputs: Inputs, past: Mapping[str, ort.OrtValue]) -> RowsResult:
+        """past: float32 (1, H, S, D) of each tensor, S at least what masks cover. Raises ProviderError."""
+        binding = self._session.io_binding()
+        for name, array in inputs.items():
+            binding.bind_cpu_input(name, array)
+        for name, rows in past.items():
+            binding.bind_ortvalue_input(name, rows)
+        for name in self._outputs:
+            binding.bind_output(name)
+        run_bound(self._session, binding)
+        made = {name: value.numpy()[0] for name, value in zip(self._outputs, binding.get_outputs(), strict=True)}
+        new_rows = {name: made[new] for name, new in self._new_rows.items()}
+        return RowsResult(made["logits"], made.get("hidden_states"), new_rows)
+
+
+def nodes_elsewhere(target: Target) -> dict[str, list[str]] | None:
+    """The nodes that another provider than the target's own runs, "operator name" by provider; {} where none does.
+
+    None where it is not known: no session, or one of several providers that did not note who takes what.
+    """
+    session = getattr(target, "session", None)
+    if session is None:
+        return None
+    if session.get_providers() == [target.provider]:
+        return {}
+    try:
+        subgraphs = session.get_provider_graph_assignment_info()
+    except Exception:  # onnxruntime raises unrelated classes here
+        return None
+    elsewhere: defaultdict[str, list[str]] = defaultdict(list)
+    for each in subgraphs:
+        if each.ep_name != target.provider:
+            elsewhere[str(each.ep_name)] += [f"{node.op_type} {node.name}".rstrip() for node in each.get_nodes()]
+    return dict(elsewhere)

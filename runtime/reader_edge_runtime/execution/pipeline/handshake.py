@@ -12,8 +12,8 @@ from msgspec import Meta
 from reader_edge_runtime.errors import FrameError, ProviderError
 from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.onnxruntime.wheel import ort
+from reader_edge_runtime.package.package_parts import StagePart
 from reader_edge_runtime.package.pipeline_file import is_address
-from reader_edge_runtime.package.stage_part import StagePart
 from reader_edge_runtime.untrusted.frame_codec import Frame, FrameCodec
 from reader_edge_runtime.untrusted.untrusted_json import PRINTABLE
 

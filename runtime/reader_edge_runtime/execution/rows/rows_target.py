@@ -4,7 +4,8 @@ A wide tree may go through in parts, as its nodes come behind their parents: the
 then. With exact attention every node has the bits of one pass over the whole tree.
 """
 
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -12,11 +13,74 @@ import numpy.typing as npt
 from reader_edge_runtime.arrays import Array, Float32Array, Int64Array
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.execution.inputs import Inputs, padded, prepare_inputs
-from reader_edge_runtime.execution.rows.rows_cache import RowsCache
-from reader_edge_runtime.execution.rows.rows_runner import RowsRunner
-from reader_edge_runtime.execution.rows.top_logits import best_successors
+from reader_edge_runtime.execution.onnxruntime.device.buckets import MAX_CAPTURED
+from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
+from reader_edge_runtime.execution.onnxruntime.host.kv_slab import KvArray, KvSlab
 from reader_edge_runtime.forward_result import ForwardResult
+from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.target import Pass
+
+
+class RowsResult(NamedTuple):
+    """What a pass over one tree gives: R logit rows, N nodes.
+
+    logits: float32 (R, V). hidden_states: float32 (R, E), None where none are reported. new_rows: by the names of the
+    past, float32 (H, N, D). All of it is valid until the runner's next pass.
+    """
+
+    logits: Float32Array
+    hidden_states: Float32Array | None
+    new_rows: Mapping[str, Float32Array]
+
+
+class RowsRunner(Protocol):
+    """Runs the graph over one tree at a time.
+
+    provider, pass_sizes, pass_facts: as a `reader_edge_runtime.target.Target` has them.
+    """
+
+    manifest: Manifest
+    provider: str
+    pass_sizes: tuple[int, ...]
+    pass_facts: tuple[str, ...]
+
+    def width_for(self, num_nodes: int) -> int:
+        """Nodes of the pass that so many begin with: it is padded to more, or the others come in later ones."""
+        ...
+
+    def bound(self, past: Mapping[str, KvArray]) -> Any:
+        """A slot's cache as passes take it, without a copy: by name (1, H, S, D), each beginning with a page."""
+        ...
+
+    def run(self, inputs: Inputs, bound: Any) -> RowsResult:
+        """One pass of `width_for` nodes and no more rows; integers are int32. Raises ProviderError."""
+        ...
+
+
+class RowsCache(HostCache):
+    """Each slot's tensors begin with a page, which engines import, and have rows to spare for padded nodes."""
+
+    def foresee(self, num_slots: int) -> None:
+        """Slots that are not there yet would be imported with all their rows."""
+
+    def _new_slabs(self, num_slots: int, capacity: int, is_paged: bool) -> list[KvSlab]:
+        return super()._new_slabs(num_slots, capacity + MAX_CAPTURED, is_paged=True)
+
+    def _keep(self, slot: int, num_rows: int) -> None:
+        """An engine may hold the pages: none is given back."""
+        self._num_written[slot] = min(num_rows, self._num_written[slot])
+
+
+def best_successors(logits: Float32Array, top_k: int) -> tuple[Int64Array, Float32Array]:
+    """Ids and logits of the best, int64 and float32 (B, R, K), best first, equals by id; logits: float32 (B, R, V)."""
+    top_ids = np.empty((*logits.shape[:2], top_k), np.int64)
+    for row, ids in zip(logits.reshape(-1, logits.shape[2]), top_ids.reshape(-1, top_k), strict=True):
+        least = np.partition(row, -top_k)[-top_k]
+        better, equal = np.flatnonzero(row > least), np.flatnonzero(row == least)
+        found = np.concatenate([better[np.argsort(-row[better], kind="stable")], equal])[:top_k]
+        ids[:] = found if len(found) == top_k else np.argsort(-row, kind="stable")[:top_k]  # of rows with no numbers
+    return top_ids, np.take_along_axis(logits, top_ids, axis=2)
+
 
 _PREFILL_CHUNK = 64
 

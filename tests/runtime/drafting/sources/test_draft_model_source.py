@@ -15,8 +15,7 @@ from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext
 from reader_edge_runtime.drafting.proposals import check_proposal
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.draft_model import NARROW, DraftModel
-from reader_edge_runtime.drafting.sources.draft_model_source import DraftModelRequest, DraftModelSource
-from reader_edge_runtime.drafting.sources.prompt_passages import read_passages
+from reader_edge_runtime.drafting.sources.draft_model_source import DraftModelRequest, DraftModelSource, read_passages
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.package.manifest import Manifest

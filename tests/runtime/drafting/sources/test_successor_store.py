@@ -26,8 +26,7 @@ from reader_edge_runtime.drafting.kernels.successors import (
     class_of,
 )
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.drafting.sources.successor_store import SuccessorStore
-from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
+from reader_edge_runtime.drafting.sources.successor_store import SuccessorStore, SuccessorTable
 from reader_edge_runtime.errors import PackageError
 from reader_edge_runtime.package.manifest import SUCCESSORS_NAME, file_entry
 from reader_edge_runtime.package.model_package import ModelPackage

@@ -10,7 +10,7 @@ import pytest
 from reader_edge.commands.export import export
 from reader_edge_runtime.errors import PackageError, ProviderError
 from reader_edge_runtime.execution.iree import open_iree, target_machine
-from reader_edge_runtime.execution.iree.module_index import INDEX_NAME, ModuleIndex
+from reader_edge_runtime.execution.iree.module_files import INDEX_NAME, ModuleIndex
 from reader_edge_runtime.execution.iree.target_machine import TARGETS, TargetMachine, targets_here
 from reader_edge_runtime.execution.onnxruntime.graph_contract import input_tensors, output_tensors
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME, FileEntry, Manifest

@@ -20,7 +20,7 @@ from reader_edge_runtime.execution.onnxruntime.device.buckets import (
     tree_bucket,
     visible_bucket,
 )
-from reader_edge_runtime.execution.onnxruntime.device.device_memory import ELEMENT_TYPES, DeviceArray, host_type
+from reader_edge_runtime.execution.onnxruntime.device.device_cache import ELEMENT_TYPES, DeviceArray, host_type
 from reader_edge_runtime.package.manifest import GRAPH_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 

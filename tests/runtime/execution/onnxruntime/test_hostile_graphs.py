@@ -19,7 +19,7 @@ from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarge
 from reader_edge_runtime.execution.onnxruntime.speculator_contract import check_speculator
 from reader_edge_runtime.package.manifest import GRAPH_NAME, LOWERING_PROPERTY
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.package.speculator_part import SpeculatorPart
+from reader_edge_runtime.package.package_parts import SpeculatorPart
 from reader_edge_runtime.target import Pass
 from tests.fake_target import make_manifest
 from tests.reader_edge.package_copy import PackageCopy

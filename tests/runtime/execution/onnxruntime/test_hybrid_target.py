@@ -11,8 +11,7 @@ from reader_edge_runtime.errors import ConfigError, ProviderError
 from reader_edge_runtime.execution.onnxruntime.device.device_target import DeviceTarget
 from reader_edge_runtime.execution.onnxruntime.host import hybrid_cache, state_checkpoints
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
-from reader_edge_runtime.execution.onnxruntime.host.pass_state_deltas import StateDeltaMemory
-from reader_edge_runtime.execution.onnxruntime.host.state_slab import state_groups
+from reader_edge_runtime.execution.onnxruntime.host.state_slab import StateDeltaMemory, state_groups
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.measuring.pass_cost import measure_pass_cost
 from reader_edge_runtime.measuring.width_probe import probe_width

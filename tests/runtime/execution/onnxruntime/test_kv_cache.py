@@ -16,8 +16,8 @@ from reader_edge_runtime.errors import ConfigError, MemoryShortageError, Provide
 from reader_edge_runtime.execution.onnxruntime.host import host_graph, kv_slab, needed_memory
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
+from reader_edge_runtime.execution.onnxruntime.host.kv_slab import HAS_PAGES, PAGE_BYTES, PagedMemory, whole_pages
 from reader_edge_runtime.execution.onnxruntime.host.needed_memory import check_memory, needed_bytes
-from reader_edge_runtime.execution.onnxruntime.host.paged_memory import HAS_PAGES, PAGE_BYTES, PagedMemory, whole_pages
 from reader_edge_runtime.package.layer import Layer
 from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME, FileEntry, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage

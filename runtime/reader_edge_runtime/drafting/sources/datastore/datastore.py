@@ -20,7 +20,7 @@ from reader_edge_runtime.drafting.sources.datastore.header import (
     parse_header,
 )
 from reader_edge_runtime.errors import DatastoreError
-from reader_edge_runtime.machine.free_memory import free_bytes
+from reader_edge_runtime.machine.process_memory import free_bytes
 
 _CHUNK_BYTES = 1 << 24
 _KEPT_SHARE = 0.5  # of free memory that pages of datastores may fill; a model wants the rest

@@ -18,8 +18,13 @@ from reader_edge_runtime.execution.onnxruntime.device.buckets import (
     visible_bucket,
 )
 from reader_edge_runtime.execution.onnxruntime.device.cuda import gpu_name
-from reader_edge_runtime.execution.onnxruntime.device.device_cache import CommitGraph, DeviceCache, slot_view
-from reader_edge_runtime.execution.onnxruntime.device.device_memory import ELEMENT_TYPES, DeviceArray
+from reader_edge_runtime.execution.onnxruntime.device.device_cache import (
+    ELEMENT_TYPES,
+    CommitGraph,
+    DeviceArray,
+    DeviceCache,
+    slot_view,
+)
 from reader_edge_runtime.execution.onnxruntime.graph_contract import check_contract, input_tensors, output_tensors
 from reader_edge_runtime.execution.onnxruntime.session import (
     CPU,

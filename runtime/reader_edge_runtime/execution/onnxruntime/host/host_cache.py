@@ -10,8 +10,7 @@ from contextlib import suppress
 from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.cache import Cache, KvLayout, SlotContents
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.execution.onnxruntime.host.kv_slab import KvArray, KvSlab, kv_groups
-from reader_edge_runtime.execution.onnxruntime.host.paged_memory import HAS_PAGES
+from reader_edge_runtime.execution.onnxruntime.host.kv_slab import HAS_PAGES, KvArray, KvSlab, kv_groups
 
 StateDeltas = Mapping[str, Float32Array]  # (B, N, C), by the graph's names
 NO_STATE_DELTAS: StateDeltas = {}

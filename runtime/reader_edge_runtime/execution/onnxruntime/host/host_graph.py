@@ -7,8 +7,7 @@ import numpy.typing as npt
 
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.graph_contract import check_contract
-from reader_edge_runtime.execution.onnxruntime.host.cache_bindings import CacheBindings
-from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
+from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache, present_name
 from reader_edge_runtime.execution.onnxruntime.host.hybrid_cache import HybridCache
 from reader_edge_runtime.execution.onnxruntime.host.needed_memory import check_memory
 from reader_edge_runtime.execution.onnxruntime.native import (
@@ -22,6 +21,33 @@ from reader_edge_runtime.execution.onnxruntime.wheel import INSTALLED_WHEEL, ort
 from reader_edge_runtime.machine.process_memory import FilePages, large_blocks_apart, mapped_ranges
 from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
+
+
+class CacheBindings:
+    """One for each range of slots, with those tensors that passes update bound as input and output at once."""
+
+    def __init__(self, session: ort.InferenceSession) -> None:
+        self._session = session
+        self._bindings: dict[tuple[int, int], ort.IOBinding] = {}
+        self._bound_cache: tuple[HostCache, int] | None = None
+
+    def of(self, cache: HostCache, first_slot: int, num_slots: int) -> ort.IOBinding:
+        """The binding of a range of slots."""
+        if self._bound_cache != (cache, cache.num_moves):
+            self._bindings.clear()
+            self._bound_cache = cache, cache.num_moves
+        binding = self._bindings.get((first_slot, num_slots))
+        if binding is None:
+            binding = self._session.io_binding()
+            for name, array in cache.tensors(first_slot, num_slots).items():
+                value = ort.OrtValue.ortvalue_from_numpy(array)
+                binding.bind_ortvalue_input(name, value)
+                binding.bind_ortvalue_output(present_name(name), value)
+            for name, array in cache.read_tensors(first_slot, num_slots).items():
+                binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
+            self._bindings[first_slot, num_slots] = binding
+        return binding
+
 
 Values = Mapping[str, npt.NDArray[Any]]  # by name, as a graph has them
 

@@ -5,11 +5,9 @@ from collections.abc import Mapping
 from reader_edge_runtime.execution.inputs import Inputs
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.execution.onnxruntime.host.kv_slab import KvArray
-from reader_edge_runtime.execution.onnxruntime.rows_session import RowsSession
-from reader_edge_runtime.execution.onnxruntime.session import open_session
+from reader_edge_runtime.execution.onnxruntime.session import RowsSession, open_session
 from reader_edge_runtime.execution.onnxruntime.wheel import INSTALLED_WHEEL, ort
-from reader_edge_runtime.execution.rows.rows_runner import RowsResult
-from reader_edge_runtime.execution.rows.rows_target import RowsTarget
+from reader_edge_runtime.execution.rows.rows_target import RowsResult, RowsTarget
 from reader_edge_runtime.package.manifest import GRAPH_NAME, ROW_ATTENTIONS
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Target

@@ -11,16 +11,15 @@ from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.speculators.speculator import SpeculatorResult, TreeStep
 from reader_edge_runtime.execution.inputs import Inputs
-from reader_edge_runtime.execution.onnxruntime.host.cache_bindings import CacheBindings
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
-from reader_edge_runtime.execution.onnxruntime.host.host_graph import PassTensors
+from reader_edge_runtime.execution.onnxruntime.host.host_graph import CacheBindings, PassTensors
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.execution.onnxruntime.session import open_session, run_bound
 from reader_edge_runtime.execution.onnxruntime.speculator_contract import check_speculator
 from reader_edge_runtime.execution.onnxruntime.wheel import ort
 from reader_edge_runtime.package.manifest import MASKED
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.package.speculator_part import SPECULATOR_GRAPH_NAME, SpeculatorPart
+from reader_edge_runtime.package.package_parts import SPECULATOR_GRAPH_NAME, SpeculatorPart
 
 _MAX_KEPT = 64  # sizes of passes whose tensors are kept
 _KEPT_WIDTH = 32  # nodes of such a pass; wider ones come once in a while

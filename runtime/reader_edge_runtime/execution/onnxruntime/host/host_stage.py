@@ -1,7 +1,9 @@
-"""A stage of a model on the CPU: its layers take the residual stream from the stage before and hand it on."""
+"""Parts of a package's graph on the CPU: some layers, which take values from the part before and hand on others."""
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -11,8 +13,13 @@ from reader_edge_runtime.execution.inputs import prepare_inputs
 from reader_edge_runtime.execution.onnxruntime.graph_contract import output_tensors
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_graph import HostGraph, PassTensors, Values
-from reader_edge_runtime.execution.onnxruntime.session import run_bound
-from reader_edge_runtime.package.stage_part import HANDED_IN, HANDED_OUT, StagePart
+from reader_edge_runtime.execution.onnxruntime.native import native_library
+from reader_edge_runtime.execution.onnxruntime.session import open_session, run_bound
+from reader_edge_runtime.execution.onnxruntime.wheel import ort
+from reader_edge_runtime.machine.process_memory import FilePages, large_blocks_apart
+from reader_edge_runtime.package.layer import Layer
+from reader_edge_runtime.package.manifest import Manifest
+from reader_edge_runtime.package.package_parts import HANDED_IN, HANDED_OUT, StagePart
 from reader_edge_runtime.target import Pass
 
 _NUM_TIMED = 5
@@ -62,3 +69,57 @@ class HostStage(HostGraph):
         """float32 (B, N, E), for the next stage; arguments and errors: see `forward`."""
         made: Float32Array = self.forward(cache, wanted, min_rows, handed)[HANDED_OUT]
         return made
+
+
+class HostPart(HostGraph):
+    """Passes have the bits that they have in `HostTarget`. Its caches hold its own layers alone."""
+
+    def __init__(
+        self,
+        session: ort.InferenceSession,
+        manifest: Manifest,
+        is_native: bool = False,
+        weights: FilePages | None = None,
+    ) -> None:
+        inputs = {node.name for node in session.get_inputs()}
+        super().__init__(session, _manifest_of(manifest, inputs), is_native, weights)
+        kept = {f"{word}_{name}" for name in self.manifest.state_sizes() for word in ("present", "capsule")}
+        kept.update(self.manifest.present_names())
+        self._outputs = [node.name for node in session.get_outputs() if node.name not in kept]
+
+    @classmethod
+    def load(cls, graph: bytes, weights: Path, manifest: Manifest) -> "HostPart":
+        """Run with native kernels where they are installed.
+
+        graph: the part as an ONNX file has it. weights: the file that it refers to. manifest: the package's.
+        Raises ProviderError or InstallationError.
+        """
+        with large_blocks_apart():
+            session = open_session(graph, 0, native_library(), weights_folder=weights.parent)
+            return cls(session, manifest, weights=FilePages(weights))
+
+    def forward(self, cache: HostCache, wanted: Pass, handed: Values) -> Values:
+        """What this part makes of a pass and of values handed on to it. Raises ProviderError."""
+        inputs = {**prepare_inputs(cache, wanted, self.manifest, 1), **handed}
+        slots = wanted.first_slot, len(wanted.trees)
+        deltas = cache.begin_pass(*slots, inputs["input_ids"].shape[1])
+        binding = self._bindings.of(cache, *slots)
+        self._bind_inputs(binding, {name: np.ascontiguousarray(array) for name, array in inputs.items()})
+        PassTensors({}, dict(deltas)).bind_to(binding)
+        for name in self._outputs:
+            binding.bind_output(name)
+        run_bound(self.session, binding)
+        if "num_kept" in inputs:
+            cache.end_pass(wanted.first_slot, inputs["num_kept"].tolist())
+        self._forget_embeddings(inputs["input_ids"].size)
+        made = binding.get_outputs()[-len(self._outputs) :]
+        return {name: value.numpy() for name, value in zip(self._outputs, made, strict=True)}
+
+
+def _manifest_of(manifest: Manifest, inputs: set[str]) -> Manifest:
+    """A manifest in which only those layers keep anything whose tensors are among a graph's inputs."""
+    layers = {number: layer for number, layer in enumerate(manifest.layers) if layer.states}
+    layers.update(manifest.cached_layers)
+    read = {int(name.rpartition(".")[2]) for name in inputs if name.startswith(("past_", "state_"))}
+    kept = tuple(layers[number] if number in read else Layer.none() for number in range(manifest.num_layers))
+    return replace(manifest, layers=kept)

@@ -18,9 +18,13 @@ from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.cache import SlotContents, TextState
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache, StateDeltas
-from reader_edge_runtime.execution.onnxruntime.host.pass_state_deltas import PassStateDeltas, StateDeltaMemory
 from reader_edge_runtime.execution.onnxruntime.host.state_checkpoints import StateCheckpoints
-from reader_edge_runtime.execution.onnxruntime.host.state_slab import StateSlab, state_groups
+from reader_edge_runtime.execution.onnxruntime.host.state_slab import (
+    PassStateDeltas,
+    StateDeltaMemory,
+    StateSlab,
+    state_groups,
+)
 from reader_edge_runtime.package.manifest import Manifest
 
 _FIRST_ROOM = 8  # deltas of a slot, until a longer path is accepted

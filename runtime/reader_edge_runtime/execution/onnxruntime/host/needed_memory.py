@@ -8,7 +8,7 @@ stay in it, and since the manifest does not say whether the head reads them, too
 from math import ceil
 
 from reader_edge_runtime.errors import MemoryShortageError
-from reader_edge_runtime.machine.free_memory import free_bytes
+from reader_edge_runtime.machine.process_memory import free_bytes
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 

@@ -1,0 +1,103 @@
+"""What a manifest says of parts of a model: of a trained speculator, and of a stage.
+
+The speculator is a small network beside the target, which reads some of its states. Its graph follows the contract of
+`manifest`, but for this (N1 nodes that the target has scored, N2 others; a pass has nodes of one kind alone; E numbers
+of its own states, T of the target's, J states read, K top_k):
+
+    target_states  float32 (B, N1, J * T)   of the token before, as the target has it
+    own_states     float32 (B, N2, E)       `next_states` of the parent
+
+    top_ids, top_logits  int64, float32 (B, R, K), tokens of the target    log_sum_exp  float32 (B, R)
+    next_states          float32 (B, N, E)
+
+A node for a text's token i + 1 reads the states of token i, and says what follows token i + 1.
+
+A stage is some layers of a model that several boxes run, as a package of its own. Its graph follows the contract of
+`manifest`, but for this (E: size of the residual stream, which alone crosses a cut):
+
+    hidden_in   float32 (B, N, E)  in the place of input_ids, in every stage but the first
+    hidden_out  float32 (B, N, E)  in the place of all that tells of answers, in every stage but the last
+
+Inputs that none of its layers reads are left out. Its layers are numbered from 0, and its KV cache is theirs alone.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
+
+from reader_edge_runtime.untrusted.untrusted_json import Sha256, one_of
+
+SPECULATOR_GRAPH_NAME = "speculator.onnx"
+SPECULATOR_WEIGHTS_NAME = "speculator.onnx.data"
+
+MLP, EAGLE3, MTP = "mlp", "eagle3", "mtp"
+SPECULATOR_FORMATS = (MLP, EAGLE3, MTP)
+SPECULATOR_AGREEMENT = "speculator_target_agreement"  # among a package's checks: its best token is the target's
+MOST_STATES = 16  # of a target that a package reports
+
+_Size = Annotated[int, Meta(ge=1, le=1 << 12)]
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculatorPart:
+    """What a package says of its speculator.
+
+    format: one of SPECULATOR_FORMATS. num_layers, num_heads, num_kv_heads, head_dim: of its own attention, which an MLP
+    has not: 0 layers. hidden_size: E. draft_vocab_size: tokens that it can name. top_k: successors that it reports of a
+    node.
+    state_ids: of the target's states (`Manifest.state_ids`) those that it reads, in the order in which it joins them.
+    """
+
+    format: Annotated[str, one_of(*SPECULATOR_FORMATS)]
+    num_layers: Annotated[int, Meta(ge=0, le=64)]
+    num_heads: _Size
+    num_kv_heads: _Size
+    head_dim: _Size
+    hidden_size: Annotated[int, Meta(ge=1, le=1 << 20)]
+    draft_vocab_size: Annotated[int, Meta(ge=1, le=1 << 24)]
+    top_k: Annotated[int, Meta(ge=1, le=256)]
+    state_ids: Annotated[tuple[int, ...], Meta(min_length=1, max_length=MOST_STATES)]
+
+    @property
+    def kv_row_bytes(self) -> int:
+        """Of a token in its own KV cache: float32 keys and values of all layers and heads."""
+        return 2 * 4 * self.num_layers * self.num_kv_heads * self.head_dim
+
+
+HANDED_IN, HANDED_OUT = "hidden_in", "hidden_out"
+MAX_STAGES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class StagePart:
+    """What a package says of the model that it is a stage of.
+
+    number: from 1 to num_stages, in the order in which tokens go through. first_layer: of the model, which this stage's
+    layer 0 is. num_model_layers: of the whole. width: E. whole: the fingerprint of the package that was cut, in
+    hexadecimal digits.
+    """
+
+    number: Annotated[int, Meta(ge=1, le=MAX_STAGES)]
+    num_stages: Annotated[int, Meta(ge=2, le=MAX_STAGES)]
+    first_layer: Annotated[int, Meta(ge=0, le=4096)]
+    num_model_layers: Annotated[int, Meta(ge=1, le=4096)]
+    width: Annotated[int, Meta(ge=1, le=1 << 16)]
+    whole: Sha256
+
+    @property
+    def is_first(self) -> bool:
+        return self.number == 1
+
+    @property
+    def is_last(self) -> bool:
+        return self.number == self.num_stages
+
+    def misfit(self, num_layers: int) -> str | None:
+        """The name of a field that does not fit to the others, of a stage of so many layers; None for none."""
+        end = self.first_layer + num_layers
+        if self.number > self.num_stages:
+            return "number"
+        if self.is_first != (self.first_layer == 0) or end > self.num_model_layers:
+            return "first_layer"
+        return None if self.is_last == (end == self.num_model_layers) else "num_model_layers"
