@@ -1,4 +1,4 @@
-"""A model's own answers: what it says, greedily, to instructions that nobody waits for, several at a time."""
+"""Warm-up answers: what a model answers greedily to instructions, several at a time."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

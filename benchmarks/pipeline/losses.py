@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.pipeline.served_stages import ServedStages
-from reader_edge.verify.drafters import AnyWidth
+from reader_edge.verify.drafters import RandomWidths
 from reader_edge_runtime import AsyncEngine, Engine, EngineConfig, GenerationConfig, ReaderEdgeError, SamplingConfig
 
 _DEMO = Path(__file__).resolve().parents[2] / "models" / "demo" / "package"
@@ -96,7 +96,7 @@ def main() -> None:
 
 def _load(folder: Path, config: EngineConfig) -> Engine:
     engine = Engine.load(folder, config)
-    engine.decoder.planner = AnyWidth(splits=True)
+    engine.decoder.planner = RandomWidths(splits=True)
     return engine
 
 

@@ -1,4 +1,4 @@
-"""Answers of a model, written down so that a drafter can be replayed on them: texts, token ids, likely successors."""
+"""Records a model's plain answers for `bench replay`: texts, token ids, likeliest successors."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -14,17 +14,17 @@ def record_answers(engine: Engine, questions: Sequence[EvalPrompt], config: Gene
     """A line of JSON for each question, with its plain answer; `read_recording` reads it."""
     fingerprint, manifest = engine.tokenizer.fingerprint(), engine.package.manifest
     for number, question in enumerate(questions, start=1):
-        listener = Listener()
-        request = answer_at(engine, question, config, listener, num_nodes=1)
+        recorder = TopTokenRecorder()
+        request = answer_at(engine, question, config, recorder, num_nodes=1)
         prompt, output = request.token_ids[: request.num_prompt_tokens], request.output_token_ids
         turn = {
             "input": engine.tokenizer.decode(prompt),
             "output": engine.tokenizer.decode(output),
             "input_ids": prompt,
             "output_ids": output,
-            "positions": listener.positions,
-            "top_ids": listener.top_ids,
-            "top_logits": listener.top_logits,
+            "positions": recorder.positions,
+            "top_ids": recorder.top_ids,
+            "top_logits": recorder.top_logits,
         }
         facts = {
             "id": str(number),
@@ -36,7 +36,7 @@ def record_answers(engine: Engine, questions: Sequence[EvalPrompt], config: Gene
         yield json.dumps({**facts, "turns": [turn]}, ensure_ascii=False)
 
 
-class Listener(Drafter):
+class TopTokenRecorder(Drafter):
     """A drafter of one request that drafts nothing and keeps what the target says.
 
     positions, top_ids, top_logits: see `recording.Successors`.
@@ -50,20 +50,20 @@ class Listener(Drafter):
         self.top_logits: list[list[float]] = []
 
     def begin(self, context: RequestContext) -> RequestDrafter:
-        return _RecordedRequest(self, context)
+        return _TopTokenRequest(self, context)
 
     def draft(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | ReaderEdgeError]:
         return [DraftTree.root(draft_request.request.token_ids[-1]) for draft_request in draft_requests]
 
 
-class _RecordedRequest(RequestDrafter):
-    def __init__(self, listener: Listener, context: RequestContext) -> None:
+class _TopTokenRequest(RequestDrafter):
+    def __init__(self, recorder: TopTokenRecorder, context: RequestContext) -> None:
         super().__init__(context)
-        self._listener = listener
+        self._recorder = recorder
 
     def observe(self, scored: ScoredTree | None) -> None:
         if scored is not None:
-            self._listener.positions += [scored.root + row for row in scored.rows]
-            self._listener.top_ids += scored.top_ids.tolist()
+            self._recorder.positions += [scored.root + row for row in scored.rows]
+            self._recorder.top_ids += scored.top_ids.tolist()
             # As few digits as tell a float32 apart.
-            self._listener.top_logits += [[float(str(logit)) for logit in row] for row in scored.top_logits]
+            self._recorder.top_logits += [[float(str(logit)) for logit in row] for row in scored.top_logits]

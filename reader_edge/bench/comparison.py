@@ -1,4 +1,4 @@
-"""Plain against drafted decoding, of a prompt or several: are the tokens the same, and how much sooner do they come?"""
+"""Compares plain and drafted decoding of prompts: whether the tokens are equal, and how long they take."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What `run --compare` and `bench decode` tell and draw: plain and drafted speeds side by side."""
+"""What `run --compare` and `bench decode` print and draw: plain and drafted speeds side by side."""
 
 import json
 from collections.abc import Sequence

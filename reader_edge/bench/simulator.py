@@ -1,4 +1,4 @@
-"""Walking through recorded answers with a drafter, without a model: draft, accept what was recorded, observe."""
+"""Decodes recorded answers with a drafter and no model: draft, accept what was recorded, observe."""
 
 import time
 from collections import defaultdict

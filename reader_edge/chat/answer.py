@@ -95,7 +95,7 @@ def check_session_place(path: Path) -> None:
         raise SessionError(f"'{path}' is there, and no session: name another file.")
 
 
-class KeptSession:
+class SavedSession:
     """messages: the conversation so far, a system message included; none of a model without a chat template.
 
     Opening it loads the file where there is one. Raises SessionError, also for a

@@ -84,11 +84,11 @@ class PromptInput:
 
         load: the engine of another model, for a chat.
         """
-        from reader_edge.chat.answer import KeptSession, build_prompt, print_json, print_text, with_template_args
+        from reader_edge.chat.answer import SavedSession, build_prompt, print_json, print_text, with_template_args
         from reader_edge.chat.chat import Chat
 
         config = replace(config, is_scored=shows_stats or as_json)
-        session = None if session_file is None else KeptSession(engine, session_file, self.system)
+        session = None if session_file is None else SavedSession(engine, session_file, self.system)
         if text is None:
             earlier = session.messages if session else ()
             chat = Chat(

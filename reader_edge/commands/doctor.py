@@ -33,7 +33,7 @@ def doctor(ctx: click.Context, model: str | None, as_json: bool) -> None:
     """
     from reader_edge.models.model_source import MODEL_VARIABLE
     from reader_edge.terminal.console import count_progress
-    from reader_edge.terminal.findings import findings_as_json, print_findings
+    from reader_edge.terminal.doctor_report import print_results, results_as_json
     from reader_edge_runtime.doctor.check_result import verdict
     from reader_edge_runtime.doctor.environment import Environment
     from reader_edge_runtime.doctor.examine import examine_machine
@@ -42,15 +42,15 @@ def doctor(ctx: click.Context, model: str | None, as_json: bool) -> None:
     environment = Environment.here()
     with count_progress("Examining") as on_progress:
         on_progress(0, 2)
-        findings = examine_machine(environment, ends_at)
+        results = examine_machine(environment, ends_at)
         on_progress(1, 2)
-        if verdict(findings) != "broken":
-            findings += _package(model, environment, ends_at)
+        if verdict(results) != "broken":
+            results += _package(model, environment, ends_at)
     if as_json:
-        click.echo(findings_as_json(findings, model or os.environ.get(MODEL_VARIABLE, "")))
+        click.echo(results_as_json(results, model or os.environ.get(MODEL_VARIABLE, "")))
     else:
-        print_findings(findings)
-    ctx.exit(_EXIT_CODES[verdict(findings)])
+        print_results(results)
+    ctx.exit(_EXIT_CODES[verdict(results)])
 
 
 def _package(model: str | None, environment: "Environment", ends_at: float) -> "list[CheckResult]":
@@ -60,13 +60,13 @@ def _package(model: str | None, environment: "Environment", ends_at: float) -> "
     from reader_edge_runtime.errors import ReaderEdgeError
 
     try:
-        folder, findings = _folder(model)
+        folder, results = _folder(model)
     except ReaderEdgeError as error:
         return [CheckResult.of_error("model", Severity.BROKEN, str(error))]
     except OSError as error:
         found = f"'{error.filename}' cannot be looked at ({error.strerror})."
         return [CheckResult("model", Severity.BROKEN, found, "Give the path of a folder that you may read.")]
-    return findings + examine_package(folder, environment, ends_at)
+    return results + examine_package(folder, environment, ends_at)
 
 
 def _folder(model: str | None) -> "tuple[Path, list[CheckResult]]":

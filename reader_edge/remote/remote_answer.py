@@ -1,4 +1,4 @@
-"""One answer from afar: tokens come, drafts go, and a lost connection is taken up where it was."""
+"""One answer of a server: tokens come, drafts go, and after a lost connection it goes on where it was."""
 
 import secrets
 from collections.abc import Callable, Generator

@@ -1,4 +1,4 @@
-"""An engine whose model is elsewhere: text in, text out, drafted for from what lies on this device."""
+"""An engine whose model runs on a server, and which drafts from what lies on this device."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""Refusals and failures in OpenAI's shape, and in Ollama's."""
+"""Errors of the API: refusals and failures in OpenAI's shape, and in Ollama's."""
 
 import json
 import logging

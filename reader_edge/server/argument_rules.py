@@ -1,4 +1,4 @@
-"""The rules of a call's arguments: JSON, or one after another, texts without quotes."""
+"""Lark rules for a call's arguments: JSON, or one after another, with texts that have no quotes."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What a request asks of the engine, its choices being decoded, and what each answer is made of."""
+"""Completion requests, their choices being decoded, and the parts of an answer: thoughts, text and calls."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The WebSocket at `/v1/draft`: a handshake, then answers one after the other, drafted for by the device that asks."""
+"""The WebSocket at `/v1/draft`: a handshake, then one answer after another, drafted for by the device."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""Answers that end when their reader leaves: server-sent events, and work that somebody waits for."""
+"""Server-sent events and JSON lines, which end when the client leaves, and so does work it waits for."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Who may ask: holders of a key, or without keys whoever names this machine as this machine."""
+"""Authentication: an API key, or without keys a Host header that names this machine."""
 
 import hashlib
 import hmac

@@ -1,4 +1,4 @@
-"""Listening: from a host and a port to answered connections, until somebody says stop."""
+"""The uvicorn server: its socket, limits of connections and time, and an orderly shutdown."""
 
 import asyncio
 import errno

@@ -1,4 +1,4 @@
-"""Figures for Prometheus: requests, the line they wait in, tokens, drafts by source, times between tokens."""
+"""Metrics for Prometheus: requests, queue, tokens, drafts by source, times between tokens."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from reader_edge_runtime.stats import STEP_PARTS
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
-class StepFigures(Collector):
+class StepMetrics(Collector):
     """What the decoder's steps took, read where it counts them."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -42,7 +42,7 @@ class Metrics:
         decoder = engine.engine.decoder
         kv_bytes = Gauge("reader_edge_kv_cache_bytes", "Memory of the KV cache.", registry=registry)
         kv_bytes.set_function(lambda: decoder.num_kv_bytes)
-        registry.register(StepFigures(decoder.recorder))
+        registry.register(StepMetrics(decoder.recorder))
         self._prefill_s = Counter("reader_edge_prefill_seconds", "Scoring prompts.", registry=registry)
         self._prompt_tokens = Counter("reader_edge_prompt_tokens", "Tokens of prompts.", registry=registry)
         self._reused_tokens = Counter(

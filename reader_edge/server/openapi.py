@@ -1,4 +1,4 @@
-"""What the server understands and answers, as an OpenAPI document, which programs read to try or to call it."""
+"""The OpenAPI document of a server, made from the classes of its requests."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a server allows its clients."""
+"""Settings of a server: names, limits, keys."""
 
 from dataclasses import dataclass
 

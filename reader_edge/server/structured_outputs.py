@@ -1,4 +1,4 @@
-"""What format a request wants its answer in: OpenAI's `response_format`, and vLLM's words for what that cannot say."""
+"""Structured outputs: OpenAI's `response_format`, and vLLM's fields for what that cannot say."""
 
 import json
 from collections.abc import Mapping, Sequence

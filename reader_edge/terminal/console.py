@@ -205,7 +205,7 @@ def stage_progress(label: str) -> Iterator[OnStage]:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class WorkProgress:
     """What a long task tells of itself: stages as they begin, what is done of each, and lines that stay."""
 
     on_stage: OnStage
@@ -222,7 +222,7 @@ class _TimeLeft(ProgressColumn):
 
 
 @contextmanager
-def work_progress(label: str) -> Iterator[Work]:
+def work_progress(label: str) -> Iterator[WorkProgress]:
     """A spinner that names the stage of a long task, with a bar and the time left where a stage tells what is done; in
     a pipe, one line a stage."""
     console = stderr_console()
@@ -232,7 +232,7 @@ def work_progress(label: str) -> Iterator[Work]:
 
     caller = _caller.get()
     if caller is not None or not draws_bars(console):
-        yield Work(lambda stage: tell(f"{label}: {stage}"), caller or (lambda done, total: None), tell)
+        yield WorkProgress(lambda stage: tell(f"{label}: {stage}"), caller or (lambda done, total: None), tell)
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
     with Progress(*columns, _TimeLeft(), console=console, transient=True) as progress:
@@ -250,4 +250,4 @@ def work_progress(label: str) -> Iterator[Work]:
             ends_at = begin + (time.monotonic() - begin) * total / done if done else None
             progress.update(tasks[0], completed=done, total=total, ends_at=ends_at)
 
-        yield Work(on_stage, on_progress, tell)
+        yield WorkProgress(on_stage, on_progress, tell)

@@ -1,4 +1,4 @@
-"""Sizes, times, and text from outside, for eyes."""
+"""Formatting of sizes, times, and of control characters in text from outside."""
 
 import re
 from datetime import timedelta

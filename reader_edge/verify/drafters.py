@@ -200,7 +200,7 @@ class HostileSource(DraftSource):
         return tree
 
 
-class AnyWidth(Planner):
+class RandomWidths(Planner):
     """Verifies what would not pay, so that a proof sees every source's drafts; nothing backs off, no plain step is due.
 
     Draws the width of each tree at random, 2 to as many nodes as were drafted; the same seed gives the same widths.

@@ -1,4 +1,4 @@
-"""Watches drafted answers beside their plain ones, token by token and row by row, and the target that gives them."""
+"""Compares drafted answers with plain ones, token by token and logit row by row."""
 
 import hashlib
 from dataclasses import dataclass

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from reader_edge.prompts import EvalPrompt
 from reader_edge.verify.arrivals import Arrival, all_at_once, at_random, decode, num_at_random
-from reader_edge.verify.drafters import AnyWidth, DrafterMaker, HostileSource, SharedDrafters
+from reader_edge.verify.drafters import DrafterMaker, HostileSource, RandomWidths, SharedDrafters
 from reader_edge.verify.logit_comparer import LogitComparer, PlainAnswer, Tally, WatchedTarget
 from reader_edge.verify.plain_answers import ARRIVING_CHUNK, FEW_TOKENS, PlainAnswers
 from reader_edge.verify.result import ProofReport
@@ -131,7 +131,7 @@ class _Prover:
         plain = self.plain.decoded(requested, lambda: False, 0)
         vocab_size = self.target.manifest.vocab_size
         drafter = RetrievalDrafter(DraftConfig(), [HostileSource(range(vocab_size, vocab_size + 100))]).wait()
-        decoder = make_trial_decoder(self.target, drafter, self.engine.decoder.config, AnyWidth())
+        decoder = make_trial_decoder(self.target, drafter, self.engine.decoder.config, RandomWidths())
         request = decoder.submit(plain.prompt, plain.config)
         while request.is_running:
             decoder.step()
@@ -198,7 +198,7 @@ class _Prover:
         target, comparers = WatchedTarget(self.target), dict[Request, LogitComparer]()
         config = self.engine.decoder.config
         config = replace(config, max_batch=batch_size, prefill_chunk=chunk or config.prefill_chunk)
-        planner = AnyWidth(seed=batch_size, splits=isinstance(self.target, PipelinedTarget))
+        planner = RandomWidths(seed=batch_size, splits=isinstance(self.target, PipelinedTarget))
         drafter = shared.drafter(visit.setting)
         decoder = make_trial_decoder(target, drafter, config, planner, self.engine.width_report)
         decoder.prefill_budget.limit = chunk or None

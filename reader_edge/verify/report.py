@@ -1,4 +1,4 @@
-"""What `verify` tells."""
+"""What `verify` prints: a table, sentences, JSON."""
 
 from dataclasses import asdict
 

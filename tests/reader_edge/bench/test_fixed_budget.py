@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from reader_edge.bench.answer_recorder import Listener, record_answers
+from reader_edge.bench.answer_recorder import TopTokenRecorder, record_answers
 from reader_edge.bench.fixed_budget import BudgetRun, SourceStock, answer_at, bench_budgets
 from reader_edge.bench.recording import RecordedRequest, read_recording
 from reader_edge.bench.replay import replay
@@ -111,10 +111,10 @@ def test_a_recording_of_a_text_that_cannot_be_encoded_tells_its_line(tmp_path: P
 
 
 def test_a_pass_that_nobody_scored_is_not_recorded() -> None:
-    listener = Listener()
-    request = listener.begin(RequestContext([1, 2]))
+    recorder = TopTokenRecorder()
+    request = recorder.begin(RequestContext([1, 2]))
     request.observe(None)
-    assert listener.positions == []
+    assert recorder.positions == []
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from reader_edge.cli import main
 from reader_edge.commands import doctor as doctor_command
-from reader_edge.terminal.findings import without_folders
+from reader_edge.terminal.doctor_report import without_folders
 from reader_edge_runtime.doctor import examine
 from reader_edge_runtime.doctor.check_result import CheckResult, Severity
 from reader_edge_runtime.doctor.environment import Environment

@@ -9,7 +9,7 @@ import pytest
 from reader_edge.prompts import EvalPrompt
 from reader_edge.verify import variants
 from reader_edge.verify.arrivals import at_random, num_at_random
-from reader_edge.verify.drafters import AnyWidth, HostileSource, StressDrafter
+from reader_edge.verify.drafters import HostileSource, RandomWidths, StressDrafter
 from reader_edge.verify.logit_comparer import PlainAnswer
 from reader_edge.verify.proof import prove
 from reader_edge.verify.result import ProofReport
@@ -204,7 +204,7 @@ _DRAFT_REQUESTS = [DraftRequest(RequestDrafter(RequestContext([1])), 24, 8)] * 2
 def _engine(token_ids: range) -> Engine:
     drafter = RetrievalDrafter(DraftConfig(), [HostileSource(token_ids)]).wait()
     engine = Engine.load(DEMO, EngineConfig(threads=1, is_calibrated=False), drafter=drafter)
-    engine.decoder.planner = AnyWidth()
+    engine.decoder.planner = RandomWidths()
     return engine
 
 

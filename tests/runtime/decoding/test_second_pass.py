@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from reader_edge.verify.drafters import AnyWidth, StressDrafter
+from reader_edge.verify.drafters import RandomWidths, StressDrafter
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.assembly import make_decoder
 from reader_edge_runtime.cache import Cache
@@ -77,7 +77,7 @@ class NoisyPipeline(FakePipeline):
 def splitting(target: FakeTarget, seed: int = 0, margin: float = 0.0) -> Decoder:
     """A decoder whose every drafted step has two passes."""
     drafter = RandomDrafter(6, 16, seed)
-    return Decoder(target, drafter, EngineConfig(max_batch=1, prefill_chunk=7), AnyWidth(seed, splits=True), margin)
+    return Decoder(target, drafter, EngineConfig(max_batch=1, prefill_chunk=7), RandomWidths(seed, splits=True), margin)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -151,7 +151,7 @@ def test_a_second_pass_that_fails_ends_its_request_and_no_other() -> None:
 
 def answers(target: Target, drafter: Drafter) -> list[Request]:
     """One after the other, greedy and sampled."""
-    planner = AnyWidth(splits=True)
+    planner = RandomWidths(splits=True)
     config = EngineConfig(threads=1, max_batch=1, is_drafted=not isinstance(drafter, NoDrafter))
     decoder = make_decoder(target, drafter, config, planner=planner)
     requests = [decoder.submit([5, 6, 7, 8 + n] * 3, config) for n, config in enumerate(CONFIGS)]

@@ -1,4 +1,4 @@
-"""What an examination found: a table on a terminal, lines in a pipe, JSON without anybody's folders."""
+"""What `doctor` prints: a table on a terminal, lines in a pipe, JSON without anybody's folders."""
 
 import json
 import os
@@ -28,33 +28,33 @@ _FOLDERS = re.compile(
 )
 
 
-def print_findings(findings: Sequence[CheckResult]) -> None:
-    """Show findings on standard output, each with its remedy, and the verdict at the end."""
+def print_results(results: Sequence[CheckResult]) -> None:
+    """Show results on standard output, each with its remedy, and the verdict at the end."""
     if sys.stdout.isatty():
-        print_report(_table(findings))
+        print_report(_table(results))
     else:
-        for finding in findings:
-            line = f"{finding.severity:<7} {finding.check}: {finding.sentence}"
-            for part in folded(visible(f"{line} {finding.remedy}".rstrip()), 8):
+        for result in results:
+            line = f"{result.severity:<7} {result.check}: {result.sentence}"
+            for part in folded(visible(f"{line} {result.remedy}".rstrip()), 8):
                 click.echo(part)
-    print_report(_VERDICTS[verdict(findings)])
+    print_report(_VERDICTS[verdict(results)])
 
 
-def findings_as_json(findings: Sequence[CheckResult], folder: str = "") -> str:
-    """One object: the verdict, and every finding, paths cut down to their last part.
+def results_as_json(results: Sequence[CheckResult], folder: str = "") -> str:
+    """One object: the verdict, and every result, paths cut down to their last part.
 
-    folder: one that findings may name, whose path may be relative, or hold what ends a path elsewhere.
+    folder: one that results may name, whose path may be relative, or hold what ends a path elsewhere.
     """
     shown = [
         {
-            "check": finding.check,
-            "severity": finding.severity,
-            "finding": without_folders(finding.sentence, folder),
-            "remedy": without_folders(finding.remedy, folder),
+            "check": result.check,
+            "severity": result.severity,
+            "finding": without_folders(result.sentence, folder),
+            "remedy": without_folders(result.remedy, folder),
         }
-        for finding in findings
+        for result in results
     ]
-    return json.dumps({"verdict": verdict(findings), "findings": shown})
+    return json.dumps({"verdict": verdict(results), "findings": shown})
 
 
 def without_folders(text: str, folder: str = "") -> str:
@@ -68,14 +68,14 @@ def without_folders(text: str, folder: str = "") -> str:
     return _FOLDERS.sub("", text)
 
 
-def _table(findings: Sequence[CheckResult]) -> Table:
+def _table(results: Sequence[CheckResult]) -> Table:
     table = Table(show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(style="bold")
     table.add_column()
-    for finding in findings:
-        cell = Text(finding.sentence)
-        if finding.remedy:
-            cell.append(f"\n-> {finding.remedy}", style=_STYLES[finding.severity])
-        table.add_row(Text(finding.severity, style=_STYLES[finding.severity]), finding.check, cell)
+    for result in results:
+        cell = Text(result.sentence)
+        if result.remedy:
+            cell.append(f"\n-> {result.remedy}", style=_STYLES[result.severity])
+        table.add_row(Text(result.severity, style=_STYLES[result.severity]), result.check, cell)
     return table
