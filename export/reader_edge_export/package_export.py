@@ -25,7 +25,7 @@ from reader_edge_export.sources.layered_model import LayeredModel
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.source_model import SourceModel, hidden_size_of, vocab_size_of
 from reader_edge_export.sources.tokenizer import check_chat_template, special_tokens_of, text_tokenizer, write_tokenizer
-from reader_edge_export.speculators.formats.speculator_files import SpeculatorFiles
+from reader_edge_export.speculators.formats.folders import SpeculatorFiles
 from reader_edge_export.speculators.speculator_export import SpeculatorExport
 from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
 from reader_edge_export.trace.tracing import TracedLayer, default_state_ids, package_layers

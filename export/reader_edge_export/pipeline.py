@@ -18,7 +18,7 @@ from reader_edge_export.sources.architectures import check_form
 from reader_edge_export.sources.find import check_kind, find_source
 from reader_edge_export.sources.source import Source
 from reader_edge_export.speculators.formats.find import AUTO, find_speculator
-from reader_edge_export.speculators.formats.speculator_files import SpeculatorFiles
+from reader_edge_export.speculators.formats.folders import SpeculatorFiles
 from reader_edge_export.texts.text_set import TextSet
 from reader_edge_runtime.errors import InstallationError
 from reader_edge_runtime.execution.iree.wheel import compiler_obstacle

@@ -10,7 +10,7 @@ from reader_edge.models.store import StoredModel
 from reader_edge.terminal.console import work_progress
 from reader_edge.terminal.formatting import readable_time, visible
 from reader_edge_export.options import AUTO, ExportOptions
-from reader_edge_export.sources.gguf.magic import is_gguf
+from reader_edge_export.sources.find import is_gguf
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.package.manifest import MANIFEST_NAME
 from reader_edge_runtime.package.manifest_file import FORMAT_VERSION

@@ -13,7 +13,7 @@ from reader_edge.models.exported import ModelSource, exported, package_of
 from reader_edge.models.pull import found_here, pulled
 from reader_edge.terminal.console import draws_bars, load_progress, stderr_console
 from reader_edge_export.libraries import check_installation
-from reader_edge_export.sources.gguf.magic import is_gguf
+from reader_edge_export.sources.find import is_gguf
 from reader_edge_export.sources.source import source_name
 from reader_edge_runtime import DraftSources, EngineConfig
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter

@@ -13,8 +13,8 @@ from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.speculators.calibrate_speculator import NUM_TOKENS as NUM_CALIBRATION_TOKENS
 from reader_edge_export.speculators.calibrate_speculator import TextStates, calibrate_speculator, states_of
+from reader_edge_export.speculators.formats.folders import SpeculatorFiles
 from reader_edge_export.speculators.formats.open_speculator import OpenSpeculator, TargetSizes
-from reader_edge_export.speculators.formats.speculator_files import SpeculatorFiles
 from reader_edge_export.speculators.speculator_check import NUM_TOKENS, check_speculator
 from reader_edge_export.speculators.speculator_graph import (
     part_of,

@@ -1,19 +1,26 @@
 """The graph of a speculator beside that of its target: traced, so that it follows the contract of
 `reader_edge_runtime.package.package_parts`, and written into a package."""
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import onnx_ir as ir
 import torch
 
+from reader_edge_export.blocks.block_type import BLOCK_TYPES
 from reader_edge_export.calibration.calibration import Calibration
-from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor, constant_shape
+from reader_edge_export.operators.block_linear import StoredBlocks
+from reader_edge_export.operators.definitions import Int8Matrix
+from reader_edge_export.operators.hadamard_linear import BlockMatrix
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.package_graph import GraphPart, add_log_sum_exp, add_top_logits, write_graph
 from reader_edge_export.progress import Progress
+from reader_edge_export.quantize.hadamard import Hadamards, block_size
+from reader_edge_export.quantize.vocabulary import Stored, embedding_lookup, look_up_stored, vocabulary_head
 from reader_edge_export.sources.source_model import SourceModel
-from reader_edge_export.speculators.shared_embedding import look_up_in_target
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from reader_edge_export.trace.tracing import AttentionLayer, Trace, current_trace, tree_attention
 from reader_edge_export.trace.tree_config import TRACE_OPSET, DynamicAxes, marked_parts
@@ -21,11 +28,56 @@ from reader_edge_runtime.errors import UnsupportedArchitectureError
 from reader_edge_runtime.package.manifest import GRAPH_NAME, FileEntry
 from reader_edge_runtime.package.package_parts import SPECULATOR_GRAPH_NAME, SPECULATOR_WEIGHTS_NAME, SpeculatorPart
 
+_NAMES = "embedding", "vocabulary"  # of initializers in graphs of quantised weights; tied, the second alone
 TOP_K = 16
 
 # Sizes of the traced example; all differ, so that a size fixed by mistake breaks the checks.
 _B, _N1, _N2, _R, _PAST, _S = 2, 4, 3, 2, 5, 16
 _NO_WINDOW = 1  # windows are refused before
+
+
+def look_up_in_target(editor: GraphEditor, target: Path) -> None:
+    """Have a speculator's embedding read the matrix of its target's graph, a file, if it would have another one.
+
+    It would have the same where that is of fp32, or a table of int8 (`quantize.tables`), and it has the matrix anyway
+    where its own logit head is tied to it.
+    """
+    lookup, (_, is_tied) = embedding_lookup(editor.graph), vocabulary_head(editor.graph)
+    parts = _parts(ir.load(target).graph)
+    if lookup is None or is_tied or not parts or set(parts) == {"int8", "scale"}:
+        return
+    weight = lookup.inputs[0]
+    assert weight is not None
+    look_up_stored(editor, _stored(editor, parts, constant_shape(weight)), lookup)
+    del editor.graph.initializers[str(weight.name)]  # what is left is stored
+
+
+def _parts(graph: ir.Graph) -> Mapping[str, ir.TensorProtocol]:
+    """The tensors of a target's embedding, by the names of their forms; none in fp32."""
+    found: dict[str, dict[str, ir.TensorProtocol]] = {name: {} for name in _NAMES}
+    for name, value in graph.initializers.items():
+        match = re.fullmatch(rf"({'|'.join(_NAMES)})\.(.+)\.\d+", name)
+        if match is not None and value.const_value is not None:
+            found[match[1]][match[2]] = value.const_value
+    return next(filter(None, found.values()), {})
+
+
+def _stored(editor: GraphEditor, parts: Mapping[str, ir.TensorProtocol], shape: tuple[int, ...]) -> Stored:
+    """The matrix (V, E) of these tensors, which become initializers."""
+    values: dict[str, ir.Value] = {}
+    for form, tensor in parts.items():
+        tensor.name = f"target.{tensor.name}"
+        values[form] = editor.initializer(tensor)
+    if "smoothing" not in values:
+        kind = next(iter(values)).partition(".")[0]
+        block_type = BLOCK_TYPES[kind.upper()]
+        num_tokens, width = shape
+        arrays = {part: values[f"{kind}.{part}"] for part in block_type.parts}
+        return StoredBlocks(block_type, (num_tokens, width), arrays)
+    rotation = values["smoothing"], Hadamards(editor).value(block_size(shape[1]))
+    if "int4" in values:
+        return BlockMatrix(values["int4"], values["block_scale"], values["scale"], *rotation)
+    return Int8Matrix(values["int8"], values["scale"], *rotation)
 
 
 def speculator_options(target: ExportOptions) -> ExportOptions:

@@ -8,9 +8,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig
 
-from reader_edge_export.speculators.eagle3_module import Eagle3Config, Eagle3Module
-from reader_edge_export.speculators.mlp_module import MlpModule
-from reader_edge_export.speculators.mtp_module import MtpModule
+from reader_edge_export.speculators.networks import Eagle3Config, Eagle3Module, MlpModule, MtpModule
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from reader_edge_export.speculators.training.train_speculator import (
     TRAINED_FORMATS,

@@ -14,8 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
 from reader_edge_export import ExportOptions, export_model
-from reader_edge_export.speculators.eagle3_module import Eagle3Config, Eagle3Module
-from reader_edge_export.speculators.mtp_module import MtpModule
+from reader_edge_export.speculators.networks import Eagle3Config, Eagle3Module, MtpModule
 from reader_edge_export.speculators.speculator_check import GraphRunner, Guesses, Nodes
 from reader_edge_export.speculators.speculator_module import DenseAttention, SpeculatorModule
 from reader_edge_runtime.execution.onnxruntime.native import native_library

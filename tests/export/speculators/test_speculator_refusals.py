@@ -17,7 +17,7 @@ from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.speculators.formats.find import find_speculator
 from reader_edge_export.speculators.formats.open_speculator import OpenSpeculator, TargetSizes
-from reader_edge_export.speculators.mtp_module import MtpModule
+from reader_edge_export.speculators.networks import MtpModule
 from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.errors import ConfigError, ExportError, ReaderEdgeError, UnsupportedArchitectureError
 from reader_edge_runtime.package.model_package import ModelPackage

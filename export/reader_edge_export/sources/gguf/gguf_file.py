@@ -16,7 +16,7 @@ from typing import BinaryIO
 import gguf
 import numpy as np
 
-from reader_edge_export.sources.gguf.magic import MAGIC, refuse_as_no_gguf
+from reader_edge_export.sources.find import MAGIC, refuse_as_no_gguf
 from reader_edge_runtime.arrays import Float32Array, UInt8Array
 from reader_edge_runtime.errors import GgufError
 from reader_edge_runtime.untrusted.plain_file import unblocked

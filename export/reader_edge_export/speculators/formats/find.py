@@ -6,9 +6,14 @@ from reader_edge_export.sources.folder.folder_files import check_entries, read_j
 from reader_edge_export.sources.folder.hugging_face import HuggingFaceSource
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor, stored_tensors
 from reader_edge_export.sources.source import Source
-from reader_edge_export.speculators.formats.eagle3_folder import eagle3_source, mlp_source, plain_eagle3_source
-from reader_edge_export.speculators.formats.mtp_tensors import mtp_source, own_mtp_source
-from reader_edge_export.speculators.formats.speculator_files import SpeculatorFiles
+from reader_edge_export.speculators.formats.folders import (
+    SpeculatorFiles,
+    eagle3_source,
+    mlp_source,
+    mtp_source,
+    own_mtp_source,
+    plain_eagle3_source,
+)
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 from reader_edge_runtime.package.package_parts import MLP
 

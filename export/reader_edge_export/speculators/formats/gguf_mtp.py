@@ -11,8 +11,7 @@ from reader_edge_export.sources.gguf.gguf_file import GgufFile, Tensor
 from reader_edge_export.sources.gguf.gguf_source import GgufSource
 from reader_edge_export.sources.gguf.layer_sizes import architecture_of, later_tensors
 from reader_edge_export.sources.gguf.metadata import Metadata
-from reader_edge_export.speculators.formats.mtp_tensors import MTP_LAYER, check_num_layers
-from reader_edge_export.speculators.formats.speculator_files import SpeculatorFiles
+from reader_edge_export.speculators.formats.folders import MTP_LAYER, SpeculatorFiles, check_num_layers
 from reader_edge_runtime.package.package_parts import MTP
 
 if TYPE_CHECKING:

@@ -9,10 +9,18 @@ import numpy.typing as npt
 import torch
 from transformers import LlamaConfig
 
-from reader_edge_export.speculators.eagle3_module import Eagle3Config, Eagle3Module
+from reader_edge_export.speculators.networks import Eagle3Config, Eagle3Module
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
-from reader_edge_export.speculators.training.init import check_reported, embed, name_ids, new_layer, silence
-from reader_edge_export.speculators.training.trained_format import MAX_IDS, Material, TrainedFormat
+from reader_edge_export.speculators.training.trained_format import (
+    MAX_IDS,
+    Material,
+    TrainedFormat,
+    check_reported,
+    embed,
+    name_ids,
+    new_layer,
+    silence,
+)
 from reader_edge_export.speculators.training.vocabulary_tables import embedding_rows
 from reader_edge_runtime.arrays import Float32Array, Int32Array
 from reader_edge_runtime.draft_tree import DraftTree

@@ -8,16 +8,18 @@ import numpy as np
 import torch
 from transformers import LlamaConfig
 
-from reader_edge_export.speculators.mlp_module import MlpModule
+from reader_edge_export.speculators.networks import MlpModule
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
-from reader_edge_export.speculators.training.init import (
+from reader_edge_export.speculators.training.trained_format import (
+    MAX_IDS,
+    Material,
+    TrainedFormat,
     embed,
     last_state_ids,
     name_ids,
     new_layer,
     state_sample,
 )
-from reader_edge_export.speculators.training.trained_format import MAX_IDS, Material, TrainedFormat
 from reader_edge_export.speculators.training.vocabulary_tables import embedding_rows, logit_head_rows
 from reader_edge_runtime.arrays import Float32Array, Int32Array
 from reader_edge_runtime.package.manifest import Manifest

@@ -8,10 +8,17 @@ import numpy as np
 import torch
 from transformers import Qwen3Config
 
-from reader_edge_export.speculators.mtp_module import MtpModule
+from reader_edge_export.speculators.networks import MtpModule
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
-from reader_edge_export.speculators.training.init import embed, last_state_ids, new_layer, silence, state_sample
-from reader_edge_export.speculators.training.trained_format import Material, TrainedFormat
+from reader_edge_export.speculators.training.trained_format import (
+    Material,
+    TrainedFormat,
+    embed,
+    last_state_ids,
+    new_layer,
+    silence,
+    state_sample,
+)
 from reader_edge_export.speculators.training.vocabulary_tables import embedding_rows, logit_head_rows
 from reader_edge_runtime.arrays import Float32Array, Int32Array
 from reader_edge_runtime.package.manifest import Manifest

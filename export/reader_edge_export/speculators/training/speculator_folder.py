@@ -12,8 +12,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from reader_edge_export.package.package_folder import check_target, new_package
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from reader_edge_export.speculators.training.batches import DEPTH
-from reader_edge_export.speculators.training.init import ROPE_THETA
-from reader_edge_export.speculators.training.trained_format import TrainedFormat
+from reader_edge_export.speculators.training.trained_format import ROPE_THETA, TrainedFormat
 from reader_edge_runtime.errors import ExportPlaceError
 from reader_edge_runtime.package.manifest import Manifest
 

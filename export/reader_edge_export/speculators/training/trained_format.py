@@ -5,16 +5,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from transformers import LlamaConfig, PretrainedConfig, Qwen3Config
 
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from reader_edge_export.speculators.training.state_recorder import RecordedAnswer
-from reader_edge_runtime.arrays import Int32Array
+from reader_edge_runtime.arrays import Float32Array, Int32Array
+from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Target
 
 MAX_IDS = 4096  # that training looks at: a logit head of more takes most of a step
+ROPE_THETA = 10_000.0
+
+_INNER = 2  # numbers between the two products of its MLP, for each of a state: three gain nothing
+_EPSILON = 1e-6
+_PLACES = 10_000  # of answers, which tell how large the numbers of a state are
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +64,66 @@ class TrainedFormat(ABC):
     @abstractmethod
     def config(self, module: SpeculatorModule, state_ids: Sequence[int]) -> Mapping[str, Any]:
         """What config.json says, beside what it says in every format."""
+
+
+def check_reported(manifest: Manifest, state_ids: Sequence[int]) -> None:
+    """Raise ExportError where a package does not report these states."""
+    if manifest.hidden_size is None or not set(state_ids) <= set(manifest.state_ids):
+        states = f"state{'s' if len(state_ids) > 1 else ''} {', '.join(map(str, state_ids))}"
+        raise ExportError(
+            f"The package, made of '{manifest.source_name}', does not report the {states}, which a speculator reads: "
+            "export the model again, for the CPU."
+        )
+
+
+def last_state_ids(manifest: Manifest) -> tuple[int, ...]:
+    """The state behind the final norm, which the logit head reads. Raises ExportError as `check_reported`."""
+    last = (manifest.num_layers + 1,)
+    check_reported(manifest, last)
+    return last
+
+
+def new_layer(kind: type[LlamaConfig] | type[Qwen3Config], manifest: Manifest, size: int) -> PretrainedConfig:
+    """The config of one decoder layer over states of this size."""
+    return kind(
+        vocab_size=manifest.vocab_size,
+        hidden_size=size,
+        intermediate_size=_INNER * size,
+        num_hidden_layers=1,
+        num_attention_heads=manifest.num_heads,
+        num_key_value_heads=manifest.num_kv_heads,
+        head_dim=manifest.head_dim,
+        max_position_embeddings=manifest.max_context,
+        rms_norm_eps=_EPSILON,
+        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
+        tie_word_embeddings=False,
+    )
+
+
+def embed(module: SpeculatorModule, embedding: Float32Array) -> None:
+    """Have a network look up the target's rows (V, E), which are not trained."""
+    module.embed_tokens.weight = torch.nn.Parameter(torch.from_numpy(embedding.astype("float16")), requires_grad=False)
+
+
+def silence(layer: Any) -> None:
+    """Have a decoder layer add nothing to its states yet."""
+    for product in (layer.self_attn.o_proj, layer.mlp.down_proj):
+        torch.nn.init.zeros_(product.weight)
+
+
+def name_ids(module: SpeculatorModule, ids: Int32Array) -> None:
+    """Have a network's own vocabulary be these of the target's ids, ascending: int32 (Vd,)."""
+    if module.d2t is not None and module.t2d is not None:
+        module.d2t.copy_(torch.from_numpy(ids) - torch.arange(len(ids)))
+        module.t2d[torch.from_numpy(ids).long()] = True
+
+
+def state_sample(material: Material) -> torch.Tensor:
+    """States of the target at some thousand places of its answers: float32 (n, J * E)."""
+    parts, num_places = [], 0
+    for answer in material.answers:
+        parts.append(answer.states)
+        num_places += len(answer.states)
+        if num_places >= _PLACES:
+            break
+    return torch.from_numpy(np.concatenate(parts)).float()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
-from reader_edge_export.speculators.eagle3_module import Eagle3Config, Eagle3Module
+from reader_edge_export.speculators.networks import Eagle3Config, Eagle3Module
 from reader_edge_export.speculators.speculator_module import DenseAttention
 from reader_edge_export.speculators.training import batches as batches_module
 from reader_edge_export.speculators.training import mtp_training

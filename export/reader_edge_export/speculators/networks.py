@@ -1,5 +1,6 @@
-"""EAGLE-3: a decoder layer over embeddings and states of several of the target's layers, joined by a matrix."""
+"""The networks of each format: EAGLE-3, an MLP, and MTP."""
 
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,10 @@ class Eagle3Config:
 
 
 class Eagle3Module(SpeculatorModule):
-    """Parameters: fc, layers.0.self_attn.q_proj and so on, norm, lm_head, embed_tokens; input_norm or fc_norm.{j}."""
+    """Decoder layers over embeddings and states of several of the target's layers, joined by a matrix.
+
+    Parameters: fc, layers.0.self_attn.q_proj and so on, norm, lm_head, embed_tokens; input_norm or fc_norm.{j}.
+    """
 
     def __init__(self, form: Eagle3Config) -> None:
         super().__init__(form.layer, form.draft_vocab_size)
@@ -99,3 +103,76 @@ class FirstLayer(torch.nn.Module):
         states = (normed if self.norm_before_residual else states) + attended
         output: torch.Tensor = states + self.mlp(self.post_attention_layernorm(states))
         return output
+
+
+class MlpModule(SpeculatorModule):
+    """One hidden layer over a state and a token's embedding, which is fed its own state from then on; no attention.
+
+    Hydra's sequential heads (arXiv 2402.05109, section 3), with the same weights for all tokens ahead.
+    Parameters: fc (I, E), of the target's state; token_gain (E,) and token_proj, of an embedding; next_proj (I, I);
+    out_proj (I / 4, I) and lm_head (Vd, I / 4); embed_tokens, which is the target's.
+    """
+
+    def __init__(self, layer: PretrainedConfig, draft_vocab_size: int) -> None:
+        """layer: a config with the target's hidden_size E, and I as its intermediate_size."""
+        size, inner = layer.hidden_size, layer.intermediate_size
+        super().__init__(layer, draft_vocab_size)
+        self.state_size, width = inner, max(inner // 4, 1)
+        self.fc = torch.nn.Linear(size, inner, bias=False)
+        self.token_gain = torch.nn.Parameter(torch.ones(size))
+        self.token_proj = torch.nn.Linear(size, inner)
+        self.next_proj = torch.nn.Linear(inner, inner, bias=False)
+        self.out_proj = torch.nn.Linear(inner, width)
+        self.lm_head = torch.nn.Linear(width, draft_vocab_size, bias=False)
+
+    @property
+    def num_layers(self) -> int:
+        return 0
+
+    def joined(self, target_states: torch.Tensor) -> torch.Tensor:
+        joined: torch.Tensor = self.fc(target_states)
+        return joined
+
+    def step(
+        self, input_ids: torch.Tensor, position_ids: torch.Tensor, states: torch.Tensor, attend: Attend
+    ) -> StepOutput:
+        tokens = self.token_proj(self.embed_tokens(input_ids) * self.token_gain)
+        inner = torch.nn.functional.silu(states + tokens)
+        return StepOutput(self.out_proj(inner), self.next_proj(inner))
+
+
+class MtpModule(SpeculatorModule):
+    """One decoder layer with full attention over a projection of embedding and state, as Qwen3.5 models bring it.
+
+    Parameters: mtp_layers.0.input_proj, .token_layernorm, .hidden_layernorm, .final_layernorm and those of a decoder
+    layer; embed_tokens and lm_head, which are the target's.
+    """
+
+    def __init__(self, layer: PretrainedConfig) -> None:
+        """layer: the config of the target's text model, or one of the type "qwen3"."""
+        config = copy(layer)
+        config.num_hidden_layers, config.layer_types = 1, ["full_attention"]
+        super().__init__(config, config.vocab_size)
+        layer_class, norm_class, rotary_class = layer_classes(config.model_type)
+        size, eps = config.hidden_size, config.rms_norm_eps
+        decoder = layer_class(self.config, 0)
+        decoder.input_proj = torch.nn.Linear(2 * size, size, bias=False)
+        for name in ("token_layernorm", "hidden_layernorm", "final_layernorm"):
+            decoder.add_module(name, norm_class(size, eps=eps))
+        self.mtp_layers = torch.nn.ModuleList([decoder])
+        self.rotary_emb = rotary_class(self.config)
+
+    def joined(self, target_states: torch.Tensor) -> torch.Tensor:
+        return target_states
+
+    def step(
+        self, input_ids: torch.Tensor, position_ids: torch.Tensor, states: torch.Tensor, attend: Attend
+    ) -> StepOutput:
+        layer: Any = self.mtp_layers[0]
+        both = torch.cat([layer.token_layernorm(self.embed_tokens(input_ids)), layer.hidden_layernorm(states)], dim=-1)
+        if hasattr(self.rotary_emb, "mrope_section"):  # of time, height and width, which are the same in a text
+            position_ids = position_ids.expand(3, -1, -1)
+        angles = self.rotary_emb(states, position_ids)
+        output = layer(layer.input_proj(both), position_embeddings=angles, attend=attend)
+        normed = layer.final_layernorm(output)
+        return StepOutput(normed, normed)

@@ -1,16 +1,17 @@
-"""Folders of EAGLE-3: in the format of the `speculators` package, and as SafeAILab and others publish them."""
+"""The files of a trained speculator, read from config.json and the headers of its weights: EAGLE-3, MLP and MTP."""
 
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from reader_edge_export.sources.config.config_keys import is_harmless, named_keys
 from reader_edge_export.sources.config.hf_config import hf_config
+from reader_edge_export.sources.folder.hugging_face import HuggingFaceSource
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor
-from reader_edge_export.speculators.formats.speculator_files import SpeculatorFiles
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
-from reader_edge_runtime.package.package_parts import EAGLE3, MLP
+from reader_edge_runtime.package.package_parts import EAGLE3, MLP, MTP
 
 _MODEL_TYPES = ("llama", "qwen3")
 _SWITCHES = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
@@ -25,6 +26,44 @@ _INERT = {  # of eagle_config: what such a speculator has anyway
 _UNREAD = ("verifier_norm.", "verifier_lm_head.")  # the target's, by which it was trained
 _MAX_STATES = 12  # a package has those of most states besides
 _MAX_SIZE = (1 << 53) - 1  # what a number in JSON means everywhere
+_OWN_TYPES = ("qwen3_5_text", "qwen3_5_moe_text")  # of targets that bring such a layer
+_MTP_MODEL_TYPES = ("qwen3", *_OWN_TYPES)
+_MTP_KEYS = ("num_nextn_predict_layers",)
+_PREFIX = "mtp."
+MTP_LAYER = "mtp_layers.0."  # of the module
+_NAMES = {  # of checkpoints -> of the module; the first that fits
+    "fc.": f"{MTP_LAYER}input_proj.",
+    "norm.": f"{MTP_LAYER}final_layernorm.",
+    "pre_fc_norm_hidden.": f"{MTP_LAYER}hidden_layernorm.",
+    "pre_fc_norm_embedding.": f"{MTP_LAYER}token_layernorm.",
+    "layers.0.": MTP_LAYER,
+    "embed_tokens.": "embed_tokens.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculatorFiles:
+    """format: one of SPECULATOR_FORMATS. folder: where its weights are, or its GGUF file. layer: the config of its
+    decoder layers, as config.json has configs.
+
+    tensors: by the names that its module has for them. state_ids: which states of the target it reads, in the order in
+    which they are joined; None where it does not say. switches: what else `Eagle3Config` has, by name.
+    """
+
+    format: str
+    folder: Path
+    layer: Mapping[str, Any]
+    tensors: Mapping[str, StoredTensor]
+    draft_vocab_size: int | None = None
+    target_size: int | None = None
+    state_ids: tuple[int, ...] | None = None
+    switches: Mapping[str, bool] = field(default_factory=dict)
+
+    @property
+    def files(self) -> list[Path]:
+        """All that is read of it."""
+        config = [self.folder / "config.json"] if self.folder.is_dir() else []
+        return sorted({*config, *(tensor.file for tensor in self.tensors.values())})
 
 
 def eagle3_source(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> SpeculatorFiles:
@@ -137,3 +176,36 @@ def _wrong(name: str, value: object, words: str) -> ExportError:
     return ExportError(
         f"The speculator's config.json gives {name} as {reprlib.repr(value)}, which must be {words}: correct it."
     )
+
+
+def mtp_source(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> SpeculatorFiles:
+    """Of a folder in the format of the `speculators` package."""
+    layer = layer_config(folder, config, _MTP_MODEL_TYPES)
+    check_package_keys(config, _MTP_KEYS)
+    check_num_layers(str(folder), config.get("num_nextn_predict_layers", 1))
+    return SpeculatorFiles(MTP, folder, layer, tensors)
+
+
+def own_mtp_source(target: HuggingFaceSource, tensors: Mapping[str, StoredTensor]) -> SpeculatorFiles | None:
+    """Of the target's own checkpoint, all of whose tensors are given; None where it has none."""
+    own = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
+    named = {_named(name): tensor for name, tensor in own.items() if name.startswith(_PREFIX)}
+    if target.architecture not in _OWN_TYPES or not named:
+        return None
+    check_num_layers(target.short_name, target.config.get("mtp_num_hidden_layers", 1))
+    return SpeculatorFiles(MTP, target.folder, target.config, named)
+
+
+def _named(name: str) -> str:
+    """What the module calls a tensor; others keep their names, and have no place in it."""
+    part = name.removeprefix(_PREFIX)
+    before = next((before for before in _NAMES if part.startswith(before)), None)
+    return name if before is None else _NAMES[before] + part.removeprefix(before)
+
+
+def check_num_layers(source: str, number: object) -> None:
+    """Raise UnsupportedArchitectureError for several layers for later tokens."""
+    if number != 1:
+        raise UnsupportedArchitectureError(
+            f"'{source}' has {number!r:.20} layers for later tokens; a speculator of one is read."
+        )
