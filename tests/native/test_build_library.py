@@ -25,10 +25,10 @@ def test_tools_that_are_missing_come_from_pypi(bare: None) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Visual Studio brings what it needs")
-@pytest.mark.parametrize(("told", "has_it"), [("3.17.9", False), ("3.18.0", True), ("4.4.5", True), ("strange", False)])
-def test_an_old_cmake_is_a_missing_one(told: str, has_it: bool, bare: None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("version", "has_it"), [("3.17.9", False), ("3.18.0", True), ("4.4.5", True), ("strange", False)])
+def test_an_old_cmake_is_a_missing_one(version: str, has_it: bool, bare: None, tmp_path: Path) -> None:
     script = tmp_path / "cmake"
-    script.write_text(f"#!/bin/sh\necho cmake version {told}\n")
+    script.write_text(f"#!/bin/sh\necho cmake version {version}\n")
     script.chmod(0o755)
     assert ("cmake>=3.18" not in build_requirements()) == has_it
 
@@ -51,6 +51,6 @@ def test_other_processors_have_no_kernels(monkeypatch: pytest.MonkeyPatch) -> No
     assert build_requirements() == []
 
 
-def test_a_cmake_that_cannot_start_is_told(bare: None, tmp_path: Path) -> None:
+def test_a_cmake_that_cannot_start_is_reported(bare: None, tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="CMake cannot be started"):
         build(tmp_path / "out", tmp_path / "objects")
