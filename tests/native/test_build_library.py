@@ -25,7 +25,9 @@ def test_tools_that_are_missing_come_from_pypi(bare: None) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Visual Studio brings what it needs")
-@pytest.mark.parametrize(("version", "has_it"), [("3.17.9", False), ("3.18.0", True), ("4.4.5", True), ("strange", False)])
+@pytest.mark.parametrize(
+    ("version", "has_it"), [("3.17.9", False), ("3.18.0", True), ("4.4.5", True), ("strange", False)]
+)
 def test_an_old_cmake_is_a_missing_one(version: str, has_it: bool, bare: None, tmp_path: Path) -> None:
     script = tmp_path / "cmake"
     script.write_text(f"#!/bin/sh\necho cmake version {version}\n")
