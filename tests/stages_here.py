@@ -76,6 +76,11 @@ def pipeline_here(folder: Path, is_native: bool = True, lost_at: Collection[int]
     return PipelineTarget(last, StagesHere(list(map(FollowingStage, first)), lost_at))
 
 
+def stages_of(target: PipelineTarget) -> StagesHere:
+    assert isinstance(target.in_flight.following, StagesHere)
+    return target.in_flight.following
+
+
 def assert_same_rows(whole: Target, piped: Target, num_passes: int, seed: int = 0) -> None:
     """Random trees over ragged batches, paths accepted, slots swapped and copied, caches that grow."""
     rng = np.random.default_rng(seed)

@@ -1,9 +1,13 @@
-"""The demo model in stages, each number of them cut once."""
+"""The demo model in stages, each number of them cut once, and as it is served."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from reader_edge import AsyncEngine
+from reader_edge_runtime import Engine
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +25,11 @@ def split_demo(demo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> C
         return folder
 
     return split
+
+
+@pytest.fixture
+def served(engine: Engine) -> Iterator[AsyncEngine]:
+    served = AsyncEngine(engine)
+    yield served
+    asyncio.run(served.close(cancels=True))
+    assert engine.decoder.prefill_budget.limit is None

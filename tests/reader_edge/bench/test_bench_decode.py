@@ -89,8 +89,7 @@ def test_different_tokens_exit_1(runner: CliRunner, prompts: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("plot", "sentence"),
-    [("speed.gif", "names no kind of plot"), ("no/such/speed.png", "There is no folder")],
+    ("plot", "sentence"), [("speed.gif", "names no kind of plot"), ("no/such/speed.png", "There is no folder")]
 )
 def test_a_plot_without_a_place_is_refused_first(runner: CliRunner, tmp_path: Path, plot: str, sentence: str) -> None:
     result = runner.invoke(main, ["bench", "decode", "--plot", str(tmp_path / plot)])

@@ -22,7 +22,7 @@ from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarge
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Target
 from reader_edge_runtime.text.tokenizer import Tokenizer
-from tests.stages_here import StagesHere, pipeline_here
+from tests.stages_here import pipeline_here, stages_of
 
 Split = Callable[[int], Path]
 CONFIG = EngineConfig(threads=1)
@@ -70,11 +70,6 @@ def expected(demo_folder: Path) -> list[list[int]]:
         decoder.finish(request)
         found.append(request.output_token_ids)
     return found
-
-
-def stages_of(target: PipelineTarget) -> StagesHere:
-    assert isinstance(target.in_flight.following, StagesHere)
-    return target.in_flight.following
 
 
 @pytest.mark.parametrize("drafted", [True, False], ids=["drafted", "plain"])

@@ -34,7 +34,7 @@ from reader_edge_runtime.measuring.pass_cost import PassCost
 from reader_edge_runtime.measuring.width_probe import WidthReport
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.reader_edge.package_copy import PackageCopy
-from tests.runtime.doctor.described import described, install, write
+from tests.runtime.doctor.test_machine import described, install, write
 
 
 def failing(error: Exception) -> Iterator[CheckResult]:

@@ -13,7 +13,7 @@ from reader_edge_runtime.doctor.examine import examine_machine, examine_package
 from reader_edge_runtime.doctor.step_process import StepsRun
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from tests.reader_edge.package_copy import PackageCopy
-from tests.runtime.doctor.described import described, install, write
+from tests.runtime.doctor.test_machine import described, install, write
 
 LONG_S = 120.0  # on a busy machine
 _WITHOUT_SESSION = "__version__ = '1.31.1'"

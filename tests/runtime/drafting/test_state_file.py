@@ -10,8 +10,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.successor_store import LEARNED
 from reader_edge_runtime.errors import DraftError
-from tests.drafted_text import DraftedText
-from tests.runtime.drafting.echo_source import VOCAB_SIZE, EchoSource, make_drafter, scored_root
+from tests.drafted_text import VOCAB_SIZE, DraftedText, EchoSource, make_drafter, scored_root
 
 FINGERPRINT = bytes(range(32))
 

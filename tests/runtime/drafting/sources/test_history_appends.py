@@ -16,7 +16,7 @@ from reader_edge_runtime.drafting.sources import history_file, history_records
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.drafting.sources.history_records import HEADER_BYTES
 from reader_edge_runtime.errors import HistoryError
-from tests.runtime.drafting.sources.history_texts import append_all, contents, history, rewritten
+from tests.runtime.drafting.sources.test_history_file import append_all, contents, history, rewritten
 
 
 def test_file_stays_within_twice_its_bound(tmp_path: Path) -> None:

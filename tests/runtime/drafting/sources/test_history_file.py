@@ -1,8 +1,9 @@
-"""The history on disk: what was appended is read back, damage costs itself alone, and foreign files are left alone."""
+"""A history file small enough for tests: its texts appended, read back and rewritten."""
 
 import os
 import re
 import struct
+import threading
 import zlib
 from collections.abc import Callable
 from functools import partial
@@ -24,7 +25,29 @@ from reader_edge_runtime.drafting.sources.history_records import HEADER_BYTES
 from reader_edge_runtime.errors import HistoryError
 from tests.fake_target import FakeTarget, make_manifest
 from tests.runtime.decoding.planning.planning_cases import cost
-from tests.runtime.drafting.sources.history_texts import FINGERPRINT, append_all, contents, history
+
+FINGERPRINT = bytes(range(32))
+
+
+def history(path: Path, max_tokens: int = 1000, fingerprint: bytes = FINGERPRINT) -> HistoryFile:
+    return HistoryFile(path, fingerprint, max_tokens, vocab_size=100)
+
+
+def append_all(file: HistoryFile, texts: list[list[int]]) -> None:
+    for text in texts:
+        file.append(np.array(text, np.int32))
+
+
+def rewritten() -> None:
+    """Wait for the threads that rewrite files."""
+    for thread in threading.enumerate():
+        if thread.name == "reader-edge history":
+            thread.join()
+
+
+def contents(file: HistoryFile) -> list[list[int]]:
+    return [text.tolist() for text in file.read()]
+
 
 TEXTS = st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=30), max_size=60)
 

@@ -16,8 +16,7 @@ from reader_edge_runtime.drafting.proposals import check_proposal
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.source import Arrays, DraftSource
 from reader_edge_runtime.errors import ConfigError, DraftError
-from tests.drafted_text import DraftedText
-from tests.runtime.drafting.echo_source import VOCAB_SIZE, EchoRequest, EchoSource, make_drafter, scored_root
+from tests.drafted_text import VOCAB_SIZE, DraftedText, EchoRequest, EchoSource, make_drafter, scored_root
 
 
 @contextmanager

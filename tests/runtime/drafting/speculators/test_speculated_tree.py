@@ -13,9 +13,9 @@ from reader_edge_runtime.drafting.proposals import check_proposal
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalRequest
 from reader_edge_runtime.drafting.speculators.speculated_tree import SpeculatedTree
 from reader_edge_runtime.drafting.speculators.speculator_request import SpeculatorRequest
-from tests.fake_speculator import TellingTarget
-from tests.runtime.drafting.speculators.planted_speculator import (
+from tests.fake_speculator import (
     MANIFEST,
+    TellingTarget,
     begun,
     draft_request,
     drafter_of,

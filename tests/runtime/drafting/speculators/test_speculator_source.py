@@ -9,10 +9,9 @@ from reader_edge_runtime.config import EngineConfig, GenerationConfig, SamplingC
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.drafting.drafter import RequestContext
 from reader_edge_runtime.errors import DraftError
-from tests.fake_speculator import TellingTarget
-from tests.random_drafter import decode, reference
-from tests.runtime.drafting.speculators.planted_speculator import (
+from tests.fake_speculator import (
     MANIFEST,
+    TellingTarget,
     begun,
     draft_request,
     drafter_of,
@@ -22,6 +21,7 @@ from tests.runtime.drafting.speculators.planted_speculator import (
     source_of,
     speculator_of,
 )
+from tests.random_drafter import decode, reference
 
 
 def test_only_what_came_since_is_read_whatever_was_guessed() -> None:

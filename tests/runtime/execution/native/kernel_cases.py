@@ -39,8 +39,16 @@ from tests.recurrent_trees import (
     mamba2_feed,
     mamba2_inputs,
 )
-from tests.runtime.execution.native.attention_feeds import attention_feed, build_attention, cached_feed
-from tests.runtime.execution.native_operator import EXACT, FORMS, Attention, Build, Operator
+from tests.runtime.execution.native_operator import (
+    EXACT,
+    FORMS,
+    Attention,
+    Build,
+    Operator,
+    attention_feed,
+    build_attention,
+    cached_feed,
+)
 
 Array = npt.NDArray[np.generic]
 Growth = Mapping[int, int]  # axes that grow with the width: a size is the width and so much more

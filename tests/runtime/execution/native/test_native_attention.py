@@ -7,16 +7,6 @@ import pytest
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 from reader_edge_runtime.package.manifest import MASKED
-from tests.runtime.execution.native.attention_feeds import (
-    LARGEST_HALF,
-    attention_feed,
-    build_attention,
-    cached_feed,
-    halves,
-    read_rows,
-    rotated_key,
-    rounded_rows,
-)
 from tests.runtime.execution.native_operator import (
     EXACT,
     EXACT_HALF,
@@ -24,9 +14,17 @@ from tests.runtime.execution.native_operator import (
     INT8_CACHE,
     INTEGER,
     INTEGER_HALF,
+    LARGEST_HALF,
     Attention,
     Operator,
+    attention_feed,
+    build_attention,
+    cached_feed,
+    halves,
     needs_kernels,
+    read_rows,
+    rotated_key,
+    rounded_rows,
 )
 
 pytestmark = [needs_kernels, pytest.mark.usefixtures("instructions")]

@@ -1,13 +1,16 @@
-"""Boxes of one pipeline know each other: greetings are bounded, and what differs between versions is named."""
+"""Boxes of one pipeline know each other; frames say what was packed into them, and known attacks are refused."""
 
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from msgspec import msgpack
 
-from reader_edge_runtime.errors import FrameError, ProviderError
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.errors import ConfigError, FrameError, ProviderError
+from reader_edge_runtime.execution.pipeline.following_stage import MAX_CACHES, FollowingStage
 from reader_edge_runtime.execution.pipeline.handshake import (
     FACT_FRAMES,
     HEADS,
@@ -18,6 +21,21 @@ from reader_edge_runtime.execution.pipeline.handshake import (
     facts_of,
     next_of,
 )
+from reader_edge_runtime.execution.pipeline.logged_cache import (
+    COPY,
+    DROP,
+    FILL,
+    FORESEE,
+    MOVE,
+    NEW,
+    RESIZE,
+    SWAP,
+    CacheStep,
+)
+from reader_edge_runtime.execution.pipeline.pass_frame import MAX_BYTES as FRAME_BYTES
+from reader_edge_runtime.execution.pipeline.pass_frame import MAX_NODES, PassFrame
+from reader_edge_runtime.target import Pass
+from tests.fuzz.mutation import memory_limit
 from tests.stages_here import CLIENT, open_stages
 
 FACTS = {
@@ -116,3 +134,136 @@ def test_a_stage_knows_what_it_is(split_demo: Callable[[int], Path], monkeypatch
     assert FACT_FRAMES.unpack(memoryview(FACT_FRAMES.pack(found))) == found
     assert check_facts(found, {**here, "stage": "1 of 2"}, "tcp://a:1") is None
     check_layers({"tcp://a:1": found}, here)
+
+
+MAX_BYTES = 512 << 20
+TREE = DraftTree([5, 6, 7], [-1, 0, 0], ["", "a", "b"])
+STEPS = [CacheStep(NEW, (), (2, 16)), CacheStep(MOVE, (9, 4), (0, 4, 5, 6))]
+FRAME = PassFrame(3, STEPS, (9, 4), Pass(0, [TREE, DraftTree.root(9)], [range(3), range(1)]), 1)
+
+
+def sent(*fields: object) -> bytes:
+    """A frame that may be none."""
+    return b"RP\x03" + msgpack.encode(fields)
+
+
+def new_frame(
+    *steps: CacheStep,
+    lengths: tuple[int, ...] = (0, 0),
+    tree: DraftTree = TREE,
+    first_slot: int = 0,
+    num_before: int = 0,
+) -> bytes:
+    new = CacheStep(NEW, (), (2, 16))
+    wanted = Pass(first_slot, [tree], [range(1)], num_before=num_before)
+    return PassFrame(1, [new, *steps], lengths, wanted, 1).packed()
+
+
+def test_a_frame_comes_out_as_it_went_in() -> None:
+    found = PassFrame.unpacked(memoryview(FRAME.packed()))
+    assert (found.cache, tuple(found.lengths), found.min_rows, found.wanted.first_slot) == (3, (9, 4), 1, 0)
+    assert [(step.kind, tuple(step.lengths), tuple(step.numbers)) for step in found.steps] == STEPS
+    assert [(tree.token_ids, tree.parents) for tree in found.wanted.trees] == [([5, 6, 7], [-1, 0, 0]), ([9], [-1])]
+
+
+def test_a_frame_of_a_second_pass_tells_which_nodes_were_before() -> None:
+    frame = PassFrame.unpacked(memoryview(new_frame(num_before=2)))
+    assert (frame.wanted.num_before, frame.num_nodes, frame.num_rows) == (2, 1, 3)
+    assert frame.wanted.trees[0].token_ids == TREE.token_ids
+
+
+def test_a_pass_larger_than_a_frame_is_refused_where_it_is_made() -> None:
+    chain = DraftTree.chain([1] * (MAX_NODES + 1))
+    with pytest.raises(ProviderError, match="lower --max-batch"):
+        PassFrame(1, [], (0,), Pass(0, [chain], [range(1)]), 1).packed()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        FRAME.packed()[:-1],
+        FRAME.packed() + b"\0",
+        sent(1, [], [0], 0, 1, 0, []),
+        sent(1, [], [0], 0, 0, 0, [[[5], [-1]]]),
+        sent(1, [], [0], 1, 1, 0, [[[5], [-1]]]),
+        sent(1, [], [-1], 0, 1, 0, [[[5], [-1]]]),
+        sent(1, [[DROP + 1, [0], [0]]], [0], 0, 1, 0, [[[5], [-1]]]),
+        sent(1, [[SWAP, [0], [-1, 0]]], [0], 0, 1, 0, [[[5], [-1]]]),
+        sent(1, [[SWAP, [0], [1 << 32, 0]]], [0], 0, 1, 0, [[[5], [-1]]]),
+        sent(1, [], [0], 0, 60_000, 0, [[[5], [-1]]]),
+        sent(1, [], [0], 0, 1, 0, [[[], []]]),
+        sent(1, [], [0], 0, 1, 0, [[[5, 6], [-1]]]),
+        sent(1, [], [0], 0, 1, 0, [[[5, 6], [-1, -1]]]),
+        sent(1, [], [0] * 3, 0, MAX_NODES, 0, [[[5], [-1]]] * 3),
+        sent(1, [], [0], 0, 1, 2, [[[5, 6, 7], [-1, 0, 0]], [[5], [-1]]]),
+        sent(1, [], [0], 0, 1, 60_000, [[[5] * 60_001, list(range(-1, 60_000))]]),
+        b"RP\x03\xdd\xff\xff\xff\xff",
+        b"RP\x03" + b"\x91" * 100_000,
+        bytes(FRAME_BYTES + 1),
+        new_frame(num_before=3),
+        new_frame(tree=DraftTree([5, 6], [-1, 1], ["", ""])),
+        new_frame(lengths=(0, 17)),
+        new_frame(lengths=(0,)),
+        new_frame(tree=DraftTree.root(1 << 31)),
+        new_frame(CacheStep(SWAP, (0, 0), (0, 2))),
+        new_frame(CacheStep(COPY, (0, 0), (2, 0, 1))),
+        new_frame(CacheStep(FILL, (0, 0), (0, 17))),
+        new_frame(CacheStep(MOVE, (0, 0), (0, 15, 1, 2))),
+        new_frame(CacheStep(MOVE, (0, 0), (0, 1, 16))),
+        new_frame(CacheStep(RESIZE, (0, 0), (1 << 20, 1 << 20))),
+        new_frame(CacheStep(FORESEE, (0, 0), (1 << 30,))),
+        new_frame(CacheStep(SWAP, (0, 0), ())),
+    ],
+)
+def test_known_attacks_are_refused(data: bytes, split_demo: Callable[[int], Path]) -> None:
+    stage = FollowingStage(open_stages(split_demo(2))[0])
+    with memory_limit(MAX_BYTES), pytest.raises(FrameError):
+        stage.answer(CLIENT, memoryview(data), None)
+
+
+def test_a_second_pass_beyond_the_context_is_refused(split_demo: Callable[[int], Path]) -> None:
+    stage = FollowingStage(open_stages(split_demo(2))[0])
+    most = stage.stage.manifest.max_context
+    new = CacheStep(NEW, (), (1, most))
+    for length, is_taken in ((most - 3, True), (most - 2, False)):
+        frame = PassFrame(1, [new], (length,), Pass(0, [TREE], [range(2, 3)], num_before=2), 1).packed()
+        if is_taken:
+            assert stage.answer(CLIENT, memoryview(frame), None).shape == (1, 1, 256)
+        else:
+            with pytest.raises(FrameError, match="more than the model's context"):
+                stage.answer(CLIENT, memoryview(frame), None)
+
+
+def test_a_residual_stream_of_another_size_is_refused(split_demo: Callable[[int], Path]) -> None:
+    first, second, _ = map(FollowingStage, open_stages(split_demo(3)))
+    handed = first.answer(CLIENT, memoryview(new_frame()), None).data.cast("B")
+    assert second.answer(CLIENT, memoryview(new_frame()), handed).shape == (1, 3, 256)
+    for stage, wrong in ((second, handed[:-4]), (second, None), (first, handed)):
+        with pytest.raises(FrameError):
+            stage.answer(CLIENT, memoryview(new_frame()), wrong)
+
+
+def test_a_pass_without_memory_leaves_no_rows(
+    split_demo: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = FollowingStage(open_stages(split_demo(2))[0])
+    again = PassFrame(1, [], (0, 0), Pass(0, [TREE], [range(1)]), 1).packed()
+    stage.answer(CLIENT, memoryview(new_frame()), None)
+    with monkeypatch.context() as patch:
+        patch.setattr(stage.stage, "hand_on", Mock(side_effect=MemoryError))
+        with pytest.raises(ConfigError, match="needs more memory than is free: lower --max-batch"):
+            stage.answer(CLIENT, memoryview(again), None)
+    with pytest.raises(FrameError, match="a cache that this stage has no rows of"):
+        stage.answer(CLIENT, memoryview(again), None)
+
+
+def test_of_too_many_caches_the_oldest_is_forgotten(split_demo: Callable[[int], Path]) -> None:
+    stage = FollowingStage(open_stages(split_demo(2))[0])
+    new, wanted = [CacheStep(NEW, (), (1, 16))], Pass(0, [TREE], [range(1)])
+    for cache in range(MAX_CACHES + 1):
+        stage.answer(CLIENT, memoryview(PassFrame(cache, new, (0,), wanted, 1).packed()), None)
+    answered = stage.answer(CLIENT, memoryview(PassFrame(1, [], (0,), wanted, 1).packed()), None)
+    assert answered.shape == (1, 3, 256)
+    with pytest.raises(FrameError, match="a cache that this stage has no rows of"):
+        stage.answer(CLIENT, memoryview(PassFrame(0, [], (0,), wanted, 1).packed()), None)

@@ -1,6 +1,9 @@
-"""A model in stages has the rows of the whole one, whatever happens to its cache, and to a stage."""
+"""A model in stages has the rows of the whole one, whatever happens to its cache; what cannot be opened is refused."""
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import util
 from pathlib import Path
 
 import pytest
@@ -11,18 +14,26 @@ from reader_edge_runtime.decoding.session import save_session
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import NoDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.errors import PackageError, ProviderError, SessionError, StageLostError
+from reader_edge_runtime.errors import (
+    ConfigError,
+    InstallationError,
+    PackageError,
+    ProviderError,
+    SessionError,
+    StageLostError,
+)
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.execution.pipeline.in_flight import Came
 from reader_edge_runtime.execution.pipeline.logged_cache import LoggedCache
+from reader_edge_runtime.execution.pipeline.open_pipeline import open_pipeline, serve_stage
 from reader_edge_runtime.execution.pipeline.pass_frame import PassFrame
 from reader_edge_runtime.execution.providers import open_target
 from reader_edge_runtime.measuring.width_probe import probe_width
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.package.pipeline_file import write_pipeline
+from reader_edge_runtime.package.pipeline_file import KEY_NAME, new_key, write_pipeline
 from reader_edge_runtime.target import Pass, Target
 from tests.random_operations import check_random_operations
-from tests.stages_here import StagesHere, assert_same_rows, pipeline_here
+from tests.stages_here import assert_same_rows, free_address, pipeline_here, stages_of
 
 Split = Callable[[int], Path]
 CONFIG = EngineConfig(threads=1, max_batch=3)
@@ -84,8 +95,7 @@ def test_a_stage_that_is_lost_again_and_again_ends_the_pass(split_demo: Split) -
 def test_rows_that_are_only_filled_are_there_in_all_stages(split_demo: Split) -> None:
     """What measures passes has rows without a text; they are not scored, and answers beside them stay."""
     target = pipeline_here(split_demo(2))
-    following = target.in_flight.following
-    assert isinstance(following, StagesHere)
+    following = stages_of(target)
     cache = target.new_cache(2, 64)
     wanted = Pass(0, [DraftTree.root(5)], [range(1)])
     first = target.forward(cache, wanted).top_logits[0].tobytes()
@@ -98,8 +108,7 @@ def test_rows_that_are_only_filled_are_there_in_all_stages(split_demo: Split) ->
 def test_a_pass_that_failed_leaves_nothing_unsaid(split_demo: Split, demo_folder: Path) -> None:
     """What happened to the cache before it is not known to the stages: they get all of it again."""
     target = pipeline_here(split_demo(2))
-    following = target.in_flight.following
-    assert isinstance(following, StagesHere)
+    following = stages_of(target)
     receive, failures = following.receive, iter([None, None, KeyboardInterrupt(), None])
 
     def interrupted() -> Came:
@@ -115,8 +124,7 @@ def test_a_pass_that_failed_leaves_nothing_unsaid(split_demo: Split, demo_folder
 
 def test_rows_that_a_stage_let_go_of_come_again_without_a_loss(split_demo: Split) -> None:
     target = pipeline_here(split_demo(3))
-    following = target.in_flight.following
-    assert isinstance(following, StagesHere)
+    following = stages_of(target)
     cache, wanted = target.new_cache(1, 16), Pass(0, [DraftTree.chain([5, 6, 7])], [range(3)])
     target.forward(cache, wanted)
     cache.commit(0, [0, 1, 2])
@@ -128,8 +136,7 @@ def test_rows_that_a_stage_let_go_of_come_again_without_a_loss(split_demo: Split
 
 def test_a_long_text_is_scored_again_with_several_passes_under_way(split_demo: Split) -> None:
     target = pipeline_here(split_demo(2), lost_at=[12])
-    following = target.in_flight.following
-    assert isinstance(following, StagesHere)
+    following = stages_of(target)
     text = [5 + n % 900 for n in range(1500)]
     cache, wanted = target.new_cache(1, 16), Pass(0, [DraftTree.root(5)], [range(1)])
     for start in range(0, 1500, 150):
@@ -144,8 +151,7 @@ def test_a_long_text_is_scored_again_with_several_passes_under_way(split_demo: S
 def test_rows_that_come_again_are_scored_by_passes_as_wide_as_they_were(split_demo: Split) -> None:
     """Where one row alone is computed otherwise: the last token of a text may be the only one of its pass."""
     target = pipeline_here(split_demo(2)).with_min_rows(2)
-    following = target.in_flight.following
-    assert isinstance(following, StagesHere)
+    following = stages_of(target)
     cache = target.new_cache(1, 16)
     target.forward(cache, Pass(0, [DraftTree.chain(list(range(5, 134)))], [range(1)]))
     cache.commit(0, range(129))
@@ -174,8 +180,7 @@ def test_lanes_fill_the_way_and_no_more(split_demo: Split) -> None:
 
 def test_a_commit_takes_no_frame_of_its_own(split_demo: Split) -> None:
     target = pipeline_here(split_demo(2))
-    following = target.in_flight.following
-    assert isinstance(following, StagesHere)
+    following = stages_of(target)
     check_random_operations(target, seed=2, num_operations=5)
     before = len(following.frames)
     cache = target.new_cache(2, 16)
@@ -186,8 +191,7 @@ def test_a_commit_takes_no_frame_of_its_own(split_demo: Split) -> None:
 
 def test_stages_let_go_of_caches_that_are_no_more(split_demo: Split) -> None:
     target = pipeline_here(split_demo(2))
-    following = target.in_flight.following
-    assert isinstance(following, StagesHere)
+    following = stages_of(target)
     wanted = Pass(0, [DraftTree.root(5)], [range(1)])
     for _ in range(3):
         target.forward(target.new_cache(1, 16), wanted)
@@ -199,8 +203,7 @@ def test_stages_let_go_of_caches_that_are_no_more(split_demo: Split) -> None:
 
 def test_rows_that_were_only_assumed_are_not_scored(split_demo: Split) -> None:
     target = pipeline_here(split_demo(2))
-    following = target.in_flight.following
-    assert isinstance(following, StagesHere)
+    following = stages_of(target)
     cache = target.new_cache(1, 1024)
     cache.assume(0, 1000)
     target.forward(cache, Pass(0, [DraftTree.root(5)], [range(1)]))
@@ -224,3 +227,64 @@ def test_a_pipeline_of_other_stages_than_are_there_is_refused(split_demo: Split,
     write_pipeline(tmp_path, ["tcp://127.0.0.1:5551"])
     with pytest.raises(PackageError, match="is not the last of 2 stages"):
         ModelPackage.open(tmp_path)
+
+
+@contextmanager
+def served(stage: Path, address: str, key: Path | None) -> Iterator[list[str]]:
+    """A stage in a thread; the lines that it tells."""
+    lines: list[str] = []
+    is_over, listens = threading.Event(), threading.Event()
+
+    def tell(line: str) -> None:
+        lines.append(line)
+        listens.set()
+
+    thread = threading.Thread(
+        target=serve_stage, args=(ModelPackage.open(stage), address, key, CONFIG, tell, is_over.is_set)
+    )
+    thread.start()
+    try:
+        assert listens.wait(30)
+        yield lines
+    finally:
+        is_over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("is_key_named", [True, False])
+def test_a_pipeline_with_its_key_has_the_rows_of_the_whole_model(
+    split_demo: Split, demo_folder: Path, tmp_path: Path, is_key_named: bool
+) -> None:
+    """Unless it is named, the key is the one beside the stage."""
+    pytest.importorskip("zmq", reason="the extra 'pipeline' is not installed")
+    address = free_address()
+    for name in ("1", "2"):
+        (tmp_path / name).symlink_to(split_demo(2) / name)
+    write_pipeline(tmp_path, [address])
+    new_key(tmp_path)
+    with served(tmp_path / "1", address, tmp_path / KEY_NAME if is_key_named else None) as lines:
+        piped = open_pipeline(ModelPackage.open(tmp_path), CONFIG)
+        assert_same_rows(HostTarget.open(ModelPackage.open(demo_folder), 1), piped, 3)
+        assert lines[0] == f"Stage 1 of 2 listens at {address}."
+        assert lines[1].startswith("Serves ")
+        assert lines[1].endswith("; hands on to the client.")
+
+
+@pytest.mark.parametrize(
+    ("name", "address", "error", "sentence"),
+    [
+        ("2", "tcp://127.0.0.1:5551", PackageError, "is the last stage, which the client runs: serve the others"),
+        (".", "tcp://127.0.0.1:5551", PackageError, "holds all stages: give one, as '.*/1'"),
+        ("1", "5551", ConfigError, "'5551' is no address to listen at: give tcp://HOST:PORT"),
+    ],
+)
+def test_no_stage_is_refused(name: str, address: str, error: type[Exception], sentence: str, split_demo: Split) -> None:
+    pytest.importorskip("zmq", reason="the extra 'pipeline' is not installed")
+    with pytest.raises(error, match=sentence):
+        serve_stage(ModelPackage.open(split_demo(2) / name), address, None, CONFIG, print)
+
+
+def test_without_pyzmq_its_extra_is_named(split_demo: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(util, "find_spec", lambda name: None)
+    with pytest.raises(InstallationError, match=r"needs pyzmq, .* pip install 'reader-edge\[pipeline\]'"):
+        open_pipeline(ModelPackage.open(split_demo(2)), CONFIG)

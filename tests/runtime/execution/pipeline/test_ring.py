@@ -1,32 +1,48 @@
-"""Stages behind links have the same rows; what is another stage, or says something else, is named in one sentence."""
+"""Stages behind links have the same rows; another stage or a wrong message is named, and costs no other client."""
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError, FrameError, ProviderError, StageLostError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.execution.onnxruntime.native import instructions_here
 from reader_edge_runtime.execution.pipeline import ring as ring_module
+from reader_edge_runtime.execution.pipeline import stage_server
 from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage
-from reader_edge_runtime.execution.pipeline.handshake import FACT_FRAMES, FAULT, HEADS, HELLO, PASS, RESULT, Head
+from reader_edge_runtime.execution.pipeline.handshake import (
+    FACT_FRAMES,
+    FAULT,
+    HEADS,
+    HELLO,
+    PASS,
+    RESULT,
+    WELCOME,
+    Head,
+)
 from reader_edge_runtime.execution.pipeline.in_flight import RowsLostError
+from reader_edge_runtime.execution.pipeline.links import Links
+from reader_edge_runtime.execution.pipeline.logged_cache import NEW, CacheStep
+from reader_edge_runtime.execution.pipeline.pass_frame import PassFrame
 from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarget
+from reader_edge_runtime.execution.pipeline.ring import Ring
+from reader_edge_runtime.execution.pipeline.stage_server import StageServer
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.package.pipeline_file import KEY_NAME, read_key
+from reader_edge_runtime.target import Pass
 from tests.random_operations import check_random_operations
+from tests.runtime.execution.pipeline import ring_stages
+from tests.runtime.execution.pipeline.ring_stages import scripted, served
 from tests.stages_here import assert_same_rows, free_address, open_stages, stage_process
 
 zmq = pytest.importorskip("zmq", reason="the extra 'pipeline' is not installed")
 
-from reader_edge_runtime.execution.pipeline import stage_server  # noqa: E402
-from reader_edge_runtime.execution.pipeline.links import Links  # noqa: E402 (needs the extra)
-from reader_edge_runtime.execution.pipeline.ring import Ring  # noqa: E402
-from tests.runtime.execution.pipeline import ring_stages  # noqa: E402
-from tests.runtime.execution.pipeline.ring_stages import scripted, served  # noqa: E402
 
 Split = Callable[[int], Path]
 KEY = bytes(range(32))
@@ -159,3 +175,97 @@ def test_another_answer_to_a_greeting_is_refused(split_demo: Split, monkeypatch:
     last = open_stages(split_demo(2))[-1]
     with scripted(last, lambda head: []) as address, pytest.raises(FrameError, match="with something else"):
         Ring(last, [address], None)
+
+
+FRAME = PassFrame(1, [CacheStep(NEW, (), (1, 16))], (0,), Pass(0, [DraftTree.root(5)], [range(1)]), 1).packed()
+
+
+class Served:
+    """The first of two stages behind a link of this machine, and a socket of someone who asks it."""
+
+    def __init__(self, folder: Path, socket: Any) -> None:
+        self.lines: list[str] = []
+        self.links = Links(None)
+        self.socket = socket
+        self._is_over = threading.Event()
+        address = free_address()
+        server = StageServer(FollowingStage(open_stages(folder)[0]), self.links, address, self.lines.append)
+        self._thread = threading.Thread(target=server.serve, args=(self._is_over.is_set,))
+        self._thread.start()
+        socket.connect(address)
+
+    def send(self, what: int, client: int, *parts: bytes) -> None:
+        self.socket.send_multipart([HEADS.pack(Head(what, bytes([client] * 16), client)), *parts])
+
+    def received(self) -> tuple[Head, bytes]:
+        assert self.socket.poll(10_000), "the stage does not answer"
+        head, data = self.socket.recv_multipart()
+        return HEADS.unpack(memoryview(head)), data
+
+    def greeted(self, client: int, address: str = "") -> None:
+        self.send(HELLO, client, FACT_FRAMES.pack({"next": address}))
+        assert self.received()[0].what == WELCOME
+
+    def close(self) -> None:
+        self._is_over.set()
+        self._thread.join()
+        self.links.close()
+
+
+@pytest.fixture
+def server_of(split_demo: Split) -> Iterator[Served]:
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        server_of = Served(split_demo(2), socket)
+        try:
+            yield server_of
+        finally:
+            server_of.close()
+            socket.close(linger=0)
+
+
+def test_what_is_nothing_for_a_stage_is_passed_over(server_of: Served) -> None:
+    server_of.socket.send_multipart([b"x" * 28, b"x"])
+    for what, parts in ((RESULT, (b"x",)), (HELLO, (b"{}", b"{}")), (77, (FRAME,))):
+        server_of.send(what, 1, *parts)
+    server_of.greeted(2)
+    server_of.send(PASS, 2, FRAME)
+    head, made = server_of.received()
+    assert (head.what, head.number, len(made)) == (RESULT, 2, 4 * 256)
+
+
+def test_a_fault_says_whether_rows_are_lost(server_of: Served) -> None:
+    server_of.greeted(1)
+    for client, sentence in ((1, "truncated"), (2, "was started since it was greeted")):
+        server_of.send(PASS, client, FRAME[:4])
+        head, data = server_of.received()
+        facts = FACT_FRAMES.unpack(memoryview(data))
+        assert (head.what, facts["lost"], sentence in facts["fault"]) == (FAULT, "all", True)
+        assert facts["fault"] == server_of.lines[-1]
+
+
+def test_of_too_many_who_ask_the_oldest_is_forgotten_with_its_link(server_of: Served) -> None:
+    for client in range(1, 9):
+        server_of.greeted(client, free_address())
+    server_of.greeted(1, free_address())  # again: it is no longer the oldest, and its first link is closed
+    server_of.greeted(9)
+    assert len(server_of.links._sockets) == 1 + 7
+    server_of.send(PASS, 2, FRAME)
+    assert server_of.received()[0].what == FAULT
+    server_of.send(PASS, 9, FRAME)
+    assert server_of.received()[0].what == RESULT
+
+
+def test_a_link_that_takes_no_more_costs_passes_and_nothing_else(server_of: Served) -> None:
+    server_of.greeted(1, free_address())  # where nobody listens
+    for _ in range(70):
+        server_of.send(PASS, 1, FRAME)
+    server_of.greeted(2)
+    assert server_of.lines.count("A link is full: a pass is dropped.") == 70 - 64
+
+
+def test_an_address_that_is_taken_is_refused() -> None:
+    links, address = Links(None), free_address()
+    links.listen(address, 1 << 20)
+    with pytest.raises(ConfigError, match=rf"Nothing can listen at {address} \(Address already in use\)"):
+        links.listen(address, 1 << 20)
+    links.close()

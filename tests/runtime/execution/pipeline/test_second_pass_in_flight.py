@@ -1,5 +1,7 @@
-"""Two passes behind each other have the rows of one, whether the second is waited for, dropped, or lost."""
+"""Two passes behind each other have the rows of one; what a pass takes on its way is never less than it did."""
 
+import math
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -9,13 +11,13 @@ import pytest
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ProviderError, StageLostError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
-from reader_edge_runtime.execution.pipeline.in_flight import Came
+from reader_edge_runtime.execution.pipeline.in_flight import Came, InFlightPasses
 from reader_edge_runtime.execution.pipeline.pass_frame import PassFrame
 from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarget
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass, Target
 from tests.hybrid_states import path_to, random_tree
-from tests.stages_here import StagesHere, pipeline_here, two_passes
+from tests.stages_here import pipeline_here, stages_of, two_passes
 
 Split = Callable[[int], Path]
 TREE = DraftTree([5, 6, 7, 8, 9], [-1, 0, 1, 1, 0], [""] * 5)
@@ -46,11 +48,6 @@ def assert_same_rows_of_two(whole: Target, piped: PipelineTarget, seed: int) -> 
             cache.cut(slot, 60)
 
 
-def following_of(target: PipelineTarget) -> StagesHere:
-    assert isinstance(target.in_flight.following, StagesHere)
-    return target.in_flight.following
-
-
 @pytest.fixture(scope="module")
 def whole(demo_folder: Path) -> HostTarget:
     return HostTarget.open(ModelPackage.open(demo_folder), 1)
@@ -72,7 +69,7 @@ def test_a_loss_in_either_pass_changes_no_row(lost_at: Collection[int], split_de
 
 def test_nobody_waits_for_a_pass_that_is_dropped(split_demo: Split) -> None:
     piped = pipeline_here(split_demo(2))
-    following, cache = following_of(piped), piped.new_cache(1, 16)
+    following, cache = stages_of(piped), piped.new_cache(1, 16)
     _, behind = piped.forward_two(cache, *two_passes(TREE, 2))
     assert len(following.frames) == 2
     received = list[Came]()
@@ -93,14 +90,14 @@ def test_nobody_waits_for_a_pass_that_is_dropped(split_demo: Split) -> None:
 def test_only_the_second_nodes_are_sent_and_scored(split_demo: Split) -> None:
     piped = pipeline_here(split_demo(2))
     piped.forward_two(piped.new_cache(1, 16), *two_passes(TREE, 2))
-    frames = [PassFrame.unpacked(memoryview(frame)) for frame in following_of(piped).frames]
+    frames = [PassFrame.unpacked(memoryview(frame)) for frame in stages_of(piped).frames]
     assert [(frame.wanted.num_before, frame.num_nodes, frame.num_rows) for frame in frames] == [(0, 2, 2), (2, 3, 5)]
     assert [len(frame.steps) for frame in frames] == [1, 0]  # what happened to the cache is sent once
 
 
 def test_a_second_pass_that_a_stage_refuses_ends_in_its_error(split_demo: Split) -> None:
     piped = pipeline_here(split_demo(2))
-    following, receive = following_of(piped), following_of(piped).receive
+    following, receive = stages_of(piped), stages_of(piped).receive
 
     def refused() -> Came:
         came = receive()
@@ -124,7 +121,7 @@ def test_stages_are_reached_again_once_where_another_lane_has_done_so(split_demo
 
 def test_an_interrupt_leaves_no_pass_awaited(split_demo: Split) -> None:
     piped = pipeline_here(split_demo(2))
-    following, receive = following_of(piped), following_of(piped).receive
+    following, receive = stages_of(piped), stages_of(piped).receive
 
     def interrupted() -> Came:
         raise KeyboardInterrupt
@@ -134,3 +131,38 @@ def test_an_interrupt_leaves_no_pass_awaited(split_demo: Split) -> None:
         piped.forward_two(piped.new_cache(1, 16), *two_passes(TREE, 2))
     following.receive = receive  # type: ignore[method-assign]
     assert not piped.in_flight._sent_at
+
+
+class SlowToSend:
+    """A `Following` whose passes come back while they are sent, as where the sender waits for a processor."""
+
+    facts: tuple[str, ...] = ()
+    slowest_s = 1e-9
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def send(self, frame: bytes) -> int:
+        self.now_s += 0.25
+        return 1
+
+    def receive(self) -> Came:
+        return Came(1, memoryview(b""))
+
+    def come_back(self, lost: StageLostError) -> None:
+        """Nothing is ever lost."""
+
+
+def test_a_sender_that_waits_for_a_processor_takes_no_link_for_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    following = SlowToSend()
+    monkeypatch.setattr(time, "perf_counter", lambda: following.now_s)
+    in_flight = InFlightPasses(following)
+    in_flight.wait(in_flight.send(b""))
+    assert in_flight.trip_s == 0.25
+
+
+def test_what_the_way_took_to_a_lost_box_is_not_believed_of_a_spare_one() -> None:
+    in_flight = InFlightPasses(SlowToSend())
+    in_flight.trip_s = 0.001
+    in_flight.come_back(StageLostError("Stage 1 is gone."), 0)
+    assert math.isinf(in_flight.trip_s)
