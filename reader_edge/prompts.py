@@ -4,15 +4,16 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from reader_edge.chat.answer import build_prompt
-from reader_edge_runtime import Engine, GenerationConfig, Message
-from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime import GenerationConfig, Message
 from reader_edge_runtime.errors import PromptError
 from reader_edge_runtime.text.conversation import Prompt, text_of
 from reader_edge_runtime.text.conversation_check import MEDIA, sound_messages
 from reader_edge_runtime.untrusted.user_input import as_text, read_bounded, short_repr
+
+if TYPE_CHECKING:  # corpora are read where there is no ONNX Runtime, too
+    from reader_edge_runtime import Engine
 
 _MAX_BYTES, _MAX_LINES = 1 << 26, 1 << 20
 VERIFY_PROMPTS = Path(__file__).with_name("verify_prompts.jsonl")
@@ -124,7 +125,7 @@ class EvalPrompt:
 
 
 def play_out(
-    engine: Engine,
+    engine: "Engine",
     prompts: Sequence[FilePrompt],
     config: GenerationConfig,
     is_raw: bool,
@@ -136,6 +137,8 @@ def play_out(
     is_over: once it says so, turns that would wait for an answer are left out.
     Raises PromptError, which names the line, for what the model cannot be given.
     """
+    from reader_edge.chat.answer import build_prompt
+
     questions = []
     for each in prompts:
         earlier: list[Message] = []
@@ -159,8 +162,10 @@ def by_category(questions: Sequence[EvalPrompt], values: Sequence[T]) -> dict[st
     return groups if any(question.category for question in questions) else {}
 
 
-def _check(engine: Engine, prompt: Prompt, config: GenerationConfig, place: str) -> None:
+def _check(engine: "Engine", prompt: Prompt, config: GenerationConfig, place: str) -> None:
     """Raise PromptError where the model cannot be given this prompt."""
+    from reader_edge_runtime.decoding.request import Request
+
     try:
         Request(engine.encode_prompt(prompt), config, engine.package.manifest)
     except PromptError as error:
