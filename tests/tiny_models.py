@@ -1,5 +1,6 @@
 """Tiny models with random weights, in Hugging Face format, made where a test needs one."""
 
+import json
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -215,3 +216,10 @@ def build_tiny_tokenizer(folder: Path) -> None:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=trainer._tokenizer, **names)
     tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
     tokenizer.save_pretrained(folder)
+
+
+def change_config(folder: Path, name: str = "config.json", /, **changes: Any) -> None:
+    """Change keys of a folder's config, or of another of its files; `...` leaves one out."""
+    fields = json.loads((folder / name).read_text()) if (folder / name).exists() else {}
+    kept = {key: value for key, value in (fields | changes).items() if value is not ...}
+    (folder / name).write_text(json.dumps(kept))

@@ -82,9 +82,7 @@ def _as_published(config_file: Path) -> None:
 
 def unlike_tests(model: PreTrainedModel, file: Path) -> list[str]:
     """Names of the tensors and values of a converted file that the tests' writer gives another value, or none."""
-    mine = GgufFile.open(
-        write_model(model, file.parent / file.name.removesuffix("-f32.gguf"), file.with_suffix(".tests.gguf"))
-    )
+    mine = GgufFile.open(write_model(model, file.with_suffix(".tests.gguf")))
     theirs = GgufFile.open(file)
     unlike = [name for name in {**mine.tensors, **theirs.tensors} if not _is_same_tensor(mine, theirs, name)]
     prefix = f"{theirs.metadata['general.architecture']}."

@@ -183,24 +183,24 @@ def build_source(name: str, folder: Path, **changes: Any) -> PreTrainedModel:
 
 def write_model(
     model: PreTrainedModel,
-    folder: Path,
     path: Path,
     kind: gguf.GGMLQuantizationType = F32,
     values: Mapping[str, Any] | None = None,
     tensors: Mapping[str, Array] | None = None,
     kinds: Mapping[str, gguf.GGMLQuantizationType] | None = None,
 ) -> Path:
-    """Write a model with the tokenizer of its folder. kind: of its matrices, kinds: of some. values, tensors: added, or
-    in place.
+    """Write a model with the tokenizer of its folder. path: of the file, or a folder for it. kind: of its matrices,
+    kinds: of some. values, tensors: added, or in place.
     """
     config = model.config
     architecture = _architecture(config)
-    vocabulary = byte_level(Tokenizer.from_file(str(folder / "tokenizer.json")), "gpt-2", config.vocab_size)
+    vocabulary = byte_level(Tokenizer.from_file(f"{model.name_or_path}/tokenizer.json"), "gpt-2", config.vocab_size)
     special = {"tokenizer.ggml.bos_token_id": 0, "tokenizer.ggml.eos_token_id": 1}
     own = {f"{architecture}.{key}": value for key, value in gguf_values(config).items()}
     weights = {**gguf_weights(model, architecture), **(tensors or {})}
     matrices = [name for name, weight in weights.items() if weight.ndim > 1 and not name.endswith(_KEPT)]
     all_kinds = dict.fromkeys(matrices, kind) | dict(kinds or {})
+    path = path / "model.gguf" if path.is_dir() else path
     return write_gguf(path, architecture, {**own, **vocabulary, **special, **(values or {})}, weights, all_kinds)
 
 

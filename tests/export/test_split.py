@@ -63,7 +63,7 @@ def test_rows_have_the_bits_of_the_whole(
 def test_matrices_that_stay_as_they_are_have_their_bits_too(tmp_path: Path) -> None:
     changes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3}
     model = build_source("llama", tmp_path / "source", **changes)
-    file = write_model(model, tmp_path / "source", tmp_path / "model.gguf", Kind.Q4_K)
+    file = write_model(model, tmp_path, Kind.Q4_K)
     export_model(file, tmp_path / "package", ExportOptions("keep", check="none"))
     assert_same_bits(tmp_path / "package", tmp_path / "out", 3)
 
@@ -163,7 +163,7 @@ def exported_package(precision: str, folder: Path) -> Path:
     changes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3}
     model, source = build_source("llama", folder / "source", **changes), folder / "source"
     if precision == "keep":
-        source = write_model(model, source, folder / "model.gguf", Kind.Q4_K)
+        source = write_model(model, folder / "model.gguf", Kind.Q4_K)
     export_model(source, folder / "package", ExportOptions(precision, check="none"))
     return folder / "package"
 

@@ -209,14 +209,6 @@ def test_a_table_fits_a_short_context(source: Path, tmp_path: Path) -> None:
     assert len(table_of(ModelPackage.open(tmp_path / "out"))) == VOCAB_SIZE
 
 
-def test_answers_drafted_from_a_table_are_the_plain_ones(exported: Exported) -> None:
-    engine = Engine.load(exported("llama", "int8", "exact"))
-    answers = [
-        engine.generate("the cat", GenerationConfig(max_tokens=40, is_drafted=drafted)) for drafted in (False, True)
-    ]
-    assert answers[0].token_ids == answers[1].token_ids
-
-
 def test_a_vocabulary_without_the_questions_letters_has_a_table_too(exported: Exported) -> None:
     package = ModelPackage.open(exported("llama", "int8", "exact"))
     model = Tokenizer(FastTokenizer(BPE({"1": 0}, [])))

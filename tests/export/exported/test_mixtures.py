@@ -163,7 +163,7 @@ def test_blocks_of_a_file_stay(tmp_path: Path) -> None:
     model = build_source("qwen3_moe", tmp_path / "source", moe_intermediate_size=64)
     kinds = {f"blk.{layer}.ffn_down_exps.weight": Kind.F16 for layer in range(2)}
     kinds |= {f"blk.{layer}.ffn_gate_inp.weight": Kind.F32 for layer in range(2)}
-    path = write_model(model, tmp_path / "source", tmp_path / "model.gguf", Kind.Q4_0, kinds=kinds)
+    path = write_model(model, tmp_path, Kind.Q4_0, kinds=kinds)
     report = export_model(path, tmp_path / "out", ExportOptions("keep"))
     assert report.other_types == {"F16": 2}
     assert report.kept_types["Q4_0"] == 2 + 2 * 4 + 1  # experts and attention of each layer, embedding
@@ -189,7 +189,7 @@ def test_files_of_mixtures_keep_their_types(
     model = build_source(model_type, tmp_path / "source", **changes)
     routers = ("mlp.gate", "mlp.router", "feed_forward.gate", "block_sparse_moe.router")
     kinds = {f"blk.{layer}.ffn_gate_inp{end}.weight": Kind.F32 for layer in range(2) for end in ("", "_shexp")}
-    path = write_model(model, tmp_path / "source", tmp_path / "model.gguf", kind, kinds=kinds)
+    path = write_model(model, tmp_path, kind, kinds=kinds)
     report = export_model(path, tmp_path / "out")
     assert report.precision == "keep"
     assert report.kept_types[kind.name] > 8
@@ -203,7 +203,7 @@ def test_files_of_mixtures_keep_their_types(
 @pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
 def test_experts_of_a_gpt_oss_file_can_be_rounded_too(precision: str, tmp_path: Path) -> None:
     model = build_source("gpt_oss", tmp_path / "source")
-    path = write_model(model, tmp_path / "source", tmp_path / "model.gguf", Kind.MXFP4)
+    path = write_model(model, tmp_path, Kind.MXFP4)
     report = export_model(path, tmp_path / "out", ExportOptions(precision))
     assert report.checks["tree_rows_equal"] == 1
 

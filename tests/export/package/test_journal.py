@@ -154,12 +154,17 @@ def test_a_matrix_that_is_not_the_next_ends_what_is_taken(folder: Path) -> None:
     assert store(folder, ["a", "other", "b"]) == ([], entry)
 
 
-def test_another_calibration_forgets_the_matrices(folder: Path) -> None:
+def test_another_calibration_forgets_matrices_and_notes(folder: Path) -> None:
     with Journal(folder, "key") as journal:
         journal.add_calibration({"a": 1})
         assert not journal.has_matrices
+        journal.record("loss", 0.1)
     with Journal(folder, "key") as journal:
-        assert (journal.calibration, journal.num_matrices) == ({"a": 1}, 0)
+        assert (journal.calibration, journal.num_matrices, journal.results) == ({"a": 1}, 0, {"loss": 0.1})
+        journal.add_calibration({"a": 2})
+        assert journal.results == {}
+    with Journal(folder, "key") as journal:
+        assert (journal.calibration, journal.results) == ({"a": 2}, {})
 
 
 def test_notes_are_kept_through_kills(folder: Path) -> None:
@@ -179,18 +184,6 @@ def test_notes_behind_a_matrix_that_is_lost_are_lost(folder: Path) -> None:
     assert store(folder)[0] == ["b", "c"]
     with Journal(folder, "key") as journal:
         assert journal.results == {}
-
-
-def test_another_calibration_forgets_the_notes(folder: Path) -> None:
-    with Journal(folder, "key") as journal:
-        journal.add_calibration({"a": 1})
-        journal.record("loss", 0.1)
-    with Journal(folder, "key") as journal:
-        assert journal.results == {"loss": 0.1}
-        journal.add_calibration({"a": 2})
-        assert journal.results == {}
-    with Journal(folder, "key") as journal:
-        assert (journal.calibration, journal.results) == ({"a": 2}, {})
 
 
 TEXTS = TextSet(["a text"])

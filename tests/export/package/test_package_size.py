@@ -54,7 +54,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "tied": build_tiny_model("llama", folder / "tied", **_SIZES),
         "two": folder / "two",
         "mixture": build_tiny_model("qwen3_moe", folder / "mixture", **_MIXTURE),
-        "gguf": write_model(model, folder / "two", folder / "model.gguf", Kind.Q5_1, kinds=kinds),
+        "gguf": write_model(model, folder / "model.gguf", Kind.Q5_1, kinds=kinds),
     }
 
 
@@ -222,7 +222,7 @@ def test_passes_have_the_bits_of_the_whole(
 def test_matrices_that_stay_as_they_are_have_their_bits_too(tmp_path: Path) -> None:
     changes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3}
     model = build_source("llama", tmp_path / "source", **changes)
-    file = write_model(model, tmp_path / "source", tmp_path / "model.gguf", Kind.Q4_K)
+    file = write_model(model, tmp_path, Kind.Q4_K)
     export_model(file, tmp_path / "out", ExportOptions("keep", check="none"))
     package = ModelPackage.open(tmp_path / "out")
     assert_same_bits(package, LayeredPackage(package, tmp_path, A_LAYER))

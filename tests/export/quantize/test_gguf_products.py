@@ -122,7 +122,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, ExportR
     changes = {"hidden_size": 256, "intermediate_size": 512, "tie_word_embeddings": False}
     model = build_source("llama", folder / "source", **changes)
     kinds = {f"{name}.weight": Kind[type_name] for name, type_name in _MIXED.items()}
-    path = write_model(model, folder / "source", folder / "mixed.gguf", kinds=kinds)
+    path = write_model(model, folder / "mixed.gguf", kinds=kinds)
     return path, folder / "out", export_model(path, folder / "out")
 
 
@@ -132,7 +132,7 @@ def tied(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("tied")
     model = build_source("qwen2", folder / "source")
     kinds = {"token_embd.weight": Kind.Q8_0}
-    path = write_model(model, folder / "source", folder / "tied.gguf", Kind.Q4_1, kinds=kinds)
+    path = write_model(model, folder / "tied.gguf", Kind.Q4_1, kinds=kinds)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("reader_edge_export.package_export.calibrate", None)  # calling it would fail
         export_model(path, folder / "out", ExportOptions("keep"))
@@ -244,7 +244,7 @@ def _logits(target: HostTarget, past: list[int], token_ids: list[int]) -> Float3
 
 def test_columns_in_another_order_cannot_stay_in_their_blocks(tmp_path: Path) -> None:
     model = build_source("qwen3_5_text", tmp_path / "source")
-    opened = open_source(write_model(model, tmp_path / "source", tmp_path / "model.gguf", Kind.Q8_0))
+    opened = open_source(write_model(model, tmp_path, Kind.Q8_0))
     assert sum(StoredTypes.of(opened).num_others.values()) == 1
     assert opened.weights.block_type("model.layers.0.linear_attn.out_proj.weight") is None
 
@@ -262,7 +262,7 @@ def test_every_matrix_of_every_architecture_is_found_in_its_file(model_type: str
         },
     }
     model = build_source(model_type, tmp_path / "source", **changes.get(model_type, {}))
-    path = write_model(model, tmp_path / "source", tmp_path / "model.gguf", Kind.Q8_0)
+    path = write_model(model, tmp_path, Kind.Q8_0)
     opened = open_source(path)
     kept = StoredTypes.of(opened)
     assert kept.num_kept["Q8_0"] > 2 * 3
@@ -297,7 +297,7 @@ def test_most_weights_decide_on_the_precision(
     kind: Kind, options: dict[str, Any], precision: str, tmp_path: Path
 ) -> None:
     model = build_source("llama", tmp_path / "source")
-    path = write_model(model, tmp_path / "source", tmp_path / "model.gguf", kind)
+    path = write_model(model, tmp_path, kind)
     assert ExportOptions(**options).precision_for(find_source(path, None).is_kept) == precision
 
 
@@ -311,7 +311,7 @@ def test_nothing_to_keep_is_one_sentence(tiny_model: TinyModel, tmp_path: Path) 
     ):
         export_model(tiny_model("llama"), tmp_path / "out", ExportOptions("keep"))
     model = build_source("llama", tmp_path / "source")
-    path = write_model(model, tmp_path / "source", tmp_path / "half.gguf", Kind.F16)
+    path = write_model(model, tmp_path / "half.gguf", Kind.F16)
     with pytest.raises(ConfigError, match=r"takes Q4_0, .* of which 'half.gguf' has none \(F16, F32\): use 'int8'"):
         export_model(path, tmp_path / "out", ExportOptions("keep"))
     with pytest.raises(ConfigError, match=r"'keep' has no portable form"):
@@ -323,7 +323,7 @@ def test_nothing_to_keep_is_one_sentence(tiny_model: TinyModel, tmp_path: Path) 
 
 def test_a_file_that_changes_under_an_export_is_refused(tmp_path: Path) -> None:
     model = build_source("llama", tmp_path / "source")
-    path = write_model(model, tmp_path / "source", tmp_path / "model.gguf", Kind.Q8_0)
+    path = write_model(model, tmp_path, Kind.Q8_0)
     weights = open_source(path).weights
     path.write_bytes(path.read_bytes() + b"more")
     with pytest.raises(GgufError, match="changed while it was read"):
@@ -335,7 +335,7 @@ def test_matrices_that_are_all_zeros_keep_their_own_types(tmp_path: Path) -> Non
     for name in ("q_proj", "k_proj"):
         torch.nn.init.zeros_(getattr(model.model.layers[0].self_attn, name).weight)
     kinds = {"blk.0.attn_q.weight": Kind.Q4_0, "blk.0.attn_k.weight": Kind.Q4_1}
-    path = write_model(model, tmp_path / "source", tmp_path / "model.gguf", Kind.Q8_0, kinds=kinds)
+    path = write_model(model, tmp_path, Kind.Q8_0, kinds=kinds)
     weights = open_source(path).weights
     for name, block_type in (("q_proj", "Q4_0"), ("k_proj", "Q4_1")):
         assert weights.block_type(f"model.layers.0.self_attn.{name}.weight") is BLOCK_TYPES[block_type]

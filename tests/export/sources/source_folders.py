@@ -1,6 +1,5 @@
 """Folders as makers and tools write them: experts apart, as one tensor or in MXFP4; quantised by each format's rule."""
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,15 +13,14 @@ from gguf import dequantize
 from safetensors.torch import load_file, save_file
 
 from reader_edge_runtime.arrays import Int64Array
+from tests.tiny_models import change_config
 
 _OWN = re.compile(r"(.*)\.experts\.(\d+)\.(gate|up|down)_proj\.weight")
 
 
 def quantized(folder: Path) -> Path:
     """A folder whose config says that its experts are in MXFP4."""
-    config = json.loads((folder / "config.json").read_text())
-    settings = {"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}}
-    (folder / "config.json").write_text(json.dumps(config | settings))
+    change_config(folder, quantization_config={"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]})
     return folder
 
 
@@ -191,5 +189,4 @@ def quantize_folder(folder: Path, plain: Path, writer: Writer) -> None:
             weights |= {f"{name.removesuffix('weight')}{part}": tensor for part, tensor in parts.items()}
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     save_file(widened, plain / "model.safetensors", {"format": "pt"})
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": writer.settings}))
+    change_config(folder, quantization_config=writer.settings)

@@ -1,7 +1,6 @@
 """How a source's maker draws tokens and where answers end: from a folder and from a GGUF file alike."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +16,6 @@ from reader_edge_export.sources.gguf.summary import summary_of
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.generation_config import OWN_SAMPLING
 from reader_edge_runtime.package.model_package import ModelPackage
-from tests.export.conftest import TinyModel
 from tests.export.sources.gguf.gguf_checks import read
 from tests.family_tokenizers import FAMILIES, MORE_FAMILIES, family_tokenizer
 from tests.gguf_files import byte_level, small_vocabulary, write_small
@@ -35,34 +33,29 @@ READ: list[tuple[dict[str, Any], dict[str, float]]] = [
 ]
 
 
-@pytest.fixture
-def folder(tiny_model: TinyModel, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(tiny_model("llama"), tmp_path / "source"))
-
-
-def _write(folder: Path, generation: object) -> None:
-    (folder / "generation_config.json").write_text(json.dumps(generation))
+def _write(source: Path, generation: object) -> None:
+    (source / "generation_config.json").write_text(json.dumps(generation))
 
 
 @pytest.mark.parametrize(("generation", "expected"), READ)
 def test_without_do_sample_nothing_is_drawn_and_what_is_left_out_is_as_of_transformers(
-    folder: Path, generation: dict[str, Any], expected: dict[str, float]
+    source: Path, generation: dict[str, Any], expected: dict[str, float]
 ) -> None:
-    _write(folder, {"eos_token_id": 1, **generation})
-    assert find_source(folder, None).sampling() == expected
+    _write(source, {"eos_token_id": 1, **generation})
+    assert find_source(source, None).sampling() == expected
 
 
-def test_the_defaults_of_drawing_are_those_of_transformers(folder: Path) -> None:
-    _write(folder, {"do_sample": True})
+def test_the_defaults_of_drawing_are_those_of_transformers(source: Path) -> None:
+    _write(source, {"do_sample": True})
     theirs = transformers.GenerationConfig._get_default_generation_params()
-    read = find_source(folder, None).sampling()
+    read = find_source(source, None).sampling()
     assert read == {name: theirs[name] for name in OWN_SAMPLING if name in read}
 
 
-def test_a_package_keeps_it_and_the_report_says_what_is_not_done(folder: Path, tmp_path: Path) -> None:
-    _write(folder, QWEN | {"typical_p": 0.9, "num_beams": 1})
+def test_a_package_keeps_it_and_the_report_says_what_is_not_done(source: Path, tmp_path: Path) -> None:
+    _write(source, QWEN | {"typical_p": 0.9, "num_beams": 1})
     options = ExportOptions(precision="fp32", check="none")
-    report = export_model(folder, tmp_path / "out", options)
+    report = export_model(source, tmp_path / "out", options)
     expected = {name: QWEN[name] for name in OWN_SAMPLING if name in QWEN}
     assert report.sampling == ModelPackage.open(tmp_path / "out").manifest.sampling == expected
     assert report.other_choices == ("typical_p",)
@@ -77,9 +70,9 @@ def test_a_package_keeps_it_and_the_report_says_what_is_not_done(folder: Path, t
         ({"presence_penalty": 1.5, "frequency_penalty": 0}, {"presence_penalty"}),
     ],
 )
-def test_unsupported_choices_are_reported(folder: Path, generation: dict[str, Any], names: set[str]) -> None:
-    _write(folder, generation)
-    assert set(find_source(folder, None).other_choices()) == names
+def test_unsupported_choices_are_reported(source: Path, generation: dict[str, Any], names: set[str]) -> None:
+    _write(source, generation)
+    assert set(find_source(source, None).other_choices()) == names
 
 
 @pytest.mark.parametrize(
@@ -113,10 +106,10 @@ def test_unsupported_gguf_keys_are_reported(keys: dict[str, Any], names: tuple[s
         {"min_p": [0.1]},
     ],
 )
-def test_what_cannot_be_meant_is_refused_by_its_file_and_value(folder: Path, generation: dict[str, Any]) -> None:
-    _write(folder, generation)
+def test_what_cannot_be_meant_is_refused_by_its_file_and_value(source: Path, generation: dict[str, Any]) -> None:
+    _write(source, generation)
     with pytest.raises(ExportError, match=r"generation_config\.json.*correct it"):
-        find_source(folder, None)
+        find_source(source, None)
 
 
 def test_a_gguf_file_of_the_same_model_says_the_same(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """A model of images and texts is exported as its text model: its vision tower is left unread, and reported."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,7 @@ from reader_edge_runtime.errors import ExportError, ReaderEdgeError
 from tests.export.conftest import TinyModel
 from tests.export.record_transformers5 import DEFAULTS
 from tests.export.source_models import chain_logits, load_model
-from tests.tiny_models import build_tiny_model, build_tiny_tokenizer, tiny_config
+from tests.tiny_models import build_tiny_model, build_tiny_tokenizer, change_config, tiny_config
 
 WHOLE = {  # by the text model's type
     **{"ministral3": "mistral3", "mistral": "mistral3", "gemma3_text": "gemma3", "qwen3_5_text": "qwen3_5"},
@@ -47,8 +46,7 @@ def whole_of(text: Path, folder: Path, **changes: Any) -> Path:
     whole.lm_head.load_state_dict(model.lm_head.state_dict())
     whole.save_pretrained(folder)
     build_tiny_tokenizer(folder)
-    written = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(written | changes))
+    change_config(folder, **changes)
     return folder
 
 

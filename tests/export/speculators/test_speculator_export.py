@@ -201,7 +201,7 @@ def test_a_pass_without_kernels_of_our_own_says_nearly_the_same_with_no_rows_of_
 
 def test_a_gguf_file_gets_a_speculator_too(tmp_path: Path) -> None:
     write_eagle3(tmp_path / "speculator", {"hidden_size": 64}, lends_embedding=True)
-    model = write_model(build_source("llama", tmp_path / "source"), tmp_path / "source", tmp_path / "model.gguf", _Q8_0)
+    model = write_model(build_source("llama", tmp_path / "source"), tmp_path, _Q8_0)
     package = _checks(model, tmp_path / "speculator", tmp_path / "out", "keep")
     assert package.manifest.checks["speculator_error"] < 0.1
 

@@ -148,7 +148,7 @@ def _target(kind: str, is_tied: bool, folder: Path) -> Path:
     if not kind:
         return build_tiny_model(name, folder / "source", tie_word_embeddings=is_tied)
     model = build_source(name, folder / "source")
-    return write_model(model, folder / "source", folder / "model.gguf", GGMLQuantizationType[kind])
+    return write_model(model, folder / "model.gguf", GGMLQuantizationType[kind])
 
 
 def _exported(source: Path, speculator: Path | str, out: Path, precision: str) -> ModelPackage:

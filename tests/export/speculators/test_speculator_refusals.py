@@ -81,7 +81,7 @@ def file_of(model_type: str, folder: Path, tensors: dict[str, Array], num_later:
     }
     quantized = gguf.GGMLQuantizationType[kind]
     kinds = {name: quantized for name, each in tensors.items() if each.ndim > 1 and each.shape[-1] % 32 == 0}
-    return write_model(model, folder / "source", folder / "model.gguf", values=values, tensors=tensors, kinds=kinds)
+    return write_model(model, folder / "model.gguf", values=values, tensors=tensors, kinds=kinds)
 
 
 def opened(path: Path) -> OpenSpeculator:

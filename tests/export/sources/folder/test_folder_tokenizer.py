@@ -21,7 +21,7 @@ from reader_edge_runtime.text.conversation import Conversation
 from reader_edge_runtime.text.template.chat_template import ChatTemplate
 from reader_edge_runtime.text.tokenizer import Tokenizer as PackageTokenizer
 from tests.runtime.text.text_cases import byte_level_tokenizer
-from tests.tiny_models import VOCAB_SIZE, build_tiny_tokenizer
+from tests.tiny_models import VOCAB_SIZE, build_tiny_tokenizer, change_config
 
 TEXTS = ["the cat sat", "  tides\n<|eos|>rise", "naïve 🙂"]
 TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m['content'] }}{{ eos_token }}{% endfor %}"
@@ -33,11 +33,6 @@ def folder(tmp_path: Path) -> Path:
     """A folder with a tokenizer alone, which a test may change."""
     build_tiny_tokenizer(tmp_path)
     return tmp_path
-
-
-def _change(path: Path, **changes: Any) -> None:
-    fields = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps({key: value for key, value in (fields | changes).items() if value is not ...}))
 
 
 def _ids(tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
@@ -61,7 +56,7 @@ def _ids(tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
 )
 def test_no_folder_is_refused_for_the_name_of_a_class(name: object, folder: Path) -> None:
     before = _ids(load_tokenizer(folder, VOCAB_SIZE))
-    _change(folder / "tokenizer_config.json", tokenizer_class=name, auto_map={"AutoTokenizer": ["own.Own", None]})
+    change_config(folder, "tokenizer_config.json", tokenizer_class=name, auto_map={"AutoTokenizer": ["own.Own", None]})
     tokenizer = load_tokenizer(folder, VOCAB_SIZE)
     assert _ids(tokenizer) == before
     assert (tokenizer.bos_token, tokenizer.eos_token) == ("<|bos|>", "<|eos|>")
@@ -70,7 +65,7 @@ def test_no_folder_is_refused_for_the_name_of_a_class(name: object, folder: Path
 @pytest.mark.parametrize("key", ["extra_special_tokens", "additional_special_tokens"])
 @pytest.mark.parametrize("token", ["<|bos|>", {"content": "<|bos|>", "lstrip": True, "__type": "AddedToken"}])
 def test_further_special_tokens_are_read_as_a_list(key: str, token: object, folder: Path) -> None:
-    _change(folder / "tokenizer_config.json", **{key: [token]}, tokenizer_class="TokenizersBackend")
+    change_config(folder, "tokenizer_config.json", **{key: [token]}, tokenizer_class="TokenizersBackend")
     assert load_tokenizer(folder, VOCAB_SIZE).extra_special_tokens == ["<|bos|>"]
 
 
@@ -78,7 +73,7 @@ def test_further_special_tokens_are_read_as_a_list(key: str, token: object, fold
     "named", [{"extra_special_tokens": {"image_token": "<|bos|>"}}, {"image_token": "<|bos|>", "other_token": "none"}]
 )
 def test_special_tokens_that_only_templates_know_are_read_by_their_names(named: dict[str, Any], folder: Path) -> None:
-    _change(folder / "tokenizer_config.json", **named)
+    change_config(folder, "tokenizer_config.json", **named)
     named = special_tokens_of(load_tokenizer(folder, VOCAB_SIZE))
     assert [name for name, text in named.items() if text == "<|bos|>"] == ["bos_token", "image_token"]
 
@@ -106,7 +101,7 @@ def test_templates_are_found_wherever_versions_put_them(folder: Path) -> None:
     (folder / "chat_template.json").write_text(json.dumps({"chat_template": "of the processor"}))
     assert load_tokenizer(folder, VOCAB_SIZE).chat_template == "of the processor"
     listed = [{"name": "default", "template": "first"}, {"name": "tool_use", "template": "second"}]
-    _change(folder / "tokenizer_config.json", chat_template=listed)
+    change_config(folder, "tokenizer_config.json", chat_template=listed)
     assert load_tokenizer(folder, VOCAB_SIZE).chat_template == {"default": "first", "tool_use": "second"}
     (folder / "chat_template.jinja").write_text("of the file")
     assert load_tokenizer(folder, VOCAB_SIZE).chat_template == "of the file"
@@ -131,8 +126,8 @@ def test_texts_begin_as_tokenizer_json_says_whatever_flags_say(name: str, begins
             single=["<|bos|>", "$A"], pair=["<|bos|>", "$A", "$B:1"], special_tokens=[("<|bos|>", 0)]
         )
         fast.save(str(folder / "tokenizer.json"))
-    _change(
-        folder / "tokenizer_config.json", tokenizer_class=name, add_bos_token=not begins, **{"unk_token": "<|bos|>"}
+    change_config(
+        folder, "tokenizer_config.json", tokenizer_class=name, add_bos_token=not begins, **{"unk_token": "<|bos|>"}
     )
     loaded = load_tokenizer(folder, VOCAB_SIZE)("").input_ids
     assert loaded == AutoTokenizer.from_pretrained(folder)("").input_ids == [0] * begins
@@ -143,7 +138,7 @@ def test_a_space_before_texts_is_as_tokenizer_json_or_the_config_says(flag: obje
     fast = Tokenizer.from_file(str(folder / "tokenizer.json"))
     fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     fast.save(str(folder / "tokenizer.json"))
-    _change(folder / "tokenizer_config.json", add_prefix_space=flag)
+    change_config(folder, "tokenizer_config.json", add_prefix_space=flag)
     loaded = load_tokenizer(folder, VOCAB_SIZE)
     assert (loaded("the").input_ids == loaded(" the").input_ids) == adds
 
@@ -155,7 +150,7 @@ def test_tokens_that_only_the_config_calls_special_are_special(folder: Path) -> 
     token_id = fast.get_vocab()["<call>"]
     assert load_tokenizer(folder, VOCAB_SIZE + 1).decode([token_id], skip_special_tokens=True) == "<call>"
     added = {str(token_id): {"content": "<call>", "special": True, "normalized": False}}
-    _change(folder / "tokenizer_config.json", added_tokens_decoder=added)
+    change_config(folder, "tokenizer_config.json", added_tokens_decoder=added)
     assert load_tokenizer(folder, VOCAB_SIZE + 1).decode([token_id], skip_special_tokens=True) == ""
 
 
@@ -168,24 +163,24 @@ def test_a_token_for_images_that_the_model_has_no_row_for_is_left_out(folder: Pa
     fast.add_special_tokens(["<image_soft_token>"])
     fast.save(str(folder / "tokenizer.json"))
     named = {"image_token": "<image_soft_token>"}
-    settings = folder / "tokenizer_config.json"
+    named_so: dict[str, Any] = {"extra_special_tokens": named} if is_nested else named
     added = {str(size): {"content": "<image_soft_token>", "special": True}}
-    _change(settings, added_tokens_decoder=added, **({"extra_special_tokens": named} if is_nested else named))
+    change_config(folder, "tokenizer_config.json", added_tokens_decoder=added, **named_so)
     loaded = load_tokenizer(folder, size)
     assert list(loaded(text).input_ids) == expected
     assert "<image_soft_token>" not in loaded.get_vocab()
     assert load_tokenizer(folder, size + 1)(text).input_ids != expected
-    _change(settings, image_token=..., extra_special_tokens=..., added_tokens_decoder=...)
+    change_config(folder, "tokenizer_config.json", image_token=..., extra_special_tokens=..., added_tokens_decoder=...)
     with pytest.raises(TokenizerError, match="vocabulary ends at"):  # a word of the template, as far as it knows
         load_tokenizer(folder, size)
 
 
 def test_a_padding_token_that_the_model_has_no_row_for_is_left_out(folder: Path) -> None:
-    _change(folder / "tokenizer_config.json", **{"pad_token": "[PAD]"})
+    change_config(folder, "tokenizer_config.json", **{"pad_token": "[PAD]"})
     size = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab_size()
     assert "[PAD]" not in load_tokenizer(folder, size).get_vocab()
     assert "[PAD]" in load_tokenizer(folder, size + 1).get_vocab()
-    _change(folder / "tokenizer_config.json", **{"eos_token": "[END]"})
+    change_config(folder, "tokenizer_config.json", **{"eos_token": "[END]"})
     with pytest.raises(TokenizerError, match="vocabulary ends at"):
         load_tokenizer(folder, size)
 
@@ -203,7 +198,7 @@ def test_a_padding_token_that_the_model_has_no_row_for_is_left_out(folder: Path)
     ],
 )
 def test_what_names_no_token_is_refused_by_its_key(changes: dict[str, Any], folder: Path) -> None:
-    _change(folder / "tokenizer_config.json", **changes)
+    change_config(folder, "tokenizer_config.json", **changes)
     with pytest.raises(TokenizerError, match=rf"^[^\n]*gives {next(iter(changes))} as [^\n]*: correct it\.$"):
         load_tokenizer(folder, VOCAB_SIZE)
 
@@ -261,7 +256,7 @@ def test_tokens_that_share_an_id_or_have_another_than_the_files_say_are_refused_
     vocabulary: dict[str, int], added: list[tuple[int, str]], config: dict[str, Any], words: str, folder: Path
 ) -> None:
     _with_vocabulary(folder, vocabulary, added)
-    _change(folder / "tokenizer_config.json", **config)
+    change_config(folder, "tokenizer_config.json", **config)
     with pytest.raises(TokenizerError, match=re.escape(words)):
         load_tokenizer(folder, VOCAB_SIZE)
 
@@ -295,14 +290,13 @@ def test_a_template_gets_the_tokenizers_own_tokens_and_not_the_generation_config
 
 
 def test_special_tokens_that_are_to_be_split_are_refused(source: Path) -> None:
-    path = source / "tokenizer_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"split_special_tokens": True}))
+    change_config(source, "tokenizer_config.json", split_special_tokens=True)
     with pytest.raises(TokenizerError, match=r"split_special_tokens.*set it to false, .*--text-is-text"):
         load_tokenizer(source, 320)
 
 
 def test_spaces_before_punctuation_stay_in_texts_of_bpe_as_in_transformers_5(folder: Path) -> None:
-    _change(folder / "tokenizer_config.json", clean_up_tokenization_spaces=True)
+    change_config(folder, "tokenizer_config.json", clean_up_tokenization_spaces=True)
     fast = load_tokenizer(folder, VOCAB_SIZE).backend_tokenizer
     assert fast.decode(fast.encode("the cat . sat").ids) == "the cat . sat"
 
@@ -310,7 +304,7 @@ def test_spaces_before_punctuation_stay_in_texts_of_bpe_as_in_transformers_5(fol
 @pytest.mark.parametrize("is_bpe", [False, True])
 def test_a_tokenizer_whose_texts_transformers_rewrites_is_refused(folder: Path, is_bpe: bool) -> None:
     forced = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
-    _change(folder / "tokenizer_config.json", clean_up_tokenization_spaces=True, **{forced: is_bpe})
+    change_config(folder, "tokenizer_config.json", clean_up_tokenization_spaces=True, **{forced: is_bpe})
     if not is_bpe:
         Tokenizer(models.WordLevel({"a": 0, "b": 1}, "b")).save(str(folder / "tokenizer.json"))
     with pytest.raises(TokenizerError, match=r"clean_up_tokenization_spaces.*set it to false\.$"):

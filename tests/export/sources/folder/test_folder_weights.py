@@ -20,7 +20,7 @@ from reader_edge_runtime.package.manifest import GRAPH_NAME
 from tests.export.conftest import TinyModel
 from tests.export.source_models import chain_logits, layered, load_folder, load_model, open_source
 from tests.export.sources.source_folders import copy_folder, fused, mxfp4, quantized, widened
-from tests.tiny_models import VOCAB_SIZE, build_tiny_model
+from tests.tiny_models import VOCAB_SIZE, build_tiny_model, change_config
 
 TEXT = np.random.default_rng(0).integers(3, VOCAB_SIZE, 40).tolist()
 
@@ -176,8 +176,7 @@ def test_an_impossible_config_is_refused(
     changes: dict[str, Any], words: str, tiny_model: TinyModel, tmp_path: Path
 ) -> None:
     folder = copy_folder(tiny_model("qwen3_moe"), tmp_path / "source", lambda _: None)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | changes))
+    change_config(folder, **changes)
     with pytest.raises(ExportError, match=words):
         open_source(folder)
 
@@ -186,9 +185,7 @@ def test_quantised_experts_and_forms_for_gpus_are_refused(tiny_model: TinyModel,
     with pytest.raises(ConfigError, match=r"send tokens to experts.*use attention 'exact'"):
         export_model(tiny_model("qwen3_moe"), tmp_path / "out", ExportOptions("fp16", "fast"))
     folder = copy_folder(tiny_model("qwen3_moe"), tmp_path / "source", lambda _: None)
-    config = json.loads((folder / "config.json").read_text())
-    settings = {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 32}}
-    (folder / "config.json").write_text(json.dumps(config | settings))
+    change_config(folder, quantization_config={"quant_method": "awq", "bits": 4, "group_size": 32})
     with pytest.raises(UnsupportedArchitectureError, match="mixture of experts were quantised"):
         open_source(folder)
 
@@ -199,11 +196,6 @@ IDS = list(range(3, 20))
 def _add(folder: Path, **tensors: torch.Tensor) -> None:
     weights = load_file(folder / "model.safetensors")
     save_file(weights | tensors, folder / "model.safetensors", {"format": "pt"})
-
-
-def _change_config(folder: Path, **changes: object) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 @pytest.mark.parametrize(
@@ -228,7 +220,7 @@ def test_a_tensor_without_a_place_is_refused_by_its_name(name: str, source: Path
     ],
 )
 def test_another_size_is_refused_before_memory_is_taken(changes: dict[str, int], words: str, source: Path) -> None:
-    _change_config(source, **changes)
+    change_config(source, **changes)
     with pytest.raises(ExportError, match=f"^[^\n]*{words}[^\n]*$"):
         load_folder(source)
 
@@ -248,7 +240,7 @@ def test_recurrent_layers_of_other_sizes_are_refused(
     model_type: str, changes: dict[str, int], words: str, tmp_path: Path
 ) -> None:
     folder = build_tiny_model(model_type, tmp_path / "source")
-    _change_config(folder, **changes)
+    change_config(folder, **changes)
     with pytest.raises(ExportError, match=f"^[^\n]*{words}[^\n]*$"):
         load_folder(folder)
 
@@ -260,7 +252,7 @@ def test_a_model_that_is_larger_than_memory_is_refused(source: Path, monkeypatch
 
 
 def test_layers_that_the_config_does_not_count_are_refused(source: Path) -> None:
-    _change_config(source, num_hidden_layers=1, layer_types=None)
+    change_config(source, num_hidden_layers=1, layer_types=None)
     with pytest.raises(ExportError, match=r"holds model\.layers\.1\..* and 8 others, for which"):
         load_folder(source)
 
@@ -294,7 +286,7 @@ def test_a_stored_head_is_used_though_the_config_ties(model_type: str, tiny_mode
 
 
 def test_a_head_that_is_not_there_is_missed_where_the_config_does_not_tie_it(source: Path) -> None:
-    _change_config(source, tie_word_embeddings=False)
+    change_config(source, tie_word_embeddings=False)
     with pytest.raises(ExportError, match=r"lack lm_head\.weight: fetch"):
         load_folder(source)
 

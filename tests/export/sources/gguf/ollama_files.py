@@ -19,7 +19,6 @@ _PRE = {"lfm2": "lfm2", "lfm2moe": "lfm2", "qwen35": "qwen35", "qwen35moe": "qwe
 
 def write_as_ollama(
     model: PreTrainedModel,
-    folder: Path,
     path: Path,
     values: Mapping[str, Any] | None = None,
     rename: Callable[[str], str] = lambda name: name,
@@ -27,7 +26,7 @@ def write_as_ollama(
     architecture: str = "",
     kind: gguf.GGMLQuantizationType = F32,
 ) -> Path:
-    """Write a model with the tokenizer of its folder.
+    """Write a model with the tokenizer of its folder. path: of the file, or a folder for it.
 
     values: added, or in place, by their keys behind the architecture; None leaves one out. tensors: likewise, by the
     names that `rename` gives. architecture: another one than today's. kind: of matrices that are one expert's alone.
@@ -39,12 +38,12 @@ def write_as_ollama(
     own = {**_shared(config), **_OWN[config.model_type](config), **(values or {})}
     weights = {rename(name): weight for name, weight in gguf_weights(model, known).items()} | dict(tensors or {})
     return write_gguf(
-        path,
+        path / "model.gguf" if path.is_dir() else path,
         architecture,
         {
             "general.file_type": 1,
             "general.quantization_version": 2,
-            **_vocabulary(folder, _PRE.get(known, "gpt-2"), config.vocab_size),
+            **_vocabulary(Path(str(model.name_or_path)), _PRE.get(known, "gpt-2"), config.vocab_size),
             **{key if key.startswith("tokenizer.") else f"{architecture}.{key}": value for key, value in own.items()},
         },
         {name: weight for name, weight in weights.items() if weight is not None},

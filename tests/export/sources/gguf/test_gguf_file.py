@@ -177,7 +177,7 @@ def test_factors_of_frequencies_are_kept(model_type: str, tmp_path: Path) -> Non
     assert factors.min() == 1
     assert factors.max() > 7
     tensors = {"rope_freqs.weight": factors}
-    check(write_model(model, tmp_path / "source", tmp_path / "model.gguf", tensors=tensors), model)
+    check(write_model(model, tmp_path, tensors=tensors), model)
 
 
 def test_longrope_is_kept_up_to_where_it_switches(tmp_path: Path) -> None:
@@ -188,8 +188,7 @@ def test_longrope_is_kept_up_to_where_it_switches(tmp_path: Path) -> None:
     assert scale > 1
     path = write_model(
         model,
-        tmp_path / "source",
-        tmp_path / "model.gguf",
+        tmp_path,
         values={"phi3.rope.scaling.attn_factor": scale},
         tensors={
             f"rope_factors_{name}.weight": np.array(factors[f"{name}_factor"], "f4") for name in ("long", "short")
@@ -202,7 +201,7 @@ def test_longrope_is_kept_up_to_where_it_switches(tmp_path: Path) -> None:
 
 def test_fused_queries_keys_and_values_are_taken_apart(tmp_path: Path) -> None:
     model = build_source("qwen2", tmp_path / "source")
-    path = write_model(model, tmp_path / "source", tmp_path / "model.gguf")
+    path = write_model(model, tmp_path)
     file = find_source(path, None).file  # type: ignore[attr-defined]
     weights = {name: file.values(name) for name in file.tensors}
     for layer in range(2):
@@ -217,7 +216,7 @@ def test_rounded_weights_have_the_values_that_the_library_gives_them(kind: str, 
     """Gemma 2 has all of it: norms, tied embeddings, windows, soft caps; llama.cpp keeps vectors in fp32."""
     stored = gguf.GGMLQuantizationType[kind]
     model = build_source("gemma2", tmp_path / "source")
-    path = write_model(model, tmp_path / "source", tmp_path / "model.gguf", stored)
+    path = write_model(model, tmp_path, stored)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 2:
@@ -231,7 +230,7 @@ def test_rounded_weights_have_the_values_that_the_library_gives_them(kind: str, 
 def test_gate_and_up_of_experts_may_be_one_tensor(tmp_path: Path) -> None:
     """As llama.cpp's converter writes them where an option says so."""
     model = build_source("qwen3_5_moe_text", tmp_path / "source")
-    path = write_model(model, tmp_path / "source", tmp_path / "model.gguf")
+    path = write_model(model, tmp_path)
     file = find_source(path, None).file  # type: ignore[attr-defined]
     weights = {name: file.values(name) for name in file.tensors}
     for layer in range(2):
@@ -247,7 +246,7 @@ def test_gate_and_up_of_experts_may_be_one_tensor(tmp_path: Path) -> None:
 def test_axes_of_one_may_be_left_out(model_type: str, ending: str, tmp_path: Path) -> None:
     """As llama.cpp leaves them out when it rewrites a file."""
     model = build_source(model_type, tmp_path / "source")
-    file = find_source(write_model(model, tmp_path / "source", tmp_path / "model.gguf"), None).file  # type: ignore[attr-defined]
+    file = find_source(write_model(model, tmp_path), None).file  # type: ignore[attr-defined]
     weights = {name: file.values(name) for name in file.tensors}
     short = {name: weight[0] for name, weight in weights.items() if name.endswith(ending)}
     assert {weight.ndim for weight in short.values()} == {1}
@@ -257,7 +256,7 @@ def test_axes_of_one_may_be_left_out(model_type: str, ending: str, tmp_path: Pat
 def test_scales_that_no_number_has_are_refused(tmp_path: Path) -> None:
     """In whatever form their weights are read."""
     model = build_source("gpt_oss", tmp_path / "source")
-    path = write_model(model, tmp_path / "source", tmp_path / "model.gguf", gguf.GGMLQuantizationType.MXFP4)
+    path = write_model(model, tmp_path, gguf.GGMLQuantizationType.MXFP4)
     place = find_source(path, None).file.tensors["blk.1.ffn_down_exps.weight"].offset  # type: ignore[attr-defined]
     spoilt = bytearray(path.read_bytes())
     spoilt[place : place + 2] = b"\xff\x77"
@@ -273,7 +272,6 @@ def test_a_package_from_a_file_is_checked_and_says_what_it_is_from(tmp_path: Pat
     template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
     path = write_model(
         model,
-        tmp_path / "source",
         tmp_path / "tiny.gguf",
         gguf.GGMLQuantizationType.Q8_0,
         values={"tokenizer.chat_template": template, "tokenizer.ggml.eot_token_id": 0},

@@ -24,7 +24,7 @@ def test_all_but_those_whose_files_are_not_read_are_tried() -> None:
 @pytest.mark.parametrize("model_type", GGUF_MODELS)
 def test_every_architecture_has_the_same_logits_from_a_file(model_type: str, tmp_path: Path) -> None:
     model = build_source(model_type, tmp_path / "source")
-    check(write_model(model, tmp_path / "source", tmp_path / "model.gguf"), model)
+    check(write_model(model, tmp_path), model)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_every_architecture_has_the_same_logits_from_a_file(model_type: str, tmp
 )
 def test_what_models_differ_in_is_kept(model_type: str, changes: dict[str, Any], tmp_path: Path) -> None:
     model = build_source(model_type, tmp_path / "source", **changes)
-    check(write_model(model, tmp_path / "source", tmp_path / "model.gguf"), model)
+    check(write_model(model, tmp_path), model)
 
 
 @pytest.mark.parametrize(
@@ -86,13 +86,13 @@ def test_scaled_rope_is_kept(model_type: str, scaling: dict[str, Any], values: d
     model = build_source(model_type, tmp_path / "source", rope_scaling=scaling)
     prefix = f"{GGUF_MODELS[model_type][0]}.rope.scaling."
     own = {prefix + key: value for key, value in values.items()}
-    check(write_model(model, tmp_path / "source", tmp_path / "model.gguf", values=own), model)
+    check(write_model(model, tmp_path, values=own), model)
 
 
 def test_a_ministral_file_without_growing_queries_is_mistral(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build_source("mistral", tmp_path / "source")
     monkeypatch.setitem(GGUF_MODELS, "mistral", ("mistral3", {}))
-    path = write_model(model, tmp_path / "source", tmp_path / "model.gguf")
+    path = write_model(model, tmp_path)
     assert find_source(path, None).architecture == "mistral"
     check(path, model)
 
@@ -100,8 +100,8 @@ def test_a_ministral_file_without_growing_queries_is_mistral(tmp_path: Path, mon
 def test_windowed_layers_of_olmo_3_have_the_base_of_all(tmp_path: Path) -> None:
     model = build_source("olmo3", tmp_path / "source")
     same, other = ({"olmo2.rope.freq_base_swa": base} for base in (1e4, 2e4))
-    check(write_model(model, tmp_path / "source", tmp_path / "same.gguf", values=same), model)
-    path = write_model(model, tmp_path / "source", tmp_path / "other.gguf", values=other)
+    check(write_model(model, tmp_path / "same.gguf", values=same), model)
+    path = write_model(model, tmp_path / "other.gguf", values=other)
     with pytest.raises(UnsupportedArchitectureError, match=r"a base of their own \(20000\)"):
         find_source(path, None)
 
@@ -112,7 +112,7 @@ def test_mtp_layers_are_left_out_and_reported(tmp_path: Path) -> None:
     values: dict[str, Any] = {"qwen35.block_count": 3, "qwen35.nextn_predict_layers": 1}
     values |= {"qwen35.attention.recurrent_layers": [True, False, False], "qwen35.full_attention_interval": 4}
     later = {"blk.2.nextn.eh_proj.weight": np.ones((64, 128), "f4"), "blk.2.attn_norm.weight": np.ones(64, "f4")}
-    path = write_model(model, tmp_path / "source", tmp_path / "model.gguf", values=values, tensors=later)
+    path = write_model(model, tmp_path, values=values, tensors=later)
     assert find_source(path, None).left_out == ("layers that guess later tokens",)
     check(path, model)
     refusals: dict[str, dict[str, Any]] = {
@@ -123,7 +123,7 @@ def test_mtp_layers_are_left_out_and_reported(tmp_path: Path) -> None:
     }
     for words, wrong in refusals.items():
         own = values | wrong
-        path = write_model(model, tmp_path / "source", tmp_path / "wrong.gguf", values=own, tensors=later)
+        path = write_model(model, tmp_path / "wrong.gguf", values=own, tensors=later)
         with pytest.raises(GgufError, match=words):
             load_model(find_source(path, None))
 
@@ -131,7 +131,7 @@ def test_mtp_layers_are_left_out_and_reported(tmp_path: Path) -> None:
 def test_layers_that_keep_states_may_be_given_by_their_period(tmp_path: Path) -> None:
     model = build_source("qwen3_5_text", tmp_path / "source")
     values = {"qwen35.attention.recurrent_layers": None, "qwen35.full_attention_interval": 2}
-    check(write_model(model, tmp_path / "source", tmp_path / "model.gguf", values=values), model)
+    check(write_model(model, tmp_path, values=values), model)
 
 
 def test_files_of_granite_4_without_states_are_those_of_granite_3_that_tell_of_states(tmp_path: Path) -> None:
@@ -141,17 +141,17 @@ def test_files_of_granite_4_without_states_are_those_of_granite_3_that_tell_of_s
     own: dict[str, Any] = {f"granite.ssm.{key}": size for key, size in states.items()}
     own |= {"granite.attention.head_count_kv": [2, 2], "granite.rope.scaling.finetuned": True}
     own |= {"granite.expert_shared_feed_forward_length": 96, "granite.expert_count": 0}
-    check(write_model(model, tmp_path / "source", tmp_path / "model.gguf", values=own), model)
+    check(write_model(model, tmp_path, values=own), model)
     own["granite.expert_shared_feed_forward_length"] = 128
     with pytest.raises(GgufError, match="96 and 128"):
-        find_source(write_model(model, tmp_path / "source", tmp_path / "other.gguf", values=own), None)
+        find_source(write_model(model, tmp_path / "other.gguf", values=own), None)
 
 
 @pytest.mark.parametrize("is_rotated", [False, True])
 def test_granite_4_has_positions_where_its_file_says_so(is_rotated: bool, tmp_path: Path) -> None:
     kind = "rope" if is_rotated else "nope"
     model = build_source("granitemoehybrid", tmp_path / "source", position_embedding_type=kind, attention_bias=True)
-    path = write_model(model, tmp_path / "source", tmp_path / "model.gguf")
+    path = write_model(model, tmp_path)
     assert find_source(path, None).config["position_embedding_type"] == kind
     check(path, model)
 
@@ -161,7 +161,7 @@ def test_sizes_of_states_that_cannot_be_are_refused(tmp_path: Path) -> None:
     refusals = {"group_count": (2, "2 groups of heads"), "inner_size": (96, "96 values in 8 heads of states beside 64")}
     for key, (size, words) in refusals.items():
         own = {f"granitehybrid.ssm.{key}": size}
-        path = write_model(model, tmp_path / "source", tmp_path / f"{key}.gguf", values=own)
+        path = write_model(model, tmp_path / f"{key}.gguf", values=own)
         with pytest.raises(ExportError, match=words):
             find_source(path, None)
 
@@ -186,7 +186,7 @@ def test_files_of_ollama_are_the_same_models(
     model_type: str, values: dict[str, Any], tensors: dict[str, Any], tmp_path: Path
 ) -> None:
     model = build_source(model_type, tmp_path / "source")
-    check(write_model(model, tmp_path / "source", tmp_path / "model.gguf", values=values, tensors=tensors), model)
+    check(write_model(model, tmp_path, values=values, tensors=tensors), model)
 
 
 @pytest.mark.parametrize(
@@ -212,6 +212,6 @@ def test_mixtures_that_are_others_are_refused(
     model_type: str, changes: dict[str, Any], values: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
     model = build_source(model_type, tmp_path / "source", **changes)
-    path = write_model(model, tmp_path / "source", tmp_path / "model.gguf", values=values)
+    path = write_model(model, tmp_path, values=values)
     with pytest.raises(ExportError, match=words):
         load_model(find_source(path, None))

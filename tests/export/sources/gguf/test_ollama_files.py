@@ -32,7 +32,7 @@ _NO_FACTORS = {f"rope_factors_{kind}.weight": np.zeros(0, np.float32) for kind i
 def test_every_architecture_of_its_converter_has_the_same_logits_from_a_file(model_type: str, tmp_path: Path) -> None:
     model = build_source(model_type, tmp_path / "source", **_CHANGES.get(model_type, {}))
     tensors = _NO_FACTORS if model_type == "phi3" else {}
-    check(write_as_ollama(model, tmp_path / "source", tmp_path / "model.gguf", tensors=tensors), model)
+    check(write_as_ollama(model, tmp_path, tensors=tensors), model)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_what_models_differ_in_is_kept(
     model_type: str, changes: dict[str, Any], values: dict[str, Any], tmp_path: Path
 ) -> None:
     model = build_source(model_type, tmp_path / "source", **changes)
-    check(write_as_ollama(model, tmp_path / "source", tmp_path / "model.gguf", values), model)
+    check(write_as_ollama(model, tmp_path, values), model)
 
 
 @pytest.mark.parametrize("rope_type", ["", "default"])
@@ -71,7 +71,7 @@ def test_positions_of_mistral_that_are_not_stretched_are_given_as_nought(rope_ty
     model = build_source("mistral", tmp_path / "source")
     own: dict[str, Any] = {"rope.dimension_count": 32, "attention.head_dim": None, "rope.scaling.type": rope_type}
     own |= {f"rope.scaling.{key}": 0.0 for key in ("factor", "yarn_beta_fast", "yarn_beta_slow")}
-    path = write_as_ollama(model, tmp_path / "source", tmp_path / "model.gguf", own, architecture="mistral3")
+    path = write_as_ollama(model, tmp_path, own, architecture="mistral3")
     assert find_source(path, None).architecture == "mistral"
     check(path, model)
 
@@ -84,7 +84,7 @@ def test_factors_tell_which_part_of_a_head_rotates(tmp_path: Path) -> None:
     scaling = {"attn_factor": model.model.rotary_emb.attention_scaling, "original_context_length": 64}
     tensors = {f"rope_factors_{name}.weight": np.array(factors[f"{name}_factor"], "f4") for name in ("long", "short")}
     own = {f"rope.scaling.{key}": value for key, value in scaling.items()}
-    path = write_as_ollama(model, tmp_path / "source", tmp_path / "model.gguf", own, tensors=tensors)
+    path = write_as_ollama(model, tmp_path, own, tensors=tensors)
     check(path, model, max_context=64)
 
 
@@ -98,9 +98,9 @@ def test_experts_of_qwen_3_that_stay_apart_are_read(tmp_path: Path) -> None:
             own = f"{part.removesuffix('_exps.weight')}_proj.weight"
             tensors |= {f"{block}.mlp.experts.{expert}.{own}": each for expert, each in enumerate(weight)}
             tensors[name] = None
-    check(write_as_ollama(model, tmp_path / "source", tmp_path / "model.gguf", tensors=tensors), model)
+    check(write_as_ollama(model, tmp_path, tensors=tensors), model)
     q8_0 = gguf.GGMLQuantizationType.Q8_0
-    path = write_as_ollama(model, tmp_path / "source", tmp_path / "q8_0.gguf", tensors=tensors, kind=q8_0)
+    path = write_as_ollama(model, tmp_path / "q8_0.gguf", tensors=tensors, kind=q8_0)
     weights = find_source(path, None).open_model().weights
     for part in ("gate_up_proj", "down_proj"):
         name = f"model.layers.1.mlp.experts.{part}"
@@ -109,7 +109,7 @@ def test_experts_of_qwen_3_that_stay_apart_are_read(tmp_path: Path) -> None:
         np.testing.assert_array_equal(blocks.dequantized(slice(None)), weights.read(name)[5])
         np.testing.assert_allclose(weights.read(name)[5], expected, atol=2e-3)
     tensors["blk.1.mlp.experts.5.up_proj.weight"] = None
-    path = write_as_ollama(model, tmp_path / "source", tmp_path / "missing.gguf", tensors=tensors)
+    path = write_as_ollama(model, tmp_path / "missing.gguf", tensors=tensors)
     with pytest.raises(ExportError, match=r"holds 0 tensors instead of one for blk\.1\.mlp\.experts\.5\.up_proj"):
         load_model(find_source(path, None))
 
@@ -124,7 +124,7 @@ def test_gpt_oss_may_come_from_its_makers_own_checkpoint(tmp_path: Path) -> None
             parts = [f"blk.{layer}.attn_{part}.{kind}" for part in "qkv"]
             tensors[f"blk.{layer}.attn_qkv.{kind}"] = np.concatenate([weights[part] for part in parts])
             tensors |= dict.fromkeys(parts)
-    check(write_as_ollama(model, tmp_path / "source", tmp_path / "model.gguf", tensors=tensors), model)
+    check(write_as_ollama(model, tmp_path, tensors=tensors), model)
 
 
 _OLDER: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {  # architecture, values, parts of tensors' names
@@ -163,8 +163,7 @@ def test_files_of_older_versions_are_the_same_models(name: str, tmp_path: Path) 
             tensor = tensor.replace(part, own)
         return tensor
 
-    path = tmp_path / "model.gguf"
-    check(write_as_ollama(model, tmp_path / "source", path, values, rename, architecture=architecture), model)
+    check(write_as_ollama(model, tmp_path, values, rename, architecture=architecture), model)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +176,7 @@ def test_files_of_older_versions_are_the_same_models(name: str, tmp_path: Path) 
 def test_mtp_layers_are_left_out_by_both_names(values: dict[str, Any], names: tuple[str, str], tmp_path: Path) -> None:
     model = build_source("qwen3_5_text", tmp_path / "source")
     tensors = dict(zip(names, (np.ones((64, 128), "f4"), np.ones(64, "f4")), strict=True))
-    path = write_as_ollama(model, tmp_path / "source", tmp_path / "model.gguf", values, tensors=tensors)
+    path = write_as_ollama(model, tmp_path, values, tensors=tensors)
     assert find_source(path, None).left_out == ("layers that guess later tokens",)
     check(path, model)
 
@@ -185,18 +184,18 @@ def test_mtp_layers_are_left_out_by_both_names(values: dict[str, Any], names: tu
 def test_gemma_3_has_no_tokens_without_an_embedding(tmp_path: Path) -> None:
     """Of the one that stands for images the converter keeps the name alone."""
     model = build_source("gemma3_text", tmp_path / "source")
-    plain = GgufFile.open(write_as_ollama(model, tmp_path / "source", tmp_path / "plain.gguf")).metadata
+    plain = GgufFile.open(write_as_ollama(model, tmp_path / "plain.gguf")).metadata
     added = {"tokens": "<image_soft_token>", "scores": -1000.0, "token_type": 4}
     names = {f"tokenizer.ggml.{name}": value for name, value in added.items()}
     longer = {key: [*cast(list[Any], plain[key]), value] for key, value in names.items()}
-    path = write_as_ollama(model, tmp_path / "source", tmp_path / "model.gguf", longer)
+    path = write_as_ollama(model, tmp_path, longer)
     check(path, model)
     text = "a <image_soft_token> of a tea pot"
     ids = [load_tokenizer(str(file)).encode(text) for file in (path, tmp_path / "plain.gguf")]
     assert ids[0] == ids[1]
     longer["tokenizer.ggml.token_type"][-1] = 1  # a word, not an addition
     with pytest.raises(GgufError, match="has 321 tokens, but embeddings of 320"):
-        find_source(write_as_ollama(model, tmp_path / "source", tmp_path / "word.gguf", longer), None)
+        find_source(write_as_ollama(model, tmp_path / "word.gguf", longer), None)
 
 
 @pytest.mark.parametrize(
@@ -206,10 +205,10 @@ def test_gemma_3_is_scaled_as_its_makers_have_it(num_layers: int, context: int, 
     """The converter drops a linear factor, which models of 4, 12 and 27 billion weights have."""
     model = build_source("gemma3_text", tmp_path / "source", layer_types=None, num_hidden_layers=num_layers)
     values = {"context_length": context}
-    path = write_as_ollama(model, tmp_path / "source", tmp_path / "model.gguf", values)
+    path = write_as_ollama(model, tmp_path, values)
     assert (find_source(path, None).config["rope_scaling"] or {"factor": 1.0})["factor"] == factor
     given = {**values, "rope.scaling.type": "linear", "rope.scaling.factor": 2.0}
-    path = write_as_ollama(model, tmp_path / "source", tmp_path / "given.gguf", given)
+    path = write_as_ollama(model, tmp_path / "given.gguf", given)
     assert find_source(path, None).config["rope_scaling"]["factor"] == 2.0
 
 
@@ -239,7 +238,7 @@ def test_gemma_3_is_scaled_as_its_makers_have_it(num_layers: int, context: int, 
 )
 def test_what_was_lost_is_refused_by_name(model_type: str, values: dict[str, Any], words: str, tmp_path: Path) -> None:
     model = build_source(model_type, tmp_path / "source", **_CHANGES.get(model_type, {}))
-    path = write_as_ollama(model, tmp_path / "source", tmp_path / "model.gguf", values)
+    path = write_as_ollama(model, tmp_path, values)
     with pytest.raises(ExportError, match=words):
         load_model(find_source(path, None))
 
@@ -247,7 +246,7 @@ def test_what_was_lost_is_refused_by_name(model_type: str, values: dict[str, Any
 def test_a_tensor_under_both_of_its_names_is_refused(tmp_path: Path) -> None:
     model = build_source("qwen3_5_text", tmp_path / "source")
     tensors = {"blk.0.ssm_dt": np.ones(4, "f4")}
-    path = write_as_ollama(model, tmp_path / "source", tmp_path / "model.gguf", tensors=tensors)
+    path = write_as_ollama(model, tmp_path, tensors=tensors)
     with pytest.raises(ExportError, match=r"'blk\.0\.ssm_dt', for which its architecture has no place"):
         load_model(find_source(path, None))
 
@@ -255,6 +254,6 @@ def test_a_tensor_under_both_of_its_names_is_refused(tmp_path: Path) -> None:
 def test_layers_of_several_numbers_of_heads_are_refused(tmp_path: Path) -> None:
     model = build_source("lfm2", tmp_path / "source", layer_types=["full_attention"] * 2)
     values = {"attention.head_count_kv": [1, 2]}
-    path = write_as_ollama(model, tmp_path / "source", tmp_path / "model.gguf", values)
+    path = write_as_ollama(model, tmp_path, values)
     with pytest.raises(UnsupportedArchitectureError, match=r"layers of \[1, 2\] heads of keys and values"):
         find_source(path, None)

@@ -18,7 +18,7 @@ from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.export.source_models import load_folder, load_model
 from tests.export.sources.source_folders import WRITERS, Matrix, quantize_folder
-from tests.tiny_models import build_tiny_model
+from tests.tiny_models import build_tiny_model, change_config
 
 
 @pytest.fixture
@@ -135,8 +135,7 @@ def test_a_head_of_its_own_is_used_where_the_config_ties_it(is_packed: bool, sou
 
 def test_sizes_that_the_file_does_not_fill_are_refused_before_they_are_allocated(source: Path, plain: Path) -> None:
     quantize_folder(source, plain, WRITERS["awq"])
-    config = json.loads((source / "config.json").read_text())
-    (source / "config.json").write_text(json.dumps(config | {"intermediate_size": 1 << 34}))
+    change_config(source, intermediate_size=1 << 34)
     with pytest.raises(ExportError, match=r"mlp\.[a-z_]+\.weight' of the shape"):
         load_model(find_source(source, None))
 
@@ -166,16 +165,13 @@ def test_inputs_come_first_where_the_model_has_them_so(tmp_path: Path) -> None:
     parts = {f"{name.removesuffix('weight')}{part}": each for part, each in writer.parts(matrix, 8).items()}
     unprefixed = {key.removeprefix("transformer."): each for key, each in (weights | parts).items()}
     save_file(unprefixed, folder / "model.safetensors", {"format": "pt"})
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": writer.settings}))
+    change_config(folder, quantization_config=writer.settings)
     loaded = dict(load_model(find_source(folder, None)).named_parameters())
     assert torch.equal(loaded[name], matrix.widened().T)
 
 
 def test_weights_that_are_quantised_though_the_config_says_nothing_are_refused(source: Path, plain: Path) -> None:
     quantize_folder(source, plain, WRITERS["int8"])
-    config = json.loads((source / "config.json").read_text())
-    del config["quantization_config"]
-    (source / "config.json").write_text(json.dumps(config))
+    change_config(source, quantization_config=...)
     with pytest.raises(ExportError, match=r"\.weight' as I8, .*its config does not say which"):
         find_source(source, None)
