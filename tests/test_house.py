@@ -8,6 +8,7 @@ import pytest
 from tests.conftest import ROOT
 
 CEILINGS = {  # lines of a room, raised only in the commit that says why
+    "export": ("*.py", 20_300),
     "reader_edge": ("*.py", 15_850),
     "reader_edge/server": ("*.py", 5_300),
     "reader_edge/bench": ("*.py", 1_350),

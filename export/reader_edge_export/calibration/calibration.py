@@ -165,19 +165,10 @@ class Calibration:
         """Where everything is in the file, as JSON has it. Called when nothing will be added; the file is flushed."""
         squares = {name: self._add([each.squares], each.num_rows) for name, each in self._gradients.items()}
         self._file.flush()
-        return {
-            "inputs": self._places,
-            "experts": self._experts,
-            "gradients": squares,
-            "sha256": self._checksum(),
-        }
+        return {"inputs": self._places, "experts": self._experts, "gradients": squares, "sha256": self._checksum()}
 
     def recall(
-        self,
-        noted: object,
-        inputs: Mapping[str, int],
-        gradients: Mapping[str, int],
-        experts: Mapping[str, int],
+        self, noted: object, inputs: Mapping[str, int], gradients: Mapping[str, int], experts: Mapping[str, int]
     ) -> bool:
         """Whether what `noted` gave is true of the file, and of matrices with so many inputs and so many outputs.
 

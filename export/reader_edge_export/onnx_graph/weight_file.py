@@ -83,11 +83,7 @@ class WeightFile:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        journal: Journal | None = None,
-        name: str = WEIGHTS_NAME,
-        other: OtherWeights | None = None,
+        self, folder: Path, journal: Journal | None = None, name: str = WEIGHTS_NAME, other: OtherWeights | None = None
     ) -> None:
         self._name = name
         self._folder = folder

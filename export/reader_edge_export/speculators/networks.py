@@ -91,11 +91,7 @@ class FirstLayer(torch.nn.Module):
             setattr(self.self_attn, name, wide)
 
     def forward(
-        self,
-        embeddings: torch.Tensor,
-        states: torch.Tensor,
-        angles: tuple[torch.Tensor, torch.Tensor],
-        attend: Attend,
+        self, embeddings: torch.Tensor, states: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor], attend: Attend
     ) -> torch.Tensor:
         normed = self.hidden_norm(states)
         both = torch.cat([self.input_layernorm(embeddings), normed], dim=-1)

@@ -107,7 +107,7 @@ _OWN_KINDS: dict[tuple[str, str], tuple[str, Callable[[object], bool]]] = {  # o
     ("exaone4", "sliding_window_pattern"): (
         "a whole number, 0 or more, or letters L and G",
         lambda value: _SIZE[1](value) or (isinstance(value, str) and value != "" and set(value) <= {"L", "G"}),
-    ),
+    )
 }
 # What null means the same for as leaving the key out, or means "none".
 _NULLABLE = frozenset(

@@ -40,7 +40,7 @@ _OPTIONAL: dict[str, tuple[str, ...]] = {
     "longrope": ("attention_factor", "factor"),
 }
 _QUERY_SCALE = {  # by model type: what a scale of queries by their position needs, whatever the type of the embedding
-    "ministral3": ("llama_4_scaling_beta", "original_max_position_embeddings"),
+    "ministral3": ("llama_4_scaling_beta", "original_max_position_embeddings")
 }
 _OF_IMAGES = {  # by model type: which angles are of time, height and width, which are the same in a text
     "qwen3_5_text": ("mrope_section", "mrope_interleaved"),

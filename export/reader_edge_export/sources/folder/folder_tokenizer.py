@@ -147,10 +147,7 @@ def _extra_tokens(settings: Mapping[str, Any], fast: FastTokenizer) -> dict[str,
     lists = (
         ("additional_special_tokens",)
         if isinstance(extra, dict)
-        else (
-            "additional_special_tokens",
-            "extra_special_tokens",
-        )
+        else ("additional_special_tokens", "extra_special_tokens")
     )
     return {
         "extra_special_tokens": [_token(name, token) for name in lists for token in _list_of(settings, name)],

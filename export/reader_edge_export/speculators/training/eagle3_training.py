@@ -128,14 +128,7 @@ def score_texts(
         tree = DraftTree.chain(text[:_NODES_A_PASS].tolist())
         scores = target.forward(
             cache,
-            Pass(
-                0,
-                [tree],
-                [range(len(tree))],
-                wants_logits=True,
-                wants_hidden_states=True,
-                wants_layer_states=True,
-            ),
+            Pass(0, [tree], [range(len(tree))], wants_logits=True, wants_hidden_states=True, wants_layer_states=True),
         )
         assert scores.hidden_states is not None
         assert scores.layer_states is not None
