@@ -52,7 +52,7 @@ def weather(city: str) -> str:
 
 def result(text: str, form: AnswerFormat, finish_reason: Any = "stop") -> GenerationResult:
     stats = GenerationStats(num_prompt_tokens=5, num_reused_tokens=2, num_tokens=3)
-    return GenerationResult(text, (1, 2, 3), finish_reason, stats, answer_format=form)
+    return GenerationResult(text, (1, 2, 3), finish_reason, stats, form=form)
 
 
 def test_every_field_of_both_configs_is_an_option() -> None:
