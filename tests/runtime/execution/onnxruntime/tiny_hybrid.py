@@ -20,7 +20,7 @@ from reader_edge_export.operators.recurrent_operators import (
 )
 from reader_edge_export.trace.markers import MARKER_DOMAIN, TREE_ATTENTION
 from reader_edge_runtime.package.layer import Layer
-from reader_edge_runtime.package.manifest import GRAPH_NAME, TOKENIZER_NAME, Manifest, file_entry
+from reader_edge_runtime.package.manifest import GRAPH_NAME, LOWERING_PROPERTY, TOKENIZER_NAME, Manifest, file_entry
 from reader_edge_runtime.package.manifest_file import write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.fake_target import make_manifest
@@ -46,10 +46,11 @@ LAYERS = (
 def build_tiny_hybrid(folder: Path, vocab_size: int = 8, max_context: int = 1024) -> ModelPackage:
     """Random weights, whatever the folder; logits are far apart, so that few of them are near ties."""
     folder.mkdir()
-    ir.save(_Graph(vocab_size).model, folder / GRAPH_NAME)
+    manifest, model = tiny_manifest(vocab_size, max_context), _Graph(vocab_size).model
+    model.metadata_props[LOWERING_PROPERTY] = manifest.lowering_id
+    ir.save(model, folder / GRAPH_NAME)
     (folder / TOKENIZER_NAME).write_bytes(b"{}")
     files = {name: file_entry(folder / name) for name in (GRAPH_NAME, TOKENIZER_NAME)}
-    manifest = tiny_manifest(vocab_size, max_context)
     write_manifest(folder, replace(manifest, files=files))
     return ModelPackage.open(folder)
 
