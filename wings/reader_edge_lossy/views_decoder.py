@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from reader_edge_lossy.deviation import DeviationMeter
-from reader_edge_lossy.views_cache import ViewsCache
-from reader_edge_lossy.views_target import ViewsResult, ViewsTarget
+from reader_edge_lossy.views_target import ViewsCache, ViewsResult, ViewsTarget
 from reader_edge_runtime.acceptance import AcceptanceRule, Choices
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.config import EngineConfig

@@ -10,9 +10,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from reader_edge_runtime.doctor.check_result import CheckResult, Severity
+from reader_edge_runtime.doctor.check_result import CheckResult, Severity, report_plan, report_result, report_step
 from reader_edge_runtime.doctor.passes import check_passes, copy_rate
-from reader_edge_runtime.doctor.step_process import report_plan, report_result, report_step
 from reader_edge_runtime.errors import PackageError, ReaderEdgeError
 from reader_edge_runtime.execution.onnxruntime.host.needed_memory import needed_bytes
 from reader_edge_runtime.execution.onnxruntime.native import instructions_here, native_instructions

@@ -7,11 +7,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from reader_edge_runtime.doctor.check_result import CheckResult, Severity
+from reader_edge_runtime.doctor.check_result import CheckResult, Severity, StepsRun, run_steps
 from reader_edge_runtime.doctor.environment import Environment
 from reader_edge_runtime.doctor.loading import end_words, fatal_loading
 from reader_edge_runtime.doctor.machine import check_cache, check_cores, check_graphics, check_huge_pages, check_wheels
-from reader_edge_runtime.doctor.step_process import StepsRun, run_steps
 
 MACHINE_CHECKS: Sequence[Callable[[Environment], Iterator[CheckResult]]] = (
     check_wheels,

@@ -2,9 +2,8 @@
 
 from importlib import import_module
 
-from reader_edge_runtime.doctor.check_result import CheckResult, Severity
+from reader_edge_runtime.doctor.check_result import CheckResult, Severity, report_result, report_step
 from reader_edge_runtime.doctor.environment import Environment
-from reader_edge_runtime.doctor.step_process import report_result, report_step
 from reader_edge_runtime.machine.processor import CPUINFO, processor_flags, processor_name
 
 # In the order in which they are loaded: the last needs the first.

@@ -16,8 +16,7 @@ from reader_edge_runtime.text.conversation import Conversation, Encodable, Messa
 from reader_edge_runtime.text.literal_encoder import LiteralEncoder
 from reader_edge_runtime.text.template.chat_template import ChatTemplate
 from reader_edge_runtime.text.thinking import ThinkingTags
-from reader_edge_runtime.text.token_bytes import TokenBytes
-from reader_edge_runtime.text.tokenizer_file import library_errors, read_tokenizer
+from reader_edge_runtime.text.tokenizer_file import TokenBytes, library_errors, read_tokenizer
 from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax
 from reader_edge_runtime.untrusted.user_input import short_repr
 

@@ -12,8 +12,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from reader_edge_runtime.doctor import engines, loading, passes, step_process
-from reader_edge_runtime.doctor.check_result import CheckResult, Severity
+from reader_edge_runtime.doctor import check_result, engines, loading, passes
+from reader_edge_runtime.doctor.check_result import CheckResult, Severity, StepsRun
 from reader_edge_runtime.doctor.engines import check_kernels, check_memory, check_package, check_provider, steps
 from reader_edge_runtime.doctor.loading import failed_loading, fatal_loading
 from reader_edge_runtime.doctor.passes import (
@@ -25,7 +25,6 @@ from reader_edge_runtime.doctor.passes import (
     placement_result,
     widths_result,
 )
-from reader_edge_runtime.doctor.step_process import StepsRun
 from reader_edge_runtime.errors import ConfigError, InstallationError, MemoryShortageError
 from reader_edge_runtime.execution.onnxruntime.session import nodes_elsewhere
 from reader_edge_runtime.execution.provider import Provider
@@ -131,7 +130,7 @@ def test_large_files_are_not_read_whole(demo_folder: Path, monkeypatch: pytest.M
 def test_what_libraries_print_is_no_step(line: str) -> None:
     run = StepsRun()
     for printed in ('{"step": "cpu"}', line, '{"plan": "cpu, passes"}'):
-        step_process._note(printed, run)
+        check_result._note(printed, run)
     assert (run.begun, run.planned, run.results) == (["cpu"], ["cpu", "passes"], [])
 
 
@@ -139,7 +138,7 @@ def test_a_finding_of_an_unknown_kind_is_passed_over() -> None:
     run = StepsRun()
     for severity in ("well", "odd"):
         line = {"check": "cpu", "severity": severity, "found": "It runs.", "remedy": ""}
-        step_process._note(json.dumps(line), run)
+        check_result._note(json.dumps(line), run)
     assert run.results == [CheckResult("cpu", Severity.WELL, "It runs.")]
 
 

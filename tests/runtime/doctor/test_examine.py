@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from reader_edge_runtime.doctor import examine
-from reader_edge_runtime.doctor.check_result import CheckResult, Severity
+from reader_edge_runtime.doctor.check_result import CheckResult, Severity, StepsRun
 from reader_edge_runtime.doctor.examine import examine_machine, examine_package
-from reader_edge_runtime.doctor.step_process import StepsRun
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from tests.reader_edge.package_copy import PackageCopy
 from tests.runtime.doctor.test_machine import described, install, write

@@ -234,6 +234,7 @@ def test_the_verdict_of_the_first_start_is_read_and_may_stay_unwritten(
     assert probed == [fake_target_of_six]
     assert first[1] == second[1] == REPORT
     assert first[0].min_rows == second[0].min_rows == 2
+    (tmp_path / "reader-edge").rename(tmp_path / "elsewhere")
     (tmp_path / "reader-edge").write_text("a file where the folder would be")
     assert [load_or_settle(fake_target_of_six, 2)[1], load_or_settle(fake_target_of_six, 2)[1]] == [REPORT, REPORT]
     assert len(probed) == 2

@@ -15,8 +15,8 @@ from onnx import helper, numpy_helper
 from reader_edge.cli import main
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.execution.onnxruntime.graph_contract import check_speculator
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
-from reader_edge_runtime.execution.onnxruntime.speculator_contract import check_speculator
 from reader_edge_runtime.package.manifest import GRAPH_NAME, LOWERING_PROPERTY
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.package.package_parts import SpeculatorPart

@@ -11,11 +11,11 @@ from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.speculators.speculator import SpeculatorResult, TreeStep
 from reader_edge_runtime.execution.inputs import Inputs
+from reader_edge_runtime.execution.onnxruntime.graph_contract import check_speculator
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_graph import CacheBindings, PassTensors
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.execution.onnxruntime.session import open_session, run_bound
-from reader_edge_runtime.execution.onnxruntime.speculator_contract import check_speculator
 from reader_edge_runtime.execution.onnxruntime.wheel import ort
 from reader_edge_runtime.package.manifest import MASKED
 from reader_edge_runtime.package.model_package import ModelPackage
