@@ -81,27 +81,6 @@ def test_cancelled_sequence_leaves_the_others_and_its_prefix_right() -> None:
     assert again.output_token_ids == reference(manifest, requests[0].token_ids, config)
 
 
-def test_interrupted_step_cancels_and_later_requests_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    manifest = make_manifest(6)
-    decoder = make_decoder(manifest, RandomDrafter(6, 9, seed=1))
-    config = GenerationConfig(max_tokens=30)
-    request = decoder.submit([1, 2, 3], config)
-    decoder.step()
-    commit = decoder.cache.commit
-
-    def interrupted(slot: int, path: list[int]) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(decoder.cache, "commit", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        decoder.step()
-    monkeypatch.setattr(decoder.cache, "commit", commit)
-    assert request.finish_reason is not None
-    assert decoder.running == []
-    prompt = request.token_ids
-    assert decode(decoder, [prompt], [config]) == [reference(manifest, prompt, config)]
-
-
 def test_slots_that_were_given_back_during_an_interrupt_are_not_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = make_manifest(6, max_context=2048)
     engine_config = EngineConfig(max_batch=2, prefill_chunk=64, max_kv_bytes=5 * 2 * PAGE_BYTES)

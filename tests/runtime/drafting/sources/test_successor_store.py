@@ -32,16 +32,10 @@ from reader_edge_runtime.package.manifest import SUCCESSORS_NAME, file_entry
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.fake_target import make_manifest
 from tests.fuzz.mutation import memory_limit
+from tests.hybrid_states import random_tree
 from tests.runtime.drafting.integrity import after, check_successors
 
 Reference = dict[tuple[int, ...], dict[int, float]]
-
-
-def random_tree(random: np.random.Generator, vocab_size: int, num_nodes: int) -> DraftTree:
-    tree = DraftTree.root(int(random.integers(vocab_size)))
-    for _ in range(num_nodes - 1):
-        tree.add(int(random.integers(vocab_size)), int(random.integers(len(tree))), "random")
-    return tree
 
 
 def keys(tree: DraftTree, node: int, before_ids: Sequence[int]) -> list[tuple[int, ...]]:
@@ -73,7 +67,7 @@ def test_records_follow_what_the_target_says(seed: int, vocab_size: int, top_k: 
     random = np.random.default_rng(seed)
     store, reference = SuccessorStore(1 << 14), Reference()
     for _ in range(30):
-        tree = random_tree(random, vocab_size, int(random.integers(1, 20)))
+        tree = random_tree(random, int(random.integers(1, 20)), vocab_size)
         rows = range(int(random.integers(len(tree))), len(tree))
         before_ids = random.integers(vocab_size, size=int(random.integers(3))).tolist()
         top_ids = np.array([random.permutation(MAX_SUCCESSORS)[:top_k] for _ in rows], np.int64)
