@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from reader_edge.server.api_error import ApiError, api_error
-from reader_edge.server.endpoints import ENDPOINTS
+from reader_edge.server.endpoints import ENDPOINTS, OLLAMA_ENDPOINTS
 from reader_edge.server.ollama.bodies import OllamaChatBody, Options
+from reader_edge.server.openapi import openapi_document
 from reader_edge.server.schema import decode
 from reader_edge.server.settings import LIMIT_HEADER, ServerSettings
 from reader_edge_runtime import AsyncEngine, Engine, EngineConfig
@@ -28,31 +29,29 @@ from reader_edge_runtime.errors import (
 )
 from tests.reader_edge.server.conftest import Served
 from tests.reader_edge.server.contract_cases import BODIES, OLLAMA_BODIES, Case, all_cases, half_characters
+from tests.reader_edge.server.ollama_requests import assert_refused as assert_refused_by_ollama
 from tests.reader_edge.server.openai.test_refusals import assert_refused
 
 
 @pytest.fixture(scope="module")
-def schemas(chat_engine: Any) -> dict[str, Any]:
+def schemas(chat_engine: Engine) -> dict[str, Any]:
     """The schemas of bodies by their paths, each with the classes that it refers to."""
-    from reader_edge.server.openapi import openapi_document
-    from reader_edge.server.settings import ServerSettings
-
     document: Any = openapi_document(ServerSettings("demo", max_tokens=500), chat_engine.package.manifest)
-    sent = {path: document["paths"][path]["post"]["requestBody"]["content"]["application/json"] for path in ENDPOINTS}
-    return {path: {**body["schema"], "components": document["components"]} for path, body in sent.items()}
+    posts = {path: document["paths"][path]["post"]["requestBody"] for path in (*ENDPOINTS, *OLLAMA_ENDPOINTS)}
+    sent = {path: body["content"]["application/json"]["schema"] for path, body in posts.items()}
+    return {path: {**schema, "components": document["components"]} for path, schema in sent.items()}
 
 
-@pytest.mark.parametrize("path", ENDPOINTS)
+@pytest.mark.parametrize("path", [*BODIES, *OLLAMA_BODIES])
 def test_what_is_requested_most_is_in_the_document(schemas: dict[str, Any], path: str) -> None:
-    jsonschema.validate(BODIES[path], schemas[path])
+    jsonschema.validate({**BODIES, **OLLAMA_BODIES}[path], schemas[path])
 
 
-@pytest.mark.parametrize("case", all_cases(), ids=str)
+@pytest.mark.parametrize("case", [*all_cases(), *all_cases(OLLAMA_ENDPOINTS, OLLAMA_BODIES)], ids=str)
 def test_a_wrong_field_is_refused_by_its_place(served: Served, schemas: dict[str, Any], case: Case) -> None:
     response = served.post(case.path, case.body)
-    assert_refused(response, 400)
-    assert case.place in response.json()["error"]["message"]
-    assert response.json()["error"]["param"] == case.place
+    (assert_refused_by_ollama if case.path in OLLAMA_ENDPOINTS else assert_refused)(response, 400, case.place)
+    assert case.path in OLLAMA_ENDPOINTS or response.json()["error"]["param"] == case.place
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(case.body, schemas[case.path])
 
