@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 
 from reader_edge_export.speculators.training.state_recorder import RecordedAnswer
-from reader_edge_runtime.arrays import Float32Array, Int32Array
+from reader_edge_runtime.arrays import Array, Float32Array, Int32Array, Int64Array
 
 Tensor = torch.Tensor
 
@@ -48,46 +48,60 @@ class _Text:
 
 class Batches:
     """Texts in rows that go on from one text into the next, as long conversations do: so nothing is padded, and the
-    network meets places far behind a beginning.
+    network meets places far behind a beginning. Rows of a step lie anywhere in the texts.
 
-    ids: int32, that the network can name, in ascending order. row: places of each; 0 is ROW.
+    ids: int32, that the network can name, in ascending order. shape: rows of a step, and places of each; None is
+    (ROWS, ROW).
     """
 
-    def __init__(self, answers: Sequence[RecordedAnswer], ids: Int32Array, vocab_size: int, row: int = 0) -> None:
-        self._row = row or ROW
+    def __init__(
+        self,
+        answers: Sequence[RecordedAnswer],
+        ids: Int32Array,
+        vocab_size: int,
+        shape: tuple[int, int] | None = None,
+    ) -> None:
+        self._num_rows, row = shape or (ROWS, ROW)
         numbers = np.full(vocab_size, -1, np.int32)
         numbers[ids] = np.arange(len(ids))
         self._texts = [_text_of(answer, numbers) for answer in answers]
         self._sizes = np.array([len(text) for text in self._texts])
         self.num_places = int(self._sizes.sum())
-        self.steps_an_epoch = max(1, (self.num_places - DEPTH) // (ROWS * self._row))
+        num_whole = max(self.num_places - DEPTH, 0)
+        self.steps_an_epoch = max(1, num_whole // (self._num_rows * row))
+        self._row = min(row, num_whole // self._num_rows)
 
     def at(self, step: int) -> Rows:
-        """The rows of a step: every epoch sees each place once, its texts in an order of their own."""
-        epoch, place = divmod(step, self.steps_an_epoch)
-        order = np.random.default_rng(epoch).permutation(len(self._texts))
+        """The rows of a step: every epoch sees each place once, its texts and rows in an order of their own."""
+        epoch, number = divmod(step, self.steps_an_epoch)
+        random = np.random.default_rng(epoch)
+        order = random.permutation(len(self._texts))
         ends = self._sizes[order].cumsum()
-        first = place * ROWS * self._row
-        last = min(first + ROWS * self._row + DEPTH, self.num_places)
-        length = (last - first - DEPTH) // ROWS
-        chosen = range(int(np.searchsorted(ends, first, "right")), int(np.searchsorted(ends, last - 1, "right")) + 1)
-        skipped = first - int(ends[chosen.start] - self._sizes[order[chosen.start]])
+        firsts = random.permutation(self.steps_an_epoch * self._num_rows) * self._row
+        firsts = firsts[number * self._num_rows : (number + 1) * self._num_rows]
 
-        def joined(name: str) -> Tensor:
-            parts = [getattr(self._texts[order[number]], name) for number in chosen]
-            return torch.from_numpy(np.concatenate(parts)[skipped : skipped + last - first])
+        def rows(name: str, width: int) -> Tensor:
+            return torch.from_numpy(np.stack([self._joined(name, order, ends, int(first), width) for first in firsts]))
 
-        def rows(flat: Tensor, width: int) -> Tensor:
-            return torch.stack([flat[row * length : row * length + width] for row in range(ROWS)])
-
-        ahead = length + DEPTH
+        ahead = self._row + DEPTH
         return Rows(
-            rows(joined("ids").long(), ahead),
-            rows(joined("states"), length),
-            rows(joined("top").long(), ahead),
-            rows(joined("share"), ahead),
-            rows(joined("has_scores"), ahead),
+            rows("ids", ahead).long(),
+            rows("states", self._row),
+            rows("top", ahead).long(),
+            rows("share", ahead),
+            rows("has_scores", ahead),
         )
+
+    def _joined(self, name: str, order: Int64Array, ends: Int64Array, first: int, width: int) -> Array:
+        """What so many places from one on have, of texts in an order. ends: of each text, in places."""
+        number = int(np.searchsorted(ends, first, "right"))
+        skipped = first - int(ends[number] - self._sizes[order[number]])
+        parts: list[Array] = []
+        while width > 0:
+            parts.append(getattr(self._texts[order[number]], name)[skipped : skipped + width])
+            width -= len(parts[-1])
+            number, skipped = number + 1, 0
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _text_of(answer: RecordedAnswer, numbers: Int32Array) -> _Text:

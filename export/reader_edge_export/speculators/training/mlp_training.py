@@ -32,7 +32,7 @@ class MlpTraining(TrainedFormat):
     """With a vocabulary and a logit head of its own."""
 
     name = MLP
-    row = 128  # nothing attends to more, and many short steps teach more than few long ones
+    shape = 32, 4  # nothing attends to more: places of many texts, and many small steps, teach more than long rows
 
     def state_ids(self, manifest: Manifest) -> tuple[int, ...]:
         return last_state_ids(manifest)

@@ -145,7 +145,7 @@ class SpeculatorTraining:
         module, scale = self._form.begin(Material(self._package, self._target, learned, ids, self._columns))
         scale = scale.to(self._device)
         torch.nn.Module.to(module, self._device)
-        batches = Batches(learned, ids, vocab_size, self._form.row)
+        batches = Batches(learned, ids, vocab_size, self._form.shape)
         curve, num_planned = self._train(module, batches, scale, ids, on_progress)
         self._on_stage("measuring acceptance")
         named = ids if module.target_ids is not None else np.arange(vocab_size, dtype=np.int32)
@@ -172,10 +172,10 @@ class SpeculatorTraining:
         """The latest loss at the end of each tenth, and how many steps there are without a limit of time."""
         self._on_stage("training")
         epochs = max(1, min(_EPOCHS, _ENOUGH_STEPS // batches.steps_an_epoch))
-        facts = f"{batches.num_places} {module.config.intermediate_size} {self.state_ids} {epochs}"
+        num_planned = epochs * batches.steps_an_epoch
+        facts = f"{batches.num_places} {module.config.intermediate_size} {self.state_ids} {epochs} {num_planned}"
         fingerprint = hashlib.sha256(self._package.fingerprint() + facts.encode() + ids.tobytes()).digest()
         seconds = max(1.0, self._options.seconds - (time.monotonic() - self._began))
-        num_planned = epochs * batches.steps_an_epoch
         plan = TrainingPlan(num_planned, seconds, fingerprint, self._checkpoint, self._tell)
         loss_at = ChainLoss(module, batches, scale, is_half_quicker(self._device))
         return trained(module, loss_at, plan, on_progress), num_planned

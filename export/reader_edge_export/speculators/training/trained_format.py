@@ -40,10 +40,10 @@ class Material:
 
 
 class TrainedFormat(ABC):
-    """name: of the format, as `SpeculatorPart` has it. row: of `Batches`."""
+    """name: of the format, as `SpeculatorPart` has it. shape: of `Batches`."""
 
     name: str
-    row = 0
+    shape: tuple[int, int] | None = None
 
     @abstractmethod
     def state_ids(self, manifest: Manifest) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from reader_edge_export.quantize.compensation import one_thread_a_call
-from reader_edge_export.speculators.training import batches, generated_answers, mlp_training, train_speculator
+from reader_edge_export.speculators.training import batches, generated_answers, train_speculator
 
 
 @pytest.fixture(scope="session")
@@ -22,6 +22,5 @@ def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(train_speculator, "MAX_IDS", 80)
     monkeypatch.setattr(train_speculator, "_EPOCHS", 3)
     monkeypatch.setattr(batches, "ROW", 64)
-    monkeypatch.setattr(mlp_training.MlpTraining, "row", 64)
     with one_thread_a_call():
         yield
