@@ -200,7 +200,12 @@ def test_memory_is_compared_with_what_the_package_needs(demo_folder: Path) -> No
     assert list(check_memory(manifest, None, None)) == []
 
 
-def test_failures_of_passes_keep_their_words_but_for_short_memory() -> None:
+def test_failures_of_passes_keep_their_words_but_for_short_memory_and_versions() -> None:
+    found = failed_opening(
+        "ONNX Runtime cannot load 'g': Unsupported model IR version: 99, max supported IR version: 13"
+    )
+    assert found.sentence == "The package is in ONNX IR version 99, and this ONNX Runtime reads up to 13."
+    assert found.remedy.startswith("pip install --upgrade 'reader-edge[cpu]'")
     found = failed_opening("ONNX Runtime failed in a pass (BFCArena: Failed to allocate): free some memory.")
     assert found.severity == Severity.BROKEN
     assert found.sentence.startswith("Memory was short")
