@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reader_edge.terminal.formatting import visible
-from reader_edge_runtime.stats import GenerationStats
 
 if TYPE_CHECKING:
-    from reader_edge_runtime import GenerationChunk
+    from reader_edge_runtime import GenerationChunk, GenerationStats
 
 
 def write(text: str) -> None:
@@ -62,8 +61,10 @@ class ModelText:
             click.echo(err=True)
             self._is_line_clear = True
 
-    def print_answer(self, chunks: "Iterable[GenerationChunk]", max_context: int) -> GenerationStats:
+    def print_answer(self, chunks: "Iterable[GenerationChunk]", max_context: int) -> "GenerationStats":
         """Write an answer as it comes, then whether the context cut it, and how far it deviates by a rule."""
+        from reader_edge_runtime.stats import GenerationStats
+
         stats, last = GenerationStats(), None
         with self.coming():
             for last in chunks:
