@@ -226,10 +226,9 @@ def test_folders_are_replaced_whole_or_not(package: Path, tmp_path: Path, monkey
     ("form", "make", "words"),
     [
         ("mtp", lambda out: out.write_text(""), "is a file: choose another name"),
-        ("mlp", lambda out: out.mkdir(), "is a folder: choose another name"),
         ("mtp", lambda out: (out / "letters").mkdir(parents=True), "holds more than a speculator ('letters'): choose"),
     ],
-    ids=["a file", "a folder", "a folder of other things"],
+    ids=["a file", "a folder of other things"],
 )
 def test_only_speculators_are_replaced(
     form: str, make: Callable[[Path], None], words: str, package: Path, tmp_path: Path
