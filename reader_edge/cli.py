@@ -32,7 +32,7 @@ from reader_edge.commands.tune import tune
 from reader_edge.commands.verify import verify
 from reader_edge.commands.warm import forget, warm
 from reader_edge.entry_points import added_commands
-from reader_edge.terminal.formatting import visible
+from reader_edge.terminal.formatting import tell_warning, visible
 
 
 class CommandLine(click.Group):
@@ -59,7 +59,7 @@ def main(ctx: click.Context) -> None:
       reader-edge run smollm2:135m
     """
     ctx.with_resource(warnings.catch_warnings())
-    warnings.showwarning = _tell_warning
+    warnings.showwarning = tell_warning
     # Each loss of a box or a server is reported, not the first alone; -W and PYTHONWARNINGS come before.
     warnings.filterwarnings("always", category=RuntimeWarning, module="reader_edge", append=True)
 
@@ -85,8 +85,10 @@ COMMANDS = (
     bench,
     completion,
 )
-for command in (*COMMANDS, *added_commands()):
+for command in COMMANDS:
     main.add_command(command)
+for name, command in added_commands(main.commands).items():
+    main.add_command(command, name)
 
 
 @contextmanager
@@ -140,8 +142,3 @@ def _replace_closed_streams() -> None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if sys.stdout is None:
         raise click.ClickException("Standard output is closed: send it to a file, a pipe or /dev/null.")
-
-
-def _tell_warning(message: Warning | str, *_where: object, **_how: object) -> None:
-    """Tell what is wrong, and not where in the program it was noticed."""
-    click.echo(f"Warning: {visible(str(message))}", err=True)

@@ -1,19 +1,24 @@
 """What packages beside this one add by entry points: commands, and rules by which answers may differ."""
 
-from dataclasses import fields
+import re
+from collections.abc import Collection
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from reader_edge_runtime.plug_ins import COMMANDS_GROUP, RULES_GROUP, plug_ins
+from reader_edge_runtime.plug_ins import COMMANDS_GROUP, RULES_GROUP, all_loaded, loaded, plug_ins
 
 if TYPE_CHECKING:
     from reader_edge_runtime.decoding.rule_config import RuleConfig
 
 
-def added_commands() -> list[click.Command]:
-    """Those of packages that are here."""
-    return [each.load() for each in plug_ins(COMMANDS_GROUP)]
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,99})(\.[0-9]+)?([eE][+-]?[0-9]+)?")  # JSON's form
+
+
+def added_commands(built_in: Collection[str]) -> dict[str, click.Command]:
+    """By name, those of packages that are here and can be loaded."""
+    return all_loaded(COMMANDS_GROUP, built_in, lambda value: isinstance(value, click.Command))
 
 
 def _rule(ctx: click.Context, parameter: click.Parameter, value: str | None) -> "RuleConfig | None":
@@ -21,17 +26,16 @@ def _rule(ctx: click.Context, parameter: click.Parameter, value: str | None) -> 
     if value is None:
         return None
     name, *figures = value.split(":")
-    points = {each.name: each for each in plug_ins(RULES_GROUP)}
+    points = plug_ins(RULES_GROUP)
     if name not in points:
         raise click.BadParameter(f"{name!r} is no rule that is installed: take {' or '.join(points) or 'none'}.")
-    kind: Any = points[name].load()
+    kind: Any = loaded(points[name], lambda value: isinstance(value, type) and is_dataclass(value))
     form = ":".join([name, *(each.name.upper() for each in fields(kind))])
     if len(figures) > len(fields(kind)):
         raise click.BadParameter(f"{value!r} has too many figures: give {form}.")
-    try:
-        rule: RuleConfig = kind(*(int(each) if each.isdecimal() else float(each) for each in figures))
-    except ValueError:
-        raise click.BadParameter(f"{value!r} has what is no number: give {form}.") from None
+    if not all(map(_NUMBER.fullmatch, figures)):
+        raise click.BadParameter(f"{value!r} has what is no number: give {form}.")
+    rule: RuleConfig = kind(*(int(each) if each.isdecimal() else float(each) for each in figures))
     return rule
 
 

@@ -20,6 +20,7 @@ from reader_edge.remote.frames import (
     Part,
     Refusal,
     Welcome,
+    one_line,
 )
 from reader_edge_runtime.errors import BusyError, ConfigError, FrameError, InstallationError, RemoteError
 from reader_edge_runtime.untrusted.user_input import short_repr
@@ -207,7 +208,7 @@ def refused_status(url: str, status: int, is_key_shown: bool) -> RemoteError:
 
 
 def _refusal(frame: Refusal) -> RemoteError | BusyError:
-    message = " ".join(frame.message[:2000].split())
+    message = one_line(frame.message) or Refusal().message
     return BusyError(message) if frame.status == _BUSY else RefusedError(message, frame.code)
 
 

@@ -4,8 +4,9 @@ import math
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, to_builtins
 
+from reader_edge.terminal.formatting import visible
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.device_drafts import DEVICE, MOST_NODES, DeviceTree
 from reader_edge_runtime.generation_config import is_own_sampling
@@ -24,12 +25,19 @@ MODES = {"none": NO_DRAFTS, "hints": HINTS, "verify": VERIFY}
 
 Ending = Literal["stop", "length", "context", "cancelled"]
 
+_MOST_SHOWN = 500  # characters
 _MOST_VALUE = 255  # a value of 1, which takes a byte
 _AnswerId = Annotated[bytes, Meta(min_length=ANSWER_ID_BYTES, max_length=ANSWER_ID_BYTES)]
 _Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]
 _Most = Annotated[int, Meta(ge=1, le=1 << 27)]  # a vocabulary, a context, a tokenizer's bytes
 _Finite = Annotated[float, Meta(gt=-(1 << 62), lt=1 << 62)]
 _Nodes = Annotated[list[Count], Meta(max_length=MOST_NODES)]
+
+
+def one_line(text: str) -> str:
+    """The beginning of what the other side says, its control characters spelt out."""
+    line = visible(" ".join(text[: 2 * _MOST_SHOWN].split()))
+    return line if len(line) <= _MOST_SHOWN else f"{line[: _MOST_SHOWN - 3]}..."
 
 
 class Hello(Frame, tag=1):
@@ -155,6 +163,11 @@ class Deviation(Struct):
     nats_per_token: _Finite
     repeated_4grams: _Finite
     usual_repeated_4grams: _Finite | None
+
+    def for_users(self) -> dict[str, Any]:
+        figures = self.figures.items()
+        shown = {one_line(name): one_line(each) if isinstance(each, str) else each for name, each in figures}
+        return {**to_builtins(self), "rule": one_line(self.rule), "figures": shown}
 
 
 class End(Frame, tag=69):

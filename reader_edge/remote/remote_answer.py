@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
-from msgspec import structs, to_builtins
+from msgspec import structs
 
 from reader_edge.remote import frames
 from reader_edge.remote.connection import FrameConnection, LostError, Reconnect, RefusedError
@@ -119,7 +119,7 @@ class RemoteAnswer:
                 case End() if self._answer is not None:
                     self._answer.request.finish_reason = frame.finish_reason
                     self._answer.request.stats = frame.stats
-                    self._deviation = (frame.deviation and to_builtins(frame.deviation)) or {}
+                    self._deviation = {} if frame.deviation is None else frame.deviation.for_users()
                     return True
                 case _:
                     raise FrameError(f"The server sent a frame {type(frame).__name__} within an answer.")

@@ -3,6 +3,8 @@
 import re
 from datetime import timedelta
 
+import click
+
 _UNITS = {"GB": 1e9, "MB": 1e6, "kB": 1e3}
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?) ?(GB|MB|kB)")
 
@@ -48,3 +50,8 @@ def exact_time(time: timedelta) -> str:
 def visible(text: str) -> str:
     r"""The text with control characters spelt out, e.g. an escape as \x1b."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def tell_warning(message: Warning | str, *_where: object, **_how: object) -> None:
+    """Tell what is wrong, and not where in the program it was noticed."""
+    click.echo(f"Warning: {visible(str(message))}", err=True)

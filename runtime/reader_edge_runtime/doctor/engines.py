@@ -12,15 +12,16 @@ from pathlib import Path
 
 from reader_edge_runtime.doctor.check_result import CheckResult, Severity, report_plan, report_result, report_step
 from reader_edge_runtime.doctor.passes import check_passes, copy_rate
-from reader_edge_runtime.errors import PackageError, ReaderEdgeError
+from reader_edge_runtime.errors import InstallationError, PackageError, ReaderEdgeError
 from reader_edge_runtime.execution.onnxruntime.host.needed_memory import needed_bytes
 from reader_edge_runtime.execution.onnxruntime.native import instructions_here, native_instructions
 from reader_edge_runtime.execution.provider import Provider
-from reader_edge_runtime.execution.providers import PROVIDERS, preferred
+from reader_edge_runtime.execution.providers import named_provider, preferred
 from reader_edge_runtime.machine.process_memory import free_bytes
 from reader_edge_runtime.package.manifest import COMMIT_NAME, GRAPH_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.package.onnx_versions import onnx_versions
+from reader_edge_runtime.plug_ins import provider_names
 
 Step = Callable[[], Iterator[CheckResult]]
 
@@ -50,7 +51,7 @@ def steps(folder: Path, package: ModelPackage | None) -> dict[str, Step]:
     """By their names, what takes longer later. package: None where it cannot be opened: then nothing else of it."""
     taken: dict[str, Step] = {"kernels": check_kernels}
     own = None if package is None else preferred(package)
-    taken |= {name: partial(check_provider, name, each, name == own) for name, each in PROVIDERS.items()}
+    taken |= {name: partial(_check_named, name, name == own) for name in provider_names()}
     taken["package"] = partial(check_package, folder)
     if package is None:
         return taken
@@ -79,6 +80,15 @@ def check_kernels() -> Iterator[CheckResult]:
         )
     else:
         yield CheckResult("kernels", Severity.WELL, f"Native kernels use {used}, the best that this processor has.")
+
+
+def _check_named(name: str, is_preferred: bool) -> Iterator[CheckResult]:
+    try:
+        provider = named_provider(name)
+    except InstallationError as error:  # without it a model runs as well
+        yield CheckResult.of_error(name, Severity.SLOWER, str(error))
+    else:
+        yield from check_provider(name, provider, is_preferred)
 
 
 def check_provider(name: str, provider: Provider, is_preferred: bool) -> Iterator[CheckResult]:

@@ -14,11 +14,11 @@ from reader_edge_runtime.execution.pipeline.open_pipeline import open_pipeline
 from reader_edge_runtime.execution.provider import Provider
 from reader_edge_runtime.package.manifest import COMMIT_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.plug_ins import PROVIDERS_GROUP, plug_ins
+from reader_edge_runtime.plug_ins import loaded, provider_plug_ins
 from reader_edge_runtime.target import Target
 
 # By the names that options and configs have. The first that suits a package and is to be had runs it, unless another
-# is named. Those of packages beside this one come last.
+# is named. `cpu` suits each, so those of packages beside this one are loaded where they are named alone.
 PROVIDERS: dict[str, Provider] = {
     "cuda": Provider(
         obstacle=cuda_obstacle,
@@ -32,7 +32,15 @@ PROVIDERS: dict[str, Provider] = {
         suits=lambda package: INDEX_NAME in package.manifest.files,
         open=lambda package, threads, uses_native: open_iree(package, threads),
     ),
-} | {each.name: each.load() for each in plug_ins(PROVIDERS_GROUP)}
+}
+
+
+def named_provider(name: str) -> Provider:
+    """One of `provider_names()`. Raises InstallationError for a plug-in that cannot be loaded."""
+    if name in PROVIDERS:
+        return PROVIDERS[name]
+    provider: Provider = loaded(provider_plug_ins()[name], lambda value: isinstance(value, Provider))
+    return provider
 
 
 def preferred(package: ModelPackage) -> str:
@@ -51,14 +59,17 @@ def check_is_whole(package: ModelPackage) -> None:
 
 
 def open_target(package: ModelPackage, config: EngineConfig) -> Target:
-    """Load a package as a config has it. Raises ProviderError, for a provider requested with what is missing."""
+    """Load a package as a config has it. Raises ProviderError, for a provider requested with what is missing.
+
+    Raises InstallationError for one that cannot be loaded.
+    """
     check_is_whole(package)
     if package.addresses:
         return open_pipeline(package, config)
     if config.provider is None:
         found = next(each for each in PROVIDERS.values() if each.suits(package) and each.obstacle() is None)
     else:
-        found = PROVIDERS[config.provider]
+        found = named_provider(config.provider)
         obstacle = found.obstacle() if found.suits(package) else None  # it opens no other package, and says why
         if obstacle is not None:
             raise ProviderError(obstacle)

@@ -7,7 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reader_edge.remote.device_text import HintedText, VerifiedText
-from reader_edge.remote.frames import DEVICE_FRAMES, MAX_BYTES, SERVER_FRAMES, Ask, Drafted, End, Resume, Tokens
+from reader_edge.remote.frames import (
+    DEVICE_FRAMES,
+    MAX_BYTES,
+    SERVER_FRAMES,
+    Ask,
+    Deviation,
+    Drafted,
+    End,
+    Resume,
+    Tokens,
+)
 from reader_edge_runtime import GenerationStats
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.device_drafts import DeviceDrafts, DeviceTree, TextCheck
@@ -52,6 +62,17 @@ def test_statistics_come_out_as_they_went_in() -> None:
     assert found.stats == stats
     assert isinstance(found.stats.decode_s, float)
     assert found.stats.steps_by_width[5] == 0
+
+
+def test_words_of_a_server_about_an_answer_are_a_line_without_control_characters() -> None:
+    deviation = Deviation("\x1b[31m" + "z" * 9999, {"a\nb": "\x07", "gap": 1.5}, 1, 0, 0.5, 0.0, None)
+    found = SERVER_FRAMES.unpack(SERVER_FRAMES.pack(End("stop", GenerationStats(), deviation)))
+    assert isinstance(found, End)
+    assert found.deviation is not None
+    shown = found.deviation.for_users()
+    assert shown["rule"] == r"\x1b[31m" + "z" * 489 + "..."
+    assert shown["figures"] == {"a b": r"\x07", "gap": 1.5}
+    assert shown["nats_per_token"] == 0.5
 
 
 @pytest.mark.parametrize(

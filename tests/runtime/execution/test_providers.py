@@ -16,11 +16,12 @@ from reader_edge_runtime import EngineConfig
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.execution import providers
 from reader_edge_runtime.execution.iree.wheel import compiler_version
+from reader_edge_runtime.execution.providers import PROVIDERS, named_provider
 from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.package.manifest import EXACT_ATTENTIONS
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.plug_ins import provider_names, provider_plug_ins
 from reader_edge_runtime.target import Pass, Target
 
 PROMPT = [5, 6, 7, 8, 9]
@@ -36,9 +37,9 @@ MADE_FOR = {
 }
 
 
-@pytest.fixture(scope="module", params=providers.PROVIDERS)
+@pytest.fixture(scope="module", params=provider_names())
 def target(request: pytest.FixtureRequest, demo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Target:
-    provider, package = providers.PROVIDERS[request.param], ModelPackage.open(demo_folder)
+    provider, package = named_provider(request.param), ModelPackage.open(demo_folder)
     obstacle = provider.obstacle()
     if obstacle is None and not provider.suits(package):
         if request.param == "iree" and compiler_version() is None:
@@ -111,8 +112,8 @@ def test_every_room_knows_the_same_providers() -> None:
     """Neither the config nor the command line may load an engine of execution to ask for their names."""
     choices = next(option.type for option in run.params if option.name == "provider")
     assert isinstance(choices, click.Choice)
-    assert set(choices.choices) == set(providers.PROVIDERS)
-    for name in providers.PROVIDERS:
+    assert set(choices.choices) == {*PROVIDERS, *provider_plug_ins()}
+    for name in choices.choices:
         assert EngineConfig(provider=name).provider == name
 
 

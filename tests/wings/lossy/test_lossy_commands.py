@@ -90,6 +90,7 @@ def test_views_are_sampled_and_relaxed_answers_are_not() -> None:
         ("exact", "'exact' is no rule that is installed: take "),
         ("relaxed:much", "'relaxed:much' has what is no number: give relaxed:GAP:BUDGET."),
         ("big-little:2:3", "'big-little:2:3' has too many figures: give big-little:DISTANCE."),
+        *((f"relaxed:{each}", "has what is no number: give") for each in ("٣", "1_0", " 0.5", "+1", ".5", "nan", "")),
         ("relaxed:-1", "gap is -1.0, but must be from 0 to 100"),
         ("views:99.5", "context is 99.5, but must be a whole number"),
     ],
@@ -112,7 +113,7 @@ def test_rules_whose_folder_is_gone_are_not_there(monkeypatch: pytest.MonkeyPatc
     refused = lossy_run("-p", "# tar")
     assert refused.exit_code == 2
     assert "'relaxed' is no rule that is installed: take none." in refused.stderr
-    assert added_commands() == []
+    assert added_commands(()) == {}
 
 
 def test_what_a_model_usually_repeats_is_shown_where_it_is_known() -> None:

@@ -65,6 +65,7 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "listed number": ({"enum": [1234567890123456789, 3]}, "the number 1234567890123456789 in 'enum'"),
     "number": ({"const": 1234567890123456789}, "the number 1234567890123456789 in 'const'"),
     "far bound": ({"type": "number", "minimum": 1e30}, "'minimum' of 1000000000000000000000000000000"),
+    "farther bound": ({"type": "number", "minimum": 1e300}, "'minimum' of about 1.00000e+300"),
     "circle": ({"$ref": "#/$defs/node", "$defs": {"node": NODE}}, "all but its type (circular references"),
 }
 

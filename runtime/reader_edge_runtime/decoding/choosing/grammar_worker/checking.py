@@ -43,7 +43,7 @@ def number(text: str) -> int | Decimal:
     try:
         value = Decimal(text)
     except InvalidOperation:
-        raise ValueError(f"the exponent of {text:.40} is out of reach") from None
+        raise ValueError(f"the exponent of {text:.20}{text[20:] and '...'} is out of reach") from None
     return int(value) if value.adjusted() < _MOST_DIGITS and value == value.to_integral_value() else value
 
 

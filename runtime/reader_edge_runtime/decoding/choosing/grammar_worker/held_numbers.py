@@ -17,6 +17,7 @@ _MOST = (1 << 63) - 1024  # the largest float that the library's own integers ha
 _EXACT = 1 << 53  # up to it every integer is a float
 _STEP = 1024  # whose multiples are floats up to _MOST
 _DIGITS = 15
+_MOST_SHOWN = 40  # characters
 _LEAST_EXPONENT = -22  # of ten, in what the library reads without rounding
 _MAX_COEFFICIENT = (1 << 32) - 1  # of a step,
 _MAX_BOUNDED = 20_000  # and of one beside bounds, where the library looks for numbers that satisfy both
@@ -36,6 +37,14 @@ def is_exact(value: object) -> bool:
     return abs(number) <= _EXACT and (_is_short(number) or _is_whole(number))
 
 
+def shown(value: object) -> str:
+    """A number as JSON has it; of one with many digits, how large it is; of a list or an object, the beginning."""
+    text = str(value)
+    if len(text) <= _MOST_SHOWN:
+        return text
+    return f"about {Decimal(value):.6g}" if isinstance(value, int | Decimal) else f"{text[: _MOST_SHOWN - 3]}..."
+
+
 def hold_numbers(schema: Schema, note: Note) -> None:
     """Bounds and steps of a schema, in place."""
     _hold_bounds(schema, note)
@@ -44,7 +53,7 @@ def hold_numbers(schema: Schema, note: Note) -> None:
         most = _MAX_BOUNDED if schema.keys() & set(_BOUNDS) else _MAX_COEFFICIENT
         if _is_step(Decimal(step), most):
             return
-        note(f"'multipleOf' of {step!s:.40}")
+        note(f"'multipleOf' of {shown(step)}")
         del schema["multipleOf"]
 
 
@@ -64,7 +73,7 @@ def _hold_bounds(schema: Schema, note: Note) -> None:
     for name in given:
         del schema[name]
     if is_empty and not was_empty:
-        note(" and ".join(f"{name!r} of {value!s:.40}" for name, value in given.items()))
+        note(" and ".join(f"{name!r} of {shown(value)}" for name, value in given.items()))
         return
     for end, name, exclusive in ((low, "minimum", "exclusiveMinimum"), (high, "maximum", "exclusiveMaximum")):
         if end is not None:

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from .held_keys import KEY_ESCAPES, hold_few_keys
-from .held_numbers import hold_numbers, is_exact
+from .held_numbers import hold_numbers, is_exact, shown
 from .held_texts import hold_texts, is_held, rust_pattern
 
 Schema = dict[str, Any]
@@ -162,7 +162,7 @@ class HeldSchema:
         """Of listed values, those that are exact are left; where none is, their type."""
         exact = [value for value in values if is_exact(value)]
         wrong = next(value for value in values if not is_exact(value))
-        self._note(f"the number {wrong!s:.40} in '{name}'")
+        self._note(f"the number {shown(wrong)} in '{name}'")
         del schema[name]
         if exact:
             schema["enum"] = exact
