@@ -117,12 +117,12 @@ def test_what_is_here_of_a_name_is_its_source_until_it_is_exported(exported: lis
 
 
 def test_an_installed_demo_lies_beside_code(monkeypatch: pytest.MonkeyPatch, demo_folder: Path, tmp_path: Path) -> None:
-    monkeypatch.setattr("reader_edge.models.model_source.__file__", str(tmp_path / "model_source.py"))
+    monkeypatch.setattr("reader_edge.models.model_source.__file__", str(tmp_path / "models" / "model_source.py"))
     assert PackageCopy(demo_folder, tmp_path / "demo").folder == bundled_demo()
 
 
 def test_an_installation_without_the_demo_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("reader_edge.models.model_source.__file__", str(tmp_path / "reader_edge" / "model_source.py"))
+    monkeypatch.setattr("reader_edge.models.model_source.__file__", str(tmp_path / "models" / "model_source.py"))
     with pytest.raises(PackageError, match="has no demo model"):
         bundled_demo()
 

@@ -87,8 +87,8 @@ def test_packages_for_devices_report_none(exported: Exported) -> None:
     assert package.manifest.state_ids == ()
 
 
-def test_states_that_no_graph_reports_are_refused(demo_folder: Path) -> None:
-    target = HostTarget.open(ModelPackage.open(demo_folder))
+def test_states_that_no_graph_reports_are_refused(exported: Exported) -> None:
+    target = HostTarget.open(ModelPackage.open(exported("llama", "fp32", "fast", is_checked=False)))
     with pytest.raises(ProviderError, match="no states of its layers"):
         target.forward(target.new_cache(1, 16), Pass(0, [DraftTree.chain([1])], [[0]], wants_layer_states=True))
 
