@@ -87,8 +87,8 @@ class Endpoint(ABC, Generic[Body]):
     def _checked_completion_request(self, body: Body, caller: str = "") -> CompletionRequest:
         """What a body asks. caller: as for `ServerSettings.salt`.
 
-        Raises what `_question` does, and ApiError for messages to a model without a chat template, and for more answers
-        in a format than there ever is room for.
+        Raises what `_completion_request` does, and ApiError for messages to a model without a chat template, and for
+        more answers in a format than there ever is room for.
         """
         completion = self._completion_request(body)
         salts = [self._settings.salt(caller, config.cache_salt) for config in completion.configs]

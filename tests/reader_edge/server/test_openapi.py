@@ -110,8 +110,7 @@ def test_too_many_tokens_are_cut_to_the_limit(served: Served, path: str, name: s
     assert LIMIT_HEADER not in served.post(path, BODIES[path] | {name: 500, "stop": ["e"]}).headers
 
 
-CHAT, COMPLETION, RESPONSE = BODIES
-OLLAMA_CHAT = next(iter(OLLAMA_BODIES))
+CHAT, RESPONSE, OLLAMA_CHAT = "/v1/chat/completions", "/v1/responses", "/api/chat"
 FORM = {"type": "object", "maxProperties": 0}
 FUNCTION = {"name": "time", "parameters": FORM}
 TWINS: list[tuple[str, str, Any, str, Any, Any]] = [  # a path, two places, a value of both, another one of the second
