@@ -8,8 +8,12 @@ import pytest
 from tests.conftest import ROOT
 
 CEILINGS = {  # lines of a room, raised only in the commit that says why
-    "export": ("*.py", 20_300),
-    "reader_edge": ("*.py", 15_850),
+    "runtime": ("*.py", 28_100),
+    "export": ("*.py", 20_350),
+    "reader_edge": ("*.py", 15_900),  # a plug-in that is broken is left out and named
+    "wings": ("*.py", 3_650),
+    "native": ("*", 9_000),
+    "tests": ("*.py", 63_900),
     "reader_edge/server": ("*.py", 5_300),
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 5_250),
