@@ -8,10 +8,10 @@ import reader_edge_runtime
 from reader_edge.models.model_source import loaded
 from reader_edge.terminal.console import progress_for
 from reader_edge_runtime import DraftConfig, DraftSources, EngineConfig, ServingConfig
+from reader_edge_runtime.call_options import Callback, EngineOptions, engine_config, given_callback, given_config
 from reader_edge_runtime.decoding.rule_config import RuleConfig
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.errors import ReaderEdgeError
-from reader_edge_runtime.given_arguments import Callback, EngineOptions, engine_config, given_callback, given_config
 from reader_edge_runtime.untrusted.user_input import given_path
 
 

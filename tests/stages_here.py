@@ -105,7 +105,7 @@ def assert_same_rows(whole: Target, piped: Target, num_passes: int, seed: int = 
             if slot != other:
                 cache.copy(slot, other, length)
             if number == num_passes // 2:
-                cache.foresee(4)
+                cache.reserve_addresses(4)
                 cache.trim(slot)
             for each in range(3):
                 cache.cut(each, 60)

@@ -16,11 +16,11 @@ from reader_edge_export.libraries import check_installation
 from reader_edge_export.sources.find import is_gguf
 from reader_edge_export.sources.source import source_name
 from reader_edge_runtime import DraftSources, EngineConfig
+from reader_edge_runtime.call_options import Callback
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.drafting.speculators.speculated_tree import NAME as SPECULATOR
 from reader_edge_runtime.errors import CatalogueError, ConfigError, PackageError, TokenizerError, UnknownModelError
-from reader_edge_runtime.given_arguments import Callback
 from reader_edge_runtime.package.manifest import MANIFEST_NAME, TOKENIZER_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.package.pipeline_file import PIPELINE_NAME

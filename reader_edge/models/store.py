@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 from reader_edge.terminal.formatting import readable_size
 from reader_edge_runtime.atomic_file import clear_leftovers, temporary_name, write_file
 from reader_edge_runtime.errors import CatalogueError, PackageError, UnknownModelError
-from reader_edge_runtime.machine.cache_folder import cache_folder, make_own
+from reader_edge_runtime.machine.cache_folder import cache_folder, make_private
 from reader_edge_runtime.package.manifest import MANIFEST_NAME, Manifest
 from reader_edge_runtime.package.manifest_file import read_manifest
 
@@ -99,7 +99,7 @@ class StoredModel:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """The model's folder, made where there is none, for one process at a time; others wait, and say so."""
-        make_own(cache_folder(), cache_folder())  # which holds code, too
+        make_private(cache_folder(), cache_folder())  # which holds code, too
         self.folder.mkdir(parents=True, exist_ok=True)
         with self._waited_for():
             clear_leftovers(self.folder)

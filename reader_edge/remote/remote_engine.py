@@ -17,6 +17,7 @@ from reader_edge.remote.frames import MODES, Welcome
 from reader_edge.remote.remote_answer import RemoteAnswer
 from reader_edge.remote.settings import Settings
 from reader_edge_runtime.answer import GenerationChunk, GenerationResult
+from reader_edge_runtime.call_options import GenerationOptions, given_config, with_options
 from reader_edge_runtime.config import DraftConfig, GenerationConfig
 from reader_edge_runtime.drafting.draft_sources import DraftSources
 from reader_edge_runtime.drafting.drafter import Drafter, NoDrafter
@@ -25,7 +26,6 @@ from reader_edge_runtime.drafting.sources.datastore.datastore import open_datast
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.errors import BusyError, ClosedError, ConfigError, PromptError, RemoteError, TokenizerError
 from reader_edge_runtime.generation_config import chosen_sampling
-from reader_edge_runtime.given_arguments import GenerationOptions, given_config, with_options
 from reader_edge_runtime.package.manifest import TOKENIZER_NAME
 from reader_edge_runtime.text.conversation import Conversation, Encodable
 from reader_edge_runtime.text.tokenizer import Tokenizer

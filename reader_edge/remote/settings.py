@@ -13,7 +13,7 @@ from reader_edge_runtime.config import GenerationConfig, Grammar, SamplingConfig
 from reader_edge_runtime.errors import ConfigError, PromptError
 from reader_edge_runtime.generation_config import MAX_BIASES, MAX_SALT_CHARACTERS, MAX_STOP_CHARACTERS, MAX_STOPS
 from reader_edge_runtime.text.conversation import Conversation
-from reader_edge_runtime.text.conversation_check import sound_conversation
+from reader_edge_runtime.text.conversation_check import checked_conversation
 from reader_edge_runtime.untrusted.untrusted_json import converted, decoded
 
 _ABSENT = ("wants_logprobs", "wants_prompt_logprobs", "splits_thinking")  # they take more than tokens back
@@ -78,7 +78,7 @@ class Settings(Struct, forbid_unknown_fields=True):
                 raise PromptError(
                     "Tools cannot be declared over a link: ask the server's '/v1/chat/completions' for calls."
                 )
-            chat = sound_conversation(chat)
+            chat = checked_conversation(chat)
         values = _values(config, cls) | {"conversation": chat and _values(chat, _Conversation)}
         if (sampling := config.sampling) is not None:
             values["sampling"] = _values(sampling, _Sampling) | {"logit_bias": list(sampling.logit_bias.items())}

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from reader_edge.server.api_error import ApiError, api_error
 from reader_edge.server.completion import AnswerParser, CompletionRequest, CompletionRun, Json
-from reader_edge.server.event_stream import EventStream, LeftError, unless_left
+from reader_edge.server.event_stream import ClientDisconnectedError, EventStream, unless_disconnected
 from reader_edge.server.json_body import read_values
 from reader_edge.server.metrics import Metrics
 from reader_edge.server.request_log import LEFT_STATUS, note_of
@@ -55,14 +55,14 @@ class Endpoint(ABC, Generic[Body]):
             completion = completion.without_prompts()
             if completion.is_streamed:
                 events = self._events(body, completion, answers)
-                first = await unless_left(request.receive, anext(events))
+                first = await unless_disconnected(request.receive, anext(events))
                 return self._stream(first, events, completion.with_headers(answers.headers))
-            results = await unless_left(request.receive, answers.whole())
+            results = await unless_disconnected(request.receive, answers.whole())
             # In ASCII: the format in a request may hold halves of characters.
             text = json.dumps(self._whole(body, completion, answers, results), allow_nan=False)
             headers = {**completion.headers, **answers.headers}
             return Response(text, headers=headers, media_type="application/json")
-        except (LeftError, ClientDisconnect):
+        except (ClientDisconnectedError, ClientDisconnect):
             note_of(request.scope).leave()
             return Response(status_code=LEFT_STATUS)
         except Exception as error:

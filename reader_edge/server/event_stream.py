@@ -16,18 +16,18 @@ Result = TypeVar("Result")
 _END = b"data: [DONE]\n\n"
 
 
-class LeftError(Exception):
+class ClientDisconnectedError(Exception):
     """The client has gone."""
 
 
-async def unless_left(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """The result of some work, which is cancelled when the client leaves before. Raises LeftError then."""
-    worker, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_until_left(receive))
+async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+    """The result of some work, cancelled when the client leaves before. Raises ClientDisconnectedError then."""
+    worker, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_until_disconnected(receive))
     try:
         await asyncio.wait((worker, leaving), return_when=asyncio.FIRST_COMPLETED)
         if worker.done():
             return worker.result()
-        raise LeftError
+        raise ClientDisconnectedError
     finally:
         worker.cancel()
         leaving.cancel()
@@ -55,8 +55,8 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         note = note_of(scope)
         try:
-            await unless_left(receive, self._send_all(send, note))
-        except LeftError:
+            await unless_disconnected(receive, self._send_all(send, note))
+        except ClientDisconnectedError:
             note.leave()
         finally:
             await self._events.aclose()
@@ -69,7 +69,7 @@ class EventStream(Response):
                 await _send(send, self._event(event))
                 num_sent += 1
             end = self._end
-        except LeftError:
+        except ClientDisconnectedError:
             raise
         except Exception as error:
             failure = api_error(error)
@@ -109,14 +109,14 @@ class LineStream(EventStream):
         return f"{json.dumps(fields)}\n".encode()
 
 
-async def _until_left(receive: Receive) -> None:
+async def _until_disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def _send(send: Send, body: bytes) -> None:
-    """Raises LeftError where nobody reads."""
+    """Raises ClientDisconnectedError where nobody reads."""
     try:
         await send({"type": "http.response.body", "body": body, "more_body": True})
     except OSError as error:
-        raise LeftError from error
+        raise ClientDisconnectedError from error

@@ -1,4 +1,4 @@
-"""The drafters of a proof: those that visits share, and those that make verification work hard."""
+"""The drafters of a proof: those that runs share, and those that make verification work hard."""
 
 import math
 import tempfile
@@ -70,7 +70,7 @@ class SharedDrafters:
         self._files.close()
 
     def take(self, answers: Sequence[PlainAnswer], variant: Variant) -> None:
-        """Plain answers that the visits from now on compare."""
+        """Plain answers that the runs from now on compare."""
         texts = self.texts(variant)
         texts += [text for answer in answers if (text := (answer.prompt, answer.token_ids)) not in texts]
 

@@ -89,7 +89,7 @@ def _turn(setting: Setting) -> int:
 
 @dataclass(slots=True, eq=False)
 class Visit:
-    """One setting on a few questions. left: indices of those that are still to be compared to their ends.
+    """A part of a run: its setting on a few questions. left: indices of those still to be compared to their ends.
 
     group: which visits share their drafters, which so learn from one to the next. share: of the whole time, at most.
     """

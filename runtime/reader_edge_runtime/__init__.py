@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from reader_edge_runtime.answer import GenerationChunk, GenerationResult, Usage
+    from reader_edge_runtime.call_options import GenerationOptions
     from reader_edge_runtime.config import (
         DraftConfig,
         EngineConfig,
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from reader_edge_runtime.drafting.draft_sources import DraftSources
     from reader_edge_runtime.engine import Engine
     from reader_edge_runtime.errors import ReaderEdgeError
-    from reader_edge_runtime.given_arguments import GenerationOptions
     from reader_edge_runtime.serving.async_engine import AsyncEngine
     from reader_edge_runtime.stats import GenerationStats
     from reader_edge_runtime.text.conversation import Conversation, Message
@@ -52,7 +52,7 @@ _PLACES = {
     "EngineConfig": "config",
     "GenerationChunk": "answer",
     "GenerationConfig": "config",
-    "GenerationOptions": "given_arguments",
+    "GenerationOptions": "call_options",
     "GenerationResult": "answer",
     "GenerationStats": "stats",
     "Grammar": "config",

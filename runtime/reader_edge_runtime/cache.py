@@ -75,7 +75,7 @@ class Cache(ABC):
     affair, and so are the states of recurrent layers.
     lengths: committed rows per slot; row r of a slot holds the token at position r. capacity: rows per slot (S).
     max_pending: most rows of a slot that ever wait for the states of recurrent layers, as those of a path that was just
-    accepted, so that a bound on memory counts them; 0 where nobody has foreseen it.
+    accepted, so that a bound on memory counts them; 0 where nobody has set it.
     is_cut_anywhere: whether a text can be gone on from behind any of its tokens. has_all_rows: whether what it keeps is
     all there is of a text, so that it can be saved; a stage's is not.
     """
@@ -103,7 +103,7 @@ class Cache(ABC):
         return len(lengths) * capacity * self._manifest.kv_row_bytes
 
     @abstractmethod
-    def foresee(self, num_slots: int) -> None:
+    def reserve_addresses(self, num_slots: int) -> None:
         """Prepare for so many slots where that takes no memory: growth will copy nothing, slots take what they hold."""
 
     def extend(self, first_slot: int, num_slots: int, num_nodes: int) -> None:

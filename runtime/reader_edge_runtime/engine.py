@@ -9,6 +9,17 @@ from typing import Self, Unpack
 
 from reader_edge_runtime.answer import Answer, GenerationChunk, GenerationResult
 from reader_edge_runtime.assembly import assemble
+from reader_edge_runtime.call_options import (
+    Callback,
+    EngineOptions,
+    GenerationOptions,
+    engine_config,
+    given_callback,
+    given_config,
+    is_iterable,
+    placed_prompt,
+    with_options,
+)
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, Grammar
 from reader_edge_runtime.decoding.choosing.grammar import Grammars
 from reader_edge_runtime.decoding.choosing.grammar_process import Vocabulary
@@ -25,17 +36,6 @@ from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.drafting.sources.warmup_answers import WarmupAnswers
 from reader_edge_runtime.errors import ConfigError, PromptError
 from reader_edge_runtime.generation_config import chosen_sampling
-from reader_edge_runtime.given_arguments import (
-    Callback,
-    EngineOptions,
-    GenerationOptions,
-    engine_config,
-    given_callback,
-    given_config,
-    is_iterable,
-    placed_prompt,
-    with_options,
-)
 from reader_edge_runtime.measuring.cost_cache import forget_cost
 from reader_edge_runtime.measuring.width_probe import WidthReport
 from reader_edge_runtime.package.model_package import ModelPackage

@@ -15,7 +15,7 @@ from reader_edge.server.endpoints import ENDPOINTS
 from reader_edge_export.blocks.block_type import BLOCK_TYPES
 from reader_edge_export.sources.generation import _ENDS, _ENDS_BESIDE
 from reader_edge_export.sources.gguf.tokenizer_kind import PRE_TOKENIZERS
-from reader_edge_runtime.given_arguments import GenerationOptions
+from reader_edge_runtime.call_options import GenerationOptions
 from reader_edge_runtime.package.layer import Layer
 from reader_edge_runtime.package.manifest import Manifest
 from tests.conftest import ROOT

@@ -26,9 +26,9 @@ from reader_edge_runtime import (
     SamplingConfig,
 )
 from reader_edge_runtime.answer import AnswerFormat
+from reader_edge_runtime.call_options import EngineOptions, GenerationOptions, with_options
 from reader_edge_runtime.config import DraftConfig, ServingConfig
 from reader_edge_runtime.errors import AnswerError, ClosedError, ConfigError, PromptError
-from reader_edge_runtime.given_arguments import EngineOptions, GenerationOptions, with_options
 from reader_edge_runtime.plug_ins import provider_names
 from reader_edge_runtime.stats import GenerationStats
 from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax

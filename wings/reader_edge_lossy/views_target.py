@@ -33,8 +33,8 @@ class ViewsCache(Cache):
     def num_bytes_of(self, lengths: Sequence[int], capacity: int) -> int:
         return self.both.num_bytes_of([length for length in lengths for _ in range(2)], capacity)
 
-    def foresee(self, num_slots: int) -> None:
-        self.both.foresee(2 * num_slots)
+    def reserve_addresses(self, num_slots: int) -> None:
+        self.both.reserve_addresses(2 * num_slots)
 
     def trim(self, slot: int) -> None:
         self.both.trim(2 * slot)

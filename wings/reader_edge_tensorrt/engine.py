@@ -17,7 +17,7 @@ from reader_edge_runtime.execution.onnxruntime.session import (
     session_options,
 )
 from reader_edge_runtime.execution.onnxruntime.wheel import INSTALLED_WHEEL, ort
-from reader_edge_runtime.machine.cache_folder import cache_folder, code_fault, make_own
+from reader_edge_runtime.machine.cache_folder import cache_folder, make_private, why_untrusted
 from reader_edge_runtime.package.manifest import GRAPH_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_tensorrt.libraries import TensorRt
@@ -86,8 +86,8 @@ def engine_folder(package: ModelPackage, tensorrt: TensorRt, num_slots: int, num
 def _made_folder(folder: Path) -> Path | None:
     """None where nothing can be kept."""
     try:
-        make_own(folder, cache_folder())  # an engine is code
-        fault = code_fault(folder, cache_folder())
+        make_private(folder, cache_folder())  # an engine is code
+        fault = why_untrusted(folder, cache_folder())
     except OSError:
         return None
     if fault:

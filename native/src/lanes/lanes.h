@@ -1,7 +1,8 @@
-// The words that kernels are written in: 16 lanes, whatever an instruction set's registers hold. Kernels have no
-// intrinsics; they are compiled once for each instruction set, in a namespace of its own, with the header that says
-// these words in its instructions (native/CMakeLists.txt names both). Every set gives the same bits: lanes are rounded
-// one by one, each operation alone but for those called fused; sums over lanes are of integers, and so exact.
+// The vector types and operations that kernels are written in: 16 lanes, whatever an instruction set's registers hold.
+// Kernels have no intrinsics; they are compiled once for each instruction set, in a namespace of its own, with the
+// header that has these operations in its instructions (native/CMakeLists.txt names both). Every set gives the same
+// bits: lanes are rounded one by one, each operation alone but for those called fused; sums over lanes are of integers,
+// and so exact.
 //
 // Types. Floats, Ints: 16 of fp32, of int32. Bytes: 64, four to a lane of Ints. Doubles: 8 of fp64. Lanes: the first so
 // many of 16. BlockSums, CodeSums<bits>: sums of products, in the form that a set adds them up in.

@@ -1,4 +1,4 @@
-// NEON: bytes. lanes.h says what each function does.
+// Loads, stores and rearrangements of 64 bytes in four NEON registers. lanes.h says what each function does.
 #pragma once
 
 namespace reader_edge::READER_EDGE_LANES {

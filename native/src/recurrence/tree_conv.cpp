@@ -1,3 +1,4 @@
+// The convolution of a draft tree: each node meets its nearest ancestors, then pending and stored rows.
 #include "recurrence/tree_conv.h"
 
 #include <algorithm>

@@ -6,7 +6,7 @@ from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.errors import CapacityError
 
-_NARROW = 8  # nodes of a tree, of which no bound on memory takes any away
+_MIN_TREE_NODES = 8  # a bound on memory makes no draft tree smaller
 FIRST_CAPACITY = 256  # rows of a new cache, and for an answer's beginning where nothing bounds it
 
 
@@ -27,10 +27,10 @@ class KvBudget:
         self.max_nodes = widest if max_bytes else max_context
         self._max_context = max_context
         if max_bytes:
-            cache.foresee(max_slots)
+            cache.reserve_addresses(max_slots)
             cache.max_pending = widest
-            while not cache.is_cut_anywhere and self.max_nodes > _NARROW and self._is_crowded():
-                cache.max_pending = self.max_nodes = max(_NARROW, self.max_nodes // 2)
+            while not cache.is_cut_anywhere and self.max_nodes > _MIN_TREE_NODES and self._is_crowded():
+                cache.max_pending = self.max_nodes = max(_MIN_TREE_NODES, self.max_nodes // 2)
             if cache.num_bytes > max_bytes:
                 cache.resize(1, 1)
 
@@ -81,17 +81,17 @@ class KvBudget:
         if not self._max_bytes:
             self._reserve(num_slots, capacity)
             return
-        foreseen, cache.max_pending = cache.max_pending, max(cache.max_pending, num_pending)
+        former, cache.max_pending = cache.max_pending, max(cache.max_pending, num_pending)
         needed = self._num_bytes(lengths or [1])
         if needed > self._max_bytes:
-            cache.max_pending = foreseen
+            cache.max_pending = former
             raise CapacityError(f"it needs {_readable(needed)} of KV cache: raise max_kv_bytes (--kv-bytes).")
         cache.resize(num_slots, capacity)
         cache.keep_places(self._max_bytes - needed)
 
     def _reserve(self, num_slots: int, capacity: int) -> None:
         if num_slots > 1:
-            self._cache.foresee(self._max_slots)
+            self._cache.reserve_addresses(self._max_slots)
         self._cache.reserve(num_slots, capacity)
 
     def _num_taken(self, needed: Sequence[int], num_slots: int, capacity: int) -> int:

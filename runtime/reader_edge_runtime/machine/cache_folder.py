@@ -19,16 +19,16 @@ def cache_folder() -> Path:
         raise ConfigError("This user has no home folder: set XDG_CACHE_HOME to a folder for models.") from None
 
 
-def make_own(folder: Path, root: Path) -> None:
+def make_private(folder: Path, root: Path) -> None:
     """Make a folder at or below another, both for this user alone where they are new. Raises OSError."""
     for each in (*reversed(folder.parents), folder):
         if each.is_relative_to(root) or each == folder:
             each.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
-def keep_own(path: Path, data: bytes) -> None:
+def write_private(path: Path, data: bytes) -> None:
     """Put `data` in a file of the cache, which nobody else may read or write. Raises OSError."""
-    make_own(path.parent, cache_folder())
+    make_private(path.parent, cache_folder())
     with new_file(path, 0o600, keeps_mode=False) as file:
         file.write(data)
 
@@ -41,7 +41,7 @@ def read_kept(path: Path, kind: type[Kind], max_bytes: int) -> Kind | None:
         return None
 
 
-def code_fault(path: Path, root: Path) -> str | None:
+def why_untrusted(path: Path, root: Path) -> str | None:
     """Why no code is run that lies in a file or folder at or below `root`; None where it may be, or nothing is there.
 
     Whoever else may write there could have this user run code of theirs. Windows has no such permissions.

@@ -13,7 +13,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta
 
-from reader_edge_runtime.machine.cache_folder import cache_folder, keep_own, read_kept
+from reader_edge_runtime.machine.cache_folder import cache_folder, read_kept, write_private
 from reader_edge_runtime.machine.processor import num_usable_cores, processor_name
 from reader_edge_runtime.measuring.pass_cost import MAX_WIDTH, PassCost, measure_pass_cost
 from reader_edge_runtime.target import Target
@@ -64,7 +64,7 @@ def load_or_measure(
         cost = measured if kept is None else kept.merged(measured)
         fields = asdict(cost) | {"seconds": cost.seconds.tolist()}
         with suppress(OSError):
-            keep_own(path, json.dumps(fields).encode())
+            write_private(path, json.dumps(fields).encode())
         return cost
     return kept
 

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from reader_edge_runtime.machine.cache_folder import cache_folder, code_fault, keep_own, read_kept
+from reader_edge_runtime.machine.cache_folder import cache_folder, read_kept, why_untrusted, write_private
 from reader_edge_runtime.measuring.cost_cache import machine_key
 from reader_edge_runtime.measuring.width_probe import WidthReport, settle_width
 from reader_edge_runtime.target import Target
@@ -47,14 +47,14 @@ def load_or_settle(
     _LOG.log(level, "Comparing the bits of narrow and wide passes on this machine, for later starts too.")
     settled, report = settle_width(target)
     with suppress(OSError):
-        keep_own(path, json.dumps(asdict(report) | {"min_rows": settled.min_rows}).encode())
+        write_private(path, json.dumps(asdict(report) | {"min_rows": settled.min_rows}).encode())
     return settled, report
 
 
 def kept_verdict(target: Target, threads: int) -> tuple[Target, WidthReport] | None:
     """The target to use and its report, where a start before this one has probed; else None."""
     path = verdict_path(target, threads)
-    is_own = not code_fault(path, cache_folder())  # a false one would change answers
+    is_own = not why_untrusted(path, cache_folder())  # a false one would change answers
     kept = read_kept(path, _Verdict, _MAX_FILE_BYTES) if is_own else None
     if kept is None or kept.num_equal > kept.num_rows:
         return None

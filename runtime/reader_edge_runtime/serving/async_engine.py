@@ -10,12 +10,12 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from reader_edge_runtime.answer import Answer, GenerationChunk, GenerationResult
+from reader_edge_runtime.call_options import GenerationOptions, given_config
 from reader_edge_runtime.config import GenerationConfig, ServingConfig
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.drafting.device_drafts import DeviceDrafts
 from reader_edge_runtime.engine import Engine
 from reader_edge_runtime.errors import BusyError, ConfigError
-from reader_edge_runtime.given_arguments import GenerationOptions, given_config
 from reader_edge_runtime.serving.worker import Worker
 from reader_edge_runtime.stats import GenerationStats
 from reader_edge_runtime.text.conversation import Encodable

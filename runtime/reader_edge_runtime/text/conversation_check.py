@@ -20,7 +20,7 @@ _FUNCTION = ("name", "description", "parameters", "strict", "return")  # the las
 _CONTENT = "a text, or a list of parts of type 'text'"
 
 
-def sound_conversation(conversation: Conversation, template: str | None = None) -> Conversation:
+def checked_conversation(conversation: Conversation, template: str | None = None) -> Conversation:
     """The same conversation as chat templates know it: each part says its type, a developer is the system to most.
 
     template: the source of the model's, which may know further fields of messages; None where it is not here.
@@ -40,7 +40,7 @@ def sound_conversation(conversation: Conversation, template: str | None = None) 
 
 
 def sound_messages(messages: Sequence[Message], template: str | None = None) -> list[Message]:
-    """The messages of `sound_conversation`. Raises PromptError."""
+    """The messages of `checked_conversation`. Raises PromptError."""
     if not isinstance(messages, list | tuple):
         raise _wrong("messages", messages, "a list of messages")
     return [_sound_message(each, f"messages[{number}]", template) for number, each in enumerate(messages)]

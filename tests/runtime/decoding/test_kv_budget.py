@@ -35,7 +35,7 @@ MANIFEST = replace(make_manifest(6), head_dim=1024)
 def num_bytes(*lengths: int) -> int:
     """What slots of so many rows take."""
     cache = HostCache(MANIFEST, 1, 1)
-    cache.foresee(1)
+    cache.reserve_addresses(1)
     return cache.num_bytes_of(lengths, max(lengths))
 
 
@@ -85,7 +85,7 @@ def test_in_caches_of_all_kinds_what_was_taken_is_answered_within_the_bound(
         random, target = np.random.default_rng(seed), TARGETS[kind]()
         alone = target.new_cache(1, 1)
         alone.max_pending = MAX_WIDTH
-        alone.foresee(4)
+        alone.reserve_addresses(4)
         num_rows = min(sum(sizes[0]) + MAX_WIDTH, target.manifest.max_context)
         max_bytes = int(share * alone.num_bytes_of([num_rows], num_rows))
         config = EngineConfig(max_batch=4, prefill_chunk=7, max_kv_bytes=max_bytes)
@@ -111,7 +111,7 @@ def test_in_caches_of_all_kinds_what_was_taken_is_answered_within_the_bound(
 def test_a_tight_bound_narrows_the_drafts_of_recurrent_layers_rather_than_refuse_requests() -> None:
     target = FakeHybridTarget(replace(hybrid_manifest(6), layers=WIDE_STATES))
     alone = target.new_cache(1, 1)
-    alone.foresee(4)
+    alone.reserve_addresses(4)
     alone.max_pending = MAX_WIDTH
     tight = alone.num_bytes_of([40 + MAX_WIDTH], 512) - 1
     wide, narrow = (
@@ -153,7 +153,7 @@ def test_a_session_counts_an_accepted_path_that_waits(tmp_path: Path, monkeypatc
         drafted.step()
     save_session(drafted, tmp_path / "kept", bytes(32), [])
     text, room = list(request.token_ids), target.new_cache(1, 1)
-    room.foresee(1)
+    room.reserve_addresses(1)
     without = room.num_bytes_of([len(text)], 512)
     room.max_pending = drafted.cache.num_pending(0)
     needed, later = room.num_bytes_of([len(text)], 512), GenerationConfig(max_tokens=20, is_drafted=False)

@@ -7,7 +7,7 @@ import pytest
 
 from reader_edge_runtime.errors import ConversationError, PromptError
 from reader_edge_runtime.text.conversation import Conversation
-from reader_edge_runtime.text.conversation_check import ROLES, sound_conversation
+from reader_edge_runtime.text.conversation_check import ROLES, checked_conversation
 from tests.runtime.text.text_cases import template
 
 CHATML = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}{{ 'mood' and messages[0].mood }}"
@@ -102,9 +102,9 @@ def test_what_clients_and_templates_know_is_taken(message: Any) -> None:
 def test_parts_are_texts_of_their_type_and_a_developer_is_the_system_where_a_template_knows_none() -> None:
     parts = [{"text": "a"}, {"type": "text", "text": "b", "cache_control": {"type": "ephemeral"}}]
     chat = Conversation([{"role": "developer", "content": parts}])
-    (message,) = sound_conversation(chat, CHATML).messages
+    (message,) = checked_conversation(chat, CHATML).messages
     assert message == {"role": "system", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
-    (message,) = sound_conversation(chat, CHATML + "developer").messages
+    (message,) = checked_conversation(chat, CHATML + "developer").messages
     assert message["role"] == "developer"
     assert template(CHATML).render(chat) == "<|system|>ab"
 

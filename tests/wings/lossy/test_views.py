@@ -154,7 +154,7 @@ def test_the_views_cache_counts_both_and_forgets_what_is_cut() -> None:
     target.read_view(cache, 0, [3, 4])
     assert cache.both.lengths == [5, 2]
     assert cache.num_bytes == cache.num_bytes_of([5], 64) == cache.both.num_bytes
-    cache.foresee(2)
+    cache.reserve_addresses(2)
     cache.reserve(2, 64)
     assert cache.copy(0, 1, 4) == 4
     cache.swap(0, 1)

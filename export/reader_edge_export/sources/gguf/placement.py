@@ -168,7 +168,7 @@ class Placement:
             return shape[0], shape[2]
         return shape[::-1] if name in self._transposed else shape
 
-    def undone(self, name: str, values: Float32Array) -> Float32Array:
+    def reverted(self, name: str, values: Float32Array) -> Float32Array:
         """A parameter's values as transformers has them: what llama.cpp's converter did to them is undone."""
         if self._architecture in _SHIFTED and name.endswith("norm.weight") and "linear_attn" not in name:
             values -= 1
@@ -190,7 +190,7 @@ class Placement:
         """How many experts a parameter of theirs has."""
         return int(self._parameters[name].shape[0])
 
-    def undone_expert(self, name: str, values: Float32Array) -> Float32Array:
+    def reverted_expert(self, name: str, values: Float32Array) -> Float32Array:
         """One expert's part of a parameter, likewise."""
         order = self.expert_order(name)
         ordered = values if order is None else values[order]

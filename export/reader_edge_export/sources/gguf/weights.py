@@ -59,13 +59,13 @@ class GgufWeights(Weights):
             return np.stack([self.read_expert(name, expert) for expert in range(self._placement.num_experts(name))])
         if len(pieces[0].tensor.shape) == 1:  # a single row: that of biases of fused queries, keys and values is cut
             ((tensor, start, stop),) = pieces
-            return self._placement.undone(name, self._file.values(tensor.name)[start:stop].copy())
+            return self._placement.reverted(name, self._file.values(tensor.name)[start:stop].copy())
         values = np.empty((sum(piece.num_rows for piece in pieces), *pieces[0].tensor.shape[1:]), np.float32)
         filled = 0
         for piece in pieces:
             self._file.read_into(values[filled : filled + piece.num_rows], piece.tensor, piece.start)
             filled += piece.num_rows
-        return self._placement.undone(name, values)
+        return self._placement.reverted(name, values)
 
     def read_rows(self, name: str, start: int, stop: int) -> Float32Array:
         first, *others = self._rows[name]
@@ -81,7 +81,7 @@ class GgufWeights(Weights):
             shape = piece.tensor.shape
             parts.append(np.empty(shape if is_apart(piece.tensor.name) else shape[1:], np.float32))
             self._file.read_into(parts[-1], piece.tensor, piece.start)
-        return self._placement.undone_expert(name, np.concatenate(parts))
+        return self._placement.reverted_expert(name, np.concatenate(parts))
 
     def block_type(self, name: str) -> BlockType | None:
         return None if self._placement.column_order(name) is not None else BLOCK_TYPES.get(self.stored_type(name))

@@ -20,7 +20,7 @@ from filelock import FileLock
 
 from reader_edge_runtime.drafting.machine_code.compile_target import CompileTarget
 from reader_edge_runtime.errors import DraftError
-from reader_edge_runtime.machine.cache_folder import code_fault, make_own
+from reader_edge_runtime.machine.cache_folder import make_private, why_untrusted
 from reader_edge_runtime.untrusted.user_input import read_bounded
 
 _HERE = Path(__file__).parent
@@ -86,7 +86,7 @@ def _found_or_compiled(name: str) -> bytes:
     if folder is not None:
         # No room, or no locks in this file system. One process compiles, and others wait for it.
         with suppress(OSError, NotImplementedError), FileLock(folder / "compiling.lock"):
-            if fault := code_fault(folder / name, folder):
+            if fault := why_untrusted(folder / name, folder):
                 warnings.warn(fault, stacklevel=2)
                 (folder / name).unlink()
             return intact(folder / name) or _compiled(folder / name)
@@ -117,8 +117,8 @@ def cache_folder() -> Path | None:
         return None
     top = folder if root else own
     try:
-        make_own(folder, top)
-        fault = code_fault(folder, top)
+        make_private(folder, top)
+        fault = why_untrusted(folder, top)
     except OSError:
         return None
     if fault:

@@ -74,7 +74,7 @@ class DraftModel:
         """
         cache, end = self._cache, slots[-1].number + 1
         if end > cache.num_slots:
-            cache.foresee(self._max_slots)
+            cache.reserve_addresses(self._max_slots)
             cache.reserve(end, cache.capacity)
         for slot in slots:  # rows that were cut, or that an interrupt left behind, are none of the text
             cache.cut(slot.number, len(slot.token_ids))

@@ -118,7 +118,7 @@ class SpeculatorSlots:
         """One more slot, free."""
         number = len(self.slots)
         if number >= self.cache.num_slots:
-            self.cache.foresee(max(self.max_slots, number + 1))
+            self.cache.reserve_addresses(max(self.max_slots, number + 1))
             self.cache.reserve(number + 1, self.cache.capacity)
         slot = SpeculatorSlot(number)
         self.slots.append(slot)

@@ -16,7 +16,7 @@ from reader_edge_runtime.cache import SlotContents
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_rows_runner import HostRowsRunner
 from reader_edge_runtime.execution.rows.rows_target import RowsRunner, RowsTarget
-from reader_edge_runtime.machine.cache_folder import cache_folder, keep_own
+from reader_edge_runtime.machine.cache_folder import cache_folder, write_private
 from reader_edge_runtime.machine.processor import processor_name
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass
@@ -57,7 +57,7 @@ class ModuleCheck:
             if not (np.abs(rows[name] - wanted) <= _ROWS_LIMIT * np.abs(wanted).max()).all():
                 return f"its rows of {name} are not ONNX Runtime's"
         with suppress(OSError):
-            keep_own(kept, b"")
+            write_private(kept, b"")
         return None
 
     def has_equal_bits(self, runner: RowsRunner, other: RowsRunner, width: int) -> bool:

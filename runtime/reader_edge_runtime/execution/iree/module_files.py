@@ -15,7 +15,7 @@ from reader_edge_runtime.execution.iree.compilation import compile_module, modul
 from reader_edge_runtime.execution.iree.target_machine import IREE_ATTENTION, TARGETS, TargetMachine
 from reader_edge_runtime.execution.iree.wheel import compiler_version
 from reader_edge_runtime.execution.onnxruntime.graph_contract import input_tensors, output_tensors
-from reader_edge_runtime.machine.cache_folder import cache_folder, code_fault, make_own
+from reader_edge_runtime.machine.cache_folder import cache_folder, make_private, why_untrusted
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.untrusted.untrusted_json import Text, converted, one_of, read_json
@@ -107,7 +107,7 @@ class ModuleFiles:
         path = self.cached(width)
         module = compile_module(self._package.path(mlir_name(width)), self._target, is_aside)
         try:
-            make_own(path.parent, cache_folder())
+            make_private(path.parent, cache_folder())
             with new_file(path, 0o600, keeps_mode=False) as file:
                 file.write(module)
                 file.flush()
@@ -121,6 +121,6 @@ class ModuleFiles:
         """Raises ProviderError where others could have put their own code."""
         key = module_key(self._package.path(mlir_name(width)), self._target)
         path = cache_folder() / "iree" / f"{key}.vmfb"
-        if fault := code_fault(path, cache_folder()):
+        if fault := why_untrusted(path, cache_folder()):
             raise ProviderError(fault)
         return path

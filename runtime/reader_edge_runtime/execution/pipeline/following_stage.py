@@ -13,9 +13,9 @@ from reader_edge_runtime.execution.pipeline.logged_cache import (
     COPY,
     DROP,
     FILL,
-    FORESEE,
     MOVE,
     NEW,
+    RESERVE_ADDRESSES,
     RESIZE,
     SWAP,
     TRIM,
@@ -23,7 +23,7 @@ from reader_edge_runtime.execution.pipeline.logged_cache import (
 )
 from reader_edge_runtime.execution.pipeline.pass_frame import MAX_SLOTS, PassFrame
 
-_NUM_NUMBERS = {SWAP: 2, RESIZE: 2, COPY: 3, FORESEE: 1, TRIM: 1, FILL: 2}
+_NUM_NUMBERS = {SWAP: 2, RESIZE: 2, COPY: 3, RESERVE_ADDRESSES: 1, TRIM: 1, FILL: 2}
 
 
 class FollowedCache(HostCache):
@@ -37,8 +37,8 @@ class FollowedCache(HostCache):
             if not 0 < numbers[0] <= MAX_SLOTS or not 0 < numbers[1] <= self._manifest.max_context:
                 raise FrameError(f"A frame asks for a cache of {numbers[0]} x {numbers[1]} tokens.")
             self.resize(numbers[0], numbers[1])
-        elif step.kind == FORESEE:
-            self.foresee(max(self._at_most(numbers[0], MAX_SLOTS), self.num_slots))
+        elif step.kind == RESERVE_ADDRESSES:
+            self.reserve_addresses(max(self._at_most(numbers[0], MAX_SLOTS), self.num_slots))
         else:
             self._follow_slot(step.kind, *numbers)
 

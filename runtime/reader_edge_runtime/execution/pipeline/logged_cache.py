@@ -8,15 +8,15 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.package.manifest import Manifest
 
-NEW, MOVE, SWAP, RESIZE, COPY, FORESEE, TRIM, FILL, DROP = range(9)
+NEW, MOVE, SWAP, RESIZE, COPY, RESERVE_ADDRESSES, TRIM, FILL, DROP = range(9)
 
 
 class CacheStep(NamedTuple):
     """Something that happened to a cache.
 
     lengths: committed rows of all slots before it. numbers: of NEW and RESIZE slots and capacity; of MOVE slot, start
-    and rows; of SWAP two slots; of COPY two slots and a length; of FORESEE slots; of TRIM a slot; of FILL a slot and a
-    length; of DROP the numbers of other caches, which are no more.
+    and rows; of SWAP two slots; of COPY two slots and a length; of RESERVE_ADDRESSES slots; of TRIM a slot;
+    of FILL a slot and a length; of DROP the numbers of other caches, which are no more.
     """
 
     kind: int
@@ -39,7 +39,7 @@ class LoggedCache(HostCache):
         self.texts: list[list[int]] = [[] for _ in range(num_slots)]
         self._passed: dict[int, list[int]] = {}  # tokens of each slot's last tree
         self._steps: list[CacheStep] = []
-        self._num_foreseen = 0
+        self._num_reserved = 0
         super().__init__(manifest, num_slots, capacity)
 
     def take_steps(self) -> list[CacheStep]:
@@ -51,7 +51,9 @@ class LoggedCache(HostCache):
         """What leads to a cache of this size without a row, for stages that know nothing of it."""
         self._steps = []
         steps = [CacheStep(NEW, (), (self.num_slots, self.capacity))]
-        return [*steps, CacheStep(FORESEE, [0] * self.num_slots, (self._num_foreseen,))] if self._is_paged else steps
+        if self._is_paged:
+            steps.append(CacheStep(RESERVE_ADDRESSES, [0] * self.num_slots, (self._num_reserved,)))
+        return steps
 
     def note_pass(self, first_slot: int, trees: Sequence[DraftTree]) -> None:
         """Remember the tokens that a pass wrote rows of."""
@@ -64,10 +66,10 @@ class LoggedCache(HostCache):
         self._have_text(slot, length)
         self.texts[slot][length:] = [passed[node] for node in path]
 
-    def foresee(self, num_slots: int) -> None:
-        self._num_foreseen = num_slots
-        self._log(FORESEE, num_slots)
-        super().foresee(num_slots)
+    def reserve_addresses(self, num_slots: int) -> None:
+        self._num_reserved = num_slots
+        self._log(RESERVE_ADDRESSES, num_slots)
+        super().reserve_addresses(num_slots)
 
     def trim(self, slot: int) -> None:
         self._log(TRIM, slot)

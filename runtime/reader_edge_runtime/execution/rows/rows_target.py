@@ -60,7 +60,7 @@ class RowsRunner(Protocol):
 class RowsCache(HostCache):
     """Each slot's tensors begin with a page, which engines import, and have rows to spare for padded nodes."""
 
-    def foresee(self, num_slots: int) -> None:
+    def reserve_addresses(self, num_slots: int) -> None:
         """Slots that are not there yet would be imported with all their rows."""
 
     def _new_slabs(self, num_slots: int, capacity: int, is_paged: bool) -> list[KvSlab]:

@@ -11,7 +11,7 @@ from typing import Any
 from reader_edge_runtime.errors import ChatTemplateError, PromptError, TokenizerError
 from reader_edge_runtime.machine.bounded_process import BoundedProcess, BoundedProgram
 from reader_edge_runtime.text.conversation import Conversation, Message, as_texts
-from reader_edge_runtime.text.conversation_check import sound_conversation
+from reader_edge_runtime.text.conversation_check import checked_conversation
 from reader_edge_runtime.text.template.template_adapter import TemplateTraits, adapted_messages, with_reasoning_names
 from reader_edge_runtime.text.thinking import ThinkingTags
 from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax, knows_tools
@@ -51,7 +51,7 @@ class TemplateProcess:
 _ASKS_FOR_NULL = re.compile(r"""content['"\]]*\s*(?:is\s+(?:not\s+)?none\b|[!=]=\s*none\b)""", re.IGNORECASE)
 
 
-def null_readings(messages: Sequence[Message], source: str) -> Iterator[Sequence[Message]]:
+def null_variants(messages: Sequence[Message], source: str) -> Iterator[Sequence[Message]]:
     """Ways to give these messages to a template, of which the first that it renders is right."""
     left_out = [{key: value for key, value in each.items() if value is not None} for each in messages]
     if all("content" in each for each in left_out):  # nothing that templates stumble over but thoughts alone
@@ -96,7 +96,7 @@ class RawTemplate:
         Raises TypeError, ValueError or RecursionError for values that JSON has no word for.
         """
         replies = []
-        for messages in null_readings(conversation.messages, self.source):
+        for messages in null_variants(conversation.messages, self.source):
             variables: dict[str, Any] = {
                 "messages": messages,
                 "tools": conversation.tools or None,  # which some ask for
@@ -177,7 +177,7 @@ class ChatTemplate:
 
     def sound(self, conversation: Conversation) -> Conversation:
         """The conversation, checked, as templates know it. Raises PromptError."""
-        return sound_conversation(conversation, "\n".join(self.sources))
+        return checked_conversation(conversation, "\n".join(self.sources))
 
     def render(self, conversation: Conversation) -> str:
         """A conversation's text, up to where the assistant's answer begins or goes on. Raises PromptError."""

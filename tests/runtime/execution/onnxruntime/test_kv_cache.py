@@ -119,7 +119,7 @@ def test_a_slot_takes_the_pages_of_its_own_rows_and_gives_them_back() -> None:
     """As the system counts them: 3 layers, 2 heads, 62 rows of 66 bytes a page."""
     manifest = replace(MANIFESTS["int8"], num_layers=3, num_kv_heads=2, head_dim=64, max_context=5000)
     cache = HostCache(manifest, 1, 64)
-    cache.foresee(4)
+    cache.reserve_addresses(4)
     memory = cache.memory
     cache.reserve(4, 4096)
     assert cache.memory is memory  # and growing copied nothing
@@ -190,7 +190,7 @@ def test_layers_whose_heads_differ_are_kept_side_by_side_and_shared_ones_once() 
 @pytest.mark.skipif(not HAS_PAGES, reason="elsewhere a cache takes memory of all its rows")
 def test_pages_of_layers_whose_heads_differ_are_counted_together() -> None:
     cache = HostCache(UNEQUAL, 1, 16)
-    cache.foresee(3)
+    cache.reserve_addresses(3)
     cache.reserve(3, 2000)
     cache.extend(0, 1, 1000)
     spans = 2 * -(-1000 * 8 * 4 // PAGE_BYTES) + 4 * -(-1000 * 16 * 4 // PAGE_BYTES)
@@ -217,7 +217,7 @@ def test_a_cache_without_room_for_its_largest_size_moves_as_it_grows(monkeypatch
     cache = filled("float32", 1, 8)
     cache.lengths[0] = 5
     before = cache.slab.copy()
-    cache.foresee(4)
+    cache.reserve_addresses(4)
     cache.reserve(4, 60)
     np.testing.assert_array_equal(cache.slab[:, 0, :, :5], before[:, 0, :, :5])
     assert cache.num_bytes == cache.memory.nbytes == cache.num_bytes_of([5, 5, 5, 5], 60)

@@ -162,7 +162,7 @@ class DeviceCache(Cache):
         num_slots = slot_bucket(len(lengths)) + (len(lengths) > 1)
         return num_slots * padding_rows(capacity) * self._manifest.kv_row_bytes
 
-    def foresee(self, num_slots: int) -> None:
+    def reserve_addresses(self, num_slots: int) -> None:
         """Slots that are not there yet would take memory."""
 
     def trim(self, slot: int) -> None:

@@ -54,7 +54,7 @@ class HostCache(Cache):
             return super().num_bytes_of(lengths, capacity)
         return sum(slab.num_bytes_of(lengths) for slab in self.slabs)
 
-    def foresee(self, num_slots: int) -> None:
+    def reserve_addresses(self, num_slots: int) -> None:
         if HAS_PAGES and not self._is_paged:
             with suppress(ConfigError):  # what there is does, too
                 self._move_to(self._new_slabs(num_slots, self._manifest.max_context, is_paged=True), True, self.lengths)

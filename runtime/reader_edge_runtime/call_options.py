@@ -1,4 +1,4 @@
-"""What a caller gave to the engine, checked."""
+"""Options of calls to an engine, by name beside a config or in its place, and how they are checked."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
