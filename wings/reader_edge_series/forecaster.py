@@ -1,4 +1,4 @@
-"""The face of forecasts: a package is loaded, and says how series go on."""
+"""The interface of forecasts: a package is loaded, and says how series go on."""
 
 import os
 from collections.abc import Iterator, Sequence

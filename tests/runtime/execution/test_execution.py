@@ -1,4 +1,4 @@
-"""The execution wing: the cache is updated in place, the graph is held to its contract, imports stay lean."""
+"""The subpackage execution: the cache is updated in place, the graph is held to its contract, imports stay lean."""
 
 import os
 import re
