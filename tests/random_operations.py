@@ -90,7 +90,7 @@ class _Walk:
         self._texts[slot], self._texts[other] = self._texts[other], self._texts[slot]
 
     def _place(self, slot: int) -> None:
-        self._cache.note_place(slot)
+        self._cache.checkpoint(slot)
 
     def _growth(self, slot: int) -> None:
         self._cache.reserve(_NUM_SLOTS, min(self._cache.capacity + 16, self._target.manifest.max_context))

@@ -39,7 +39,7 @@ class ServerAddress:
 
     def keys(self) -> tuple[bytes, ...]:
         """The keys, of which clients send one. Raises ConfigError, and UsageError where anybody could ask."""
-        from reader_edge.server.guard import is_loopback, read_api_keys
+        from reader_edge.server.authentication import is_loopback, read_api_keys
 
         if self.api_key_file is not None:
             return read_api_keys(self.api_key_file)

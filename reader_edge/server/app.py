@@ -16,9 +16,9 @@ from starlette.routing import Route, WebSocketRoute
 
 from reader_edge.remote.frames import DRAFT_PATH
 from reader_edge.server.api_error import error_response
+from reader_edge.server.authentication import Guard
 from reader_edge.server.draft_endpoint import DraftEndpoint
 from reader_edge.server.endpoints import discovery_routes, make_endpoints
-from reader_edge.server.guard import Guard
 from reader_edge.server.json_body import BodyBudget
 from reader_edge.server.metrics import Metrics
 from reader_edge.server.ollama.models import OllamaModels

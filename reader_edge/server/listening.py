@@ -18,7 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from reader_edge.remote.frames import DRAFT_PATH
 from reader_edge.remote.frames import MAX_BYTES as MAX_FRAME_BYTES
-from reader_edge.server.guard import MAX_HEADER_BYTES
+from reader_edge.server.authentication import MAX_HEADER_BYTES
 from reader_edge.server.request_log import RequestLog, RequestNote
 from reader_edge_runtime import AsyncEngine
 from reader_edge_runtime.errors import ConfigError

@@ -166,11 +166,11 @@ class Cache(ABC):
         self.lengths[slot] = length = self.usable(slot, length)
         return length
 
-    def note_place(self, slot: int) -> bool:
+    def checkpoint(self, slot: int) -> bool:
         """Make this a place that a slot can be cut to later; whether that took memory."""
         return False
 
-    def keep_places(self, max_bytes: int) -> int:
+    def limit_checkpoints(self, max_bytes: int) -> int:
         """Have such places take so much memory at most, now and later; returns what they take now."""
         return 0
 

@@ -1,4 +1,4 @@
-"""Series as callers have them: a mapping or a data frame, each column a series, oldest value first."""
+"""Checks a caller's series (a mapping or a data frame, each column one, oldest value first) and makes them float64."""
 
 from collections.abc import Iterable
 from datetime import date

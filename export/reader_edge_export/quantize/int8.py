@@ -1,4 +1,4 @@
-"""int8 weights with a scale per output; activations of int8 with a scale per row, or of two such planes.
+"""int8 weights with a scale per output; int8 activations with a scale per row, of a high and a low part for 16 bits.
 
 ONNX Runtime's own dynamic quantisation scales activations per tensor, so that a node's logits depend on its
 neighbours; here each row has its own scale, and integer sums are the same in any order.

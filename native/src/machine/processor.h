@@ -1,4 +1,4 @@
-// What this processor can do, as far as its system keeps the registers of it.
+// Instruction sets that the processor has and whose registers the operating system saves.
 #pragma once
 
 namespace reader_edge {

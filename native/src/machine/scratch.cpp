@@ -1,3 +1,4 @@
+// Memory that a thread keeps from call to call.
 #include "machine/scratch.h"
 
 #include <algorithm>

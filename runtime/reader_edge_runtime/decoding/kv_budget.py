@@ -70,7 +70,7 @@ class KvBudget:
         while num_slots > len(needed) and self._num_taken(needed, num_slots, capacity) > self._max_bytes:
             num_slots -= 1
         cache.resize(num_slots, capacity)
-        cache.keep_places(max(0, self._max_bytes - self._num_taken(needed, num_slots, capacity)))
+        cache.limit_checkpoints(max(0, self._max_bytes - self._num_taken(needed, num_slots, capacity)))
 
     def make_room_for(self, lengths: Sequence[int], num_pending: int) -> None:
         """Have slots for texts of these lengths. num_pending: as `Cache.max_pending`, of these texts.
@@ -87,7 +87,7 @@ class KvBudget:
             cache.max_pending = former
             raise CapacityError(f"it needs {_readable(needed)} of KV cache: raise max_kv_bytes (--kv-bytes).")
         cache.resize(num_slots, capacity)
-        cache.keep_places(self._max_bytes - needed)
+        cache.limit_checkpoints(self._max_bytes - needed)
 
     def _reserve(self, num_slots: int, capacity: int) -> None:
         if num_slots > 1:

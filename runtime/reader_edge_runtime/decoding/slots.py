@@ -94,7 +94,7 @@ class Slots:
         num_reused = self._cut(slot, num_shared)
         if num_copied > num_reused:
             num_reused = self._cache.copy(source, slot, num_copied)
-        self._cache.note_place(slot)
+        self._cache.checkpoint(slot)
         self._parting = self._longest_shared if self._longest_shared >= num_reused + _FAR else 0
         self.num_running += 1
         self.is_torn = False
@@ -115,7 +115,7 @@ class Slots:
         slot = self.num_running - 1
         end = self._cache.lengths[slot]
         if is_last or end == self._parting or end // _PLACE_EVERY > start // _PLACE_EVERY:
-            self._cache.note_place(slot)
+            self._cache.checkpoint(slot)
 
     def exchange(self, slot: int, other: int) -> None:
         """Let two running sequences change places."""

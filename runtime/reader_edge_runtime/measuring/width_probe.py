@@ -96,7 +96,7 @@ def _compare(target: Target) -> list[_Comparison]:
     cache = target.new_cache(1, prefix_len + 32)
     target.forward(cache, Pass(0, [DraftTree.chain(prefix)], [[0]], num_kept=prefix_len))
     cache.commit(0, list(range(prefix_len)))
-    cache.note_place(0)
+    cache.checkpoint(0)
     reference = _single_passes(target, cache, path)
     comparisons = []
     for length, spacing in _forms(target.pass_sizes):

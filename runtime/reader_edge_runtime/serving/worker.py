@@ -25,7 +25,7 @@ class Worker:
         self._changed = threading.Condition()
         self._answers: dict[Answer, Deliver] = {}
         self._arrived: list[Answer] = []
-        self._is_closed = self._is_stirred = self._is_idle = False
+        self._is_closed = self._is_woken = self._is_idle = False
         self._thread = threading.Thread(target=self._run, name="reader-edge-decoder", daemon=True)
         with engine.working() as decoder:
             decoder.prefill_budget.limit = config.prompt_budget
@@ -56,19 +56,19 @@ class Worker:
             self._answers[answer] = deliver
             self._arrived.append(answer)
             if answer.request.device is not None:
-                answer.request.device.on_change = self._stir
+                answer.request.device.on_change = self._wake
             self._changed.notify()
 
     def cancel(self, request: Request) -> None:
         """Give a request up before the next step."""
         self._engine.withdraw(request)
         if request.device is not None:
-            self._stir()
+            self._wake()
 
-    def _stir(self) -> None:
+    def _wake(self) -> None:
         """Have a step, even if all answers seemed to wait for their devices."""
         with self._changed:
-            self._is_stirred = True
+            self._is_woken = True
             self._changed.notify()
 
     def close(self, cancels: bool, max_wait_s: float | None = None) -> None:
@@ -80,7 +80,7 @@ class Worker:
             self._is_closed = True
             if cancels:
                 self._engine.withdraw(*[answer.request for answer in self._answers])
-            self._is_stirred = True
+            self._is_woken = True
             self._changed.notify()
         if threading.current_thread() is not self._thread:  # where the garbage collector may run this
             self._thread.join(max_wait_s)
@@ -101,16 +101,16 @@ class Worker:
         """Answers that came since the last step, once there is something to do; None when all is done for good."""
         with self._changed:
             self._changed.wait_for(self._has_work)
-            if self._is_idle and not self._is_stirred and not self._arrived:
+            if self._is_idle and not self._is_woken and not self._arrived:
                 self._changed.wait(_IDLE_S)
-            arrived, self._arrived, self._is_stirred = self._arrived, [], False
+            arrived, self._arrived, self._is_woken = self._arrived, [], False
             return arrived if self._answers else None
 
     def _has_work(self) -> bool:
         """Whether there is a step to take, or nothing will ever come."""
         if not self._answers:
             return self._is_closed
-        return self._is_stirred or any(answer.request.can_go_on for answer in self._answers)
+        return self._is_woken or any(answer.request.can_go_on for answer in self._answers)
 
     def _step(self, arrived: list[Answer]) -> None:
         with self._engine.working() as decoder:  # without those that were given up

@@ -1,4 +1,4 @@
-"""Writing evidence: the inputs that name tokens, those tokens, and the class of each naming."""
+"""Evidence of the mixture: which inputs predict which tokens, and how sure each is (its class)."""
 
 import numpy as np
 

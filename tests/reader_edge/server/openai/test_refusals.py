@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from reader_edge.server.api_error import shown_json
-from reader_edge.server.guard import is_loopback, read_api_keys
+from reader_edge.server.authentication import is_loopback, read_api_keys
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
 from reader_edge_runtime.errors import UserFileError

@@ -119,8 +119,8 @@ def test_a_text_is_cut_to_a_place_and_goes_on_otherwise(target: HostTarget) -> N
     tree = DraftTree.chain([4, 5, 6])
     target.forward(cache, Pass(0, [tree], [[0]], num_kept=1))
     cache.commit(0, range(3))
-    assert cache.note_place(0)  # stands for 4 tokens, two more wait
-    assert not cache.note_place(0)
+    assert cache.checkpoint(0)  # stands for 4 tokens, two more wait
+    assert not cache.checkpoint(0)
     score(target, cache, 0, [7, 0, 1], 3)
     assert [cache.usable(0, length) for length in (0, 3, 4, 5, 6, 8, 9, 20)] == [0, 0, 4, 5, 6, 6, 9, 9]
     assert cache.copy(0, 1, 5) == 5
@@ -141,7 +141,7 @@ def test_a_text_is_cut_to_a_place_and_goes_on_otherwise(target: HostTarget) -> N
 def test_a_state_ahead_of_its_text_is_never_used(target: HostTarget, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = target.new_cache(1, 16)
     score(target, cache, 0, [1, 2, 3], 3)
-    cache.note_place(0)
+    cache.checkpoint(0)
     score(target, cache, 0, [4], 1)
     kept_pass = Pass(0, [DraftTree.root(5)], [[0]], num_kept=1)
     target.forward(cache, kept_pass)
@@ -186,14 +186,14 @@ def test_memory_of_states_and_places_is_counted(package: ModelPackage, target: H
     assert before >= 2 * (16 * package.manifest.kv_row_bytes + state_bytes)
     assert cache.num_bytes_of([4, 4], 16) == before
     score(target, cache, 0, [1, 2, 3, 4], 2)
-    cache.note_place(0)
+    cache.checkpoint(0)
     assert cache.num_bytes == before + state_bytes
     cache.copy(0, 1, 4)
     score(target, cache, 0, [5], 1)
     cache.copy(0, 1, 4)  # which shares the place
     assert cache.num_bytes == before + state_bytes
-    assert cache.keep_places(state_bytes - 1) == 0
-    assert not cache.note_place(0)
+    assert cache.limit_checkpoints(state_bytes - 1) == 0
+    assert not cache.checkpoint(0)
     assert cache.num_bytes == before
     cache.resize(1, 16)
     assert cache.num_bytes_of([4], 16) == cache.num_bytes == before // 2
@@ -209,14 +209,14 @@ def test_where_memory_is_short_a_place_less_is_kept(target: HostTarget, monkeypa
             cache.resize(5, 32)
     with monkeypatch.context() as patch:
         patch.setattr(state_checkpoints, "_copies", Mock(side_effect=MemoryError))
-        assert not cache.note_place(0)
+        assert not cache.checkpoint(0)
     deltas = StateDeltaMemory(state_groups(target.manifest))
     with monkeypatch.context() as patch:
         patch.setattr(np, "empty", Mock(side_effect=MemoryError))
         with pytest.raises(ConfigError, match="lower prefill_chunk, or free some memory"):
             deltas.of_pass(1, 300)
     assert (cache.num_slots, kept(target, cache, 0)) == (1, before)
-    assert cache.note_place(0)
+    assert cache.checkpoint(0)
     cache.assume(0, 0)
     assert cache.usable(0, 3) == 0
 
@@ -225,7 +225,7 @@ def test_places_that_are_too_many_go_where_others_are_near(target: HostTarget) -
     cache = target.new_cache(1, 16)
     for token_id in range(40):
         score(target, cache, 0, [token_id % VOCAB_SIZE], 1)
-        assert cache.note_place(0)
+        assert cache.checkpoint(0)
     places = sorted({cache.usable(0, length) for length in range(1, 41)} - {0})
     assert len(places) == 8
     assert places[-3:] == [38, 39, 40]

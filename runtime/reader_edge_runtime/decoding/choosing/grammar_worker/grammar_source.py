@@ -1,4 +1,4 @@
-"""A grammar in the library's own form, its schemas as far as they can be held."""
+"""A grammar as llguidance takes it; of a JSON schema what it can enforce, and a list of what it cannot."""
 
 import copy
 import json

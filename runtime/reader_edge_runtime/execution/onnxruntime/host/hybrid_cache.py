@@ -56,7 +56,7 @@ class HybridCache(HostCache):
         delta_bytes = self._delta_memory.node_bytes * max(self._room, self.max_pending)
         return super().num_bytes_of(lengths, capacity) + len(lengths) * (self._manifest.state_bytes + delta_bytes)
 
-    def keep_places(self, max_bytes: int) -> int:
+    def limit_checkpoints(self, max_bytes: int) -> int:
         return self._checkpoints.keep(max_bytes)
 
     def tensors(self, first_slot: int, num_slots: int) -> Mapping[str, Float32Array]:
@@ -119,7 +119,7 @@ class HybridCache(HostCache):
         self.lengths[slot] = length
         return length
 
-    def note_place(self, slot: int) -> bool:
+    def checkpoint(self, slot: int) -> bool:
         here = self._here(slot)
         return here is not None and here.end > 0 and self._checkpoints.add(slot, here)
 
