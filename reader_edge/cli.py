@@ -115,7 +115,7 @@ def _errors_reported() -> Iterator[None]:
         errors = sys.modules.get("reader_edge_runtime.errors")
         if errors is None or not isinstance(error, errors.ReaderEdgeError):
             raise
-        if isinstance(error, errors.ConfigError):  # what is requested cannot be, whoever finds it: wrong usage
+        if isinstance(error, errors.ConfigError):  # wrong usage, also where it is found after the options were read
             raise click.UsageError(visible(str(error))) from error
         further = " `reader-edge doctor MODEL` says more." if isinstance(error, errors.ProviderError) else ""
         raise click.ClickException(visible(f"{error}{further}")) from error

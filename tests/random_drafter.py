@@ -116,3 +116,20 @@ class SecondBest(AcceptanceRule):
         second = int(token_ids[1])
         is_drafted = choices.tree.child(node, second) >= 0
         return second if is_drafted and choices.allows(second) else choices.peek(node)
+
+
+def check_ragged_batches(decoder: Decoder, manifest: Manifest, temperature: float) -> int:
+    """Assert that answers of many lengths, behind a cancelled one, are plain ones; returns the accepted tokens."""
+    prompts = [[5, 1, 2], [3], [1, 4, 0, 2] * 4, [2] * 9, [0, 5], [4] * 20]
+    sampling = SamplingConfig(temperature=temperature, seed=3)
+    configs = [GenerationConfig(max_tokens=20 + 4 * i, sampling=sampling) for i in range(len(prompts))]
+    cancelled = decoder.submit([1, 3, 5], configs[-1])
+    for _ in range(3):
+        decoder.step()
+    decoder.cancel(cancelled)
+    expected = [reference(manifest, *each) for each in zip(prompts, configs, strict=True)]
+    requests = [decoder.submit(*each) for each in zip(prompts, configs, strict=True)]
+    decoder.finish(*requests)
+    assert [request.output_token_ids for request in requests] == expected
+    assert decode(decoder, prompts[::-1], configs[::-1]) == expected[::-1]
+    return sum(request.stats.num_accepted_tokens for request in requests)

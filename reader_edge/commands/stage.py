@@ -32,8 +32,8 @@ def stage(
 ) -> None:
     """Serve PACKAGE, one of the stages that `reader-edge split` wrote, until Ctrl-C. Needs the extra "pipeline".
 
-    Whoever has the last stage and the key uses it. What travels is encrypted with the key, but each box sees tokens
-    and activations: use your own.
+    Every holder of the last stage and the key may use it. What travels is encrypted with the key, but each box sees
+    tokens and activations: use your own.
     """
     from reader_edge.terminal.formatting import visible
     from reader_edge_runtime.assembly import serve_package_stage

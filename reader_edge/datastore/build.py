@@ -32,7 +32,7 @@ class BuildReport:
 def build_datastore(
     corpus: Sequence[Path], out: Path, tokenizer: Tokenizer, file_format: str | None, text_field: str, max_memory: int
 ) -> BuildReport:
-    """Build `out` from the texts of corpus files, readable for whoever may read all of them.
+    """Build `out` from the texts of corpus files, readable for users who may read all of them.
 
     Raises DatastoreError, InstallationError, TokenizerError.
     """

@@ -37,7 +37,7 @@ class Guard:
         await self._app(scope, receive, send)
 
     def _caller(self, headers: Headers, is_socket: bool) -> str:
-        """Raises ApiError for whoever may not ask."""
+        """Raises ApiError for a client without a valid key or host."""
         if is_socket and "origin" in headers:  # of another site's page maybe, which may ask any address for sockets
             raise ApiError(403, "Pages get no drafting sockets here: connect with reader-edge.")
         if sum(len(name) + len(value) for name, value in headers.raw) > MAX_HEADER_BYTES:

@@ -266,7 +266,7 @@ def _of_frame(error: FrameError) -> ApiError:
 
 
 async def _refuse(websocket: WebSocket, error: Exception, note: RequestNote) -> None:
-    """Say what keeps a request from its answer, to whoever is there still, and to the log."""
+    """Send the reason why a request gets no answer, where the client is still there, and log it."""
     refusal = _of_frame(error) if isinstance(error, FrameError) else api_error(error)
     refusal.note(note)
     try:

@@ -183,7 +183,7 @@ class Server(uvicorn.Server):
         ending.cancel()
 
     async def _end(self) -> None:
-        """Tell those whose answers take too long, then hang up on whoever is there still."""
+        """Report the end to clients whose answers take too long, then close the connections that are left."""
         num_answers = self._engine.num_running + self._engine.num_waiting
         if num_answers and not self._is_hurried:
             answers, them = ("answer", "it") if num_answers == 1 else ("answers", "them")

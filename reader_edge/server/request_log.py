@@ -36,7 +36,7 @@ _LOG = logging.getLogger("reader_edge.server.requests")
 
 @dataclass(slots=True)
 class RequestNote:
-    """What is known of a request, by whoever handles it. method, path: None where nobody could read them.
+    """What the handlers of a request have found out about it. method, path: None where nobody could read them.
 
     tells_prompts: whether the line has the prompt. status: of the answer; where a stream broke off, what a whole
     answer would have had. usage: tells tokens, in OpenAI's words.
@@ -169,5 +169,5 @@ def _cut(text: str | None, most: int) -> str | None:
 
 
 def public_sentence(error: ReaderEdgeError) -> str:
-    """A refusal without the client's texts: as whoever worded it says, else without what it quotes and brackets."""
+    """A refusal without the client's texts: by its `public` text, else without what it quotes and brackets."""
     return _QUOTED.sub(WITHHELD, str(error)) if error.public is None else error.public

@@ -22,7 +22,7 @@ Send = Callable[[FromServer], Awaitable[None]]
 
 
 class ResumableAnswer:
-    """Collects an answer as it comes, whoever reads it.
+    """Collects an answer as it comes, with or without readers.
 
     device: what is drafted for it. token_ids: those that came. reader: the task that sends it; None where its device
     is away. tells_prompt: whether the device does not know the prompt's tokens.

@@ -132,7 +132,7 @@ def open_package(path: FilePath, on_progress: Progress | None = None) -> ModelPa
 def serve_package_stage(
     path: FilePath, address: str, key: Path | None, config: EngineConfig, tell: Callable[[str], None]
 ) -> None:
-    """Serve a stage of a model to whoever runs its last one, until interrupted.
+    """Serve a stage of a model to the process that runs its last one, until interrupted.
 
     key: the file that all boxes of the pipeline have; None takes the pipeline.key beside the stage, or without one
     serves loopback alone. tell: gets lines of what happens. Raises PackageError, ConfigError, ProviderError or

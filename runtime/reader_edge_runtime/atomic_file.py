@@ -1,6 +1,6 @@
 """Files and folders that appear whole or not at all: made as `.NAME.partial-RANDOM`, then renamed.
 
-Whoever makes one holds a lock on it. What a killed process leaves is free, and removed by the next write to the same
+The process that makes one locks it. What a killed process leaves is free, and removed by the next write to the same
 target. Where nothing can be locked, it stays.
 """
 
@@ -68,7 +68,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def mode_of_all(paths: Iterable[Path]) -> int:
-    """What a file may be made of these with: whoever may not read or write one of them may not do so there."""
+    """The mode of a file made of these: it grants no user what one of them denies."""
     return 0o600 | reduce(and_, (stat.S_IMODE(path.stat().st_mode) for path in paths), 0o666)
 
 

@@ -1,6 +1,6 @@
 """Cooperative threads: each piece of work has a thread of its own, of which one runs at a time while the others wait.
 
-So what they share needs no lock, and whoever waits for something from outside lets the others go on meanwhile.
+So what they share needs no lock, and a thread that waits for something from outside lets the others run meanwhile.
 """
 
 import threading

@@ -7,7 +7,7 @@ from typing import Self
 class ReaderEdgeError(Exception):
     """Base of all errors of this project.
 
-    public: the sentence without what it has of a caller's texts, for logs; None where whoever worded it made none.
+    public: the sentence without what it has of a caller's texts, for logs; None where there is no such version.
     """
 
     public: str | None = None

@@ -128,7 +128,7 @@ def contender(tmp_path: Path, demo_folder: Path) -> Contender:
     return contender
 
 
-def test_a_round_measures_what_the_engine_decodes_whoever_else_fails(contender: Contender, engine: Engine) -> None:
+def test_a_round_measures_what_the_engine_decodes_though_others_fail(contender: Contender, engine: Engine) -> None:
     prompt = random_prompt(40, 0, "demo")
     missing = replace(contender, precision="int4")
     with Round([missing, contender], "demo") as workers:

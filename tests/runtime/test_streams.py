@@ -1,4 +1,4 @@
-"""Several streams of one engine: each is whole, whoever decodes; one that nobody reads takes no place."""
+"""Several streams of one engine: each is whole, whichever thread decodes; one that nobody reads takes no place."""
 
 import threading
 from dataclasses import replace

@@ -44,7 +44,7 @@ def read_kept(path: Path, kind: type[Kind], max_bytes: int) -> Kind | None:
 def why_untrusted(path: Path, root: Path) -> str | None:
     """Why no code is run that lies in a file or folder at or below `root`; None where it may be, or nothing is there.
 
-    Whoever else may write there could have this user run code of theirs. Windows has no such permissions.
+    Another user who may write there could have this one run their code. Windows has no such permissions.
     """
     if not hasattr(os, "getuid"):
         return None

@@ -31,7 +31,7 @@ class PathLock:
 
     @classmethod
     def of_file(cls, descriptor: int, path: Path) -> "PathLock | None":
-        """The same for a new file that is open, once whoever has it lets go; it may be closed before the release."""
+        """The same for a new file that is open, once its holder lets go; it may be closed before the release."""
         return cls(None) if sys.platform == "win32" else cls._locked(os.dup(descriptor), path, waits=True)
 
     @classmethod

@@ -45,7 +45,7 @@ def is_own(found: os.stat_result) -> bool:
 def check_secret(path: Path, error: type[ReaderEdgeError], remedy: str) -> None:
     """Raise `error`, with the remedy, for a file that its group or others may read, or that another user owns.
 
-    A pipe is whoever's made it.
+    A pipe belongs to the user who made it.
     """
     found = path.stat()
     if os.name != "posix" or not stat.S_ISREG(found.st_mode):

@@ -173,7 +173,7 @@ def act(random: np.random.Generator, request: Request) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(4))
-def test_whoever_waits_and_for_however_long_the_tokens_are_the_same(kind: str, seed: int) -> None:
+def test_waiting_of_any_request_for_any_time_changes_no_token(kind: str, seed: int) -> None:
     make_target, manifest = KINDS[kind]
     random = np.random.default_rng(seed)
     target = make_target(manifest)

@@ -89,7 +89,7 @@ def test_prompts_are_scored_first_come_first_served_and_short_ones_share_a_step(
     assert decoder.running == requests
 
 
-def test_a_prompt_s_chunks_are_the_same_whoever_runs_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_s_chunks_are_the_same_beside_other_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     def chunks(num_others: int, budget: int) -> list[list[int]]:
         decoder = bounded_decoder(budget)
         passes: list[list[int]] = []

@@ -190,7 +190,7 @@ def test_log_probabilities_of_a_prompt_are_refused(views: Engine) -> None:
         views.generate("# tar", GenerationConfig(4, wants_prompt_logprobs=True))
 
 
-# What a deleted folder would come to: whoever imports it fails.
+# As if the folder were deleted: importing it fails.
 _SCRIPT = """
 import importlib, pkgutil, sys
 sys.modules["reader_edge_lossy"] = None

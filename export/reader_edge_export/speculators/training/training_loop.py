@@ -37,7 +37,7 @@ _CHECKPOINT = ArrayFormat(
 
 
 def no_tell(line: str) -> None:
-    """Where nobody listens."""
+    """Drop a line of progress."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,7 +240,7 @@ def _followed(path: Path) -> Path:
 def _is_successor(found: os.stat_result, file: os.stat_result) -> bool:
     """Whether a file that bears a successor's name is one, and none that another user made to read what is appended.
 
-    A rewriter is whoever uses the file, and lets nobody read more than that does.
+    The user of the file rewrites it, with the mode that it had.
     """
     is_wider = bool(found.st_mode & ~file.st_mode & 0o777)
     return is_own(found) and stat.S_ISREG(found.st_mode) and found.st_nlink <= 1 and not is_wider

@@ -1,6 +1,6 @@
 """Sockets of ZeroMQ between boxes: bounded messages, heartbeats, and encryption with the pipeline's key.
 
-All boxes of a pipeline have one key. Whoever has it may ask and may answer; others are refused before a byte is read.
+All boxes of a pipeline have one key. Its holders may connect; others are refused before a byte is read.
 """
 
 import weakref
@@ -29,7 +29,7 @@ class Links:
         self._context = zmq.Context()
         self._sockets: list[Socket] = []
         self._authenticators: list[ThreadAuthenticator] = []
-        # Whoever forgets a model has its links closed.
+        # A model that is dropped closes its links.
         self._closing = weakref.finalize(self, _close, self._context, self._sockets, self._authenticators)
         self._secret = None if key is None else zmq.utils.z85.encode(key)
         self._public = None if self._secret is None else zmq.curve_public(self._secret)
@@ -115,7 +115,7 @@ def _close(
 
 
 class _OneKey:
-    """Tells ZeroMQ who may ask: whoever has the pipeline's own key."""
+    """Lets ZeroMQ accept clients that have the pipeline's own key, and no others."""
 
     def __init__(self, public: bytes | None) -> None:
         self._public = public

@@ -258,7 +258,7 @@ def test_a_step_is_timed_beside_a_pass_and_where_it_cannot_pay_nothing_is_traine
     assert not training(force=True).cost().pays_off
     with pytest.raises(ExportError, match=r"takes 0\.50 of a pass .* adds 1\.00 tokens .* --force\.$"):
         training(force=False).cost()
-    (tmp_path / "new.training").mkdir()  # one that has begun is gone on with
+    (tmp_path / "new.training").mkdir()  # a training that has begun is resumed
     assert not training(force=False).cost().pays_off
 
 

@@ -1,4 +1,4 @@
-"""Devices draft for a server, and no answer changes: in no mode, by no loss, whoever else asks."""
+"""Devices draft for a server, and no answer changes: in no mode, by no loss, beside no other request."""
 
 import random
 import threading

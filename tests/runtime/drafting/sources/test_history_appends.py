@@ -1,4 +1,4 @@
-"""An answer appended to the history stays: whoever else writes, while the file is rewritten, and when a writer dies."""
+"""An answer appended to the history stays: beside other writers, while it is rewritten, and when a writer dies."""
 
 import multiprocessing
 import os
