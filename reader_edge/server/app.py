@@ -37,15 +37,15 @@ def make_app(engine: AsyncEngine, settings: ServerSettings) -> Starlette:
     drafts = DraftEndpoint(engine, settings, metrics)
     document = openapi_document(settings, engine.engine.package.manifest)
 
-    async def tell_openapi(request: Request) -> Response:
+    async def openapi(request: Request) -> Response:
         return JSONResponse(document)
 
-    async def tell_health(request: Request) -> Response:
+    async def health(request: Request) -> Response:
         permission = engine.engine.draft_permission
         plain = {} if permission.scope == "all" else {"drafts": permission.scope, "reason": permission.reason}
         return JSONResponse({"status": "ok"} | plain)
 
-    async def tell_metrics(request: Request) -> Response:
+    async def show_metrics(request: Request) -> Response:
         return Response(metrics.text(), media_type="text/plain; version=0.0.4")
 
     @asynccontextmanager
@@ -61,10 +61,10 @@ def make_app(engine: AsyncEngine, settings: ServerSettings) -> Starlette:
         *OllamaModels(engine.engine, settings).routes,
         *discovery_routes(settings, engine.engine.package.manifest),
         WebSocketRoute(DRAFT_PATH, drafts.__call__),
-        Route("/openapi.json", tell_openapi),
-        Route("/health", tell_health),
-        Route("/", page.tell),
-        Route("/metrics", tell_metrics),
+        Route("/openapi.json", openapi),
+        Route("/health", health),
+        Route("/", page.html),
+        Route("/metrics", show_metrics),
     ]
     app = Starlette(
         routes=routes,
@@ -95,7 +95,7 @@ class Page:
             "X-Content-Type-Options": "nosniff",
         }
 
-    async def tell(self, request: Request) -> Response:
+    async def html(self, request: Request) -> Response:
         return Response(self._text, headers=self._headers, media_type="text/html")
 
 

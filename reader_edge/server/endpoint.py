@@ -18,7 +18,7 @@ from reader_edge.server.metrics import Metrics
 from reader_edge.server.request_log import LEFT_STATUS, note_of
 from reader_edge.server.schema import JsonObject, decode
 from reader_edge.server.settings import ServerSettings
-from reader_edge.server.tool_grammar import held_arguments
+from reader_edge.server.tool_grammar import enforced_arguments
 from reader_edge_runtime import AsyncEngine, Conversation, GenerationResult
 from reader_edge_runtime.text.tokenizer import Tokenizer
 from reader_edge_runtime.text.tool_calls.call_parser import ToolCallParser
@@ -98,9 +98,9 @@ class Endpoint(ABC, Generic[Body]):
             raise ApiError(
                 400, f"This model has no chat template: send a plain prompt to {self.plain_path} instead of messages."
             )
-        num_held, most = sum(config.grammar is not None for config in completion.configs), self._engine.max_grammars
-        if num_held > most:
-            excess = f"'n' and prompts ask for {num_held} answers in a form, or with tools, together"
+        num_enforced, most = sum(config.grammar is not None for config in completion.configs), self._engine.max_grammars
+        if num_enforced > most:
+            excess = f"'n' and prompts ask for {num_enforced} answers in a form, or with tools, together"
             raise ApiError(400, f"{excess}: 1 to {most} are given here.", "n")
         if self._engine.engine.is_greedy and not completion.names_temperature:
             return completion.greedy()
@@ -136,7 +136,7 @@ class Endpoint(ABC, Generic[Body]):
             return AnswerParser()
         syntax = self._tokenizer.call_syntax
         grammars = (
-            held_arguments(use, syntax) if any(config.grammar is not None for config in completion.configs) else {}
+            enforced_arguments(use, syntax) if any(config.grammar is not None for config in completion.configs) else {}
         )
 
         def compare(name: str, arguments: str) -> None:

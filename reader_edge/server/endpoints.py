@@ -30,7 +30,7 @@ OLLAMA_ENDPOINTS: Mapping[str, type[Endpoint[Any]]] = {
 }
 PATHS = tuple(ENDPOINTS)
 
-# Requested by clients of other servers, which load models on demand, or tell of their slots and tokens.
+# Requested by clients of other servers, which load models on demand, or show their slots and tokens.
 _LOADING = (
     *("/v1/models/load", "/v1/models/unload", "/models/load", "/models/unload"),
     *("/api/v1/models/load", "/api/v1/models/unload", "/api/v1/models/download"),
@@ -44,7 +44,7 @@ def make_endpoints(engine: AsyncEngine, settings: ServerSettings, metrics: Metri
 
 
 def discovery_routes(settings: ServerSettings, manifest: Manifest) -> list[Route]:
-    """Routes that tell of the one model there is, and refuse in one sentence what else clients want of models."""
+    """Routes that describe the one model there is, and refuse in one sentence what else clients want of models."""
     name = settings.model_name
     model = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "reader-edge"}
     model |= {"max_model_len": manifest.max_context}
@@ -59,19 +59,19 @@ def discovery_routes(settings: ServerSettings, manifest: Manifest) -> list[Route
         "loaded_instances": [{"id": name, "config": {"context_length": manifest.max_context}}],
     }
 
-    async def tell_studio_1(request: Request) -> Response:
+    async def studio_models(request: Request) -> Response:
         return JSONResponse({"models": [for_studio_1]})
 
-    def telling(description: dict[str, object]) -> Handler:
+    def models_handler(description: dict[str, object]) -> Handler:
         """The handler of the list of models, and of a model by name."""
 
-        async def tell(request: Request) -> Response:
+        async def models(request: Request) -> Response:
             requested = request.path_params.get("name")
             if requested is None:
                 return JSONResponse({"object": "list", "data": [description]})
             return JSONResponse(description) if settings.is_served(requested) else no_model(requested, name).response()
 
-        return tell
+        return models
 
     loaded = f"{name!r} is loaded as long as the server runs, and no other model can be: ask it right away."
     return [
@@ -79,11 +79,11 @@ def discovery_routes(settings: ServerSettings, manifest: Manifest) -> list[Route
         Route("/v1/embeddings", refusing(400, NO_EMBEDDINGS), methods=["POST"]),
         *(Route(path, refusing(404, _INSIDE), methods=["GET", "POST"]) for path in ("/props", "/slots")),
         *(Route(path, refusing(404, _TOKENS), methods=["POST"]) for path in ("/tokenize", "/detokenize")),
-        Route("/v1/models", telling(model)),
-        Route("/v1/models/{name:path}", telling(model)),
-        Route("/api/v1/models", tell_studio_1),
-        Route("/api/v0/models", telling(for_studio)),
-        Route("/api/v0/models/{name:path}", telling(for_studio)),
+        Route("/v1/models", models_handler(model)),
+        Route("/v1/models/{name:path}", models_handler(model)),
+        Route("/api/v1/models", studio_models),
+        Route("/api/v0/models", models_handler(for_studio)),
+        Route("/api/v0/models/{name:path}", models_handler(for_studio)),
     ]
 
 

@@ -45,9 +45,9 @@ def openapi_document(settings: ServerSettings, manifest: Manifest) -> Schema:
         "openapi": "3.1.0",
         "info": {"title": "reader-edge", "version": reader_edge.__version__},
         "paths": {
-            **{path: {"post": _answering(path, body, _ANSWERS[path])} for path, body in paired},
-            "/v1/models": {"get": _telling("models", list_of(_MODEL))},
-            "/health": {"get": _telling("health", object_of(status={"const": "ok"}))},
+            **{path: {"post": _post_operation(path, body, _ANSWERS[path])} for path, body in paired},
+            "/v1/models": {"get": _get_operation("models", list_of(_MODEL))},
+            "/health": {"get": _get_operation("health", object_of(status={"const": "ok"}))},
         },
         "components": {"schemas": {"Error": _ERROR, "OllamaError": object_of(error=TEXT), **schemas}},
     }
@@ -108,7 +108,7 @@ def _with_nulls(schema: Schema) -> Schema:
     return {**schema, "properties": properties}
 
 
-def _answering(path: str, body: Schema, answer: Schema) -> Schema:
+def _post_operation(path: str, body: Schema, answer: Schema) -> Schema:
     """An operation that takes a body: its answer comes whole, or as events or lines."""
     is_ollama = is_of_ollama(path)
     stream = {"application/x-ndjson": {"schema": answer}}
@@ -123,7 +123,7 @@ def _answering(path: str, body: Schema, answer: Schema) -> Schema:
     }
 
 
-def _telling(name: str, answer: Schema) -> Schema:
+def _get_operation(name: str, answer: Schema) -> Schema:
     answered = {"description": "The answer.", "content": {"application/json": {"schema": answer}}}
     statuses = {status: _REFUSALS[status] for status in (401, 403, 431)}
     return {"operationId": name, "responses": {"200": answered, **_refusals(statuses, "Error")}}

@@ -38,13 +38,13 @@ _LOG = logging.getLogger("reader_edge.server.requests")
 class RequestNote:
     """What the handlers of a request have found out about it. method, path: None where nobody could read them.
 
-    tells_prompts: whether the line has the prompt. status: of the answer; where a stream broke off, what a whole
+    logs_prompts: whether the line has the prompt. status: of the answer; where a stream broke off, what a whole
     answer would have had. usage: tells tokens, in OpenAI's words.
     """
 
     method: str | None = None
     path: str | None = None
-    tells_prompts: bool = False
+    logs_prompts: bool = False
     model: str | None = None
     status: int | None = None
     usage: Callable[[], Mapping[str, Any]] | None = None
@@ -54,7 +54,7 @@ class RequestNote:
 
     def within(self, method: str) -> "RequestNote":
         """Of a request that comes over this one's connection."""
-        return RequestNote(method, self.path, self.tells_prompts)
+        return RequestNote(method, self.path, self.logs_prompts)
 
     def read(self, values: object) -> None:
         """Note what a body says."""
@@ -66,7 +66,7 @@ class RequestNote:
 
     def read_prompt(self, values: Mapping[str, object]) -> None:
         """Note what is requested, where the log is to say it."""
-        if self.tells_prompts:
+        if self.logs_prompts:
             requested = {name: values[name] for name in _PROMPT_FIELDS if values.get(name) is not None}
             self.prompt = _cut(json.dumps(requested), _MAX_PROMPT)
 
@@ -74,7 +74,7 @@ class RequestNote:
         """Note what a request is refused with, or what ends its answer. public: the sentence without the client's
         texts; None where it has none."""
         self.status = status
-        self.error = sentence if public is None or self.tells_prompts else public
+        self.error = sentence if public is None or self.logs_prompts else public
 
     def leave(self) -> None:
         """Note that the client has gone."""
@@ -118,16 +118,16 @@ class RequestNote:
 class RequestLog:
     """An ASGI application before another one. refusal: what that one refuses all requests with, if it does."""
 
-    def __init__(self, app: ASGIApp, tells_prompts: bool = False, refusal: str | None = None) -> None:
+    def __init__(self, app: ASGIApp, logs_prompts: bool = False, refusal: str | None = None) -> None:
         self._app = app
-        self._tells_prompts = tells_prompts
+        self._logs_prompts = logs_prompts
         self._refusal = refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        note = RequestNote(scope.get("method", "WEBSOCKET"), scope["path"], self._tells_prompts, error=self._refusal)
+        note = RequestNote(scope.get("method", "WEBSOCKET"), scope["path"], self._logs_prompts, error=self._refusal)
         scope[_NAME] = note
 
         async def send_noted(message: Message) -> None:

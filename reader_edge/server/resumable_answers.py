@@ -25,16 +25,16 @@ class ResumableAnswer:
     """Collects an answer as it comes, with or without readers.
 
     device: what is drafted for it. token_ids: those that came. reader: the task that sends it; None where its device
-    is away. tells_prompt: whether the device does not know the prompt's tokens.
+    is away. sends_prompt: whether the device does not know the prompt's tokens.
     """
 
     def __init__(
-        self, stream: AnswerStream, device: DeviceDrafts, tells_prompt: bool, max_s: float, metrics: Metrics
+        self, stream: AnswerStream, device: DeviceDrafts, sends_prompt: bool, max_s: float, metrics: Metrics
     ) -> None:
         self.device = device
         self.token_ids: list[int] = []
         self.reader: asyncio.Task[None] | None = None
-        self.tells_prompt = tells_prompt
+        self.sends_prompt = sends_prompt
         self._stream = stream
         self._max_s = max_s
         self._metrics = metrics
@@ -66,7 +66,7 @@ class ResumableAnswer:
         while True:
             self._news.clear()
             if not is_started and self._stream.prompt_token_ids:
-                prompt = list(self._stream.prompt_token_ids) if self.tells_prompt else []
+                prompt = list(self._stream.prompt_token_ids) if self.sends_prompt else []
                 await send(Started(prompt))
                 is_started = True
             if new := self.token_ids[num_sent:]:

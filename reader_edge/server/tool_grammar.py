@@ -49,8 +49,8 @@ def tool_grammar(use: ToolUse, syntax: CallSyntax, answer: Grammar | None) -> Gr
     return Grammar("tool_calls", "\n".join(rules), f"grammar of the parameters of {names}", left_out=tuple(left_out))
 
 
-def held_arguments(use: ToolUse, syntax: CallSyntax) -> dict[str, Grammar]:
-    """What holds the arguments of each function that may be called, as whole JSON, by its name.
+def enforced_arguments(use: ToolUse, syntax: CallSyntax) -> dict[str, Grammar]:
+    """The grammar of the arguments of each function that may be called, as whole JSON, by its name.
 
     Without those whose texts are written without quotes, in which not all of a schema that is not strict is held, and
     those that are too long for a grammar.

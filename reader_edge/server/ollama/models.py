@@ -60,9 +60,9 @@ class OllamaModels:
         unchanged = refusing(501, _NO_CHANGES, is_ollama=True)
         no_embeddings = refusing(400, NO_EMBEDDINGS, is_ollama=True)
         return [
-            Route("/api/version", self._tell_version),
-            Route("/api/tags", self._tell_models),
-            Route("/api/ps", self._tell_running),
+            Route("/api/version", self._version),
+            Route("/api/tags", self._tags),
+            Route("/api/ps", self._ps),
             Route("/api/show", self._show, methods=["POST"]),
             Route("/api/pull", self._pull, methods=["POST"]),
             *(Route(f"/api/{name}", unchanged, methods=["POST"]) for name in ("create", "copy", "push")),
@@ -71,13 +71,13 @@ class OllamaModels:
             *(Route(f"/api/{name}", no_embeddings, methods=["POST"]) for name in ("embed", "embeddings")),
         ]
 
-    async def _tell_version(self, request: Request) -> Response:
+    async def _version(self, request: Request) -> Response:
         return _answered({"version": _OLLAMA_VERSION, "reader_edge": __version__})
 
-    async def _tell_models(self, request: Request) -> Response:
+    async def _tags(self, request: Request) -> Response:
         return _answered({"models": [self._model | {"modified_at": self._since}]})
 
-    async def _tell_running(self, request: Request) -> Response:
+    async def _ps(self, request: Request) -> Response:
         running = {"expires_at": _NEVER, "size_vram": 0, "context_length": self._manifest.max_context}
         return _answered({"models": [self._model | running]})
 

@@ -84,10 +84,10 @@ class ChatBody(ChoicesBody):
 class ChatWording:
     """Words one message."""
 
-    def __init__(self, parser: AnswerParser, tokenizer: Tokenizer, tells_thoughts: bool) -> None:
+    def __init__(self, parser: AnswerParser, tokenizer: Tokenizer, shows_thinking: bool) -> None:
         self._parser = parser
         self._tokenizer = tokenizer
-        self._tells_thoughts = tells_thoughts
+        self._shows_thinking = shows_thinking
 
     @property
     def has_calls(self) -> bool:
@@ -97,7 +97,7 @@ class ChatWording:
         deltas = self._parser.push(result)
         text, thought = text_in(deltas), text_in(deltas, THOUGHT)
         message: Json = {"role": "assistant", "content": text, "refusal": None, "annotations": []}
-        if thought and self._tells_thoughts:
+        if thought and self._shows_thinking:
             message["reasoning_content"] = thought
         if self._parser.num_calls > 0:
             calls = [{name: value for name, value in call.items() if name != "index"} for call in _calls(deltas)]
@@ -108,7 +108,7 @@ class ChatWording:
         deltas = self._parser.push(chunk)
         text, thought = text_in(deltas), text_in(deltas, THOUGHT)
         delta: Json = {"role": "assistant"} if is_first else {}
-        if thought and self._tells_thoughts:
+        if thought and self._shows_thinking:
             delta["reasoning_content"] = thought
         if is_first or text:
             delta["content"] = text

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reader_edge.server.api_error import ApiError
-from reader_edge.server.tool_grammar import held_arguments, tool_grammar
+from reader_edge.server.tool_grammar import enforced_arguments, tool_grammar
 from reader_edge_runtime import Grammar
 from reader_edge_runtime.text.tool_calls.call_parser import called_tools
 from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
@@ -105,7 +105,7 @@ def test_a_schema_whose_words_are_too_long_for_a_grammar_is_held_where_its_rules
     parameters = {"type": "object", "properties": {"a": TEXT | {"description": "x" * 70_000}}}
     use = ToolUse((function(parameters, True),), ("f",), is_required=True, is_strict=True)
     assert len(grammar(parameters, True, name).text) < 1000
-    assert held_arguments(use, form_of(name)) == {}
+    assert enforced_arguments(use, form_of(name)) == {}
 
 
 X = {"X": {"minLength": 1}}

@@ -189,7 +189,7 @@ def message(served: Served, **fields: Any) -> dict[str, Any]:
 
 
 def test_thoughts_of_a_streamed_message_are_kept_apart_and_hold_no_calls(thinking_engine: Engine) -> None:
-    wording = ChatWording(parser(), thinking_engine.tokenizer, tells_thoughts=True)
+    wording = ChatWording(parser(), thinking_engine.tokenizer, shows_thinking=True)
     deltas: list[Any] = [wording.piece(chunk, number == 0)["delta"] for number, chunk in enumerate(chunks())]
     assert "".join(delta.get("reasoning_content", "") for delta in deltas) == THOUGHT
     assert "".join(delta.get("content", "") for delta in deltas) == "It is"
