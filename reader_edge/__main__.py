@@ -13,9 +13,9 @@ def main() -> None:
     is_handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not where the shell has it ignored
     if is_handled:
         signal.signal(signal.SIGINT, _leave)
-    from reader_edge.terminal.formatting import tell_warning
+    from reader_edge.terminal.formatting import show_warning
 
-    warnings.showwarning = tell_warning  # plug-ins are looked for as modules are imported
+    warnings.showwarning = show_warning  # plug-ins are looked for as modules are imported
     from reader_edge.cli import main as command_line
 
     if is_handled:

@@ -32,7 +32,7 @@ from reader_edge.commands.tune import tune
 from reader_edge.commands.verify import verify
 from reader_edge.commands.warm import forget, warm
 from reader_edge.entry_points import added_commands
-from reader_edge.terminal.formatting import tell_warning, visible
+from reader_edge.terminal.formatting import show_warning, visible
 
 
 class CommandLine(click.Group):
@@ -59,7 +59,7 @@ def main(ctx: click.Context) -> None:
       reader-edge run smollm2:135m
     """
     ctx.with_resource(warnings.catch_warnings())
-    warnings.showwarning = tell_warning
+    warnings.showwarning = show_warning
     # Each loss of a box or a server is reported, not the first alone; -W and PYTHONWARNINGS come before.
     warnings.filterwarnings("always", category=RuntimeWarning, module="reader_edge", append=True)
 

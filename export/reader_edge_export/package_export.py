@@ -60,7 +60,7 @@ class _Opened(NamedTuple):
 class PackageExport:
     """One export of a checked source into a folder that is empty, or has what a killed export of the same key left.
 
-    calibration: what rounding may learn from. tell: called with lines that should stay. speculator: a trained one that
+    calibration: what rounding may learn from. on_message: called with lines that should stay. speculator: a trained one that
     comes along.
     other_types: after `run`, how many matrices of each type could not stay as they are, where others do. chats: after
     `run` with checks, how the chat template was found to render conversations.
@@ -74,7 +74,7 @@ class PackageExport:
         folder: Path,
         progress: Progress,
         key: str,
-        tell: Callable[[str], None],
+        on_message: Callable[[str], None],
         speculator: SpeculatorFiles | None = None,
     ) -> None:
         self._speculator_source = speculator
@@ -85,7 +85,7 @@ class PackageExport:
         self._folder = folder
         self._progress = progress
         self._key = key
-        self._tell = tell
+        self._on_message = on_message
         self.other_types: Mapping[str, int] = {}
         self.chats = ChatCheck()
         self.ends: tuple[str, ...] = ()
@@ -182,7 +182,7 @@ class PackageExport:
         left = ["its calibration", f"{journal.num_matrices} of {len(model.names)} matrices"] if is_calibrated else []
         left += ["checks"] if has_checks(journal) else []
         if left:
-            self._tell(f"Resuming an export that was stopped: {', '.join(left)}.")
+            self._on_message(f"Resuming an export that was stopped: {', '.join(left)}.")
         return is_calibrated
 
     def _checked(self, manifest: Manifest, opened: _Opened, journal: Journal) -> Manifest:

@@ -30,14 +30,14 @@ def export_model(
     options: ExportOptions | None = None,
     on_stage: OnStage | None = None,
     name: str | None = None,
-    tell: Callable[[str], None] = lambda line: None,
+    on_message: Callable[[str], None] = lambda line: None,
     on_share: OnShare | None = None,
 ) -> ExportReport:
     """Export a decoder, a Hugging Face folder or a GGUF file, to a model package at `out`.
 
     on_stage: called with a short description when a stage begins. on_share: called with what is done of the stage and
     how much it is in all, in a unit of the stage's own. name: what the package calls its source; None for the source's
-    own name. tell: called with lines that should stay. A failure of any kind leaves nothing behind, and an existing
+    own name. on_message: called with lines that should stay. A failure of any kind leaves nothing behind, and an existing
     package as it was; where the process is killed, the next export like it resumes with the matrices that were rounded.
     Raises InstallationError, ExportError (or a child), TokenizerError.
     """
@@ -69,7 +69,7 @@ def export_model(
             with progress.enter("loading PyTorch"):
                 from reader_edge_export.package_export import PackageExport
 
-            export = PackageExport(found, options, calibration, partial, progress, key, tell, speculator)
+            export = PackageExport(found, options, calibration, partial, progress, key, on_message, speculator)
             manifest = export.run()
     return ExportReport(
         Path(out),

@@ -58,7 +58,7 @@ def export(model: str, out: Path, wanted: Wanted) -> None:
 
     MODEL is a Hugging Face folder, a GGUF file, or a name (`reader-edge pull --help`).
     """
-    from reader_edge.models.exported import tell_place
+    from reader_edge.models.exported import show_path
     from reader_edge.models.model_source import find_source
     from reader_edge.terminal.checks import (
         chat_pairs,
@@ -79,7 +79,7 @@ def export(model: str, out: Path, wanted: Wanted) -> None:
     options = ExportOptions(**asdict(replace(wanted, attention=attention)))
     check_target(out.absolute(), wanted.force)  # before a download
     source = find_source(model)
-    tell_place(source)
+    show_path(source)
     with work_progress(f"Exporting {model}") as work:
         report = export_model(
             source.path,
@@ -87,7 +87,7 @@ def export(model: str, out: Path, wanted: Wanted) -> None:
             options,
             on_stage=work.on_stage,
             name=source.name,
-            tell=work.tell,
+            on_message=work.on_message,
             on_share=work.on_progress,
         )
     pairs = [

@@ -38,7 +38,7 @@ def stage(
     from reader_edge.terminal.formatting import visible
     from reader_edge_runtime.assembly import serve_package_stage
 
-    def tell(line: str) -> None:
+    def on_message(line: str) -> None:
         click.echo(visible(line), err=True)
 
-    serve_package_stage(package, listen, key, engine_config, tell)
+    serve_package_stage(package, listen, key, engine_config, on_message)

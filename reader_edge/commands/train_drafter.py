@@ -85,8 +85,8 @@ def train_drafter(
     if prompts:
         check_prompts(open_package(folder), prompts)  # before the work
     with _resume_hint(out), work_progress(f"Training a speculator for {package}") as work:
-        training = SpeculatorTraining(folder, out.absolute(), TRAINED_FORMATS[form], wanted, work.on_stage, work.tell)
-        work.tell(training.cost().sentence())
+        training = SpeculatorTraining(folder, out.absolute(), TRAINED_FORMATS[form], wanted, work.on_stage, work.on_message)
+        work.on_message(training.cost().sentence())
         report = training.run(list(prompts.values()), work.on_progress)
     num_steps = report.curve[-1][0] if report.curve else report.num_planned
     rest = f"the time ended after {num_steps} of {report.num_planned} steps: more --minutes bring more"

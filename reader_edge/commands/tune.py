@@ -33,7 +33,7 @@ def tune(model: str, source: str | None) -> None:
     with work_progress(f"Tuning {model}") as work, model_around(package).locked():
         manifest = read_manifest(package)
         if manifest.is_tuned and source is None and (manifest.is_measured or measured_against is None):
-            work.tell(f"'{model}' is tuned already.")
+            work.on_message(f"'{model}' is tuned already.")
             click.echo(package)
             return
         report = tune_package(package, measured_against, work.on_stage, work.on_progress)

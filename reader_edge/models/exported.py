@@ -28,8 +28,8 @@ class ModelSource:
     name: str | None = None
 
 
-def tell_place(source: ModelSource) -> None:
-    """Tell where a model lies that was named and not given by its path."""
+def show_path(source: ModelSource) -> None:
+    """Show where a model lies that was named and not given by its path."""
     if source.name is not None:
         click.echo(visible(f"'{source.name}' is read from '{source.path}'."), err=True)
 
@@ -56,7 +56,7 @@ def exported(source: ModelSource, check: str = AUTO) -> Path:
         return out
     KernelLoader.shared()  # has the drafter compiled meanwhile, where it did not come compiled
     model = source.name or str(source.path)
-    tell_place(source)
+    show_path(source)
     with work_progress(f"Exporting {model} (once)") as work, stored.locked():
         if (out / MANIFEST_NAME).is_file():  # another process has exported it meanwhile
             return out
@@ -64,7 +64,7 @@ def exported(source: ModelSource, check: str = AUTO) -> Path:
 
         def on_stage(stage: str) -> None:
             while begun:  # not where nothing can be exported here
-                work.tell(begun.pop())
+                work.on_message(begun.pop())
             work.on_stage(stage)
 
         options = ExportOptions(check=check)
@@ -74,7 +74,7 @@ def exported(source: ModelSource, check: str = AUTO) -> Path:
             options,
             on_stage=on_stage,
             name=source.name,
-            tell=work.tell,
+            on_message=work.on_message,
             on_share=work.on_progress,
         )
         stored.remove_outdated(out)

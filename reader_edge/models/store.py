@@ -242,17 +242,17 @@ def check_room(folder: Path, num_bytes: int) -> None:
 
 @contextmanager
 def report_arrivals(folder: Path, total: int, on_progress: Callable[[int, int], None]) -> Iterator[None]:
-    """While the block runs, tell how many of `total` bytes a folder holds."""
+    """While the block runs, report how many of `total` bytes a folder holds."""
     is_done = threading.Event()
 
-    def tell() -> None:
+    def report() -> None:
         while not is_done.wait(_INTERVAL_S):
             on_progress(min(folder_bytes(folder), total), total)
 
-    teller = threading.Thread(target=tell, daemon=True)
-    teller.start()
+    reporter = threading.Thread(target=report, daemon=True)
+    reporter.start()
     try:
         yield
     finally:
         is_done.set()
-        teller.join()
+        reporter.join()

@@ -206,11 +206,11 @@ def stage_progress(label: str) -> Iterator[OnStage]:
 
 @dataclass(frozen=True, slots=True)
 class WorkProgress:
-    """What a long task tells of itself: stages as they begin, what is done of each, and lines that stay."""
+    """Callbacks of a long task: stages as they begin, what is done of each, and lines that stay."""
 
     on_stage: OnStage
     on_progress: OnProgress
-    tell: Callable[[str], None]
+    on_message: Callable[[str], None]
 
 
 class _TimeLeft(ProgressColumn):
@@ -227,12 +227,12 @@ def work_progress(label: str) -> Iterator[WorkProgress]:
     a pipe, one line a stage."""
     console = stderr_console()
 
-    def tell(line: str) -> None:
+    def on_message(line: str) -> None:
         console.print(line, soft_wrap=True)  # above the spinner, which is drawn again
 
     caller = _caller.get()
     if caller is not None or not draws_bars(console):
-        yield WorkProgress(lambda stage: tell(f"{label}: {stage}"), caller or (lambda done, total: None), tell)
+        yield WorkProgress(lambda stage: on_message(f"{label}: {stage}"), caller or (lambda done, total: None), on_message)
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
     with Progress(*columns, _TimeLeft(), console=console, transient=True) as progress:
@@ -250,4 +250,4 @@ def work_progress(label: str) -> Iterator[WorkProgress]:
             ends_at = begin + (time.monotonic() - begin) * total / done if done else None
             progress.update(tasks[0], completed=done, total=total, ends_at=ends_at)
 
-        yield WorkProgress(on_stage, on_progress, tell)
+        yield WorkProgress(on_stage, on_progress, on_message)

@@ -52,6 +52,6 @@ def visible(text: str) -> str:
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
-def tell_warning(message: Warning | str, *_where: object, **_how: object) -> None:
-    """Tell what is wrong, and not where in the program it was noticed."""
+def show_warning(message: Warning | str, *_where: object, **_how: object) -> None:
+    """Show what is wrong, and not where in the program it was noticed."""
     click.echo(f"Warning: {visible(str(message))}", err=True)

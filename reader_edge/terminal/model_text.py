@@ -85,18 +85,18 @@ class ModelText:
 
         An error that ends it is kept apart.
         """
-        tell, held = warnings.showwarning, list[tuple[Any, ...]]()
+        show, postponed = warnings.showwarning, list[tuple[Any, ...]]()
 
-        def tell_apart(message: Any, category: type[Warning], *where: Any, **_how: Any) -> None:
+        def show_apart(message: Any, category: type[Warning], *where: Any, **_how: Any) -> None:
             if not issubclass(category, RuntimeWarning):
-                held.append((message, category, *where))
+                postponed.append((message, category, *where))
                 return
             self.start_line()
-            tell(message, category, *where)
+            show(message, category, *where)
 
         try:
             with warnings.catch_warnings():
-                warnings.showwarning = tell_apart
+                warnings.showwarning = show_apart
                 yield
         except BaseException:
             self.start_line()
@@ -104,9 +104,9 @@ class ModelText:
         finally:
             if self._ends_line:
                 self.end_line()
-            for each in held:
+            for each in postponed:
                 self.start_line()
-                tell(*each)
+                show(*each)
 
 
 def report_context_end(max_context: int) -> None:

@@ -179,7 +179,7 @@ class _Prover:
                 if last[visit.group] is visit:
                     groups.pop(visit.group).close()
                 self.num_done += not visit.left
-                self._tell_progress()
+                self._report_progress()
         finally:
             for shared in groups.values():
                 shared.close()
@@ -233,12 +233,12 @@ class _Prover:
         """Tells whether so many seconds are over, and others of the progress meanwhile."""
 
         def is_over() -> bool:
-            self._tell_progress()
+            self._report_progress()
             return self.budget.elapsed_s >= end
 
         return is_over
 
-    def _tell_progress(self) -> None:
+    def _report_progress(self) -> None:
         """In thousandths of the work, or of the time where more of that is over."""
         share = max(self.num_done / len(self.visits), self.budget.elapsed_s / self.budget.seconds)
         self.listener.on_progress(round(1000 * min(share, 1)), 1000)

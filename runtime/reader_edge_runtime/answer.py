@@ -60,7 +60,7 @@ class GenerationResult:
     deviation: how far a rule that is not exact left the model's own choices; {} for one that is.
     sampling: how the tokens were chosen; with its seed the answer can be repeated.
     left_out: the parts of a lenient schema that the answer was not held to.
-    form: what the text is to be read as.
+    answer_format: what the text is to be read as.
     """
 
     text: str
@@ -74,7 +74,7 @@ class GenerationResult:
     deviation: Mapping[str, object] = field(default_factory=dict)
     sampling: SamplingConfig | None = None
     left_out: tuple[str, ...] = ()
-    form: AnswerFormat = field(default=AnswerFormat(), compare=False)
+    answer_format: AnswerFormat = field(default=AnswerFormat(), compare=False)
 
     @classmethod
     def of_chunks(cls, chunks: Sequence["GenerationChunk"]) -> "GenerationResult":
@@ -123,12 +123,12 @@ class GenerationResult:
 
         Raises AnswerError where the answer was cut, or is nothing that its class takes.
         """
-        grammar = self.form.grammar
+        grammar = self.answer_format.grammar
         return None if grammar is None or grammar.kind != "json_schema" else _parsed(self, grammar.model)
 
     @cached_property
     def _read_calls(self) -> tuple[str, tuple[ToolCall, ...]]:
-        tools, syntax = self.form.tools, self.form.call_syntax
+        tools, syntax = self.answer_format.tools, self.answer_format.call_syntax
         return (self.text, ()) if syntax is None else called_tools(self.text, tools, syntax)
 
     def __repr__(self) -> str:
@@ -225,7 +225,7 @@ class Answer:
         ended = replace(chunk, finish_reason=request.finish_reason, stats=request.stats, error=request.error)
         ended = self._taken[-1] = replace(ended, deviation=deviation, sampling=request.sampling, left_out=self.left_out)
         answer_format = AnswerFormat(self._grammar, self._tools, self._tokenizer.call_syntax if self._tools else None)
-        return replace(ended, result=replace(GenerationResult.of_chunks(self._taken), form=answer_format))
+        return replace(ended, result=replace(GenerationResult.of_chunks(self._taken), answer_format=answer_format))
 
     def _take_text(self, is_last: bool) -> tuple[str, str]:
         """What the model thought since the last chunk, and what it answered."""

@@ -130,15 +130,15 @@ def open_package(path: FilePath, on_progress: Progress | None = None) -> ModelPa
 
 
 def serve_package_stage(
-    path: FilePath, address: str, key: Path | None, config: EngineConfig, tell: Callable[[str], None]
+    path: FilePath, address: str, key: Path | None, config: EngineConfig, on_message: Callable[[str], None]
 ) -> None:
     """Serve a stage of a model to the process that runs its last one, until interrupted.
 
     key: the file that all boxes of the pipeline have; None takes the pipeline.key beside the stage, or without one
-    serves loopback alone. tell: gets lines of what happens. Raises PackageError, ConfigError, ProviderError or
+    serves loopback alone. on_message: gets lines of what happens. Raises PackageError, ConfigError, ProviderError or
     InstallationError.
     """
-    serve_stage(open_package(path), address, key, config, tell)
+    serve_stage(open_package(path), address, key, config, on_message)
 
 
 def settled_target(

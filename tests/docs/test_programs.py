@@ -107,7 +107,7 @@ def saying(*texts: str, prompts: list[Any] | None = None) -> Callable[..., reade
         if prompts is not None:
             prompts.append(list(prompt))
         result = generate(engine, prompt, **options | {"max_tokens": 4})
-        values = {name: getattr(result, name) for name in ("token_ids", "finish_reason", "stats", "form")}
+        values = {name: getattr(result, name) for name in ("token_ids", "finish_reason", "stats", "answer_format")}
         return reader_edge.GenerationResult(left.pop(0), **values)
 
     return answer

@@ -36,7 +36,7 @@ def exported(monkeypatch: pytest.MonkeyPatch, demo_folder: Path) -> list[Path]:
         options: ExportOptions,
         on_stage: Callable[[str], None],
         name: str | None,
-        tell: Callable[[str], None],
+        on_message: Callable[[str], None],
         on_share: Callable[[float, float], None],
     ) -> ExportReport:
         sources.append(source)

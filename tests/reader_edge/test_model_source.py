@@ -50,7 +50,7 @@ def exported(monkeypatch: pytest.MonkeyPatch, demo_folder: Path) -> list[str]:
         options: ExportOptions,
         on_stage: object,
         name: str | None,
-        tell: object,
+        on_message: object,
         on_share: object,
     ) -> ExportReport:
         assert (options.precision, options.attention, options.check) == ("auto", "exact", "auto")
@@ -223,7 +223,7 @@ def test_two_starts_export_once(
         options: ExportOptions,
         on_stage: object,
         name: str | None,
-        tell: object,
+        on_message: object,
         on_share: object,
     ) -> ExportReport:
         exported.append(out)

@@ -50,9 +50,9 @@ def weather(city: str) -> str:
     return city
 
 
-def result(text: str, form: AnswerFormat, finish_reason: Any = "stop") -> GenerationResult:
+def result(text: str, answer_format: AnswerFormat, finish_reason: Any = "stop") -> GenerationResult:
     stats = GenerationStats(num_prompt_tokens=5, num_reused_tokens=2, num_tokens=3)
-    return GenerationResult(text, (1, 2, 3), finish_reason, stats, form=form)
+    return GenerationResult(text, (1, 2, 3), finish_reason, stats, answer_format=answer_format)
 
 
 def test_every_field_of_both_configs_is_an_option() -> None:
@@ -159,7 +159,7 @@ def test_an_answer_to_a_schema_is_parsed(engine: Engine, schema: Any) -> None:
 
 
 def test_an_answer_to_a_class_is_an_object_of_it() -> None:
-    form = AnswerFormat(Grammar.of_schema(Answer))
+    answer_format = AnswerFormat(Grammar.of_schema(Answer))
     assert result('{"a": 5}', form).parsed == Answer(a=5)
     with pytest.raises(AnswerError, match=r"The answer '\{\"a\"' ended \('length'\) before its JSON did: allow more"):
         _ = result('{"a"', form, "length").parsed

@@ -121,7 +121,7 @@ def test_what_a_killed_export_had_done_is_not_done_again(
     export, messages = exports[precision], list[str]()
     export.leave_rounded(num_rounded, out)
     monkeypatch.setattr(package_export, "calibrate", None)  # calling it would fail
-    export_model(export.source, out, export.options, tell=messages.append)
+    export_model(export.source, out, export.options, on_message=messages.append)
     assert len(rounded) == NUM_ROUNDED - num_rounded
     num_matrices = {0: 0, 5: 10, NUM_ROUNDED: NUM_MATRICES}[num_rounded]
     assert messages == [f"Resuming an export that was stopped: its calibration, {num_matrices} of 15 matrices."]
@@ -217,7 +217,7 @@ def test_moments_that_changed_are_counted_again(int8: Undisturbed, out: Path, ro
     with (left / WORK_NAME / MOMENTS_NAME).open("r+b") as file:
         file.write(b"half")
     messages: list[str] = []
-    export_model(int8.source, out, int8.options, tell=messages.append)
+    export_model(int8.source, out, int8.options, on_message=messages.append)
     assert (messages, len(rounded)) == ([], NUM_ROUNDED)
     assert contents(out) == int8.package
 
@@ -225,7 +225,7 @@ def test_moments_that_changed_are_counted_again(int8: Undisturbed, out: Path, ro
 def test_what_another_export_left_is_cleared(exports: dict[str, Undisturbed], out: Path, rounded: list[int]) -> None:
     exports["int4"].leave_rounded(5, out)
     messages: list[str] = []
-    export_model(exports["int8"].source, out, exports["int8"].options, tell=messages.append)
+    export_model(exports["int8"].source, out, exports["int8"].options, on_message=messages.append)
     assert (messages, len(rounded)) == ([], NUM_ROUNDED)
     assert contents(out) == exports["int8"].package
 

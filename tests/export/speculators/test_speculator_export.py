@@ -168,7 +168,7 @@ def test_killed_exports_resume_with_speculators(
             _checks(tiny_model("llama"), tmp_path / "speculator", tmp_path / "out", "int8")
     result: list[str] = []
     options = ExportOptions("int8", check="quick", speculator=tmp_path / "speculator")
-    export_model(tiny_model("llama"), tmp_path / "out", options, tell=result.append)
+    export_model(tiny_model("llama"), tmp_path / "out", options, on_message=result.append)
     assert "Resuming" in result[0]
     for name in ("model.onnx", "model.onnx.data", "speculator.onnx", "speculator.onnx.data"):
         assert whole.path(name).read_bytes() == (tmp_path / "out" / name).read_bytes()

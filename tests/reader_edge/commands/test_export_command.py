@@ -33,10 +33,10 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | None, Path, Export
         options: ExportOptions,
         on_stage: Callable[[str], None],
         name: str | None,
-        tell: Callable[[str], None],
+        on_message: Callable[[str], None],
         on_share: object,
     ) -> ExportReport:
-        tell("Going on.")
+        on_message("Going on.")
         on_stage("tracing")
         assert source == Path(name or "")
         calls.append((name, out, options))

@@ -116,10 +116,10 @@ def test_a_stage_is_served_by_its_options_and_its_lines_steer_no_terminal(
     sent: list[object] = []
 
     def serve(
-        package: ModelPackage, address: str, key: Path | None, config: EngineConfig, tell: Callable[[str], None]
+        package: ModelPackage, address: str, key: Path | None, config: EngineConfig, on_message: Callable[[str], None]
     ) -> None:
         sent.extend([package.folder, address, key, config.threads, config.uses_native])
-        tell("Serves \x1b[2J.")
+        on_message("Serves \x1b[2J.")
 
     monkeypatch.setattr(assembly, "serve_stage", serve)
     split(runner, demo_folder, tmp_path / "out", "--stages", "2")

@@ -63,7 +63,7 @@ def source_folder(tmp_path: Path, demo_folder: Path, monkeypatch: pytest.MonkeyP
         options: ExportOptions,
         on_stage: object,
         name: str | None,
-        tell: object,
+        on_message: object,
         on_share: object,
     ) -> ExportReport:
         assert options.check == "none"  # all is measured afterwards

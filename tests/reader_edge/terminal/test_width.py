@@ -100,7 +100,7 @@ def test_columns_give_way_and_lose_nothing(monkeypatch: pytest.MonkeyPatch, caps
 def _work() -> None:
     with work_progress("Making a thing") as work:
         work.on_stage("measuring")
-        work.tell("It takes a while.")
+        work.on_message("It takes a while.")
         work.on_stage("writing")
         for done in range(1, 8):
             work.on_progress(done, 7)
@@ -131,7 +131,7 @@ def test_on_a_terminal_every_stage_is_drawn_and_lines_stay(monkeypatch: pytest.M
     with work_progress("Making a thing") as work:
         for stage in ("measuring", "writing", "checking"):
             work.on_stage(stage)
-            work.tell(f"Reported while {stage}.")
+            work.on_message(f"Reported while {stage}.")
         work.on_progress(3, 7)
     drawn = shown.getvalue()
     for stage in ("measuring", "writing", "checking"):

@@ -25,7 +25,7 @@ from reader_edge_export.speculators.training.record_answers import Answering, Pr
 from reader_edge_export.speculators.training.speculator_folder import write_folder
 from reader_edge_export.speculators.training.state_recorder import StateRecorder
 from reader_edge_export.speculators.training.trained_format import MAX_IDS, Material, TrainedFormat
-from reader_edge_export.speculators.training.training_loop import Tell, TrainingPlan, no_tell, trained
+from reader_edge_export.speculators.training.training_loop import OnMessage, TrainingPlan, no_message, trained
 from reader_edge_runtime.arrays import Int32Array
 from reader_edge_runtime.assembly import open_package, settled_target
 from reader_edge_runtime.config import EngineConfig
@@ -87,7 +87,7 @@ class SpeculatorReport:
 
 
 class SpeculatorTraining:
-    """One training of a speculator for a package; on_stage gets each stage as it begins, tell what should stay."""
+    """One training of a speculator for a package; on_stage gets each stage as it begins, on_message lines that should stay."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class SpeculatorTraining:
         form: TrainedFormat,
         options: TrainingOptions,
         on_stage: Callable[[str], None],
-        tell: Tell = no_tell,
+        on_message: OnMessage = no_message,
     ) -> None:
         self._began = time.monotonic()
         self._package = open_package(package)
@@ -107,7 +107,7 @@ class SpeculatorTraining:
         self._out = out
         self._options = options
         self._on_stage = on_stage
-        self._tell = tell
+        self._on_message = on_message
         self._folder = out.with_name(f"{out.name}.training")
         self._checkpoint = self._folder / CHECKPOINT_NAME
         self._answering = Answering(self._package, self._folder, self.state_ids)
@@ -176,6 +176,6 @@ class SpeculatorTraining:
         facts = f"{batches.num_places} {module.config.intermediate_size} {self.state_ids} {epochs} {num_planned}"
         fingerprint = hashlib.sha256(self._package.fingerprint() + facts.encode() + ids.tobytes()).digest()
         seconds = max(1.0, self._options.seconds - (time.monotonic() - self._began))
-        plan = TrainingPlan(num_planned, seconds, fingerprint, self._checkpoint, self._tell)
+        plan = TrainingPlan(num_planned, seconds, fingerprint, self._checkpoint, self._on_message)
         loss_at = ChainLoss(module, batches, scale, is_half_quicker(self._device))
         return trained(module, loss_at, plan, on_progress), num_planned

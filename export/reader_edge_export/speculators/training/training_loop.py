@@ -16,7 +16,7 @@ from reader_edge_runtime.errors import ExportError
 
 Tensor = torch.Tensor
 OnLoss = Callable[[int, int, float], None]  # gets steps done, steps in all, and the latest loss
-Tell = Callable[[str], None]  # gets lines that should stay
+OnMessage = Callable[[str], None]  # gets lines that should stay
 
 RATE, DECAY = 1.5e-3, 0.05
 _WARM_UP = 0.03  # share of the steps in which the rate grows
@@ -36,7 +36,7 @@ _CHECKPOINT = ArrayFormat(
 )
 
 
-def no_tell(line: str) -> None:
+def no_message(line: str) -> None:
     """Drop a line of progress."""
 
 
@@ -45,7 +45,7 @@ class TrainingPlan:
     """num_steps: to make. seconds: after which training ends, those of earlier runs included; where it has made enough
     steps by then, its rate has fallen all the same.
 
-    fingerprint: 32 bytes of all that a checkpoint must have in common to be gone on from. checkpoint: its file. tell:
+    fingerprint: 32 bytes of all that a checkpoint must have in common to be gone on from. checkpoint: its file. on_message:
     gets a sentence where there is one that is not gone on from.
     """
 
@@ -53,7 +53,7 @@ class TrainingPlan:
     seconds: float
     fingerprint: bytes
     checkpoint: Path
-    tell: Tell = no_tell
+    on_message: OnMessage = no_message
 
 
 def trained(
@@ -164,10 +164,10 @@ def _resumed(
         if any((squares < 0).any() for _, _, squares in kept.values()):
             raise ValueError("squares")
     except ExportError as error:
-        plan.tell(str(error))
+        plan.on_message(str(error))
         return 0, 0.0, 0.0
     except (KeyError, ValueError):
-        plan.tell(f"'{plan.checkpoint}' holds no sound state of this network: {_CHECKPOINT.remedy}.")
+        plan.on_message(f"'{plan.checkpoint}' holds no sound state of this network: {_CHECKPOINT.remedy}.")
         return 0, 0.0, 0.0
     with torch.no_grad():
         for name, parameter in parameters.items():

@@ -32,7 +32,7 @@ def serve_stage(
     address: str,
     key_path: Path | None,
     config: EngineConfig,
-    tell: Callable[[str], None],
+    on_message: Callable[[str], None],
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> None:
     """Serve one of the stages but the last. key_path: by default of the pipeline.key beside the package, if there.
@@ -59,8 +59,8 @@ def serve_stage(
     links = Links(None if key_path is None else read_key(key_path))
     try:
         stage = FollowingStage(HostStage.open(package, config.threads, config.uses_native))
-        server = StageServer(stage, links, address, tell)
-        tell(f"Stage {part.number} of {part.num_stages} listens at {address}.")
+        server = StageServer(stage, links, address, on_message)
+        on_message(f"Stage {part.number} of {part.num_stages} listens at {address}.")
         server.serve(is_stopped)
     finally:
         links.close()

@@ -39,13 +39,13 @@ class _Client:
 
 
 class StageServer:
-    """Serves until `is_stopped` says so. tell: gets a line for each who asks, and for each fault."""
+    """Serves until `is_stopped` says so. on_message: gets a line for each who asks, and for each fault."""
 
-    def __init__(self, stage: FollowingStage, links: Links, address: str, tell: Callable[[str], None]) -> None:
+    def __init__(self, stage: FollowingStage, links: Links, address: str, on_message: Callable[[str], None]) -> None:
         """Raises ConfigError where nothing can listen at the address."""
         self._stage = stage
         self._links = links
-        self._tell = tell
+        self._on_message = on_message
         self._max_bytes = max_message_bytes(stage.stage.part.width)
         self._socket = links.listen(address, self._max_bytes)
         self._facts = facts_of(stage.stage) | {MICROSECONDS: str(math.ceil(1e6 * stage.stage.pass_seconds()))}
@@ -71,7 +71,7 @@ class StageServer:
             elif head.what == PASS:
                 self._pass(head, rest)
         except ReaderEdgeError as error:
-            self._tell(str(error))
+            self._on_message(str(error))
             lost = "rows" if isinstance(error, UnknownCacheError) else "all" if isinstance(error, FrameError) else ""
             fault = FACT_FRAMES.pack({"fault": str(error)[:500], "lost": lost})
             client = self._clients.get(head.client)
@@ -84,7 +84,7 @@ class StageServer:
             self._forget(next(iter(self._clients)))
         onward = None if address is None else self._links.connect(address, self._max_bytes)
         self._clients[head.client] = _Client(peer, onward)
-        self._tell(f"Serves {head.client.hex()[:8]}; hands on to {address or 'the client'}.")
+        self._on_message(f"Serves {head.client.hex()[:8]}; hands on to {address or 'the client'}.")
         self._send([peer, HEADS.pack(replace(head, what=WELCOME)), FACT_FRAMES.pack(self._facts)])
 
     def _pass(self, head: Head, parts: Sequence[memoryview]) -> None:
@@ -104,7 +104,7 @@ class StageServer:
         try:
             (socket or self._socket).send_multipart(parts, zmq.DONTWAIT, copy=False)
         except zmq.Again:
-            self._tell("A link is full: a pass is dropped.")
+            self._on_message("A link is full: a pass is dropped.")
 
     def _forget(self, client: bytes) -> None:
         found = self._clients.pop(client, None)

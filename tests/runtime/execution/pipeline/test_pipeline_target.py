@@ -235,12 +235,12 @@ def served(stage: Path, address: str, key: Path | None) -> Iterator[list[str]]:
     lines: list[str] = []
     is_over, listens = threading.Event(), threading.Event()
 
-    def tell(line: str) -> None:
+    def on_message(line: str) -> None:
         lines.append(line)
         listens.set()
 
     thread = threading.Thread(
-        target=serve_stage, args=(ModelPackage.open(stage), address, key, CONFIG, tell, is_over.is_set)
+        target=serve_stage, args=(ModelPackage.open(stage), address, key, CONFIG, on_message, is_over.is_set)
     )
     thread.start()
     try:
