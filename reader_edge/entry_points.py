@@ -30,11 +30,11 @@ def _rule(ctx: click.Context, parameter: click.Parameter, value: str | None) -> 
     if name not in points:
         raise click.BadParameter(f"{name!r} is no rule that is installed: take {' or '.join(points) or 'none'}.")
     kind: Any = loaded(points[name], lambda value: isinstance(value, type) and is_dataclass(value))
-    form = ":".join([name, *(each.name.upper() for each in fields(kind))])
+    usage = ":".join([name, *(each.name.upper() for each in fields(kind))])
     if len(figures) > len(fields(kind)):
-        raise click.BadParameter(f"{value!r} has too many figures: give {form}.")
+        raise click.BadParameter(f"{value!r} has too many figures: give {usage}.")
     if not all(map(_NUMBER.fullmatch, figures)):
-        raise click.BadParameter(f"{value!r} has what is no number: give {form}.")
+        raise click.BadParameter(f"{value!r} has what is no number: give {usage}.")
     rule: RuleConfig = kind(*(int(each) if each.isdecimal() else float(each) for each in figures))
     return rule
 

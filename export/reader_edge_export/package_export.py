@@ -60,7 +60,7 @@ class _Opened(NamedTuple):
 class PackageExport:
     """One export of a checked source into a folder that is empty, or has what a killed export of the same key left.
 
-    calibration: what rounding may learn from. on_message: called with lines that should stay. speculator: a trained one that
+    calibration: what rounding may learn from. on_message: gets lines that should stay. speculator: a trained one that
     comes along.
     other_types: after `run`, how many matrices of each type could not stay as they are, where others do. chats: after
     `run` with checks, how the chat template was found to render conversations.

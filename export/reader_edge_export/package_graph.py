@@ -49,8 +49,8 @@ commit (KV kv, int64[K] rows, int64[C] write_pos) => (KV moved) {
 
 
 @dataclass(frozen=True, slots=True)
-class GraphPart:
-    """Which graph of a package is written.
+class GraphKind:
+    """A kind of graph that packages have: a target's, a speculator's.
 
     report: adds its outputs beside those of the trace. is_beside_target: whether the target was written before, to
     whose weights it refers. borrow: has it read matrices of the target's graph, before its own are stored.
@@ -72,31 +72,31 @@ def write_graph(
     journal: Journal | None = None,
     progress: Progress | None = None,
     on_choice: OnChoice = unseen_choice,
-    part: GraphPart | None = None,
+    kind: GraphKind | None = None,
 ) -> dict[str, FileEntry]:
     """Lower the graph at `traced` as the options say and write it, with its weights beside it, into `folder`.
 
     calibration: of the source; looked into for quantised weights only. journal: of the export into `folder`, if there
-    is one. progress: of the export, which count the weights stored. on_choice: of `store_weights`. part: None for the
+    is one. progress: of the export, which count the weights stored. on_choice: of `store_weights`. kind: None for the
     target. Returns what was written, by file name. Raises ExportError, and what `on_choice` does.
     """
-    model, part = ir.load(traced), part or TARGET
+    model, kind = ir.load(traced), kind or TARGET
     # Weights beyond 2 GB come in a side file, and constants that stay nodes would go on pointing there.
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
-    other = OtherWeights(folder / GRAPH_NAME, folder / WEIGHTS_NAME) if part.is_beside_target else None
-    with WeightFile(folder, journal, part.weights_name, other) as weights:
+    other = OtherWeights(folder / GRAPH_NAME, folder / WEIGHTS_NAME) if kind.is_beside_target else None
+    with WeightFile(folder, journal, kind.weights_name, other) as weights:
         editor = GraphEditor(model, weights)
         insert_matrices(editor, source)
         advance = (progress or Progress()).share(num_stored(model.graph, options.precision))
-        _lower(editor, options, calibration, journal, advance, on_choice, part)
+        _lower(editor, options, calibration, journal, advance, on_choice, kind)
         for value in model.graph.initializers.values():
             value.const_value = _written(value, weights, advance)
     num_heads = source.skeleton.config.num_attention_heads
     model.metadata_props[LOWERING_PROPERTY] = lowering_id(options.precision, options.attention, num_heads)
-    graph = folder / part.graph_name
+    graph = folder / kind.graph_name
     ir.save(model, graph)
     onnx.checker.check_model(graph, full_check=True)
-    return {part.graph_name: file_entry(graph), part.weights_name: weights.entry}
+    return {kind.graph_name: file_entry(graph), kind.weights_name: weights.entry}
 
 
 def _written(value: ir.Value, weights: WeightFile, advance: Advance) -> ir.TensorProtocol:
@@ -123,7 +123,7 @@ def _lower(
     journal: Journal | None,
     advance: Advance,
     on_choice: OnChoice,
-    part: GraphPart,
+    kind: GraphKind,
 ) -> None:
     model = editor.model
     common.DeduplicateInitializersPass()(model)
@@ -141,13 +141,13 @@ def _lower(
         NORMS.apply_to_model(model)
     lower_attention(editor, options.attention, options.precision in QUANTIZED_PRECISIONS, options.kv_dtype, is_half)
     common.CommonSubexpressionEliminationPass()(model)  # sizes, masks and angles are the same in all layers
-    part.borrow(editor)
+    kind.borrow(editor)
     store_weights(editor, options.precision, is_portable, calibration, journal, advance, on_choice)
     if options.attention == "exact" and not is_half:  # products that share their rows are one by now
         fuse_swiglu(editor)
         fuse_heads(editor)
         MERGED_HEADS.apply_to_model(model)
-    part.report(editor, options)
+    kind.report(editor, options)
     for tidy in (common.IdentityEliminationPass(), common.RemoveUnusedNodesPass(), common.RemoveUnusedOpsetsPass()):
         tidy(model)
 
@@ -215,7 +215,7 @@ def _value(graph: ir.Graph, name: str) -> ir.Value:
     return next(value for node in graph for value in node.outputs if value.name == name)
 
 
-TARGET = GraphPart(GRAPH_NAME, WEIGHTS_NAME, _report_answers)
+TARGET = GraphKind(GRAPH_NAME, WEIGHTS_NAME, _report_answers)
 
 
 def write_commit_graph(graph: Path, kv_dtype: str, num_kv_heads: int, head_dim: int) -> None:

@@ -14,7 +14,7 @@ from reader_edge_export.options import IREE, ExportOptions, ExportReport
 from reader_edge_export.package.package_folder import check_target, new_package
 from reader_edge_export.package.source_files import export_key, readable, unchanged
 from reader_edge_export.progress import OnShare, OnStage, Progress
-from reader_edge_export.sources.architectures import check_form
+from reader_edge_export.sources.architectures import check_options
 from reader_edge_export.sources.find import check_kind, find_source
 from reader_edge_export.sources.source import Source
 from reader_edge_export.speculators.formats.find import AUTO, find_speculator
@@ -37,7 +37,7 @@ def export_model(
 
     on_stage: called with a short description when a stage begins. on_share: called with what is done of the stage and
     how much it is in all, in a unit of the stage's own. name: what the package calls its source; None for the source's
-    own name. on_message: called with lines that should stay. A failure of any kind leaves nothing behind, and an existing
+    own name. on_message: gets lines that should stay. A failure of any kind leaves nothing behind, and an existing
     package as it was; where the process is killed, the next export like it resumes with the matrices that were rounded.
     Raises InstallationError, ExportError (or a child), TokenizerError.
     """
@@ -57,7 +57,7 @@ def export_model(
             found = replace(found, name=name) if name else found
             precision = options.precision_for(found.is_kept)
             options = replace(options, precision=precision, check=options.check_for(precision))
-            check_form(found.config, options.precision, options.attention)
+            check_options(found.config, options.precision, options.attention)
             if options.precision == "keep":
                 found.check_keepable()
             path = options.calibration_text

@@ -27,7 +27,7 @@ _FORMATS = ("mlp", "eagle3", "mtp")
 @click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="The folder to write.")
 @click.option(
     "--format",
-    "form",
+    "format_name",
     type=click.Choice(_FORMATS),
     default="mlp",
     show_default=True,
@@ -49,7 +49,7 @@ _FORMATS = ("mlp", "eagle3", "mtp")
 )
 @click.option("--force", is_flag=True, help="Train even if it cannot save time, or OUT exists.")
 def train_drafter(
-    package: str, out: Path, form: str, num_tokens: int, text: Path | None, minutes: float | None, force: bool
+    package: str, out: Path, format_name: str, num_tokens: int, text: Path | None, minutes: float | None, force: bool
 ) -> None:
     """Train a small network that drafts for PACKAGE, and print its folder. Needs the extra "export".
 
@@ -85,7 +85,9 @@ def train_drafter(
     if prompts:
         check_prompts(open_package(folder), prompts)  # before the work
     with _resume_hint(out), work_progress(f"Training a speculator for {package}") as work:
-        training = SpeculatorTraining(folder, out.absolute(), TRAINED_FORMATS[form], wanted, work.on_stage, work.on_message)
+        training = SpeculatorTraining(
+            folder, out.absolute(), TRAINED_FORMATS[format_name], wanted, work.on_stage, work.on_message
+        )
         work.on_message(training.cost().sentence())
         report = training.run(list(prompts.values()), work.on_progress)
     num_steps = report.curve[-1][0] if report.curve else report.num_planned

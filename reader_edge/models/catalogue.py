@@ -107,7 +107,7 @@ CATALOGUE = {
 
 def is_model_name(text: str) -> bool:
     """Whether a text that names no path here has the form of a model's name."""
-    return text.lower() in _families() or any(form.fullmatch(text) for form in (_TAGGED, _HUB_ID))
+    return text.lower() in _families() or any(pattern.fullmatch(text) for pattern in (_TAGGED, _HUB_ID))
 
 
 def canonical(name: str) -> str:

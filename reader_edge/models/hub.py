@@ -69,8 +69,8 @@ class _Revision:
         return cls(_matching(_COMMIT, info.sha), tuple(map(_File.of, plain)))
 
 
-def _matching(form: re.Pattern[str], text: str | None) -> str:
-    if text is None or not form.fullmatch(text):
+def _matching(pattern: re.Pattern[str], text: str | None) -> str:
+    if text is None or not pattern.fullmatch(text):
         raise ValueError(text)
     return text
 

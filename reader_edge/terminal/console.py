@@ -232,7 +232,9 @@ def work_progress(label: str) -> Iterator[WorkProgress]:
 
     caller = _caller.get()
     if caller is not None or not draws_bars(console):
-        yield WorkProgress(lambda stage: on_message(f"{label}: {stage}"), caller or (lambda done, total: None), on_message)
+        yield WorkProgress(
+            lambda stage: on_message(f"{label}: {stage}"), caller or (lambda done, total: None), on_message
+        )
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
     with Progress(*columns, _TimeLeft(), console=console, transient=True) as progress:

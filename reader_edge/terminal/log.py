@@ -45,10 +45,10 @@ class _StderrHandler(logging.Handler):
 
 
 @contextmanager
-def log_to_stderr(level: str, form: str) -> Iterator[None]:
+def log_to_stderr(level: str, log_format: str) -> Iterator[None]:
     """Have the log on standard error meanwhile: that of reader-edge from a level on, warnings of libraries besides."""
     handler, root, own = _StderrHandler(), logging.getLogger(), logging.getLogger("reader_edge")
-    handler.setFormatter(JsonFormatter() if form == "json" else LineFormatter())
+    handler.setFormatter(JsonFormatter() if log_format == "json" else LineFormatter())
     before = own.level
     handler.setLevel(level.upper())
     handler.addFilter(lambda record: record.name.startswith("reader_edge") or record.levelno >= logging.WARNING)

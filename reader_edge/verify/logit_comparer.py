@@ -125,7 +125,7 @@ class _WatchedPass:
 
 
 class Tally:
-    """What the comparers of one setting saw, visit by visit."""
+    """What the comparers of one setting saw, job by job."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -135,7 +135,7 @@ class Tally:
         self._divergences: list[Divergence] = []
 
     def add(self, comparers: dict[Request, LogitComparer], target: WatchedTarget) -> None:
-        """Count what the comparers of one visit saw."""
+        """Count what the comparers of one job saw."""
         self._stats = GenerationStats.total([self._stats, *(request.stats for request in comparers)])
         self._top_rows = Counts.total(
             [self._top_rows, Counts(top_rows=target.num_rows, top_rows_agreeing=target.num_rows_agreeing)]

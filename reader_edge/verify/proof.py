@@ -17,7 +17,7 @@ from reader_edge.verify.drafters import DrafterMaker, HostileSource, RandomWidth
 from reader_edge.verify.logit_comparer import LogitComparer, PlainAnswer, Tally, WatchedTarget
 from reader_edge.verify.plain_answers import ARRIVING_CHUNK, FEW_TOKENS, PlainAnswers
 from reader_edge.verify.result import ProofReport
-from reader_edge.verify.variants import TimeBudget, Visit, schedule, settings
+from reader_edge.verify.variants import Job, TimeBudget, schedule, settings
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, SamplingConfig
 from reader_edge_runtime.acceptance import EXACT, AcceptanceRule
 from reader_edge_runtime.assembly import make_trial_decoder
@@ -35,7 +35,7 @@ class ProofListener:
     """Callbacks that report the progress of a proof.
 
     on_progress: how much is done and how much there is in all, of the work or of the time. on_estimate: seconds that
-    the whole proof will take, known after the first visit.
+    the whole proof will take, known after the first job.
     """
 
     on_progress: Callable[[int, int], None] = lambda done, total: None
@@ -88,7 +88,7 @@ def prove(
 
 
 class _Prover:
-    """The visits of one proof."""
+    """The jobs of one proof."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class _Prover:
         self.drafters = DrafterMaker(engine, further)
         usual, others = settings(list(self.drafters.further))
         # Short prompts first: of little time, less goes into what is the same in every way.
-        self.visits = schedule(usual, others, sorted(range(len(prompts)), key=lambda i: len(prompts[i])))
+        self.jobs = schedule(usual, others, sorted(range(len(prompts)), key=lambda i: len(prompts[i])))
         self.tallies = {setting: Tally(setting) for setting in (*usual, *others)}
         self.num_done = 0
         self.is_begun = False
@@ -140,20 +140,20 @@ class _Prover:
         return str(error) if is_named and emitted == plain.token_ids[: len(emitted)] else None
 
     def cover(self) -> None:
-        """Visit until everything was compared, or the time is over; what was cut is visited again with more time."""
-        visits = self.visits
-        while visits:
-            self._visit_all(visits)
-            visits = [] if self.budget.is_over else [visit for visit in visits if visit.left]
-            for visit in visits:
-                visit.prolong()
+        """Run jobs until everything was compared, or the time is over; those that were cut run again with more time."""
+        jobs = self.jobs
+        while jobs:
+            self._run_jobs(jobs)
+            jobs = [] if self.budget.is_over else [job for job in jobs if job.left]
+            for job in jobs:
+                job.prolong()
             self.plain.drop_short()
 
     def report(self, questions: tuple[EvalPrompt, ...], refusal: str | None, is_interrupted: bool) -> ProofReport:
-        """What the visits found so far."""
+        """What the jobs found so far."""
         left: dict[object, set[int]] = {setting: set() for setting in self.tallies}
-        for visit in self.visits:
-            left[visit.setting] |= {*visit.left}
+        for job in self.jobs:
+            left[job.setting] |= {*job.left}
         runs = tuple(tally.run(len(self.prompts) - len(left[setting])) for setting, tally in self.tallies.items())
         manifest, provider = self.engine.package.manifest, self.target.provider
         return ProofReport(
@@ -167,39 +167,39 @@ class _Prover:
             is_interrupted,
         )
 
-    def _visit_all(self, visits: Sequence[Visit]) -> None:
-        """In their order, each group ending with its last visit."""
-        last = {visit.group: visit for visit in visits}
+    def _run_jobs(self, jobs: Sequence[Job]) -> None:
+        """In their order, each group ending with its last job."""
+        last = {job.group: job for job in jobs}
         groups: dict[str, SharedDrafters] = {}
         try:
-            for visit in visits:
+            for job in jobs:
                 if self.budget.is_over and self.is_begun:
                     return
-                self._visit(visit, groups.setdefault(visit.group, SharedDrafters(self.drafters)))
-                if last[visit.group] is visit:
-                    groups.pop(visit.group).close()
-                self.num_done += not visit.left
+                self._run(job, groups.setdefault(job.group, SharedDrafters(self.drafters)))
+                if last[job.group] is job:
+                    groups.pop(job.group).close()
+                self.num_done += not job.left
                 self._report_progress()
         finally:
             for shared in groups.values():
                 shared.close()
 
-    def _visit(self, visit: Visit, shared: SharedDrafters) -> None:
-        """Compare one setting's answers to a few questions, as far as the visit's share of the time goes."""
-        variant, batch_size = visit.setting.variant, visit.setting.batch_size
-        end = self.budget.end_of(visit.share)
+    def _run(self, job: Job, shared: SharedDrafters) -> None:
+        """Compare one setting's answers to a few questions, as far as the job's share of the time goes."""
+        variant, batch_size = job.setting.variant, job.setting.batch_size
+        end = self.budget.end_of(job.share)
         min_tokens = FEW_TOKENS if self.is_begun else self.max_tokens  # the first pair is compared to its end
-        answers = self._plain_answers(visit, min_tokens)
+        answers = self._plain_answers(job, min_tokens)
         shared.take(answers, variant)
-        is_drafted = visit.setting.drafter != "none"
-        seed = list(self.tallies).index(visit.setting) + visit.left[0]
+        is_drafted = job.setting.drafter != "none"
+        seed = list(self.tallies).index(job.setting) + job.left[0]
         arrivals = at_random(answers, is_drafted, seed) if variant.is_arriving else all_at_once(answers, is_drafted)
         chunk = ARRIVING_CHUNK if variant.is_arriving else 0
         target, comparers = WatchedTarget(self.target), dict[Request, LogitComparer]()
         config = self.engine.decoder.config
         config = replace(config, max_batch=batch_size, prefill_chunk=chunk or config.prefill_chunk)
         planner = RandomWidths(seed=batch_size, splits=isinstance(self.target, PipelinedTarget))
-        drafter = shared.drafter(visit.setting)
+        drafter = shared.drafter(job.setting)
         decoder = make_trial_decoder(target, drafter, config, planner, self.engine.width_report)
         decoder.prefill_budget.limit = chunk or None
         is_over = self._is_over(end)
@@ -207,23 +207,23 @@ class _Prover:
         try:
             cut = decode(decoder, arrivals, variant.reads_logits, comparers, is_over, (batch_size, min_tokens))
         finally:
-            self.tallies[visit.setting].add(comparers, target)
+            self.tallies[job.setting].add(comparers, target)
         whole = {answer.question for answer in answers} - {each.plain.question for each in cut}
         whole -= {answer.question for answer in answers if not answer.is_whole}
-        visit.left = tuple(question for question in visit.left if question not in whole)
+        job.left = tuple(question for question in job.left if question not in whole)
         if not self.is_begun:
             self.is_begun = True
             num_tokens = self.plain.num_tokens + sum(each.num_tokens for each in comparers.values())
             self.listener.on_estimate(self.budget.elapsed_s / num_tokens * self.num_answers * self.max_tokens)
 
-    def _plain_answers(self, visit: Visit, min_tokens: int) -> list[PlainAnswer]:
-        """To as many of a visit's questions as half its time is enough for, and at least to a batch of them."""
-        setting, answers = visit.setting, list[PlainAnswer]()
-        is_half_over = self._is_over(self.budget.end_of(visit.share / 2))
-        for question in visit.left:
+    def _plain_answers(self, job: Job, min_tokens: int) -> list[PlainAnswer]:
+        """To as many of a job's questions as half its time is enough for, and at least to a batch of them."""
+        setting, answers = job.setting, list[PlainAnswer]()
+        is_half_over = self._is_over(self.budget.end_of(job.share / 2))
+        for question in job.left:
             if len(answers) >= setting.batch_size and is_half_over():
                 break
-            end = self.budget.end_of(visit.share / 2 / setting.batch_size)
+            end = self.budget.end_of(job.share / 2 / setting.batch_size)
             answers += self.plain.of(
                 question, setting.variant, self._is_over(end), FEW_TOKENS if answers else min_tokens
             )
@@ -240,5 +240,5 @@ class _Prover:
 
     def _report_progress(self) -> None:
         """In thousandths of the work, or of the time where more of that is over."""
-        share = max(self.num_done / len(self.visits), self.budget.elapsed_s / self.budget.seconds)
+        share = max(self.num_done / len(self.jobs), self.budget.elapsed_s / self.budget.seconds)
         self.listener.on_progress(round(1000 * min(share, 1)), 1000)

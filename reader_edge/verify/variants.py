@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations, zip_longest
 
 WIDEST_BATCH = 4
-_USUAL_SHARE = 1 / 16  # of the whole time, for one visit: all that users run is seen within half of it
+_USUAL_SHARE = 1 / 16  # of the whole time, for one job: all that users run is seen within half of it
 _OTHER_SHARE = 1 / 40
 
 
@@ -88,10 +88,10 @@ def _turn(setting: Setting) -> int:
 
 
 @dataclass(slots=True, eq=False)
-class Visit:
+class Job:
     """A part of a run: its setting on a few questions. left: indices of those still to be compared to their ends.
 
-    group: which visits share their drafters, which so learn from one to the next. share: of the whole time, at most.
+    group: which jobs share their drafters, which so learn from one to the next. share: of the whole time, at most.
     """
 
     setting: Setting
@@ -104,17 +104,17 @@ class Visit:
         self.group, self.share = f"{self.group}, again", 4 * self.share
 
 
-def schedule(usual: Sequence[Setting], others: Sequence[Setting], questions: Sequence[int]) -> list[Visit]:
+def schedule(usual: Sequence[Setting], others: Sequence[Setting], questions: Sequence[int]) -> list[Job]:
     """Every setting on every question: first what users run on the first questions, then the rest of it in turn with
     every other combination. questions: their indices, in the order in which they are compared."""
     starts = range(0, len(questions), WIDEST_BATCH)
     groups = [tuple(questions[start : start + WIDEST_BATCH]) for start in starts]
-    first = [Visit(each, group, f"usual {group[0]}", _USUAL_SHARE) for group in groups for each in usual]
-    second = [Visit(each, group, f"other {group[0]}", _OTHER_SHARE) for group in groups for each in others]
+    first = [Job(each, group, f"usual {group[0]}", _USUAL_SHARE) for group in groups for each in usual]
+    second = [Job(each, group, f"other {group[0]}", _OTHER_SHARE) for group in groups for each in others]
     return [*first[: len(usual)], *_in_turn(first[len(usual) :], second)]
 
 
-def _in_turn(some: Sequence[Visit], others: Sequence[Visit]) -> Iterator[Visit]:
+def _in_turn(some: Sequence[Job], others: Sequence[Job]) -> Iterator[Job]:
     for pair in zip_longest(some, others):
         yield from (each for each in pair if each is not None)
 

@@ -21,7 +21,7 @@ from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.drafting.sources.successor_store import SuccessorTable
 from reader_edge_runtime.drafting.sources.warmup_answers import WarmupAnswers
-from reader_edge_runtime.drafting.speculators.cost_model import PASS_NODES
+from reader_edge_runtime.drafting.speculators.speculator_cost import PASS_NODES
 from reader_edge_runtime.drafting.speculators.speculator_source import SpeculatorSource
 from reader_edge_runtime.errors import DraftModelError
 from reader_edge_runtime.execution.pipeline.open_pipeline import serve_stage

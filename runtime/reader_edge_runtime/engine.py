@@ -213,7 +213,7 @@ class Engine:
             hints = replace(hints, device=device)
         reading = OutputFormat.of(*given)
         end = reading.thinking_end(token_ids, self.tokenizer) if reading.is_thinking else None
-        constraint, left_out = (None, ()) if config.grammar is None else self._grammars.held(config.grammar, end)
+        constraint, left_out = (None, ()) if config.grammar is None else self._grammars.constrain(config.grammar, end)
         try:
             return Answer(token_ids, config, manifest, self.tokenizer, constraint, hints, reading, left_out)
         except BaseException:

@@ -16,7 +16,13 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from reader_edge_export import ExportOptions, export_model
-from reader_edge_export.sources.architectures import REFUSED, SUPPORTED, check_architecture, check_form, max_context_of
+from reader_edge_export.sources.architectures import (
+    REFUSED,
+    SUPPORTED,
+    check_architecture,
+    check_options,
+    max_context_of,
+)
 from reader_edge_runtime.errors import (
     ConfigError,
     ExportError,
@@ -102,9 +108,9 @@ def test_a_config_of_another_kind_of_folder_leads_to_the_right_one() -> None:
 def test_a_form_for_gpus_is_refused_with_what_to_change(precision: str, attention: str, remedy: str) -> None:
     config = tiny_config("gpt_oss")
     with pytest.raises(ConfigError, match=f"A gpt_oss model has layers that send tokens to experts, .*{remedy}"):
-        check_form(config, precision, attention)
-    check_form(config, "fp32", "exact")
-    check_form(tiny_config("llama"), precision, attention)
+        check_options(config, precision, attention)
+    check_options(config, "fp32", "exact")
+    check_options(tiny_config("llama"), precision, attention)
 
 
 @pytest.mark.parametrize("model_type", REFUSED)

@@ -160,11 +160,11 @@ def test_an_answer_to_a_schema_is_parsed(engine: Engine, schema: Any) -> None:
 
 def test_an_answer_to_a_class_is_an_object_of_it() -> None:
     answer_format = AnswerFormat(Grammar.of_schema(Answer))
-    assert result('{"a": 5}', form).parsed == Answer(a=5)
+    assert result('{"a": 5}', answer_format).parsed == Answer(a=5)
     with pytest.raises(AnswerError, match=r"The answer '\{\"a\"' ended \('length'\) before its JSON did: allow more"):
-        _ = result('{"a"', form, "length").parsed
+        _ = result('{"a"', answer_format, "length").parsed
     with pytest.raises(AnswerError, match=r"The answer .* is none that Answer takes: 1 validation error"):
-        _ = result('{"a": "b"}', form).parsed
+        _ = result('{"a": "b"}', answer_format).parsed
 
 
 def test_calls_in_an_answer_are_read_and_their_message_goes_on_with_the_conversation() -> None:

@@ -11,7 +11,7 @@ from reader_edge_runtime.execution.onnxruntime.device.device_cache import (
     DeviceArray,
     DeviceCache,
 )
-from reader_edge_runtime.execution.onnxruntime.device.device_target import DeviceTarget, check_form
+from reader_edge_runtime.execution.onnxruntime.device.device_target import DeviceTarget, check_made_for_devices
 from reader_edge_runtime.execution.onnxruntime.graph_contract import check_contract
 from reader_edge_runtime.execution.onnxruntime.session import CUDA
 from reader_edge_runtime.execution.onnxruntime.wheel import ort
@@ -93,7 +93,7 @@ class TensorRtTarget(DeviceTarget):
     @classmethod
     def open(cls, package: ModelPackage, threads: int = 0) -> "TensorRtTarget":
         """Build or load the engine of the least capacity. Raises ProviderError."""
-        check_form(package)
+        check_made_for_devices(package)
         if package.manifest.attention != "fast":
             raise ProviderError(
                 f"'{package.folder}' has {package.manifest.attention} attention, which sums in float64, and TensorRT "

@@ -70,12 +70,12 @@ class AttentionOperator(ABC):
         """The same in plain operators."""
 
     def _overload(self, marker: TreeAttentionMarker, num_constants: int) -> str:
-        """The name of the definition for a layer, made for the first one of its form."""
-        form = marker.scale, marker.num_heads, marker.num_kv_heads, marker.head_dim, marker.sinks is not None
-        if form not in self._overloads:
-            self._overloads[form] = f"form{len(self._overloads)}" if self._overloads else ""
-            self._define(marker, num_constants, self._overloads[form])
-        return self._overloads[form]
+        """The name of the definition for a layer, made for the first one of its sizes."""
+        sizes = marker.scale, marker.num_heads, marker.num_kv_heads, marker.head_dim, marker.sinks is not None
+        if sizes not in self._overloads:
+            self._overloads[sizes] = f"form{len(self._overloads)}" if self._overloads else ""
+            self._define(marker, num_constants, self._overloads[sizes])
+        return self._overloads[sizes]
 
     def _name_for(self, marker: TreeAttentionMarker) -> str:
         return self._name if marker.sinks is None else f"{self._name}Sinks"

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from reader_edge_export.onnx_graph.weight_file import TensorForm, Values, WeightFile
+from reader_edge_export.onnx_graph.weight_file import TensorSpec, Values, WeightFile
 
 Inputs = Sequence[ir.Value | None]
 Attributes = Mapping[str, int | float | str | Sequence[int]]
@@ -91,17 +91,17 @@ class GraphEditor:
             self._constants[key] = value
         return value
 
-    def matrix(self, parameters: Sequence[str], forms: Sequence[TensorForm], values: Values) -> list[ir.Value]:
-        """The initializers of a matrix that is made of these parameters; the forms' names are made unique.
+    def matrix(self, parameters: Sequence[str], specs: Sequence[TensorSpec], values: Values) -> list[ir.Value]:
+        """The initializers of a matrix that is made of these parameters; the specs' names are made unique.
 
-        values: of the forms, whole or in parts; not called where an export that was killed has written them.
+        values: of the specs, whole or in parts; not called where an export that was killed has written them.
         """
-        forms = [replace(form, name=self._unique(form.name)) for form in forms]
+        specs = [replace(spec, name=self._unique(spec.name)) for spec in specs]
         if self._weight_file is not None:
-            return [self.initializer(tensor) for tensor in self._weight_file.add_matrix(parameters, forms, values)]
+            return [self.initializer(tensor) for tensor in self._weight_file.add_matrix(parameters, specs, values)]
         wholes = (each if isinstance(each, np.ndarray) else np.concatenate(list(each)) for each in values())
-        arrays = zip(wholes, forms, strict=True)
-        return [self.initializer(ir.Tensor(array, name=form.name)) for array, form in arrays]
+        arrays = zip(wholes, specs, strict=True)
+        return [self.initializer(ir.Tensor(array, name=spec.name)) for array, spec in arrays]
 
     def initializer(self, tensor: ir.TensorProtocol) -> ir.Value:
         """A tensor of the graph, by its own name."""

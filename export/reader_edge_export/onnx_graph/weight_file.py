@@ -59,15 +59,15 @@ def _are_alike(own: IO[bytes], own_offset: int, other: IO[bytes], offset: int, n
 
 
 @dataclass(frozen=True, slots=True)
-class TensorForm:
-    """What a tensor will be, known before its values are."""
+class TensorSpec:
+    """Name, dtype and shape of a tensor, known before its values are."""
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
     @classmethod
-    def of(cls, name: str, dtype: npt.DTypeLike, *shape: int) -> "TensorForm":
+    def of(cls, name: str, dtype: npt.DTypeLike, *shape: int) -> "TensorSpec":
         return cls(name, np.dtype(dtype), shape)
 
     @property
@@ -141,14 +141,14 @@ class WeightFile:
         return _external(self._other.path, name, dtype, shape, twin, num_bytes)
 
     def add_matrix(
-        self, parameters: Sequence[str], forms: Sequence[TensorForm], values: Values
+        self, parameters: Sequence[str], specs: Sequence[TensorSpec], values: Values
     ) -> list[ir.ExternalTensor]:
         """The tensors of a matrix that is made of these parameters, of any size, as they lie in the file.
 
-        values: of the forms, whole or in parts; not called where an export that was killed has written them.
+        values: of the specs, whole or in parts; not called where an export that was killed has written them.
         """
-        begin, offsets = self._num_bytes, list(_offsets(self._num_bytes, forms))
-        end = offsets[-1] + forms[-1].num_bytes
+        begin, offsets = self._num_bytes, list(_offsets(self._num_bytes, specs))
+        end = offsets[-1] + specs[-1].num_bytes
         checksum = self._journal.take(parameters, begin, end, self._sha256) if self._journal is not None else None
         if checksum is not None:
             self._sha256, self._num_bytes = checksum, end
@@ -156,16 +156,16 @@ class WeightFile:
         else:
             self._file.truncate(begin)
             written = []
-            for array, form in zip(values(), forms, strict=True):
+            for array, spec in zip(values(), specs, strict=True):
                 parts = [array] if isinstance(array, np.ndarray) else array
-                dtype = ir.DataType.from_numpy(form.dtype)
-                written.append(self.add_parts(_checked(parts, form), dtype, form.shape, form.name))
+                dtype = ir.DataType.from_numpy(spec.dtype)
+                written.append(self.add_parts(_checked(parts, spec), dtype, spec.shape, spec.name))
             if self._journal is None:
                 return written
             self._journal.add(StoredMatrix(tuple(parameters), begin, end, self._sha256.hexdigest()))
         return [
-            self._tensor(form.name, ir.DataType.from_numpy(form.dtype), form.shape, offset, form.num_bytes)
-            for form, offset in zip(forms, offsets, strict=True)
+            self._tensor(spec.name, ir.DataType.from_numpy(spec.dtype), spec.shape, offset, spec.num_bytes)
+            for spec, offset in zip(specs, offsets, strict=True)
         ]
 
     def _tensor(
@@ -189,9 +189,9 @@ def _external(
     )
 
 
-def _checked(parts: Iterable[Array], form: TensorForm) -> Iterator[Array]:
+def _checked(parts: Iterable[Array], spec: TensorSpec) -> Iterator[Array]:
     for part in parts:
-        assert (part.dtype, part.shape[1:]) == (form.dtype, form.shape[1:]), form
+        assert (part.dtype, part.shape[1:]) == (spec.dtype, spec.shape[1:]), spec
         yield part
 
 
@@ -200,9 +200,9 @@ def _padding(position: int, num_bytes: int) -> int:
     return -position % (_PAGE if num_bytes >= _MIN_PAGED_BYTES else _LINE)
 
 
-def _offsets(position: int, forms: Sequence[TensorForm]) -> Iterator[int]:
+def _offsets(position: int, specs: Sequence[TensorSpec]) -> Iterator[int]:
     """Where tensors will lie, one after the other."""
-    for form in forms:
-        position += _padding(position, form.num_bytes)
+    for spec in specs:
+        position += _padding(position, spec.num_bytes)
         yield position
-        position += form.num_bytes
+        position += spec.num_bytes

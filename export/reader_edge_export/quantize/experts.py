@@ -11,15 +11,15 @@ import onnx_ir as ir
 
 from reader_edge_export.calibration.calibration import Calibration, InputMoments
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
-from reader_edge_export.onnx_graph.weight_file import Parts, TensorForm
+from reader_edge_export.onnx_graph.weight_file import Parts, TensorSpec
 from reader_edge_export.operators.block_linear import StoredBlocks
 from reader_edge_export.operators.definitions import Int8Matrix
 from reader_edge_export.operators.experts import block_experts, gguf_experts, int8_experts, plain_experts
 from reader_edge_export.operators.hadamard_linear import MAX_INPUTS, BlockMatrix
 from reader_edge_export.progress import Advance
 from reader_edge_export.quantize.hadamard import HadamardRotation, Hadamards, block_size
-from reader_edge_export.quantize.int4 import int4_forms, quantize_blocks
-from reader_edge_export.quantize.int8 import int8_forms, quantize_rotated
+from reader_edge_export.quantize.int4 import int4_specs, quantize_blocks
+from reader_edge_export.quantize.int8 import int8_specs, quantize_rotated
 from reader_edge_export.sources.weights import ExpertMatrices, experts_of
 from reader_edge_export.trace.markers import ExpertLinearMarker, expert_markers
 from reader_edge_runtime.arrays import Array, Float32Array
@@ -69,19 +69,19 @@ class RoundedExpertProducts:
             return gguf_experts(editor, rows, experts, self._kept(matrices))
         hadamard = self._hadamards.value(block_size(matrices.shape[2]))
         if self._is_int4 and matrices.shape[2] <= MAX_INPUTS:
-            forms = int4_forms(matrices.name, *matrices.shape)
-            values, block_scales, scales, smoothing = self._stored(matrices, forms, quantize_blocks)
+            specs = int4_specs(matrices.name, *matrices.shape)
+            values, block_scales, scales, smoothing = self._stored(matrices, specs, quantize_blocks)
             blocks = BlockMatrix(values, block_scales, scales, smoothing, hadamard)
             return block_experts(editor, rows, experts, blocks)
-        forms = int8_forms(matrices.name, *matrices.shape)
-        values, scales, smoothing = self._stored(matrices, forms, quantize_rotated)
+        specs = int8_specs(matrices.name, *matrices.shape)
+        values, scales, smoothing = self._stored(matrices, specs, quantize_rotated)
         return int8_experts(editor, rows, experts, Int8Matrix(values, scales, smoothing, hadamard), self._num_planes)
 
-    def _stored(self, matrices: ExpertMatrices, forms: list[TensorForm], quantize: Quantize) -> list[ir.Value]:
-        """Initializers of these forms, the first written expert by expert."""
+    def _stored(self, matrices: ExpertMatrices, specs: list[TensorSpec], quantize: Quantize) -> list[ir.Value]:
+        """Initializers of these specs, the first written expert by expert."""
 
         def rounded() -> Iterator[Array | Parts]:
-            others = [np.empty(form.shape, form.dtype) for form in forms[1:]]
+            others = [np.empty(spec.shape, spec.dtype) for spec in specs[1:]]
 
             def values() -> Parts:
                 for expert in range(matrices.shape[0]):
@@ -95,7 +95,7 @@ class RoundedExpertProducts:
             yield values()
             yield from others
 
-        return self._editor.matrix([matrices.name], forms, rounded)
+        return self._editor.matrix([matrices.name], specs, rounded)
 
     def _inputs_of(self, matrices: ExpertMatrices, expert: int) -> InputMoments:
         if self._calibration.has_inputs_of(matrices.name):

@@ -10,7 +10,7 @@ import torch
 from reader_edge_export.calibration.calibration import InputMoments
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.onnx_graph.shared_constants import BLOCK_INPUTS, MAX_BLOCK_SCALE
-from reader_edge_export.onnx_graph.weight_file import TensorForm
+from reader_edge_export.onnx_graph.weight_file import TensorSpec
 from reader_edge_export.operators.definitions import Int8Matrix
 from reader_edge_export.operators.hadamard_linear import MAX_INPUTS, BlockMatrix, hadamard_block_linear
 from reader_edge_export.quantize.compensation import BLOCK, Compensation, for_parts_of_outputs
@@ -43,24 +43,24 @@ class Int4Products:
         if product.num_inputs > MAX_INPUTS or product.parts[0].name in self._in_eight_bits:
             return self._int8.multiply_stored(product)
         name, num_inputs, num_outputs = product.name, product.num_inputs, product.num_outputs
-        forms = int4_forms(name, num_outputs, num_inputs)
+        specs = int4_specs(name, num_outputs, num_inputs)
         values, block_scales, scales, smoothing = self._editor.matrix(
-            product.parameters, forms, partial(_rounded, product)
+            product.parameters, specs, partial(_rounded, product)
         )
         hadamard = self._hadamards.value(block_size(num_inputs))
         matrix = BlockMatrix(values, block_scales, scales, smoothing, hadamard)
         return hadamard_block_linear(self._editor, product.rows, matrix, product.bias), matrix
 
 
-def int4_forms(name: str, *sizes: int) -> list[TensorForm]:
+def int4_specs(name: str, *sizes: int) -> list[TensorSpec]:
     """Values, both kinds of scales and smoothing scales of a BlockMatrix, (J, K) or of experts (X, J, K)."""
     *leading, num_outputs, num_inputs = sizes
     num_blocks = -(-num_inputs // BLOCK)
     return [
-        TensorForm.of(f"{name}.int4", np.uint8, *leading, num_outputs, num_blocks, BLOCK // 2),
-        TensorForm.of(f"{name}.block_scale", np.int8, *leading, num_outputs, num_blocks),
-        TensorForm.of(f"{name}.scale", np.float32, *leading, num_outputs),
-        TensorForm.of(f"{name}.smoothing", np.float32, *leading, num_inputs),
+        TensorSpec.of(f"{name}.int4", np.uint8, *leading, num_outputs, num_blocks, BLOCK // 2),
+        TensorSpec.of(f"{name}.block_scale", np.int8, *leading, num_outputs, num_blocks),
+        TensorSpec.of(f"{name}.scale", np.float32, *leading, num_outputs),
+        TensorSpec.of(f"{name}.smoothing", np.float32, *leading, num_inputs),
     ]
 
 

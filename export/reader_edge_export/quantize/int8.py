@@ -13,7 +13,7 @@ import torch
 from reader_edge_export.calibration.calibration import InputMoments
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor, constant_shape
 from reader_edge_export.onnx_graph.shared_constants import BASE, SMALLEST, STEPS, STEPS_16, ZERO_POINT
-from reader_edge_export.onnx_graph.weight_file import TensorForm
+from reader_edge_export.onnx_graph.weight_file import TensorSpec
 from reader_edge_export.operators.definitions import Int8Matrix, hadamard_row_linear
 from reader_edge_export.quantize.compensation import Compensation, for_parts_of_outputs
 from reader_edge_export.quantize.hadamard import HadamardRotation, Hadamards, block_size
@@ -133,13 +133,13 @@ def _scales(weight: Float32Array) -> Float32Array:
     return scales
 
 
-def int8_forms(name: str, *sizes: int) -> list[TensorForm]:
+def int8_specs(name: str, *sizes: int) -> list[TensorSpec]:
     """Values, scales and smoothing scales of an Int8Matrix of these sizes, (J, K) or of experts (X, J, K)."""
     *leading, num_outputs, num_inputs = sizes
     return [
-        TensorForm.of(f"{name}.int8", np.int8, *sizes),
-        TensorForm.of(f"{name}.scale", np.float32, *leading, num_outputs),
-        TensorForm.of(f"{name}.smoothing", np.float32, *leading, num_inputs),
+        TensorSpec.of(f"{name}.int8", np.int8, *sizes),
+        TensorSpec.of(f"{name}.scale", np.float32, *leading, num_outputs),
+        TensorSpec.of(f"{name}.smoothing", np.float32, *leading, num_inputs),
     ]
 
 
@@ -168,8 +168,8 @@ class Int8Products:
         That is (J, K), one row of inputs for each output: a lookup or a product reads whole runs of memory.
         """
         name, num_inputs, num_outputs = product.name, product.num_inputs, product.num_outputs
-        forms = int8_forms(name, num_outputs, num_inputs)
-        values, scales, smoothing = self._editor.matrix(product.parameters, forms, partial(_rounded, product))
+        specs = int8_specs(name, num_outputs, num_inputs)
+        values, scales, smoothing = self._editor.matrix(product.parameters, specs, partial(_rounded, product))
         matrix = Int8Matrix(values, scales, smoothing, self._hadamards.value(block_size(num_inputs)))
         if self._portable is not None:
             return self._portable.multiply(product.rows, matrix, product.bias), matrix
@@ -190,8 +190,8 @@ class TwoPlaneProducts:
     def multiply(self, product: MergedProduct) -> ir.Value:
         """The product's output (..., J)."""
         editor, name, num_inputs, num_outputs = self._editor, product.name, product.num_inputs, product.num_outputs
-        forms = int8_forms(name, 2 * num_outputs, num_inputs)
-        values, scales, smoothing = editor.matrix(product.parameters, forms, lambda: _two_planes(product.weight))
+        specs = int8_specs(name, 2 * num_outputs, num_inputs)
+        values, scales, smoothing = editor.matrix(product.parameters, specs, lambda: _two_planes(product.weight))
         matrix = Int8Matrix(values, scales, smoothing, self._hadamards.value(block_size(num_inputs)))
         products = hadamard_row_linear(editor, product.rows, matrix, None, num_planes=2)
         rounded, lost = editor.op_multi("Split", [products], 2, {"axis": -1, "num_outputs": 2})

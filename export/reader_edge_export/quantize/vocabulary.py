@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from reader_edge_export.calibration.calibration import Calibration
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor, constant_shape
-from reader_edge_export.onnx_graph.weight_file import TensorForm
+from reader_edge_export.onnx_graph.weight_file import TensorSpec
 from reader_edge_export.operators.block_linear import StoredBlocks, looked_up
 from reader_edge_export.operators.definitions import Int8Matrix
 from reader_edge_export.operators.hadamard_linear import BlockMatrix, block_rows
@@ -60,11 +60,11 @@ def _rounded_rows(editor: GraphEditor, matrix: Matrix, indices: ir.Value, name: 
     """Rows (B, N, E) of a matrix (V, E)."""
     num_tokens, width = matrix.shape
     block = lookup_block(width)
-    forms = [
-        TensorForm.of(f"{name}.int8", _STORED, num_tokens, width),
-        TensorForm.of(f"{name}.scale", np.float32, num_tokens, width // block),
+    specs = [
+        TensorSpec.of(f"{name}.int8", _STORED, num_tokens, width),
+        TensorSpec.of(f"{name}.scale", np.float32, num_tokens, width // block),
     ]
-    integers, scales = editor.matrix([matrix.name], forms, lambda: _rounded_table(matrix, block))
+    integers, scales = editor.matrix([matrix.name], specs, lambda: _rounded_table(matrix, block))
     looked_up = editor.op("Gather", [integers, indices], dtype=integers.dtype or ir.DataType.INT8)
     sizes = editor.int64s(0, 0, width // block, block)
     blocks = editor.op("Reshape", [editor.cast(looked_up, ir.DataType.FLOAT), sizes])

@@ -110,8 +110,8 @@ def is_mixture(config: Mapping[str, Any]) -> bool:
     return model_type in MIXTURES or bool(config.get(_MIXTURES_BY_KEY.get(model_type, "")))
 
 
-def check_form(config: Mapping[str, Any], precision: str, attention: str) -> None:
-    """Raise ConfigError for a form of packages that models of a config's type do not have.
+def check_options(config: Mapping[str, Any], precision: str, attention: str) -> None:
+    """Raise ConfigError for a precision or attention that models of a config's type are not exported with.
 
     config: of a supported model type. precision: as in ExportOptions. attention: one of ATTENTIONS.
     """

@@ -77,12 +77,12 @@ def _not_built(source: str, reason: Exception, error: type[ExportError]) -> Expo
     return error(f"'{source}' describes a model that cannot be built ({words:.200}): {remedy}.")
 
 
-def built_config(form: Mapping[str, Any], source: str, error: type[ExportError] = ExportError) -> PretrainedConfig:
-    """The config of its class. form: the class's own arguments, as `hf_config` gives them.
+def built_config(args: Mapping[str, Any], source: str, error: type[ExportError] = ExportError) -> PretrainedConfig:
+    """The config of its class. args: the class's own arguments, as `hf_config` gives them.
 
     Raises `error` for what the class refuses.
     """
-    given = dict(form)
+    given = dict(args)
     rope = given.pop("rope_parameters", {})
     try:
         config: PretrainedConfig = AutoConfig.for_model(**given)

@@ -36,17 +36,17 @@ class Eagle3Module(SpeculatorModule):
     Parameters: fc, layers.0.self_attn.q_proj and so on, norm, lm_head, embed_tokens; input_norm or fc_norm.{j}.
     """
 
-    def __init__(self, form: Eagle3Config) -> None:
-        super().__init__(form.layer, form.draft_vocab_size)
-        self.form = form
+    def __init__(self, eagle3: Eagle3Config) -> None:
+        super().__init__(eagle3.layer, eagle3.draft_vocab_size)
+        self.eagle3 = eagle3
         layer_class, norm_class, rotary_class = layer_classes(self.config.model_type)
         size, eps = self.config.hidden_size, self.config.rms_norm_eps
-        joined_size = form.num_states * form.state_size
+        joined_size = eagle3.num_states * eagle3.state_size
         self.fc = torch.nn.Linear(joined_size, size, bias=False)
-        self.input_norm = norm_class(joined_size, eps=eps) if form.norm_before_fc else None
-        norms = [norm_class(form.state_size, eps=eps) for _ in range(form.num_states)]
-        self.fc_norm = torch.nn.ModuleList(norms) if form.fc_norm else None
-        first = FirstLayer(layer_class(self.config, 0), norm_class, self.config, form.norm_before_residual)
+        self.input_norm = norm_class(joined_size, eps=eps) if eagle3.norm_before_fc else None
+        norms = [norm_class(eagle3.state_size, eps=eps) for _ in range(eagle3.num_states)]
+        self.fc_norm = torch.nn.ModuleList(norms) if eagle3.fc_norm else None
+        first = FirstLayer(layer_class(self.config, 0), norm_class, self.config, eagle3.norm_before_residual)
         further = [layer_class(self.config, index) for index in range(1, self.config.num_hidden_layers)]
         self.layers = torch.nn.ModuleList([first, *further])
         self.norm = norm_class(size, eps=eps)
@@ -56,7 +56,7 @@ class Eagle3Module(SpeculatorModule):
         if self.input_norm is not None:
             target_states = self.input_norm(target_states)
         if self.fc_norm is not None:
-            states = target_states.split(self.form.state_size, dim=-1)
+            states = target_states.split(self.eagle3.state_size, dim=-1)
             target_states = torch.cat([norm(state) for norm, state in zip(self.fc_norm, states, strict=True)], dim=-1)
         joined: torch.Tensor = self.fc(target_states)
         return joined
@@ -70,7 +70,7 @@ class Eagle3Module(SpeculatorModule):
         for layer in further:
             states = layer(states, position_embeddings=angles, attend=attend)
         read = self.norm(states)
-        return StepOutput(read, read if self.form.norm_output else states)
+        return StepOutput(read, read if self.eagle3.norm_output else states)
 
 
 class FirstLayer(torch.nn.Module):

@@ -16,7 +16,7 @@ from reader_edge_export.operators.block_linear import StoredBlocks
 from reader_edge_export.operators.definitions import Int8Matrix
 from reader_edge_export.operators.hadamard_linear import BlockMatrix
 from reader_edge_export.options import ExportOptions
-from reader_edge_export.package_graph import GraphPart, add_log_sum_exp, add_top_logits, write_graph
+from reader_edge_export.package_graph import GraphKind, add_log_sum_exp, add_top_logits, write_graph
 from reader_edge_export.progress import Progress
 from reader_edge_export.quantize.hadamard import Hadamards, block_size
 from reader_edge_export.quantize.vocabulary import Stored, embedding_lookup, look_up_stored, vocabulary_head
@@ -65,9 +65,9 @@ def _parts(graph: ir.Graph) -> Mapping[str, ir.TensorProtocol]:
 def _stored(editor: GraphEditor, parts: Mapping[str, ir.TensorProtocol], shape: tuple[int, ...]) -> Stored:
     """The matrix (V, E) of these tensors, which become initializers."""
     values: dict[str, ir.Value] = {}
-    for form, tensor in parts.items():
+    for part, tensor in parts.items():
         tensor.name = f"target.{tensor.name}"
-        values[form] = editor.initializer(tensor)
+        values[part] = editor.initializer(tensor)
     if "smoothing" not in values:
         kind = next(iter(values)).partition(".")[0]
         block_type = BLOCK_TYPES[kind.upper()]
@@ -85,11 +85,11 @@ def speculator_options(target: ExportOptions) -> ExportOptions:
     return ExportOptions("fp32" if target.precision == "fp32" else "int8", kv="fp32", check="none")
 
 
-def part_of(form: str, module: SpeculatorModule, state_ids: tuple[int, ...]) -> SpeculatorPart:
+def part_of(format_name: str, module: SpeculatorModule, state_ids: tuple[int, ...]) -> SpeculatorPart:
     """What a package's manifest says of a speculator of this format."""
     config, draft_vocab_size = module.config, len(module.lm_head.weight)
     return SpeculatorPart(
-        format=form,
+        format=format_name,
         num_layers=module.num_layers,
         num_heads=config.num_attention_heads,
         num_kv_heads=config.num_key_value_heads,
@@ -135,8 +135,8 @@ def write_speculator(
         if lends_embedding:
             look_up_in_target(editor, folder / GRAPH_NAME)
 
-    part = GraphPart(SPECULATOR_GRAPH_NAME, SPECULATOR_WEIGHTS_NAME, report, is_beside_target, borrow)
-    return write_graph(traced, folder, options, calibration, source, None, progress, part=part)
+    kind = GraphKind(SPECULATOR_GRAPH_NAME, SPECULATOR_WEIGHTS_NAME, report, is_beside_target, borrow)
+    return write_graph(traced, folder, options, calibration, source, None, progress, kind=kind)
 
 
 def trace_speculator(source: SourceModel, target_size: int, graph: Path) -> None:

@@ -53,7 +53,7 @@
 //             transpose(x[16])           rows to columns, of four bytes each
 //             interleave(x[4])           bytes of four rows side by side, within quarters; vector v has every quarter's
 //                                        components 4 v to 4 v + 3
-//             even_words(x), odd_words(x)          bytes at such places, with their signs, as Ints of two each (kernels/words)
+//             even_words(x), odd_words(x)          bytes at such places, with their signs, as Ints of two each (kernels/no_dot)
 //             raised(x)                  signed bytes as products take them first; lowered(x): those raised by 128
 //             + - multiplied_words(a, b), all_words(number), twice_in_words(ints): of 16 bits
 // Products    add_products(sum, a, b)    four bytes to a lane: a raised, of more than -128, b signed

@@ -6,7 +6,7 @@ from pathlib import Path
 import onnx
 import onnxruntime as ort
 
-from reader_edge_export.sources.architectures import check_form
+from reader_edge_export.sources.architectures import check_options
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.execution.onnxruntime.device.device_cache import CommitGraph
 from reader_edge_runtime.execution.onnxruntime.session import CPU, load_session, session_options
@@ -24,7 +24,7 @@ DEVICE_FORMS = (("fp32", "fast"), ("fp16", "exact"), ("bf16", "exact"), ("fp16",
 def is_for_devices(name: str) -> bool:
     """Whether a model of TINY_MODELS has packages of these forms."""
     try:
-        check_form(tiny_config(name), "fp16", "fast")
+        check_options(tiny_config(name), "fp16", "fast")
     except ConfigError:
         return False
     return True

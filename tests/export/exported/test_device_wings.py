@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reader_edge_export.sources.architectures import check_form
+from reader_edge_export.sources.architectures import check_options
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError, ProviderError
 from reader_edge_runtime.execution.onnxruntime.device.buckets import padding_rows
@@ -114,7 +114,7 @@ def test_a_package_for_the_cpu_is_refused(demo_folder: Path) -> None:
 
 def has_portable_form(name: str) -> bool:
     try:
-        check_form(tiny_config(name), "fp32", "portable")
+        check_options(tiny_config(name), "fp32", "portable")
     except ConfigError:
         return False
     return True

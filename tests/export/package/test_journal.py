@@ -15,7 +15,7 @@ import pytest
 from reader_edge_export import ExportOptions
 from reader_edge_export import journal as journal_module
 from reader_edge_export.journal import JOURNAL_NAME, WORK_NAME, Journal, has_work
-from reader_edge_export.onnx_graph.weight_file import TensorForm, WeightFile
+from reader_edge_export.onnx_graph.weight_file import TensorSpec, WeightFile
 from reader_edge_export.package.source_files import export_key
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.texts.text_set import TextSet
@@ -40,8 +40,8 @@ def store(folder: Path, names: Sequence[str] = NAMES, key: str = "key") -> tuple
                 return [np.full(size, ord(name[0]), np.int8), np.arange(size, dtype=np.float32)]
 
             file.add(np.full(500, size, np.int32), ir.DataType.INT32, "between")
-            forms = [TensorForm.of("values", np.int8, size), TensorForm.of("scales", np.float32, size)]
-            tensors = file.add_matrix([name, "tied"], forms, values)
+            specs = [TensorSpec.of("values", np.int8, size), TensorSpec.of("scales", np.float32, size)]
+            tensors = file.add_matrix([name, "tied"], specs, values)
             for tensor, array in zip(tensors, values(), strict=True):
                 np.testing.assert_array_equal(tensor.numpy(), array)
             computed.pop()

@@ -178,10 +178,10 @@ LOG, ROOT = logging.getLogger("reader_edge.some.part"), logging.getLogger()
 BREAKERS = "a\nb\r\x1b[2J\x85\u2028\u202e\ud800"
 
 
-def logged(capsys: pytest.CaptureFixture[str], level: str = "info", form: str = "text") -> list[str]:
+def logged(capsys: pytest.CaptureFixture[str], level: str = "info", log_format: str = "text") -> list[str]:
     """Lines of a few records, one of them with a trace."""
     before, ROOT.handlers = ROOT.handlers, []  # pytest's own hand a lone surrogate on, which no process can be sent
-    with log_to_stderr(level, form):
+    with log_to_stderr(level, log_format):
         LOG.debug("small")
         LOG.info("%s", BREAKERS, extra={"fields": {"path": BREAKERS}})
         LOG.warning("odd")
@@ -214,7 +214,7 @@ def test_a_record_is_a_line_and_a_trace_stands_below_it_with_a_margin(capsys: py
 
 
 def test_as_json_every_line_is_an_object_with_the_fields_of_its_record(capsys: pytest.CaptureFixture[str]) -> None:
-    objects = [json.loads(line) for line in logged(capsys, form="json")]
+    objects = [json.loads(line) for line in logged(capsys, log_format="json")]
     assert [set(each) for each in objects] == [
         {"time", "level", "logger", "path"},
         {"time", "level", "logger", "message"},

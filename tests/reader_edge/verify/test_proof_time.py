@@ -63,14 +63,14 @@ def test_what_users_run_comes_first_in_the_order_of_how_they_run_it() -> None:
 
 def test_each_setting_meets_each_question_once_and_the_order_is_the_same_every_time() -> None:
     usual, others = settings([])
-    visits = schedule(usual, others, range(10))
-    assert [visit.setting for visit in visits[: len(usual)]] == usual
+    jobs = schedule(usual, others, range(10))
+    assert [job.setting for job in jobs[: len(usual)]] == usual
     for setting in (*usual, *others):
-        sent = [question for visit in visits if visit.setting == setting for question in visit.left]
+        sent = [question for job in jobs if job.setting == setting for question in job.left]
         assert sent == list(range(10))
     again = schedule(usual, others, range(10))
-    assert [(each.setting, each.left) for each in visits] == [(each.setting, each.left) for each in again]
-    turns = [visit.setting in usual for visit in visits[len(usual) : 3 * len(usual)]]
+    assert [(each.setting, each.left) for each in jobs] == [(each.setting, each.left) for each in again]
+    turns = [job.setting in usual for job in jobs[len(usual) : 3 * len(usual)]]
     assert turns == [True, False] * len(usual)  # neither waits for the end of the other
 
 

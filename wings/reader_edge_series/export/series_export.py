@@ -15,7 +15,7 @@ from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.package.package_folder import check_target, new_package
 from reader_edge_export.package.source_files import version_of
-from reader_edge_export.package_graph import GraphPart, write_graph
+from reader_edge_export.package_graph import GraphKind, write_graph
 from reader_edge_export.progress import Progress
 from reader_edge_export.sources.source_model import ModuleWeights, SourceModel
 from reader_edge_export.trace.tracing import TracedLayer
@@ -135,5 +135,5 @@ def _write(module: PatchModule, name: str, folder: Path, work: Path) -> dict[str
         output.name, output.shape = "parameters", ir.Shape(["B", "R", sizes_of(module).num_outputs])
 
     source, _ = trace_patches(module, work / name)
-    part = GraphPart(name, f"{name}.data", report)
-    return write_graph(work / name, folder, _OPTIONS, Calibration(), source, part=part)
+    kind = GraphKind(name, f"{name}.data", report)
+    return write_graph(work / name, folder, _OPTIONS, Calibration(), source, kind=kind)

@@ -1,1 +1,1 @@
-"""What config.json says: its keys, their values, and the forms that transformers reads."""
+"""What config.json says: its keys, their values, and the arguments of classes of transformers."""

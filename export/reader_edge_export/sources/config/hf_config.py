@@ -37,32 +37,32 @@ def hf_config(config: Mapping[str, Any]) -> dict[str, Any]:
     check_keys(config)
     model_type = str(config["model_type"])
     _check_heads(config)
-    form = {key: _typed(key, config[key]) for key in READ[model_type] if key in config and key not in _ROPE_KEYS}
+    args = {key: _typed(key, config[key]) for key in READ[model_type] if key in config and key not in _ROPE_KEYS}
     if model_type == "gpt2":
-        form = _without_aliases(form)
+        args = _without_aliases(args)
     else:
-        form |= _rotary(config)
+        args |= _rotary(config)
     if model_type.startswith("gemma"):
-        _set_gemma_activation(form, model_type)
-    _set_experts(form, model_type)
+        _set_gemma_activation(args, model_type)
+    _set_experts(args, model_type)
     if "layer_types" in READ[model_type]:
-        set_layer_types(form, model_type)
-    _replace_nulls(form)
+        set_layer_types(args, model_type)
+    _replace_nulls(args)
     # A padding row is of no use here, and its usual id may lie beyond a small vocabulary.
-    return {**form, "model_type": model_type, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
+    return {**args, "model_type": model_type, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
 
 
-def _replace_nulls(form: dict[str, Any]) -> None:
+def _replace_nulls(args: dict[str, Any]) -> None:
     """Some classes take no null for what means the same as it."""
-    meant = {"block_ffn_dim_multiplier": 1.0, "num_key_value_heads": form.get("num_attention_heads")}
+    meant = {"block_ffn_dim_multiplier": 1.0, "num_key_value_heads": args.get("num_attention_heads")}
     for key, value in meant.items():
-        if form.get(key, 0) is None and value is not None:
-            form[key] = value
+        if args.get(key, 0) is None and value is not None:
+            args[key] = value
     absent = ["head_dim", "time_step_limit"]  # of heads: hidden size over heads
-    absent += [] if form.get("use_sliding_window") else ["max_window_layers"]
+    absent += [] if args.get("use_sliding_window") else ["max_window_layers"]
     for key in absent:
-        if form.get(key, 0) is None:
-            del form[key]
+        if args.get(key, 0) is None:
+            del args[key]
 
 
 def _typed(key: str, value: object) -> object:
@@ -80,10 +80,10 @@ def _rotary(config: Mapping[str, Any]) -> dict[str, Any]:
         raise ExportError("config.json gives no rope_scaling, without which gpt-oss is not known: fetch it again.")
     _check_factors(config, rope.full)
     _check_share(config, rope.full)
-    form: dict[str, Any] = {"rope_parameters": rope.parameters}
+    rotary: dict[str, Any] = {"rope_parameters": rope.parameters}
     if config["model_type"] == "phi3" and rope.switch is not None:
-        form["original_max_position_embeddings"] = rope.switch  # which its class prefers to that of rope_parameters
-    return form
+        rotary["original_max_position_embeddings"] = rope.switch  # which its class prefers to that of rope_parameters
+    return rotary
 
 
 def _head_size(config: Mapping[str, Any]) -> int:
@@ -100,9 +100,9 @@ def _check_share(config: Mapping[str, Any], rope: Mapping[str, Any]) -> None:
         )
 
 
-def _check_heads(form: Mapping[str, Any]) -> None:
-    width, num_heads = form.get("hidden_size"), form.get("num_attention_heads")
-    if width and num_heads and width < num_heads and not form.get("head_dim"):
+def _check_heads(config: Mapping[str, Any]) -> None:
+    width, num_heads = config.get("hidden_size"), config.get("num_attention_heads")
+    if width and num_heads and width < num_heads and not config.get("head_dim"):
         raise ExportError(
             f"config.json gives {num_heads} attention heads of a hidden_size of {width}, which leaves them no values: "
             "correct num_attention_heads or hidden_size."
@@ -121,36 +121,36 @@ def _check_factors(config: Mapping[str, Any], rope: Mapping[str, Any]) -> None:
             )
 
 
-def _set_experts(form: dict[str, Any], model_type: str) -> None:
+def _set_experts(args: dict[str, Any], model_type: str) -> None:
     if model_type == "gemma4_text":
-        _set_gemma4_experts(form)
+        _set_gemma4_experts(args)
     elif "num_experts" in READ[model_type]:
-        _set_num_experts(form)
-    elif form.get("num_local_experts"):
-        _check_num_chosen(form.get("num_experts_per_tok", 1), form["num_local_experts"])
+        _set_num_experts(args)
+    elif args.get("num_local_experts"):
+        _check_num_chosen(args.get("num_experts_per_tok", 1), args["num_local_experts"])
 
 
-def _set_num_experts(form: dict[str, Any]) -> None:
+def _set_num_experts(args: dict[str, Any]) -> None:
     """transformers 5 writes num_local_experts where makers have num_experts."""
-    named = {key: form.pop(key) for key in ("num_experts", "num_local_experts") if key in form}
+    named = {key: args.pop(key) for key in ("num_experts", "num_local_experts") if key in args}
     if len(set(named.values())) > 1:
         raise ExportError(f"config.json gives other numbers of experts as {' and '.join(named)}: remove one of them.")
     num_experts = next(iter(named.values()), None)
     if num_experts is not None:
-        form["num_experts"] = num_experts
-        _check_num_chosen(form.get("num_experts_per_tok", 1), num_experts)
+        args["num_experts"] = num_experts
+        _check_num_chosen(args.get("num_experts_per_tok", 1), num_experts)
 
 
-def _set_gemma4_experts(form: dict[str, Any]) -> None:
+def _set_gemma4_experts(args: dict[str, Any]) -> None:
     """Sizes of experts, which count where there are any."""
-    sizes = {key: form.pop(key, None) for key in _GEMMA4_EXPERTS}
-    if not form.get("enable_moe_block"):
+    sizes = {key: args.pop(key, None) for key in _GEMMA4_EXPERTS}
+    if not args.get("enable_moe_block"):
         return
     absent = [key for key, size in sizes.items() if not size]
     if absent:
         raise ExportError(f"config.json sets enable_moe_block, but not {' and '.join(absent)}: fetch it again.")
     _check_num_chosen(sizes["top_k_experts"], sizes["num_experts"])
-    form |= sizes
+    args |= sizes
 
 
 def _check_num_chosen(num_chosen: int, num_experts: int) -> None:
@@ -158,24 +158,24 @@ def _check_num_chosen(num_chosen: int, num_experts: int) -> None:
         raise ExportError(f"config.json sends each token to {num_chosen} of {num_experts} experts: correct it.")
 
 
-def _without_aliases(form: Mapping[str, Any]) -> dict[str, Any]:
+def _without_aliases(args: Mapping[str, Any]) -> dict[str, Any]:
     named: dict[str, Any] = {}
-    for key, value in form.items():
+    for key, value in args.items():
         name = _ALIASES.get(key, key)
         if named.setdefault(name, value) != value:
             raise ExportError(f"config.json gives {name} twice, as {named[name]} and {value}: remove one of them.")
     return named
 
 
-def _set_gemma_activation(form: dict[str, Any], model_type: str) -> None:
+def _set_gemma_activation(args: dict[str, Any], model_type: str) -> None:
     """`hidden_activation` overrules the older `hidden_act`; each class reads one of them."""
-    older, newer = form.pop("hidden_act", None), form.pop("hidden_activation", None)
+    older, newer = args.pop("hidden_act", None), args.pop("hidden_activation", None)
     if model_type == "gemma":
         activation = newer or older
         # Early configs of the makers say "gelu" and mean the approximation, as the class has it too.
-        form |= {"hidden_act": "gelu_pytorch_tanh" if activation == "gelu" else activation} if activation else {}
+        args |= {"hidden_act": "gelu_pytorch_tanh" if activation == "gelu" else activation} if activation else {}
     elif newer:
-        form["hidden_activation"] = newer
+        args["hidden_activation"] = newer
     elif older not in (None, "gelu_pytorch_tanh"):
         raise ExportError(
             f"config.json gives hidden_act as {older!r}, which a {model_type} model does not read: give "

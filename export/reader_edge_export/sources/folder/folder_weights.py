@@ -74,10 +74,10 @@ def open_folder(
     tensors = text_tensors(stored_tensors(folder)) if is_part else stored_tensors(folder)
     if quantization is not None:
         tensors = packed_tensors(folder, tensors, quantization)
-    form = hf_config(config)
-    if built_config(form, str(folder)).tie_word_embeddings and has_own_head(tensors):
-        form["tie_word_embeddings"] = False
-    skeleton = skeleton_of(form, str(folder))
+    args = hf_config(config)
+    if built_config(args, str(folder)).tie_word_embeddings and has_own_head(tensors):
+        args["tie_word_embeddings"] = False
+    skeleton = skeleton_of(args, str(folder))
     return SourceModel(skeleton, weights_of(folder, skeleton, tensors))
 
 

@@ -29,18 +29,18 @@ _FORMATS = ("gptq", "gptq_v2")
 def awq_packing(settings: Mapping[str, Any]) -> Packing:
     """The layout that a config names. Raises UnsupportedArchitectureError for those of other kernels."""
     names = (settings.get(key) for key in ("checkpoint_format", "format", "version"))
-    form = next((name.lower() for name in names if isinstance(name, str)), "gemm")
+    layout = next((name.lower() for name in names if isinstance(name, str)), "gemm")
     bits: int = settings.get("bits", settings.get("w_bit"))
     group_size: int = settings.get("group_size", settings.get("q_group_size")) or -1
     if settings.get("backend", "autoawq") == "autoawq":
-        if form in _GEMM_LIKE:
+        if layout in _GEMM_LIKE:
             meta = settings.get("meta")
             is_in_order = bits == 8 and "gptqmodel" in str(meta.get("quantizer") if isinstance(meta, dict) else None)
             return AwqGemm(bits, group_size, (_IN_ORDER if is_in_order else _ORDER)[bits])
-        if form == "gemv" and bits == 4:
+        if layout == "gemv" and bits == 4:
             return AwqGemv(group_size)
     raise UnsupportedArchitectureError(
-        f"The weights were quantised with AWQ in the layout {form!r:.40} ({bits} bits), of which gemm and gemv "
+        f"The weights were quantised with AWQ in the layout {layout!r:.40} ({bits} bits), of which gemm and gemv "
         "(4 bits) are read: give a model in one of these."
     )
 
@@ -125,13 +125,13 @@ class Gptq(Packing):
     markers = ("qweight",)
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        form = settings.get("checkpoint_format") or settings.get("format") or "gptq"
-        if form not in _FORMATS or settings.get("is_marlin_format"):
+        layout = settings.get("checkpoint_format") or settings.get("format") or "gptq"
+        if layout not in _FORMATS or settings.get("is_marlin_format"):
             raise UnsupportedArchitectureError(
-                f"The weights were quantised with GPTQ in the layout {form!r:.40}, of which {', '.join(_FORMATS)} are "
-                "read: save them in one of these."
+                f"The weights were quantised with GPTQ in the layout {layout!r:.40}, of which {', '.join(_FORMATS)} "
+                "are read: save them in one of these."
             )
-        self._has_less_by_one = form == "gptq"
+        self._has_less_by_one = layout == "gptq"
         self._bits: int = settings["bits"]
         self._group_size: int = settings.get("group_size") or -1
         self._is_ordered = bool(settings.get("desc_act")) or bool(settings.get("static_groups"))

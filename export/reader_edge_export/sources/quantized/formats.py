@@ -123,10 +123,12 @@ def compressed_schemes(settings: Mapping[str, Any]) -> list[tuple[Mapping[str, A
     ]
     if not schemes:
         raise _refusal(f"compressed-tensors as {name!r:.40}")
-    for scheme, form in schemes:
+    for scheme, layout in schemes:
         kind = str(scheme.get("type", "int")).lower()
-        if form not in _READ_COMPRESSED or kind != "int":
-            raise _refusal(f"compressed-tensors as {form!r:.40} ({kind!r:.20} of {scheme.get('num_bits')!r:.20} bits)")
+        if layout not in _READ_COMPRESSED or kind != "int":
+            raise _refusal(
+                f"compressed-tensors as {layout!r:.40} ({kind!r:.20} of {scheme.get('num_bits')!r:.20} bits)"
+            )
     return schemes
 
 

@@ -113,8 +113,8 @@ def check_layer(folder: Path, layer: Mapping[str, Any], model_types: Sequence[st
             f"The layers of the speculator in '{folder}' are of the type {layer.get('model_type')!r:.80}, of which "
             f"{', '.join(model_types)} can be exported."
         )
-    form = hf_config(layer)
-    if form.get("use_sliding_window") or "sliding_attention" in (form.get("layer_types") or ()):
+    args = hf_config(layer)
+    if args.get("use_sliding_window") or "sliding_attention" in (args.get("layer_types") or ()):
         raise UnsupportedArchitectureError(
             f"The layers of the speculator in '{folder}' see a window of tokens, which no package holds: give one "
             "whose layers see all of them."

@@ -141,8 +141,8 @@ class OpenSpeculator:
                 return MtpModule(config)
             if source.format == MLP:
                 return MlpModule(config, draft_vocab_size)
-            form = Eagle3Config(config, draft_vocab_size, len(state_ids), sizes.hidden_size, **source.switches)
-            return Eagle3Module(form)
+            eagle3 = Eagle3Config(config, draft_vocab_size, len(state_ids), sizes.hidden_size, **source.switches)
+            return Eagle3Module(eagle3)
 
         module = cast(SpeculatorModule, without_memory(build, str(folder)))
         weights = weights_of(folder, module, tensors, lent)

@@ -78,10 +78,10 @@ class Eagle3Training(TrainedFormat):
         assert isinstance(module, Eagle3Module)
         return {
             "architectures": ["Eagle3Speculator"],
-            "draft_vocab_size": module.form.draft_vocab_size,
-            "target_hidden_size": module.form.state_size,
+            "draft_vocab_size": module.eagle3.draft_vocab_size,
+            "target_hidden_size": module.eagle3.state_size,
             "eagle_aux_hidden_state_layer_ids": list(state_ids),
-            "norm_before_residual": module.form.norm_before_residual,
+            "norm_before_residual": module.eagle3.norm_before_residual,
         }
 
 

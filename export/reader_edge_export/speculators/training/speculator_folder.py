@@ -36,7 +36,7 @@ def check_folder(out: Path, is_forced: bool) -> None:
 
 def write_folder(
     out: Path,
-    form: TrainedFormat,
+    trained_format: TrainedFormat,
     module: SpeculatorModule,
     scale: torch.Tensor,
     state_ids: Sequence[int],
@@ -49,10 +49,10 @@ def write_folder(
     """
     tensors = {
         name: value.detach().cpu().contiguous()
-        for name, value in form.tensors(module, scale).items()
+        for name, value in trained_format.tensors(module, scale).items()
         if not name.startswith("rotary_emb")
     }
-    config = {**form.config(module, state_ids), **_config(form, module.config, target)}
+    config = {**trained_format.config(module, state_ids), **_config(trained_format, module.config, target)}
     with new_package(out, is_forced, manifest_name=_CONFIG) as partial:
         (partial / _WEIGHTS).write_bytes(save(tensors, metadata={"format": "pt"}))
         (partial / _CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
@@ -60,12 +60,12 @@ def write_folder(
     return sum((out / name).stat().st_size for name in _FILE_NAMES)
 
 
-def _config(form: TrainedFormat, layer: Any, target: Manifest) -> dict[str, Any]:
+def _config(trained_format: TrainedFormat, layer: Any, target: Manifest) -> dict[str, Any]:
     """What is alike in all formats. layer: the config of a network's layer."""
     named = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(target.architecture)
     verifier = [named] if isinstance(named, str) else []
     return {
-        "speculators_model_type": form.name,
+        "speculators_model_type": trained_format.name,
         "speculators_version": _VERSION,
         "torch_dtype": "float32",
         "transformer_layer_config": {
@@ -77,7 +77,7 @@ def _config(form: TrainedFormat, layer: Any, target: Manifest) -> dict[str, Any]
             **{name: getattr(layer, name) for name in _SIZES},
         },
         "speculators_config": {
-            "algorithm": form.name,
+            "algorithm": trained_format.name,
             "default_proposal_method": "greedy",
             "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": DEPTH}],
             "verifier": {"architectures": verifier, "name_or_path": target.source_name},

@@ -16,9 +16,9 @@ from reader_edge_export.package.package_folder import CHECKPOINT_NAME, training_
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from reader_edge_export.speculators.training.batches import Batches, frequent_ids
 from reader_edge_export.speculators.training.chains import ChainLoss, DepthAcceptance, is_half_quicker, measure_depths
-from reader_edge_export.speculators.training.cost_model import SpeculatorCost, measure_cost
 from reader_edge_export.speculators.training.eagle3_training import Eagle3Training
 from reader_edge_export.speculators.training.generated_answers import Manner
+from reader_edge_export.speculators.training.measured_cost import SpeculatorCost, measure_cost
 from reader_edge_export.speculators.training.mlp_training import MlpTraining
 from reader_edge_export.speculators.training.mtp_training import MtpTraining
 from reader_edge_export.speculators.training.record_answers import Answering, Progress, held_out_apart
@@ -39,7 +39,7 @@ _EPOCHS, _ENOUGH_STEPS = 8, 30_000
 _SHARE_OF_WRITING = 0.6  # of the time, where that is limited
 
 TRAINED_FORMATS: Mapping[str, TrainedFormat] = {
-    form.name: form for form in (MlpTraining(), Eagle3Training(), MtpTraining())
+    each.name: each for each in (MlpTraining(), Eagle3Training(), MtpTraining())
 }
 
 
@@ -87,13 +87,13 @@ class SpeculatorReport:
 
 
 class SpeculatorTraining:
-    """One training of a speculator for a package; on_stage gets each stage as it begins, on_message lines that should stay."""
+    """One training of a speculator for a package; on_stage gets each stage as it begins, on_message lines to keep."""
 
     def __init__(
         self,
         package: Path,
         out: Path,
-        form: TrainedFormat,
+        trained_format: TrainedFormat,
         options: TrainingOptions,
         on_stage: Callable[[str], None],
         on_message: OnMessage = no_message,
@@ -101,8 +101,8 @@ class SpeculatorTraining:
         self._began = time.monotonic()
         self._package = open_package(package)
         manifest = self._package.manifest
-        self._form = form
-        self.state_ids = form.state_ids(manifest)
+        self._trained_format = trained_format
+        self.state_ids = trained_format.state_ids(manifest)
         self._columns = [manifest.state_ids.index(each) for each in self.state_ids]
         self._out = out
         self._options = options
@@ -118,7 +118,7 @@ class SpeculatorTraining:
         """Raises ExportError where a speculator cannot pay, unless that is forced, or a training has begun."""
         self._on_stage("measuring what a speculator would take")
         with quiet_libraries():
-            cost = measure_cost(self._target, self._form)
+            cost = measure_cost(self._target, self._trained_format)
         if not (cost.pays_off or self._options.force or self._folder.is_dir()):  # a training begun was wanted
             raise ExportError(f"{cost.sentence()} Take a larger model, or train all the same with --force.")
         return cost
@@ -142,17 +142,17 @@ class SpeculatorTraining:
         if not held_out:
             raise ExportError(f"{len(answers)} answers are too few to learn from: ask for more tokens with --tokens.")
         self._on_stage("finding the rows of embedding and logit head")
-        module, scale = self._form.begin(Material(self._package, self._target, learned, ids, self._columns))
+        module, scale = self._trained_format.begin(Material(self._package, self._target, learned, ids, self._columns))
         scale = scale.to(self._device)
         torch.nn.Module.to(module, self._device)
-        batches = Batches(learned, ids, vocab_size, self._form.shape)
+        batches = Batches(learned, ids, vocab_size, self._trained_format.shape)
         curve, num_planned = self._train(module, batches, scale, ids, on_progress)
         self._on_stage("measuring acceptance")
         named = ids if module.target_ids is not None else np.arange(vocab_size, dtype=np.int32)
         torch.nn.Module.eval(module)
         depths = measure_depths(module, Batches(held_out, named, vocab_size), scale)
         num_bytes = write_folder(
-            self._out, self._form, module, scale, self.state_ids, self._package.manifest, self._options.force
+            self._out, self._trained_format, module, scale, self.state_ids, self._package.manifest, self._options.force
         )
         return SpeculatorReport(
             out=self._out,

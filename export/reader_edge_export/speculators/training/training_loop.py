@@ -45,8 +45,8 @@ class TrainingPlan:
     """num_steps: to make. seconds: after which training ends, those of earlier runs included; where it has made enough
     steps by then, its rate has fallen all the same.
 
-    fingerprint: 32 bytes of all that a checkpoint must have in common to be gone on from. checkpoint: its file. on_message:
-    gets a sentence where there is one that is not gone on from.
+    fingerprint: 32 bytes of all that a checkpoint must have in common to be gone on from. checkpoint: its file.
+    on_message: gets a sentence where there is one that is not gone on from.
     """
 
     num_steps: int

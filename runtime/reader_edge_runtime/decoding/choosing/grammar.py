@@ -1,4 +1,4 @@
-"""Constraints that hold an answer to a grammar: a JSON schema, a regular expression, one of several texts.
+"""Constraints of an answer by a grammar: a JSON schema, a regular expression, one of several texts.
 
 llguidance (https://github.com/guidance-ai/llguidance) says which tokens may come next, and which must. It does so in
 processes that are bounded in time and memory (grammar_worker/), one for each answer: a grammar may be a stranger's.
@@ -46,10 +46,10 @@ class Grammars:
         """
         return GrammarConstraint(self._start(grammar), grammar, self._vocab_size, self._checks)
 
-    def held(
+    def constrain(
         self, grammar: Grammar, is_thinking_end: Callable[[int], bool] | None
     ) -> tuple[Constraint, tuple[str, ...]]:
-        """What holds an answer, and the parts of the grammar that it is not held to.
+        """The constraint of an answer, and the parts of the grammar that it does not enforce.
 
         is_thinking_end: gets each token of a thinking part before it, whether it is the last; None where there is none.
         """

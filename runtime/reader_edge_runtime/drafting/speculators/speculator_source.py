@@ -18,13 +18,6 @@ from reader_edge_runtime.drafting.cost_model import SourceGain
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.sources.source import Arrays, DraftSource
 from reader_edge_runtime.drafting.sources.text_slot import side_by_side
-from reader_edge_runtime.drafting.speculators.cost_model import (
-    Growth,
-    Progress,
-    SpeculatorTimes,
-    asking_seconds,
-    pays_off,
-)
 from reader_edge_runtime.drafting.speculators.speculated_tree import NAME, FrontierNode, SpeculatedTree
 from reader_edge_runtime.drafting.speculators.speculator import (
     Speculator,
@@ -33,6 +26,13 @@ from reader_edge_runtime.drafting.speculators.speculator import (
     SpeculatorSlots,
     restore_slots,
     saved_slots,
+)
+from reader_edge_runtime.drafting.speculators.speculator_cost import (
+    DraftProgress,
+    SpeculatorTimes,
+    TreeGrowth,
+    asking_seconds,
+    pays_off,
 )
 from reader_edge_runtime.drafting.speculators.speculator_request import SpeculatorRequest
 from reader_edge_runtime.errors import DraftError, ReaderEdgeError
@@ -50,7 +50,7 @@ class Growing(NamedTuple):
 
     tree: SpeculatedTree
     draft_request: DraftRequest
-    progress: Progress
+    progress: DraftProgress
 
 
 class SpeculatorSource(DraftSource):
@@ -81,7 +81,7 @@ class SpeculatorSource(DraftSource):
         is_right = _USUALLY_RIGHT if agreement is None else min(max(agreement, 0.0), 1.0)
         self.gain = SourceGain([is_right * gain for gain in _FIRST_GAINS])
         self.gain.seconds = asking_seconds(self.times.seconds)
-        self.growth = Growth()
+        self.growth = TreeGrowth()
 
     def pays_off(self, pass_s: float) -> bool:
         """Whether what it usually brings can make up for what asking takes. pass_s: see `needed_tokens`."""
@@ -145,7 +145,7 @@ class SpeculatorSource(DraftSource):
                 continue
             slot = request.begin_pass(self.slots)
             tree = SpeculatedTree(request.token_ids[-1], self._vocab_size, request.temperature)
-            growing[slot], further[slot] = Growing(tree, draft_request, Progress()), request
+            growing[slot], further[slot] = Growing(tree, draft_request, DraftProgress()), request
         if further:  # now: a cache that grows keeps no rows of trees
             num_rows = max(request.num_rows(slot) for slot, request in further.items())
             self.slots.cache.reserve(self.slots.cache.num_slots, num_rows)

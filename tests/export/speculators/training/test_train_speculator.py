@@ -14,7 +14,7 @@ from reader_edge.cli import main
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.package.package_folder import training_folder
 from reader_edge_export.speculators.training import generated_answers, train_speculator, training_loop
-from reader_edge_export.speculators.training.cost_model import SpeculatorCost
+from reader_edge_export.speculators.training.measured_cost import SpeculatorCost
 from reader_edge_export.speculators.training.record_answers import instructions
 from reader_edge_export.speculators.training.train_speculator import (
     TRAINED_FORMATS,

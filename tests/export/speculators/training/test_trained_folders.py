@@ -16,9 +16,9 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 
 from reader_edge.cli import main
-from reader_edge_export.speculators.training import cost_model, speculator_folder, train_speculator
-from reader_edge_export.speculators.training.cost_model import SpeculatorCost
+from reader_edge_export.speculators.training import measured_cost, speculator_folder, train_speculator
 from reader_edge_export.speculators.training.generated_answers import AnswerSizes, GeneratedAnswers, Manner
+from reader_edge_export.speculators.training.measured_cost import SpeculatorCost
 from reader_edge_export.speculators.training.record_answers import held_out_apart, instructions
 from reader_edge_export.speculators.training.speculator_folder import write_folder
 from reader_edge_export.speculators.training.state_recorder import StateRecorder, StateRequest
@@ -28,7 +28,7 @@ from reader_edge_export.speculators.training.train_speculator import (
     TrainingOptions,
 )
 from reader_edge_runtime.arrays import Array
-from reader_edge_runtime.drafting.speculators.cost_model import WIDTHS, SpeculatorTimes
+from reader_edge_runtime.drafting.speculators.speculator_cost import WIDTHS, SpeculatorTimes
 from reader_edge_runtime.drafting.speculators.speculator_source import SpeculatorSource
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -267,7 +267,7 @@ def test_training_goes_on_where_an_engine_would_ask_and_nowhere_else(
     pass_s: float, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SpeculatorTimes, "measure", lambda speculator: SpeculatorTimes([2e-4] * len(WIDTHS)))
-    monkeypatch.setattr(cost_model, "timed_in_turn", lambda *given: ([2e-4] * 2, pass_s))
+    monkeypatch.setattr(measured_cost, "timed_in_turn", lambda *given: ([2e-4] * 2, pass_s))
     manifest = replace(make_manifest(6), state_ids=(0,))
     source = SpeculatorSource(FakeSpeculator(FakeTarget(manifest, 3, 4.0), manifest), (0,), 6, 1)
     training = training_of("eagle3", package, tmp_path / "new", TrainingOptions())

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation, localcontext
 from typing import Any
 
-from .held_texts import python_pattern
+from .enforced_texts import python_pattern
 
 _MOST_DIGITS = 400  # of a whole number with an exponent
 _LARGEST = Decimal(sys.float_info.max)

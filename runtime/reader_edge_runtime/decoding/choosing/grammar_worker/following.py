@@ -21,8 +21,8 @@ from reader_edge_runtime.decoding.choosing.grammar_worker import (
     unpacked,
 )
 from reader_edge_runtime.decoding.choosing.grammar_worker.checking import problem_of
+from reader_edge_runtime.decoding.choosing.grammar_worker.enforced_numbers import Exponents
 from reader_edge_runtime.decoding.choosing.grammar_worker.grammar_source import GrammarSource
-from reader_edge_runtime.decoding.choosing.grammar_worker.held_numbers import Exponents
 from reader_edge_runtime.decoding.choosing.grammar_worker.tree_cut import cut
 from reader_edge_runtime.decoding.choosing.grammar_worker.unique_keys import KeyTokens, UniqueKeys
 from reader_edge_runtime.decoding.choosing.grammar_worker.vocabulary import read_tokenizer
@@ -83,7 +83,7 @@ def _shortened(error: str) -> str:
 
 
 class Followed:
-    """A grammar at a place of an answer. left_out: what of its schemas is not held, in words.
+    """A grammar at a place of an answer. left_out: what of its schemas is not enforced, in words.
 
     Raises ValueError or RecursionError for what is no grammar.
     """

@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from .checking import number
-from .held_schema import HeldSchema
+from .enforced_schema import EnforcedSchema
 from .lark_ends import can_end
 
 _IN_LARK = re.compile(r"%json\s*")
@@ -24,7 +24,7 @@ Schema = dict[str, Any]
 
 
 class GrammarSource:
-    """left_out: what of lenient schemas is not held, in words. schema: what answers are compared with, where it is one.
+    """left_out: what of lenient schemas is not enforced, in words. schema: what answers are compared with, if one.
 
     has_calls: whether its JSON is in calls. is_open: whether the answer may have objects with keys that are not listed.
     has_key_patterns: whether there are patterns of keys. Raises ValueError or RecursionError.
@@ -39,7 +39,7 @@ class GrammarSource:
         self._parts: list[Any] = []  # of the text: texts, and schemas in between
         self._lenient: list[Any] = []
         if kind == "json_schema":
-            self._parts = [self._held(_loaded(text))]
+            self._parts = [self._enforced(_loaded(text))]
             self.schema = _loaded(text)
         elif kind in ("lark", "tool_calls"):
             self._parts = list(self._split(text))
@@ -65,7 +65,7 @@ class GrammarSource:
         return LLMatcher.grammar_from_lark(text)
 
     def note(self, warnings: Iterable[str]) -> None:
-        """What the library leaves out besides. An answer is then compared with what is held."""
+        """What the library leaves out besides. An answer is then compared with what is enforced."""
         for warning in warnings:
             self.left_out.append(_WARNINGS.get(warning.split()[0], warning))
         if not self.left_out or self.schema is None:
@@ -98,7 +98,7 @@ class GrammarSource:
             self.left_out.append(f"all but its type ({reason})")
         return bool(rich)
 
-    def _held(self, schema: Any) -> Any:
+    def _enforced(self, schema: Any) -> Any:
         self.has_key_patterns = self.has_key_patterns or any(each.get(_KEYS[0]) for each in _objects(schema))
         options = _sound_options(schema.pop(_OPTIONS, None)) if isinstance(schema, dict) else {}
         if options:
@@ -110,10 +110,10 @@ class GrammarSource:
             note(_WARNINGS["oneOf"])
             for each in with_choices:
                 _choose_any(each)
-        held = HeldSchema(schema, note, _is_readable if is_lenient else lambda pattern: True)
-        if not held.can_end:
+        enforced = EnforcedSchema(schema, note, _is_readable if is_lenient else lambda pattern: True)
+        if not enforced.can_end:
             raise ValueError("it allows nothing: no text that follows it ever ends")
-        self.is_open = self.is_open or held.is_open
+        self.is_open = self.is_open or enforced.is_open
         self._lenient += [schema] if is_lenient else []
         return schema
 
@@ -127,7 +127,7 @@ class GrammarSource:
             except ValueError:  # the library tells what is wrong
                 place = found.end()
             else:
-                yield self._held(_loaded(text[found.end() : place]))
+                yield self._enforced(_loaded(text[found.end() : place]))
         yield text[place:]
 
 
@@ -153,7 +153,7 @@ def _are_choices_apart(schema: Schema) -> bool:
     from llguidance import LLMatcher
 
     given = copy.deepcopy(schema)
-    HeldSchema(given, lambda words: None, _is_readable, closes=False)
+    EnforcedSchema(given, lambda words: None, _is_readable, closes=False)
     text = json.dumps(_plain(given | {_OPTIONS: {"lenient": True}}))
     is_wrong, words = LLMatcher.validate_grammar_with_warnings(LLMatcher.grammar_from_json_schema(text))
     if is_wrong:

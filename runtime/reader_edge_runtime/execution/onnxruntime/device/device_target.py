@@ -99,7 +99,7 @@ class DeviceTarget:
     @classmethod
     def open_on(cls, package: ModelPackage, device: str, threads: int = 0) -> "DeviceTarget":
         """Load the package's graphs on a device and check that every node runs there. Raises ProviderError."""
-        check_form(package)
+        check_made_for_devices(package)
         provider = _PROVIDERS[device]
         session = load_placed(package.path(GRAPH_NAME), session_options(threads), provider)
         check_contract(session, package.manifest)
@@ -204,7 +204,7 @@ class DeviceTarget:
         return self._pass_outputs[rows]
 
 
-def check_form(package: ModelPackage) -> None:
+def check_made_for_devices(package: ModelPackage) -> None:
     """Raise ProviderError for a package that no device runs."""
     if COMMIT_NAME not in package.manifest.files:
         raise ProviderError(

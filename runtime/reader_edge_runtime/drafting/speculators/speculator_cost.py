@@ -83,7 +83,7 @@ class SpeculatorTimes:
 
 
 @dataclass(slots=True)
-class Progress:
+class DraftProgress:
     """Of one draft. num_tokens: that it promises. num_open: how likely it ended at the nodes that were scored last."""
 
     num_steps: int = 0
@@ -91,7 +91,7 @@ class Progress:
     num_open: float = 0.0
 
 
-class Growth:
+class TreeGrowth:
     """Learns from every pass how many tokens a draft promised more behind it, for what it scored.
 
     What a draft promises is calibrated by what comes true, so that it need not be waited for. rates: by the number of
@@ -101,7 +101,7 @@ class Growth:
     def __init__(self) -> None:
         self.rates = [_FIRST_RATE] * MAX_STEPS
 
-    def learn(self, progress: Progress, draft: DraftTree) -> None:
+    def learn(self, progress: DraftProgress, draft: DraftTree) -> None:
         """Compare a draft with the one before the last pass."""
         num_tokens = promised(draft)
         if progress.num_open > 0:
@@ -111,7 +111,7 @@ class Growth:
         progress.num_tokens, progress.num_open = num_tokens, 0.0
 
     def chosen(
-        self, progress: Progress, candidates: Sequence[FrontierNode], token_s: float, times: SpeculatorTimes
+        self, progress: DraftProgress, candidates: Sequence[FrontierNode], token_s: float, times: SpeculatorTimes
     ) -> list[FrontierNode]:
         """The first candidates, as many as a pass over them saves the most time; none where it saves none.
 

@@ -23,7 +23,8 @@ from reader_edge_export.speculators.speculator_graph import (
 )
 from reader_edge_export.speculators.training.trained_format import TrainedFormat
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.speculators.cost_model import (
+from reader_edge_runtime.drafting.speculators.speculator import TreeStep
+from reader_edge_runtime.drafting.speculators.speculator_cost import (
     PASS_NODES,
     STEP_NODES,
     TOKENS_A_PASS,
@@ -32,7 +33,6 @@ from reader_edge_runtime.drafting.speculators.cost_model import (
     needed_tokens,
     pays_off,
 )
-from reader_edge_runtime.drafting.speculators.speculator import TreeStep
 from reader_edge_runtime.execution.onnxruntime.host.host_speculator import HostSpeculator
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -64,12 +64,12 @@ class SpeculatorCost:
         )
 
 
-def measure_cost(target: Target, form: TrainedFormat) -> SpeculatorCost:
+def measure_cost(target: Target, trained_format: TrainedFormat) -> SpeculatorCost:
     """Time an untrained speculator of a format beside its target."""
     manifest = target.manifest
     assert manifest.hidden_size is not None
     with tempfile.TemporaryDirectory() as folder:
-        speculator = _opened(form, manifest, Path(folder))
+        speculator = _opened(trained_format, manifest, Path(folder))
     kept = speculator.new_cache(1, _MOST_PAST + 2 * max(STEP_NODES))
     kept.fill(0, min(_MOST_PAST, manifest.max_context - 2 * max(STEP_NODES)))
     steps = []
@@ -81,9 +81,9 @@ def measure_cost(target: Target, form: TrainedFormat) -> SpeculatorCost:
     return SpeculatorCost(asking_seconds(dict(zip(STEP_NODES, step_s, strict=True)).__getitem__), pass_s)
 
 
-def _opened(form: TrainedFormat, target: Manifest, folder: Path) -> HostSpeculator:
+def _opened(trained_format: TrainedFormat, target: Manifest, folder: Path) -> HostSpeculator:
     """An untrained one, as a package would have it beside such a target."""
-    module, state_ids = form.untrained(target), form.state_ids(target)
+    module, state_ids = trained_format.untrained(target), trained_format.state_ids(target)
     source = SourceModel(module, ModuleWeights(module))
     traced = folder / "traced.onnx"
     assert target.hidden_size is not None
@@ -96,7 +96,7 @@ def _opened(form: TrainedFormat, target: Manifest, folder: Path) -> HostSpeculat
         calibration.add_inputs([name], moments)
     options = speculator_options(ExportOptions(target.precision))
     files = write_speculator(traced, folder, options, calibration, source, Progress(), is_beside_target=False)
-    part = part_of(form.name, module, state_ids)
+    part = part_of(trained_format.name, module, state_ids)
     return HostSpeculator.open(ModelPackage(folder, replace(target, speculator=part, files=files)))
 
 

@@ -1,4 +1,4 @@
-// Scores as kernels/attention/int8_cache_scores.cpp has them, for processors without products of four bytes: keys are
+// Scores as kernels/attention/int8_cache_scores.cpp has them, for processors without dot products of four bytes: keys are
 // widened to 16 bits once for all query rows, and a query's two planes are one number of 16 bits.
 #include <algorithm>
 #include <limits>

@@ -1,4 +1,4 @@
-"""Keys of a closed object that patterns name: where there are few, each is taken once and none is left at some time."""
+"""Keys of a closed object that patterns name: each of a few can come once."""
 
 import json
 from collections.abc import Callable
@@ -13,7 +13,7 @@ _FEW = 64  # keys that an answer could use up
 _MAX_STEPS = 500
 
 
-def hold_few_keys(schema: Schema, note: Note) -> None:
+def enforce_few_keys(schema: Schema, note: Note) -> None:
     """Patterns of a closed object's keys, in place: a comma behind its last key would lead nowhere."""
     patterns: Schema = schema["patternProperties"]
     listed = schema.get("properties")

@@ -1,4 +1,4 @@
-"""Texts of a schema as the library holds them: its formats are wider than their standards, its patterns are Rust's."""
+"""Strings of a schema as the library enforces them: its formats are wider than the standards, its patterns Rust's."""
 
 import re
 from collections.abc import Callable
@@ -37,11 +37,11 @@ _PROPERTY = re.compile(
 )
 
 
-def hold_texts(schema: Schema, note: Note, is_readable: Callable[[str], bool]) -> None:
+def enforce_texts(schema: Schema, note: Note, is_readable: Callable[[str], bool]) -> None:
     """Patterns and formats of a schema, in place. is_readable: whether the library reads a pattern."""
     if isinstance(schema.get("pattern"), str):
         schema["pattern"] = rust_pattern(schema["pattern"])
-        if not is_held(schema["pattern"], is_readable):
+        if not is_enforced(schema["pattern"], is_readable):
             note(f"'pattern' {schema.pop('pattern')!r:.80}")
     name = schema.get("format")
     if not isinstance(name, str) or name in _LIBRARY_FORMATS or not _may_be_text(schema):
@@ -83,13 +83,13 @@ def _rust_class(part: str, more: str) -> str:
     return f"[{inner}]" if start == 1 else f"[^{more}{hyphen}{inner}]"
 
 
-def is_held(pattern: str, is_readable: Callable[[str], bool]) -> bool:
-    """Whether the library holds a pattern of Rust's syntax."""
+def is_enforced(pattern: str, is_readable: Callable[[str], bool]) -> bool:
+    """Whether the library enforces a pattern of Rust's syntax."""
     return _is_quoted(pattern) and is_readable(pattern)
 
 
 def _is_quoted(pattern: str) -> bool:
-    """Whether the library holds which of a pattern's characters are quotes and backslashes. pattern: of Rust's."""
+    """Whether the library enforces which of a pattern's characters are quotes and backslashes. pattern: of Rust's."""
     for part in _PART.findall(pattern):
         if part.startswith("["):
             if "--" in part:  # an operator, or a range

@@ -1,6 +1,6 @@
 """A JSON schema as the library can follow it, so that an answer that follows it satisfies the schema that was given.
 
-Changed in place: what the library would hold otherwise than the standard says is written in other words, narrowed, or
+Changed in place: what the library would enforce otherwise than the standard is written in other words, narrowed, or
 left out, which is noted. Objects that list their properties are closed unless they say what further ones may be: so no
 key comes under two spellings.
 """
@@ -10,12 +10,12 @@ from decimal import Decimal
 from typing import Any
 from urllib.parse import quote, unquote
 
-from .held_keys import KEY_ESCAPES, hold_few_keys
-from .held_numbers import hold_numbers, is_exact, shown
-from .held_texts import hold_texts, is_held, rust_pattern
+from .enforced_keys import KEY_ESCAPES, enforce_few_keys
+from .enforced_numbers import enforce_numbers, is_exact, shown
+from .enforced_texts import enforce_texts, is_enforced, rust_pattern
 
 Schema = dict[str, Any]
-Note = Callable[[str], None]  # gets what cannot be held
+Note = Callable[[str], None]  # gets what cannot be enforced
 
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 _DEFINITIONS = ("$defs", "definitions")
@@ -45,7 +45,7 @@ _UNFOLLOWED: dict[str, tuple[object, ...]] = {
 }
 
 
-class HeldSchema:
+class EnforcedSchema:
     """root: the schema, changed in place. can_end: whether a text of finite length can follow it.
 
     closes: whether objects that list their properties are closed. is_open: whether there may be objects with keys that
@@ -129,29 +129,29 @@ class HeldSchema:
                     del schema[name]
                 elif count <= 2 * _ENDLESS and count == int(count):
                     schema[name] = int(count)
-        self._hold_values(schema)
-        hold_numbers(schema, self._note)
-        hold_texts(schema, self._note, self._is_readable)
-        self._hold_keys(schema)
-        self._hold_object(schema)
+        self._enforce_values(schema)
+        enforce_numbers(schema, self._note)
+        enforce_texts(schema, self._note, self._is_readable)
+        self._enforce_keys(schema)
+        self._enforce_object(schema)
         for name in _UNFOLLOWED.keys() & schema.keys():
             value = schema.pop(name)
             if not any(type(value) is type(nothing) and value == nothing for nothing in _UNFOLLOWED[name]):
                 self._note(repr(name))
 
-    def _hold_keys(self, schema: Schema) -> None:
+    def _enforce_keys(self, schema: Schema) -> None:
         """Patterns of keys."""
         patterns = schema.get("patternProperties")
         if not isinstance(patterns, dict):
             return
-        schema["patternProperties"] = held = {rust_pattern(pattern): part for pattern, part in patterns.items()}
-        for pattern in [pattern for pattern in held if not is_held(pattern, self._is_readable)]:
+        schema["patternProperties"] = rust = {rust_pattern(pattern): part for pattern, part in patterns.items()}
+        for pattern in [pattern for pattern in rust if not is_enforced(pattern, self._is_readable)]:
             self._note(f"'patternProperties' {pattern!r:.80}")
-            del held[pattern]
+            del rust[pattern]
             for name in ("additionalProperties", "unevaluatedProperties"):  # which rule what no pattern names
                 schema.pop(name, None)
 
-    def _hold_values(self, schema: Schema) -> None:
+    def _enforce_values(self, schema: Schema) -> None:
         if "const" in schema and not is_exact(schema["const"]):
             self._leave_out_numbers(schema, "const", [schema["const"]])
         values = schema.get("enum")
@@ -169,7 +169,7 @@ class HeldSchema:
         elif all(isinstance(value, int) for value in values):
             schema.setdefault("type", "integer")
 
-    def _hold_object(self, schema: Schema) -> None:
+    def _enforce_object(self, schema: Schema) -> None:
         kinds = _kinds(schema) or ["array", "object"]
         if any(part is True for _, part in _parts(schema)) or ("array" in _kinds(schema) and "items" not in schema):
             self.is_open = True
@@ -195,7 +195,7 @@ class HeldSchema:
         self.is_open = self.is_open or has_further or bool(patterns or unlisted)
         self._has_further_keys = self._has_further_keys or bool(patterns) or (has_further and bool(listed))
         if isinstance(patterns, dict) and patterns and not has_further:
-            hold_few_keys(schema, self._note)
+            enforce_few_keys(schema, self._note)
 
     def _prune(self) -> bool:
         """Make what no text of finite length follows allow nothing; whether the whole can end."""

@@ -1,4 +1,4 @@
-// Sums as kernels/attention/int8_cache_sums.cpp has them, for processors without products of four bytes: values are
+// Sums as kernels/attention/int8_cache_sums.cpp has them, for processors without dot products of four bytes: values are
 // widened to 16 bits once for all query rows, and a weight is one number of 16 bits.
 #include <algorithm>
 #include <cstring>

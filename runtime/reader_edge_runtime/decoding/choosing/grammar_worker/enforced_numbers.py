@@ -1,4 +1,4 @@
-"""Numbers of a schema as the library holds them exactly: it reads every number as a float of 64 bits.
+"""Numbers of a schema as the library enforces them exactly: it reads every number as a float of 64 bits.
 
 Its own texts of floats are the given ones up to 15 digits. A bound that is none of these numbers is moved inside to the
 next one, so that every number within it is within the given bound, too.
@@ -11,7 +11,7 @@ from typing import Any
 from .unique_keys import LINE_BREAK, KeyTokens
 
 Schema = dict[str, Any]
-Note = Callable[[str], None]  # gets what cannot be held
+Note = Callable[[str], None]  # gets what cannot be enforced
 
 _MOST = (1 << 63) - 1024  # the largest float that the library's own integers have room for
 _EXACT = 1 << 53  # up to it every integer is a float
@@ -26,7 +26,7 @@ _BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
 
 
 def is_exact(value: object) -> bool:
-    """Whether a value of `const` or `enum` is held as it is, with all that it is made of."""
+    """Whether a value of `const` or `enum` is enforced as it is, with all that it is made of."""
     if isinstance(value, list):
         return all(map(is_exact, value))
     if isinstance(value, dict):
@@ -45,7 +45,7 @@ def shown(value: object) -> str:
     return f"about {Decimal(value):.6g}" if isinstance(value, int | Decimal) else f"{text[: _MOST_SHOWN - 3]}..."
 
 
-def hold_numbers(schema: Schema, note: Note) -> None:
+def enforce_numbers(schema: Schema, note: Note) -> None:
     """Bounds and steps of a schema, in place."""
     _hold_bounds(schema, note)
     step = schema.get("multipleOf")
@@ -97,7 +97,7 @@ def _bound(given: Schema, name: str) -> tuple[Decimal, bool] | None:
 
 
 def _rounded(end: tuple[Decimal, bool] | None, rounding: str) -> tuple[Decimal, bool] | None:
-    """The bound itself, or the next number inside that is held exactly, and whether it is exclusive."""
+    """The bound itself, or the next number inside that is enforced exactly, and whether it is exclusive."""
     if end is None:
         return None
     value, is_exclusive = end
