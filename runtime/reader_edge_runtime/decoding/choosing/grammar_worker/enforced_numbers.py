@@ -47,7 +47,7 @@ def shown(value: object) -> str:
 
 def enforce_numbers(schema: Schema, note: Note) -> None:
     """Bounds and steps of a schema, in place."""
-    _hold_bounds(schema, note)
+    _enforce_bounds(schema, note)
     step = schema.get("multipleOf")
     if isinstance(step, int | Decimal) and not isinstance(step, bool) and step > 0:
         most = _MAX_BOUNDED if schema.keys() & set(_BOUNDS) else _MAX_COEFFICIENT
@@ -57,7 +57,7 @@ def enforce_numbers(schema: Schema, note: Note) -> None:
         del schema["multipleOf"]
 
 
-def _hold_bounds(schema: Schema, note: Note) -> None:
+def _enforce_bounds(schema: Schema, note: Note) -> None:
     given = {name: schema[name] for name in _BOUNDS if name in schema}
     if not given or not all(isinstance(value, int | Decimal) for value in given.values()):
         return

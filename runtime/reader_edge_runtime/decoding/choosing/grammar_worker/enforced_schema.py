@@ -65,7 +65,7 @@ class EnforcedSchema:
         self._targets: dict[int, Any] = {}  # by the identity of the schema with the reference
         self._find(root)
         for schema in {**self._alone, **self._joined}.values():
-            self._hold(schema)
+            self._enforce(schema)
         self.can_end = self._prune()
         options = root.setdefault("x-guidance", {}) if self._has_further_keys and isinstance(root, dict) else None
         if isinstance(options, dict):  # a listed key could otherwise come as a further one, a letter of it escaped
@@ -117,7 +117,7 @@ class EnforcedSchema:
                 left += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
         return self._anchors
 
-    def _hold(self, schema: Schema) -> None:
+    def _enforce(self, schema: Schema) -> None:
         if id(schema) in self._targets and self._targets[id(schema)] is None:
             self._note(f"'$ref' to {schema.pop('$ref')!r:.80}")
         elif id(schema) in self._targets:

@@ -38,16 +38,19 @@ class SpeculatorTensors(PassTensors):
             "input_ids": np.zeros((num_trees, num_nodes), np.int64),
             "position_ids": np.zeros((num_trees, num_nodes), np.int64),
             "write_pos": np.zeros(num_trees, np.int64),
-            "logit_rows": np.zeros(rows, np.int64),
+            "logit_rows": np.tile(np.arange(num_rows), (num_trees, 1)),
             "target_states": np.zeros((num_trees, num_scored, state_size), np.float32),
             "own_states": np.zeros((num_trees, own, part.hidden_size), np.float32),
         }
+        if not part.num_layers:  # nothing reads a mask
+            inputs["tree_mask"] = np.zeros((num_trees, 1, num_nodes, 1), np.float32)
         self.top_ids = np.zeros((*rows, part.top_k), np.int64)
         self.top_logits = np.zeros((*rows, part.top_k), np.float32)
         self.log_sum_exp = np.zeros(rows, np.float32)
         self.next_states = np.zeros((num_trees, num_nodes, part.hidden_size), np.float32)
         outputs = ("top_ids", "top_logits", "log_sum_exp", "next_states")
         super().__init__(inputs, {name: getattr(self, name) for name in outputs})
+        self.binding: ort.IOBinding | None = None  # of passes without layers, which have nothing that moves
 
     def result(self) -> SpeculatorResult:
         with np.errstate(all="ignore"):  # hostile weights give anything
@@ -107,31 +110,56 @@ class HostSpeculator:
     ) -> SpeculatorResult:
         """starts: the row of each tree's root. Shorter trees are padded with repetitions of their last node."""
         num_trees, num_nodes = len(steps), max(len(step.tree) - step.num_scored for step in steps)
-        sizes = num_trees, num_nodes, 1 if has_scores else num_nodes, has_scores
-        tensors = self._tensors_of(sizes)
+        tensors = self._tensors_of((num_trees, num_nodes, 1 if has_scores else num_nodes, has_scores))
+        inputs = tensors.inputs
+        states = inputs["target_states" if has_scores else "own_states"]
+        for b, step in enumerate(steps):
+            token_ids = step.tree.token_ids[step.num_scored :]
+            last, num_missing = len(token_ids) - 1, num_nodes - len(token_ids)
+            inputs["input_ids"][b] = token_ids + token_ids[-1:] * num_missing
+            states[b, : last + 1], states[b, last + 1 :] = step.states, step.states[-1]
+            if has_scores:
+                inputs["logit_rows"][b] = last
+        if self.part.num_layers:
+            binding = self._attention_binding(cache, first_slot, steps, starts, tensors)
+        else:
+            binding = tensors.binding = tensors.binding or self._bound(tensors)
+        run_bound(self._session, binding)
+        return tensors.result()
+
+    def _bound(self, tensors: SpeculatorTensors) -> ort.IOBinding:
+        binding = self._session.io_binding()
+        tensors.bind_to(binding)
+        return binding
+
+    def _attention_binding(
+        self,
+        cache: HostCache,
+        first_slot: int,
+        steps: Sequence[TreeStep],
+        starts: Sequence[int],
+        tensors: SpeculatorTensors,
+    ) -> ort.IOBinding:
+        """With what layers read besides: positions, a mask, and rows of the cache, for which it makes room."""
+        inputs = tensors.inputs
+        num_trees, num_nodes = inputs["input_ids"].shape
         write_pos = [start + step.num_scored for start, step in zip(starts, steps, strict=True)]
         num_visible = max(write_pos) + num_nodes
         cache.reserve(cache.num_slots, num_visible)
         cache.note_written(first_slot, [position + num_nodes for position in write_pos])
         mask: Float32Array = np.full((num_trees, 1, num_nodes, num_visible), MASKED, np.float32)
-        inputs = tensors.inputs
         for b, (step, start) in enumerate(zip(steps, starts, strict=True)):
             size, first = len(step.tree), step.num_scored
             nodes = np.minimum(np.arange(first, first + num_nodes), size - 1)
             ancestors, depths = step.tree.ancestors_and_depths()
-            inputs["input_ids"][b] = np.array(step.tree.token_ids, np.int64)[nodes]
             inputs["position_ids"][b] = start + depths[nodes]
-            inputs["logit_rows"][b] = size - 1 if has_scores else np.arange(num_nodes)
-            states = inputs["target_states" if has_scores else "own_states"]
-            states[b] = step.states[nodes - first]
             mask[b, 0, :, :start] = 0.0
             mask[b, 0, :, start : start + size][ancestors[nodes]] = 0.0
         inputs["write_pos"][:] = write_pos
         binding = self._bindings.of(cache, first_slot, num_trees)
         tensors.bind_to(binding)
         binding.bind_cpu_input("tree_mask", mask)
-        run_bound(self._session, binding)
-        return tensors.result()
+        return binding
 
     def _tensors_of(self, sizes: Sizes) -> SpeculatorTensors:
         if sizes in self._tensors:
