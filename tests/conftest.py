@@ -1,4 +1,4 @@
-"""What several tests share: the demo package, and held-out documents it was not trained on."""
+"""Fixtures of all tests: the demo package, and held-out documents it was not trained on."""
 
 import atexit
 import json

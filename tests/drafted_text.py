@@ -1,4 +1,4 @@
-"""A text that goes on as a test says, with a drafter that drafts for it; sources that are plain to see through."""
+"""A request that a drafter drafts for, without a decoder, and simple sources of drafts."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What a target that keeps more than rows of one size makes of texts: bits, by passes of any kind."""
+"""Checks of targets with recurrent layers: states and logits have the same bits by whatever passes."""
 
 from collections.abc import Sequence
 

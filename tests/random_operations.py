@@ -1,4 +1,4 @@
-"""Whatever is done to the slots of a cache, logits and what the slots hold have the bits of plain decoding."""
+"""Random operations on the slots of a cache: logits and contents must have the bits of plain decoding."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The stages of a model in this process without any link, or in one of their own, and whether their rows are right."""
+"""The stages of a model in this process, without any link, and checks of their rows."""
 
 import secrets
 import socket

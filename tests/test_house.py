@@ -1,4 +1,4 @@
-"""The house keeps its size and its page."""
+"""The house: ceilings of rooms, and CONTRIBUTING names what is there."""
 
 import re
 import tomllib

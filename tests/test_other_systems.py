@@ -1,4 +1,4 @@
-"""Runs where other systems, fewer extras or other environments would be."""
+"""Runs under other systems, with fewer extras and in other environments."""
 
 import os
 import resource

@@ -1,4 +1,4 @@
-"""What a file or a frame must not hold, made from a right one and its class: each field wrong, however deep."""
+"""Generates wrong values for each field of a file or frame, from a right one and its class."""
 
 from collections.abc import Iterator
 from copy import deepcopy

@@ -1,4 +1,4 @@
-"""A server that forgets past answers on request, but not how far its sources are to be believed.
+"""A server that forgets past answers on request, but not what it has learned of its sources.
 
     python -m benchmarks.device.forgetting_server PACKAGE THREADS
 

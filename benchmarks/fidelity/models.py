@@ -1,4 +1,4 @@
-"""The files that fidelity is measured of: packages and GGUF files of one source, made once and kept."""
+"""Makes the packages and GGUF files of one source whose fidelity is measured, once, and keeps them."""
 
 import hashlib
 import shutil

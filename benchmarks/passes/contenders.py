@@ -1,4 +1,4 @@
-"""Packages by name as contenders, and GGUF files, run by llama.cpp or another runtime that reads them."""
+"""Packages and GGUF files whose passes are timed; GGUF files in llama.cpp or another runtime that reads them."""
 
 import sys
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Who is compared by how long passes take: runtimes in few bits, each with its KV caches."""
+"""The runtimes and precisions whose passes are timed, each with its KV caches."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A real model among what is compared: where it lies in the cache, and who runs it at which precision."""
+"""Links a real model into the cache of conversions, and lists the runtimes and precisions that it is compared in."""
 
 import hashlib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is compared: runtimes with their pinned packages, precisions, converters and ways of drafting."""
+"""The runtimes that are compared: pinned packages, precisions, converters, ways of drafting."""
 
 import json
 import os

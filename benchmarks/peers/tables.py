@@ -1,4 +1,4 @@
-"""What the pages of results have in common."""
+"""Markdown tables and the description of the machine, for all pages of results."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence

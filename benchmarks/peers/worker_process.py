@@ -1,4 +1,4 @@
-"""A worker from the runner's side: a process that is frozen whenever nothing is requested of it."""
+"""A worker's process, stopped by a signal while others are measured."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a pass through stages consists of: of one node, over loopback, beside one box."""
+"""Splits the time of a one-node pass through stages over loopback into its parts, beside a pass in one box."""
 
 import statistics
 import time

@@ -1,4 +1,4 @@
-"""Boxes on one machine with slow links between them: network namespaces, and a relay that delays their IP packets.
+"""Slow links between boxes on one machine: network namespaces, and a relay that delays their IP packets.
 
 For kernels without netem. Needs root and `ip`. `SlowLinks` makes the namespaces and enters the first; this module runs
 the relay: `python -m benchmarks.pipeline.slow_link DEVICE...`, which reads milliseconds from its input, line by line.

@@ -1,4 +1,4 @@
-"""Parts of series that nothing learned from, and how far forecasts of them are off."""
+"""Held-out parts of series, and the errors of forecasts of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The journal of an export: what is done is noted, and the next one resumes where a killed one stopped.
+"""The journal of an export: each finished part is recorded, and the next export resumes where a killed one stopped.
 
 Lines of JSON in the export's folder: a key of all that the result depends on, what calibration found, each rounded
 matrix, and notes of other stages' results. A line is written after the bytes that it speaks of. It is believed in

@@ -1,4 +1,4 @@
-"""The libraries of the extra "export": whether they are here, and quiet, but for their errors."""
+"""Checks that the libraries of the extra "export" are installed, and silences all but their errors."""
 
 import logging
 import warnings

@@ -1,4 +1,4 @@
-"""Acceptance by what is drafted from, and at fixed numbers of drafted nodes: whatever a pass takes on this machine."""
+"""Acceptance by source, at fixed numbers of drafted nodes: independent of this machine's speed."""
 
 import itertools
 import math

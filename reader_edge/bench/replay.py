@@ -1,4 +1,4 @@
-"""Replaying recorded answers through the drafter, without a model: what of them would it have drafted?"""
+"""Replays recorded answers through the drafter, without a model: how many tokens would have been accepted?"""
 
 from collections.abc import Sequence
 from functools import partial

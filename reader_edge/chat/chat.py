@@ -12,7 +12,7 @@ import click
 from reader_edge.chat.answer import check_messages_options, system_messages, with_template_args
 from reader_edge.chat.answer_report import stats_table
 from reader_edge.chat.chat_commands import HELP, LEAVING, ChatCommands, is_command
-from reader_edge.chat.given_sampling import GivenSampling
+from reader_edge.chat.sampling_options import SamplingOptions
 from reader_edge.terminal.console import print_table
 from reader_edge.terminal.formatting import visible
 from reader_edge.terminal.model_text import ModelText
@@ -42,13 +42,13 @@ class Chat:
         shows_stats: bool,
         messages: Sequence[Message] = (),
         template_args: Mapping[str, Any] = MappingProxyType({}),
-        sampling: GivenSampling | None = None,
+        sampling: SamplingOptions | None = None,
         load: Load | None = None,
     ) -> None:
         check_messages_options(engine, system, is_raw)
         self.engine = engine
         self.config = config
-        self.sampling = sampling or GivenSampling()
+        self.sampling = sampling or SamplingOptions()
         self.shows_stats = shows_stats
         self.load = load
         self.is_raw = is_raw

@@ -10,10 +10,10 @@ import click
 
 from reader_edge.chat.answer import check_session_place, system_messages
 from reader_edge.chat.answer_report import stats_table
-from reader_edge.chat.given_sampling import GivenSampling
+from reader_edge.chat.sampling_options import SamplingOptions
 from reader_edge.commands.options import MAX_TOKENS
-from reader_edge.terminal.checks import sampling_pairs
 from reader_edge.terminal.console import pairs_table, print_table
+from reader_edge.terminal.export_report import sampling_pairs
 from reader_edge.terminal.formatting import readable_size, visible
 from reader_edge_runtime import GenerationConfig
 
@@ -107,7 +107,7 @@ class ChatCommands:
         elif name == "greedy":
             if value:
                 raise click.ClickException(f"Nothing goes behind /set greedy: leave {value} out.")
-            chat.sampling = GivenSampling(is_greedy=True)
+            chat.sampling = SamplingOptions(is_greedy=True)
         else:
             chat.sampling = chat.sampling.changed(name, value)
 

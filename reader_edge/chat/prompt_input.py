@@ -1,4 +1,4 @@
-"""The prompt of a command that answers, and the answer, or the chat, that it prints."""
+"""The prompt of `run`, from options and standard input, and the answer or chat that it starts."""
 
 import sys
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import reader_edge
-from reader_edge.chat.given_sampling import GivenSampling
+from reader_edge.chat.sampling_options import SamplingOptions
 from reader_edge_runtime.untrusted.user_input import as_text
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class PromptInput:
         engine: "reader_edge_runtime.Engine",
         text: str | None,
         config: "reader_edge.GenerationConfig",
-        given: GivenSampling,
+        given: SamplingOptions,
         session_file: Path | None,
         shows_stats: bool,
         as_json: bool,

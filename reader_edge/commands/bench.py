@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 import reader_edge
-from reader_edge.chat.given_sampling import MeasuredSampling
+from reader_edge.chat.sampling_options import MeasuredSampling
 from reader_edge.commands import options
 from reader_edge.terminal.command_help import helpful_command
 from reader_edge.terminal.shell_completion import MODEL

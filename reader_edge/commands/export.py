@@ -60,7 +60,8 @@ def export(model: str, out: Path, wanted: Wanted) -> None:
     """
     from reader_edge.models.exported import show_path
     from reader_edge.models.model_source import find_source
-    from reader_edge.terminal.checks import (
+    from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, work_progress
+    from reader_edge.terminal.export_report import (
         chat_pairs,
         check_pairs,
         end_pairs,
@@ -69,7 +70,6 @@ def export(model: str, out: Path, wanted: Wanted) -> None:
         left_out_pairs,
         sampling_pairs,
     )
-    from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, work_progress
     from reader_edge.terminal.formatting import readable_size
     from reader_edge_export.options import ExportOptions, default_attention
     from reader_edge_export.package.package_folder import check_target

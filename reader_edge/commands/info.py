@@ -96,7 +96,7 @@ def _layers_text(manifest: "Manifest") -> str:
 
 
 def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
-    from reader_edge.terminal.checks import check_pairs, kept_pairs, sampling_pairs
+    from reader_edge.terminal.export_report import check_pairs, kept_pairs, sampling_pairs
     from reader_edge.terminal.formatting import readable_size
 
     files = [(f"  {name}", readable_size(entry.num_bytes)) for name, entry in manifest.files.items()]
@@ -187,7 +187,7 @@ def _gguf_summary(path: "Path") -> "GgufSummary":
 
 
 def _gguf_pairs(summary: "GgufSummary") -> list[tuple[str, str]]:
-    from reader_edge.terminal.checks import sampling_pairs
+    from reader_edge.terminal.export_report import sampling_pairs
     from reader_edge.terminal.formatting import readable_size
 
     def or_unknown(value: object, unit: str = "") -> str:

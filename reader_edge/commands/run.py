@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import click
 
 import reader_edge
-from reader_edge.chat.given_sampling import GivenSampling
 from reader_edge.chat.prompt_input import PromptInput, dash_alone
+from reader_edge.chat.sampling_options import SamplingOptions
 from reader_edge.commands import options
 from reader_edge.entry_points import rule
 from reader_edge.remote.remote_server import RemoteServer
@@ -46,7 +46,7 @@ class Shown:
 @click.argument("dash", required=False, metavar="[-]", callback=dash_alone)
 @options.of(PromptInput, "prompt", "system")
 @options.max_tokens(512)
-@options.of(GivenSampling)
+@options.of(SamplingOptions)
 @options.stop
 @options.engine
 @options.of(options.EngineFlags, "is_near_tie_guarded", "is_text_literal")
@@ -69,7 +69,7 @@ class Shown:
     remote=RemoteServer,
     engine_config="EngineConfig",
     sources="DraftSources",
-    given=GivenSampling,
+    given=SamplingOptions,
     config="GenerationConfig",
     shown=Shown,
 )
@@ -77,7 +77,7 @@ def run(
     model: str | None,
     prompt_input: PromptInput,
     remote: RemoteServer,
-    given: GivenSampling,
+    given: SamplingOptions,
     config: "reader_edge.GenerationConfig",
     engine_config: "reader_edge.EngineConfig",
     sources: "reader_edge.DraftSources",

@@ -23,8 +23,8 @@ def tune(model: str, source: str | None) -> None:
     """
     from reader_edge.models.model_source import find_tunable
     from reader_edge.models.store import model_around
-    from reader_edge.terminal.checks import check_pairs, glossary
     from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, work_progress
+    from reader_edge.terminal.export_report import check_pairs, glossary
     from reader_edge.terminal.formatting import visible
     from reader_edge_export.tuning import tune_package
     from reader_edge_runtime.package.manifest_file import read_manifest

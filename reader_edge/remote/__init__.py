@@ -1,1 +1,1 @@
-"""A device before a server: answers of a model elsewhere, drafted for from what is here. No model, no ONNX Runtime."""
+"""The client of `run --server`: a model elsewhere answers, drafts come from this device. No model, no ONNX Runtime."""

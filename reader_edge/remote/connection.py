@@ -1,4 +1,4 @@
-"""A connection to a server: its address, its key, frames there and back, and how a lost one is found again."""
+"""A WebSocket connection to a server: address, key, frames both ways, and reconnection."""
 
 import logging
 import time

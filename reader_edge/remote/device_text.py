@@ -1,4 +1,4 @@
-"""What a device drafts for the text of one answer, and which of it the server is sent."""
+"""Drafts for the text of one answer on a device, and which of them are sent to the server."""
 
 from abc import ABC, abstractmethod
 from collections import deque

@@ -1,4 +1,4 @@
-"""What travels between a device and a server."""
+"""The frames between a device and a server, which both use."""
 
 import math
 from dataclasses import fields

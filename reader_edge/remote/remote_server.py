@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import click
 
 import reader_edge
-from reader_edge.chat.given_sampling import GivenSampling
 from reader_edge.chat.prompt_input import PromptInput
+from reader_edge.chat.sampling_options import SamplingOptions
 from reader_edge.commands.options import FILE
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class RemoteServer:
         prompt_input: PromptInput,
         text: str,
         config: "reader_edge.GenerationConfig",
-        given: GivenSampling,
+        given: SamplingOptions,
         sources: "reader_edge.DraftSources",
         shows_stats: bool,
         as_json: bool,

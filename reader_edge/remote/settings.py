@@ -1,4 +1,4 @@
-"""The options of an answer, as JSON in a frame."""
+"""The options of an answer (prompt, sampling, limits), as JSON in a frame."""
 
 import hashlib
 from collections.abc import Sequence

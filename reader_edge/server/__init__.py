@@ -1,1 +1,1 @@
-"""The HTTP interfaces of OpenAI and Ollama over the runtime's serving wing. Needs the extra "serve"."""
+"""The HTTP interfaces of OpenAI and Ollama over the runtime's subpackage `serving`. Needs the extra "serve"."""

@@ -1,4 +1,4 @@
-"""Tables and lines for eyes, and progress on standard error."""
+"""Tables and lines for a terminal, and progress on standard error."""
 
 import os
 import sys

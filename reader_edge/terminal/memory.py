@@ -1,4 +1,4 @@
-"""What this process holds in memory, mapped files included as far as they were touched; 0 where no system tells."""
+"""Resident memory of this process, now and at its peak; 0 where the system does not report it."""
 
 import re
 import sys

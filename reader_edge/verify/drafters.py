@@ -1,4 +1,4 @@
-"""The drafters of a proof: those that runs share, and those that make verification work hard."""
+"""The drafters of a proof: the usual one, shared by jobs, and some that make verification hard."""
 
 import math
 import tempfile

@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 from rich.table import Table
 
-from reader_edge.terminal.checks import glossary
+from reader_edge.terminal.export_report import glossary
 from reader_edge.terminal.formatting import visible
 from reader_edge.verify.plain_answers import usual_sampling
 from reader_edge.verify.result import Counts, Divergence, ProofReport, ProofRun

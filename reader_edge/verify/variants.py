@@ -1,4 +1,4 @@
-"""What a proof compares with plain decoding, in the order of what users run, and how its time is shared out."""
+"""The settings that a proof compares with plain decoding, scheduled as jobs, and the time that each gets."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""The seam for acceptance: which token is emitted behind a node that the target has scored.
+"""The interface of acceptance rules: which token is emitted behind a node that the target has scored.
 
 The exact rule takes what the target chooses, so that drafts change no answer. Another may accept a drafted token
 instead; whatever it takes, grammar, penalties and log-probabilities hear of the token that is emitted.

@@ -1,4 +1,4 @@
-"""One answer on its way: its request's tokens, and the text that is certain of them."""
+"""An answer while it is generated: its request's tokens, and the text that no later token can change."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Types of numpy arrays by what they hold; shapes stand where they are used."""
+"""Type aliases of numpy arrays, by dtype; shapes stand where they are used."""
 
 from typing import Any
 

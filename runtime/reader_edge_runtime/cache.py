@@ -1,4 +1,4 @@
-"""What a model keeps of the texts that it decodes: rows of keys and values, states of recurrent layers."""
+"""The KV cache's interface: rows of keys and values of several texts, and states of recurrent layers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

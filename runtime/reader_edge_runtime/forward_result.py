@@ -1,4 +1,4 @@
-"""What a pass says of the nodes that it scored."""
+"""The result of a pass: logits or best successors of the nodes, and states that were requested."""
 
 from typing import NamedTuple
 

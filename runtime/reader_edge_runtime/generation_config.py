@@ -1,4 +1,4 @@
-"""What a caller asks of one answer: its length and end, how its tokens are chosen, what form it has."""
+"""Options of one answer: its length and end, how its tokens are chosen, its grammar."""
 
 import json
 import secrets

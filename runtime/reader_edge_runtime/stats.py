@@ -1,4 +1,4 @@
-"""What happened while a request was answered: the one place that defines acceptance figures."""
+"""Statistics of a request: tokens, passes, times, and the one definition of acceptance figures."""
 
 import math
 from collections import Counter

@@ -1,4 +1,4 @@
-"""A model that runs: what decoding and measuring know of it, whatever engine, device or wire is behind it."""
+"""The interface of a model that runs: Target and Pass, whatever engine, device or wire is behind it."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable

@@ -1,4 +1,4 @@
-"""A graph run without the runtime, on one tree behind two prompts of different lengths."""
+"""Runs a graph without the runtime, on one tree behind two prompts of different lengths."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ ELEMENT_TYPES = {
 
 
 class GraphRunner:
-    """The contract played by hand, apart from the runtime: masks, positions and in-place buffers."""
+    """The contract followed by hand, apart from the runtime: masks, positions and in-place buffers."""
 
     def __init__(self, graph: Path, window: int | None, library: Path | None = None) -> None:
         options = cpu_options(1)

@@ -1,4 +1,4 @@
-"""Moments of rows that a test makes up, and products that rotate as int8 does and round nothing."""
+"""Second moments of made-up rows, and products that rotate as int8 does and round nothing."""
 
 import numpy as np
 import numpy.typing as npt

@@ -1,4 +1,4 @@
-"""Sources as an export opens them, sources and packages with all weights in memory, and their logits."""
+"""Opens sources as an export does, with all weights in memory, and computes their logits."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -27,7 +27,7 @@ from reader_edge_runtime.package.graph_file import GraphFile
 from reader_edge_runtime.package.manifest import ATTENTIONS, GRAPH_NAME, ROW_ATTENTIONS
 from tests.export.architectures import ARCHITECTURES, LIMIT
 from tests.export.conftest import TinyModel
-from tests.export.exported.played_devices import DEVICE_FORMS, DEVICE_MODELS, cuda_operators, operators_of
+from tests.export.exported.simulated_devices import DEVICE_FORMS, DEVICE_MODELS, cuda_operators, operators_of
 from tests.export.graph_runner import LENGTHS, NUM_NODES, GraphRunner, ancestors
 from tests.export.moments import RotatedFloatProducts, unrounded_columns
 from tests.export.source_models import open_source

@@ -1,4 +1,4 @@
-"""What once broke a reader, or was tried by somebody who meant to: contents of files, by kind, and a name for each."""
+"""Inputs that once broke a reader or were made as attacks: contents of files by kind, each with a name."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Spoilt inputs: from a good one and a seed, the same bad one every time."""
+"""Mutates a good input by a seed: the same bad input every time."""
 
 import copy
 import json

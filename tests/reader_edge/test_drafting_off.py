@@ -1,4 +1,4 @@
-"""Without drafting, and on a real model with it: the same answers."""
+"""Engines that may not draft, and drafted answers of a real model: the same answers."""
 
 import json
 from collections.abc import Callable, Sequence

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from reader_edge.cli import main
 from reader_edge.models.model_source import load_tokenizer
-from reader_edge.terminal.checks import WORDS, check_pairs, glossary
+from reader_edge.terminal.export_report import WORDS, check_pairs, glossary
 from reader_edge_runtime.errors import InstallationError
 from tests.gguf_files import raw_gguf, small_vocabulary, write_gguf, write_small
 

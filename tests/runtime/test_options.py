@@ -1,4 +1,4 @@
-"""What is given beside a prompt is the config's own, checked when it is made; answers are read in that form."""
+"""Options beside a prompt are those of the config, checked when it is made; answers are read as their format says."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What rules that take another drafted token share: when one may, and what it never takes."""
+"""What lossy rules share: when another drafted token may be taken, and which never."""
 
 from abc import abstractmethod
 from collections.abc import Collection, Sequence

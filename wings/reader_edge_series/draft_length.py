@@ -1,4 +1,4 @@
-"""How many patches are drafted: as many as end a forecast soonest, by what steps took and brought so far."""
+"""Chooses how many patches are drafted, from the time and acceptance of past steps."""
 
 import math
 from collections import deque

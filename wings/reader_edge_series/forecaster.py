@@ -1,4 +1,4 @@
-"""The interface of forecasts: a package is loaded, and says how series go on."""
+"""The Python interface of forecasts: loads a package, and forecasts series."""
 
 import os
 from collections.abc import Iterator, Sequence

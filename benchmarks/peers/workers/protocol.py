@@ -1,4 +1,4 @@
-"""What a worker and the runner say to each other: one JSON object a line, requests on stdin, answers on stdout.
+"""The protocol of workers and runner: one JSON object a line, requests on stdin, answers on stdout.
 
 A request names an operation and its arguments, {"do": "generate", "prompt": [...], "num_tokens": 64}; the answer holds
 its result or {"error": "why"}. Standard library only: every peer's environment runs this file.

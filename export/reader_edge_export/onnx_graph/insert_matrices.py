@@ -1,4 +1,4 @@
-"""The matrices that a trace names become initializers of its graph, which are read when they are stored."""
+"""Makes the matrices that a trace names initializers of its graph, which are read when they are stored."""
 
 import onnx_ir as ir
 import torch

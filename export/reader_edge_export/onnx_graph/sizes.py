@@ -1,4 +1,4 @@
-"""Fold the arithmetic on sizes that a trace leaves: half of a small model's operators, and none of its work.
+"""Folds the arithmetic on sizes that a trace leaves: half of a small model's operators, and none of its work.
 
 Types and sizes come from ONNX's own inference and folding of one node after the other, which runs with numbers in the
 place of the free sizes ("B", "N", ...), twice and with different ones: a size that stays is a number, one that changes

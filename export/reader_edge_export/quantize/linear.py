@@ -1,4 +1,4 @@
-"""Find the products with constant weights and hand them on, those with the same input together."""
+"""Finds matrix products with constant weights, and has each stored by a precision's own function."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

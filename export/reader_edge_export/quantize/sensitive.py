@@ -1,4 +1,4 @@
-"""Which matrices of an int4 model get eight bits: those that lose most in four, for the bytes that they take."""
+"""Chooses the matrices of an int4 model that get eight bits: those that lose most in four, for their bytes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

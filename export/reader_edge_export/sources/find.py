@@ -1,4 +1,4 @@
-"""Which kind of source a name means, and how a GGUF file is recognised; needs no library for that."""
+"""Finds the kind of a source, a folder or a GGUF file, without importing any library."""
 
 from pathlib import Path
 from typing import NoReturn

@@ -1,4 +1,4 @@
-"""What every kind of source ends in: a config, a PyTorch module, a tokenizer, and a fingerprint of its files.
+"""The interface of a source: a config, a PyTorch module, a tokenizer, and a fingerprint of its files.
 
 folder/hugging_face.py and gguf/gguf_source.py are the two kinds.
 """

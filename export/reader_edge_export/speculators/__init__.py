@@ -1,1 +1,1 @@
-"""Trained speculators: decoder layers that guess on from a target's states. Their networks, formats and graphs."""
+"""Trained speculators: small networks that draft from a target's hidden states. Their modules, formats and graphs."""

@@ -1,4 +1,4 @@
-"""What stands in for what some models do with positions while they are traced."""
+"""Replaces functions of rotary embeddings that some models cannot be traced with."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What stands in for the source's attention and matrices while it is traced: they leave markers."""
+"""Replaces the source's attention and matrices while it is traced: they leave markers."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

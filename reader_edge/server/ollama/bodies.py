@@ -1,4 +1,4 @@
-"""What Ollama's `/api/chat` and `/api/generate` take: its words for what OpenAI's bodies say in theirs."""
+"""The request bodies of Ollama's `/api/chat` and `/api/generate`, translated to those of OpenAI."""
 
 from abc import abstractmethod
 from collections import OrderedDict, deque

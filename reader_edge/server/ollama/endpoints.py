@@ -1,4 +1,4 @@
-"""Ollama's `/api/chat` and `/api/generate`: the same engine, its answers in Ollama's words."""
+"""Ollama's `/api/chat` and `/api/generate`, answered by the same engine."""
 
 import time
 from abc import abstractmethod

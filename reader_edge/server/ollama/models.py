@@ -1,4 +1,4 @@
-"""What Ollama's clients ask besides answers: which model there is, what it can do, and what cannot be done here."""
+"""Ollama's endpoints besides answers: version, models, and those that a server of one model refuses."""
 
 import json
 

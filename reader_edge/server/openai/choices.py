@@ -1,4 +1,4 @@
-"""What chats and completions have in common: answers in choices, and what is reported of single tokens."""
+"""What chats and completions share: choices, and log-probabilities of single tokens."""
 
 import secrets
 import time

@@ -1,4 +1,4 @@
-"""A response's items: those of its input, and what it says, one after the other, with the events that tell it."""
+"""The items of a response: those of its input, and those of its answer with the events that stream them."""
 
 import secrets
 from collections.abc import Iterator, Sequence

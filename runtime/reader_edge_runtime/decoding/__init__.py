@@ -1,1 +1,1 @@
-"""The wing that brings execution and drafting together: sampling, verification, sequences, the decoding step."""
+"""Brings execution and drafting together: sampling, verification, scheduling, the decoding step."""

@@ -1,4 +1,4 @@
-"""Whether an engine may draft, and why: decided once, when it is put together, and read by all who draft."""
+"""Whether an engine may draft, and why not: decided once, when it is assembled."""
 
 from dataclasses import dataclass, replace
 from typing import Literal

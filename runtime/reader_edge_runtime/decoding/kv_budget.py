@@ -1,4 +1,4 @@
-"""How much memory the KV cache may take, and which requests fit in it together."""
+"""The memory limit of the KV cache, and which requests fit into it together."""
 
 from collections.abc import Sequence
 

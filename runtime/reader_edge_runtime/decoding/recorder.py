@@ -1,4 +1,4 @@
-"""The clock of decoding: which part of a step took how long."""
+"""Times the parts of each decoding step: planning, the pass, verification and so on."""
 
 import functools
 import time

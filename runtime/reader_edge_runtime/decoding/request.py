@@ -1,4 +1,4 @@
-"""One request on its way: its tokens, its choices and when it ends."""
+"""A running request: its tokens, its sampler and constraint, and when it ends."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence

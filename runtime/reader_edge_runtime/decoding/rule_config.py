@@ -1,4 +1,4 @@
-"""The seam for rules that are not exact: a value from which an engine makes the acceptance rule of each answer."""
+"""The interface of rules that are not exact: a value from which an engine makes the acceptance rule of each answer."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection

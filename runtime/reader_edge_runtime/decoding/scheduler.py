@@ -1,4 +1,4 @@
-"""Who waits, whose prompt is being scored, and who decodes in which KV slot."""
+"""The scheduler: which requests wait, which are prefilled, and which decode in which KV slot."""
 
 from bisect import insort, insort_left
 from collections import deque

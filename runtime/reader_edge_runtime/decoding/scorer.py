@@ -1,4 +1,4 @@
-"""What requests ask of the target: passes that score their trees, and the tokens that these choose."""
+"""Runs passes of the target over the trees of requests, and chooses tokens from their logits."""
 
 import time
 from collections.abc import Callable, Sequence

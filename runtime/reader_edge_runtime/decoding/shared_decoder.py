@@ -1,4 +1,4 @@
-"""One decoder for several threads: each waits for the others' steps, and any may end requests at any time."""
+"""One decoder used by several threads: one steps at a time, and any may cancel requests."""
 
 import threading
 import weakref

@@ -1,4 +1,4 @@
-"""Which KV slot serves whom: running sequences in the first slots, side by side, past prompts kept in the others."""
+"""KV slots: running sequences in the first ones, side by side; past prompts kept for reuse in the others."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

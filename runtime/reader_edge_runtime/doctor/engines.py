@@ -1,4 +1,4 @@
-"""Look at engines, kernels and a package: `python -m reader_edge_runtime.doctor.engines FOLDER [STEP...]`.
+"""Checks engines, kernels and a package: `python -m reader_edge_runtime.doctor.engines FOLDER [STEP...]`.
 
 The steps named are left out: one of them ended the process before.
 """

@@ -1,4 +1,4 @@
-"""What an examination looks at, as a value: a test can describe any machine."""
+"""The environment that the doctor checks, as a value, so that a test can describe any machine."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""Load every module that reader-edge cannot do without, as a program; what it means where one does not load."""
+"""Imports every module that reader-edge needs, in a process of its own, and explains one that does not load."""
 
 from importlib import import_module
 

@@ -1,1 +1,1 @@
-"""The wing that drafts the next tokens: knows token ids, counts and trees; no model, no onnxruntime."""
+"""Drafts the next tokens: knows token ids, counts and trees; no model, no onnxruntime."""

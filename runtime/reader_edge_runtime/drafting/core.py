@@ -1,4 +1,4 @@
-"""The compiled drafter: what all requests share, and one request's drafting state."""
+"""Drafting by compiled kernels: what all requests share, and the drafting state of each."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a device in front of a server drafts for one request: left here by its connection, taken by the decoder."""
+"""Drafts of one request that a device sent: its connection puts them here, the decoder takes them."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""What is known of the answer to a prompt: hints that are drafted from, and never change an answer."""
+"""Hints for drafting an answer: the caller's prediction, declared tools, a device's drafts. None changes it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What decoding knows of drafting: it asks for trees before each forward pass and reports what became of them."""
+"""The interface of a drafter: decoding asks it for trees before each pass, and reports what was accepted."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence

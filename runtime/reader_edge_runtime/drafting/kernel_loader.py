@@ -1,4 +1,4 @@
-"""Loads the compiled kernels beside the first requests."""
+"""Loads the compiled kernels in a thread of its own, beside the first requests."""
 
 import functools
 import importlib

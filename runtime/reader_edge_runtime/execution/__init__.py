@@ -1,1 +1,1 @@
-"""The wing that runs graphs: the only one that imports onnxruntime."""
+"""Runs graphs: the only subpackage that imports onnxruntime."""

@@ -1,4 +1,4 @@
-"""What a provider is: one that ships is in providers.py, one of another package is an entry point."""
+"""The interface of a provider; those that ship are in providers.py, those of other packages are entry points."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

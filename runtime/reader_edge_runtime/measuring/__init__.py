@@ -1,1 +1,1 @@
-"""What passes take here, and whether their bits depend on their width: of any target."""
+"""Measures any target: how long passes take, and whether their bits depend on their width."""

@@ -1,4 +1,4 @@
-"""How an answer's tokens are read as text: which special tokens it keeps, and whether thinking is split off."""
+"""How the tokens of an answer become text: which special tokens stay, and whether thinking is split off."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

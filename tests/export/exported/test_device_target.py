@@ -1,4 +1,4 @@
-"""The target model as a device runs it, played on the CPU: same results, fixed tensors, padded passes, rows moved."""
+"""The target on a device, simulated on the CPU: same results, fixed tensors, padded passes, rows moved."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Providers of GPUs played on the CPU: the contract of all providers, TensorRT's engines, WebGPU's passes."""
+"""Providers of GPUs simulated on the CPU: the contract of all providers, TensorRT's engines, WebGPU's passes."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +25,7 @@ from reader_edge_webgpu import webgpu_rows_runner
 from reader_edge_webgpu.plugin import webgpu_obstacle
 from reader_edge_webgpu.webgpu_rows_runner import SIZES, WebGpuRowsRunner, open_webgpu
 from tests.export.conftest import Exported
-from tests.export.exported.played_devices import PlayedEngines
+from tests.export.exported.simulated_devices import SimulatedEngines
 from tests.export.exported.test_device_target import decoded
 from tests.export.exported.test_package_forms import tree_logits
 from tests.runtime.execution.test_providers import (  # noqa: F401 # collected here with the targets below
@@ -38,7 +38,7 @@ from tests.tiny_models import MAX_CONTEXT, TINY_MODELS, tiny_config
 
 PLAYED: dict[str, Callable[[ModelPackage], Target]] = {
     "cuda": lambda package: DeviceTarget.open_on(package, "cpu", 1),
-    "tensorrt": lambda package: PlayedEngines(package).target(),
+    "tensorrt": lambda package: SimulatedEngines(package).target(),
 }
 PACKAGES = {"cuda": [("fp16", "exact"), ("fp32", "fast")], "tensorrt": [("fp16", "fast"), ("fp32", "fast")]}
 CASES = [(name, *package) for name, packages in PACKAGES.items() for package in packages]
@@ -59,11 +59,11 @@ def package(exported: Exported) -> ModelPackage:
 
 
 def test_decoding_emits_what_the_host_emits(package: ModelPackage) -> None:
-    assert decoded(PlayedEngines(package).target()) == decoded(HostTarget.open(package, 1))
+    assert decoded(SimulatedEngines(package).target()) == decoded(HostTarget.open(package, 1))
 
 
 def test_caches_of_one_size_share_an_engine_and_another_size_has_its_own(package: ModelPackage) -> None:
-    engines = PlayedEngines(package)
+    engines = SimulatedEngines(package)
     target = engines.target()
     caches = [target.with_min_rows(2).new_cache(size, 64) for size in (1, 2, 8)]
     for cache in [*caches, target.new_cache(9, 64)]:
@@ -75,7 +75,7 @@ def test_caches_of_one_size_share_an_engine_and_another_size_has_its_own(package
 def test_a_cache_that_grows_goes_on_with_another_engine(package: ModelPackage) -> None:
     """Capacities are powers of two, so that few engines are built."""
     package.manifest = replace(package.manifest, max_context=20_000)
-    engines = PlayedEngines(package)
+    engines = SimulatedEngines(package)
     target = engines.target()
     cache = target.new_cache(1, 1)
     wanted = Pass(0, [DraftTree.chain([5, 6, 7])], [range(3)], wants_logits=True)
@@ -91,7 +91,7 @@ def test_a_cache_that_grows_goes_on_with_another_engine(package: ModelPackage) -
 
 
 def test_the_version_of_what_builds_engines_is_a_fact_of_its_times(package: ModelPackage) -> None:
-    assert "played" in PlayedEngines(package).target().pass_facts
+    assert "played" in SimulatedEngines(package).target().pass_facts
 
 
 def test_sizes_of_an_engine_begin_with_a_token_and_end_with_a_full_batch(package: ModelPackage) -> None:

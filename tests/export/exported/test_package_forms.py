@@ -1,4 +1,4 @@
-"""What packages report and keep: states of layers, caches of 8 or 16 bits, new rows as results; the same bits."""
+"""Hidden states that packages report, KV caches of 8 or 16 bits, new rows as results: the same bits."""
 
 from collections.abc import Sequence
 from dataclasses import replace

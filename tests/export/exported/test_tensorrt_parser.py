@@ -15,7 +15,7 @@ from reader_edge_runtime.package.manifest import COMMIT_NAME, GRAPH_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_tensorrt.engine import CAPACITY_NAME, shape_ranges
 from tests.export.conftest import Exported
-from tests.export.exported.played_devices import DEVICE_MODELS
+from tests.export.exported.simulated_devices import DEVICE_MODELS
 
 trt: Any = pytest.importorskip(
     "tensorrt_rtx_bindings", reason="TensorRT's parser is not here: pip install 'reader-edge[trt-check]'"

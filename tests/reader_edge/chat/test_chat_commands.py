@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from reader_edge.chat.chat import Chat
-from reader_edge.chat.given_sampling import GivenSampling
+from reader_edge.chat.sampling_options import SamplingOptions
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, SamplingConfig
 from tests.reader_edge.package_copy import PackageCopy
 
@@ -137,7 +137,7 @@ def test_the_shown_sampling_holds(
     engine: Engine, typed: Type, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     typed(command)
-    Chat(engine, CONFIG, None, False, False, sampling=GivenSampling(temperature=0.7, seed=1234567)).run()
+    Chat(engine, CONFIG, None, False, False, sampling=SamplingOptions(temperature=0.7, seed=1234567)).run()
     shown = " ".join(capsys.readouterr().err.replace("│", " ").split())
     assert "sampling temperature 0.7, seed 1234567 by default greedy" in shown
 
@@ -229,5 +229,5 @@ def test_another_model_goes_on_with_the_conversation(chat: Chat, engine: Engine,
 
 def test_no_template_no_system_message(engine: Engine, typed: Type, capsys: pytest.CaptureFixture[str]) -> None:
     typed("/system Be brief.")
-    Chat(engine, CONFIG, None, False, False, sampling=GivenSampling(is_greedy=True)).run()
+    Chat(engine, CONFIG, None, False, False, sampling=SamplingOptions(is_greedy=True)).run()
     assert "Error: No chat template is used here" in capsys.readouterr().err

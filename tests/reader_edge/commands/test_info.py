@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from reader_edge.chat.given_sampling import MeasuredSampling
+from reader_edge.chat.sampling_options import MeasuredSampling
 from reader_edge.cli import main
 from reader_edge.commands import options
 from reader_edge_runtime import EngineConfig, GenerationConfig, SamplingConfig

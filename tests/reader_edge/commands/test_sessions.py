@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from reader_edge.chat.given_sampling import GivenSampling
 from reader_edge.chat.prompt_input import PromptInput
+from reader_edge.chat.sampling_options import SamplingOptions
 from reader_edge.cli import main
 from reader_edge.remote import remote_engine
 from reader_edge.remote.connection import FrameConnection
@@ -200,7 +200,7 @@ def test_on_a_terminal_the_answer_ends_its_line(
     sent: list[str | None], engine: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    given = PromptInput(None, raw=True), "# tar", CONFIG, GivenSampling(is_greedy=True), DraftSources()
+    given = PromptInput(None, raw=True), "# tar", CONFIG, SamplingOptions(is_greedy=True), DraftSources()
     RemoteServer(URL).answer(*given, shows_stats=False, as_json=False)
     assert capsys.readouterr().out == engine.generate("# tar", CONFIG).text.rstrip("\n") + "\n"
 

@@ -1,4 +1,4 @@
-"""What the tests of proofs share."""
+"""Fixtures of the tests of proofs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a proof does with its time: what users run first, a share for each way, the same order on every machine."""
+"""How a proof shares out its time: what users run first, a share for each setting, the same order everywhere."""
 
 from collections.abc import Callable
 

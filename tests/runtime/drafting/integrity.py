@@ -1,4 +1,4 @@
-"""Whether a store of counts is what its texts say, and a store of successors is whole: slow, for tests."""
+"""Checks that a store of counts is what its texts say, and a store of successors is whole: slow, for tests."""
 
 from collections.abc import Sequence
 

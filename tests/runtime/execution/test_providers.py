@@ -1,7 +1,7 @@
 """Every provider that this machine has keeps the contract of target.py: a new one is proved here.
 
 On the demo package, or one of its model that is made for a provider; tests/export/exported/test_device_wings.py
-has those of devices, played on the CPU.
+has those of devices, simulated on the CPU.
 """
 
 from collections.abc import Sequence

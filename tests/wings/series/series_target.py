@@ -1,4 +1,4 @@
-"""Targets and laws of forecasts that tests know in advance."""
+"""Forecasting targets whose distributions are known in advance."""
 
 from collections.abc import Sequence
 from pathlib import Path

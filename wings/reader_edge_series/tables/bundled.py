@@ -1,4 +1,4 @@
-"""What comes along: a small forecasting model, and a table to try it on."""
+"""The bundled forecasting model, and a table to try it on."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a CSV file loses without a word, or says unclearly, where it is read as it stands: one sentence for each."""
+"""Refuses CSV files that would lose data or be misread, in one sentence each."""
 
 import csv
 import math

@@ -14,8 +14,8 @@ import torch
 
 from reader_edge_export.blocks.block_type import BLOCK_TYPES
 from reader_edge_export.blocks.blocks import Blocks
+from reader_edge_export.sources.folder.parameter_names import ParameterNames, config_name, put
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor
-from reader_edge_export.sources.folder.weight_places import Places, config_name, put
 from reader_edge_export.sources.quantized.packing import FLOATS
 from reader_edge_runtime.errors import ExportError
 
@@ -79,7 +79,7 @@ class Mxfp4Tensors(ExpertTensors):
 
 
 def gather_experts(
-    folder: Path, places: Places, tensors: Mapping[str, StoredTensor]
+    folder: Path, parameters: ParameterNames, tensors: Mapping[str, StoredTensor]
 ) -> tuple[dict[str, StoredTensor], dict[str, ExpertTensors]]:
     """Of a folder's tensors, those that fill a parameter of their own, and others by the parameters that they fill.
 
@@ -95,14 +95,14 @@ def gather_experts(
     for name, tensor in named.items():
         if name.endswith(_SCALES) and name.removesuffix(_SCALES) + _BLOCKS in named:
             continue
-        if name.endswith(_BLOCKS) and (filled := places.name_of(name.removesuffix(_BLOCKS))) is not None:
-            packed[filled] = _packed(folder, places, filled, tensor, named)
+        if name.endswith(_BLOCKS) and (filled := parameters.name_of(name.removesuffix(_BLOCKS))) is not None:
+            packed[filled] = _packed(folder, parameters, filled, tensor, named)
             put(folder, packed_parts, (filled, _BLOCKS), packed[filled].blocks)
             put(folder, packed_parts, (filled, _SCALES), packed[filled].scales)
             continue
         of_expert = _OWN.fullmatch(name)
         parameter, part = _PARTS.get(of_expert[3], ("", 0)) if of_expert else ("", 0)
-        filled = places.name_of(f"{of_expert[1]}.{parameter}") if of_expert else None
+        filled = parameters.name_of(f"{of_expert[1]}.{parameter}") if of_expert else None
         if of_expert is None or filled is None:
             others[name] = tensor
         else:
@@ -112,7 +112,7 @@ def gather_experts(
             f"'{folder}' holds {min(twice):.80} in blocks and as tensors of each expert: remove the wrong ones, or "
             "fetch the model again."
         )
-    return others, {**packed, **{name: _checked(folder, places, name, each) for name, each in own.items()}}
+    return others, {**packed, **{name: _checked(folder, parameters, name, each) for name, each in own.items()}}
 
 
 def _newer(name: str) -> str:
@@ -122,9 +122,9 @@ def _newer(name: str) -> str:
 
 
 def _packed(
-    folder: Path, places: Places, name: str, blocks: StoredTensor, tensors: Mapping[str, StoredTensor]
+    folder: Path, parameters: ParameterNames, name: str, blocks: StoredTensor, tensors: Mapping[str, StoredTensor]
 ) -> Mxfp4Tensors:
-    parameter = places.find(name)
+    parameter = parameters.find(name)
     assert parameter is not None
     scales = tensors.get(blocks.name.removesuffix(_BLOCKS) + _SCALES)
     shape = (parameter.shape[0], parameter.shape[-1], -(-parameter.shape[-2] // 32)) if parameter.ndim == 3 else ()
@@ -137,8 +137,10 @@ def _packed(
     return Mxfp4Tensors(blocks, scales)
 
 
-def _checked(folder: Path, places: Places, name: str, tensors: Mapping[tuple[int, int], StoredTensor]) -> OwnTensors:
-    parameter = places.find(name)
+def _checked(
+    folder: Path, parameters: ParameterNames, name: str, tensors: Mapping[tuple[int, int], StoredTensor]
+) -> OwnTensors:
+    parameter = parameters.find(name)
     assert parameter is not None
     num_experts, num_outputs, num_inputs = parameter.shape
     num_parts = _NUM_PARTS[name.rpartition(".")[2]]

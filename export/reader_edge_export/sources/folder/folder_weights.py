@@ -13,8 +13,14 @@ from reader_edge_export.blocks.blocks import Blocks
 from reader_edge_export.sources.blank_model import built_config, check_largest, skeleton_of
 from reader_edge_export.sources.config.hf_config import hf_config
 from reader_edge_export.sources.folder.expert_tensors import MXFP4, ExpertTensors, Mxfp4Tensors, gather_experts
+from reader_edge_export.sources.folder.parameter_names import (
+    ParameterNames,
+    check_names,
+    check_shapes,
+    fill,
+    has_own_head,
+)
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor, stored_tensors
-from reader_edge_export.sources.folder.weight_places import Places, check_places, check_shapes, fill, has_own_head
 from reader_edge_export.sources.quantized.formats import Quantization
 from reader_edge_export.sources.quantized.packed_tensors import is_empty_bias, packed_as, packed_tensors
 from reader_edge_export.sources.source_model import SourceModel
@@ -88,20 +94,20 @@ def weights_of(
 
     Raises ExportError where they do not fit it or are left over, and where memory is short.
     """
-    places = Places(model)
-    stored = {name: packed_as(tensor, places.is_transposed(name)) for name, tensor in tensors.items()}
-    stored, experts = gather_experts(folder, places, stored)
-    check_shapes(folder, places, stored)
+    parameters = ParameterNames(model)
+    stored = {name: packed_as(tensor, parameters.is_transposed(name)) for name, tensor in tensors.items()}
+    stored, experts = gather_experts(folder, parameters, stored)
+    check_shapes(folder, parameters, stored)
     left_over = [
         name
         for name in stored
-        if (places.find(name) is None or name in experts)
-        and not places.is_unread(name)
+        if (parameters.find(name) is None or name in experts)
+        and not parameters.is_unread(name)
         and not is_empty_bias(name, stored)
     ]
-    check_places(folder, set(places.missing((*stored, *experts))) - set(lent), left_over)
+    check_names(folder, set(parameters.missing((*stored, *experts))) - set(lent), left_over)
     check_largest(model, str(folder))
-    return FolderWeights(folder, fill(folder, places, stored), experts)
+    return FolderWeights(folder, fill(folder, parameters, stored), experts)
 
 
 def _checked_values(folder: Path, name: str, values: torch.Tensor) -> Float32Array:

@@ -13,7 +13,7 @@ import numpy as np
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from reader_edge_export.sources.folder.weight_places import unread_modules
+from reader_edge_export.sources.folder.parameter_names import unread_modules
 from reader_edge_export.sources.gguf.expert_places import (
     expert_rows,
     expert_tensors,

@@ -1,1 +1,1 @@
-"""Training of speculators: a package answers, its states are kept, and a small network learns to guess on from them."""
+"""Training of speculators: a package answers, its states are kept, and a small network learns to draft from them."""

@@ -1,4 +1,4 @@
-"""Whether a speculator can pay on a target: what a step of it takes beside a pass, and what it would have to bring."""
+"""Measures whether a speculator can pay off on a target: the time of its steps beside that of a pass."""
 
 import statistics
 import tempfile

@@ -1,4 +1,4 @@
-"""The tables of a target's vocabulary, found by the parts of its graph that use them, however they are stored."""
+"""Finds the embedding and the logit head in a target's graph by how they are used, however they are stored."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The seam for constraints on an answer: a grammar, a list of choices, a tool's schema.
+"""The interface of constraints on an answer: a grammar, a list of choices, a tool's schema.
 
 A constraint masks tokens before one is chosen, in plain and in drafted decoding alike, so both say the same. What it
 forbids is cut from a draft before the pass; what it forces is drafted for nothing.

@@ -23,7 +23,7 @@ from reader_edge_runtime.errors import ConfigError, InstallationError
 from reader_edge_runtime.machine.bounded_process import BoundedProgram
 
 _MAX_PENDING = 16  # answers that wait to be compared with their schemas, each with a process
-_WORKER = "reader_edge_runtime.decoding.choosing.grammar_worker.following"
+_WORKER = "reader_edge_runtime.decoding.choosing.grammar_worker.matcher"
 
 _LOG = logging.getLogger(__name__)
 

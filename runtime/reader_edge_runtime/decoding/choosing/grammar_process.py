@@ -1,4 +1,4 @@
-"""The process that follows one grammar, as its owner sees it: what is requested of it, and why it ended."""
+"""The client of a process that follows one grammar: requests, replies, and why it ended."""
 
 import json
 import signal

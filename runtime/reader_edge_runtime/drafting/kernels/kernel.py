@@ -1,4 +1,4 @@
-"""What the functions of drafting are marked with: they are Python here, and are called as machine code.
+"""The decorator of drafting kernels: Python functions here, called as machine code.
 
     kernel       an entry point, called from Python
     part         a function that kernels call

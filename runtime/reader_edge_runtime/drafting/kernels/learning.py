@@ -1,4 +1,4 @@
-"""Learning from the text as it continues."""
+"""Updates of weights and classes from each token that an answer goes on with."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The seam for further sources: a draft model, a speculator, declared tools, a user's own.
+"""The interface of further sources of drafts: a draft model, a speculator, declared tools, a user's own.
 
 A source proposes a small tree for each request before each draft. How much its tokens count beside others is learned
 from how its proposals of each probability fared. Context, history, successors and datastores are compiled in instead:

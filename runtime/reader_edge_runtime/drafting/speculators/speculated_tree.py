@@ -1,4 +1,4 @@
-"""What a speculator guesses below a text's last token: the tokens that it names, and which of them it has scored."""
+"""The draft tree of a speculator: the tokens that it proposes, and which of them it has scored."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""A speculator that runs: what drafting knows of it, whatever executes it."""
+"""The interface of a loaded speculator, and the slots of its KV cache."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol

@@ -1,4 +1,4 @@
-"""A text that a speculator drafts for: the target's states of it that are not read yet, and where its rows are."""
+"""A request that a speculator drafts for: states of the target that are not read yet, and its cache slot."""
 
 from typing import cast
 

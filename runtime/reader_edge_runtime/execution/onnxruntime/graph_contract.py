@@ -1,4 +1,4 @@
-"""The graph's tensors by manifest: those that a pass takes and gives, and whether a graph has them."""
+"""Checks a graph's inputs and outputs against the manifest."""
 
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.wheel import ort

@@ -1,4 +1,4 @@
-"""A stage that follows: it does with its rows what the last one did with its own, and hands the residual stream on."""
+"""A stage before the last: it does with its rows what the last one did, and hands the residual stream on."""
 
 from collections import OrderedDict
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The last stage's rows, and what the other stages must do with theirs, which travels with the next pass."""
+"""The last stage's cache, and a log of its changes, which travels to the other stages with the next pass."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""A stage that others reach: one thread that takes frames, makes its part of them, and hands them on."""
+"""Serves a stage: one thread receives frames, runs its layers on them, and hands them on."""
 
 import math
 from collections import OrderedDict

@@ -1,1 +1,1 @@
-"""Tool calls: the forms in which models write them, read as they come, and what may come next in one."""
+"""Tool calls: the notations in which models write them, their parsers, and which tokens may come next in one."""

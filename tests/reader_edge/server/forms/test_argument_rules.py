@@ -18,8 +18,8 @@ pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-
 pytest.importorskip("jsonschema", reason="it is not installed: pip install 'reader-edge[grammar]'")
 
 from reader_edge_runtime.decoding.choosing.grammar_worker import ADVANCE
-from reader_edge_runtime.decoding.choosing.grammar_worker.checking import number, problem_of
-from reader_edge_runtime.decoding.choosing.grammar_worker.following import Followed
+from reader_edge_runtime.decoding.choosing.grammar_worker.answer_check import number, problem_of
+from reader_edge_runtime.decoding.choosing.grammar_worker.matcher import GrammarMatcher
 from reader_edge_runtime.text.tool_calls.streaming_calls import call_head, call_tail
 from tests.reader_edge.server.forms.call_families import read_calls
 from tests.runtime.decoding.choosing.followed import allowed, follow, random_answer, takes, wild_schema
@@ -169,7 +169,7 @@ def use_of(parameters: Schema, is_strict: bool, is_required: bool = True) -> Too
     return ToolUse(({"type": "function", "function": function},), ("f",), is_required, False, is_strict)
 
 
-def held(use: ToolUse, name: str, more: tuple[bytes, ...] = ()) -> tuple[Followed, tuple[str, ...]]:
+def held(use: ToolUse, name: str, more: tuple[bytes, ...] = ()) -> tuple[GrammarMatcher, tuple[str, ...]]:
     """The grammar of calls as a family writes them, and what it does not hold. Raises ApiError or ValueError."""
     grammar = tool_grammar(use, form_of(name), None)
     assert grammar is not None

@@ -1,4 +1,4 @@
-"""Callers: their keys, their caches, and what the server never does for them."""
+"""Callers of a server: their keys, their caches, and what the server never does for them."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Grammars followed in this process without a model, a byte a token; random schemas that use every keyword oddly."""
+"""Grammars followed in this process without a model, a byte a token; random schemas with every keyword."""
 
 import json
 import random
@@ -6,8 +6,8 @@ from functools import cache
 from typing import Any
 
 from reader_edge_runtime.decoding.choosing.grammar_worker import ADVANCE, CHECK, MASK
-from reader_edge_runtime.decoding.choosing.grammar_worker.following import Followed
 from reader_edge_runtime.decoding.choosing.grammar_worker.grammar_source import GrammarSource
+from reader_edge_runtime.decoding.choosing.grammar_worker.matcher import GrammarMatcher
 from reader_edge_runtime.decoding.choosing.grammar_worker.unique_keys import KeyTokens
 
 END = 256
@@ -38,13 +38,13 @@ def _tokenizer(more: tuple[bytes, ...]) -> tuple[Any, KeyTokens]:
     return LLTokenizer(wrapper, n_vocab=len(tokens), eos_token=[END]), KeyTokens(tokens)
 
 
-def follow(schema: Any, kind: str = "json_schema", more: tuple[bytes, ...] = ()) -> Followed:
+def follow(schema: Any, kind: str = "json_schema", more: tuple[bytes, ...] = ()) -> GrammarMatcher:
     """A schema, or the text of another grammar, before its answer. Raises ValueError for what cannot be followed.
 
     more: tokens beside single bytes, behind END.
     """
     text = schema if isinstance(schema, str) else json.dumps(schema)
-    followed = Followed(GrammarSource(kind, text), *_tokenizer(more))
+    followed = GrammarMatcher(GrammarSource(kind, text), *_tokenizer(more))
     allowed(followed)
     return followed
 
@@ -54,7 +54,7 @@ def left_out_of(schema: dict[str, Any]) -> list[str]:
     return follow({**schema, "x-guidance": {"lenient": True}}).left_out
 
 
-def allowed(followed: Followed) -> list[int]:
+def allowed(followed: GrammarMatcher) -> list[int]:
     """The tokens that may come next. Raises ValueError where the grammar cannot be followed further."""
     mask = int.from_bytes(followed.reply(MASK, []), "little")
     if followed.error:
@@ -64,7 +64,7 @@ def allowed(followed: Followed) -> list[int]:
 
 def takes(schema: Any, text: str) -> bool:
     """Whether a text may be the whole answer. Raises ValueError for a schema that cannot be followed."""
-    followed = schema if isinstance(schema, Followed) else follow(schema)
+    followed = schema if isinstance(schema, GrammarMatcher) else follow(schema)
     for byte in text.encode():
         if byte not in allowed(followed):
             return False
@@ -73,7 +73,11 @@ def takes(schema: Any, text: str) -> bool:
 
 
 def random_answer(
-    followed: Followed, rng: random.Random, likely: bytes = _LIKELY, max_bytes: int = _MAX_BYTES, eagerness: float = 0.4
+    followed: GrammarMatcher,
+    rng: random.Random,
+    likely: bytes = _LIKELY,
+    max_bytes: int = _MAX_BYTES,
+    eagerness: float = 0.4,
 ) -> str | None:
     """A whole answer; None for one that grows too long. It has not to be likely, but may be.
 
@@ -92,7 +96,7 @@ def random_answer(
     return None
 
 
-def problem_of_answer(followed: Followed) -> str:
+def problem_of_answer(followed: GrammarMatcher) -> str:
     """What the validator says of the answer so far."""
     return followed.reply(CHECK, []).decode()
 

@@ -15,7 +15,7 @@ pytest.importorskip("jsonschema", reason="it is not installed: pip install 'read
 
 from reader_edge_runtime import Engine, GenerationConfig, Grammar, SamplingConfig
 from reader_edge_runtime.decoding.choosing.grammar_worker import ADVANCE
-from reader_edge_runtime.decoding.choosing.grammar_worker.checking import number, problem_of
+from reader_edge_runtime.decoding.choosing.grammar_worker.answer_check import number, problem_of
 from tests.runtime.decoding.choosing.followed import (
     END,
     allowed,

@@ -1,4 +1,4 @@
-"""Planners, requests and drafts of chosen costs and values."""
+"""Planners, requests and drafts of chosen costs and values, for tests of planning."""
 
 from collections.abc import Sequence
 from dataclasses import replace

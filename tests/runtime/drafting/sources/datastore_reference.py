@@ -1,4 +1,4 @@
-"""What datastores should answer, by going through every position of every document, and whether they are whole."""
+"""A reference for look-ups in datastores: every position of every document is searched."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What every native kernel is to compute, in a folder for scripts/check_kernels, which runs in an emulator too.
+"""Cases of every native kernel, written to a folder for scripts/check_kernels, which runs in an emulator too.
 
     python -m tests.runtime.execution.native.kernel_cases FOLDER
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import Any
 
-from .checking import number
+from .answer_check import number
 from .enforced_schema import EnforcedSchema
 from .lark_ends import can_end
 

@@ -1,4 +1,4 @@
-"""Drafts as a grammar leaves them: without what it forbids, with what it forces."""
+"""Draft trees under a grammar: nodes that it forbids are removed, tokens that it forces are added."""
 
 from collections.abc import Sequence
 from typing import Protocol

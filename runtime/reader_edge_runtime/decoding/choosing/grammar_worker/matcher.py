@@ -1,4 +1,4 @@
-"""The program of the processes that follow grammars: one grammar in each."""
+"""The program that runs in a process of its own for each grammar: which tokens it allows at a place of an answer."""
 
 import importlib
 import json
@@ -20,7 +20,7 @@ from reader_edge_runtime.decoding.choosing.grammar_worker import (
     packed,
     unpacked,
 )
-from reader_edge_runtime.decoding.choosing.grammar_worker.checking import problem_of
+from reader_edge_runtime.decoding.choosing.grammar_worker.answer_check import problem_of
 from reader_edge_runtime.decoding.choosing.grammar_worker.enforced_numbers import Exponents
 from reader_edge_runtime.decoding.choosing.grammar_worker.grammar_source import GrammarSource
 from reader_edge_runtime.decoding.choosing.grammar_worker.tree_cut import cut
@@ -49,7 +49,7 @@ def follow(tokenizer: Any, key_tokens: KeyTokens, channel: Channel) -> None:
     start_clock(_MAX_START_S)
     grammar = json.loads(request)
     try:
-        followed = Followed(GrammarSource(grammar["kind"], grammar["text"]), tokenizer, key_tokens)
+        followed = GrammarMatcher(GrammarSource(grammar["kind"], grammar["text"]), tokenizer, key_tokens)
     except (ValueError, RecursionError) as error:
         channel.send(_reply(str(error) or type(error).__name__, b""))
         return
@@ -82,7 +82,7 @@ def _shortened(error: str) -> str:
     return f"{error[: min(place, half)]} ...{error[place : place + half]}"
 
 
-class Followed:
+class GrammarMatcher:
     """A grammar at a place of an answer. left_out: what of its schemas is not enforced, in words.
 
     Raises ValueError or RecursionError for what is no grammar.

@@ -1,4 +1,4 @@
-"""What an export kept, and the figures of its checks, in words."""
+"""How an export and the figures of its checks are worded for a terminal."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

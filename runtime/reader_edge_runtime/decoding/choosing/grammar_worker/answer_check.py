@@ -1,4 +1,4 @@
-"""A finished answer, compared with its schema by a library that knows nothing of grammars."""
+"""Checks a finished answer against its JSON schema with the library jsonschema."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Devices played on the CPU: operators and models of their packages, engines of TensorRT of fixed capacity."""
+"""GPUs simulated on the CPU: operators and models of their packages, TensorRT engines of fixed capacity."""
 
 import json
 from pathlib import Path
@@ -50,7 +50,7 @@ def cuda_operators() -> set[str]:
     return set(table)
 
 
-class PlayedEngines:
+class SimulatedEngines:
     """Of one package. opened: slots and rows of each engine so far."""
 
     def __init__(self, package: ModelPackage) -> None:

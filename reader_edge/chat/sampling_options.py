@@ -1,4 +1,4 @@
-"""Options that say how tokens are chosen: what is left open is as the model's maker recommends, or greedy."""
+"""Options that say how tokens are chosen; those left out are as the model's maker recommends, or greedy."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -14,7 +14,7 @@ _RANGES = {each.name: get_args(each.type)[-1] for each in fields(SamplingConfig)
 
 
 @dataclass(frozen=True, slots=True)
-class GivenSampling:
+class SamplingOptions:
     """What a user says of SamplingConfig, by the names of its fields; None where nothing. Raises UsageError where
     values are given besides `is_greedy`.
 
@@ -66,7 +66,7 @@ class GivenSampling:
         words = str(chosen)
         return words if not self.note(chosen) else f"{words.rpartition(', seed')[0]}, each answer with a seed by chance"
 
-    def changed(self, name: str, text: str) -> "GivenSampling":
+    def changed(self, name: str, text: str) -> "SamplingOptions":
         """With another value, as a user types it; "" for none. name: of its option. Raises ClickException."""
         kinds = {each.name.replace("_", "-"): value_type(each) for each in fields(self) if each.name != "is_greedy"}
         if (kind := kinds.get(name)) is None:

@@ -1,4 +1,4 @@
-"""Whether the tensors of a folder and the parameters of its config's model are the same set."""
+"""Matches the tensors of a folder with the parameters of its config's model, by name and shape."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -19,7 +19,7 @@ _EMBEDDINGS = ("embed_tokens.weight", "wte.weight")
 Place = TypeVar("Place")
 
 
-class Places:
+class ParameterNames:
     """The parameters of a model, by the names that files give them: with the base model's prefix or without."""
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -71,10 +71,10 @@ def has_own_head(tensors: Mapping[str, StoredTensor]) -> bool:
     return not head.equals(embedding)
 
 
-def check_shapes(folder: Path, places: Places, tensors: Mapping[str, StoredTensor]) -> None:
+def check_shapes(folder: Path, parameters: ParameterNames, tensors: Mapping[str, StoredTensor]) -> None:
     """Raise ExportError where a tensor has another shape than its parameter, before memory is taken for either."""
     for name, tensor in tensors.items():
-        target = places.find(name)
+        target = parameters.find(name)
         if target is not None and tuple(target.shape) != tensor.shape:
             config = config_name(folder)
             raise ExportError(
@@ -83,14 +83,14 @@ def check_shapes(folder: Path, places: Places, tensors: Mapping[str, StoredTenso
             )
 
 
-def fill(folder: Path, places: Places, tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+def fill(folder: Path, parameters: ParameterNames, tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
     """The tensor of each parameter, by the parameter's name; tensors without a place are left out.
 
     Raises ExportError for what is no number, and where two with other values are to fill one parameter.
     """
     filling: dict[str, StoredTensor] = {}
     for name, tensor in tensors.items():
-        if (parameter := places.name_of(name)) is None:
+        if (parameter := parameters.name_of(name)) is None:
             continue
         if tensor.dtype not in (*FLOATS, "F64"):
             raise ExportError(
@@ -115,7 +115,7 @@ def config_name(source: Path) -> str:
     return "metadata" if source.suffix == ".gguf" else "config.json"
 
 
-def check_places(folder: Path, missing: Iterable[str], left_over: Iterable[str]) -> None:
+def check_names(folder: Path, missing: Iterable[str], left_over: Iterable[str]) -> None:
     """Raise ExportError where parameters get no tensor of their shape, or tensors have no parameter."""
     lacking, others = sorted(missing), sorted(name for name in left_over if not name.endswith(_COMPUTED))
     if lacking:

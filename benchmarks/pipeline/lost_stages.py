@@ -1,6 +1,7 @@
-"""Kill and silence stages at random moments during answers, and tell whether any token changes, and how long one waits.
+"""Kill and silence stages at random moments of answers: does any token change, and how long is the wait?
 
-    python -m benchmarks.pipeline.losses [PACKAGE] [--stages 2,3] [--kills 200] [--silences 50] [--seed 1] [--spares]
+    python -m benchmarks.pipeline.lost_stages [PACKAGE] [--stages 2,3] [--kills 200] [--silences 50] [--seed 1]
+        [--spares]
 
 Each round answers four prompts, greedy and sampled, drafted and plain, while a random stage is killed and started
 again, or stopped for some seconds and then let go on, or killed. In every other round they come together; else one
