@@ -15,7 +15,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ProviderError, StageLostError
 from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage, UnknownCacheError
-from reader_edge_runtime.execution.pipeline.in_flight import Came, RowsLostError
+from reader_edge_runtime.execution.pipeline.in_flight import FinishedPass, RowsLostError
 from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarget
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass, Target
@@ -25,7 +25,7 @@ CLIENT = b"a" * 16
 
 
 class StagesHere:
-    """A `Following`. lost_at: the numbers of the frames at which the stages forget everything."""
+    """A `FollowingStages`. lost_at: the numbers of the frames at which the stages forget everything."""
 
     facts: tuple[str, ...] = ()
     slowest_s = 1e-9
@@ -35,17 +35,17 @@ class StagesHere:
         self.lost_at = lost_at
         self.frames: list[bytes] = []
         self.most_in_flight = 0
-        self._came: deque[Came] = deque()
+        self._came: deque[FinishedPass] = deque()
 
     def send(self, frame: bytes) -> int:
         self.frames.append(frame)
         number = len(self.frames)
         if number not in self.lost_at:
-            self._came.append(Came(number, self._answered(frame)))
+            self._came.append(FinishedPass(number, self._answered(frame)))
             self.most_in_flight = max(self.most_in_flight, len(self._came))
         return number
 
-    def receive(self) -> Came:
+    def receive(self) -> FinishedPass:
         if not self._came:
             raise StageLostError("Stage 1 is gone.")
         return self._came.popleft()

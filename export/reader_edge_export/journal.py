@@ -50,7 +50,7 @@ class StoredMatrix:
 
 
 @dataclass(frozen=True, slots=True)
-class _Left:
+class _WrittenMatrix:
     """A matrix that was found. before, after: checksums of the file of weights up to its begin and end, to go on from.
 
     line_end: where its line ends in the journal.
@@ -75,7 +75,7 @@ class Journal:
         path.parent.mkdir(exist_ok=True)
         self.calibration: object = None
         self.results: dict[str, object] = {}
-        self._left: deque[_Left] = deque()
+        self._left: deque[_WrittenMatrix] = deque()
         self._end = 0  # of the lines that count, but for those of matrices that are left
         lines, end = _lines(path), 0
         if lines and lines[0].value == {"key": key}:
@@ -188,7 +188,7 @@ def _lines(path: Path) -> list[_Line]:
     return lines
 
 
-def _borne_out(weights: BinaryIO, matrices: Iterable[tuple[StoredMatrix, int]]) -> Iterator[_Left]:
+def _borne_out(weights: BinaryIO, matrices: Iterable[tuple[StoredMatrix, int]]) -> Iterator[_WrittenMatrix]:
     """The matrices, each with the end of its line, up to the first that the file of weights does not hold."""
     checksum, position = hashlib.sha256(), 0
     for matrix, line_end in matrices:
@@ -200,7 +200,7 @@ def _borne_out(weights: BinaryIO, matrices: Iterable[tuple[StoredMatrix, int]]) 
         if checksum.hexdigest() != matrix.sha256 or weights.tell() != matrix.end:
             return
         position = matrix.end
-        yield _Left(matrix, before, checksum.copy(), line_end)
+        yield _WrittenMatrix(matrix, before, checksum.copy(), line_end)
 
 
 def _hash(file: BinaryIO, checksum: "hashlib._Hash", num_bytes: int) -> None:

@@ -65,10 +65,10 @@ def _is_small(node: ir.Node) -> bool:
     return sizes is not None and sizes.is_static() and math.prod(sizes.numpy()) < LEAST_PARAMETER
 
 
-def write_mlir(folder: Path, workplace: Path, target: str, advance: Callable[[float], None]) -> None:
+def write_mlir(folder: Path, work_folder: Path, target: str, advance: Callable[[float], None]) -> None:
     """Add all that belongs to IREE to the files of a package in `folder`, whose graph is there.
 
-    target: one of TARGETS. workplace: a folder for what is needed meanwhile. advance: called after each of NUM_STEPS.
+    target: one of TARGETS. work_folder: a folder for what is needed meanwhile. advance: called after each of NUM_STEPS.
     Raises InstallationError, ExportError, ProviderError.
     """
     version, machine = compiler_version(), TARGETS[target]
@@ -79,7 +79,7 @@ def write_mlir(folder: Path, workplace: Path, target: str, advance: Callable[[fl
         model = ir.load(folder / GRAPH_NAME)
         fix_width(model, width)
         parameters |= _parameters(model)
-        (folder / mlir_name(width)).write_bytes(_imported(model, workplace))
+        (folder / mlir_name(width)).write_bytes(_imported(model, work_folder))
         advance(1)
     for width in COMPILED_WIDTHS:
         (folder / module_name(width)).write_bytes(compile_module(folder / mlir_name(width), machine))
@@ -101,9 +101,9 @@ def check_modules(package: ModelPackage) -> None:
         ModuleSet(package, index, target, 0)
 
 
-def _imported(model: ir.Model, workplace: Path) -> bytes:
+def _imported(model: ir.Model, work_folder: Path) -> bytes:
     """A graph as MLIR, which names its weights and does not hold them."""
-    fixed, mlir = workplace / "fixed.onnx", workplace / "fixed.mlir"
+    fixed, mlir = work_folder / "fixed.onnx", work_folder / "fixed.mlir"
     ir.save(model, fixed)
     call = [sys.executable, "-m", _IMPORTER, str(fixed), "-o", str(mlir), "--large-model", "--externalize-params"]
     call += ["--no-save-params", "--num-elements-threshold", str(LEAST_PARAMETER)]

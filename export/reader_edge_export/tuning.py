@@ -63,8 +63,8 @@ def tune_package(
     check_installation(purpose="Tuning")
     progress = Progress(on_stage, on_share)
     try:
-        with quiet_libraries(), _workplace(package) as workplace:
-            manifest, table = _tuned(package, source, workplace, progress)
+        with quiet_libraries(), _work_folder(package) as work_folder:
+            manifest, table = _tuned(package, source, work_folder, progress)
     except Exception as error:
         if is_disk_full(error):
             raise ExportError(f"The disk of '{folder}' is full: free some space and tune it again.") from error
@@ -74,7 +74,7 @@ def tune_package(
 
 
 def _tuned(
-    package: ModelPackage, source: Path | None, workplace: Path, progress: Progress
+    package: ModelPackage, source: Path | None, work_folder: Path, progress: Progress
 ) -> tuple[Manifest, SuccessorTable]:
     from reader_edge_export.checks.chat_check import check_chats
     from reader_edge_export.checks.package_check import PackageCheck
@@ -83,7 +83,7 @@ def _tuned(
         package.check_files(progress.update)
         text = _text_tokenizer(package)
         table = SuccessorTable.of_package(package, text.fingerprint())
-    check = PackageCheck(package, text, workplace, progress)
+    check = PackageCheck(package, text, work_folder, progress)
     checks, files = dict(package.manifest.checks), dict(package.manifest.files)
     num_parameters = about_num_parameters(package.manifest)
     if source is not None:
@@ -121,18 +121,18 @@ def _opened(package: ModelPackage, source: Path, progress: Progress) -> "tuple[S
 
 
 @contextmanager
-def _workplace(package: ModelPackage) -> Iterator[Path]:
+def _work_folder(package: ModelPackage) -> Iterator[Path]:
     """A folder in a package's folder, gone in the end. Raises PackageError where no table could be written."""
     path, place = package.folder / SUCCESSORS_NAME, package.folder / "tuning"
     try:
         check_writable(path, max_table_bytes(package.manifest))
         clear_leftovers(place)
-        workplace = temporary_name(place)
-        lock = PathLock.new_folder(workplace)
+        work_folder = temporary_name(place)
+        lock = PathLock.new_folder(work_folder)
     except OSError as error:
         raise PackageError(write_failure(path, error, _AGAIN, _ELSEWHERE)) from error
     try:
-        yield workplace
+        yield work_folder
     finally:
-        shutil.rmtree(workplace, ignore_errors=True)
+        shutil.rmtree(work_folder, ignore_errors=True)
         lock.release()

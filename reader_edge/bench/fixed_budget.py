@@ -26,7 +26,7 @@ from reader_edge_runtime.measuring.cost_cache import load_or_measure
 
 
 @dataclass(frozen=True, slots=True)
-class SourceStock:
+class AvailableSources:
     """All that may be drafted from beside a request's own text and past ones. None: the package has none."""
 
     datastores: Sequence[Datastore]
@@ -37,7 +37,7 @@ class SourceStock:
     @classmethod
     def of_engine(
         cls, engine: Engine, datastores: Sequence[FilePath] = (), further: Sequence[DraftSource] = ()
-    ) -> "SourceStock":
+    ) -> "AvailableSources":
         """What an engine's package has, with files of `reader-edge datastore build`. Raises DatastoreError."""
         fingerprint, package = engine.tokenizer.fingerprint(), engine.package
         opened = open_datastores(datastores, fingerprint, package.manifest.vocab_size) if datastores else []
@@ -120,7 +120,7 @@ def bench_budgets(
     questions: Sequence[EvalPrompt],
     config: GenerationConfig,
     budgets: Sequence[int],
-    stock: SourceStock,
+    available: AvailableSources,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[BudgetRun]:
     """Answer every question with each set of sources and each budget, from an empty KV cache.
@@ -128,11 +128,11 @@ def bench_budgets(
     Fresh drafters know nothing but what ships with them, and so have no history. on_progress: gets answers done and
     answers in all.
     """
-    sets = [(is_warm, names) for is_warm in (False, True) for names in stock.sets(is_warm)]
+    sets = [(is_warm, names) for is_warm in (False, True) for names in available.sets(is_warm)]
     num_all, num_done = len(sets) * len(budgets) * len(questions), itertools.count(1)
     runs = []
     for (is_warm, names), num_nodes in itertools.product(sets, budgets):
-        drafter = stock.drafter(names, budget_config(num_nodes))
+        drafter = available.drafter(names, budget_config(num_nodes))
         requests = []
         for question in questions:
             if not is_warm:

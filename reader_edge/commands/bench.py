@@ -134,7 +134,7 @@ def decode(
     """
     from reader_edge.bench.comparison import bench_decode
     from reader_edge.bench.comparison_report import bench_fields, draw_bench, print_bench
-    from reader_edge.bench.fixed_budget import SourceStock, bench_budgets
+    from reader_edge.bench.fixed_budget import AvailableSources, bench_budgets
     from reader_edge.bench.plot import check_plot
     from reader_edge.models.model_source import further_sources, load_engine
     from reader_edge.prompts import VERIFY_PROMPTS, play_out, read_prompts
@@ -147,16 +147,16 @@ def decode(
     each_set = each_set and engine.draft_permission.is_on
     if nodes and not engine.draft_permission.is_on:
         click.echo("At fixed numbers of nodes, drafts are made all the same, to show what they would bring.", err=True)
-    stock = None
+    available = None
     if nodes or each_set:
-        stock = SourceStock.of_engine(engine, sources.datastores, further_sources(engine, sources))
+        available = AvailableSources.of_engine(engine, sources.datastores, further_sources(engine, sources))
     with count_progress("Answers") as on_progress:
-        sets = stock.engines(engine) if each_set and stock else {}
+        sets = available.engines(engine) if each_set and available else {}
         bench = bench_decode(engine, questions, config, rounds, on_progress, sets)
     runs = []
-    if nodes and stock:
+    if nodes and available:
         with count_progress("Answers at fixed numbers of nodes") as on_progress:
-            runs = bench_budgets(engine, questions, config, nodes, stock, on_progress)
+            runs = bench_budgets(engine, questions, config, nodes, available, on_progress)
     if as_json:
         click.echo(json.dumps(bench_fields(engine, bench, runs, config)))
     else:

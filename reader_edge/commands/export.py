@@ -12,7 +12,7 @@ from reader_edge.terminal.shell_completion import MODEL
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExportArguments:
     """What a user says of ExportOptions.
 
     precision: 'keep' leaves weights as they are: those of GGUF files in Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K
@@ -51,9 +51,9 @@ class Wanted:
 @helpful_command("Export a model to a package.", "reader-edge export qwen2.5:0.5b qwen --precision int4")
 @click.argument("model", type=MODEL)
 @click.argument("out", type=click.Path(path_type=Path))
-@options.of(Wanted)
-@options.grouped(wanted=Wanted)
-def export(model: str, out: Path, wanted: Wanted) -> None:
+@options.of(ExportArguments)
+@options.grouped(wanted=ExportArguments)
+def export(model: str, out: Path, wanted: ExportArguments) -> None:
     """Export MODEL to a package at OUT, and print OUT.
 
     MODEL is a Hugging Face folder, a GGUF file, or a name (`reader-edge pull --help`).

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class OutputOptions:
     """What is printed besides the text, and kept of it.
 
     --session session_file: Continue the conversation in this file. At the end, save it there with its KV cache and what
@@ -55,14 +55,14 @@ class Shown:
     type=options.FILE_PATH,
     help="Draft from the past answers in this file, and add this one. `reader-edge forget FILE` erases it.",
 )
-@options.of(Shown, "session_file")
+@options.of(OutputOptions, "session_file")
 @options.of(options.EngineFlags, "is_calibrated", "is_drafted")
 @options.of(options.Drafts)
 @rule
 @options.template_args
 @options.of(RemoteServer)
 @options.of(PromptInput, "raw")
-@options.of(Shown, "stats", "as_json", "compare")
+@options.of(OutputOptions, "stats", "as_json", "compare")
 # The engine's group comes first: --no-draft is its own, so that nothing is loaded to draft with.
 @options.grouped(
     prompt_input=PromptInput,
@@ -71,7 +71,7 @@ class Shown:
     sources="DraftSources",
     given=SamplingOptions,
     config="GenerationConfig",
-    shown=Shown,
+    shown=OutputOptions,
 )
 def run(
     model: str | None,
@@ -82,7 +82,7 @@ def run(
     engine_config: "reader_edge.EngineConfig",
     sources: "reader_edge.DraftSources",
     rule: "RuleConfig | None",
-    shown: Shown,
+    shown: OutputOptions,
 ) -> None:
     """Answer a prompt; without one, chat on the terminal.
 

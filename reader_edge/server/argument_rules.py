@@ -52,7 +52,7 @@ def argument_rules(rule: str, function: Json, syntax: CallSyntax, left_out: dict
     objects = [kind for kind in kinds_of(schema, schema) if kind.get("type", "object") == "object"]
     properties = {key: value for key, value in _properties(objects).items() if _is_written(key, value)}
     needed = set.intersection(*map(_required, objects)) if objects else set()
-    _note(_unheld_of_root(schema, objects, needed - properties.keys()), is_strict, left_out)
+    _note(_unenforced_of_root(schema, objects, needed - properties.keys()), is_strict, left_out)
     before, between, behind = syntax.parameter
     roots, names = roots_of(schema), list[str]()
     known: dict[int, list[Kind]] = {}  # kinds by their schemas, which many arguments may refer to
@@ -60,7 +60,7 @@ def argument_rules(rule: str, function: Json, syntax: CallSyntax, left_out: dict
         requested = _target(argument_of(roots, key), schema)
         if id(requested) not in known:
             known[id(requested)] = kinds_of(requested, schema)
-            _note(_unheld_of_value(value, known[id(requested)], schema), is_strict, left_out)
+            _note(_unenforced_of_value(value, known[id(requested)], schema), is_strict, left_out)
         name = f"{rule}p{number}"
         names.append(name if key in needed else f"{name}?")
         yield f"{name}: {spelled(before + key + between, syntax)} {name}v"
@@ -111,7 +111,7 @@ def _required(kind: Kind) -> set[str]:
     return {key for keys in given if isinstance(keys, list) for key in keys if isinstance(key, str)}
 
 
-def _unheld_of_root(schema: Json, objects: Sequence[Kind], missing: set[str]) -> Iterator[str]:
+def _unenforced_of_root(schema: Json, objects: Sequence[Kind], missing: set[str]) -> Iterator[str]:
     """What is not held of the whole. missing: arguments that are required, but not written."""
     if len(objects) != 1:
         yield "what is not one list of parameters"
@@ -128,7 +128,7 @@ def _unheld_of_root(schema: Json, objects: Sequence[Kind], missing: set[str]) ->
     yield from (f"'required' of {key!r:.80}, which is not listed or cannot be written" for key in sorted(missing))
 
 
-def _unheld_of_value(schema: object, kinds: Sequence[Kind], root: Json) -> Iterator[str]:
+def _unenforced_of_value(schema: object, kinds: Sequence[Kind], root: Json) -> Iterator[str]:
     """What is not held of a value that may be a text; others are JSON, of which all is held or reported."""
     is_free = any(map(is_text, kinds))
     texts = [kind for kind in kinds if is_text(kind) or _texts_of(kind)]

@@ -28,7 +28,7 @@ def calibrate(model: LayeredModel, sequences: Sequence[list[int]], calibration: 
     Raises ExportError where what it computes is not finite.
     """
     names = model.source.names
-    layer = LayerInputs(products_of(model.surroundings, model.source), [])
+    layer = LayerInputs(products_of(model.outer_modules, model.source), [])
     texts = model.begin(sequences)
     for index in model.walk(texts):
         layer.add_to(calibration)

@@ -138,8 +138,8 @@ def _count_embeddings(
     counted = calibration.gradients_for(name, embedding.weight.shape[1])
     if name == model.source.names[id(model.head.weight)]:
         counted = calibration.gradients_for(embedding_of(name), embedding.weight.shape[1])
-    products = products_of(model.surroundings, model.source)
-    with model.filled_surroundings(), _counted_rows(embedding, counted), _counted(products, calibration):
+    products = products_of(model.outer_modules, model.source)
+    with model.filled_outer_modules(), _counted_rows(embedding, counted), _counted(products, calibration):
         for text, gradient, side in zip(texts, gradients, sides, strict=True):
             read: dict[int, torch.Tensor] = {}
 

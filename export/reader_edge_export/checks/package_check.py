@@ -33,13 +33,13 @@ _QUALITY, _SUCCESSORS = "quality", "successors"
 class PackageCheck:
     """Of a package whose files are there, on the CPU provider.
 
-    text: its tokenizer. workplace: a folder for what is needed meanwhile, on a disk with room for some layers in fp32.
+    text: its tokenizer. work_folder: for what is needed meanwhile, on a disk with room for some layers in fp32.
     """
 
-    def __init__(self, package: ModelPackage, text: Tokenizer, workplace: Path, progress: Progress) -> None:
+    def __init__(self, package: ModelPackage, text: Tokenizer, work_folder: Path, progress: Progress) -> None:
         self._package = package
         self._text = text
-        self._workplace = workplace
+        self._work_folder = work_folder
         self._progress = progress
 
     def quality(self, source: Source, model: SourceModel, is_quick: bool = False) -> dict[str, float]:
@@ -85,7 +85,7 @@ class PackageCheck:
         is_whole = manifest.num_bytes <= _MAX_WHOLE_BYTES and manifest.precision != "bf16"
         if is_whole or manifest.attention in ROW_ATTENTIONS:  # whose rows no part writes
             return WholePackage(open_on_host(package))
-        return LayeredPackage(package, self._workplace)
+        return LayeredPackage(package, self._work_folder)
 
 
 class CachedCheck:

@@ -29,17 +29,17 @@ MAX_PART_BYTES = 400 << 20
 
 
 class LayeredPackage:
-    """A `PackageRunner`. workplace: a folder for the weights of a bf16 package's part in fp32."""
+    """A `PackageRunner`. work_folder: a folder for the weights of a bf16 package's part in fp32."""
 
-    def __init__(self, package: ModelPackage, workplace: Path, max_part_bytes: int = MAX_PART_BYTES) -> None:
+    def __init__(self, package: ModelPackage, work_folder: Path, max_part_bytes: int = MAX_PART_BYTES) -> None:
         model = ir.load(package.path(GRAPH_NAME))
         self.manifest = package.manifest
         self._weights = package.folder / WEIGHTS_NAME
-        self._workplace: Path | None = None
+        self._work_folder: Path | None = None
         if package.manifest.precision == "bf16":
             widen(model)
             self.manifest = replace(package.manifest, kv_dtype="float32")
-            self._workplace = workplace
+            self._work_folder = work_folder
         self._parts = cut_graph(model, self.manifest, max_part_bytes)
 
     def results(self, chains: Sequence[PassChain], advance: Advance = unseen) -> Iterator[ForwardResult]:
@@ -68,9 +68,9 @@ class LayeredPackage:
             values[:] = [{name: made[name] for name in live} for made in _made(opened, chain, values, advance)]
 
     def _opened(self, part: GraphPart) -> HostPart:
-        if self._workplace is None:
+        if self._work_folder is None:
             return HostPart.load(ir.to_proto(part.model).SerializeToString(), self._weights, self.manifest)
-        graph, weights = self._workplace / "part.onnx", self._workplace / "part.data"
+        graph, weights = self._work_folder / "part.onnx", self._work_folder / "part.data"
         try:
             ir.save(part.model, graph, external_data=weights.name)
             return HostPart.load(graph.read_bytes(), weights, self.manifest)

@@ -78,7 +78,7 @@ class LayeredModel:
     def begin(self, sequences: Sequence[list[int]]) -> list[Text]:
         """Texts in front of the first layer."""
         texts: list[Text] = []
-        with self.source.filled(self.surroundings), torch.no_grad():
+        with self.source.filled(self.outer_modules), torch.no_grad():
             for token_ids in sequences:
                 text = Text(token_ids, torch.empty(0))
                 self._around_layers(self._noting(text), input_ids=torch.tensor([token_ids]))
@@ -130,12 +130,12 @@ class LayeredModel:
         """Run what lies in front of the layers once more, whose weights must be there; `take` gets their calls."""
         self._around_layers(take, input_ids=torch.tensor([text.token_ids]))
 
-    def filled_surroundings(self) -> Any:
+    def filled_outer_modules(self) -> Any:
         """A context in which embeddings have their weights."""
-        return self.source.filled(self.surroundings)
+        return self.source.filled(self.outer_modules)
 
     @property
-    def surroundings(self) -> list[torch.nn.Module]:
+    def outer_modules(self) -> list[torch.nn.Module]:
         """The modules beside the layers, but for the head."""
         return [child for child in self._base.children() if not isinstance(child, torch.nn.ModuleList)]
 

@@ -25,7 +25,7 @@ _PARENTS = (-1, -1, 0, 0, 1, 2)  # of a tree behind the text's last node, which 
 _DEPTHS = ((0, 2), (2, 5), (5, 6))  # its nodes from and to, each depth in a pass of its own
 
 
-class Nodes(NamedTuple):
+class PassInputs(NamedTuple):
     """Of a pass. token_ids, positions: (N,). seen: bool (N, M), which of all nodes so far each one sees.
 
     target_states: (N1, J * E_target), own_states: (N2, E), of which one has no rows.
@@ -38,7 +38,7 @@ class Nodes(NamedTuple):
     own_states: Float32Array
 
 
-class Guesses(NamedTuple):
+class PassOutput(NamedTuple):
     """What a pass says: next_states (N, E), top_logits and top_ids (N, K), log_sum_exp (N,)."""
 
     next_states: Float32Array
@@ -50,7 +50,7 @@ class Guesses(NamedTuple):
 class SpeculatorRunner(Protocol):
     """Runs passes of one text, each behind all earlier ones."""
 
-    def run(self, nodes: Nodes) -> Guesses: ...
+    def run(self, nodes: PassInputs) -> PassOutput: ...
 
 
 class ModuleRunner:
@@ -61,7 +61,7 @@ class ModuleRunner:
         self._top_k = top_k
         self._attention = DenseAttention()
 
-    def run(self, nodes: Nodes) -> Guesses:
+    def run(self, nodes: PassInputs) -> PassOutput:
         token_ids, positions, self._attention.seen, *states = map(torch.from_numpy, nodes)
         with torch.no_grad():
             output = self._module(token_ids[None], positions[None], *(each[None] for each in states), self._attention)
@@ -69,7 +69,7 @@ class ModuleRunner:
         values, best = logits.topk(self._top_k)
         best = best if self._module.target_ids is None else self._module.target_ids[best]
         found = (output.next_states[0], values, best, logits.logsumexp(-1))
-        return Guesses(*(each.numpy() for each in found))
+        return PassOutput(*(each.numpy() for each in found))
 
 
 class GraphRunner:
@@ -84,7 +84,7 @@ class GraphRunner:
         names = [f"past_{kind}.{index}" for index in range(part.num_layers) for kind in ("key", "value")]
         self._kept = {name: np.zeros(shape, np.float32) for name in names}
 
-    def run(self, nodes: Nodes) -> Guesses:
+    def run(self, nodes: PassInputs) -> PassOutput:
         fed = {
             "input_ids": nodes.token_ids[None],
             "position_ids": nodes.positions[None],
@@ -99,7 +99,7 @@ class GraphRunner:
         found = dict(zip(names, self._session.run(names, fed), strict=True))
         self._num_rows += len(nodes.token_ids)
         self._kept = {name: found[name.replace("past", "present")] for name in self._kept}
-        return Guesses(*(found[name][0] for name in Guesses._fields))
+        return PassOutput(*(found[name][0] for name in PassOutput._fields))
 
 
 def check_speculator(
@@ -133,12 +133,12 @@ def check_speculator(
     }
 
 
-def _run(runner: SpeculatorRunner, text: TextStates, hidden_size: int) -> list[Guesses]:
+def _run(runner: SpeculatorRunner, text: TextStates, hidden_size: int) -> list[PassOutput]:
     """The text in one pass, then a tree of its first tokens, a depth a pass."""
     ids, states = np.array(text.token_ids), text.states[0].numpy()
     num_scored = len(ids) - 1
     none = np.zeros((0, hidden_size), np.float32)
-    first = Nodes(ids[1:], np.arange(1, len(ids)), np.tri(num_scored, dtype=bool), states[:-1], none)
+    first = PassInputs(ids[1:], np.arange(1, len(ids)), np.tri(num_scored, dtype=bool), states[:-1], none)
     guesses = [runner.run(first)]
     own: list[Float32Array] = []  # next states of the tree's nodes
     seen = np.zeros((len(_PARENTS), num_scored + len(_PARENTS)), bool)
@@ -153,13 +153,13 @@ def _run(runner: SpeculatorRunner, text: TextStates, hidden_size: int) -> list[G
         ]
         positions = np.full(stop - start, len(ids) + depth)
         visible = seen[start:stop, : num_scored + stop]
-        nodes = Nodes(np.resize(ids, stop)[start:], positions, visible, states[:0], np.stack(parents))
+        nodes = PassInputs(np.resize(ids, stop)[start:], positions, visible, states[:0], np.stack(parents))
         guesses.append(runner.run(nodes))
         own.extend(guesses[-1].next_states)
     return guesses
 
 
-def _error(found: Guesses, expected: Guesses) -> float:
+def _error(found: PassOutput, expected: PassOutput) -> float:
     """The largest difference of what a pass says, over the largest number of its kind; equal logits may come in another
     order.
     """

@@ -48,7 +48,7 @@ def _sentence(text: str) -> str:
 
 
 @dataclass(slots=True)
-class StepsRun:
+class StepsOutcome:
     """What a process reported until it ended.
 
     planned, begun: names of the steps it meant to take, and of those it began, in their order. returncode: as
@@ -62,12 +62,12 @@ class StepsRun:
     stderr: str = ""
 
 
-def run_steps(module: str, arguments: Iterable[str], environment: Environment, ends_at: float) -> StepsRun:
+def run_steps(module: str, arguments: Iterable[str], environment: Environment, ends_at: float) -> StepsOutcome:
     """Run a module of this folder until it ends, or until `ends_at` of `time.monotonic`."""
     path = os.pathsep.join(environment.search_path)
     environ = {**environment.environ, "PYTHONPATH": path, "ORT_DISABLE_TELEMETRY": "1"}
     command = [sys.executable, "-P", "-m", f"{__package__}.{module}", *arguments]
-    run = StepsRun()
+    run = StepsOutcome()
     try:
         done = subprocess.run(
             command,
@@ -107,7 +107,7 @@ def _report(fields: dict[str, str]) -> None:
     sys.stdout.flush()
 
 
-def _note(line: str, run: StepsRun) -> None:
+def _note(line: str, run: StepsOutcome) -> None:
     """Take a line as one of ours; what libraries print there is passed over."""
     try:
         fields = json.loads(line)

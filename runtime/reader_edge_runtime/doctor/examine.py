@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from reader_edge_runtime.doctor.check_result import CheckResult, Severity, StepsRun, run_steps
+from reader_edge_runtime.doctor.check_result import CheckResult, Severity, StepsOutcome, run_steps
 from reader_edge_runtime.doctor.environment import Environment
 from reader_edge_runtime.doctor.loading import end_words, fatal_loading
 from reader_edge_runtime.doctor.machine import check_cache, check_cores, check_graphics, check_huge_pages, check_wheels
@@ -41,7 +41,7 @@ def examine_package(folder: Path, environment: Environment, ends_at: float) -> l
     """Results for engines and of a package; only where `examine_machine` found nothing broken."""
     results: list[CheckResult] = []
     skipped: list[str] = []
-    run = StepsRun()
+    run = StepsOutcome()
     while time.monotonic() < ends_at:
         run = run_steps("engines", [str(folder), *skipped], environment, ends_at)
         results += run.results
@@ -65,7 +65,7 @@ def _fatal(step: str, returncode: int) -> CheckResult:
     return CheckResult(step, Severity.BROKEN, found, remedy)
 
 
-def _cut_off(run: StepsRun) -> CheckResult:
+def _cut_off(run: StepsOutcome) -> CheckResult:
     """Of time that was over."""
     left = [step for step in run.planned if step not in run.begun]
     found = "The examination took too long and was cut off here: the machine is busy, or the model is large"

@@ -21,7 +21,7 @@ _CODES = 256  # above all exit codes: a message of "negative length" is an exit 
 Stream = BinaryIO | io.BufferedIOBase
 
 
-class EndedError(EOFError):
+class SessionEndedError(EOFError):
     """The session at the other end is over. code: its exit code, negative for a signal."""
 
     def __init__(self, code: int) -> None:
@@ -39,7 +39,7 @@ class Channel:
         """The next message. Raises EOFError where the other end is gone, OSError or ValueError for a closed stream."""
         (size,) = struct.unpack("<i", self._read(4))
         if size < 0:
-            raise EndedError(size + _CODES)
+            raise SessionEndedError(size + _CODES)
         return self._read(size)
 
     def send(self, message: bytes) -> None:

@@ -18,7 +18,7 @@ from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.checks.quality_limits import speculator_warning
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.speculators.formats.find import find_speculator
-from reader_edge_export.speculators.speculator_check import GraphRunner, Nodes
+from reader_edge_export.speculators.speculator_check import GraphRunner, PassInputs
 from reader_edge_runtime.drafting.speculators.speculator_source import SpeculatorSource
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 from reader_edge_runtime.execution.onnxruntime.host.host_speculator import HostSpeculator
@@ -193,7 +193,7 @@ def test_a_pass_without_kernels_of_our_own_says_nearly_the_same_with_no_rows_of_
         for kind, start in (("target", 0), ("own", 2)):
             states = [rows[each].astype(np.float32)[: 2 if each == kind else 0] for each in rows]
             seen = np.tri(2, start + 2, start, dtype=bool)
-            nodes = Nodes(np.array([5, 7]), np.arange(start, start + 2), seen, *states)
+            nodes = PassInputs(np.array([5, 7]), np.arange(start, start + 2), seen, *states)
             found.append(runner.run(nodes))
     for one, other in zip(found[:2], found[2:], strict=True):
         np.testing.assert_allclose(one.next_states, other.next_states, atol=0.05)
@@ -244,7 +244,7 @@ def test_the_runtime_agrees_with_the_exports_check(precision: str, tiny_model: T
     states = np.random.default_rng(0).normal(size=(3, 3 * 64)).astype(np.float32)
     none = np.zeros((0, part.hidden_size), np.float32)
     runner, speculator = GraphRunner(package.folder, part, 4), HostSpeculator.open(package, threads=1)
-    expected = runner.run(Nodes(np.array(tokens), np.arange(3), np.tri(3, dtype=bool), states, none))
+    expected = runner.run(PassInputs(np.array(tokens), np.arange(3), np.tri(3, dtype=bool), states, none))
     found = speculator.catch_up(speculator.new_cache(1, 8), 0, [tokens], [states])
     np.testing.assert_array_equal(found.top_ids[0, 0], expected.top_ids[-1])
     np.testing.assert_allclose(found.next_states[0], expected.next_states, atol=1e-5)

@@ -15,7 +15,7 @@ from transformers import AutoConfig
 
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.speculators.networks import Eagle3Config, Eagle3Module, MtpModule
-from reader_edge_export.speculators.speculator_check import GraphRunner, Guesses, Nodes
+from reader_edge_export.speculators.speculator_check import GraphRunner, PassInputs, PassOutput
 from reader_edge_export.speculators.speculator_module import DenseAttention, SpeculatorModule
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.execution.onnxruntime.session import open_session
@@ -179,12 +179,12 @@ def _embedded(package: ModelPackage, graph: str) -> npt.NDArray[np.float32]:
     return found
 
 
-def _guesses(package: ModelPackage) -> Guesses:
+def _guesses(package: ModelPackage) -> PassOutput:
     part = package.manifest.speculator
     assert part is not None
     states = np.random.default_rng(0).normal(size=(len(_TOKENS), 3 * HIDDEN_SIZE)).astype(np.float32)
     seen = np.tri(len(_TOKENS), dtype=bool)
     none = np.zeros((0, part.hidden_size), np.float32)
     return GraphRunner(package.folder, part, len(_TOKENS)).run(
-        Nodes(_TOKENS, np.arange(len(_TOKENS)), seen, states, none)
+        PassInputs(_TOKENS, np.arange(len(_TOKENS)), seen, states, none)
     )

@@ -11,7 +11,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from reader_edge.bench.comparison import bench_decode
-from reader_edge.bench.fixed_budget import SourceStock
+from reader_edge.bench.fixed_budget import AvailableSources
 from reader_edge.bench.recording import RecordedRequest, RecordedTurn, read_recording
 from reader_edge.bench.replay import replay
 from reader_edge.bench.simulator import ReplayedRequest, Simulator
@@ -221,7 +221,7 @@ def small_store(engine: Engine, tmp_path: Path) -> str:
 
 
 def test_each_set_drafts_from_its_sources_alone_and_emits_the_plain_tokens(engine: Engine, small_store: str) -> None:
-    sets = SourceStock.of_engine(engine, [small_store]).engines(engine)
+    sets = AvailableSources.of_engine(engine, [small_store]).engines(engine)
     names = ["context", "context + datastore", "context + logits", "context + logits + datastore"]
     assert list(sets) == names
     assert sets[names[-1]] is engine
@@ -242,7 +242,7 @@ def test_each_set_drafts_from_its_sources_alone_and_emits_the_plain_tokens(engin
 
 
 def test_engines_of_a_set_keep_to_the_first_one_s_model_and_not_to_its_past(engine: Engine) -> None:
-    first, last = SourceStock.of_engine(engine).engines(engine).values()
+    first, last = AvailableSources.of_engine(engine).engines(engine).values()
     assert last is engine
     assert first.decoder.target is engine.decoder.target
     assert first.decoder.cache is not engine.decoder.cache

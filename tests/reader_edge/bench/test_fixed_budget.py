@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from reader_edge.bench.answer_recorder import TopTokenRecorder, record_answers
-from reader_edge.bench.fixed_budget import BudgetRun, SourceStock, answer_at, bench_budgets
+from reader_edge.bench.fixed_budget import AvailableSources, BudgetRun, answer_at, bench_budgets
 from reader_edge.bench.recording import RecordedRequest, read_recording
 from reader_edge.bench.replay import replay
 from reader_edge.bench.simulator import MAX_DEPTH
@@ -125,7 +125,7 @@ def test_answers_are_plain_and_every_step_drafts_what_it_may(engine: Engine, que
         questions,
         CONFIG,
         BUDGETS,
-        SourceStock.of_engine(engine),
+        AvailableSources.of_engine(engine),
         lambda done, total: shown.append((done, total)),
     )
     assert shown == [(done, 48) for done in range(1, 49)]
@@ -154,8 +154,8 @@ def test_datastores_have_sets_of_their_own(engine: Engine, questions: list[EvalP
     builder.add(list(engine.generate(questions[0].prompt, CONFIG).token_ids))
     builder.end_document()
     builder.write(tmp_path / "answers.ds", DatastoreFacts(("answers",), 0), lambda stage: None)
-    stock = SourceStock.of_engine(engine, [str(tmp_path / "answers.ds")])
-    runs = bench_budgets(engine, questions[:1], CONFIG, [8], stock)
+    available = AvailableSources.of_engine(engine, [str(tmp_path / "answers.ds")])
+    runs = bench_budgets(engine, questions[:1], CONFIG, [8], available)
     names = ["context", "context + datastore", "context + logits", "context + logits + datastore"]
     assert [run.sources for run in runs if not run.is_warm] == names
     assert len([run for run in runs if run.is_warm]) == 4
@@ -169,7 +169,7 @@ def test_datastores_have_sets_of_their_own(engine: Engine, questions: list[EvalP
 def test_a_replay_counts_as_decoding(
     engine: Engine, questions: list[EvalPrompt], recording: Path, num_nodes: int
 ) -> None:
-    runs = bench_budgets(engine, questions, CONFIG, [num_nodes], SourceStock.of_engine(engine))
+    runs = bench_budgets(engine, questions, CONFIG, [num_nodes], AvailableSources.of_engine(engine))
     requests = read_recording(recording, engine.tokenizer)
     config = DraftConfig(max_nodes=num_nodes + 1, max_depth=MAX_DEPTH, is_logits_used=False)
     warm = run_of(runs, "context + history", num_nodes)

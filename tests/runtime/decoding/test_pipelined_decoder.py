@@ -17,7 +17,7 @@ from reader_edge_runtime.drafting.draft_hints import DraftHints
 from reader_edge_runtime.drafting.drafter import NoDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
-from reader_edge_runtime.execution.pipeline.in_flight import Came
+from reader_edge_runtime.execution.pipeline.in_flight import FinishedPass
 from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarget
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Target
@@ -164,7 +164,7 @@ def test_an_interrupt_cancels_what_runs_and_the_lanes_go_on(split_demo: Split, e
     decoder, following = pipelined(target), stages_of(target)
     receive, failures = following.receive, iter([None] * 12 + [KeyboardInterrupt()])
 
-    def interrupted() -> Came:
+    def interrupted() -> FinishedPass:
         if (failure := next(failures, None)) is not None:
             raise failure
         return receive()

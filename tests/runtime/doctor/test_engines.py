@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from reader_edge_runtime.doctor import check_result, engines, loading, passes
-from reader_edge_runtime.doctor.check_result import CheckResult, Severity, StepsRun
+from reader_edge_runtime.doctor.check_result import CheckResult, Severity, StepsOutcome
 from reader_edge_runtime.doctor.engines import check_kernels, check_memory, check_package, check_provider, steps
 from reader_edge_runtime.doctor.loading import failed_loading, fatal_loading
 from reader_edge_runtime.doctor.passes import (
@@ -129,14 +129,14 @@ def test_large_files_are_not_read_whole(demo_folder: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("line", ["[1]", "{", "5", '{"step": 1, "more": 2}', '{"step": "cpu"}x', "[" * 50_000], ids=len)
 def test_what_libraries_print_is_no_step(line: str) -> None:
-    run = StepsRun()
+    run = StepsOutcome()
     for printed in ('{"step": "cpu"}', line, '{"plan": "cpu, passes"}'):
         check_result._note(printed, run)
     assert (run.begun, run.planned, run.results) == (["cpu"], ["cpu", "passes"], [])
 
 
 def test_a_finding_of_an_unknown_kind_is_passed_over() -> None:
-    run = StepsRun()
+    run = StepsOutcome()
     for severity in ("well", "odd"):
         line = {"check": "cpu", "severity": severity, "found": "It runs.", "remedy": ""}
         check_result._note(json.dumps(line), run)

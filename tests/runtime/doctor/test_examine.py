@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from reader_edge_runtime.doctor import examine
-from reader_edge_runtime.doctor.check_result import CheckResult, Severity, StepsRun
+from reader_edge_runtime.doctor.check_result import CheckResult, Severity, StepsOutcome
 from reader_edge_runtime.doctor.examine import examine_machine, examine_package
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from tests.reader_edge.package_copy import PackageCopy
@@ -65,7 +65,7 @@ def test_what_takes_too_long_is_cut_off_with_a_note(tmp_path: Path) -> None:
 
 
 def test_steps_that_were_not_reached_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = StepsRun(planned=["kernels", "cpu", "passes"], begun=["kernels"], returncode=None)
+    run = StepsOutcome(planned=["kernels", "cpu", "passes"], begun=["kernels"], returncode=None)
     monkeypatch.setattr(examine, "run_steps", lambda *_: run)
     (cut,) = examine_package(tmp_path, described(tmp_path), time.monotonic() + LONG_S)
     assert cut.check == "kernels"
@@ -74,10 +74,10 @@ def test_steps_that_were_not_reached_are_named(tmp_path: Path, monkeypatch: pyte
 
 def test_after_a_step_that_ends_the_process_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     well = CheckResult("cpu", Severity.WELL, "It runs.")
-    runs = [StepsRun(begun=["cuda"], returncode=-11), StepsRun([well], ["cpu"])]
+    runs = [StepsOutcome(begun=["cuda"], returncode=-11), StepsOutcome([well], ["cpu"])]
     left_out = []
 
-    def run_steps(module: str, arguments: list[str], *_: object) -> StepsRun:
+    def run_steps(module: str, arguments: list[str], *_: object) -> StepsOutcome:
         left_out.append(arguments[1:])
         return runs.pop(0)
 
@@ -89,7 +89,7 @@ def test_after_a_step_that_ends_the_process_others_go_on(tmp_path: Path, monkeyp
 
 
 def test_a_process_that_ends_before_its_first_step_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examine, "run_steps", lambda *_: StepsRun(returncode=1, stderr="no such module"))
+    monkeypatch.setattr(examine, "run_steps", lambda *_: StepsOutcome(returncode=1, stderr="no such module"))
     (found,) = examine_package(tmp_path, described(tmp_path), time.monotonic() + LONG_S)
     assert found.severity == Severity.BROKEN
     assert examine_machine(described(tmp_path), time.monotonic())[-1].sentence.endswith("(no such module).")

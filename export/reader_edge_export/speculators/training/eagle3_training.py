@@ -13,8 +13,8 @@ from reader_edge_export.speculators.networks import Eagle3Config, Eagle3Module
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from reader_edge_export.speculators.training.trained_format import (
     MAX_IDS,
-    Material,
     TrainedFormat,
+    TrainingInputs,
     check_reported,
     embed,
     name_ids,
@@ -51,12 +51,12 @@ class Eagle3Training(TrainedFormat):
         table = np.zeros((num_ids + 1, manifest.hidden_size or 0), np.float32)
         return _new(replace(manifest, vocab_size=len(table)), np.arange(num_ids, dtype=np.int32), table, num_states)
 
-    def begin(self, material: Material) -> tuple[SpeculatorModule, torch.Tensor]:
-        package, columns = material.package, list(material.columns)
-        module = _new(package.manifest, material.ids, embedding_rows(package), len(columns))
+    def begin(self, inputs: TrainingInputs) -> tuple[SpeculatorModule, torch.Tensor]:
+        package, columns = inputs.package, list(inputs.columns)
+        module = _new(package.manifest, inputs.ids, embedding_rows(package), len(columns))
         joined_size = module.fc.in_features
-        texts = [answer.token_ids for answer in material.answers]
-        scores = score_texts(material.target, texts, material.ids, joined_size)
+        texts = [answer.token_ids for answer in inputs.answers]
+        scores = score_texts(inputs.target, texts, inputs.ids, joined_size)
         is_usual = scores.positions >= _FIRST
         states = scores.layer_states[columns][:, is_usual].swapaxes(0, 1).reshape(-1, joined_size)
         hidden_states, logits = scores.hidden_states[is_usual], scores.logits[is_usual]

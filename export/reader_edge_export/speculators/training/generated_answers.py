@@ -36,7 +36,7 @@ _PART = ArrayFormat(
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class RecordingConfig:
     """How prompts are answered. recorder: makes the drafter that keeps answers.
 
     max_tokens: of an answer. is_sampled: the first answer to a prompt too, and not only later ones.
@@ -97,10 +97,10 @@ def _fault_of_numbers(arrays: Mapping[str, Array]) -> str | None:
 class GeneratedAnswers:
     """Parts of answers in a folder, to one batch of prompts after the other. Raises ExportError for a damaged part."""
 
-    def __init__(self, folder: Path, fingerprint: bytes, manner: Manner, sizes: AnswerSizes) -> None:
+    def __init__(self, folder: Path, fingerprint: bytes, recording: RecordingConfig, sizes: AnswerSizes) -> None:
         self._folder = folder
         self._fingerprint = fingerprint
-        self._manner = manner
+        self._recording = recording
         self._sizes = sizes
 
     def parts(self) -> Iterator[list[RecordedAnswer]]:
@@ -140,11 +140,11 @@ class GeneratedAnswers:
         on_progress(min(total, num_tokens), num_tokens)
         if total >= num_tokens or not prompts or (total and time.monotonic() > until):
             return False
-        recorder = self._manner.recorder()
+        recorder = self._recording.recorder()
         config = EngineConfig(max_batch=BATCH, is_calibrated=False, is_probed=False)
         engine = Engine.load(package, config, drafter=recorder)
         num_parts, num_unwritten = len(written), 0
-        for batch in _answered(engine, prompts, num_prompts, self._manner):
+        for batch in _answered(engine, prompts, num_prompts, self._recording):
             answers = [recorder.answers.pop(each) for each in batch if each in recorder.answers]
             num_unwritten += len(batch)
             if answers:
@@ -184,7 +184,9 @@ def _num_prompts(arrays: Mapping[str, Array]) -> int:
     return int(arrays["num_prompts"][0])
 
 
-def _answered(engine: Engine, prompts: Sequence[Encodable], num_prompts: int, manner: Manner) -> Iterator[range]:
+def _answered(
+    engine: Engine, prompts: Sequence[Encodable], num_prompts: int, recording: RecordingConfig
+) -> Iterator[range]:
     """Have prompts answered from a number on, round after round; tell the numbers, from 0 on, of each batch as it ends.
 
     The next batch is in line by then, and begins as answers end: no pass is left half empty.
@@ -192,8 +194,8 @@ def _answered(engine: Engine, prompts: Sequence[Encodable], num_prompts: int, ma
 
     def submit(number: int) -> Request:
         turn, place = divmod(num_prompts + number, len(prompts))
-        sampling = SamplingConfig(temperature=_TEMPERATURE if turn or manner.is_sampled else 0.0, seed=turn)
-        config = GenerationConfig(max_tokens=manner.max_tokens, sampling=sampling)
+        sampling = SamplingConfig(temperature=_TEMPERATURE if turn or recording.is_sampled else 0.0, seed=turn)
+        config = GenerationConfig(max_tokens=recording.max_tokens, sampling=sampling)
         return decoder.submit(engine.encode_prompt(prompts[place]), config)
 
     running: list[Request] = []

@@ -12,8 +12,8 @@ from reader_edge_export.speculators.networks import MlpModule
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from reader_edge_export.speculators.training.trained_format import (
     MAX_IDS,
-    Material,
     TrainedFormat,
+    TrainingInputs,
     embed,
     last_state_ids,
     name_ids,
@@ -42,15 +42,15 @@ class MlpTraining(TrainedFormat):
         # A small table of embeddings: one row of it is read, however many there are.
         return _new(replace(manifest, vocab_size=num_ids + 1), np.arange(num_ids, dtype=np.int32))
 
-    def begin(self, material: Material) -> tuple[SpeculatorModule, torch.Tensor]:
-        module, states = _new(material.package.manifest, material.ids), state_sample(material)
-        embedding = embedding_rows(material.package)
+    def begin(self, inputs: TrainingInputs) -> tuple[SpeculatorModule, torch.Tensor]:
+        module, states = _new(inputs.package.manifest, inputs.ids), state_sample(inputs)
+        embedding = embedding_rows(inputs.package)
         embed(module, embedding)
         scale = states.std(0) + 1e-3
         with torch.no_grad():
             module.token_gain.copy_(torch.from_numpy(1 / (embedding.std(0) + 1e-3 * embedding.std())))
             module.token_proj.bias.copy_(-module.fc.weight @ (states.mean(0) / scale))
-            head = _principal(logit_head_rows(material.package)[material.ids], module.lm_head.in_features)
+            head = _principal(logit_head_rows(inputs.package)[inputs.ids], module.lm_head.in_features)
             module.lm_head.weight[:, : head.shape[1]] = head
         return module, scale
 

@@ -11,8 +11,8 @@ from transformers import Qwen3Config
 from reader_edge_export.speculators.networks import MtpModule
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from reader_edge_export.speculators.training.trained_format import (
-    Material,
     TrainedFormat,
+    TrainingInputs,
     embed,
     last_state_ids,
     new_layer,
@@ -41,12 +41,12 @@ class MtpTraining(TrainedFormat):
         module.lm_head.weight = module.embed_tokens.weight  # one table: one row of it is looked up
         return module
 
-    def begin(self, material: Material) -> tuple[SpeculatorModule, torch.Tensor]:
-        module = _new(material.package.manifest)
-        embed(module, embedding_rows(material.package))
-        module.lm_head = SampledHead(logit_head_rows(material.package), material.ids)
+    def begin(self, inputs: TrainingInputs) -> tuple[SpeculatorModule, torch.Tensor]:
+        module = _new(inputs.package.manifest)
+        embed(module, embedding_rows(inputs.package))
+        module.lm_head = SampledHead(logit_head_rows(inputs.package), inputs.ids)
         layer: Any = module.mtp_layers[0]
-        gains = _gains(material)
+        gains = _gains(inputs)
         with torch.no_grad():  # what the head reads is the state as it came
             layer.final_layernorm.weight.copy_(gains)
             of_token, of_state = layer.input_proj.weight.chunk(2, dim=1)
@@ -68,9 +68,9 @@ def _new(manifest: Manifest) -> MtpModule:
     return MtpModule(new_layer(Qwen3Config, manifest, manifest.hidden_size))
 
 
-def _gains(material: Material) -> torch.Tensor:
+def _gains(inputs: TrainingInputs) -> torch.Tensor:
     """How large each number of the target's state usually is: float32 (E,)."""
-    gains = state_sample(material).square().mean(0).sqrt()
+    gains = state_sample(inputs).square().mean(0).sqrt()
     return gains.clamp_min(1e-3 * float(gains.max()))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
-from reader_edge_export.speculators.training.generated_answers import AnswerSizes, GeneratedAnswers, Manner
+from reader_edge_export.speculators.training.generated_answers import AnswerSizes, GeneratedAnswers, RecordingConfig
 from reader_edge_export.speculators.training.state_recorder import RecordedAnswer
 from reader_edge_runtime.config import GenerationConfig
 from reader_edge_runtime.decoding.request import Request
@@ -19,7 +19,7 @@ Progress = Callable[[int, int], None]
 FEWEST_ANSWERS = 16  # of which one is held out
 
 
-class Answering:
+class AnswerRecording:
     """state_ids: of the states that are kept. One kind a folder."""
 
     def __init__(self, package: ModelPackage, folder: Path, state_ids: tuple[int, ...]) -> None:
@@ -29,7 +29,12 @@ class Answering:
         self.has_template = Tokenizer.open(package).has_chat_template
 
     def written(
-        self, prompts: Sequence[Prompt], manner: Manner, num_tokens: int, until: float, on_progress: Progress
+        self,
+        prompts: Sequence[Prompt],
+        recording: RecordingConfig,
+        num_tokens: int,
+        until: float,
+        on_progress: Progress,
     ) -> list[RecordedAnswer]:
         """Answers to these prompts first, then to bundled instructions, until there are so many tokens.
 
@@ -41,7 +46,7 @@ class Answering:
         manifest = self._package.manifest
         assert manifest.hidden_size is not None  # which was checked first
         sizes = AnswerSizes(manifest.vocab_size, manifest.hidden_size * len(self._state_ids))
-        written = GeneratedAnswers(self._folder, owner, manner, sizes)
+        written = GeneratedAnswers(self._folder, owner, recording, sizes)
         bundled = [as_message(prompt, self.has_template) for prompt in instructions()]
         written.write(self._package.folder, own + bundled, num_tokens, until, on_progress)
         answers: list[RecordedAnswer] = []

@@ -17,14 +17,14 @@ from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from reader_edge_export.speculators.training.batches import Batches, frequent_ids
 from reader_edge_export.speculators.training.chains import ChainLoss, DepthAcceptance, is_half_quicker, measure_depths
 from reader_edge_export.speculators.training.eagle3_training import Eagle3Training
-from reader_edge_export.speculators.training.generated_answers import Manner
+from reader_edge_export.speculators.training.generated_answers import RecordingConfig
 from reader_edge_export.speculators.training.measured_cost import SpeculatorCost, measure_cost
 from reader_edge_export.speculators.training.mlp_training import MlpTraining
 from reader_edge_export.speculators.training.mtp_training import MtpTraining
-from reader_edge_export.speculators.training.record_answers import Answering, Progress, held_out_apart
+from reader_edge_export.speculators.training.record_answers import AnswerRecording, Progress, held_out_apart
 from reader_edge_export.speculators.training.speculator_folder import write_folder
 from reader_edge_export.speculators.training.state_recorder import StateRecorder
-from reader_edge_export.speculators.training.trained_format import MAX_IDS, Material, TrainedFormat
+from reader_edge_export.speculators.training.trained_format import MAX_IDS, TrainedFormat, TrainingInputs
 from reader_edge_export.speculators.training.training_loop import OnMessage, TrainingPlan, no_message, trained
 from reader_edge_runtime.arrays import Int32Array
 from reader_edge_runtime.assembly import open_package, settled_target
@@ -110,7 +110,7 @@ class SpeculatorTraining:
         self._on_message = on_message
         self._folder = out.with_name(f"{out.name}.training")
         self._checkpoint = self._folder / CHECKPOINT_NAME
-        self._answering = Answering(self._package, self._folder, self.state_ids)
+        self._answering = AnswerRecording(self._package, self._folder, self.state_ids)
         self._target: Target = settled_target(self._package, EngineConfig(is_probed=False))[0]
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -131,18 +131,22 @@ class SpeculatorTraining:
     def _run(self, prompts: Sequence[Prompt], on_progress: Progress) -> SpeculatorReport:
         self._on_stage("having the model answer")
         # What a model without a template goes on with by its best guesses alone soon repeats itself.
-        manner = Manner(partial(StateRecorder, self._columns), _MAX_TOKENS, is_sampled=not self._answering.has_template)
+        recording = RecordingConfig(
+            partial(StateRecorder, self._columns), _MAX_TOKENS, is_sampled=not self._answering.has_template
+        )
         until = self._began + self._options.seconds_of_writing
         if math.isfinite(until) and self._checkpoint.is_file():
             until = self._began  # a training that has begun goes on with what it began with
-        answers = self._answering.written(prompts, manner, self._options.num_tokens, until, on_progress)
+        answers = self._answering.written(prompts, recording, self._options.num_tokens, until, on_progress)
         learned, held_out = held_out_apart(answers)
         vocab_size = self._package.manifest.vocab_size
         ids = frequent_ids(learned, vocab_size, MAX_IDS)
         if not held_out:
             raise ExportError(f"{len(answers)} answers are too few to learn from: ask for more tokens with --tokens.")
         self._on_stage("finding the rows of embedding and logit head")
-        module, scale = self._trained_format.begin(Material(self._package, self._target, learned, ids, self._columns))
+        module, scale = self._trained_format.begin(
+            TrainingInputs(self._package, self._target, learned, ids, self._columns)
+        )
         scale = scale.to(self._device)
         torch.nn.Module.to(module, self._device)
         batches = Batches(learned, ids, vocab_size, self._trained_format.shape)

@@ -26,7 +26,7 @@ _PLACES = 10_000  # of answers, which tell how large the numbers of a state are
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
+class TrainingInputs:
     """What a network begins from. ids: int32, that the target names most often, in ascending order, MAX_IDS at most.
 
     columns: of the states that the target reports, those that the network reads.
@@ -54,7 +54,7 @@ class TrainedFormat(ABC):
         """A network whose passes take as long as those of a trained one."""
 
     @abstractmethod
-    def begin(self, material: Material) -> tuple[SpeculatorModule, torch.Tensor]:
+    def begin(self, inputs: TrainingInputs) -> tuple[SpeculatorModule, torch.Tensor]:
         """A network with first weights, and the scale of states by which training divides them: float32 (J * E,)."""
 
     @abstractmethod
@@ -118,10 +118,10 @@ def name_ids(module: SpeculatorModule, ids: Int32Array) -> None:
         module.t2d[torch.from_numpy(ids).long()] = True
 
 
-def state_sample(material: Material) -> torch.Tensor:
+def state_sample(inputs: TrainingInputs) -> torch.Tensor:
     """States of the target at some thousand places of its answers: float32 (n, J * E)."""
     parts, num_places = [], 0
-    for answer in material.answers:
+    for answer in inputs.answers:
         parts.append(answer.states)
         num_places += len(answer.states)
         if num_places >= _PLACES:

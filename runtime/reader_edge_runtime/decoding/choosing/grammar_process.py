@@ -9,7 +9,7 @@ from typing import NamedTuple
 from reader_edge_runtime.decoding.choosing.grammar_worker import WELL, packed, unpacked
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.machine.bounded_process import BoundedProcess
-from reader_edge_runtime.machine.bounded_worker import OUT_OF_MEMORY, EndedError
+from reader_edge_runtime.machine.bounded_worker import OUT_OF_MEMORY, SessionEndedError
 
 _TOO_SLOW = "takes more time than it may: simplify it"
 _TOO_LARGE = "takes more memory than it may: simplify it"
@@ -90,7 +90,7 @@ def end_reason(error: BaseException) -> str:
     """Why a process answers no more, in words that a sentence about its grammar ends with. error: of its channel."""
     if isinstance(error, TimeoutError):
         return _TOO_SLOW
-    code = error.code if isinstance(error, EndedError) else 0
+    code = error.code if isinstance(error, SessionEndedError) else 0
     if code in _REASONS:
         return _REASONS[code]
     if code < 0:

@@ -57,7 +57,7 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _S32 = np.uint64(32)
 
 
-class HarvestBuffers(NamedTuple):
+class SuccessorBuffers(NamedTuple):
     """Working memory, (2 * MAX_SUCCESSORS,) each."""
 
     token_ids: Int64Vector
@@ -105,7 +105,7 @@ def _merge(
     top_ids: Int64Vector,
     top_logits: Float32Vector,
     share: Number,
-    work: HarvestBuffers,
+    work: SuccessorBuffers,
 ) -> None:
     """Move a record by `share` towards the target's new probabilities; an empty record takes them as they are."""
     token_ids, probabilities = work
@@ -206,7 +206,7 @@ def _add_record(
 @kernel
 def learn(
     store: SuccessorRecords,
-    work: HarvestBuffers,
+    work: SuccessorBuffers,
     nodes: Int64Table,
     first: Number,
     before_root: Number,

@@ -100,7 +100,7 @@ class SuccessorStore:
         num_rows = 1 << (max(max_pairs, successors.WAYS) - 1).bit_length() if max_pairs else successors.WAYS
         num_tokens = _FIRST_TOKENS if max_pairs else 0
         self._take(SuccessorRecords(*(np.zeros((num, successors.RECORD), np.int32) for num in (num_tokens, num_rows))))
-        self._work = packed(successors.HarvestBuffers(np.zeros(_ROOM, np.int64), np.zeros(_ROOM, np.float32)))
+        self._work = packed(successors.SuccessorBuffers(np.zeros(_ROOM, np.int64), np.zeros(_ROOM, np.float32)))
         if table is not None and max_pairs:
             if len(table) > num_tokens:
                 self._grow(len(table) - 1)

@@ -45,7 +45,7 @@ _NARROW = 8  # tokens that are caught up with in any case
 _INVESTED = 0.25  # share of what the rest of an answer may gain that catching up with its text may take
 
 
-class Growing(NamedTuple):
+class GrowingTree(NamedTuple):
     """A tree that grows, the request it is for, and how far it has come."""
 
     tree: SpeculatedTree
@@ -135,9 +135,9 @@ class SpeculatorSource(DraftSource):
 
     def _caught_up(
         self, speculator: Speculator, draft_requests: Sequence[DraftRequest]
-    ) -> dict[SpeculatorSlot, Growing]:
+    ) -> dict[SpeculatorSlot, GrowingTree]:
         """Trees of one scored node, the last of each text, once all of the text before it has rows."""
-        growing: dict[SpeculatorSlot, Growing] = {}
+        growing: dict[SpeculatorSlot, GrowingTree] = {}
         further: dict[SpeculatorSlot, SpeculatorRequest] = {}
         for draft_request in draft_requests:
             request = cast(SpeculatorRequest, draft_request.request)
@@ -145,7 +145,7 @@ class SpeculatorSource(DraftSource):
                 continue
             slot = request.begin_pass(self.slots)
             tree = SpeculatedTree(request.token_ids[-1], self._vocab_size, request.temperature)
-            growing[slot], further[slot] = Growing(tree, draft_request, DraftProgress()), request
+            growing[slot], further[slot] = GrowingTree(tree, draft_request, DraftProgress()), request
         if further:  # now: a cache that grows keeps no rows of trees
             num_rows = max(request.num_rows(slot) for slot, request in further.items())
             self.slots.cache.reserve(self.slots.cache.num_slots, num_rows)
@@ -157,7 +157,7 @@ class SpeculatorSource(DraftSource):
         self,
         speculator: Speculator,
         requests: Mapping[SpeculatorSlot, SpeculatorRequest],
-        growing: Mapping[SpeculatorSlot, Growing],
+        growing: Mapping[SpeculatorSlot, GrowingTree],
     ) -> dict[SpeculatorSlot, SpeculatorRequest]:
         """A chunk of each text. Returns those of which there is more."""
         left: dict[SpeculatorSlot, SpeculatorRequest] = {}
@@ -178,7 +178,7 @@ class SpeculatorSource(DraftSource):
                     growing[slot].tree.hear_root(result.top_ids[b, 0], result.probabilities[b, 0], state)
         return left
 
-    def _grow(self, speculator: Speculator, trees: dict[SpeculatorSlot, Growing]) -> None:
+    def _grow(self, speculator: Speculator, trees: dict[SpeculatorSlot, GrowingTree]) -> None:
         """Passes over the likeliest ends of all drafts, for as long as they pay."""
         growing = dict(trees)
         while True:
@@ -194,7 +194,7 @@ class SpeculatorSource(DraftSource):
                 for b, slot in enumerate(slots):
                     _hear(growing[slot].tree, result, b, len(chosen[slot]))
 
-    def _chosen(self, growing: Growing) -> list[FrontierNode]:
+    def _chosen(self, growing: GrowingTree) -> list[FrontierNode]:
         """The nodes of a draft that the next pass scores; none where that does not pay."""
         tree, draft_request, progress = growing
         if draft_request.preview is None:

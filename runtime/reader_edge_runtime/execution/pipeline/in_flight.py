@@ -16,14 +16,14 @@ class RowsLostError(StageLostError):
     """A stage has no rows of a cache, and all else that it had."""
 
 
-class Came(NamedTuple):
+class FinishedPass(NamedTuple):
     """A pass that came back, by its number: the residual stream that the last of those stages hands on, or an error."""
 
     number: int
     data: memoryview | ProviderError
 
 
-class Following(Protocol):
+class FollowingStages(Protocol):
     """The stages that follow, wherever they are.
 
     facts: what bits and times of their passes depend on, of each of them. slowest_s: seconds that the slowest of them
@@ -37,7 +37,7 @@ class Following(Protocol):
         """Send a frame on its way; its number. Raises StageLostError."""
         ...
 
-    def receive(self) -> Came:
+    def receive(self) -> FinishedPass:
         """Wait for the next pass that comes back. Raises StageLostError where none of them will, or ProviderError."""
         ...
 
@@ -49,7 +49,7 @@ class Following(Protocol):
 class InFlightPasses:
     """trip_s: what a pass takes that is in flight alone. epoch: how often all was lost that the stages knew."""
 
-    def __init__(self, following: Following) -> None:
+    def __init__(self, following: FollowingStages) -> None:
         self.trip_s = math.inf
         self.epoch = 0
         self.following = following

@@ -17,7 +17,7 @@ from reader_edge_runtime.errors import StageLostError
 from reader_edge_runtime.execution.inputs import pass_width
 from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.pipeline.following_stage import stream_of
-from reader_edge_runtime.execution.pipeline.in_flight import Following, InFlightPasses, RowsLostError, SecondPass
+from reader_edge_runtime.execution.pipeline.in_flight import FollowingStages, InFlightPasses, RowsLostError, SecondPass
 from reader_edge_runtime.execution.pipeline.logged_cache import DROP, CacheStep, LoggedCache
 from reader_edge_runtime.execution.pipeline.pass_frame import PassFrame
 from reader_edge_runtime.forward_result import ForwardResult
@@ -35,7 +35,7 @@ class PipelineTarget:
 
     pass_sizes: tuple[int, ...] = ()
 
-    def __init__(self, last: HostStage, following: Following, min_rows: int = 1) -> None:
+    def __init__(self, last: HostStage, following: FollowingStages, min_rows: int = 1) -> None:
         self.manifest = last.manifest
         self.provider = last.provider
         self.is_native = last.is_native

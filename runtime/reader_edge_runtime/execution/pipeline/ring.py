@@ -26,7 +26,7 @@ from reader_edge_runtime.execution.pipeline.handshake import (
     facts_of,
     stage_name,
 )
-from reader_edge_runtime.execution.pipeline.in_flight import Came, RowsLostError
+from reader_edge_runtime.execution.pipeline.in_flight import FinishedPass, RowsLostError
 from reader_edge_runtime.execution.pipeline.links import REFUSED, Links, Socket, parts_of
 from reader_edge_runtime.execution.pipeline.stage_server import max_message_bytes
 
@@ -37,7 +37,7 @@ _BETWEEN_PLACES_S = 0.1  # where none of a stage's boxes listens, they are tried
 
 
 class Ring:
-    """A `Following` over links. facts: addresses, versions and instruction sets of all boxes."""
+    """A `FollowingStages` over links. facts: addresses, versions and instruction sets of all boxes."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Ring:
             raise
         return self._number
 
-    def receive(self) -> Came:
+    def receive(self) -> FinishedPass:
         ends_at = time.monotonic() + self.pass_s
         while True:
             ready = dict(self._poller.poll(max(0, int(1000 * (ends_at - time.monotonic())))))
@@ -101,9 +101,9 @@ class Ring:
                         raise
                     head, data = _message(parts)
                     if head.what == FAULT and head.client == self._client:
-                        return Came(head.number, self._fault(index, FACT_FRAMES.unpack(data)))
+                        return FinishedPass(head.number, self._fault(index, FACT_FRAMES.unpack(data)))
                     if head.what == RESULT and head.client == self._client:
-                        return Came(head.number, data)
+                        return FinishedPass(head.number, data)
             for index, monitor in enumerate(self._monitors):
                 if monitor in ready:
                     recv_monitor_message(monitor)

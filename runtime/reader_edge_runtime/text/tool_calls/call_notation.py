@@ -14,7 +14,7 @@ from reader_edge_runtime.text.tool_calls.argument_kinds import (
     takes,
 )
 from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax, Notation
-from reader_edge_runtime.text.tool_calls.literal_reader import LiteralReader, OpenTextError
+from reader_edge_runtime.text.tool_calls.literal_reader import LiteralReader, UnclosedTextError
 from reader_edge_runtime.text.tool_calls.python_calls import PythonCalls
 from reader_edge_runtime.untrusted.untrusted_json import finite
 
@@ -62,7 +62,7 @@ def is_open(body: str, syntax: CallSyntax, schemas: Schemas) -> bool:
     """Whether a text between tags breaks off inside a text of a call, of which the tag behind it is a part then."""
     try:
         _read(body, syntax, schemas)
-    except OpenTextError:
+    except UnclosedTextError:
         return True
     except (ValueError, RecursionError, LookupError, TypeError):
         pass
@@ -94,7 +94,7 @@ def _value(body: str, place: int) -> tuple[Any, int]:
     except json.JSONDecodeError as error:
         # Python wants another character behind an escape of this kind.
         if error.msg.startswith("Unterminated string") or _ESCAPE.fullmatch(body[-6:]):
-            raise OpenTextError from None
+            raise UnclosedTextError from None
         raise
 
 
@@ -151,7 +151,7 @@ def _up_to(end: re.Pattern[str], reader: LiteralReader) -> str:
     """What stands before an end, which is behind the reader then."""
     start, found = reader.place, end.search(reader.text, reader.place)
     if found is None:
-        raise OpenTextError
+        raise UnclosedTextError
     reader.place = found.end()
     return reader.text[start : found.start()]
 

@@ -26,7 +26,7 @@ _TOKEN = re.compile(r"[\w.+-]+")
 _CLOSES = re.compile(r"""\s*(?:[,)\]}:'"+*%.(\[-]|\Z)""")  # what can stand behind a text of Python's
 
 
-class OpenTextError(ValueError):
+class UnclosedTextError(ValueError):
     """A quoted text has no end as yet."""
 
 
@@ -115,7 +115,7 @@ class LiteralReader:
             start = self.place + len(mark)
             end = self.text.find(mark, start)
             if end < 0:
-                raise OpenTextError
+                raise UnclosedTextError
             self.place = end + len(mark)
             return self.text[start:end]
         parts = [self._quoted(ends)]
@@ -142,7 +142,7 @@ class LiteralReader:
         try:
             while not ends.match(self.text, end + len(quote)):
                 end = self._end_of_text(end + len(quote), quote)
-        except OpenTextError:
+        except UnclosedTextError:
             return first
         return end
 
@@ -151,7 +151,7 @@ class LiteralReader:
         for found in _QUOTES[quote].finditer(self.text, start):
             if found[0] == quote:
                 return found.start()
-        raise OpenTextError
+        raise UnclosedTextError
 
 
 def unescaped(text: str) -> str:

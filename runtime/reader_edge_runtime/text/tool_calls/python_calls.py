@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from reader_edge_runtime.text.tool_calls.literal_reader import LiteralReader, OpenTextError
+from reader_edge_runtime.text.tool_calls.literal_reader import LiteralReader, UnclosedTextError
 
 _NAME = re.compile(r"\s*([\w.-]+)\s*\(")
 _KEY = re.compile(r"\s*([^\s=,*()\[\]{}'\"][^=,*()\[\]{}'\"]{0,255}?)\s*=(?!=)\s*")
@@ -28,7 +28,7 @@ class PythonCalls:
         self._first_ends: re.Pattern[str] | None = self._ends(_ANY_NAME, _ANY_KEY)
 
     def read(self) -> list[tuple[str, dict[str, Any]]]:
-        """Each call's name and arguments. Raises ValueError, which OpenTextError is for a text that has no end."""
+        """Each call's name and arguments. Raises ValueError, which UnclosedTextError is for a text that has no end."""
         start = self._reader.place
         try:
             return list(self._calls())
@@ -77,7 +77,7 @@ class PythonCalls:
                 reader.place = end + 1
                 return reader.text[start:end]
             ends, end = later_ends, reader.text.find(self._quote, end + 1)
-        raise OpenTextError
+        raise UnclosedTextError
 
 
 def _any_of(names: Iterable[str]) -> str:

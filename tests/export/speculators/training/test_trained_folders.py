@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from reader_edge.cli import main
 from reader_edge_export.speculators.training import measured_cost, speculator_folder, train_speculator
-from reader_edge_export.speculators.training.generated_answers import AnswerSizes, GeneratedAnswers, Manner
+from reader_edge_export.speculators.training.generated_answers import AnswerSizes, GeneratedAnswers, RecordingConfig
 from reader_edge_export.speculators.training.measured_cost import SpeculatorCost
 from reader_edge_export.speculators.training.record_answers import held_out_apart, instructions
 from reader_edge_export.speculators.training.speculator_folder import write_folder
@@ -108,7 +108,7 @@ def test_tokens_without_a_best_successor_are_found() -> None:
     assert SIZES.fault(arrays) == "top_logits"
 
 
-SHORT = Manner(partial(StateRecorder, [0]), 12, is_sampled=False)
+SHORT = RecordingConfig(partial(StateRecorder, [0]), 12, is_sampled=False)
 
 
 def kept(package: Path, folder: Path) -> GeneratedAnswers:

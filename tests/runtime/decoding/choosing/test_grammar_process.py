@@ -19,7 +19,7 @@ from reader_edge_runtime.decoding.choosing.grammar import _WORKER, GrammarConstr
 from reader_edge_runtime.decoding.choosing.grammar_process import GrammarProcess, Vocabulary, end_reason
 from reader_edge_runtime.errors import BusyError, ConfigError, InstallationError, PromptError
 from reader_edge_runtime.machine.bounded_process import BoundedProgram
-from reader_edge_runtime.machine.bounded_worker import OUT_OF_MEMORY, EndedError
+from reader_edge_runtime.machine.bounded_worker import OUT_OF_MEMORY, SessionEndedError
 
 pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-edge[grammar]'")
 
@@ -90,7 +90,7 @@ def test_a_hostile_grammar_is_refused_or_followed_in_bounded_time(engine: Engine
 )
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no signals")
 def test_a_refusal_tells_how_the_process_ended(code: int, words: str) -> None:
-    assert end_reason(EndedError(code)) == words
+    assert end_reason(SessionEndedError(code)) == words
     assert end_reason(TimeoutError()) == "takes more time than it may: simplify it"
 
 

@@ -23,7 +23,7 @@ from reader_edge_runtime.errors import (
     StageLostError,
 )
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
-from reader_edge_runtime.execution.pipeline.in_flight import Came
+from reader_edge_runtime.execution.pipeline.in_flight import FinishedPass
 from reader_edge_runtime.execution.pipeline.logged_cache import LoggedCache
 from reader_edge_runtime.execution.pipeline.open_pipeline import open_pipeline, serve_stage
 from reader_edge_runtime.execution.pipeline.pass_frame import PassFrame
@@ -111,7 +111,7 @@ def test_a_pass_that_failed_leaves_nothing_unsaid(split_demo: Split, demo_folder
     following = stages_of(target)
     receive, failures = following.receive, iter([None, None, KeyboardInterrupt(), None])
 
-    def interrupted() -> Came:
+    def interrupted() -> FinishedPass:
         if (failure := next(failures, None)) is not None:
             raise failure
         return receive()

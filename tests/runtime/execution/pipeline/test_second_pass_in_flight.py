@@ -11,7 +11,7 @@ import pytest
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ProviderError, StageLostError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
-from reader_edge_runtime.execution.pipeline.in_flight import Came, InFlightPasses
+from reader_edge_runtime.execution.pipeline.in_flight import FinishedPass, InFlightPasses
 from reader_edge_runtime.execution.pipeline.pass_frame import PassFrame
 from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarget
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -72,10 +72,10 @@ def test_nobody_waits_for_a_pass_that_is_dropped(split_demo: Split) -> None:
     following, cache = stages_of(piped), piped.new_cache(1, 16)
     _, behind = piped.forward_two(cache, *two_passes(TREE, 2))
     assert len(following.frames) == 2
-    received = list[Came]()
+    received = list[FinishedPass]()
     receive = following.receive
 
-    def received_one() -> Came:
+    def received_one() -> FinishedPass:
         received.append(receive())
         return received[-1]
 
@@ -99,9 +99,9 @@ def test_a_second_pass_that_a_stage_refuses_ends_in_its_error(split_demo: Split)
     piped = pipeline_here(split_demo(2))
     following, receive = stages_of(piped), stages_of(piped).receive
 
-    def refused() -> Came:
+    def refused() -> FinishedPass:
         came = receive()
-        return came if came.number == 1 else Came(came.number, ProviderError("No memory."))
+        return came if came.number == 1 else FinishedPass(came.number, ProviderError("No memory."))
 
     following.receive = refused  # type: ignore[method-assign]
     _, behind = piped.forward_two(piped.new_cache(1, 16), *two_passes(TREE, 2))
@@ -123,7 +123,7 @@ def test_an_interrupt_leaves_no_pass_awaited(split_demo: Split) -> None:
     piped = pipeline_here(split_demo(2))
     following, receive = stages_of(piped), stages_of(piped).receive
 
-    def interrupted() -> Came:
+    def interrupted() -> FinishedPass:
         raise KeyboardInterrupt
 
     following.receive = interrupted  # type: ignore[method-assign]
@@ -134,7 +134,7 @@ def test_an_interrupt_leaves_no_pass_awaited(split_demo: Split) -> None:
 
 
 class SlowToSend:
-    """A `Following` whose passes come back while they are sent, as where the sender waits for a processor."""
+    """A `FollowingStages` whose passes come back while they are sent, as where the sender waits for a processor."""
 
     facts: tuple[str, ...] = ()
     slowest_s = 1e-9
@@ -146,8 +146,8 @@ class SlowToSend:
         self.now_s += 0.25
         return 1
 
-    def receive(self) -> Came:
-        return Came(1, memoryview(b""))
+    def receive(self) -> FinishedPass:
+        return FinishedPass(1, memoryview(b""))
 
     def come_back(self, lost: StageLostError) -> None:
         """Nothing is ever lost."""
