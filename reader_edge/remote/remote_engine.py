@@ -34,7 +34,7 @@ from reader_edge_runtime.untrusted.user_input import given_path, short_repr
 
 _DRAFT = DraftConfig(max_nodes=256, max_depth=255)
 _AHEAD = Range(0, 4)
-_PATIENCE = Range(0, 3600)
+_RECONNECT_S = Range(0, 3600)
 
 Connect = Callable[[str, str | None], FrameConnection]
 
@@ -51,7 +51,7 @@ class RemoteEngine:
     sources: history and datastores on this device, to draft from besides the text.
     tokenizer: the model's tokenizer.json, or the folder that has it; fetched from the server where it is left out.
     num_ahead: with "verify", trees that are sent below guesses which have not come true yet, from 0 to 4.
-    patience_s: how long a lost connection is looked for again within an answer. connect: makes links another way.
+    reconnect_s: how long a lost connection is looked for again within an answer. connect: makes links another way.
     model: what the server says of its model.
 
     One answer at a time. Raises RemoteError, ConfigError, TokenizerError, DatastoreError, HistoryError or
@@ -68,13 +68,13 @@ class RemoteEngine:
         sources: DraftSources | None = None,
         tokenizer: str | os.PathLike[str] | None = None,
         num_ahead: int = 1,
-        patience_s: float = 30.0,
+        reconnect_s: float = 30.0,
         connect: Connect | None = None,
     ) -> None:
         require(isinstance(url, str), "url", url, "a text")
         require(isinstance(drafts, str) and drafts in MODES, "drafts", drafts, f"one of {', '.join(MODES)}")
         self._num_ahead = number("num_ahead", num_ahead, int, _AHEAD)
-        self._patience_s = number("patience_s", patience_s, float, _PATIENCE)
+        self._reconnect_s = number("reconnect_s", reconnect_s, float, _RECONNECT_S)
         self._url, self._key, self._drafts = url, key, drafts
         self._connect = connect or connected
         drafted_from = given_config(sources, DraftSources, "sources")
@@ -151,7 +151,7 @@ class RemoteEngine:
         try:
             link = self._link or self._linked()
             self._link = None  # until it is known to be sound again
-            self._link = yield from answer.chunks(link, self._linked, self._patience_s)
+            self._link = yield from answer.chunks(link, self._linked, self._reconnect_s)
         finally:
             self._lock.release()
 

@@ -77,15 +77,15 @@ def end_pairs(ends: Sequence[str]) -> list[tuple[str, str]]:
     return [("answers end at", ", ".join(repr(end)[1:-1] for end in ends) or "their limit of tokens alone")]
 
 
-def chat_pairs(suited: Sequence[str], different: Sequence[str], mended: Sequence[str]) -> list[tuple[str, str]]:
+def chat_pairs(adapted: Sequence[str], different: Sequence[str], repaired: Sequence[str]) -> list[tuple[str, str]]:
     """Names and values for a table: conversations that are not rendered as transformers does, and what that means."""
     noted = [
         (
             "adapted to the template",
-            suited,
+            adapted,
             "nothing to do: the template would drop a part, so it gets the conversation in another form",
         ),
         ("unlike transformers", different, "not on purpose: look at such prompts before you rely on their answers"),
-        ("refused by transformers", mended, "nothing to do: they are rendered here"),
+        ("refused by transformers", repaired, "nothing to do: they are rendered here"),
     ]
     return [(words, f"{'; '.join(names)} ({meaning})") for words, names, meaning in noted if names]

@@ -39,7 +39,7 @@ class DrafterMaker:
         self.fingerprint = engine.tokenizer.fingerprint()
         self.vocab_size = engine.decoder.target.manifest.vocab_size
         self._table = SuccessorTable.of_package(engine.package, self.fingerprint)
-        self._own_answers = WarmupAnswers.of_package(engine.package)
+        self._warmup_answers = WarmupAnswers.of_package(engine.package)
 
     def make(self, name: str, shared: "SharedDrafters", variant: Variant) -> Drafter:
         """A drafter that has learned nothing yet."""
@@ -50,7 +50,7 @@ class DrafterMaker:
         config = DraftConfig(is_history_used="history" in sources, is_logits_used="logits" in sources)
         further = [HostileSource(range(self.vocab_size))] if "hostile" in sources else own
         datastores = [shared.datastore(variant)] if "datastore" in sources else []
-        return RetrievalDrafter(config, further, datastores, None, self._table, self._own_answers).wait()
+        return RetrievalDrafter(config, further, datastores, None, self._table, self._warmup_answers).wait()
 
 
 class SharedDrafters:

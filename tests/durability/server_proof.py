@@ -135,10 +135,10 @@ class Load:
     async def _leave(self, client: httpx.AsyncClient, question: Question) -> None:
         """Hang up after some pieces, or before the first."""
         pieces_left = self._chance.choice((1, 3, 10))
-        patience_s = self._chance.choice((None, self._chance.expovariate(20)))
+        timeout_s = self._chance.choice((None, self._chance.expovariate(20)))
         sent = client.stream("POST", question.path, json=question.streamed)
         try:
-            async with asyncio.timeout(patience_s), sent as response:
+            async with asyncio.timeout(timeout_s), sent as response:
                 async for _ in response.aiter_bytes():
                     pieces_left -= 1
                     if pieces_left <= 0:

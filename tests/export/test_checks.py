@@ -57,13 +57,13 @@ def test_a_template_that_takes_all_is_rendered_as_transformers_does() -> None:
 
 def test_what_a_template_does_not_take_is_reported() -> None:
     compared = check("{% for m in messages %}{{ '<' + m.role + '>' + m.content }}{% endfor %}")
-    assert {"tools", "tools and a system message"} <= set(compared.suited)
+    assert {"tools", "tools and a system message"} <= set(compared.adapted)
     assert compared.different == ()
-    assert "a call with null content" in compared.mended
+    assert "a call with null content" in compared.repaired
     assert "a question" not in compared.different
     assert compared.figures() == {
         "chats_compared": float(compared.num_compared),
-        "chats_suited": float(len(compared.suited)),
+        "chats_suited": float(len(compared.adapted)),
         "chats_different": 0.0,
     }
 
@@ -73,8 +73,8 @@ def test_what_differs_for_no_reason_is_counted_apart(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("reader_edge_export.checks.chat_check.run_bounded", lambda work: expected)
     compared = check("{% for m in messages %}{{ '<' + m.role + '>' + m.content }}{% endfor %}")
     assert "a question" in compared.different
-    assert "tools" in compared.suited
-    assert not set(compared.different) & set(compared.suited)
+    assert "tools" in compared.adapted
+    assert not set(compared.different) & set(compared.adapted)
 
 
 def test_a_template_that_transformers_cannot_finish_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ def test_a_template_of_its_own_for_tools_is_kept_and_taken(tmp_path: Path) -> No
     assert text.render_chat(Conversation([user])) == "plain"
     assert text.render_chat(Conversation([user], [TOOL])) == "1 tools"
     compared = check_chats(tokenizer, text)
-    assert (compared.suited, compared.different) == ((), ())
+    assert (compared.adapted, compared.different) == ((), ())
 
 
 def test_templates_without_a_default_are_warned_of(tmp_path: Path) -> None:

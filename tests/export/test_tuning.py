@@ -196,7 +196,7 @@ def test_large_vocabularies_get_their_first_tokens() -> None:
 
 def test_a_tuning_asks_large_models_for_more_tokens_up_to_where_more_bring_little() -> None:
     small, middling, large = (
-        [successors.num_table_tokens(150_000, size, patience) for patience in (1, 10)]
+        [successors.num_table_tokens(150_000, size, slowdown) for slowdown in (1, 10)]
         for size in (100_000_000, 500_000_000, 7_000_000_000)
     )
     assert small == [22_000, 22_000]

@@ -24,21 +24,21 @@ class ChatCheck:
     """What came of comparing.
 
     num_compared: conversations, 0 where there is no template or nothing to compare with. The others are names of some:
-    suited: put differently on purpose, since the template leaves a part of them out, or shows it as Python would.
+    adapted: changed on purpose, since the template leaves a part of them out, or shows it as Python would.
     different: that transformers renders, and this package differently or not at all, without such a reason.
-    mended: that only this package renders.
+    repaired: that only this package renders.
     """
 
     num_compared: int = 0
-    suited: tuple[str, ...] = ()
+    adapted: tuple[str, ...] = ()
     different: tuple[str, ...] = ()
-    mended: tuple[str, ...] = ()
+    repaired: tuple[str, ...] = ()
 
     def figures(self) -> dict[str, float]:
         """For the manifest."""
         if not self.num_compared:
             return {}
-        counts = {"compared": self.num_compared, "suited": len(self.suited), "different": len(self.different)}
+        counts = {"compared": self.num_compared, "suited": len(self.adapted), "different": len(self.different)}
         return {f"chats_{name}": float(count) for name, count in counts.items()}
 
 
@@ -53,10 +53,10 @@ def check_chats(tokenizer: PreTrainedTokenizerFast, text: Tokenizer) -> ChatChec
     expected = dict(zip(chats, json.loads(reply), strict=True))
     found = {name: _by_package(text, chat) for name, chat in chats.items()}
     unlike = [name for name in chats if expected[name] is not None and found[name] != expected[name]]
-    suited = tuple(name for name in unlike if found[name] is not None and not text.takes_chat(chats[name]))
-    different = tuple(name for name in unlike if name not in suited)
-    mended = tuple(name for name in chats if expected[name] is None and found[name] is not None)
-    return ChatCheck(len(chats), suited, different, mended)
+    adapted = tuple(name for name in unlike if found[name] is not None and not text.takes_chat(chats[name]))
+    different = tuple(name for name in unlike if name not in adapted)
+    repaired = tuple(name for name in chats if expected[name] is None and found[name] is not None)
+    return ChatCheck(len(chats), adapted, different, repaired)
 
 
 def conversations() -> Iterator[tuple[str, Conversation]]:

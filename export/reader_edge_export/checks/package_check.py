@@ -47,10 +47,10 @@ class PackageCheck:
         with self._progress.enter("checking against the source"):
             return self._quality(source, model, is_quick)
 
-    def successors(self, num_parameters: int, patience: int = 1) -> SuccessorTable:
-        """The package's likely successors. num_parameters, patience: see `num_table_tokens`."""
+    def successors(self, num_parameters: int, slowdown: int = 1) -> SuccessorTable:
+        """The package's likely successors. num_parameters, slowdown: see `num_table_tokens`."""
         with self._progress.enter("asking for likely successors"):
-            num_tokens = num_table_tokens(self._package.manifest.vocab_size, num_parameters, patience)
+            num_tokens = num_table_tokens(self._package.manifest.vocab_size, num_parameters, slowdown)
             return measure_successors(self._runner, self._text, num_tokens, self._progress)
 
     def _quality(self, source: Source, source_model: SourceModel, is_quick: bool) -> dict[str, float]:

@@ -23,13 +23,13 @@ _MAX_TOKEN_PARAMETERS = 2_200_000_000_000
 _ENOUGH = 16_384
 
 
-def num_table_tokens(vocab_size: int, num_parameters: int, patience: int = 1) -> int:
+def num_table_tokens(vocab_size: int, num_parameters: int, slowdown: int = 1) -> int:
     """How many tokens a model of this size gets successors for.
 
-    patience: how many times as long as in an export this may take, where the tokens are fewer than enough.
+    slowdown: how many times as long as in an export this may take, where the tokens are fewer than enough.
     """
     num_quick = _MAX_TOKEN_PARAMETERS // num_parameters
-    return min(vocab_size, max(num_quick, min(patience * num_quick, _ENOUGH)))
+    return min(vocab_size, max(num_quick, min(slowdown * num_quick, _ENOUGH)))
 
 
 def about_num_parameters(manifest: Manifest) -> int:

@@ -151,7 +151,7 @@ def check_huge_pages(environment: Environment) -> Iterator[CheckResult]:
         )
 
 
-_PATIENCE_S = 3.0
+_CONNECT_S = 3.0
 
 
 def check_stages(addresses: Sequence[str]) -> Iterator[CheckResult]:
@@ -170,7 +170,7 @@ def _obstacle(address: str) -> str | None:
     """Why nothing listens at tcp://HOST:PORT; None where something does."""
     where = urlsplit(address)
     try:
-        socket.create_connection((where.hostname, where.port), _PATIENCE_S).close()
+        socket.create_connection((where.hostname, where.port), _CONNECT_S).close()
     except (OSError, UnicodeError) as error:
         return str(error)
     return None

@@ -56,7 +56,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | None, Path, Export
             warning="it strays" if options.precision == "int4" else None,
             kept_types={"Q4_K": 70, "Q6_K": 15} if options.precision == "keep" else {},
             other_types={"IQ4_NL": 2} if options.precision == "keep" else {},
-            suited_chats=("tools", "names"),
+            adapted_chats=("tools", "names"),
             different_chats=("a question",),
             ends=("<|im_end|>", "\n") if options.precision == "int4" else (),
         )

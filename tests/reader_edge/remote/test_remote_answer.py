@@ -73,7 +73,7 @@ class Scripted:
 
 def remote(engine: Engine, server: Scripted, drafts: str = "none") -> RemoteEngine:
     path = engine.package.path("tokenizer.json")
-    return RemoteEngine("http://there", drafts=drafts, tokenizer=path, patience_s=0, connect=server.connect)
+    return RemoteEngine("http://there", drafts=drafts, tokenizer=path, reconnect_s=0, connect=server.connect)
 
 
 def kinds_of(server: Scripted) -> list[type]:

@@ -42,9 +42,9 @@ class SpeculatedTree:
         self._nodes: list[int] = []  # the other way round
         self._states: list[Float32Array] = []
 
-    def hear_root(self, top_ids: Int64Array, probabilities: Float32Array, state: Float32Array) -> None:
+    def add_root(self, top_ids: Int64Array, probabilities: Float32Array, state: Float32Array) -> None:
         """Take what follows the text's last token: int64 and float32 (K,). state: float32 (E,), its next one."""
-        self._hear(0, top_ids, probabilities, state)
+        self._add_scored(0, top_ids, probabilities, state)
 
     def candidates(self, draft: DraftTree, max_depth: int) -> list[FrontierNode]:
         """Nodes of a draft made with this tree that could be scored next, the most promising first."""
@@ -64,7 +64,7 @@ class SpeculatedTree:
         return sorted(found, reverse=True)
 
     def step(self, chosen: Sequence[FrontierNode]) -> TreeStep:
-        """The pass that scores some candidates; `hear` takes what it says."""
+        """The pass that scores some candidates; `add` takes what it says."""
         states, num_scored = [], len(self._scored)
         for candidate in chosen:
             parent = self._places[candidate.parent]
@@ -74,13 +74,13 @@ class SpeculatedTree:
             states.append(self._states[parent])
         return TreeStep(self._scored, num_scored, np.stack(states))
 
-    def hear(self, top_ids: Int64Array, probabilities: Float32Array, states: Float32Array) -> None:
+    def add(self, top_ids: Int64Array, probabilities: Float32Array, states: Float32Array) -> None:
         """Take what a pass says of the nodes of the last step: int64 and float32 (n, K), and float32 (n, E)."""
         first = len(self._states)
         for number, node in enumerate(self._nodes[first:]):
             self._take(node, top_ids[number], probabilities[number], states[number])
 
-    def _hear(self, node: int, top_ids: Int64Array, probabilities: Float32Array, state: Float32Array) -> None:
+    def _add_scored(self, node: int, top_ids: Int64Array, probabilities: Float32Array, state: Float32Array) -> None:
         self._places[node] = len(self._nodes)
         self._nodes.append(node)
         self._take(node, top_ids, probabilities, state)

@@ -175,7 +175,7 @@ class SpeculatorSource(DraftSource):
                     left[slot] = requests[slot]
                 else:
                     state = result.next_states[b, len(tokens) - 1]
-                    growing[slot].tree.hear_root(result.top_ids[b, 0], result.probabilities[b, 0], state)
+                    growing[slot].tree.add_root(result.top_ids[b, 0], result.probabilities[b, 0], state)
         return left
 
     def _grow(self, speculator: Speculator, trees: dict[SpeculatorSlot, GrowingTree]) -> None:
@@ -192,7 +192,7 @@ class SpeculatorSource(DraftSource):
                 result = speculator.step(self.slots.cache, slots[0].number, steps)
                 self._learn_time(max(len(chosen[slot]) for slot in slots), len(slots), began)
                 for b, slot in enumerate(slots):
-                    _hear(growing[slot].tree, result, b, len(chosen[slot]))
+                    _add(growing[slot].tree, result, b, len(chosen[slot]))
 
     def _chosen(self, growing: GrowingTree) -> list[FrontierNode]:
         """The nodes of a draft that the next pass scores; none where that does not pay."""
@@ -208,5 +208,5 @@ class SpeculatorSource(DraftSource):
         self.times.learn(num_nodes, (time.perf_counter() - began) / num_texts)
 
 
-def _hear(tree: SpeculatedTree, result: SpeculatorResult, b: int, num_nodes: int) -> None:
-    tree.hear(result.top_ids[b, :num_nodes], result.probabilities[b, :num_nodes], result.next_states[b, :num_nodes])
+def _add(tree: SpeculatedTree, result: SpeculatorResult, b: int, num_nodes: int) -> None:
+    tree.add(result.top_ids[b, :num_nodes], result.probabilities[b, :num_nodes], result.next_states[b, :num_nodes])

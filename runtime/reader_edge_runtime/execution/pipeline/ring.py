@@ -32,7 +32,7 @@ from reader_edge_runtime.execution.pipeline.stage_server import max_message_byte
 
 ANSWER_S = 5.0  # in which a stage that is there answers a greeting
 PASS_S = 120.0  # the longest pass: boxes that are there and do not hand on
-PATIENCE_S = 30.0  # for a lost stage to come back
+RECONNECT_S = 30.0  # for a lost stage to come back
 _BETWEEN_PLACES_S = 0.1  # where none of a stage's boxes listens, they are tried in turn
 
 
@@ -50,7 +50,7 @@ class Ring:
 
         Raises StageLostError for a box that does not answer, ProviderError for one with something else.
         """
-        self.patience_s = PATIENCE_S
+        self.reconnect_s = RECONNECT_S
         self.pass_s = PASS_S
         self._last = last
         self._addresses = tuple(addresses)
@@ -110,8 +110,8 @@ class Ring:
                     raise StageLostError(f"{self._name(index)} is gone or silent: {self._remedy(index)}.")
 
     def come_back(self, lost: StageLostError) -> None:
-        warnings.warn(f"{lost} Answers wait up to {self.patience_s:.0f} s.", RuntimeWarning, stacklevel=2)
-        self._meet_within(self.patience_s)
+        warnings.warn(f"{lost} Answers wait up to {self.reconnect_s:.0f} s.", RuntimeWarning, stacklevel=2)
+        self._meet_within(self.reconnect_s)
 
     def _meet_within(self, rest_s: float) -> None:
         """rest_s: seconds of waiting; a process that was stopped itself meanwhile has not waited."""

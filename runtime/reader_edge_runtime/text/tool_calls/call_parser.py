@@ -45,7 +45,7 @@ class ToolCallParser:
         held = () if syntax.tag else ("{",)
         unknown = tuple(prefix for prefix in _PREFIXES if prefix not in dict(syntax.tags))
         self._untagged = held if use.is_strict else ("{", "[{", *unknown)
-        self._held_calls: StreamingCalls | None = None  # which read all that comes
+        self._streaming_calls: StreamingCalls | None = None  # which read all that comes
         self._read = self._unknown
         if use.is_required and has_json_arguments(syntax):
             self._follow()
@@ -53,12 +53,12 @@ class ToolCallParser:
     @property
     def num_calls(self) -> int:
         """Found so far."""
-        return self._num_calls if self._held_calls is None else self._held_calls.num_calls
+        return self._num_calls if self._streaming_calls is None else self._streaming_calls.num_calls
 
     @property
     def is_inside_call(self) -> bool:
         """Whether a call was begun whose arguments have not ended."""
-        return self._held_calls is not None and self._held_calls.is_inside_call
+        return self._streaming_calls is not None and self._streaming_calls.is_inside_call
 
     def push(self, text: str, is_last: bool) -> list[AnswerDelta]:
         """What a further piece of text says; is_last: and its end."""
@@ -163,13 +163,13 @@ class ToolCallParser:
 
     def _follow(self) -> None:
         """Take all that is left for calls that a grammar holds."""
-        self._held_calls = StreamingCalls(self._schemas, self._syntax, self._num_calls)
+        self._streaming_calls = StreamingCalls(self._schemas, self._syntax, self._num_calls)
         self._read = self._followed
 
     def _followed(self, is_last: bool) -> Iterator[AnswerDelta]:
-        assert self._held_calls is not None
+        assert self._streaming_calls is not None
         text, self._held = self._held, ""
-        yield from self._held_calls.push(text, is_last)
+        yield from self._streaming_calls.push(text, is_last)
 
 
 def _overlap(text: str, tag: str) -> int:

@@ -152,7 +152,7 @@ def test_a_taken_slot_is_prefilled_again(device: Device, draft_server: DraftServ
     sent = config(60)
     wanted = [alone(hinted_engine, prompt, sent) for prompt in PROMPTS]
     for drafts in ("hints", "verify"):
-        remote = device(drafts, patience_s=60)
+        remote = device(drafts, reconnect_s=60)
         pieces = remote.stream("# tar", sent)
         came = [next(pieces)]
         draft_server.connections[-1].cut()
@@ -188,7 +188,7 @@ def test_a_forgotten_answer_is_requested_again(
 
 
 def test_a_server_that_stays_away_is_shown_in_one_sentence(device: Device, draft_server: DraftServer) -> None:
-    remote = device(patience_s=0.2)
+    remote = device(reconnect_s=0.2)
     pieces = remote.stream("# tar", config())
     next(pieces)
     draft_server.connections[-1].cut()
@@ -271,7 +271,7 @@ def test_what_is_no_engine_is_shown_in_one_sentence(device: Device, tmp_path: Pa
     for options, error, words in (
         ({"drafts": "all"}, ConfigError, "one of none, hints, verify"),
         ({"num_ahead": 9}, ConfigError, "num_ahead"),
-        ({"patience_s": -1}, ConfigError, "patience_s"),
+        ({"reconnect_s": -1}, ConfigError, "reconnect_s"),
         ({"sources": DraftSources(draft_model="x")}, ConfigError, "history and datastores"),
         ({"tokenizer": other}, TokenizerError, "tokenizer"),
     ):

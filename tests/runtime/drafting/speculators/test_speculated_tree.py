@@ -52,9 +52,9 @@ def test_without_a_sketch_the_tree_is_what_follows_the_text() -> None:
 
 def test_of_many_guesses_alike_few_are_taken_and_each_token_once() -> None:
     wide, twice = SpeculatedTree(5, 100), SpeculatedTree(5, 100)
-    wide.hear_root(np.arange(20), np.full(20, 0.05, np.float32), np.zeros(2, np.float32))
+    wide.add_root(np.arange(20), np.full(20, 0.05, np.float32), np.zeros(2, np.float32))
     assert wide.tree.token_ids == [5, *range(8)]
-    twice.hear_root(np.array([3, 3, 4]), np.array([0.5, 0.3, 0.2], np.float32), np.zeros(2, np.float32))
+    twice.add_root(np.array([3, 3, 4]), np.array([0.5, 0.3, 0.2], np.float32), np.zeros(2, np.float32))
     assert twice.tree.token_ids == [5, 3, 4]
     assert twice.tree.values[1:] == pytest.approx([0.5, 0.2])
 
@@ -64,7 +64,7 @@ def test_named_tokens_are_as_likely_as_answers_at_their_temperature_have_them(te
     logits = np.array([3.0, 2.0, 1.0, 0.0, 0.0, 0.0])
     shares, wanted = (np.exp(each) / np.exp(each).sum() for each in (logits, logits / temperature))
     tree = SpeculatedTree(5, 6, temperature)
-    tree.hear_root(np.arange(4), shares[:4].astype(np.float32), np.zeros(2, np.float32))
+    tree.add_root(np.arange(4), shares[:4].astype(np.float32), np.zeros(2, np.float32))
     assert tree.tree.token_ids[1:] == [0, 1, 2, 3][: (wanted[:4] >= 0.005).sum()]
     assert tree.tree.values[1:] == pytest.approx(wanted[: len(tree.tree) - 1], rel=1e-5)
 
@@ -73,7 +73,7 @@ def test_named_tokens_are_as_likely_as_answers_at_their_temperature_have_them(te
 @pytest.mark.parametrize("others", [(0.3, 0.1), (0.0, 0.0)])
 def test_at_hardly_any_temperature_the_likeliest_is_sure(temperature: float, others: tuple[float, float]) -> None:
     tree = SpeculatedTree(5, 6, temperature)
-    tree.hear_root(np.arange(3), np.array([0.6, *others], np.float32), np.zeros(2, np.float32))
+    tree.add_root(np.arange(3), np.array([0.6, *others], np.float32), np.zeros(2, np.float32))
     assert (tree.tree.token_ids, tree.tree.values[1:]) == ([5, 0], [1.0])
 
 
@@ -99,7 +99,7 @@ def test_guesses_that_cannot_be_are_left_out(odd: tuple[int, float]) -> None:
     assert tree == DraftTree.root(3)
     if not math.isfinite(odd[1]):
         sampled = SpeculatedTree(3, 6, temperature=0.7)
-        sampled.hear_root(np.array([odd[0]]), np.array([odd[1]], np.float32), np.zeros(2, np.float32))
+        sampled.add_root(np.array([odd[0]]), np.array([odd[1]], np.float32), np.zeros(2, np.float32))
         assert sampled.tree == DraftTree.root(3)
 
 

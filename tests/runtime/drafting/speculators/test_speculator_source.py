@@ -12,11 +12,11 @@ from reader_edge_runtime.errors import DraftError
 from tests.fake_speculator import (
     MANIFEST,
     TellingTarget,
+    add_states,
     begun,
     draft_request,
     drafter_of,
     greedy,
-    hear,
     likeliest,
     source_of,
     speculator_of,
@@ -31,7 +31,7 @@ def test_only_what_came_since_is_read_whatever_was_guessed() -> None:
     source.propose([draft_request(request)])
     start = len(text) - 1
     text += [0, 5, 1]
-    hear(request, start)
+    add_states(request, start)
     source.propose([draft_request(request)])
     assert speculator.num_caught_up == [[3], [3]]
 
@@ -44,7 +44,7 @@ def test_states_that_were_missed_cost_the_rows_before_them_and_nothing_else() ->
     text += [0, 5, 1, 1, 2]
     assert not source.is_worth_asking(draft_request(request), 0.0)  # not known
     assert source.propose([draft_request(request)]) == [None]
-    hear(request, 6)
+    add_states(request, 6)
     assert source.propose([draft_request(request)]) != [None]
     assert speculator.num_caught_up == [[3], [2]]
 
@@ -69,7 +69,7 @@ def test_of_a_long_silence_the_newest_states_are_kept() -> None:
     for _ in range(5):
         start = len(text) - 1
         text += [3, 4, 5] * 100
-        hear(request, start)
+        add_states(request, start)
     assert source.propose([draft_request(request)]) != [None]
     [*whole, last] = [sum(each) for each in speculator.num_caught_up]
     assert (set(whole), 128 * len(whole) + last) == ({128}, 1200)  # four of the five parts: 1024 and what is beside
@@ -95,7 +95,7 @@ def test_a_text_that_begins_like_one_that_ended_is_read_from_where_they_part() -
     assert speculator.num_caught_up == [[5], [3]]
     reused = source.begin(RequestContext([1, 2, 3, 4, 0, 0, 5, 2]))  # the target has rows of its first tokens, too
     other.finish()
-    hear(reused, 5)
+    add_states(reused, 5)
     source.propose([draft_request(reused)])
     assert speculator.num_caught_up[2:] == [[2]]
 
@@ -125,7 +125,7 @@ def test_a_long_text_beside_one_near_the_contexts_end_is_read_in_shorter_chunks(
     late = begun(source, [2] * 190)
     source.propose([draft_request(late)])
     late.token_ids.append(2)  # type: ignore[attr-defined]
-    hear(late, 189)
+    add_states(late, 189)
     trees = source.propose([draft_request(late), draft_request(begun(source, [3] * 150))])
     assert all(tree is not None for tree in trees)
     assert speculator.num_caught_up[2:] == [[1, 67], [82]]

@@ -61,10 +61,10 @@ def test_a_wrong_spare_box_keeps_nobody_from_the_first(facts: dict[str, str], sp
     with scripted(last, lambda head: [], **facts) as spare:
         with served(stages, None, address):
             ring = Ring(last, [f"{address} {spare}"], None)
-        ring.patience_s = 0.5
+        ring.reconnect_s = 0.5
         with pytest.warns(RuntimeWarning, match="is gone"), is_warned, pytest.raises(StageLostError):
             ring.come_back(lost)
-        ring.patience_s = 20.0
+        ring.reconnect_s = 20.0
         with served(stages, None, address):
             with pytest.warns(RuntimeWarning, match="is gone"):
                 ring.come_back(lost)
@@ -132,7 +132,7 @@ def test_a_lost_stage_is_named_in_time_and_its_rows_come_again(
         ring = Ring(last, [address], read_key(folder / KEY_NAME))  # which the command finds beside the stage
         target = PipelineTarget(last, ring)
         expected = top_ids(target, last.manifest, lambda: None)
-        ring.patience_s = 0.0
+        ring.reconnect_s = 0.0
         started = time.monotonic()
         with (
             pytest.warns(RuntimeWarning, match=f"Stage 1 at {address} is gone or silent"),
@@ -142,7 +142,7 @@ def test_a_lost_stage_is_named_in_time_and_its_rows_come_again(
         assert time.monotonic() - started < 5 + 5  # the five, and what a busy machine adds
     cache = target.new_cache(1, 16)
     with stage_process(folder / "1", address) as process:
-        ring.patience_s = 20.0
+        ring.reconnect_s = 20.0
         with pytest.warns(RuntimeWarning, match="did not come back"):
             target.forward(cache, WANTED)
         assert top_ids(target, last.manifest, lambda: None) == expected
