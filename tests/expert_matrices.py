@@ -1,4 +1,4 @@
-"""Random matrices of experts in each form that they are stored in, and exact products by them."""
+"""Random matrices of experts in each way that they are stored, and exact products by them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,15 +37,15 @@ class ExpertMatrices:
         return np.asarray(products[..., 0])
 
 
-def random_experts(form: str, num_experts: int, num_outputs: int, num_inputs: int) -> ExpertMatrices:
+def random_experts(storage: str, num_experts: int, num_outputs: int, num_inputs: int) -> ExpertMatrices:
     """Matrices in one of FORMS; of a block type of GGUF files num_inputs is a multiple of 256."""
     rng = np.random.default_rng(num_inputs)
     sizes = num_experts, num_outputs, num_inputs
-    if form == "plain":
+    if storage == "plain":
         return _plain(rng, sizes)
-    if form in ("int8", "int8-a16"):
-        return _int8(rng, sizes, 2 if form == "int8-a16" else 1)
-    return _int4(rng, sizes) if form == "int4" else _kept(rng, form, sizes)
+    if storage in ("int8", "int8-a16"):
+        return _int8(rng, sizes, 2 if storage == "int8-a16" else 1)
+    return _int4(rng, sizes) if storage == "int4" else _kept(rng, storage, sizes)
 
 
 def _plain(rng: np.random.Generator, sizes: tuple[int, int, int]) -> ExpertMatrices:

@@ -49,18 +49,20 @@ def test_a_package_is_whole_and_says_what_it_is(exported: Exported, tiny_model: 
 
 
 @pytest.mark.parametrize(
-    ("model_type", "precision", "form"),
+    ("model_type", "precision", "lowering"),
     [
         ("gemma2", "fp32", "fp32, exact attention, 4 heads"),
         ("gemma4_text-experts", "int8", "int8, exact attention, 4 heads"),
     ],
 )
-def test_a_graph_says_what_its_manifest_does(model_type: str, precision: str, form: str, exported: Exported) -> None:
+def test_a_graph_says_what_its_manifest_does(
+    model_type: str, precision: str, lowering: str, exported: Exported
+) -> None:
     package = ModelPackage.open(exported(model_type, precision, "exact"))
     model = onnx.load(package.folder / GRAPH_NAME, load_external_data=False)
     assert (
         {entry.key: entry.value for entry in model.metadata_props}[LOWERING_PROPERTY]
-        == form
+        == lowering
         == package.manifest.lowering_id
     )
 

@@ -53,11 +53,11 @@ def assert_same_bits(package: Path, out: Path, num_stages: int) -> None:
         assert_same_rows(whole, pipeline_here(out, is_native), 6)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: "-".join(map(str, form)))
+@pytest.mark.parametrize("options", FORMS, ids=lambda options: "-".join(map(str, options)))
 def test_rows_have_the_bits_of_the_whole(
-    form: tuple[str, str, str, str | None], exported: Exported, tmp_path: Path
+    options: tuple[str, str, str, str | None], exported: Exported, tmp_path: Path
 ) -> None:
-    assert_same_bits(exported(*form, is_checked=False), tmp_path / "out", 2)
+    assert_same_bits(exported(*options, is_checked=False), tmp_path / "out", 2)
 
 
 def test_matrices_that_stay_as_they_are_have_their_bits_too(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_matrices_that_stay_as_they_are_have_their_bits_too(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("form", "sentence"),
+    ("options", "sentence"),
     [
         (("lfm2", "int8", "exact"), "has recurrent layers"),
         (("gemma4_text", "int8", "exact", "int8"), "read the KV cache of others"),
@@ -77,10 +77,10 @@ def test_matrices_that_stay_as_they_are_have_their_bits_too(tmp_path: Path) -> N
     ],
 )
 def test_what_cannot_be_cut_is_refused(
-    form: tuple[str, ...], sentence: str, exported: Exported, tmp_path: Path
+    options: tuple[str, ...], sentence: str, exported: Exported, tmp_path: Path
 ) -> None:
     with pytest.raises(ExportError, match=sentence):
-        split_package(exported(*form, is_checked=False), tmp_path / "out", 2)
+        split_package(exported(*options, is_checked=False), tmp_path / "out", 2)
     assert not list(tmp_path.iterdir())
 
 

@@ -58,14 +58,14 @@ def test_hybrids_are_lossless_bit_for_bit(package: Path, monkeypatch: pytest.Mon
     assert max(run.acceptance_length for run in stress) > 2
 
 
-@pytest.mark.parametrize("form", [("fp32", None), ("int8", None), ("int4", None), ("int8", "int8"), ("int8", "fp16")])
+@pytest.mark.parametrize("types", [("fp32", None), ("int8", None), ("int4", None), ("int8", "int8"), ("int8", "fp16")])
 @pytest.mark.parametrize("model_type", HYBRIDS)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.usefixtures("two_cores")
 def test_trees_and_commits_have_plain_bits(
-    exported: Exported, model_type: str, form: tuple[str, str | None], threads: int
+    exported: Exported, model_type: str, types: tuple[str, str | None], threads: int
 ) -> None:
-    precision, kv = form
+    precision, kv = types
     package = ModelPackage.open(exported(model_type, precision, "exact", kv))
     target, _ = settle_width(HostTarget.open(package, threads))
     check_random_trees(target, num_kept=1, num_steps=20)

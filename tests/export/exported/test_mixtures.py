@@ -41,23 +41,23 @@ from tests.tiny_models import TINY_MODELS, VOCAB_SIZE, build_tiny_model, tiny_co
 NUM_MET = 5
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_each_row_meets_its_own_expert_whatever_stands_beside_it(form: str) -> None:
-    matrices = random_experts(form, NUM_MET, 24, 256)
+@pytest.mark.parametrize("storage", FORMS)
+def test_each_row_meets_its_own_expert_whatever_stands_beside_it(storage: str) -> None:
+    matrices = random_experts(storage, NUM_MET, 24, 256)
     session = _session({"rows": ("R", 256), "experts": ("R",)}, _product(matrices))
     rng = np.random.default_rng(0)
     rows, experts = rng.standard_normal((17, 256), np.float32), rng.integers(0, NUM_MET - 1, 17)
     (whole,) = session.run(None, {"rows": rows, "experts": experts})
     expected = matrices.expected(rows, experts)
-    np.testing.assert_allclose(whole, expected, atol=(1e-5 if form == "plain" else 2e-2) * np.abs(expected).max())
+    np.testing.assert_allclose(whole, expected, atol=(1e-5 if storage == "plain" else 2e-2) * np.abs(expected).max())
     for order in (rng.permutation(17), np.array([3]), np.array([16, 3, 3])):
         (output,) = session.run(None, {"rows": rows[order], "experts": experts[order]})
         np.testing.assert_array_equal(output, whole[order])
 
 
-@pytest.mark.parametrize("form", ["plain", "int8", "int4", "Q4_0"])
-def test_a_package_may_hold_them(form: str, tmp_path: Path) -> None:
-    matrices = random_experts(form, NUM_MET, 24, 256)
+@pytest.mark.parametrize("storage", ["plain", "int8", "int4", "Q4_0"])
+def test_a_package_may_hold_them(storage: str, tmp_path: Path) -> None:
+    matrices = random_experts(storage, NUM_MET, 24, 256)
     model = operator_model({"rows": ("R", 256), "experts": ("R",)}, _product(matrices))
     for tidy in (common.IdentityEliminationPass(), common.CommonSubexpressionEliminationPass()):
         tidy(model)

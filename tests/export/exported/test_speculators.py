@@ -43,21 +43,21 @@ def speculating(tiny_model: TinyModel, tmp_path_factory: pytest.TempPathFactory)
     """(format, precision) -> a package with a random speculator; not to be changed."""
     made: dict[tuple[str, str], Path] = {}
 
-    def package(form: str, precision: str) -> Path:
-        if (form, precision) not in made:
+    def package(format_name: str, precision: str) -> Path:
+        if (format_name, precision) not in made:
             folder = tmp_path_factory.mktemp("speculating")
             source, speculator = tiny_model("llama"), str(folder / "speculator")
-            if form == "mlp":
+            if format_name == "mlp":
                 write_mlp(folder / "speculator")
-            elif form == "eagle3":
+            elif format_name == "eagle3":
                 write_eagle3(folder / "speculator")
             else:
                 source, speculator = build_tiny_model("qwen3_5_text", folder / "model"), "auto"
                 add_mtp(source, "qwen3_5_text")
             options = ExportOptions(precision, check="none", speculator=speculator)
             export_model(source, folder / "out", options)
-            made[form, precision] = folder / "out"
-        return made[form, precision]
+            made[format_name, precision] = folder / "out"
+        return made[format_name, precision]
 
     return package
 
@@ -66,9 +66,11 @@ def states(count: int, size: int) -> np.ndarray:
     return np.random.default_rng(count).standard_normal((count, size)).astype(np.float32)
 
 
-@pytest.mark.parametrize(("form", "precision"), FORMS)
-def test_nodes_are_scored_as_in_a_chain(speculating: Callable[[str, str], Path], form: str, precision: str) -> None:
-    speculator = HostSpeculator.open(ModelPackage.open(speculating(form, precision)))
+@pytest.mark.parametrize(("format_name", "precision"), FORMS)
+def test_nodes_are_scored_as_in_a_chain(
+    speculating: Callable[[str, str], Path], format_name: str, precision: str
+) -> None:
+    speculator = HostSpeculator.open(ModelPackage.open(speculating(format_name, precision)))
     texts, read = [[3, 1, 4, 1], [5, 9]], [states(4, speculator.state_size), states(2, speculator.state_size)]
     own = states(5, speculator.part.hidden_size)
     tree = DraftTree.root(1)
@@ -106,11 +108,11 @@ def ask_always(engine: Engine) -> SpeculatorSource:
     return source
 
 
-@pytest.mark.parametrize(("form", "precision"), FORMS)
+@pytest.mark.parametrize(("format_name", "precision"), FORMS)
 def test_answers_are_plain_ones_also_with_hostile_weights(
-    speculating: Callable[[str, str], Path], form: str, precision: str, tmp_path: Path
+    speculating: Callable[[str, str], Path], format_name: str, precision: str, tmp_path: Path
 ) -> None:
-    folder = speculating(form, precision)
+    folder = speculating(format_name, precision)
     config = EngineConfig(is_calibrated=False, max_batch=3)
     plain = Engine.load(folder, config=EngineConfig(is_drafted=False, max_batch=3))
     engine = Engine.load(folder, config=config)
@@ -171,11 +173,11 @@ def spoil(folder: Path, out: Path, values: np.ndarray) -> Path:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("form", ["eagle3", "mtp"])
+@pytest.mark.parametrize("format_name", ["eagle3", "mtp"])
 def test_a_session_goes_on_with_the_speculators_rows_and_the_plain_answer(
-    speculating: Callable[[str, str], Path], form: str, temperature: float, tmp_path: Path
+    speculating: Callable[[str, str], Path], format_name: str, temperature: float, tmp_path: Path
 ) -> None:
-    folder, config = speculating(form, "int8"), EngineConfig(is_calibrated=False)
+    folder, config = speculating(format_name, "int8"), EngineConfig(is_calibrated=False)
     plain = Engine.load(folder, config=EngineConfig(is_drafted=False))
     engine, other = (Engine.load(folder, config=config) for _ in range(2))
     source, taken = map(ask_always, (engine, other))

@@ -210,11 +210,11 @@ def assert_same_bits(package: ModelPackage, layered: LayeredPackage) -> None:
     assert num_results == 1 + 2 + 10 + 2
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: "-".join(map(str, form)))
+@pytest.mark.parametrize("options", FORMS, ids=lambda options: "-".join(map(str, options)))
 def test_passes_have_the_bits_of_the_whole(
-    form: tuple[str, str, str, str | None], exported: Exported, tmp_path: Path
+    options: tuple[str, str, str, str | None], exported: Exported, tmp_path: Path
 ) -> None:
-    package = ModelPackage.open(exported(*form, is_checked=False))
+    package = ModelPackage.open(exported(*options, is_checked=False))
     assert_same_bits(package, LayeredPackage(package, tmp_path, A_LAYER))
     assert not list(tmp_path.iterdir())
 

@@ -35,17 +35,17 @@ _TRAINED_LAYER = {
 
 
 def _trained(
-    form: str, model_type: str, architecture: str, own: dict[str, Any], layer: dict[str, Any] = _TRAINED_LAYER
+    format_name: str, model_type: str, architecture: str, own: dict[str, Any], layer: dict[str, Any] = _TRAINED_LAYER
 ) -> dict[str, Any]:
     """config.json of what `train-drafter` has trained for the tiny Llama."""
     return {
         **own,
-        "speculators_model_type": form,
+        "speculators_model_type": format_name,
         "speculators_version": "0.3.0",
         "torch_dtype": "float32",
         "transformer_layer_config": {"model_type": model_type, "architectures": [architecture], **layer},
         "speculators_config": {
-            "algorithm": form,
+            "algorithm": format_name,
             "default_proposal_method": "greedy",
             "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 4}],
             "verifier": {"architectures": ["LlamaForCausalLM"], "name_or_path": "llama"},

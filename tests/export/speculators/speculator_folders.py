@@ -153,6 +153,6 @@ def _name_ids(module: SpeculatorModule) -> None:
     module.t2d[token_ids] = True
 
 
-def training_of(form: str, package: Path, out: Path, options: TrainingOptions) -> SpeculatorTraining:
+def training_of(format_name: str, package: Path, out: Path, options: TrainingOptions) -> SpeculatorTraining:
     """That tells nobody of its stages."""
-    return SpeculatorTraining(package, out, TRAINED_FORMATS[form], options, lambda stage: None)
+    return SpeculatorTraining(package, out, TRAINED_FORMATS[format_name], options, lambda stage: None)

@@ -21,8 +21,8 @@ NEXT = "<|end|><|start|>assistant"
 CALL = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}'
 
 
-def split(form: ThinkingTags, text: str, size: int, is_open: bool = False) -> tuple[str, str]:
-    reader = ThinkingReader(form, is_open)
+def split(tags: ThinkingTags, text: str, size: int, is_open: bool = False) -> tuple[str, str]:
+    reader = ThinkingReader(tags, is_open)
     pieces = [text[place : place + size] for place in range(0, len(text), size)]
     parts = [*(reader.push(piece, is_last=False) for piece in pieces), reader.push("", is_last=True)]
     return "".join(part[0] for part in parts), "".join(part[1] for part in parts)
@@ -30,7 +30,7 @@ def split(form: ThinkingTags, text: str, size: int, is_open: bool = False) -> tu
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 @pytest.mark.parametrize(
-    ("form", "text", "is_open", "expected"),
+    ("tags", "text", "is_open", "expected"),
     [
         (THINK, "<think>\nHm.\n\nOh.\n</think>\n\n Yes.\n", False, ("Hm.\n\nOh.", "Yes.\n")),
         (THINK, "<think>\n\n</think>\n\nYes.", False, ("", "Yes.")),
@@ -52,8 +52,8 @@ def split(form: ThinkingTags, text: str, size: int, is_open: bool = False) -> tu
         (CHANNELS, HARMONY.format("analysis", "a") + NEXT + CALL, False, ("a", CALL)),
     ],
 )
-def test_thinking_is_split(form: ThinkingTags, text: str, is_open: bool, expected: tuple[str, str], size: int) -> None:
-    assert split(form, text, size, is_open) == expected
+def test_thinking_is_split(tags: ThinkingTags, text: str, is_open: bool, expected: tuple[str, str], size: int) -> None:
+    assert split(tags, text, size, is_open) == expected
 
 
 def test_what_cannot_be_a_mark_comes_at_once() -> None:
@@ -77,9 +77,9 @@ def test_what_cannot_be_a_mark_comes_at_once() -> None:
     ],
 )
 def test_the_form_is_the_templates(source: str, begin: str) -> None:
-    form = ThinkingTags.of_template(source)
-    assert form is not None
-    assert form.begin == begin
+    tags = ThinkingTags.of_template(source)
+    assert tags is not None
+    assert tags.begin == begin
 
 
 def test_a_template_without_thinking_has_no_form() -> None:

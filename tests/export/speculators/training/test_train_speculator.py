@@ -36,13 +36,13 @@ CHEAP = SpeculatorCost(1e-3, 1e-2)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("form", TRAINED_FORMATS)
+@pytest.mark.parametrize("format_name", TRAINED_FORMATS)
 def test_a_trained_folder_is_exported_and_drafts(
-    form: str, package: Path, tiny_model: TinyModel, tmp_path: Path
+    format_name: str, package: Path, tiny_model: TinyModel, tmp_path: Path
 ) -> None:
     stages: list[str] = []
     options = TrainingOptions(300)
-    training = SpeculatorTraining(package, tmp_path / "tiny", TRAINED_FORMATS[form], options, stages.append)
+    training = SpeculatorTraining(package, tmp_path / "tiny", TRAINED_FORMATS[format_name], options, stages.append)
     report = training.run(["the cat sat"], lambda done, total: None)
     assert stages[-2:] == ["training", "measuring acceptance"]
     losses = [loss for _, loss in report.curve]
@@ -50,7 +50,7 @@ def test_a_trained_folder_is_exported_and_drafts(
     assert report.depths[0].num_places > 0
     assert {file.name for file in report.out.iterdir()} == {"config.json", "model.safetensors"}
     ran = json.loads((report.out / "config.json").read_text())
-    assert ran == TRAINED[form] | ({"draft_vocab_size": report.num_ids} if form != "mtp" else {})
+    assert ran == TRAINED[format_name] | ({"draft_vocab_size": report.num_ids} if format_name != "mtp" else {})
     export_model(tiny_model("llama"), tmp_path / "out", ExportOptions("int8", check="quick", speculator=report.out))
     manifest = ModelPackage.open(tmp_path / "out").manifest
     assert manifest.speculator is not None
@@ -83,13 +83,15 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("form", TRAINED_FORMATS)
-def test_training_lowers_loss_and_raises_acceptance(form: str, demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("format_name", TRAINED_FORMATS)
+def test_training_lowers_loss_and_raises_acceptance(
+    format_name: str, demo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(train_speculator, "_MAX_TOKENS", 24)
     monkeypatch.setattr(train_speculator, "MAX_IDS", 200)
 
     def trained() -> SpeculatorReport:
-        training = training_of(form, demo / "package", demo / form, TrainingOptions(1500, force=True))
+        training = training_of(format_name, demo / "package", demo / format_name, TrainingOptions(1500, force=True))
         return training.run([], lambda done, total: None)
 
     with monkeypatch.context() as patch:
@@ -103,9 +105,9 @@ def test_training_lowers_loss_and_raises_acceptance(form: str, demo: Path, monke
     assert after.depths[0].top4 > 1.5 * before.depths[0].top4
 
 
-@pytest.mark.parametrize("form", TRAINED_FORMATS)
+@pytest.mark.parametrize("format_name", TRAINED_FORMATS)
 def test_killed_trainings_end_with_the_same_weights(
-    form: str, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    format_name: str, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training_loop, "_EVERY_S", 0.0)  # every step is kept
     monkeypatch.setattr(train_speculator, "_EPOCHS", 1)
@@ -120,7 +122,7 @@ def test_killed_trainings_end_with_the_same_weights(
     def run(name: str, on_progress: Callable[[int, int], None]) -> Path:
         options = TrainingOptions(300)
         return (
-            SpeculatorTraining(package, tmp_path / name, TRAINED_FORMATS[form], options, stages.append)
+            SpeculatorTraining(package, tmp_path / name, TRAINED_FORMATS[format_name], options, stages.append)
             .run([], on_progress)
             .out
         )
@@ -177,8 +179,8 @@ def test_with_little_time_a_training_that_has_begun_goes_on_with_what_it_began_w
 
 
 def test_answers_for_another_format_are_refused_in_one_sentence(package: Path, tmp_path: Path) -> None:
-    def train(form: str) -> SpeculatorReport:
-        training = training_of(form, package, tmp_path / "new", TrainingOptions(100))
+    def train(format_name: str) -> SpeculatorReport:
+        training = training_of(format_name, package, tmp_path / "new", TrainingOptions(100))
         return training.run([], lambda done, total: None)
 
     train("eagle3")
@@ -186,11 +188,13 @@ def test_answers_for_another_format_are_refused_in_one_sentence(package: Path, t
         train("mtp")
 
 
-@pytest.mark.parametrize(("form", "states"), [("mlp", "state 3"), ("eagle3", "states 0, 1, 2"), ("mtp", "state 3")])
-def test_a_package_without_states_is_refused(form: str, states: str, exported: Exported, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("format_name", "states"), [("mlp", "state 3"), ("eagle3", "states 0, 1, 2"), ("mtp", "state 3")]
+)
+def test_a_package_without_states_is_refused(format_name: str, states: str, exported: Exported, tmp_path: Path) -> None:
     package = exported("llama", "fp32", "fast")
     with pytest.raises(ExportError, match=rf"does not report the {states}, which .*: export the model again"):
-        training_of(form, package, tmp_path / "new", TrainingOptions())
+        training_of(format_name, package, tmp_path / "new", TrainingOptions())
 
 
 def test_the_command_prints_folder_and_acceptance(

@@ -185,20 +185,20 @@ pytestmark = pytest.mark.usefixtures("few")
 
 
 def test_a_folder_is_the_one_that_the_speculators_package_was_given(package: Path, tmp_path: Path) -> None:
-    form, manifest = TRAINED_FORMATS["mtp"], ModelPackage.open(package).manifest
-    module, state_ids = form.untrained(manifest), form.state_ids(manifest)
-    write_folder(tmp_path / "out", form, module, torch.ones(HIDDEN_SIZE), state_ids, manifest)
+    format_name, manifest = TRAINED_FORMATS["mtp"], ModelPackage.open(package).manifest
+    module, state_ids = format_name.untrained(manifest), format_name.state_ids(manifest)
+    write_folder(tmp_path / "out", format_name, module, torch.ones(HIDDEN_SIZE), state_ids, manifest)
     assert json.loads((tmp_path / "out" / "config.json").read_text()) == TRAINED["mtp"]
     names = load_file(tmp_path / "out" / "model.safetensors").keys()
     assert names == {name for name, _ in module.named_parameters() if name.startswith("mtp_layers.0.")}
 
 
 def test_folders_are_replaced_whole_or_not(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    form, manifest, out = TRAINED_FORMATS["mtp"], ModelPackage.open(package).manifest, tmp_path / "out"
-    module, state_ids = form.untrained(manifest), form.state_ids(manifest)
+    format_name, manifest, out = TRAINED_FORMATS["mtp"], ModelPackage.open(package).manifest, tmp_path / "out"
+    module, state_ids = format_name.untrained(manifest), format_name.state_ids(manifest)
 
     def write(is_forced: bool) -> None:
-        write_folder(out, form, module, torch.ones(HIDDEN_SIZE), state_ids, manifest, is_forced)
+        write_folder(out, format_name, module, torch.ones(HIDDEN_SIZE), state_ids, manifest, is_forced)
 
     out.mkdir()
     (out / "config.json").write_text("old")
@@ -223,7 +223,7 @@ def test_folders_are_replaced_whole_or_not(package: Path, tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize(
-    ("form", "make", "words"),
+    ("format_name", "make", "words"),
     [
         ("mtp", lambda out: out.write_text(""), "is a file: choose another name"),
         ("mtp", lambda out: (out / "letters").mkdir(parents=True), "holds more than a speculator ('letters'): choose"),
@@ -231,10 +231,10 @@ def test_folders_are_replaced_whole_or_not(package: Path, tmp_path: Path, monkey
     ids=["a file", "a folder of other things"],
 )
 def test_only_speculators_are_replaced(
-    form: str, make: Callable[[Path], None], words: str, package: Path, tmp_path: Path
+    format_name: str, make: Callable[[Path], None], words: str, package: Path, tmp_path: Path
 ) -> None:
     make(tmp_path / "out")
-    command = ["train-drafter", str(package), "-o", str(tmp_path / "out"), "--format", form, "--force"]
+    command = ["train-drafter", str(package), "-o", str(tmp_path / "out"), "--format", format_name, "--force"]
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 2
     assert words in result.stderr
@@ -244,12 +244,12 @@ def test_only_speculators_are_replaced(
 DEAR = SpeculatorCost(5e-3, 1e-2)
 
 
-@pytest.mark.parametrize("form", TRAINED_FORMATS)
+@pytest.mark.parametrize("format_name", TRAINED_FORMATS)
 def test_a_step_is_timed_beside_a_pass_and_where_it_cannot_pay_nothing_is_trained(
-    form: str, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    format_name: str, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def training(force: bool) -> SpeculatorTraining:
-        return training_of(form, package, tmp_path / "new", TrainingOptions(force=force))
+        return training_of(format_name, package, tmp_path / "new", TrainingOptions(force=force))
 
     cost = training(force=True).cost()
     assert cost.asking_s > 0

@@ -30,45 +30,45 @@ from tests.runtime.execution.native_operator import (
 pytestmark = [needs_kernels, pytest.mark.usefixtures("instructions")]
 
 
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("kind", FORMS, ids=str)
 @pytest.mark.parametrize("past", [0, 40, 600])  # of the last, kernels of some sets use tiles
 @pytest.mark.parametrize(("head_size", "group_size"), [(256, 1), (136, 1), (256, 2), (64, 1), (64, 7), (80, 3), (8, 2)])
-def test_attention_keeps_the_bits(head_size: int, group_size: int, past: int, form: Attention, tmp_path: Path) -> None:
+def test_attention_keeps_the_bits(head_size: int, group_size: int, past: int, kind: Attention, tmp_path: Path) -> None:
     num_kv_heads = 2
-    attention = _attention(tmp_path, head_size, num_kv_heads, group_size, form)
+    attention = _attention(tmp_path, head_size, num_kv_heads, group_size, kind)
     rng = np.random.default_rng(head_size + group_size)
     for num_nodes in (1, 2, 5, 17):
         feed = attention_feed(rng, past, num_nodes, num_kv_heads, group_size, head_size)
-        attention.check(**cached_feed(feed, form))
+        attention.check(**cached_feed(feed, kind))
 
 
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("kind", FORMS, ids=str)
 @pytest.mark.parametrize("past", [130, 900])
-def test_attention_of_extreme_values_keeps_the_bits(past: int, form: Attention, tmp_path: Path) -> None:
-    attention = _attention(tmp_path, 64, 2, 7, form)
+def test_attention_of_extreme_values_keeps_the_bits(past: int, kind: Attention, tmp_path: Path) -> None:
+    attention = _attention(tmp_path, 64, 2, 7, kind)
     rng = np.random.default_rng(0)
     num_nodes = 3
     values = rng.standard_normal((1, 2, past + num_nodes, 64), np.float32)
     values[:, :, ::5] = 0
     values *= 10.0 ** rng.integers(-40, 30, (1, 2, past + num_nodes, 1))
     feed = attention_feed(rng, past, num_nodes, 2, 7, 64) | {"past_value": values.astype(np.float32)}
-    attention.check(**cached_feed(feed, form))
+    attention.check(**cached_feed(feed, kind))
     zeros = {"value": np.zeros_like(feed["value"]), "past_value": np.zeros_like(values, np.float32)}
-    attention.check(**cached_feed(feed | zeros, form))
+    attention.check(**cached_feed(feed | zeros, kind))
     peaked = {"query": np.full((1, 14, num_nodes, 64), 300, np.float32)}  # all weight on few rows
-    attention.check(**cached_feed(feed | peaked, form))
+    attention.check(**cached_feed(feed | peaked, kind))
 
 
 @pytest.mark.parametrize(
-    ("form", "limit"),
+    ("kind", "limit"),
     [(EXACT, 1e-6), (EXACT_HALF, 1e-3), (INTEGER, 1e-3), (INTEGER_HALF, 2e-3), (INT8_CACHE, 2e-2)],
     ids=str,
 )
-def test_attention_is_the_softmax_mean_of_the_values(form: Attention, limit: float, tmp_path: Path) -> None:
+def test_attention_is_the_softmax_mean_of_the_values(kind: Attention, limit: float, tmp_path: Path) -> None:
     past, num_nodes, num_kv_heads, group_size, head_size = 1000, 5, 2, 7, 64
-    attention = _attention(tmp_path, head_size, num_kv_heads, group_size, form)
+    attention = _attention(tmp_path, head_size, num_kv_heads, group_size, kind)
     feed = attention_feed(np.random.default_rng(1), past, num_nodes, num_kv_heads, group_size, head_size)
-    output = attention.check(**cached_feed(feed, form))[0]
+    output = attention.check(**cached_feed(feed, kind))[0]
     keys, values = (
         np.concatenate([feed[f"past_{name}"][:, :, :past], feed[name]], axis=2).astype(np.float64)
         for name in ("key", "value")
@@ -81,10 +81,10 @@ def test_attention_is_the_softmax_mean_of_the_values(form: Attention, limit: flo
     assert error < limit
 
 
-@pytest.mark.parametrize("form", [INTEGER_HALF, INT8_CACHE], ids=str)
+@pytest.mark.parametrize("kind", [INTEGER_HALF, INT8_CACHE], ids=str)
 @pytest.mark.parametrize("num_nodes", [1, 6, 70])
-def test_runs_of_a_long_past_keep_the_bits_in_a_ragged_batch(num_nodes: int, form: Attention, tmp_path: Path) -> None:
-    attention = _attention(tmp_path, 64, 1, 2, form)
+def test_runs_of_a_long_past_keep_the_bits_in_a_ragged_batch(num_nodes: int, kind: Attention, tmp_path: Path) -> None:
+    attention = _attention(tmp_path, 64, 1, 2, kind)
     rng = np.random.default_rng(num_nodes)
     feeds = [attention_feed(rng, past, num_nodes, 1, 2, 64) for past in (1500, 200)]
     visible = 1500 + num_nodes
@@ -93,36 +93,36 @@ def test_runs_of_a_long_past_keep_the_bits_in_a_ragged_batch(num_nodes: int, for
         feeds[1][name] = np.pad(feeds[1][name], ((0, 0), (0, 0), (0, 1300), (0, 0)))
     feed = {name: np.concatenate([each[name] for each in feeds]) for name in feeds[0]}
     assert feed["mask"].shape == (2, 1, num_nodes, visible)
-    attention.check(**cached_feed(feed, form))
+    attention.check(**cached_feed(feed, kind))
 
 
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("kind", FORMS, ids=str)
 @pytest.mark.parametrize("past", [0, 40, 600])
 @pytest.mark.parametrize(("head_size", "group_size"), [(64, 8), (64, 1), (80, 3)])
-def test_sinks_keep_the_bits(head_size: int, group_size: int, past: int, form: Attention, tmp_path: Path) -> None:
+def test_sinks_keep_the_bits(head_size: int, group_size: int, past: int, kind: Attention, tmp_path: Path) -> None:
     """Those below all scores, among them and above them."""
-    attention = Operator(tmp_path, *build_attention(head_size, 2, group_size, has_sinks=True), form)
+    attention = Operator(tmp_path, *build_attention(head_size, 2, group_size, has_sinks=True), kind)
     rng = np.random.default_rng(head_size + past)
     for num_nodes, middle in ((1, 0), (2, -200), (5, 3), (17, 60)):
         feed = attention_feed(rng, past, num_nodes, 2, group_size, head_size)
         sinks = (middle + 2 * rng.standard_normal(2 * group_size)).astype(np.float32)
-        attention.check(**cached_feed(feed | {"sinks": sinks}, form))
+        attention.check(**cached_feed(feed | {"sinks": sinks}, kind))
 
 
-@pytest.mark.parametrize("form", FORMS, ids=str)
-def test_sinks_take_their_share_and_give_nothing(form: Attention, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", FORMS, ids=str)
+def test_sinks_take_their_share_and_give_nothing(kind: Attention, tmp_path: Path) -> None:
     """Far below all scores they change no bit; at a head's log of its weights' sum they halve its output."""
     feed = attention_feed(np.random.default_rng(3), 100, 5, 2, 3, 64)
-    plain = _attention(tmp_path, 64, 2, 3, form).run_native(cached_feed(feed, form))[0]
+    plain = _attention(tmp_path, 64, 2, 3, kind).run_native(cached_feed(feed, kind))[0]
     (tmp_path / "sinks").mkdir()
-    attention = Operator(tmp_path / "sinks", *build_attention(64, 2, 3, has_sinks=True), form)
-    low = attention.run_native(cached_feed(feed | {"sinks": np.full(6, -1e4, np.float32)}, form))[0]
+    attention = Operator(tmp_path / "sinks", *build_attention(64, 2, 3, has_sinks=True), kind)
+    low = attention.run_native(cached_feed(feed | {"sinks": np.full(6, -1e4, np.float32)}, kind))[0]
     np.testing.assert_array_equal(low, plain)
     query = feed["query"][0].astype(np.float64)
     keys = np.concatenate([feed["past_key"][0, :, :100], feed["key"][0]], axis=1).repeat(3, 0).astype(np.float64)
     scores = query @ keys.swapaxes(1, 2) * 1.1 / 8 + feed["mask"][0]
     sinks = np.log(np.exp(scores[:, 4]).sum(-1)).astype(np.float32)  # of the last node
-    halved = attention.run_native(cached_feed(feed | {"sinks": sinks}, form))[0]
+    halved = attention.run_native(cached_feed(feed | {"sinks": sinks}, kind))[0]
     merged = halved.ndim == 3
     last, whole = (each[:, 4] if merged else each[:, :, 4] for each in (halved, plain))
     np.testing.assert_allclose(2 * last, whole, atol=0.02)
@@ -130,12 +130,12 @@ def test_sinks_take_their_share_and_give_nothing(form: Attention, tmp_path: Path
 
 
 def test_sinks_that_do_not_fit_are_refused_when_they_come(tmp_path: Path) -> None:
-    for form in (EXACT, INT8_CACHE):
-        folder = tmp_path / form.kv_dtype
+    for kind in (EXACT, INT8_CACHE):
+        folder = tmp_path / kind.kv_dtype
         folder.mkdir()
         sizes, build = build_attention(16, 2, 2, has_sinks=True)
-        attention = Operator(folder, sizes | {"sinks": ("X",)}, build, form)
-        feed = cached_feed(attention_feed(np.random.default_rng(0), 5, 3, 2, 2, 16), form)
+        attention = Operator(folder, sizes | {"sinks": ("X",)}, build, kind)
+        feed = cached_feed(attention_feed(np.random.default_rng(0), 5, 3, 2, 2, 16), kind)
         for sinks, words in ((np.zeros(3), "a sink for each head"), (np.array([0, 0, np.inf, 0]), "not all finite")):
             with pytest.raises(Fail, match=words):
                 attention.run_native(feed | {"sinks": sinks.astype(np.float32)})
@@ -178,5 +178,5 @@ def test_masks_that_do_not_fit_are_refused_when_they_come(tmp_path: Path) -> Non
             attention.run_native(feed | {"mask": mask})
 
 
-def _attention(folder: Path, head_size: int, num_kv_heads: int, group_size: int, form: Attention) -> Operator:
-    return Operator(folder, *build_attention(head_size, num_kv_heads, group_size), form)
+def _attention(folder: Path, head_size: int, num_kv_heads: int, group_size: int, kind: Attention) -> Operator:
+    return Operator(folder, *build_attention(head_size, num_kv_heads, group_size), kind)

@@ -58,19 +58,19 @@ def drawn(schema: dict[str, Any], data: st.DataObject) -> object:
     return data.draw(st.booleans()) if schema["type"] == "boolean" else None
 
 
-def reader_of(tools: list[Any], form: CallSyntax = TAGGED) -> CallReader:
-    return CallReader(CallSchema(tools, form), form)
+def reader_of(tools: list[Any], syntax: CallSyntax = TAGGED) -> CallReader:
+    return CallReader(CallSchema(tools, syntax), syntax)
 
 
 @settings(max_examples=40)
 @given(st.dictionaries(NAMES, PARAMETERS, min_size=1, max_size=3), st.sampled_from([TAGGED, BARE]), st.data())
 def test_every_step_of_a_call_is_predicted(
-    declared: dict[str, dict[str, Any]], form: CallSyntax, data: st.DataObject
+    declared: dict[str, dict[str, Any]], syntax: CallSyntax, data: st.DataObject
 ) -> None:
     name = data.draw(st.sampled_from(sorted(declared)))
-    call = {"name": name, form.arguments: drawn(declared[name], data)}
-    rest = form.begin + json.dumps(call, ensure_ascii=False) + form.end
-    reader = reader_of([tool(*each) for each in declared.items()], form)
+    call = {"name": name, syntax.arguments: drawn(declared[name], data)}
+    rest = syntax.begin + json.dumps(call, ensure_ascii=False) + syntax.end
+    reader = reader_of([tool(*each) for each in declared.items()], syntax)
     while rest:
         ahead = [text for text, p in reader.continuations({}) if 0 < p <= 1]
         shared = max(
@@ -130,9 +130,9 @@ def test_a_call_without_tags_is_the_whole_answer() -> None:
 @settings(max_examples=40)
 @given(st.lists(ANYTHING, max_size=4), st.text('<>tol_ca{}[]":,ab\n', max_size=30))
 def test_strange_declarations_and_answers_do_no_harm(declared: list[Any], answer: str) -> None:
-    for form in (TAGGED, BARE):
-        reader = reader_of([*declared, tool("a", declared), tool("b", {"properties": {"a": declared[-1:]}})], form)
-        for text in (form.begin, '{"name": "b", "' + form.arguments + '": {"a": ', answer):
+    for syntax in (TAGGED, BARE):
+        reader = reader_of([*declared, tool("a", declared), tool("b", {"properties": {"a": declared[-1:]}})], syntax)
+        for text in (syntax.begin, '{"name": "b", "' + syntax.arguments + '": {"a": ', answer):
             reader.read(text)
             assert len(reader.continuations({"b": {"a": ["1"]}})) <= 8
 

@@ -104,11 +104,11 @@ TAG_WITHIN = "a </parameter> </function> b </tool_call> </arg_value>"
     ],
 )
 def test_a_tag_within_a_text_ends_nothing(notation: Notation, before: str, behind: str) -> None:
-    form = CallSyntax(notation=notation)
+    syntax = CallSyntax(notation=notation)
     assert read(notation, before + TAG_WITHIN + behind)[-1] == ("f", {"text": TAG_WITHIN})
-    assert is_open(before + "a ", form, SCHEMAS)
-    assert is_open(before + "\\u000b", form, SCHEMAS)
-    assert not is_open(before + TAG_WITHIN + behind, form, SCHEMAS)
+    assert is_open(before + "a ", syntax, SCHEMAS)
+    assert is_open(before + "\\u000b", syntax, SCHEMAS)
+    assert not is_open(before + TAG_WITHIN + behind, syntax, SCHEMAS)
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ PYTHON = CallSyntax(notation=Notation.PYTHON)
 AS_THEY_ARE = CallSyntax(notation=Notation.PYTHON, quote="'")  # texts without escapes, as LFM2.5's template writes them
 
 
-def read_python(body: str, form: CallSyntax = PYTHON) -> list[tuple[str, dict[str, Any]]]:
-    return read_calls(body, form, PYTHON_SCHEMAS)
+def read_python(body: str, syntax: CallSyntax = PYTHON) -> list[tuple[str, dict[str, Any]]]:
+    return read_calls(body, syntax, PYTHON_SCHEMAS)
 
 
 @pytest.mark.parametrize("line", ["\n", "\r\n", "\r", *"\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"], ids=ascii)
@@ -262,9 +262,9 @@ def test_what_is_no_value_is_no_call(text: str) -> None:
 
 
 def test_texts_end_at_their_quotes_or_stay_open() -> None:
-    for form in (PYTHON, AS_THEY_ARE):
-        assert is_open("[write(text='a", form, PYTHON_SCHEMAS)
-        assert not is_open("[write(text='a')]", form, PYTHON_SCHEMAS)
+    for syntax in (PYTHON, AS_THEY_ARE):
+        assert is_open("[write(text='a", syntax, PYTHON_SCHEMAS)
+        assert not is_open("[write(text='a')]", syntax, PYTHON_SCHEMAS)
     body = r"""[write(text="a\n", path=['it\'s', "\n"])]"""
     assert read_python(body, AS_THEY_ARE) == [("write", {"text": "a\n", "path": ["it's", "\n"]})]
 
