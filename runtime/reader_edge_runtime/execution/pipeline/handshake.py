@@ -1,6 +1,6 @@
 """The handshake: who asks, which stage answers, and whether they are parts of one model and of one version.
 
-Messages on a link are a head, then a frame and a residual stream, or a greeting: facts by their names.
+Messages on a link are a header, then a frame and a residual stream, or a greeting: facts by their names.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ HELLO, WELCOME, PASS, RESULT, FAULT = range(1, 6)
 _Fact = Annotated[str, Meta(max_length=512, pattern=PRINTABLE)]
 
 
-class Head(Frame):
+class Header(Frame):
     """What a message is, whose, and of which pass."""
 
     what: Annotated[int, Meta(ge=HELLO, le=FAULT)]
@@ -32,7 +32,7 @@ class Head(Frame):
     number: Annotated[int, Meta(ge=0)]
 
 
-HEADS: FrameCodec[Head] = FrameCodec(Head, b"RH\x03", 64, "pipelines")
+HEADERS: FrameCodec[Header] = FrameCodec(Header, b"RH\x03", 64, "pipelines")
 FACT_FRAMES: FrameCodec[dict[str, str]] = FrameCodec(dict[_Fact, _Fact], b"RG\x03", 1 << 14, "pipelines")
 
 

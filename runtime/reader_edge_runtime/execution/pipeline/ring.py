@@ -14,13 +14,13 @@ from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.pipeline.handshake import (
     FACT_FRAMES,
     FAULT,
-    HEADS,
+    HEADERS,
     HELLO,
     MICROSECONDS,
     PASS,
     RESULT,
     WELCOME,
-    Head,
+    Header,
     check_facts,
     check_layers,
     facts_of,
@@ -74,7 +74,7 @@ class Ring:
             raise StageLostError("The stages of this model were lost, and did not come back.")
         try:
             self._sockets[0].send_multipart(
-                [HEADS.pack(Head(PASS, self._client, self._number)), frame], zmq.DONTWAIT, copy=False
+                [HEADERS.pack(Header(PASS, self._client, self._number)), frame], zmq.DONTWAIT, copy=False
             )
         except zmq.Again:
             raise StageLostError(f"{self._name(0)} takes nothing more: start it again.") from None
@@ -99,11 +99,11 @@ class Ring:
                     except BaseException:  # an interrupt, which may leave half a message
                         self.close()
                         raise
-                    head, data = _message(parts)
-                    if head.what == FAULT and head.client == self._client:
-                        return FinishedPass(head.number, self._fault(index, FACT_FRAMES.unpack(data)))
-                    if head.what == RESULT and head.client == self._client:
-                        return FinishedPass(head.number, data)
+                    header, data = _message(parts)
+                    if header.what == FAULT and header.client == self._client:
+                        return FinishedPass(header.number, self._fault(index, FACT_FRAMES.unpack(data)))
+                    if header.what == RESULT and header.client == self._client:
+                        return FinishedPass(header.number, data)
             for index, monitor in enumerate(self._monitors):
                 if monitor in ready:
                     recv_monitor_message(monitor)
@@ -166,7 +166,7 @@ class Ring:
             self._monitors.append(links.monitor(socket))
             following = addresses[index + 1 : index + 2]
             greeting = FACT_FRAMES.pack({"next": following[0]} if following else {})
-            socket.send_multipart([HEADS.pack(Head(HELLO, self._client, index)), greeting])
+            socket.send_multipart([HEADERS.pack(Header(HELLO, self._client, index)), greeting])
         wanted, found = facts_of(self._last), {}
         for index, address in enumerate(addresses):
             if not self._is_answered(index, ends_at):
@@ -242,14 +242,14 @@ def _pass_seconds(micros: str) -> float:
     return int(micros) / 1e6
 
 
-def _message(parts: Sequence[memoryview]) -> tuple[Head, memoryview]:
+def _message(parts: Sequence[memoryview]) -> tuple[Header, memoryview]:
     if len(parts) != 2:
         raise FrameError(f"A message of {len(parts)} parts came from a stage.")
-    return HEADS.unpack(parts[0]), parts[1]
+    return HEADERS.unpack(parts[0]), parts[1]
 
 
 def _welcome(parts: Sequence[memoryview]) -> dict[str, str]:
-    head, data = _message(parts)
-    if head.what != WELCOME:
+    header, data = _message(parts)
+    if header.what != WELCOME:
         raise FrameError("A stage answers a greeting with something else.")
     return FACT_FRAMES.unpack(data)

@@ -13,13 +13,13 @@ from reader_edge_runtime.execution.pipeline.following_stage import FollowingStag
 from reader_edge_runtime.execution.pipeline.handshake import (
     FACT_FRAMES,
     FAULT,
-    HEADS,
+    HEADERS,
     HELLO,
     MICROSECONDS,
     PASS,
     RESULT,
     WELCOME,
-    Head,
+    Header,
     facts_of,
     next_of,
 )
@@ -62,42 +62,42 @@ class StageServer:
             return
         peer, rest = bytes(parts[0]), parts[2:]
         try:
-            head = HEADS.unpack(parts[1])
+            header = HEADERS.unpack(parts[1])
         except FrameError:
             return  # from nobody who could get an answer
         try:
-            if head.what == HELLO and len(rest) == 1:
-                self._greet(peer, head, rest[0])
-            elif head.what == PASS:
-                self._pass(head, rest)
+            if header.what == HELLO and len(rest) == 1:
+                self._welcome(peer, header, rest[0])
+            elif header.what == PASS:
+                self._pass(header, rest)
         except ReaderEdgeError as error:
             self._on_message(str(error))
             lost = "rows" if isinstance(error, UnknownCacheError) else "all" if isinstance(error, FrameError) else ""
             fault = FACT_FRAMES.pack({"fault": str(error)[:500], "lost": lost})
-            client = self._clients.get(head.client)
-            self._send([client.peer if client else peer, HEADS.pack(replace(head, what=FAULT)), fault])
+            client = self._clients.get(header.client)
+            self._send([client.peer if client else peer, HEADERS.pack(replace(header, what=FAULT)), fault])
 
-    def _greet(self, peer: bytes, head: Head, data: memoryview) -> None:
+    def _welcome(self, peer: bytes, header: Header, data: memoryview) -> None:
         address = next_of(FACT_FRAMES.unpack(data))
-        self._forget(head.client)
+        self._forget(header.client)
         while len(self._clients) >= _MAX_CLIENTS:
             self._forget(next(iter(self._clients)))
         onward = None if address is None else self._links.connect(address, self._max_bytes)
-        self._clients[head.client] = _Client(peer, onward)
-        self._on_message(f"Serves {head.client.hex()[:8]}; hands on to {address or 'the client'}.")
-        self._send([peer, HEADS.pack(replace(head, what=WELCOME)), FACT_FRAMES.pack(self._facts)])
+        self._clients[header.client] = _Client(peer, onward)
+        self._on_message(f"Serves {header.client.hex()[:8]}; hands on to {address or 'the client'}.")
+        self._send([peer, HEADERS.pack(replace(header, what=WELCOME)), FACT_FRAMES.pack(self._facts)])
 
-    def _pass(self, head: Head, parts: Sequence[memoryview]) -> None:
-        client = self._clients.get(head.client)
+    def _pass(self, header: Header, parts: Sequence[memoryview]) -> None:
+        client = self._clients.get(header.client)
         if client is None:
             raise FrameError("This stage was started since it was greeted, and has no rows.")
-        self._clients.move_to_end(head.client)
+        self._clients.move_to_end(header.client)
         handed = parts[1] if len(parts) > 1 else None
-        made = self._stage.answer(head.client, parts[0], handed).data.cast("B")
+        made = self._stage.answer(header.client, parts[0], handed).data.cast("B")
         if client.onward is None:
-            self._send([client.peer, HEADS.pack(replace(head, what=RESULT)), made])
+            self._send([client.peer, HEADERS.pack(replace(header, what=RESULT)), made])
         else:
-            self._send([HEADS.pack(head), parts[0], made], client.onward)
+            self._send([HEADERS.pack(header), parts[0], made], client.onward)
 
     def _send(self, parts: Sequence[bytes | memoryview], socket: Socket | None = None) -> None:
         """What a link does not take is dropped: its other end is gone, or notices when its wait runs out."""

@@ -11,11 +11,11 @@ from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage
 from reader_edge_runtime.execution.pipeline.handshake import (
     FACT_FRAMES,
-    HEADS,
+    HEADERS,
     HELLO,
     MICROSECONDS,
     WELCOME,
-    Head,
+    Header,
     facts_of,
 )
 from reader_edge_runtime.execution.pipeline.links import Links
@@ -50,7 +50,7 @@ def served(stages: list[FollowingStage], key: bytes | None, *at: str) -> Iterato
 
 
 @contextmanager
-def scripted(last: HostStage, says: Callable[[Head], list[tuple[bytes, ...]]], **facts: str) -> Iterator[str]:
+def scripted(last: HostStage, says: Callable[[Header], list[tuple[bytes, ...]]], **facts: str) -> Iterator[str]:
     """A stage that greets with the right facts, but for some, and sends what a test says to all other messages."""
     is_over, links, address = threading.Event(), Links(None), free_address()
     socket = links.listen(address, 1 << 24)
@@ -62,9 +62,9 @@ def scripted(last: HostStage, says: Callable[[Head], list[tuple[bytes, ...]]], *
         while not is_over.is_set():
             if socket.poll(50):
                 peer, packed, _ = socket.recv_multipart()
-                head = HEADS.unpack(memoryview(packed))
-                welcome = [(HEADS.pack(replace(head, what=WELCOME)), FACT_FRAMES.pack(facts_there))]
-                for parts in welcome if head.what == HELLO else says(head):
+                header = HEADERS.unpack(memoryview(packed))
+                welcome = [(HEADERS.pack(replace(header, what=WELCOME)), FACT_FRAMES.pack(facts_there))]
+                for parts in welcome if header.what == HELLO else says(header):
                     socket.send_multipart([peer, *parts])
 
     thread = threading.Thread(target=serve)

@@ -13,9 +13,9 @@ from reader_edge_runtime.errors import ConfigError, FrameError, ProviderError
 from reader_edge_runtime.execution.pipeline.following_stage import MAX_CACHES, FollowingStage
 from reader_edge_runtime.execution.pipeline.handshake import (
     FACT_FRAMES,
-    HEADS,
+    HEADERS,
     HELLO,
-    Head,
+    Header,
     check_facts,
     check_layers,
     facts_of,
@@ -52,8 +52,8 @@ FACTS = {
 
 
 def test_heads_and_greetings_come_out_as_they_went_in() -> None:
-    head = Head(HELLO, CLIENT, (1 << 64) - 1)
-    assert HEADS.unpack(memoryview(HEADS.pack(head))) == head
+    header = Header(HELLO, CLIENT, (1 << 64) - 1)
+    assert HEADERS.unpack(memoryview(HEADERS.pack(header))) == header
     assert FACT_FRAMES.unpack(memoryview(FACT_FRAMES.pack(FACTS))) == FACTS
 
 
@@ -61,15 +61,15 @@ def test_heads_and_greetings_come_out_as_they_went_in() -> None:
     ("data", "words"),
     [
         (b"", "no frame of pipelines"),
-        (b"RH\x02" + HEADS.pack(Head(HELLO, CLIENT, 1))[3:], "speaks version 2 of pipelines, this one version 3"),
-        (HEADS.pack(Head(9, CLIENT, 1)), "int <= 5"),
-        (HEADS.pack(Head(HELLO, b"short", 1)), "length >= 16"),
-        (HEADS.pack(Head(HELLO, CLIENT, -1)), "int >= 0"),
+        (b"RH\x02" + HEADERS.pack(Header(HELLO, CLIENT, 1))[3:], "speaks version 2 of pipelines, this one version 3"),
+        (HEADERS.pack(Header(9, CLIENT, 1)), "int <= 5"),
+        (HEADERS.pack(Header(HELLO, b"short", 1)), "length >= 16"),
+        (HEADERS.pack(Header(HELLO, CLIENT, -1)), "int >= 0"),
     ],
 )
 def test_a_head_of_another_version_is_refused(data: bytes, words: str) -> None:
     with pytest.raises(FrameError, match=words):
-        HEADS.unpack(memoryview(data))
+        HEADERS.unpack(memoryview(data))
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,12 @@ from reader_edge_runtime.execution.pipeline.following_stage import FollowingStag
 from reader_edge_runtime.execution.pipeline.handshake import (
     FACT_FRAMES,
     FAULT,
-    HEADS,
+    HEADERS,
     HELLO,
     PASS,
     RESULT,
     WELCOME,
-    Head,
+    Header,
 )
 from reader_edge_runtime.execution.pipeline.in_flight import RowsLostError
 from reader_edge_runtime.execution.pipeline.links import Links
@@ -80,7 +80,7 @@ def test_stages_of_another_split_are_named(split_demo: Split) -> None:
 def test_a_model_that_was_cut_at_another_layer_is_not_mixed(split_demo: Split) -> None:
     last = open_stages(split_demo(2))[-1]
     refused = pytest.raises(ProviderError, match=r"The stage here begins with layer [2-9], where layer 1 is next")
-    with scripted(last, lambda head: [], **{"next layer": "1"}) as address, refused:
+    with scripted(last, lambda header: [], **{"next layer": "1"}) as address, refused:
         Ring(last, [address], None)
 
 
@@ -89,7 +89,7 @@ def test_what_is_no_message_of_ours_is_passed_over(split_demo: Split, demo_folde
     with served([FollowingStage(first)], None) as [address]:
         with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
             stranger.connect(address)
-            passed, greeting = (HEADS.pack(Head(what, bytes(16), 0)) for what in (PASS, HELLO))
+            passed, greeting = (HEADERS.pack(Header(what, bytes(16), 0)) for what in (PASS, HELLO))
             for parts in ([b""], [b"x" * len(greeting)], [passed, b"x"], [greeting, b"{"]):
                 stranger.send_multipart(parts)
             assert stranger.poll(5000)  # the last one greets, and learns what is wrong
@@ -123,10 +123,10 @@ def test_what_a_stage_cannot_do_comes_with_its_name(split_demo: Split) -> None:
     last = open_stages(split_demo(2))[-1]
     kinds = iter(["", "rows", "all"])
 
-    def says(head: Head) -> list[tuple[bytes, ...]]:
+    def says(header: Header) -> list[tuple[bytes, ...]]:
         fault = FACT_FRAMES.pack({"fault": "The disk is full.", "lost": next(kinds)})
-        strange = HEADS.pack(replace(head, what=FAULT, client=bytes(16))), fault
-        return [strange, (HEADS.pack(replace(head, what=FAULT)), fault)]
+        strange = HEADERS.pack(replace(header, what=FAULT, client=bytes(16))), fault
+        return [strange, (HEADERS.pack(replace(header, what=FAULT)), fault)]
 
     with scripted(last, says) as address:
         ring = Ring(last, [address], None)
@@ -140,7 +140,7 @@ def test_what_a_stage_cannot_do_comes_with_its_name(split_demo: Split) -> None:
 
 def test_a_message_of_another_shape_is_refused(split_demo: Split) -> None:
     last = open_stages(split_demo(2))[-1]
-    with scripted(last, lambda head: [(HEADS.pack(head),)]) as address:
+    with scripted(last, lambda header: [(HEADERS.pack(header),)]) as address:
         ring = Ring(last, [address], None)
         ring.send(b"frame")
         with pytest.raises(FrameError, match="A message of 1 parts came from a stage"):
@@ -150,7 +150,7 @@ def test_a_message_of_another_shape_is_refused(split_demo: Split) -> None:
 
 def test_other_kernels_are_one_warning(split_demo: Split) -> None:
     last = open_stages(split_demo(2))[-1]
-    with scripted(last, lambda head: [], **{"instruction set": "neon"}) as address:
+    with scripted(last, lambda header: [], **{"instruction set": "neon"}) as address:
         with pytest.warns(RuntimeWarning, match="runs other kernels"):
             ring = Ring(last, [address], None)
         ring._meet(time.monotonic() + 5)  # warnings are errors
@@ -173,7 +173,7 @@ def test_trees_over_unlike_processors_have_the_same_rows(split_demo: Split, monk
 def test_another_answer_to_a_greeting_is_refused(split_demo: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ring_stages, "WELCOME", RESULT)
     last = open_stages(split_demo(2))[-1]
-    with scripted(last, lambda head: []) as address, pytest.raises(FrameError, match="with something else"):
+    with scripted(last, lambda header: []) as address, pytest.raises(FrameError, match="with something else"):
         Ring(last, [address], None)
 
 
@@ -195,12 +195,12 @@ class Served:
         socket.connect(address)
 
     def send(self, what: int, client: int, *parts: bytes) -> None:
-        self.socket.send_multipart([HEADS.pack(Head(what, bytes([client] * 16), client)), *parts])
+        self.socket.send_multipart([HEADERS.pack(Header(what, bytes([client] * 16), client)), *parts])
 
-    def received(self) -> tuple[Head, bytes]:
+    def received(self) -> tuple[Header, bytes]:
         assert self.socket.poll(10_000), "the stage does not answer"
-        head, data = self.socket.recv_multipart()
-        return HEADS.unpack(memoryview(head)), data
+        header, data = self.socket.recv_multipart()
+        return HEADERS.unpack(memoryview(header)), data
 
     def greeted(self, client: int, address: str = "") -> None:
         self.send(HELLO, client, FACT_FRAMES.pack({"next": address}))
@@ -229,17 +229,17 @@ def test_what_is_nothing_for_a_stage_is_passed_over(server_of: Served) -> None:
         server_of.send(what, 1, *parts)
     server_of.greeted(2)
     server_of.send(PASS, 2, FRAME)
-    head, made = server_of.received()
-    assert (head.what, head.number, len(made)) == (RESULT, 2, 4 * 256)
+    header, made = server_of.received()
+    assert (header.what, header.number, len(made)) == (RESULT, 2, 4 * 256)
 
 
 def test_a_fault_says_whether_rows_are_lost(server_of: Served) -> None:
     server_of.greeted(1)
     for client, sentence in ((1, "truncated"), (2, "was started since it was greeted")):
         server_of.send(PASS, client, FRAME[:4])
-        head, data = server_of.received()
+        header, data = server_of.received()
         facts = FACT_FRAMES.unpack(memoryview(data))
-        assert (head.what, facts["lost"], sentence in facts["fault"]) == (FAULT, "all", True)
+        assert (header.what, facts["lost"], sentence in facts["fault"]) == (FAULT, "all", True)
         assert facts["fault"] == server_of.lines[-1]
 
 
