@@ -46,7 +46,7 @@ class RemoteEngine:
             print(engine.generate("# tar").text)
 
     url: the server's address. key: one of its API keys, where it asks for one.
-    drafts: "hints" (the server decodes as ever, and takes what this device knows of the text if it comes in time),
+    drafts: "hints" (the server decodes as usual, and takes what this device knows of the text if it comes in time),
         "verify" (the server verifies this device's trees and drafts nothing itself) or "none".
     sources: history and datastores on this device, to draft from besides the text.
     tokenizer: the model's tokenizer.json, or the folder that has it; fetched from the server where it is left out.

@@ -171,7 +171,7 @@ class Decoder:
     def skip_prefill(self, token_ids: list[int]) -> None:
         """Behave as if these tokens were in the cache already, while nothing runs: for measurements at a given length.
 
-        Passes take as long as ever, but what they compute means nothing.
+        Passes take as long as usual, but what they compute means nothing.
         """
         self.cache.reserve(self.cache.num_slots, len(token_ids) + 1)
         self.slots.fill(token_ids)
