@@ -10,15 +10,15 @@ from tests.conftest import ROOT
 CEILINGS = {  # lines of a room, raised only in the commit that says why
     "runtime": ("*.py", 28_100),
     "export": ("*.py", 20_350),
-    "reader_edge": ("*.py", 15_900),  # a plug-in that is broken is left out and named
+    "reader_edge": ("*.py", 16_500),  # a plug-in that is broken is left out and named; Anthropic's interface
     "wings": ("*.py", 3_650),
     "native": ("*", 9_000),
-    "tests": ("*.py", 63_900),
-    "reader_edge/server": ("*.py", 5_300),
+    "tests": ("*.py", 64_450),
+    "reader_edge/server": ("*.py", 5_930),  # a third interface, Anthropic's
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 5_250),
     "scripts": ("*", 1_700),
-    "docs": ("*.md", 5_500),
+    "docs": ("*.md", 5_515),
 }
 CODE = ("benchmarks", "export", "models", "native", "reader_edge", "runtime", "scripts", "tests", "wings")
 

@@ -1,12 +1,13 @@
-"""Errors of the API: refusals and failures in OpenAI's shape, and in Ollama's."""
+"""Errors of the API: refusals and failures in the shapes of OpenAI, Ollama and Anthropic."""
 
 import json
 import logging
+import secrets
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -26,12 +27,21 @@ from reader_edge_runtime.untrusted.user_input import short_repr, withheld
 
 Value = TypeVar("Value")
 Handler = Callable[[Request], Awaitable[Response]]
+Interface = Literal["openai", "ollama", "anthropic"]
 
+ANTHROPIC_HEADER = "anthropic-version"
 NO_EMBEDDINGS = "The model here answers in text and makes no embeddings: ask one that is made for them."
 
 _LOG = logging.getLogger(__name__)
 _PLAIN = "send a plain prompt to '/v1/completions', or with 'raw': true to '/api/generate'"
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_ANTHROPIC_TYPES = _TYPES | {
+    404: "not_found_error",
+    413: "request_too_large",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+_REQUEST_ID = "request_id"
 
 
 class ApiError(ReaderEdgeError):
@@ -55,12 +65,23 @@ class ApiError(ReaderEdgeError):
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
     @property
+    def anthropic_fields(self) -> dict[str, object]:
+        kind = _ANTHROPIC_TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "api_error")
+        error = {"type": kind, "message": str(self)}
+        return {"type": "error", "error": error, _REQUEST_ID: f"req_{secrets.token_hex(12)}"}
+
+    @property
     def headers(self) -> dict[str, str]:
         return {"Retry-After": "1"} if self.status in (429, 503) else {}
 
-    def response(self, is_ollama: bool = False) -> Response:
-        """is_ollama: whether the client knows errors as Ollama words them."""
-        return _Refusal(self, {"error": str(self)} if is_ollama else self.fields)
+    def response(self, interface: Interface = "openai") -> Response:
+        """interface: in whose words the client knows errors."""
+        match interface:
+            case "ollama":
+                return _Refusal(self, {"error": str(self)})
+            case "anthropic":
+                return _Refusal(self, self.anthropic_fields)
+        return _Refusal(self, self.fields)
 
     def note(self, note: RequestNote) -> None:
         """Have it in the log's line of a request."""
@@ -69,8 +90,10 @@ class ApiError(ReaderEdgeError):
 
 class _Refusal(Response):
     def __init__(self, error: ApiError, fields: dict[str, object]) -> None:
+        # Where Anthropic's clients look for it.
+        headers = {"request-id": str(fields[_REQUEST_ID])} if _REQUEST_ID in fields else {}
         # In ASCII: names from a request may hold halves of characters.
-        super().__init__(json.dumps(fields), error.status, error.headers, "application/json")
+        super().__init__(json.dumps(fields), error.status, error.headers | headers, "application/json")
         self._error = error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -155,11 +178,11 @@ def _failure(error: Exception) -> ApiError:
     return ApiError(500, "The server failed to answer; its log says why.", code="internal_error")
 
 
-def refusing(status: int, sentence: str, is_ollama: bool = False) -> Handler:
+def refusing(status: int, sentence: str) -> Handler:
     """A route's handler that refuses every request."""
 
     async def refuse(request: Request) -> Response:
-        return ApiError(status, sentence, code="unsupported_endpoint").response(is_ollama)
+        return ApiError(status, sentence, code="unsupported_endpoint").response(interface_of(request))
 
     return refuse
 
@@ -168,12 +191,20 @@ async def error_response(request: Request, error: Exception) -> Response:
     """Starlette's handler for everything that a route raises."""
     if isinstance(error, HTTPException) and error.status_code in (404, 405):
         refusal = ApiError(error.status_code, f"There is no {request.method} {request.url.path:.100} here.")
-        response = refusal.response(is_of_ollama(request.url.path))
+        response = refusal.response(interface_of(request))
         response.headers.update(error.headers or {})  # which methods there are
         return response
-    return api_error(error).response(is_of_ollama(request.url.path))
+    return api_error(error).response(interface_of(request))
 
 
-def is_of_ollama(path: str) -> bool:
-    """Whether a path is one of Ollama's interface; LM Studio's begin with a version."""
-    return path.startswith("/api/") and not path.startswith(("/api/v0/", "/api/v1/"))
+def interface_of(request: HTTPConnection) -> Interface:
+    """In whose words a client knows errors: Anthropic's clients send a header of their own, on any path."""
+    return "anthropic" if ANTHROPIC_HEADER in request.headers else interface_of_path(request.url.path)
+
+
+def interface_of_path(path: str) -> Interface:
+    """Whose interface has a path; LM Studio's begin with a version."""
+    if path.startswith("/v1/messages"):
+        return "anthropic"
+    is_ollama = path.startswith("/api/") and not path.startswith(("/api/v0/", "/api/v1/"))
+    return "ollama" if is_ollama else "openai"

@@ -7,9 +7,10 @@ import re
 from pathlib import Path
 
 from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from reader_edge.server.api_error import ApiError, is_of_ollama
+from reader_edge.server.api_error import ApiError, interface_of
 from reader_edge_runtime.errors import UserFileError
 from reader_edge_runtime.untrusted.plain_file import check_secret
 from reader_edge_runtime.untrusted.user_input import BYTE_ORDER_MARK, read_bounded
@@ -32,7 +33,7 @@ class Guard:
             try:
                 scope["caller"] = self._caller(Headers(scope=scope), is_socket=scope["type"] == "websocket")
             except ApiError as refusal:
-                await refusal.response(is_of_ollama(scope["path"]))(scope, receive, send)
+                await refusal.response(interface_of(HTTPConnection(scope)))(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -50,14 +51,15 @@ class Guard:
             if not is_ours:
                 raise ApiError(403, f"This server answers to no host {host!r:.100}: {remedy}.")
             return ""
-        scheme, _, key = headers.get("authorization", "").partition(" ")
-        digest = hashlib.sha256(key.strip().encode()).digest()
-        matches = [hmac.compare_digest(digest, each) for each in self._digests]  # all: time tells nothing
-        if scheme.lower() == "bearer" and any(matches):
-            return digest.hex()
-        raise ApiError(
-            401, "The API key is missing or wrong: send 'Authorization: Bearer KEY'.", code="invalid_api_key"
-        )
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        sent = (bearer if scheme.lower() == "bearer" else "", headers.get("x-api-key", ""))  # OpenAI's way, Anthropic's
+        digests = [hashlib.sha256(key.strip().encode()).digest() for key in sent]
+        # All are compared: time tells nothing.
+        matches = [digest for digest in digests for each in self._digests if hmac.compare_digest(digest, each)]
+        if matches:
+            return matches[0].hex()
+        remedy = "send 'Authorization: Bearer KEY' or 'X-Api-Key: KEY'"
+        raise ApiError(401, f"The API key is missing or wrong: {remedy}.", code="invalid_api_key")
 
 
 def is_loopback(host: str) -> bool:

@@ -1,14 +1,17 @@
-"""What clients ask over HTTP: answers, by their paths, and which models there are, as OpenAI and LM Studio have it."""
+"""What clients ask over HTTP: answers, by their paths, and which models there are, as OpenAI, LM Studio and Anthropic
+have it."""
 
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from reader_edge.server.api_error import NO_EMBEDDINGS, Handler, no_model, refusing
+from reader_edge.server.anthropic.endpoints import CountTokensEndpoint, MessagesEndpoint
+from reader_edge.server.api_error import NO_EMBEDDINGS, Handler, interface_of, no_model, refusing
 from reader_edge.server.endpoint import Endpoint
 from reader_edge.server.metrics import Metrics
 from reader_edge.server.ollama.endpoints import GenerateEndpoint, OllamaChatEndpoint
@@ -28,6 +31,10 @@ OLLAMA_ENDPOINTS: Mapping[str, type[Endpoint[Any]]] = {
     "/api/chat": OllamaChatEndpoint,
     "/api/generate": GenerateEndpoint,
 }
+ANTHROPIC_ENDPOINTS: Mapping[str, type[Endpoint[Any]]] = {
+    "/v1/messages": MessagesEndpoint,
+    "/v1/messages/count_tokens": CountTokensEndpoint,
+}
 PATHS = tuple(ENDPOINTS)
 
 # Requested by clients of other servers, which load models on demand, or show their slots and tokens.
@@ -38,16 +45,21 @@ _LOADING = (
 
 
 def make_endpoints(engine: AsyncEngine, settings: ServerSettings, metrics: Metrics) -> Mapping[str, Endpoint[Any]]:
-    """A handler for each path, of OpenAI's interface and of Ollama's."""
-    every = {**ENDPOINTS, **OLLAMA_ENDPOINTS}
+    """A handler for each path, of all interfaces."""
+    every = {**ENDPOINTS, **OLLAMA_ENDPOINTS, **ANTHROPIC_ENDPOINTS}
     return {path: endpoint(engine, settings, metrics) for path, endpoint in every.items()}
 
 
 def discovery_routes(settings: ServerSettings, manifest: Manifest) -> list[Route]:
     """Routes that describe the one model there is, and refuse in one sentence what else clients want of models."""
-    name = settings.model_name
-    model = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "reader-edge"}
+    name, since_s = settings.model_name, int(time.time())
+    model = {"id": name, "object": "model", "created": since_s, "owned_by": "reader-edge"}
     model |= {"max_model_len": manifest.max_context}
+    for_anthropic = {
+        **{"type": "model", "id": name, "display_name": name, "lifecycle": "active"},
+        **{"created_at": datetime.fromtimestamp(since_s, UTC).isoformat(), "max_tokens": settings.max_tokens},
+        "max_input_tokens": manifest.max_context,
+    }
     for_studio = {
         **{"id": name, "object": "model", "type": "llm", "publisher": "reader-edge", "arch": manifest.architecture},
         **{"compatibility_type": "onnx", "state": "loaded", "max_context_length": manifest.max_context},
@@ -66,10 +78,15 @@ def discovery_routes(settings: ServerSettings, manifest: Manifest) -> list[Route
         """The handler of the list of models, and of a model by name."""
 
         async def models(request: Request) -> Response:
-            requested = request.path_params.get("name")
+            interface, requested = interface_of(request), request.path_params.get("name")
+            shown, page = description, dict[str, object](object="list")
+            if interface == "anthropic":
+                shown, page = for_anthropic, {"first_id": name, "last_id": name, "has_more": False}
             if requested is None:
-                return JSONResponse({"object": "list", "data": [description]})
-            return JSONResponse(description) if settings.is_served(requested) else no_model(requested, name).response()
+                return JSONResponse(page | {"data": [shown]})
+            if not settings.is_served(requested):
+                return no_model(requested, name).response(interface)
+            return JSONResponse(shown)
 
         return models
 

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 import reader_edge
-from reader_edge.server.api_error import is_of_ollama
-from reader_edge.server.endpoints import ENDPOINTS, OLLAMA_ENDPOINTS
+from reader_edge.server.api_error import Interface, interface_of_path
+from reader_edge.server.endpoints import ANTHROPIC_ENDPOINTS, ENDPOINTS, OLLAMA_ENDPOINTS
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime.package.manifest import Manifest
 
@@ -32,7 +32,7 @@ _REFUSALS: Mapping[int, str] = {
 
 def openapi_document(settings: ServerSettings, manifest: Manifest) -> Schema:
     """The document of a server of this model. Its limits are the server's own."""
-    endpoints = {**ENDPOINTS, **OLLAMA_ENDPOINTS}
+    endpoints = {**ENDPOINTS, **OLLAMA_ENDPOINTS, **ANTHROPIC_ENDPOINTS}
     bodies, classes = msgspec.json.schema_components(
         [endpoint.body_type for endpoint in endpoints.values()], ref_template="#/components/schemas/{name}"
     )
@@ -49,7 +49,7 @@ def openapi_document(settings: ServerSettings, manifest: Manifest) -> Schema:
             "/v1/models": {"get": _get_operation("models", list_of(_MODEL))},
             "/health": {"get": _get_operation("health", object_of(status={"const": "ok"}))},
         },
-        "components": {"schemas": {"Error": _ERROR, "OllamaError": object_of(error=TEXT), **schemas}},
+        "components": {"schemas": {**_ERRORS, **schemas}},
     }
     if settings.api_keys:
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
@@ -110,12 +110,12 @@ def _with_nulls(schema: Schema) -> Schema:
 
 def _post_operation(path: str, body: Schema, answer: Schema) -> Schema:
     """An operation that takes a body: its answer comes whole, or as events or lines."""
-    is_ollama = is_of_ollama(path)
+    interface = interface_of_path(path)
     stream = {"application/x-ndjson": {"schema": answer}}
-    if not is_ollama:
+    if interface != "ollama":
         stream = {"text/event-stream": {"schema": object_of(data=TEXT)}}
     whole = {"application/json": {"schema": answer}}
-    refusals = _refusals(_REFUSALS, "OllamaError" if is_ollama else "Error")
+    refusals = _refusals(_REFUSALS, _ERROR_NAMES[interface])
     return {
         "operationId": path.removeprefix("/v1/").removeprefix("/"),
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
@@ -152,9 +152,12 @@ _LIKELY_TOKENS_COME_WITH_LOGPROBS: Schema = {
 }
 _COUNT: Schema = {"type": "integer", "minimum": 0}
 _USAGE = object_of(prompt_tokens=_COUNT, completion_tokens=_COUNT, total_tokens=_COUNT)
-_ERROR = object_of(
-    error=object_of(message=TEXT, type=TEXT, param=maybe("string"), code=maybe("string")),
-)
+_ERROR_NAMES: Mapping[Interface, str] = {"openai": "Error", "ollama": "OllamaError", "anthropic": "AnthropicError"}
+_ERRORS = {
+    "Error": object_of(error=object_of(message=TEXT, type=TEXT, param=maybe("string"), code=maybe("string"))),
+    "OllamaError": object_of(error=TEXT),
+    "AnthropicError": object_of(type={"const": "error"}, error=object_of(type=TEXT, message=TEXT), request_id=TEXT),
+}
 _MODEL = object_of(id=TEXT, object={"const": "model"}, created=_COUNT, owned_by=TEXT)
 
 
@@ -182,6 +185,22 @@ _ANSWERS: Mapping[str, Schema] = {
     "/v1/responses": object_of(
         id=TEXT, object={"const": "response"}, created_at=_COUNT, status=TEXT, model=TEXT, output={"type": "array"}
     ),
+    "/v1/messages": object_of(
+        id=TEXT,
+        type={"const": "message"},
+        role={"const": "assistant"},
+        model=TEXT,
+        content={"type": "array"},
+        stop_reason=TEXT,
+        stop_sequence=maybe("string"),
+        usage=object_of(
+            input_tokens=_COUNT,
+            cache_creation_input_tokens=_COUNT,
+            cache_read_input_tokens=_COUNT,
+            output_tokens=_COUNT,
+        ),
+    ),
+    "/v1/messages/count_tokens": object_of(input_tokens=_COUNT),
     "/api/chat": _ollama_answer(message=object_of(role={"const": "assistant"}, content=TEXT)),
     "/api/generate": _ollama_answer(response=TEXT),
 }

@@ -14,6 +14,7 @@ from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
 _MAX_TOOLS = 128
 
 Json = dict[str, Any]
+Parameters = Annotated[dict[str, Any], Meta(description="a JSON schema, an object")]
 ToolName = Annotated[str, Meta(pattern=TOOL_NAME, description=TOOL_NAME_WORDS)]
 
 
@@ -22,7 +23,7 @@ class Function(JsonObject):
 
     name: ToolName
     description: str | None = None
-    parameters: Annotated[dict[str, Any], Meta(description="a JSON schema, an object")] | None = None
+    parameters: Parameters | None = None
     strict: bool | None = None
 
     @property
@@ -49,6 +50,27 @@ class Tool(JsonObject, tag_field="type", tag="function", ignored="cache_control"
 
 class FlatTool(Function, tag_field="type", tag="function"):
     """A function, as responses declare it: its members stand beside its type."""
+
+
+class ClientTool(
+    JsonObject,
+    tag_field="type",
+    tag="custom",
+    ignored="allowed_callers cache_control defer_loading eager_input_streaming",
+):
+    """A tool that the client runs, as Anthropic's messages declare it."""
+
+    name: ToolName
+    description: str | None = None
+    input_schema: Parameters
+    strict: bool | None = None
+
+    @property
+    def declared(self) -> Json:
+        """As chats declare it, and as templates know it."""
+        given = {"description": self.description, "parameters": self.input_schema, "strict": self.strict}
+        function = {"name": self.name} | {name: value for name, value in given.items() if value is not None}
+        return {"type": "function", "function": function}
 
 
 class Named(JsonObject):
@@ -79,7 +101,7 @@ MaxTools = Meta(max_length=_MAX_TOOLS, description=f"a list of tools, at most {_
 
 
 def tool_use_of(
-    tools: Sequence[Tool | FlatTool],
+    tools: Sequence[Tool | FlatTool | ClientTool],
     choice: Choice | NamedTool | FlatNamedTool | None = None,
     is_parallel: bool = True,
 ) -> ToolUse:

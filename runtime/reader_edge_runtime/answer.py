@@ -60,6 +60,7 @@ class GenerationResult:
     deviation: how far a rule that is not exact left the model's own choices; {} for one that is.
     sampling: how the tokens were chosen; with its seed the answer can be repeated.
     left_out: the parts of a lenient schema that the answer was not held to.
+    stop_string: which of the config's ended the answer; "" where none did.
     answer_format: what the text is to be read as.
     """
 
@@ -74,6 +75,7 @@ class GenerationResult:
     deviation: Mapping[str, object] = field(default_factory=dict)
     sampling: SamplingConfig | None = None
     left_out: tuple[str, ...] = ()
+    stop_string: str = ""
     answer_format: AnswerFormat = field(default=AnswerFormat(), compare=False)
 
     @classmethod
@@ -96,6 +98,7 @@ class GenerationResult:
             last.deviation,
             last.sampling,
             last.left_out,
+            last.stop_string,
         )
 
     @property
@@ -150,6 +153,7 @@ class GenerationChunk:
     deviation: only in the last chunk: how far a rule that is not exact left the model's own choices; else {}.
     sampling: only in the last chunk: how the tokens were chosen; with its seed the answer can be repeated.
     left_out: only in the last chunk: the parts of a lenient schema that the answer was not held to.
+    stop_string: only in the last chunk: which of the config's ended the answer; "" where none did.
     result: only in the last chunk: the whole answer.
     """
 
@@ -165,6 +169,7 @@ class GenerationChunk:
     deviation: Mapping[str, object] = field(default_factory=dict)
     sampling: SamplingConfig | None = None
     left_out: tuple[str, ...] = ()
+    stop_string: str = ""
     result: GenerationResult | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
@@ -223,7 +228,8 @@ class Answer:
             return chunk
         deviation = request.acceptance.report(request.output_token_ids)
         ended = replace(chunk, finish_reason=request.finish_reason, stats=request.stats, error=request.error)
-        ended = self._taken[-1] = replace(ended, deviation=deviation, sampling=request.sampling, left_out=self.left_out)
+        ended = replace(ended, deviation=deviation, sampling=request.sampling, left_out=self.left_out)
+        ended = self._taken[-1] = replace(ended, stop_string=self._stream.stop_string)
         answer_format = AnswerFormat(self._grammar, self._tools, self._tokenizer.call_syntax if self._tools else None)
         return replace(ended, result=replace(GenerationResult.of_chunks(self._taken), answer_format=answer_format))
 

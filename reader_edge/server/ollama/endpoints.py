@@ -136,7 +136,7 @@ class OllamaEndpoint(Endpoint[AnyBody]):
         return LineStream(first, events, completion.headers)
 
     def _refusal(self, error: Exception) -> Response:
-        return api_error(error).response(is_ollama=True)
+        return api_error(error).response("ollama")
 
     def _head(self, body: AnyBody) -> Json:
         return {"model": body.model, "created_at": now()}

@@ -57,8 +57,8 @@ class OllamaModels:
     @property
     def routes(self) -> list[Route]:
         """By Ollama's paths."""
-        unchanged = refusing(501, _NO_CHANGES, is_ollama=True)
-        no_embeddings = refusing(400, NO_EMBEDDINGS, is_ollama=True)
+        unchanged = refusing(501, _NO_CHANGES)
+        no_embeddings = refusing(400, NO_EMBEDDINGS)
         return [
             Route("/api/version", self._version),
             Route("/api/tags", self._tags),
@@ -86,7 +86,7 @@ class OllamaModels:
             body = decode(await read_ollama_values(request, self._settings), ShowBody)
             check_ollama_model(body.requested, self._settings)
         except Exception as error:
-            return api_error(error).response(is_ollama=True)
+            return api_error(error).response("ollama")
         architecture = self._manifest.architecture
         return _answered(
             {
@@ -114,9 +114,9 @@ class OllamaModels:
             check_ollama_model(body.requested, self._settings)
         except ApiError as error:
             refusal = ApiError(501, _NO_CHANGES) if error.status == 404 else error
-            return refusal.response(is_ollama=True)
+            return refusal.response("ollama")
         except Exception as error:
-            return api_error(error).response(is_ollama=True)
+            return api_error(error).response("ollama")
         text = json.dumps({"status": "success"})
         return Response(f"{text}\n" if body.stream else text, media_type=_LINES if body.stream else _JSON)
 

@@ -25,23 +25,23 @@ class StopStrings:
         mark_of = {name: chr(_FIRST_MARK + number) for number, name in enumerate(sorted(named, key=len, reverse=True))}
         self.marks = {token_id: mark_of.get(name, _UNNAMED) for token_id, name in special_tokens.items() if named}
         self._plain = tuple(stops)
-        self._marked: tuple[str, ...] = ()
+        self._marked: dict[str, str] = {}  # those that name special tokens, by their form with marks
         if named:
             names = re.compile("|".join(map(re.escape, mark_of)))
-            marked = (names.sub(lambda found: mark_of[found[0]], stop) for stop in stops)
-            self._marked = tuple(stop for stop in marked if _MARKS.search(stop))
+            marked = {names.sub(lambda found: mark_of[found[0]], stop): stop for stop in stops}
+            self._marked = {form: stop for form, stop in marked.items() if _MARKS.search(form)}
         self._longest = max(map(len, self._plain), default=1) - 1  # of what may begin one
         self.last_bytes = {stop.encode(errors="replace")[-1:] for stop in stops}
 
-    def find(self, text: str) -> int:
-        """Where the first stop string in a text begins; -1 where there is none."""
-        found = [text.find(stop) for stop in self._marked]
+    def find(self, text: str) -> tuple[int, str]:
+        """Where the first stop string in a text begins, and which it is; -1 where there is none."""
+        found = [(text.find(form), stop) for form, stop in self._marked.items()]
         plain = without_marks(text)
-        starts = [plain.find(stop) for stop in self._plain]
+        starts = [(plain.find(stop), stop) for stop in self._plain]
         if len(plain) < len(text):
             places = [place for place, character in enumerate(text) if not _MARKS.match(character)]
-            starts = [places[start] if start >= 0 else -1 for start in starts]
-        return min((start for start in (*found, *starts) if start >= 0), default=-1)
+            starts = [(places[start] if start >= 0 else -1, stop) for start, stop in starts]
+        return min(((start, stop) for start, stop in (*found, *starts) if start >= 0), default=(-1, ""))
 
     def num_held(self, text: str) -> int:
         """Length of the longest end of a text that begins a stop string."""
@@ -134,7 +134,7 @@ class TextStream:
     """Decodes emitted tokens and watches for stop strings; text that may begin one is held back.
 
     A stop string may name special tokens, which are not in the text: "<|im_end|>" ends the answer at that token.
-    kept: special tokens that are a part of the text.
+    kept: special tokens that are a part of the text. stop_string: which ended it; "" where none did.
     """
 
     def __init__(
@@ -150,18 +150,18 @@ class TextStream:
         self._stops = StopStrings(stop, left_out)
         self._held = ""
         self._ready = ""
-        self._is_stopped = False
+        self.stop_string = ""
 
     def push(self, token_id: int) -> bool:
         """Take one emitted token; True when a stop string is complete."""
         mark = self._stops.marks.get(token_id)
         if mark is not None:
             self._add(self._decoder.settle() + mark)
-            return self._is_stopped
+            return bool(self.stop_string)
         self._add(self._decoder.push(token_id))
         if self._decoder.is_holding and self._is_end_held(token_id):
             self._add(self._decoder.settle())
-        return self._is_stopped
+        return bool(self.stop_string)
 
     def take(self) -> str:
         """Text that became certain since the last call."""
@@ -170,19 +170,18 @@ class TextStream:
 
     def finish(self) -> None:
         """Release what is held back; the answer is over."""
-        if not self._is_stopped:
+        if not self.stop_string:
             self._add(self._decoder.finish())
             self._ready, self._held = self._ready + without_marks(self._held), ""
 
     def _is_end_held(self, token_id: int) -> bool:
         """Whether a stop string ends with this token in text that is held back, as a line end may that is a byte."""
         may_end = self._tokenizer.token_bytes(token_id)[-1:] in self._stops.last_bytes
-        return may_end and self._stops.find(self._held + self._decoder.peek()) >= 0
+        return may_end and self._stops.find(self._held + self._decoder.peek())[0] >= 0
 
     def _add(self, text: str) -> None:
         text = self._held + text
-        end = self._stops.find(text)
-        self._is_stopped = self._is_stopped or end >= 0
+        end, self.stop_string = self._stops.find(text)
         split = end if end >= 0 else len(text) - self._stops.num_held(text)
         self._ready += without_marks(text[:split])
         self._held = "" if end >= 0 else text[split:]

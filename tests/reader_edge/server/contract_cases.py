@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import inspect
 
 from reader_edge.server.endpoint import Endpoint
-from reader_edge.server.endpoints import ENDPOINTS
+from reader_edge.server.endpoints import ANTHROPIC_ENDPOINTS, ENDPOINTS
 
 BODIES: Mapping[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": "demo", "messages": [{"role": "user", "content": "Hi"}]},
@@ -17,6 +17,9 @@ BODIES: Mapping[str, dict[str, Any]] = {
 OLLAMA_BODIES: Mapping[str, dict[str, Any]] = {
     "/api/chat": {"model": "demo", "messages": [{"role": "user", "content": "Hi"}]},
     "/api/generate": {"model": "demo", "prompt": "Hi"},
+}
+ANTHROPIC_BODIES: Mapping[str, dict[str, Any]] = {
+    path: {"model": "demo", "messages": [{"role": "user", "content": "Hi"}]} for path in ANTHROPIC_ENDPOINTS
 }
 _UNKNOWN = "made_up"
 
@@ -46,7 +49,7 @@ def all_cases(
 
 def half_characters() -> list[Case]:
     """For each field, however deep, that takes a text or anything: half a character, alone and as a name."""
-    return cases_of_text("\ud800")
+    return [*cases_of_text("\ud800"), *cases_of_text("\ud800", ANTHROPIC_ENDPOINTS, ANTHROPIC_BODIES)]
 
 
 def cases_of_text(
@@ -108,6 +111,8 @@ def _right(kind: Any) -> Any:
     match _alternatives(kind)[0]:
         case inspect.StrType():
             return "x"
+        case inspect.IntType(ge=least):
+            return least
         case inspect.LiteralType(values=values):
             return "assistant" if "assistant" in values else values[0]
         case inspect.DictType():

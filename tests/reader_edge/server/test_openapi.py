@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from reader_edge.server.api_error import ApiError, api_error
-from reader_edge.server.endpoints import ENDPOINTS, OLLAMA_ENDPOINTS
+from reader_edge.server.endpoints import ANTHROPIC_ENDPOINTS, ENDPOINTS, OLLAMA_ENDPOINTS
 from reader_edge.server.ollama.bodies import OllamaChatBody, Options
 from reader_edge.server.openapi import openapi_document
 from reader_edge.server.schema import decode
@@ -27,43 +27,69 @@ from reader_edge_runtime.errors import (
     PromptError,
     StageLostError,
 )
+from tests.reader_edge.server.anthropic_requests import assert_refused as assert_refused_by_anthropic
 from tests.reader_edge.server.conftest import Served
-from tests.reader_edge.server.contract_cases import BODIES, OLLAMA_BODIES, Case, all_cases, half_characters
+from tests.reader_edge.server.contract_cases import (
+    ANTHROPIC_BODIES,
+    BODIES,
+    OLLAMA_BODIES,
+    Case,
+    all_cases,
+    half_characters,
+)
 from tests.reader_edge.server.ollama_requests import assert_refused as assert_refused_by_ollama
 from tests.reader_edge.server.openai.test_refusals import assert_refused
+
+EVERY_BODY = {**BODIES, **OLLAMA_BODIES, **ANTHROPIC_BODIES}
+WRONG = [
+    *all_cases(),
+    *all_cases(OLLAMA_ENDPOINTS, OLLAMA_BODIES),
+    *all_cases(ANTHROPIC_ENDPOINTS, ANTHROPIC_BODIES),
+]
+
+
+def assert_refused_on(path: str, response: Any, status: int, words: str = "") -> None:
+    """In the words of the interface that has the path."""
+    if path in OLLAMA_ENDPOINTS:
+        assert_refused_by_ollama(response, status, words)
+    elif path in ANTHROPIC_ENDPOINTS:
+        assert_refused_by_anthropic(response, status, words)
+    else:
+        assert_refused(response, status, words)
 
 
 @pytest.fixture(scope="module")
 def schemas(chat_engine: Engine) -> dict[str, Any]:
     """The schemas of bodies by their paths, each with the classes that it refers to."""
     document: Any = openapi_document(ServerSettings("demo", max_tokens=500), chat_engine.package.manifest)
-    posts = {path: document["paths"][path]["post"]["requestBody"] for path in (*ENDPOINTS, *OLLAMA_ENDPOINTS)}
+    posts = {path: document["paths"][path]["post"]["requestBody"] for path in EVERY_BODY}
     sent = {path: body["content"]["application/json"]["schema"] for path, body in posts.items()}
     return {path: {**schema, "components": document["components"]} for path, schema in sent.items()}
 
 
-@pytest.mark.parametrize("path", [*BODIES, *OLLAMA_BODIES])
+@pytest.mark.parametrize("path", EVERY_BODY)
 def test_what_is_requested_most_is_in_the_document(schemas: dict[str, Any], path: str) -> None:
-    jsonschema.validate({**BODIES, **OLLAMA_BODIES}[path], schemas[path])
+    jsonschema.validate(EVERY_BODY[path], schemas[path])
 
 
-@pytest.mark.parametrize("case", [*all_cases(), *all_cases(OLLAMA_ENDPOINTS, OLLAMA_BODIES)], ids=str)
+@pytest.mark.parametrize("case", WRONG, ids=str)
 def test_a_wrong_field_is_refused_by_its_place(served: Served, schemas: dict[str, Any], case: Case) -> None:
     response = served.post(case.path, case.body)
-    (assert_refused_by_ollama if case.path in OLLAMA_ENDPOINTS else assert_refused)(response, 400, case.place)
-    assert case.path in OLLAMA_ENDPOINTS or response.json()["error"]["param"] == case.place
+    assert_refused_on(case.path, response, 400, case.place)
+    assert case.path not in ENDPOINTS or response.json()["error"]["param"] == case.place
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(case.body, schemas[case.path])
 
 
 @pytest.mark.parametrize("case", half_characters(), ids=str)
 def test_half_a_character_anywhere_is_answered_or_refused(served: Served, case: Case) -> None:
-    fields = {field.name for field in msgspec.structs.fields(ENDPOINTS[case.path].body_type)}
+    body_type = {**ENDPOINTS, **ANTHROPIC_ENDPOINTS}[case.path].body_type
+    fields = {field.name for field in msgspec.structs.fields(body_type)}
     limits = {name: 1 for name in ("max_tokens", "max_output_tokens") if name in fields}
     body = json.dumps({**limits, **case.body})
     response = served.request("POST", case.path, content=body, headers={"Content-Type": "application/json"})
     if response.status_code != 200:
-        assert_refused(response, 404 if case.place == "model" else 400)
+        assert_refused_on(case.path, response, 404 if case.place == "model" else 400)
 
 
 @pytest.mark.parametrize(
@@ -110,8 +136,9 @@ def test_too_many_tokens_are_cut_to_the_limit(served: Served, path: str, name: s
     assert LIMIT_HEADER not in served.post(path, BODIES[path] | {name: 500, "stop": ["e"]}).headers
 
 
-CHAT, RESPONSE, OLLAMA_CHAT = "/v1/chat/completions", "/v1/responses", "/api/chat"
+CHAT, RESPONSE, OLLAMA_CHAT, MESSAGES = "/v1/chat/completions", "/v1/responses", "/api/chat", "/v1/messages"
 FORM = {"type": "object", "maxProperties": 0}
+JSON_FORM = {"type": "json_schema", "schema": FORM}
 FUNCTION = {"name": "time", "parameters": FORM}
 TWINS: list[tuple[str, str, Any, str, Any, Any]] = [  # a path, two places, a value of both, another one of the second
     *((path, "repetition_penalty", 1.2, "repeat_penalty", 1.2, 1.3) for path in BODIES),
@@ -123,6 +150,7 @@ TWINS: list[tuple[str, str, Any, str, Any, Any]] = [  # a path, two places, a va
     (CHAT, "add_generation_prompt", True, "chat_template_kwargs.add_generation_prompt", True, False),
     (CHAT, "messages.1.reasoning_content", "Hm.", "messages.1.reasoning", "Hm.", "Ha."),
     (CHAT, "tools.0.function.strict", False, "tools.0.strict", False, True),
+    (MESSAGES, "output_config.format", JSON_FORM, "output_format", JSON_FORM, JSON_FORM | {"schema": {}}),
     (RESPONSE, "reasoning.effort", "low", "reasoning_effort", "low", "high"),
     (RESPONSE, "enable_thinking", True, "chat_template_kwargs.enable_thinking", True, False),
     (OLLAMA_CHAT, "messages.1.tool_name", "time", "messages.1.name", "time", "date"),
@@ -133,14 +161,14 @@ TWINS: list[tuple[str, str, Any, str, Any, Any]] = [  # a path, two places, a va
 
 def body_of(path: str, *output: tuple[str, Any]) -> dict[str, Any]:
     """A right body in which these places say this."""
-    body: dict[str, Any] = {"model": "demo", **BODIES.get(path, OLLAMA_BODIES.get(path, {}))}
+    body: dict[str, Any] = {"model": "demo", **EVERY_BODY.get(path, {})}
     if path in (CHAT, OLLAMA_CHAT):
         body["messages"] = [*body["messages"], {"role": "assistant", "content": "Hm."}, body["messages"][0]]
         body["tools"] = [{"type": "function", "function": dict(FUNCTION)}]
     if path == OLLAMA_CHAT:
         body["options"] = {"num_predict": 1}
         body["messages"][1] = {"role": "tool", "content": "Noon."}
-    elif path in BODIES:
+    elif path in (*BODIES, MESSAGES):
         body["max_output_tokens" if path == RESPONSE else "max_tokens"] = 1
     for place, value in output:
         *outer, name = place.split(".")
@@ -235,6 +263,7 @@ def test_what_is_shown_already_is_shown_as_it_is() -> None:
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hello"}]}, "/v1/completions"),
         ("/v1/responses", {"input": "hello"}, "/v1/completions"),
         ("/api/chat", {"messages": [{"role": "user", "content": "hello"}]}, "/api/generate"),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "hello"}]}, "/v1/completions"),
     ],
 )
 def test_no_template_names_another_path(

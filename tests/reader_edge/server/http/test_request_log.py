@@ -14,12 +14,12 @@ import pytest
 import uvicorn
 
 from reader_edge.server import listening
-from reader_edge.server.endpoints import OLLAMA_ENDPOINTS
+from reader_edge.server.endpoints import ANTHROPIC_ENDPOINTS, OLLAMA_ENDPOINTS
 from reader_edge.server.listening import Connection
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
 from tests.reader_edge.server.conftest import LIMIT_S, RequestLines, Served
-from tests.reader_edge.server.contract_cases import OLLAMA_BODIES, Case, cases_of_text
+from tests.reader_edge.server.contract_cases import ANTHROPIC_BODIES, OLLAMA_BODIES, Case, cases_of_text
 
 KEY = "a-key-that-nobody-guesses"
 SECRET = "the-word-of-a-prompt"  # noqa: S105
@@ -184,6 +184,7 @@ def test_a_refusal_without_its_values_still_names_the_place_and_the_remedy(serve
 @pytest.mark.parametrize("text", [SECRET, f"""it's "{SECRET}' [({{ \\' """, f"'){SECRET}(\"", f"{{{SECRET}\n"])
 def test_no_text_of_a_client_is_in_the_line_of_a_refusal(served: Served, lines: RequestLines, text: str) -> None:
     cases = [*cases_of_text(text), *cases_of_text(text, OLLAMA_ENDPOINTS, OLLAMA_BODIES)]
+    cases += cases_of_text(text, ANTHROPIC_ENDPOINTS, ANTHROPIC_BODIES)
     schemas = [{"type": text}, {"pattern": f"[{text}"}, {text: {text: text}}, {"$ref": text}, {"required": text}]
     cases += [Case("/v1/completions", "", {"prompt": "a", "guided_json": schema}) for schema in schemas]
     forms = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")

@@ -1,0 +1,116 @@
+"""Anthropic's turns as messages of chat templates."""
+
+from typing import Any
+
+import pytest
+
+from reader_edge.server.anthropic.bodies import MessagesBody
+from reader_edge.server.api_error import ApiError
+from reader_edge.server.schema import decode
+
+
+def messages_of(*turns: dict[str, Any], system: Any = "") -> Any:
+    body = decode({"messages": list(turns), "system": system}, MessagesBody)
+    return body.prompt(body.tool_use()).messages
+
+
+def text(words: str, **fields: object) -> dict[str, Any]:
+    return {"type": "text", "text": words, **fields}
+
+
+ASK = {"role": "user", "content": "Look."}
+CALL = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {"at": "a"}, "caller": {"type": "direct"}}
+CALLED = {"id": "toolu_1", "type": "function", "function": {"name": "look", "arguments": {"at": "a"}}}
+
+
+def test_texts_may_come_in_blocks_with_marks_for_a_cache() -> None:
+    mark = {"type": "ephemeral", "ttl": "1h"}
+    blocks = [text("One.", cache_control=mark, citations=None), text("Two.")]
+    plain = [{"role": "system", "content": "One.\nTwo."}, {"role": "user", "content": "One.\nTwo."}]
+    assert messages_of({"role": "user", "content": blocks}, system=blocks) == plain
+    assert messages_of({"role": "user", "content": "One.\nTwo."}, system="One.\nTwo.") == plain
+
+
+def test_turns_of_one_role_are_one() -> None:
+    turns = [{"role": role, "content": role} for role in ("user", "user", "assistant", "assistant", "user")]
+    assert [each["content"] for each in messages_of(*turns)] == ["user\nuser", "assistant\nassistant", "user"]
+
+
+def test_a_system_s_turn_is_in_front_or_in_the_user_s() -> None:
+    turns: list[dict[str, Any]] = [
+        {"role": "system", "content": "A."},
+        ASK,
+        {"role": "system", "content": [text("B.")]},
+    ]
+    assert messages_of(*turns, system="S.") == [
+        {"role": "system", "content": "S.\nA."},
+        {"role": "user", "content": "Look.\nB."},
+    ]
+
+
+def test_calls_and_their_results_find_each_other() -> None:
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "x"}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [text("It is"), text("there.")]}
+    failed = {"type": "tool_result", "tool_use_id": "toolu_2", "content": "No such place.", "is_error": True}
+    empty = {"type": "tool_result", "tool_use_id": "toolu_1", "cache_control": {"type": "ephemeral"}}
+    assert messages_of(
+        ASK,
+        {"role": "assistant", "content": [thought, {"type": "redacted_thinking", "data": "x"}, text("So."), CALL]},
+        {"role": "user", "content": [result, failed, empty, text("And now?")]},
+    ) == [
+        ASK,
+        {"role": "assistant", "content": "So.", "reasoning_content": "Hm.", "tool_calls": [CALLED]},
+        {"role": "tool", "content": "It is\nthere.", "tool_call_id": "toolu_1", "name": "look"},
+        {"role": "tool", "content": "Error: No such place.", "tool_call_id": "toolu_2"},
+        {"role": "tool", "content": "", "tool_call_id": "toolu_1", "name": "look"},
+        {"role": "user", "content": "And now?"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("role", "block", "words"),
+    [
+        ("user", CALL, "'messages[0].content[0]' is of type 'tool_use', which is for the role 'assistant'"),
+        ("user", {"type": "thinking", "thinking": "Hm."}, "of type 'thinking', which is for the role 'assistant'"),
+        ("assistant", {"type": "tool_result", "tool_use_id": "a"}, "'tool_result', which is for the role 'user'"),
+        ("system", CALL, "not for 'system': put it where it belongs."),
+        (
+            "user",
+            {"type": "image", "source": {}},
+            "'messages[0].content[0].type' is 'image', but must be one of 'text'",
+        ),
+    ],
+)
+def test_a_block_in_a_wrong_place_is_refused(role: str, block: dict[str, Any], words: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        messages_of({"role": role, "content": [block]})
+    assert refused.value.status == 400
+    assert words in str(refused.value)
+
+
+def test_a_note_to_anthropic_s_accounts_is_no_part_of_the_prompt() -> None:
+    note = "x-anthropic-billing-header: cc_version=2.1.1; cc_entrypoint=cli; cch=00000;"
+    assert messages_of(ASK, system=[text(note), text("Be short.")])[0]["content"] == "Be short."
+    assert messages_of(ASK, system=f"{note}\nBe short.")[0]["content"] == "Be short."
+    assert messages_of({"role": "user", "content": note})[0]["content"] == note
+
+
+@pytest.mark.parametrize(
+    ("thinking", "args"),
+    [
+        ({"type": "enabled", "budget_tokens": 1024}, {"enable_thinking": True}),
+        ({"type": "disabled"}, {"enable_thinking": False}),
+        ({"type": "adaptive", "display": "omitted"}, {}),
+        (None, {}),
+    ],
+)
+def test_thinking_is_a_variable_of_the_template(thinking: dict[str, Any] | None, args: dict[str, Any]) -> None:
+    fields = {"messages": [ASK], "thinking": thinking, "output_config": {"effort": "low"}}
+    body = decode(fields, MessagesBody)
+    assert body.prompt(body.tool_use()).template_args == {"reasoning_effort": "low", **args}
+
+
+def test_an_answer_goes_on_behind_a_last_turn_of_the_assistant() -> None:
+    for content, continues in (("It is", True), ([CALL], False), ([], False)):
+        body = decode({"messages": [ASK, {"role": "assistant", "content": content}]}, MessagesBody)
+        assert body.prompt(body.tool_use()).continues_final_message is continues
