@@ -9,6 +9,7 @@ import copy
 import numpy as np
 import numpy.typing as npt
 
+from reader_edge_runtime.arrays import Int64Array
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.execution.inputs import pass_width
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
@@ -98,8 +99,12 @@ class FakeTarget:
             for r, node in enumerate(wanted.rows[b]):
                 visible = np.concatenate([rows[:length], rows[length : length + len(tree)][ancestors[node]]])
                 np.testing.assert_array_equal(visible[:, 1], np.arange(len(visible)), "rows out of place")
-                logits[b, r] = self.logits_after(visible[:, 0].astype(int).tolist())
+                logits[b, r] = self.row_logits(visible[:, 0].astype(np.int64))
         return logits
+
+    def row_logits(self, token_ids: Int64Array) -> npt.NDArray[np.float32]:
+        """Logits (V,) of a row that sees this text."""
+        return self.logits_after(token_ids.tolist())
 
     def logits_after(self, token_ids: list[int]) -> npt.NDArray[np.float32]:
         """Logits (V,) after a text: a fixed function of its last `order` tokens."""

@@ -13,7 +13,7 @@ CEILINGS = {  # lines of a room, raised only in the commit that says why
     "reader_edge": ("*.py", 16_500),  # a plug-in that is broken is left out and named; Anthropic's interface
     "wings": ("*.py", 3_650),
     "native": ("*", 9_000),
-    "tests": ("*.py", 64_450),
+    "tests": ("*.py", 64_820),  # a target whose answers a script writes, and a server above it
     "reader_edge/server": ("*.py", 5_930),  # a third interface, Anthropic's
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 5_250),
