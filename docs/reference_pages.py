@@ -32,10 +32,11 @@ classes that decode requests (`reader_edge/server/schema.py`). A running server 
 `GET /openapi.json`, Ollama's endpoints included. How to use them: [serve a model](../how-to/serve.md).
 
 - Null means the same as leaving a field out, and 2.0 counts as a whole number.
-- *Accepted and ignored*: the field has no effect here, but clients of other systems send it.
+- *Accepted and ignored*: the field changes no answer. Clients of other systems send it; it is counted by its name.
 - *Accepted only as*: any other value would change answers in a way that is not supported, so it is refused.
 - Fields that mean the same may be given together only if their values agree.
-- Unknown fields are refused by name at every depth.
+- Unknown fields are ignored and counted, at every depth; `serve --strict-fields` refuses them, and ignored ones
+  ([ignored fields](server.md#ignored-fields)).
 """
 
 _WINGS = (

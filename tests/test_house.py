@@ -10,15 +10,18 @@ from tests.conftest import ROOT
 CEILINGS = {  # lines of a room, raised only in the commit that says why
     "runtime": ("*.py", 28_100),
     "export": ("*.py", 20_350),
-    "reader_edge": ("*.py", 16_500),  # a plug-in that is broken is left out and named; Anthropic's interface
+    "reader_edge": ("*.py", 16_670),  # Anthropic's interface; fields without effect are taken and counted
     "wings": ("*.py", 3_650),
     "native": ("*", 9_000),
-    "tests": ("*.py", 64_820),  # a target whose answers a script writes, and a server above it
-    "reader_edge/server": ("*.py", 5_930),  # a third interface, Anthropic's
+    "tests": ("*.py", 64_950),  # a target whose answers a script writes, and a server above it
+    "reader_edge/server": (
+        "*.py",
+        6_080,
+    ),  # a third interface, Anthropic's; fields without effect are taken and counted
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 5_250),
     "scripts": ("*", 1_700),
-    "docs": ("*.md", 5_515),
+    "docs": ("*.md", 5_540),  # forms of calls have a page of their own
 }
 CODE = ("benchmarks", "export", "models", "native", "reader_edge", "runtime", "scripts", "tests", "wings")
 

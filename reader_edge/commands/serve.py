@@ -83,6 +83,9 @@ class Limits:
 @options.of(options.EngineFlags, "max_batch")
 @options.of(options.ServingOptions)
 @options.of(options.EngineFlags, "max_kv_bytes")
+@click.option(
+    "--strict-fields", is_flag=True, help="Refuse fields of requests that are unknown here, or have no effect."
+)
 @options.max_tokens(4096)
 @options.of(Limits)
 @options.of(Log)
@@ -108,6 +111,7 @@ def serve(
     model: str | None,
     name: str | None,
     place: ServerAddress,
+    strict_fields: bool,
     limits: Limits,
     log: Log,
     serving: "reader_edge.ServingConfig",
@@ -139,6 +143,7 @@ def serve(
         max_answer_s=limits.max_answer_s,
         logs_prompts=log.logs_prompts,
         shares_between_keys=place.shares_between_keys,
+        refused_fields="all" if strict_fields else "none",
     )
     with log_to_stderr(log.log_level, log.log_format), open_socket(place.host, place.port) as socket:
         _LOG.info("Loading '%s'.", name)

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from reader_edge.server.api_error import ApiError, api_error
 from reader_edge.server.completion import AnswerParser, CompletionRequest, CompletionRun, Json
 from reader_edge.server.event_stream import ClientDisconnectedError, EventStream, unless_disconnected
+from reader_edge.server.ignored_fields import LeftOut
 from reader_edge.server.json_body import read_values
 from reader_edge.server.metrics import Metrics
 from reader_edge.server.request_log import LEFT_STATUS, note_of
@@ -70,19 +71,28 @@ class Endpoint(ABC, Generic[Body]):
 
     def _read(self, values: object, caller: str = "") -> tuple[Body, CompletionRequest | Json]:
         """A body without what was read once, and what it asks of the engine, or what answers it directly."""
-        body = decode(values, self.body_type)
+        body, left_out = self._decoded(values)
         direct = self._direct_answer(body)
-        return body.kept(), self._checked_completion_request(body, caller) if direct is None else direct
+        if direct is not None:
+            return body.kept(), direct
+        return body.kept(), self._checked_completion_request(body, caller).with_headers(left_out.headers)
 
     async def answer_whole(self, values: object) -> Json:
         """What a request that asks for no stream is answered with, without HTTP. Raises what keeps it from that."""
-        body = decode(values, self.body_type)
+        body, _ = self._decoded(values)
         completion = self._checked_completion_request(body)
         body = body.kept()
         if completion.is_streamed:
             raise ApiError(400, "'stream' has no place here: leave it out.", "stream", "unsupported_parameter")
         answers = self._answers(completion)
         return self._whole(body, completion, answers, await answers.whole())
+
+    def _decoded(self, values: object) -> tuple[Body, LeftOut]:
+        """A body, and what it has without effect, which is counted. Raises ApiError."""
+        left_out = LeftOut(self._settings.refused_fields)
+        body = decode(values, self.body_type, left_out)
+        self._metrics.ignored_fields.count(left_out)
+        return body, left_out
 
     def _checked_completion_request(self, body: Body, caller: str = "") -> CompletionRequest:
         """What a body asks. caller: as for `ServerSettings.salt`.

@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metr
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
+from reader_edge.server.ignored_fields import IgnoredFields
 from reader_edge_runtime import AsyncEngine, GenerationStats
 from reader_edge_runtime.decoding.recorder import Recorder
 from reader_edge_runtime.stats import STEP_PARTS
@@ -28,13 +29,14 @@ class StepMetrics(Collector):
 
 
 class Metrics:
-    """Counts of one server. Those named `vllm:` are what tools read that know vLLM's."""
+    """Counts of one server. ignored_fields: of requests. Those named `vllm:` are what tools read that know vLLM's."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._registry = registry = CollectorRegistry()
         self._requests = Counter(
             "reader_edge_requests", "Requests answered, by path and HTTP status.", ["path", "status"], registry=registry
         )
+        self.ignored_fields = IgnoredFields(registry)
         running = Gauge("reader_edge_requests_running", "Answers being decoded.", registry=registry)
         running.set_function(lambda: engine.num_running)
         waiting = Gauge("reader_edge_requests_waiting", "Answers not begun yet.", registry=registry)

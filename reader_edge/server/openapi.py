@@ -8,6 +8,8 @@ import msgspec
 import reader_edge
 from reader_edge.server.api_error import Interface, interface_of_path
 from reader_edge.server.endpoints import ANTHROPIC_ENDPOINTS, ENDPOINTS, OLLAMA_ENDPOINTS
+from reader_edge.server.ignored_fields import RefusedFields
+from reader_edge.server.schema import IGNORED
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime.package.manifest import Manifest
 
@@ -39,6 +41,7 @@ def openapi_document(settings: ServerSettings, manifest: Manifest) -> Schema:
     limits = _limits(settings, manifest)
     alternatives = _alternatives(classes)
     classes = {name: each if name in alternatives else _without_tag(each) for name, each in classes.items()}
+    classes = {name: _without_effect(each, settings.refused_fields) for name, each in classes.items()}
     schemas = {name: _with_nulls(_with_limits(schema, limits)) for name, schema in classes.items()}
     paired = zip(endpoints, bodies, strict=True)
     document: Schema = {
@@ -70,6 +73,14 @@ def _without_tag(schema: Schema) -> Schema:
     """The same, its tag optional: where no other class may stand, msgspec does without it, as some clients do."""
     tags = [name for name in schema["required"] if len(schema["properties"][name].get("enum", ())) == 1]
     return {**schema, "required": [name for name in schema["required"] if name not in tags]}
+
+
+def _without_effect(schema: Schema, refused: RefusedFields) -> Schema:
+    """The same with unknown fields, where they are not refused, and without ignored ones, where they are."""
+    if refused != "all":
+        return schema | {"additionalProperties": refused == "none"}
+    ignored = [name for name, each in schema["properties"].items() if each.get("description") == IGNORED.description]
+    return schema | {"properties": {name: each for name, each in schema["properties"].items() if name not in ignored}}
 
 
 def _limits(settings: ServerSettings, manifest: Manifest) -> Mapping[str, Schema]:

@@ -18,13 +18,14 @@ import msgspec
 from msgspec import Meta, inspect, structs
 
 from reader_edge.server.api_error import ApiError, shown_json, withheld_json, wrong_value
+from reader_edge.server.ignored_fields import LeftOut
 from reader_edge.server.null_stripping import ARRAYS, Strip, alternatives, stripper_of
 from reader_edge_runtime.untrusted.config_checks import Range
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 
 # Marks of fields: what is taken for other systems' sake and changes nothing, and what may only ask for nothing.
-IGNORED = Meta(extra={"is_ignored": True})
+IGNORED = Meta(extra={"is_ignored": True}, description="Accepted, counted, and without effect.")
 UNSUPPORTED = Meta(extra={"is_unsupported": True})
 
 _MAX_SHOWN = 40  # items of a list in a refusal, of which fewer fit
@@ -39,15 +40,30 @@ def only(value: bool) -> Meta:
     return Meta(extra={"is_unsupported": True, "only": value}, extra_json_schema={"const": value})
 
 
+def ignoring_types(known: str, ignored: str | None = None) -> Meta:
+    """Marks a list that leaves out the items of some types: those that are named, or all that are not known."""
+    types = {"enum": ignored.split()} if ignored else {"not": {"enum": known.split()}}
+    other = {"type": "object", "properties": {"type": {"type": "string", **types}}, "required": ["type"]}
+    extra = {"ignored_types": frozenset(ignored.split()) if ignored else None}
+    return Meta(extra=extra, extra_json_schema={"items": {"anyOf": [other]}})
+
+
 class _Strict(msgspec.StructMeta, ABCMeta):
     """The options that all classes of the contract share. ABCMeta: shared bodies have abstract members."""
 
     def __new__(
-        mcls, name: str, bases: tuple[type, ...], members: dict[str, Any], ignored: str = "", **options: Any
+        mcls,
+        name: str,
+        bases: tuple[type, ...],
+        members: dict[str, Any],
+        ignored: str = "",
+        refused: str = "",
+        **options: Any,
     ) -> "_Strict":
         options |= {"forbid_unknown_fields": True, "frozen": True, "kw_only": True}
-        if ignored:  # in a class between, since annotations are evaluated late from Python 3.14 on
-            fields = dict.fromkeys(ignored.split(), Annotated[Any, IGNORED])
+        fields = dict.fromkeys(ignored.split(), Annotated[Any, IGNORED])
+        fields |= dict.fromkeys(refused.split(), Annotated[None, UNSUPPORTED])
+        if fields:  # in a class between, since annotations are evaluated late from Python 3.14 on
             between = {"__module__": members["__module__"], "__annotations__": fields, **dict.fromkeys(fields)}
             bases = (super().__new__(mcls, f"_{name}", bases, between, **options),)
         return super().__new__(mcls, name, bases, members, **options)
@@ -55,9 +71,10 @@ class _Strict(msgspec.StructMeta, ABCMeta):
 
 @dataclass_transform(kw_only_default=True)
 class JsonObject(msgspec.Struct, metaclass=_Strict):
-    """An object of a request. A field that is null is as good as one left out; unknown fields are refused by name.
+    """An object of a request. A field that is null is as good as one left out; so is an unknown one, which is counted.
 
     ignored: option of a class, names of fields that are taken for other systems' sake and change nothing.
+    refused: the same of fields that would change the answer, and are only null here.
     read_once: names of fields of which nothing is needed once a request was understood.
     """
 
@@ -80,15 +97,18 @@ def bounds(allowed: Range) -> Meta:
     return Meta(ge=allowed.least, le=most, description=description)
 
 
-def decode(values: object, kind: type[Kind]) -> Kind:
-    """An object of this class from values that JSON was read into, which lose their nulls and fields that are ignored.
+def decode(values: object, kind: type[Kind], left_out: LeftOut | None = None) -> Kind:
+    """An object of this class from values that JSON was read into, which lose their nulls and what has no effect.
 
-    Raises ApiError with one sentence.
+    left_out: gets the names of fields without effect. Raises ApiError with one sentence.
     """
     info, strip, flags = _type_info(kind)
+    left_out = left_out or LeftOut()
     with without_gc():
         try:
-            strip(values)
+            strip(values, left_out)
+            if left_out.refused == "all" and left_out.ignored:
+                raise _without_effect(next(iter(left_out.ignored)))
             decoded = msgspec.convert(values, kind)
         except msgspec.ValidationError as error:
             raise _refusal(str(error), values, info) from None
@@ -184,6 +204,11 @@ def _unknown(place: str) -> ApiError:
     place = place[:_MAX_NAME]
     public = "There is no field of this name: leave it out."
     return ApiError(400, f"There is no field {place!r}: leave it out.", place, "unknown_parameter", public)
+
+
+def _without_effect(name: str) -> ApiError:
+    sentence = f"'{name}' has no effect here, and this server refuses such fields: leave it out."
+    return ApiError(400, sentence, name, "unsupported_parameter")
 
 
 def _unsupported(place: str, value: object) -> ApiError:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from reader_edge.server.api_error import wrong_value
+from reader_edge.server.ignored_fields import RefusedFields
 
 MAX_CHOICES = 16
 _LATEST = ":latest"
@@ -19,7 +20,7 @@ class ServerSettings:
     max_body_bytes, max_body_s: of a request's body, and how long it may take to come. max_bodies_bytes: of those of all
     requests that are not answered yet. max_answer_s: waiting included. max_away_s: that an answer waits for a device
     whose connection was lost. logs_prompts: whether the log says the prompts. shares_between_keys: whether prompts and
-    answers of one key's holders hasten those of others.
+    answers of one key's holders hasten those of others. refused_fields: which fields without effect are refused.
     """
 
     model_name: str
@@ -33,6 +34,7 @@ class ServerSettings:
     max_away_s: float = 60.0
     logs_prompts: bool = False
     shares_between_keys: bool = False
+    refused_fields: RefusedFields = "none"
 
     def is_served(self, name: str) -> bool:
         """Whether a client means the model by this name: with its tag or without, and `:latest` behind either.

@@ -20,7 +20,7 @@ _ANY_OBJECT = {"type": "object"}
 Schema = Annotated[dict[str, Any], Meta(description="a JSON schema, an object")]
 
 
-class AnyText(JsonObject, tag_field="type", tag="text"):
+class AnyText(JsonObject, tag_field="type", tag="text", refused="json_schema schema"):
     """Any text."""
 
 
@@ -59,7 +59,10 @@ Choices = Annotated[
 ]
 
 
-class StructuredOutputs(JsonObject, ignored="disable_additional_properties disable_any_whitespace disable_fallback"):
+_IGNORED = "disable_additional_properties disable_any_whitespace disable_fallback"
+
+
+class StructuredOutputs(JsonObject, ignored=_IGNORED, refused="structural_tag whitespace_pattern"):
     """vLLM's: one of these. regex: in Rust's syntax. grammar: in llguidance's dialect of Lark."""
 
     json: JsonSchema | None = None

@@ -31,11 +31,11 @@ Images = Annotated[tuple[Any, ...], Meta(max_length=0), UNSUPPORTED]
 # How Ollama loads a model, what belongs to `mirostat`, and a penalty of Open WebUI that Ollama does not know either.
 _IGNORED_OPTIONS = """
     embedding_only f16_kv logits_all low_vram main_gpu new_topic_penalty mirostat_eta mirostat_tau num_batch
-    num_ctx num_gpu num_gqa num_keep num_thread numa penalize_newline use_mlock use_mmap vocab_only
+    draft_num_predict num_ctx num_gpu num_gqa num_keep num_thread numa penalize_newline use_mlock use_mmap vocab_only
 """
 
 
-class Options(JsonObject, ignored=_IGNORED_OPTIONS):
+class Options(JsonObject, ignored=_IGNORED_OPTIONS, refused="grammar logit_bias"):
     """How tokens are chosen: by default as the model recommends, else as Ollama does without the penalty of repetition.
 
     num_predict: 0 and less for as many tokens as there may be. repeat_last_n: 0 is no penalty; otherwise penalties
@@ -161,7 +161,7 @@ class OllamaMessage(JsonObject):
     images: Images = ()
 
 
-class OllamaChatBody(OllamaBody, ignored="system"):  # Open WebUI's, beside a system message
+class OllamaChatBody(OllamaBody, ignored="system", refused="prompt suffix"):  # Open WebUI's, beside a system message
     """What `/api/chat` takes."""
 
     read_once = ("messages", "tools", "format")
@@ -182,7 +182,7 @@ class OllamaChatBody(OllamaBody, ignored="system"):  # Open WebUI's, beside a sy
         return Conversation(to_messages(self.messages), use.tools, self.template_args(), continues)
 
 
-class GenerateBody(OllamaBody):
+class GenerateBody(OllamaBody, refused="height messages steps tools width"):
     """What `/api/generate` takes. raw: the prompt is taken as it is, without the model's chat template."""
 
     read_once = ("prompt", "system", "format")
@@ -194,9 +194,6 @@ class GenerateBody(OllamaBody):
     template: Annotated[Literal[""], UNSUPPORTED] = ""
     context: Annotated[tuple[Any, ...], Meta(max_length=0), UNSUPPORTED] = ()
     images: Images = ()
-    height: Annotated[None, UNSUPPORTED] = None
-    steps: Annotated[None, UNSUPPORTED] = None
-    width: Annotated[None, UNSUPPORTED] = None
 
     @property
     def is_empty(self) -> bool:

@@ -9,6 +9,7 @@ from starlette.routing import Route
 from reader_edge import __version__
 from reader_edge.server.api_error import NO_EMBEDDINGS, ApiError, agreed, api_error, refusing
 from reader_edge.server.completion import Json
+from reader_edge.server.ignored_fields import LeftOut
 from reader_edge.server.ollama.endpoints import check_ollama_model, now, read_ollama_values
 from reader_edge.server.schema import JsonObject, decode
 from reader_edge.server.settings import ServerSettings, tagged
@@ -83,7 +84,9 @@ class OllamaModels:
 
     async def _show(self, request: Request) -> Response:
         try:
-            body = decode(await read_ollama_values(request, self._settings), ShowBody)
+            body = decode(
+                await read_ollama_values(request, self._settings), ShowBody, LeftOut(self._settings.refused_fields)
+            )
             check_ollama_model(body.requested, self._settings)
         except Exception as error:
             return api_error(error).response("ollama")
@@ -110,7 +113,9 @@ class OllamaModels:
     async def _pull(self, request: Request) -> Response:
         """Clients pull what they are about to ask: the model that is here is here."""
         try:
-            body = decode(await read_ollama_values(request, self._settings), PullBody)
+            body = decode(
+                await read_ollama_values(request, self._settings), PullBody, LeftOut(self._settings.refused_fields)
+            )
             check_ollama_model(body.requested, self._settings)
         except ApiError as error:
             refusal = ApiError(501, _NO_CHANGES) if error.status == 404 else error

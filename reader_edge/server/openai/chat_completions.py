@@ -27,7 +27,7 @@ from reader_edge_runtime.text.tool_calls.tool_use import AnswerDelta, ToolUse
 _MAX_TOP_LOGPROBS = 20
 
 
-class ChatBody(ChoicesBody):
+class ChatBody(ChoicesBody, refused="audio echo input instructions max_output_tokens prompt suffix web_search_options"):
     """What `/v1/chat/completions` takes."""
 
     read_once = (*ChoicesBody.read_once, "messages", "tools", "response_format", "chat_template_kwargs")
@@ -47,12 +47,9 @@ class ChatBody(ChoicesBody):
     logprobs: bool = False
     top_logprobs: Annotated[int, Meta(ge=0, le=_MAX_TOP_LOGPROBS)] = 0
 
-    audio: Annotated[None, UNSUPPORTED] = None
     function_call: Annotated[Literal["none"] | None, UNSUPPORTED] = None
     functions: Annotated[tuple[Any, ...], Meta(max_length=0), UNSUPPORTED] = ()
     modalities: Annotated[tuple[Literal["text"], ...], UNSUPPORTED] = ()
-    verbosity: Annotated[Literal["medium"] | None, UNSUPPORTED] = None
-    web_search_options: Annotated[None, UNSUPPORTED] = None
 
     def tool_use(self) -> ToolUse:
         return tool_use_of(self.tools, self.tool_choice, self.parallel_tool_calls)

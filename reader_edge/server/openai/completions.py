@@ -33,7 +33,7 @@ _COUNT = "a whole number of 1 or more, or -1 for as many as there may be, or 0 w
 _PROMPTS = "a text, a list of token ids, or a list of such"
 
 
-class CompletionBody(ChoicesBody):
+class CompletionBody(ChoicesBody, refused="input max_completion_tokens messages tools top_logprobs"):
     """What `/v1/completions` takes."""
 
     read_once = (*ChoicesBody.read_once, "prompt", "response_format")

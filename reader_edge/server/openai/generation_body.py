@@ -76,14 +76,26 @@ class StreamOptions(JsonObject, ignored="include_obfuscation"):
     continuous_usage_stats: bool = False
 
 
-_IGNORED = "guided_decoding_backend prompt_cache_key prompt_cache_retention safety_identifier service_tier user"
+_IGNORED = """
+    client_metadata conversation_id draft_model guided_decoding_backend id_slot kv_transfer_params litellm_session_id
+    litellm_trace_id models num_draft_tokens prompt_cache_key prompt_cache_options prompt_cache_retention provider
+    request_id route safety_identifier service_tier session_id tags trace ttl user verbosity
+"""
 _IGNORED_CHOICES = """
-    cache_prompt chat_id request_id keep_alive metadata mirostat_eta mirostat_tau num_batch num_ctx num_gpu
-    num_keep num_thread return_progress session_id store timings_per_token usage use_mlock use_mmap
+    cache_prompt chat_id keep_alive metadata mirostat_eta mirostat_tau num_batch num_ctx num_gpu
+    num_keep num_thread return_progress store timings_per_token usage use_mlock use_mmap
+"""
+# What vLLM, SGLang, llama.cpp, Ollama and text-generation-webui know, and would answer otherwise for.
+_REFUSED = """
+    add_special_tokens allowed_token_ids bad_words chat_template custom_logit_processor documents dry_multiplier
+    dynatemp_range ebnf epsilon_cutoff eta_cutoff extra_body format grammar guidance_scale guided_whitespace_pattern
+    json_schema logits_processors lora lora_path negative_prompt no_stop_trim n_predict options penalty_alpha plugins
+    prompt_embeds prompt_logprobs reasoning_format regex samplers smoothing_factor structural_tag think thinking
+    thinking_budget top_a top_n_sigma transforms truncate_prompt_tokens xtc_probability
 """
 
 
-class GenerationBody(JsonObject, ignored=_IGNORED):
+class GenerationBody(JsonObject, ignored=_IGNORED, refused=_REFUSED):
     """The fields that chats, completions and responses share. repeat_penalty: repetition_penalty, as llama.cpp and
     Open WebUI call it."""
 
@@ -126,11 +138,6 @@ class GenerationBody(JsonObject, ignored=_IGNORED):
     def num_choices(self) -> int:
         """To each prompt."""
         return 1
-
-    @property
-    def options(self) -> StreamOptions:
-        """What a stream tells besides the answer."""
-        return StreamOptions()
 
     def tool_use(self) -> ToolUse:
         """The tools that the answer may call. Raises ApiError."""
@@ -259,7 +266,3 @@ class ChoicesBody(GenerationBody, ignored=_IGNORED_CHOICES):
         if self.best_of not in (None, 1, self.n):
             raise ApiError(400, f"'best_of' is {self.best_of}, but must be as 'n': leave it out.", "best_of")
         return self.n
-
-    @property
-    def options(self) -> StreamOptions:
-        return self.stream_options

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from reader_edge.server.api_error import ApiError, agreed, wrong_value
-from reader_edge.server.schema import UNSUPPORTED, JsonObject
+from reader_edge.server.schema import JsonObject
 from reader_edge_runtime import Message
-from reader_edge_runtime.text.conversation_check import IGNORED
+from reader_edge_runtime.text.conversation_check import IGNORED, MEDIA
 
 
 class TextPart(JsonObject, tag_field="type", tag="text", ignored="cache_control"):
@@ -46,7 +46,7 @@ class Call(JsonObject, tag_field="type", tag="function", ignored="index extra_co
         return call_message(self.function.name, self.function.arguments, self.id)
 
 
-class ChatMessage(JsonObject, ignored=IGNORED):
+class ChatMessage(JsonObject, ignored=IGNORED, refused=f"function_call {' '.join(MEDIA)}"):
     """reasoning_content, reasoning: what the model thought before it answered. prefix: whether the answer goes on.
 
     refusal: what a model answered in place of a content.
@@ -61,8 +61,6 @@ class ChatMessage(JsonObject, ignored=IGNORED):
     reasoning: str | None = None
     refusal: str | None = None
     prefix: bool = False
-    audio: Annotated[None, UNSUPPORTED] = None
-    function_call: Annotated[None, UNSUPPORTED] = None
 
 
 Messages = Annotated[

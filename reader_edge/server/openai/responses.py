@@ -37,11 +37,10 @@ class ReasoningOptions(JsonObject, ignored="summary generate_summary"):
     effort: str | None = None
 
 
-class TextOptions(JsonObject):
+class TextOptions(JsonObject, ignored="verbosity"):
     """What the answer is to be like."""
 
     format: TextFormat = AnyText()
-    verbosity: Annotated[Literal["medium"], UNSUPPORTED] = "medium"
 
 
 class ResponseStreamOptions(JsonObject, ignored="include_obfuscation"):
@@ -54,7 +53,13 @@ Metadata = Annotated[
 ]
 
 
-class ResponsesBody(GenerationBody):
+_REFUSED = """
+    best_of context_management conversation logprobs max_completion_tokens max_tokens max_tool_calls messages
+    moderation prompt response_format suffix
+"""
+
+
+class ResponsesBody(GenerationBody, refused=_REFUSED):
     """What `/v1/responses` takes. Nothing is stored, so none can go on from another."""
 
     read_once = (*GenerationBody.read_once, "input", "tools", "text", "chat_template_kwargs")
@@ -75,11 +80,8 @@ class ResponsesBody(GenerationBody):
     include: Annotated[tuple[Literal["reasoning.encrypted_content"], ...], UNSUPPORTED] = ()
 
     background: Annotated[bool, only(False)] = False
-    conversation: Annotated[None, UNSUPPORTED] = None
-    max_tool_calls: Annotated[None, UNSUPPORTED] = None
     n: Annotated[Literal[1], UNSUPPORTED] = 1
     previous_response_id: Annotated[None, UNSUPPORTED] = None
-    prompt: Annotated[None, UNSUPPORTED] = None
     store: Annotated[bool, only(False)] = False
     top_logprobs: Annotated[Literal[0], UNSUPPORTED] = 0
     truncation: Annotated[Literal["disabled"], UNSUPPORTED] = "disabled"

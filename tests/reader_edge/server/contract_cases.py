@@ -47,6 +47,11 @@ def all_cases(
     ]
 
 
+def is_unknown(case: Case) -> bool:
+    """Whether the field at its place is one that no class has."""
+    return case.place.rpartition(".")[2] == _UNKNOWN
+
+
 def half_characters() -> list[Case]:
     """For each field, however deep, that takes a text or anything: half a character, alone and as a name."""
     return [*cases_of_text("\ud800"), *cases_of_text("\ud800", ANTHROPIC_ENDPOINTS, ANTHROPIC_BODIES)]

@@ -1,17 +1,18 @@
 """The contract of the interface: its document, fields of two names, and errors."""
 
 import asyncio
+import copy
 import json
 import logging
 from pathlib import Path
 from typing import Any
 
 import jsonschema
-import msgspec
 import pytest
 
 from reader_edge.server.api_error import ApiError, api_error
 from reader_edge.server.endpoints import ANTHROPIC_ENDPOINTS, ENDPOINTS, OLLAMA_ENDPOINTS
+from reader_edge.server.ignored_fields import LeftOut, RefusedFields
 from reader_edge.server.ollama.bodies import OllamaChatBody, Options
 from reader_edge.server.openapi import openapi_document
 from reader_edge.server.schema import decode
@@ -36,16 +37,19 @@ from tests.reader_edge.server.contract_cases import (
     Case,
     all_cases,
     half_characters,
+    is_unknown,
 )
 from tests.reader_edge.server.ollama_requests import assert_refused as assert_refused_by_ollama
 from tests.reader_edge.server.openai.test_refusals import assert_refused
 
+EVERY_ENDPOINT = {**ENDPOINTS, **OLLAMA_ENDPOINTS, **ANTHROPIC_ENDPOINTS}
 EVERY_BODY = {**BODIES, **OLLAMA_BODIES, **ANTHROPIC_BODIES}
-WRONG = [
+CASES = [
     *all_cases(),
     *all_cases(OLLAMA_ENDPOINTS, OLLAMA_BODIES),
     *all_cases(ANTHROPIC_ENDPOINTS, ANTHROPIC_BODIES),
 ]
+UNKNOWN = [case for case in CASES if is_unknown(case)]
 
 
 def assert_refused_on(path: str, response: Any, status: int, words: str = "") -> None:
@@ -61,7 +65,12 @@ def assert_refused_on(path: str, response: Any, status: int, words: str = "") ->
 @pytest.fixture(scope="module")
 def schemas(chat_engine: Engine) -> dict[str, Any]:
     """The schemas of bodies by their paths, each with the classes that it refers to."""
-    document: Any = openapi_document(ServerSettings("demo", max_tokens=500), chat_engine.package.manifest)
+    return schemas_of(chat_engine, "none")
+
+
+def schemas_of(engine: Engine, refused_fields: RefusedFields) -> dict[str, Any]:
+    settings = ServerSettings("demo", max_tokens=500, refused_fields=refused_fields)
+    document: Any = openapi_document(settings, engine.package.manifest)
     posts = {path: document["paths"][path]["post"]["requestBody"] for path in EVERY_BODY}
     sent = {path: body["content"]["application/json"]["schema"] for path, body in posts.items()}
     return {path: {**schema, "components": document["components"]} for path, schema in sent.items()}
@@ -72,7 +81,7 @@ def test_what_is_requested_most_is_in_the_document(schemas: dict[str, Any], path
     jsonschema.validate(EVERY_BODY[path], schemas[path])
 
 
-@pytest.mark.parametrize("case", WRONG, ids=str)
+@pytest.mark.parametrize("case", [case for case in CASES if not is_unknown(case)], ids=str)
 def test_a_wrong_field_is_refused_by_its_place(served: Served, schemas: dict[str, Any], case: Case) -> None:
     response = served.post(case.path, case.body)
     assert_refused_on(case.path, response, 400, case.place)
@@ -81,12 +90,38 @@ def test_a_wrong_field_is_refused_by_its_place(served: Served, schemas: dict[str
         jsonschema.validate(case.body, schemas[case.path])
 
 
+def test_an_unknown_field_changes_nothing_however_deep_it_is(schemas: dict[str, Any]) -> None:
+    for case in UNKNOWN:
+        kind, left_out = EVERY_ENDPOINT[case.path].body_type, LeftOut()
+        decoded = decode(copy.deepcopy(case.body), kind, left_out)
+        assert [*left_out.unknown] == ["made_up"]
+        assert decode(without(case.body, "made_up"), kind) == decoded
+        jsonschema.validate(case.body, schemas[case.path])
+
+
+def test_a_strict_server_refuses_unknown_fields_by_their_place(async_engine: AsyncEngine) -> None:
+    strict = Served(async_engine, ServerSettings("demo", refused_fields="all"))
+    schemas = schemas_of(async_engine.engine, "all")
+    for case in UNKNOWN:
+        response = strict.post(case.path, case.body)
+        assert_refused_on(case.path, response, 400, f"no field '{case.place}'")
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(case.body, schemas[case.path])
+
+
+def without(value: Any, name: str) -> Any:
+    """The same without a field, wherever it stands."""
+    if isinstance(value, list):
+        return [without(each, name) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {key: without(each, name) for key, each in value.items() if key != name}
+
+
 @pytest.mark.parametrize("case", half_characters(), ids=str)
 def test_half_a_character_anywhere_is_answered_or_refused(served: Served, case: Case) -> None:
-    body_type = {**ENDPOINTS, **ANTHROPIC_ENDPOINTS}[case.path].body_type
-    fields = {field.name for field in msgspec.structs.fields(body_type)}
-    limits = {name: 1 for name in ("max_tokens", "max_output_tokens") if name in fields}
-    body = json.dumps({**limits, **case.body})
+    limit = "max_output_tokens" if case.path == RESPONSE else "max_tokens"
+    body = json.dumps({limit: 1, **case.body})
     response = served.request("POST", case.path, content=body, headers={"Content-Type": "application/json"})
     if response.status_code != 200:
         assert_refused_on(case.path, response, 404 if case.place == "model" else 400)

@@ -27,7 +27,6 @@ VERSION = {"anthropic-version": "2023-06-01"}
         ({"messages": [USER | {"content": []}]}, 400, "invalid_request_error", "The conversation is empty"),
         ({"messages": [USER] * 10_001}, 400, "invalid_request_error", "at most 10000"),
         ({"max_tokens": 0}, 400, "invalid_request_error", "'max_tokens' is 0"),
-        ({"made_up": 1}, 400, "invalid_request_error", "There is no field 'made_up': leave it out."),
         ({"mcp_servers": [{}]}, 400, "invalid_request_error", "not supported here"),
         ({"thinking": {"type": "enabled"}}, 400, "invalid_request_error", "'thinking.budget_tokens' is missing"),
         ({"tool_choice": {"type": "any"}}, 400, "invalid_request_error", "there are no 'tools'"),

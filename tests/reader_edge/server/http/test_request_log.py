@@ -172,7 +172,6 @@ def test_a_refusal_without_its_values_still_names_the_place_and_the_remedy(serve
             {"messages": [user | {"content": [picture]}]},
             "'messages[0].content[0].type' is '...', but must be 'text'.",
         ),
-        (chat, {"messages": [user], SECRET: 1}, "There is no field of this name: leave it out."),
         (plain, {"prompt": "a", "temperature": SECRET}, "'temperature' is '...', but must be a number from 0 to 100."),
         (plain, {"prompt": "a", "guided_regex": f"{SECRET}[plan("}, grammar),
         (plain, {"prompt": "a", "guided_json": {"type": SECRET}}, grammar),

@@ -69,7 +69,7 @@ def test_the_model_that_is_here_need_not_be_pulled_and_others_are_not(served: Se
     [
         ("/api/chat", {"options": {"mirostat": 2}}, "'options.mirostat' is 2, which is not supported here"),
         ("/api/chat", {"options": {"typical_p": 0.5}}, "'options.typical_p' is 0.5, which is not supported here"),
-        ("/api/chat", {"options": {"made_up": 1}}, "There is no field 'options.made_up'"),
+        ("/api/chat", {"options": {"grammar": "a"}}, "'options.grammar' is 'a', which is not supported here"),
         ("/api/chat", {"options": {"temperature": -1}}, "'options.temperature' is -1"),
         ("/api/chat", {"options": {"num_predict": -3}}, "'options.num_predict' is -3"),
         (

@@ -9,6 +9,7 @@ import httpx
 import numpy as np
 import pytest
 
+from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, Engine, GenerationConfig, SamplingConfig
 from reader_edge_runtime.errors import ConversationError
 from tests.reader_edge.server.conftest import LIMIT_S, Served
@@ -243,6 +244,7 @@ def test_misfits_are_refused_at_every_door(served: Served, chat_engine: Engine, 
         with pytest.raises(ConversationError) as refused:
             door()
         assert refused.value.place.startswith(place)
-    answer = served.post("/v1/chat/completions", {"model": "demo", "messages": [message]})
+    strict = Served(served.engine, ServerSettings("demo", refused_fields="unknown"))
+    answer = strict.post("/v1/chat/completions", {"model": "demo", "messages": [message]})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"].startswith(place)

@@ -77,8 +77,8 @@ def assert_refused(response: Any, status: int, words: str = "") -> None:
         ({"min_tokens": 5}, "'min_tokens' is 5, which is not supported here: leave it out."),
         ({"early_stopping": True}, "'early_stopping' is true, which is not supported here: leave it out."),
         ({"stop_token_ids": [99999999]}, "names token 99999999, but the vocabulary has 6144: name ids"),
-        ({"made_up": 1}, "no field 'made_up'"),
-        ({"half a character \ud800": 1}, "no field 'half"),
+        ({"messages": []}, "'messages' is [], which is not supported here: leave it out."),
+        ({"top_n_sigma": 1}, "'top_n_sigma' is 1, which is not supported here: leave it out."),
     ],
 )
 def test_a_completion_that_cannot_be_is_refused(served: Served, fields: dict[str, object], words: str) -> None:
