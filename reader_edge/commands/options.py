@@ -186,6 +186,7 @@ def _few(ctx: click.Context, parameter: click.Parameter, values: tuple[Path, ...
 class Drafts:
     """What DraftSources are made of.
 
+    workspace: Also draft from the text files under this folder that git does not ignore, as they change.
     --datastore datastores: Also draft from this datastore (`reader-edge datastore build`); up to 4.
     draft_model: Also draft with this smaller model, which must have the same tokenizer.
     draft_context: Have the draft model read N tokens of a longer prompt, its end and the passages that bear on that; 0:
@@ -193,6 +194,7 @@ class Drafts:
     --no-speculator has_speculator: Leave out the package's trained speculator (`export --speculator`).
     """
 
+    workspace: Annotated[Path | None, FOLDER, "DIR"] = None
     datastores: Annotated[tuple[Path, ...], FILE, _few, "FILE"] = ()
     draft_model: Annotated[str | None, MODEL, "MODEL"] = None
     draft_context: Annotated[int, Range(0, 1 << 28), "N"] = 0

@@ -24,7 +24,7 @@ from reader_edge.terminal.shell_completion import MODEL
     show_default=True,
     help="Most minutes of the proof; the default sources come first. 0 compares every combination and prompt.",
 )
-@options.of(options.Drafts, "draft_model", "draft_context", "has_speculator")
+@options.of(options.Drafts, "workspace", "draft_model", "draft_context", "has_speculator")
 @options.engine
 @options.of(options.EngineFlags, "is_near_tie_guarded")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")

@@ -48,7 +48,7 @@ class RemoteEngine:
     url: the server's address. key: one of its API keys, where it asks for one.
     drafts: "hints" (the server decodes as usual, and takes what this device knows of the text if it comes in time),
         "verify" (the server verifies this device's trees and drafts nothing itself) or "none".
-    sources: history and datastores on this device, to draft from besides the text.
+    sources: history, workspace and datastores on this device, to draft from besides the text.
     tokenizer: the model's tokenizer.json, or the folder that has it; fetched from the server where it is left out.
     num_ahead: with "verify", trees that are sent below guesses which have not come true yet, from 0 to 4.
     reconnect_s: how long a lost connection is looked for again within an answer. connect: makes links another way.
@@ -79,7 +79,7 @@ class RemoteEngine:
         self._connect = connect or connected
         drafted_from = given_config(sources, DraftSources, "sources")
         if drafted_from.draft_model or drafted_from.extra:
-            raise ConfigError("A device drafts from its history and datastores: leave other sources out.")
+            raise ConfigError("A device drafts from its history, workspace and datastores: leave other sources out.")
         self._lock = threading.Lock()
         self._link: FrameConnection | None = None
         local = None if tokenizer is None else _local_tokenizer(given_path(tokenizer, "tokenizer"))
@@ -181,7 +181,12 @@ class RemoteEngine:
         file = None
         if sources.history is not None:
             file = HistoryFile(Path(sources.history), bytes.fromhex(fingerprint), _DRAFT.max_history_tokens, vocab_size)
-        return RetrievalDrafter(_DRAFT, (), opened, file).wait()
+        further = []
+        if sources.workspace is not None:
+            from reader_edge_runtime.drafting.sources.workspace.watcher import follow
+
+            further.append(follow(sources.workspace, self.tokenizer))
+        return RetrievalDrafter(_DRAFT, further, opened, file).wait()
 
 
 def _fetched_tokenizer(model: Welcome, link: FrameConnection) -> Tokenizer:

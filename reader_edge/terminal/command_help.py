@@ -13,7 +13,7 @@ _GROUPS = {  # titles, and the parameters under each, whatever command has them
         *("repetition_penalty", "frequency_penalty", "presence_penalty"),
     ),
     "Drafting": (
-        *("is_drafted", "history", "datastores", "draft_model", "draft_context", "has_speculator"),
+        *("is_drafted", "history", "workspace", "datastores", "draft_model", "draft_context", "has_speculator"),
         "rule",
     ),
     "Machine": ("threads", "provider", "uses_native", "is_near_tie_guarded", "is_calibrated"),

@@ -76,8 +76,12 @@ def assemble(
 def open_sources(
     given: DraftSources, package: ModelPackage, tokenizer: Tokenizer, target: Target, config: EngineConfig
 ) -> list[DraftSource]:
-    """Speculator, draft model and the caller's own, as sources of a package's drafts; each raises its errors."""
+    """Workspace, speculator, draft model and the caller's own, as sources of drafts; each raises its errors."""
     sources: list[DraftSource] = []
+    if given.workspace is not None:  # first, as the costly ones are called where others know little
+        from reader_edge_runtime.drafting.sources.workspace.watcher import follow
+
+        sources.append(follow(given.workspace, tokenizer))
     if given.has_speculator and package.manifest.speculator is not None:
         sources.append(open_speculator_source(package, target, config))
     if given.draft_model is not None:

@@ -9,6 +9,7 @@ import pytest
 from reader_edge_runtime import DraftSources, Engine, EngineConfig, GenerationConfig, GenerationStats, SamplingConfig
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
+from reader_edge_runtime.drafting.sources.workspace.source import WorkspaceSource
 from reader_edge_runtime.errors import BusyError, ManifestError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.generation_config import chosen_sampling
@@ -149,6 +150,23 @@ def test_history_file_lets_the_next_run_draft_from_past_answers(demo_folder: Pat
     assert first.accepted_by_source["history"] == 0
     assert second.accepted_by_source["history"] > 0
     assert second.num_steps < first.num_steps
+
+
+def test_files_of_a_workspace_are_drafted_from_and_change_no_answer(
+    demo_folder: Path, tmp_path: Path, shared_engine: Engine
+) -> None:
+    plain = shared_engine.generate("# tar", GREEDY, is_drafted=False)
+    (tmp_path / "tar.md").write_text(f"# tar\n{plain.text}", "utf-8")
+    config, sources = EngineConfig(is_calibrated=False, is_probed=False), DraftSources(workspace=tmp_path)
+    with Engine.load(demo_folder, config, sources=sources) as engine:
+        drafter = engine.decoder.drafter
+        assert isinstance(drafter, RetrievalDrafter)
+        drafter.wait()
+        [source] = [each for each in drafter.sources._sources if isinstance(each, WorkspaceSource)]
+        assert source.was_read.wait(60)
+        drafted = engine.generate("# tar", GREEDY)
+    assert drafted.token_ids == plain.token_ids
+    assert drafted.stats.accepted_by_source["workspace"] > 0
 
 
 def test_a_full_disk_costs_no_answer(demo_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

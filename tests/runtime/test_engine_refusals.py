@@ -76,7 +76,7 @@ def test_what_cannot_take_progress_is_refused(demo_folder: Path) -> None:
 def test_what_can_be_no_path_is_refused_in_one_sentence(engine: Engine, demo_folder: Path, given: Any) -> None:
     with pytest.raises(ConfigError, match="model is "):
         Engine.load(given)
-    for name in ("history", "draft_model"):
+    for name in ("history", "draft_model", "workspace"):
         with pytest.raises(ConfigError, match=f"{name} is "):
             DraftSources(**{name: given})
     with pytest.raises(ConfigError, match="A datastore is "):

@@ -137,6 +137,8 @@ def _late(demo: Path, there: Path) -> list[list[str]]:
         ["run", "-p", "a", "--server", "nowhere"],
         ["run", "-p", "a", "--api-key-file", out],
         ["run", model, "-p", "a", *["--datastore", out] * 5],
+        ["run", model, "-p", "a", "--workspace", missing],
+        ["serve", model, "--workspace", out],
         ["run", "-p", "a", "--rule", "relaxed", "--compare"],
         ["serve", model, "--host", "10.0.0.1"],
         ["info", missing],

@@ -11,6 +11,8 @@ import pytest
 from reader_edge.remote.connection import FrameConnection, LostError
 from reader_edge.remote.remote_engine import RemoteEngine
 from reader_edge_runtime import Conversation, DraftSources, Engine, GenerationConfig, GenerationResult, SamplingConfig
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
+from reader_edge_runtime.drafting.sources.workspace.source import WorkspaceSource
 from reader_edge_runtime.errors import BusyError, ClosedError, ConfigError, PromptError, RemoteError, TokenizerError
 from reader_edge_runtime.generation_config import Grammar
 from reader_edge_runtime.text.tokenizer import Tokenizer
@@ -72,6 +74,19 @@ def test_a_history_file_on_the_device_is_drafted_from(device: Device, hinted_eng
     wanted = device(sources=sources).generate("# tar", config())
     make_as_new(hinted_engine)
     again = device(sources=sources).generate("# tar", config())
+    assert again.token_ids == wanted.token_ids
+    assert again.stats.accepted_by_source["device"] > 20
+
+
+def test_files_on_the_device_are_drafted_from(device: Device, hinted_engine: Engine, tmp_path: Path) -> None:
+    wanted = alone(hinted_engine, "# tar", config())
+    (tmp_path / "tar.md").write_text(f"# tar\n{wanted.text}", "utf-8")
+    remote = device(sources=DraftSources(workspace=tmp_path))
+    assert isinstance(remote._drafter, RetrievalDrafter)
+    [source] = [each for each in remote._drafter.sources._sources if isinstance(each, WorkspaceSource)]
+    assert source.was_read.wait(60)
+    make_as_new(hinted_engine)
+    again = remote.generate("# tar", config())
     assert again.token_ids == wanted.token_ids
     assert again.stats.accepted_by_source["device"] > 20
 
@@ -272,7 +287,7 @@ def test_what_is_no_engine_is_shown_in_one_sentence(device: Device, tmp_path: Pa
         ({"drafts": "all"}, ConfigError, "one of none, hints, verify"),
         ({"num_ahead": 9}, ConfigError, "num_ahead"),
         ({"reconnect_s": -1}, ConfigError, "reconnect_s"),
-        ({"sources": DraftSources(draft_model="x")}, ConfigError, "history and datastores"),
+        ({"sources": DraftSources(draft_model="x")}, ConfigError, "history, workspace and datastores"),
         ({"tokenizer": other}, TokenizerError, "tokenizer"),
     ):
         with pytest.raises(error, match=words):
