@@ -8,20 +8,20 @@ import pytest
 from tests.conftest import ROOT
 
 CEILINGS = {  # lines of a room, raised only in the commit that says why
-    "runtime": ("*.py", 28_100),
+    "runtime": ("*.py", 28_610),  # files of a workspace are followed, and drafted from
     "export": ("*.py", 20_350),
     "reader_edge": ("*.py", 16_670),  # Anthropic's interface; fields without effect are taken and counted
     "wings": ("*.py", 3_650),
     "native": ("*", 9_000),
-    "tests": ("*.py", 64_950),  # a target whose answers a script writes, and a server above it
+    "tests": ("*.py", 65_400),  # a target whose answers a script writes, and a server above it; workspaces
     "reader_edge/server": (
         "*.py",
         6_080,
     ),  # a third interface, Anthropic's; fields without effect are taken and counted
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 5_250),
-    "scripts": ("*", 1_700),
-    "docs": ("*.md", 5_540),  # forms of calls have a page of their own
+    "scripts": ("*", 1_840),  # what a workspace brings to edits
+    "docs": ("*.md", 5_600),  # forms of calls have a page of their own; workspaces
 }
 CODE = ("benchmarks", "export", "models", "native", "reader_edge", "runtime", "scripts", "tests", "wings")
 
