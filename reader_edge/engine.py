@@ -47,7 +47,7 @@ class Engine(reader_edge_runtime.Engine):
         options: fields of the config by their names, as threads=2.
         draft, sources: limits of drafting, and what is drafted from; a draft model is named as a model.
         drafter: a drafter of your own, in place of draft and sources.
-        on_progress: called with what is done and what there is to do in all, of each stage in turn: fetching,
+        on_progress: called with what is done and what there is to do in all, of each phase in turn: fetching,
             exporting, checking; in place of a bar on the terminal or in the notebook.
         on_calibration: called with rounds measured and most rounds, at the first use of a package on a machine; without
             it, the log `reader_edge.measuring` tells what is measured, and for how long.

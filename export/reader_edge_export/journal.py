@@ -1,7 +1,7 @@
 """The journal of an export: each finished part is recorded, and the next export resumes where a killed one stopped.
 
 Lines of JSON in the export's folder: a key of all that the result depends on, what calibration found, each rounded
-matrix, and notes of other stages' results. A line is written after the bytes that it speaks of. It is believed in
+matrix, and notes of other phases' results. A line is written after the bytes that it speaks of. It is believed in
 nothing: from the first line on that is not whole, or that the file of weights does not bear out, the work is done
 again.
 """

@@ -176,7 +176,7 @@ def _can_round_cache(precision: str, attention: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """What was written: the package's folder and size, the figures of its checks, the seconds of each stage.
+    """What was written: the package's folder and size, the figures of its checks, the seconds of each phase.
 
     warning: one sentence where the package strays further from its source than its precision should.
     speculator_warning: one where its speculator seems to be another model's.
@@ -192,7 +192,7 @@ class ExportReport:
     precision: str
     attention: str
     checks: Mapping[str, float]
-    stage_seconds: Mapping[str, float]
+    phase_seconds: Mapping[str, float]
     warning: str | None = None
     weight_types: tuple[str, ...] = ()
     kept_types: Mapping[str, int] = field(default_factory=dict)

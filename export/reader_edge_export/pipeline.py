@@ -13,7 +13,7 @@ from reader_edge_export.libraries import check_installation, quiet_libraries
 from reader_edge_export.options import IREE, ExportOptions, ExportReport
 from reader_edge_export.package.package_folder import check_target, new_package
 from reader_edge_export.package.source_files import export_key, readable, unchanged
-from reader_edge_export.progress import OnShare, OnStage, Progress
+from reader_edge_export.progress import OnPhase, OnShare, Progress
 from reader_edge_export.sources.architectures import check_options
 from reader_edge_export.sources.find import check_kind, find_source
 from reader_edge_export.sources.source import Source
@@ -28,15 +28,15 @@ def export_model(
     source: str | Path,
     out: str | Path,
     options: ExportOptions | None = None,
-    on_stage: OnStage | None = None,
+    on_phase: OnPhase | None = None,
     name: str | None = None,
     on_message: Callable[[str], None] = lambda line: None,
     on_share: OnShare | None = None,
 ) -> ExportReport:
     """Export a decoder, a Hugging Face folder or a GGUF file, to a model package at `out`.
 
-    on_stage: called with a short description when a stage begins. on_share: called with what is done of the stage and
-    how much it is in all, in a unit of the stage's own. name: what the package calls its source; None for the source's
+    on_phase: called with a short description when a phase begins. on_share: called with what is done of the phase and
+    how much it is in all, in a unit of the phase's own. name: what the package calls its source; None for the source's
     own name. on_message: gets lines that should stay. A failure of any kind leaves nothing behind, and an existing
     package as it was; where the process is killed, the next export like it resumes with the matrices that were rounded.
     Raises InstallationError, ExportError (or a child), TokenizerError.
@@ -50,7 +50,7 @@ def export_model(
     if obstacle is not None:
         raise InstallationError(obstacle)
     check_target(folder, options.force)
-    progress = Progress(on_stage, on_share)
+    progress = Progress(on_phase, on_share)
     with quiet_libraries():
         with progress.enter("checking the source"), readable(source):
             found = find_source(source, options.max_context)

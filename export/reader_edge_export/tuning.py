@@ -14,7 +14,7 @@ from reader_edge_export.checks.quality_limits import quality_warning
 from reader_edge_export.libraries import check_installation, quiet_libraries
 from reader_edge_export.package.package_folder import is_disk_full
 from reader_edge_export.package.successors import about_num_parameters
-from reader_edge_export.progress import OnShare, OnStage, Progress
+from reader_edge_export.progress import OnPhase, OnShare, Progress
 from reader_edge_export.sources.find import check_kind, find_source
 from reader_edge_export.sources.source import Source
 from reader_edge_runtime.atomic_file import check_writable, clear_leftovers, temporary_name, write_failure
@@ -38,30 +38,30 @@ _AGAIN, _ELSEWHERE = "tune it again", "copy the package to a folder that can be 
 class TuningReport:
     """manifest: of the tuned package. num_table_tokens: how many tokens it has the likely successors of.
 
-    stage_seconds, warning: as in an `ExportReport`.
+    phase_seconds, warning: as in an `ExportReport`.
     """
 
     manifest: Manifest
     num_table_tokens: int
-    stage_seconds: Mapping[str, float]
+    phase_seconds: Mapping[str, float]
     warning: str | None
 
 
 def tune_package(
-    folder: Path, source: Path | None, on_stage: OnStage | None = None, on_share: OnShare | None = None
+    folder: Path, source: Path | None, on_phase: OnPhase | None = None, on_share: OnShare | None = None
 ) -> TuningReport:
     """Measure a package against what it was exported from, and make its table of likely successors.
 
     source: None measures nothing. A table that is there stays, and so do all other files; the manifest is replaced at
     the end. So who uses the package meanwhile goes on, and where anything fails, the package is what it was. One at a
-    time may tune a package. on_stage, on_share: of `Progress`.
+    time may tune a package. on_phase, on_share: of `Progress`.
     Raises InstallationError, PackageError, ExportError (or a child), TokenizerError.
     """
     package = ModelPackage.open(folder)
     if source is not None:
         check_kind(source)
     check_installation(purpose="Tuning")
-    progress = Progress(on_stage, on_share)
+    progress = Progress(on_phase, on_share)
     try:
         with quiet_libraries(), _work_folder(package) as work_folder:
             manifest, table = _tuned(package, source, work_folder, progress)

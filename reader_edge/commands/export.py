@@ -60,7 +60,7 @@ def export(model: str, out: Path, wanted: ExportArguments) -> None:
     """
     from reader_edge.models.exported import show_path
     from reader_edge.models.model_source import find_source
-    from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, work_progress
+    from reader_edge.terminal.console import pairs_table, phase_pairs, print_table, work_progress
     from reader_edge.terminal.export_report import (
         chat_pairs,
         check_pairs,
@@ -85,7 +85,7 @@ def export(model: str, out: Path, wanted: ExportArguments) -> None:
             source.path,
             out,
             options,
-            on_stage=work.on_stage,
+            on_phase=work.on_phase,
             name=source.name,
             on_message=work.on_message,
             on_share=work.on_progress,
@@ -101,7 +101,7 @@ def export(model: str, out: Path, wanted: ExportArguments) -> None:
         *end_pairs(report.ends),
         *check_pairs(report.checks),
         *chat_pairs(report.adapted_chats, report.different_chats, report.repaired_chats),
-        *stage_pairs(report.stage_seconds),
+        *phase_pairs(report.phase_seconds),
     ]
     print_table(pairs_table("Exported", pairs))
     click.echo(f"What these words mean: '{glossary()}'.", err=True)

@@ -86,7 +86,7 @@ def train_drafter(
         check_prompts(open_package(folder), prompts)  # before the work
     with _resume_hint(out), work_progress(f"Training a speculator for {package}") as work:
         training = SpeculatorTraining(
-            folder, out.absolute(), TRAINED_FORMATS[format_name], wanted, work.on_stage, work.on_message
+            folder, out.absolute(), TRAINED_FORMATS[format_name], wanted, work.on_phase, work.on_message
         )
         work.on_message(training.cost().sentence())
         report = training.run(list(prompts.values()), work.on_progress)

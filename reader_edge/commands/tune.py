@@ -23,7 +23,7 @@ def tune(model: str, source: str | None) -> None:
     """
     from reader_edge.models.model_source import find_tunable
     from reader_edge.models.store import model_around
-    from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, work_progress
+    from reader_edge.terminal.console import pairs_table, phase_pairs, print_table, work_progress
     from reader_edge.terminal.export_report import check_pairs, glossary
     from reader_edge.terminal.formatting import visible
     from reader_edge_export.tuning import tune_package
@@ -36,12 +36,12 @@ def tune(model: str, source: str | None) -> None:
             work.on_message(f"'{model}' is tuned already.")
             click.echo(package)
             return
-        report = tune_package(package, measured_against, work.on_stage, work.on_progress)
+        report = tune_package(package, measured_against, work.on_phase, work.on_progress)
     pairs = [
         ("precision", report.manifest.precision),
         *check_pairs(report.manifest.checks),
         ("successors of", f"{report.num_table_tokens} tokens"),
-        *stage_pairs(report.stage_seconds),
+        *phase_pairs(report.phase_seconds),
     ]
     print_table(pairs_table("Tuned", pairs))
     click.echo(f"What these words mean: '{glossary()}'.", err=True)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from reader_edge.datastore.corpus import CorpusPiece, read_pieces
-from reader_edge.terminal.console import byte_progress, stage_progress
+from reader_edge.terminal.console import byte_progress, phase_progress
 from reader_edge.terminal.formatting import readable_size
 from reader_edge_runtime.atomic_file import mode_of_all
 from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuilder
@@ -23,10 +23,10 @@ _BATCH_CHARACTERS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class BuildReport:
-    """What was built. stage_seconds: how long each stage took."""
+    """What was built. phase_seconds: how long each phase took."""
 
     header: DatastoreHeader
-    stage_seconds: Mapping[str, float]
+    phase_seconds: Mapping[str, float]
 
 
 def build_datastore(
@@ -104,15 +104,15 @@ def _check_memory(num_bytes: int, max_memory: int, done_share: float) -> None:
 
 
 def _write(
-    builder: DatastoreBuilder, out: Path, facts: DatastoreFacts, mode: int, first_stage: str, started: float
+    builder: DatastoreBuilder, out: Path, facts: DatastoreFacts, mode: int, first_phase: str, started: float
 ) -> BuildReport:
-    stages = [(first_stage, started)]
-    with stage_progress(f"Building {out.name}") as show_stage:
+    phases = [(first_phase, started)]
+    with phase_progress(f"Building {out.name}") as show_phase:
 
-        def on_stage(stage: str) -> None:
-            stages.append((stage, time.perf_counter()))
-            show_stage(stage)
+        def on_phase(phase: str) -> None:
+            phases.append((phase, time.perf_counter()))
+            show_phase(phase)
 
-        header = builder.write(out, facts, on_stage, mode)
-    stages.append(("", time.perf_counter()))
-    return BuildReport(header, {stage: end - start for (stage, start), (_, end) in pairwise(stages)})
+        header = builder.write(out, facts, on_phase, mode)
+    phases.append(("", time.perf_counter()))
+    return BuildReport(header, {phase: end - start for (phase, start), (_, end) in pairwise(phases)})

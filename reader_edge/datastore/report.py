@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from reader_edge.datastore.build import BuildReport
-from reader_edge.terminal.console import pairs_table, print_table, stage_pairs
+from reader_edge.terminal.console import pairs_table, phase_pairs, print_table
 from reader_edge.terminal.formatting import readable_size
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.datastore_set import DatastoreMatch, DatastoreSet
@@ -56,7 +56,7 @@ def print_built(report: BuildReport, out: Path) -> None:
     """Tell sizes, and where the time went; print the file's name on standard output."""
     header = report.header
     pairs = [("tokens", str(header.num_tokens)), ("documents", str(header.num_documents)), ("size", _size(header))]
-    print_table(pairs_table("Built", [*pairs, *stage_pairs(report.stage_seconds)]))
+    print_table(pairs_table("Built", [*pairs, *phase_pairs(report.phase_seconds)]))
     click.echo(out)
 
 

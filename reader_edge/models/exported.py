@@ -62,17 +62,17 @@ def exported(source: ModelSource, check: str = AUTO) -> Path:
             return out
         begun = [f"Exporting {visible(model)} takes about {readable_time(_export_seconds(source.path))}, once."]
 
-        def on_stage(stage: str) -> None:
+        def on_phase(phase: str) -> None:
             while begun:  # not where nothing can be exported here
                 work.on_message(begun.pop())
-            work.on_stage(stage)
+            work.on_phase(phase)
 
         options = ExportOptions(check=check)
         report = export_model(
             source.path,
             out,
             options,
-            on_stage=on_stage,
+            on_phase=on_phase,
             name=source.name,
             on_message=work.on_message,
             on_share=work.on_progress,

@@ -35,7 +35,7 @@ from reader_edge.terminal.formatting import readable_time, visible
 _LEAST_WIDTH = 20  # that a table is squeezed to
 
 OnProgress = Callable[[float, float], None]
-OnStage = Callable[[str], None]
+OnPhase = Callable[[str], None]
 
 _caller: ContextVar[OnProgress | None] = ContextVar("caller", default=None)
 
@@ -82,10 +82,10 @@ def pairs_table(title: str, pairs: Iterable[tuple[str, str]]) -> Table:
     return table
 
 
-def stage_pairs(stage_seconds: Mapping[str, float]) -> list[tuple[str, str]]:
-    """The time that a task took, and each of its stages."""
-    stages = [(f"  {name}", f"{seconds:.1f} s") for name, seconds in stage_seconds.items()]
-    return [("time", f"{sum(stage_seconds.values()):.1f} s"), *stages]
+def phase_pairs(phase_seconds: Mapping[str, float]) -> list[tuple[str, str]]:
+    """The time that a task took, and each of its phases."""
+    phases = [(f"  {name}", f"{seconds:.1f} s") for name, seconds in phase_seconds.items()]
+    return [("time", f"{sum(phase_seconds.values()):.1f} s"), *phases]
 
 
 def print_table(table: Table) -> None:
@@ -169,7 +169,7 @@ def share_progress(label: str) -> Iterator[OnProgress]:
 
 
 def load_progress(*labels: str) -> AbstractContextManager[tuple[OnProgress, ...]]:
-    """A bar for each of several stages, each shown when it begins."""
+    """A bar for each of several phases, each shown when it begins."""
     return _bars(labels, TaskProgressColumn())
 
 
@@ -191,30 +191,30 @@ def _bars(labels: Sequence[str], *amount: ProgressColumn) -> Iterator[tuple[OnPr
 
 
 @contextmanager
-def stage_progress(label: str) -> Iterator[OnStage]:
-    """A spinner that names the stage of a long task; in a pipe, one line a stage."""
+def phase_progress(label: str) -> Iterator[OnPhase]:
+    """A spinner that names the phase of a long task; in a pipe, one line a phase."""
     console = stderr_console()
     if not draws_bars(console):
-        yield lambda stage: console.print(f"{label}: {stage}", soft_wrap=True)
+        yield lambda phase: console.print(f"{label}: {phase}", soft_wrap=True)
         return
     with Progress(
         SpinnerColumn(), TextColumn("{task.description}", markup=False), console=console, transient=True
     ) as progress:
         task = progress.add_task(visible(label))
-        yield lambda stage: progress.update(task, description=visible(f"{label}: {stage}"))
+        yield lambda phase: progress.update(task, description=visible(f"{label}: {phase}"))
 
 
 @dataclass(frozen=True, slots=True)
 class WorkProgress:
-    """Callbacks of a long task: stages as they begin, what is done of each, and lines that stay."""
+    """Callbacks of a long task: phases as they begin, what is done of each, and lines that stay."""
 
-    on_stage: OnStage
+    on_phase: OnPhase
     on_progress: OnProgress
     on_message: Callable[[str], None]
 
 
 class _TimeLeft(ProgressColumn):
-    """Of a stage that goes on as it went so far. Parts of it may take long: between them, time runs down."""
+    """Of a phase that goes on as it went so far. Parts of it may take long: between them, time runs down."""
 
     def render(self, task: Task) -> Text:
         ends_at: float | None = task.fields["ends_at"]
@@ -223,8 +223,8 @@ class _TimeLeft(ProgressColumn):
 
 @contextmanager
 def work_progress(label: str) -> Iterator[WorkProgress]:
-    """A spinner that names the stage of a long task, with a bar and the time left where a stage tells what is done; in
-    a pipe, one line a stage."""
+    """A spinner that names the phase of a long task, with a bar and the time left where a phase tells what is done; in
+    a pipe, one line a phase."""
     console = stderr_console()
 
     def on_message(line: str) -> None:
@@ -233,7 +233,7 @@ def work_progress(label: str) -> Iterator[WorkProgress]:
     caller = _caller.get()
     if caller is not None or not draws_bars(console):
         yield WorkProgress(
-            lambda stage: on_message(f"{label}: {stage}"), caller or (lambda done, total: None), on_message
+            lambda phase: on_message(f"{label}: {phase}"), caller or (lambda done, total: None), on_message
         )
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
@@ -241,15 +241,15 @@ def work_progress(label: str) -> Iterator[WorkProgress]:
         tasks = [progress.add_task(visible(label), total=None, ends_at=None)]
         begin = time.monotonic()
 
-        def on_stage(stage: str) -> None:
+        def on_phase(phase: str) -> None:
             nonlocal begin
             begin = time.monotonic()
             progress.remove_task(tasks.pop())  # with its total, which cannot be taken back
-            tasks.append(progress.add_task(visible(f"{label}: {stage}"), total=None, ends_at=None))
+            tasks.append(progress.add_task(visible(f"{label}: {phase}"), total=None, ends_at=None))
             progress.refresh()
 
         def on_progress(done: float, total: float) -> None:
             ends_at = begin + (time.monotonic() - begin) * total / done if done else None
             progress.update(tasks[0], completed=done, total=total, ends_at=ends_at)
 
-        yield WorkProgress(on_stage, on_progress, on_message)
+        yield WorkProgress(on_phase, on_progress, on_message)

@@ -94,7 +94,7 @@ class SharedDrafters:
                 builder.add([*prompt, *token_ids])
                 builder.end_document()
             path = Path(self._files.enter_context(tempfile.TemporaryDirectory(prefix="reader-edge-verify-")))
-            builder.write(path / "answers.ds", DatastoreFacts(("answers",), 0), lambda stage: None)
+            builder.write(path / "answers.ds", DatastoreFacts(("answers",), 0), lambda phase: None)
             self._datastores[place] = Datastore.open(
                 path / "answers.ds", self._maker.fingerprint, self._maker.vocab_size
             )

@@ -89,31 +89,31 @@ def test_weights_beyond_two_gigabytes_take_the_same_way(tmp_path: Path, monkeypa
     assert "work" not in {path.name for path in (tmp_path / "out").iterdir()}
 
 
-def test_stages_are_announced_and_timed(source: Path, tmp_path: Path) -> None:
-    stages: list[str] = []
-    report = export_model(source, tmp_path / "out", FP32, stages.append)
-    assert stages == list(report.stage_seconds)
-    assert stages[0] == "checking the source"
+def test_phases_are_announced_and_timed(source: Path, tmp_path: Path) -> None:
+    phases: list[str] = []
+    report = export_model(source, tmp_path / "out", FP32, phases.append)
+    assert phases == list(report.phase_seconds)
+    assert phases[0] == "checking the source"
     assert report.num_bytes == sum(
         path.stat().st_size for path in (tmp_path / "out").iterdir() if path.name != MANIFEST_NAME
     )
 
 
 @pytest.mark.parametrize("options", [ExportOptions("int4"), ExportOptions("fp16", "fast")])
-def test_long_stages_tell_what_is_done_of_them(source: Path, tmp_path: Path, options: ExportOptions) -> None:
+def test_long_phases_tell_what_is_done_of_them(source: Path, tmp_path: Path, options: ExportOptions) -> None:
     shares: dict[str, list[float]] = {}
-    stages: list[str] = []
+    phases: list[str] = []
 
     def on_share(done: float, total: float) -> None:
-        shares.setdefault(stages[-1], []).append(done / total)
+        shares.setdefault(phases[-1], []).append(done / total)
 
-    export_model(source, tmp_path / "out", options, stages.append, on_share=on_share)
+    export_model(source, tmp_path / "out", options, phases.append, on_share=on_share)
     checks = {"checking against the source", "asking for likely successors"}
-    assert shares.keys() == checks | (set(stages) & {"calibrating", "rounding", "storing"})
-    for stage, given in shares.items():
+    assert shares.keys() == checks | (set(phases) & {"calibrating", "rounding", "storing"})
+    for phase, given in shares.items():
         assert given == sorted(given)
         assert 0 < given[0] < 1
-        assert given[-1] == pytest.approx(1) if stage in checks else 0.5 < given[-1] <= 1
+        assert given[-1] == pytest.approx(1) if phase in checks else 0.5 < given[-1] <= 1
 
 
 @pytest.fixture(scope="module")

@@ -69,14 +69,14 @@ def test_without_its_source_a_package_gets_a_table_and_later_its_figures(package
     assert (alone.is_tuned, alone.is_measured) == (True, False)
     assert "yes, but not measured: `reader-edge tune --source`" in info(package)
     table = (package / SUCCESSORS_NAME).read_bytes()
-    stages: list[str] = []
-    measured = tune_package(package, tiny_model("llama"), stages.append).manifest
+    phases: list[str] = []
+    measured = tune_package(package, tiny_model("llama"), phases.append).manifest
     assert measured.is_measured
     assert re.search(r"^tuned +yes$", info(package), re.MULTILINE)
     assert measured.files == alone.files
     assert (package / SUCCESSORS_NAME).read_bytes() == table
     expected = ["checking the package", "reading the source", "comparing conversations", "checking against the source"]
-    assert stages == expected
+    assert phases == expected
 
 
 def test_who_uses_a_package_goes_on(package: Path) -> None:

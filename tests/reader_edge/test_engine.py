@@ -34,13 +34,13 @@ def exported(monkeypatch: pytest.MonkeyPatch, demo_folder: Path) -> list[Path]:
         source: Path,
         out: Path,
         options: ExportOptions,
-        on_stage: Callable[[str], None],
+        on_phase: Callable[[str], None],
         name: str | None,
         on_message: Callable[[str], None],
         on_share: Callable[[float, float], None],
     ) -> ExportReport:
         sources.append(source)
-        on_stage("rounding")
+        on_phase("rounding")
         on_share(1.6, 3.0)
         PackageCopy(demo_folder, out)
         return ExportReport(out, 1, options.precision, options.attention, {}, {})
@@ -161,7 +161,7 @@ def test_a_notebook_has_bars_or_else_lines(has_widgets: bool, monkeypatch: pytes
     monkeypatch.setattr("rich.live.Live.start", lambda live, refresh=False: started.append(live))
     assert isinstance(stderr_console(), Console)
     with work_progress("Exporting") as work:
-        work.on_stage("rounding")
+        work.on_phase("rounding")
         work.on_progress(1, 2)
     assert bool(started) is has_widgets
     assert any("Exporting: rounding" in text for text in shown) is not has_widgets

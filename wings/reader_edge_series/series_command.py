@@ -20,7 +20,7 @@ def export(trained: Path, out: Path, force: bool) -> None:
 
     The graph is compared with the model: cached passes say what one pass over the whole series says.
     """
-    from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, work_progress
+    from reader_edge.terminal.console import pairs_table, phase_pairs, print_table, work_progress
     from reader_edge.terminal.formatting import readable_size
     from reader_edge_export.libraries import check_installation
 
@@ -29,11 +29,11 @@ def export(trained: Path, out: Path, force: bool) -> None:
     from reader_edge_series.export.series_export import export_series
 
     with work_progress(f"Exporting {trained}") as work:
-        progress = Progress(work.on_stage, work.on_progress)
+        progress = Progress(work.on_phase, work.on_progress)
         manifest = export_series(trained, out, progress, force)
     size = readable_size(sum(entry.num_bytes for entry in manifest.files.values()))
     checks = [(name, f"{error:.1e} of the largest number") for name, error in manifest.checks.items()]
-    print_table(pairs_table("Exported", [("size", size), *checks, *stage_pairs(progress.seconds)]))
+    print_table(pairs_table("Exported", [("size", size), *checks, *phase_pairs(progress.seconds)]))
     click.echo(out)
 
 
@@ -83,7 +83,7 @@ def train(
     small one learns to say the same, to draft for it. The folder OUT.training keeps progress, from which the same
     command resumes, also with other --minutes; erase it once OUT is there.
     """
-    from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, work_progress
+    from reader_edge.terminal.console import pairs_table, phase_pairs, print_table, work_progress
     from reader_edge_export.libraries import check_installation
     from reader_edge_series.tables.table import read_table
 
@@ -101,9 +101,9 @@ def train(
         num_layers, hidden_size, num_steps=num_steps, draft_steps=-(-num_steps // _LESS), minutes=minutes
     )
     with work_progress("Training a forecasting model") as work:
-        progress = Progress(work.on_stage, work.on_progress)
+        progress = Progress(work.on_phase, work.on_progress)
         train_series(parts, out, wanted, progress)
-    print_table(pairs_table("Trained", [("learned from", f"{len(parts)} series"), *stage_pairs(progress.seconds)]))
+    print_table(pairs_table("Trained", [("learned from", f"{len(parts)} series"), *phase_pairs(progress.seconds)]))
     click.echo(out)
 
 

@@ -155,4 +155,4 @@ def _name_ids(module: SpeculatorModule) -> None:
 
 def training_of(format_name: str, package: Path, out: Path, options: TrainingOptions) -> SpeculatorTraining:
     """That tells nobody of its stages."""
-    return SpeculatorTraining(package, out, TRAINED_FORMATS[format_name], options, lambda stage: None)
+    return SpeculatorTraining(package, out, TRAINED_FORMATS[format_name], options, lambda phase: None)

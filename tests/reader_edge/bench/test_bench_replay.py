@@ -216,7 +216,7 @@ def small_store(engine: Engine, tmp_path: Path) -> str:
     builder = DatastoreBuilder(engine.tokenizer.fingerprint(), engine.package.manifest.vocab_size)
     builder.add(list(engine.generate(QUESTIONS[0].prompt, CONFIG).token_ids))
     builder.end_document()
-    builder.write(tmp_path / "answers.ds", DatastoreFacts(("answers",), 0), lambda stage: None)
+    builder.write(tmp_path / "answers.ds", DatastoreFacts(("answers",), 0), lambda phase: None)
     return str(tmp_path / "answers.ds")
 
 

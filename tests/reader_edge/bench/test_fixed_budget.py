@@ -153,7 +153,7 @@ def test_datastores_have_sets_of_their_own(engine: Engine, questions: list[EvalP
     builder = DatastoreBuilder(engine.tokenizer.fingerprint(), engine.package.manifest.vocab_size)
     builder.add(list(engine.generate(questions[0].prompt, CONFIG).token_ids))
     builder.end_document()
-    builder.write(tmp_path / "answers.ds", DatastoreFacts(("answers",), 0), lambda stage: None)
+    builder.write(tmp_path / "answers.ds", DatastoreFacts(("answers",), 0), lambda phase: None)
     available = AvailableSources.of_engine(engine, [str(tmp_path / "answers.ds")])
     runs = bench_budgets(engine, questions[:1], CONFIG, [8], available)
     names = ["context", "context + datastore", "context + logits", "context + logits + datastore"]

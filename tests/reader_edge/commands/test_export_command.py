@@ -31,13 +31,13 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | None, Path, Export
         source: Path,
         out: Path,
         options: ExportOptions,
-        on_stage: Callable[[str], None],
+        on_phase: Callable[[str], None],
         name: str | None,
         on_message: Callable[[str], None],
         on_share: object,
     ) -> ExportReport:
         on_message("Going on.")
-        on_stage("tracing")
+        on_phase("tracing")
         assert source == Path(name or "")
         calls.append((name, out, options))
         return ExportReport(

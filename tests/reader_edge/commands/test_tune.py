@@ -36,9 +36,9 @@ def tuned(monkeypatch: pytest.MonkeyPatch) -> Tuned:
     calls: Tuned = []
 
     def tune_package(
-        folder: Path, source: Path | None, on_stage: Callable[[str], None], on_share: Callable[[float, float], None]
+        folder: Path, source: Path | None, on_phase: Callable[[str], None], on_share: Callable[[float, float], None]
     ) -> TuningReport:
-        on_stage("checking")
+        on_phase("checking")
         on_share(1, 2)
         calls.append((folder, source))
         manifest = read_manifest(folder)
@@ -61,7 +61,7 @@ def source_folder(tmp_path: Path, demo_folder: Path, monkeypatch: pytest.MonkeyP
         source: Path,
         out: Path,
         options: ExportOptions,
-        on_stage: object,
+        on_phase: object,
         name: str | None,
         on_message: object,
         on_share: object,

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from rich.table import Table
 
 from reader_edge.cli import main
-from reader_edge.terminal.console import byte_progress, print_pairs, print_report, print_table, stage_progress
+from reader_edge.terminal.console import byte_progress, phase_progress, print_pairs, print_report, print_table
 from reader_edge.terminal.formatting import visible
 from reader_edge.terminal.log import log_to_stderr
 from reader_edge.terminal.model_text import ModelText, write
@@ -94,15 +94,15 @@ def test_control_characters_but_tab_and_line_feed_are_spelt_out() -> None:
     assert visible("a\u202eb\u2066c\u2069\u200f") == "a\\u202eb\\u2066c\\u2069\u200f"
 
 
-def test_tables_reports_and_stages_show_texts_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_reports_and_phases_show_texts_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     table = Table(title="\x1b[2J[/x]")
     table.add_column("\x1b[2J[/x]")
     table.add_row("\x1b[2J[/x]")
     print_table(table)
     print_report(table, "\x1b[2J[/x]")
     print_pairs([("\x1b[2J[/x]", "\x1b[2J[/x]")])
-    with stage_progress("\x1b[2J[/x]") as on_stage:
-        on_stage("\x1b[2J[/x]")
+    with phase_progress("\x1b[2J[/x]") as on_phase:
+        on_phase("\x1b[2J[/x]")
     captured = capsys.readouterr()
     assert "\x1b" not in captured.out + captured.err
     assert captured.err.count(r"\x1b[2J[/x]") == 5
@@ -156,8 +156,8 @@ def test_progress_on_a_terminal_shows_labels_as_they_are(monkeypatch: pytest.Mon
     shown.isatty = lambda: True  # type: ignore[method-assign]
     monkeypatch.setattr(sys, "stderr", shown)
     monkeypatch.setenv("TERM", "xterm")
-    with stage_progress("\x1b[2J[/x]") as on_stage:
-        on_stage("\x1b[2J")
+    with phase_progress("\x1b[2J[/x]") as on_phase:
+        on_phase("\x1b[2J")
     with byte_progress("\x1b[2J") as on_progress:
         on_progress(1, 2)
     assert shown.getvalue().count(r"\x1b[2J") >= 3

@@ -99,12 +99,12 @@ def test_columns_give_way_and_lose_nothing(monkeypatch: pytest.MonkeyPatch, caps
 
 def _work() -> None:
     with work_progress("Making a thing") as work:
-        work.on_stage("measuring")
+        work.on_phase("measuring")
         work.on_message("It takes a while.")
-        work.on_stage("writing")
+        work.on_phase("writing")
         for done in range(1, 8):
             work.on_progress(done, 7)
-        work.on_stage("checking")
+        work.on_phase("checking")
 
 
 def _standard_error(monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> io.StringIO:
@@ -115,7 +115,7 @@ def _standard_error(monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> io.St
     return output
 
 
-def test_in_a_pipe_each_stage_is_a_line_and_nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_pipe_each_phase_is_a_line_and_nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = _standard_error(monkeypatch, is_terminal=False)
     _work()
     assert shown.getvalue().splitlines() == [
@@ -126,17 +126,17 @@ def test_in_a_pipe_each_stage_is_a_line_and_nothing_is_drawn(monkeypatch: pytest
     ]
 
 
-def test_on_a_terminal_every_stage_is_drawn_and_lines_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_terminal_every_phase_is_drawn_and_lines_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = _standard_error(monkeypatch, is_terminal=True)
     with work_progress("Making a thing") as work:
-        for stage in ("measuring", "writing", "checking"):
-            work.on_stage(stage)
-            work.on_message(f"Reported while {stage}.")
+        for phase in ("measuring", "writing", "checking"):
+            work.on_phase(phase)
+            work.on_message(f"Reported while {phase}.")
         work.on_progress(3, 7)
     drawn = shown.getvalue()
-    for stage in ("measuring", "writing", "checking"):
-        assert f"Making a thing: {stage}" in drawn
-        assert f"\x1b[2KReported while {stage}.\n" in drawn
+    for phase in ("measuring", "writing", "checking"):
+        assert f"Making a thing: {phase}" in drawn
+        assert f"\x1b[2KReported while {phase}.\n" in drawn
     assert "43%" in drawn
     assert "0 s left" in drawn
     assert drawn.endswith("\x1b[2K")  # gone in the end

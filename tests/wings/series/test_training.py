@@ -27,25 +27,25 @@ SERIES = {"waves": np.sin(np.arange(2000) / 5.0), "steps": np.arange(2000) % 24.
 
 
 def test_a_training_lowers_the_loss_and_writes_both_models(tmp_path: Path) -> None:
-    stages = Progress()
-    train_series(SERIES, tmp_path / "out", TINY, stages)
+    phases = Progress()
+    train_series(SERIES, tmp_path / "out", TINY, phases)
     assert (tmp_path / "out" / "model.safetensors").is_file()
     assert (tmp_path / "out" / "draft" / "config.json").is_file()
-    assert list(stages.seconds) == ["training the model", "training the small model"]
+    assert list(phases.seconds) == ["training the model", "training the small model"]
     with pytest.raises(ExportError, match="exists already"):
         train_series(SERIES, tmp_path / "out", TINY, Progress())
 
 
 def test_of_two_trainings_to_one_folder_the_second_is_refused_before_it_trains(tmp_path: Path) -> None:
     with training_folder(tmp_path / "out"), pytest.raises(ExportError, match="in use by another training: wait"):
-        train_series(SERIES, tmp_path / "out", TINY, Progress(on_stage=pytest.fail))
+        train_series(SERIES, tmp_path / "out", TINY, Progress(on_phase=pytest.fail))
     assert [path.name for path in tmp_path.iterdir()] == ["out.training"]
 
 
 def test_what_appeared_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(ExportError, match="exists already"):
-        train_series(SERIES, out, TINY, Progress(on_stage=lambda stage: out.mkdir(exist_ok=True)))
+        train_series(SERIES, out, TINY, Progress(on_phase=lambda phase: out.mkdir(exist_ok=True)))
     assert not list(out.iterdir())
 
 
@@ -54,7 +54,7 @@ def test_a_place_where_no_folder_can_be_is_refused_before_the_work(tmp_path: Pat
     (tmp_path / "link").symlink_to("nowhere")
     for name, words in {"link": "is a link to 'nowhere'", "x" * 245: "File name too long", "a\nb": "be shown"}.items():
         with pytest.raises(ExportError, match=rf"{words}.*choose another folder\.$"):
-            train_series(SERIES, tmp_path / name, TINY, Progress(on_stage=pytest.fail))
+            train_series(SERIES, tmp_path / name, TINY, Progress(on_phase=pytest.fail))
     assert [path.name for path in tmp_path.iterdir()] == ["link"]
 
 
@@ -87,25 +87,25 @@ def _files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-@pytest.mark.parametrize("stage", ["training the model", "training the small model"])
+@pytest.mark.parametrize("phase", ["training the model", "training the small model"])
 def test_a_killed_training_resumes_to_the_same_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str
 ) -> None:
     monkeypatch.setattr(training, "_EVERY_S", 0.0)  # every step is kept
     steps: list[tuple[str, float]] = []
     train_series(SERIES, tmp_path / "whole", TINY, Progress())
 
     def killed(done: float, total: float) -> None:
-        if stages[-1] == stage and done == total // 2:
+        if phases[-1] == phase and done == total // 2:
             raise KeyboardInterrupt
 
-    stages: list[str] = []
+    phases: list[str] = []
     with pytest.raises(KeyboardInterrupt):
-        train_series(SERIES, tmp_path / "killed", TINY, Progress(stages.append, killed))
+        train_series(SERIES, tmp_path / "killed", TINY, Progress(phases.append, killed))
     assert not (tmp_path / "killed").exists()
-    again = Progress(stages.append, lambda done, total: steps.append((stages[-1], done)))
+    again = Progress(phases.append, lambda done, total: steps.append((phases[-1], done)))
     train_series(SERIES, tmp_path / "killed", replace(TINY, minutes=90.0), again)
-    assert next(done for each, done in steps if each == stage) > 1  # what was kept is not made again
+    assert next(done for each, done in steps if each == phase) > 1  # what was kept is not made again
     assert _files(tmp_path / "killed") == _files(tmp_path / "whole")
 
 

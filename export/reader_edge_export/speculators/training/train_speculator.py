@@ -87,7 +87,7 @@ class SpeculatorReport:
 
 
 class SpeculatorTraining:
-    """One training of a speculator for a package; on_stage gets each stage as it begins, on_message lines to keep."""
+    """One training of a speculator for a package; on_phase gets each phase as it begins, on_message lines to keep."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class SpeculatorTraining:
         out: Path,
         trained_format: TrainedFormat,
         options: TrainingOptions,
-        on_stage: Callable[[str], None],
+        on_phase: Callable[[str], None],
         on_message: OnMessage = no_message,
     ) -> None:
         self._began = time.monotonic()
@@ -106,7 +106,7 @@ class SpeculatorTraining:
         self._columns = [manifest.state_ids.index(each) for each in self.state_ids]
         self._out = out
         self._options = options
-        self._on_stage = on_stage
+        self._on_phase = on_phase
         self._on_message = on_message
         self._folder = out.with_name(f"{out.name}.training")
         self._checkpoint = self._folder / CHECKPOINT_NAME
@@ -116,7 +116,7 @@ class SpeculatorTraining:
 
     def cost(self) -> SpeculatorCost:
         """Raises ExportError where a speculator cannot pay, unless that is forced, or a training has begun."""
-        self._on_stage("measuring what a speculator would take")
+        self._on_phase("measuring what a speculator would take")
         with quiet_libraries():
             cost = measure_cost(self._target, self._trained_format)
         if not (cost.pays_off or self._options.force or self._folder.is_dir()):  # a training begun was wanted
@@ -124,12 +124,12 @@ class SpeculatorTraining:
         return cost
 
     def run(self, prompts: Sequence[Prompt], on_progress: Progress) -> SpeculatorReport:
-        """prompts: further ones than the bundled, answered first. on_progress: gets what is done of each stage."""
+        """prompts: further ones than the bundled, answered first. on_progress: gets what is done of each phase."""
         with training_folder(self._out):
             return self._run(prompts, on_progress)
 
     def _run(self, prompts: Sequence[Prompt], on_progress: Progress) -> SpeculatorReport:
-        self._on_stage("having the model answer")
+        self._on_phase("having the model answer")
         # What a model without a template goes on with by its best guesses alone soon repeats itself.
         recording = RecordingConfig(
             partial(StateRecorder, self._columns), _MAX_TOKENS, is_sampled=not self._answering.has_template
@@ -143,7 +143,7 @@ class SpeculatorTraining:
         ids = frequent_ids(learned, vocab_size, MAX_IDS)
         if not held_out:
             raise ExportError(f"{len(answers)} answers are too few to learn from: ask for more tokens with --tokens.")
-        self._on_stage("finding the rows of embedding and logit head")
+        self._on_phase("finding the rows of embedding and logit head")
         module, scale = self._trained_format.begin(
             TrainingInputs(self._package, self._target, learned, ids, self._columns)
         )
@@ -151,7 +151,7 @@ class SpeculatorTraining:
         torch.nn.Module.to(module, self._device)
         batches = Batches(learned, ids, vocab_size, self._trained_format.shape)
         curve, num_planned = self._train(module, batches, scale, ids, on_progress)
-        self._on_stage("measuring acceptance")
+        self._on_phase("measuring acceptance")
         named = ids if module.target_ids is not None else np.arange(vocab_size, dtype=np.int32)
         torch.nn.Module.eval(module)
         depths = measure_depths(module, Batches(held_out, named, vocab_size), scale)
@@ -174,7 +174,7 @@ class SpeculatorTraining:
         self, module: SpeculatorModule, batches: Batches, scale: torch.Tensor, ids: Int32Array, on_progress: Progress
     ) -> tuple[list[tuple[int, float]], int]:
         """The latest loss at the end of each tenth, and how many steps there are without a limit of time."""
-        self._on_stage("training")
+        self._on_phase("training")
         epochs = max(1, min(_EPOCHS, _ENOUGH_STEPS // batches.steps_an_epoch))
         num_planned = epochs * batches.steps_an_epoch
         facts = f"{batches.num_places} {module.config.intermediate_size} {self.state_ids} {epochs} {num_planned}"

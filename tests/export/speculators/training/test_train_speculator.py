@@ -40,11 +40,11 @@ CHEAP = SpeculatorCost(1e-3, 1e-2)
 def test_a_trained_folder_is_exported_and_drafts(
     format_name: str, package: Path, tiny_model: TinyModel, tmp_path: Path
 ) -> None:
-    stages: list[str] = []
+    phases: list[str] = []
     options = TrainingOptions(300)
-    training = SpeculatorTraining(package, tmp_path / "tiny", TRAINED_FORMATS[format_name], options, stages.append)
+    training = SpeculatorTraining(package, tmp_path / "tiny", TRAINED_FORMATS[format_name], options, phases.append)
     report = training.run(["the cat sat"], lambda done, total: None)
-    assert stages[-2:] == ["training", "measuring acceptance"]
+    assert phases[-2:] == ["training", "measuring acceptance"]
     losses = [loss for _, loss in report.curve]
     assert losses[-1] < losses[0]
     assert report.depths[0].num_places > 0
@@ -111,18 +111,18 @@ def test_killed_trainings_end_with_the_same_weights(
 ) -> None:
     monkeypatch.setattr(training_loop, "_EVERY_S", 0.0)  # every step is kept
     monkeypatch.setattr(train_speculator, "_EPOCHS", 1)
-    stages: list[str] = []
+    phases: list[str] = []
     steps: list[int] = []
 
     def killed(done: int, total: int) -> None:
         steps.append(done)
-        if stages[-1] == "training" and done == total // 2:
+        if phases[-1] == "training" and done == total // 2:
             raise KeyboardInterrupt
 
     def run(name: str, on_progress: Callable[[int, int], None]) -> Path:
         options = TrainingOptions(300)
         return (
-            SpeculatorTraining(package, tmp_path / name, TRAINED_FORMATS[format_name], options, stages.append)
+            SpeculatorTraining(package, tmp_path / name, TRAINED_FORMATS[format_name], options, phases.append)
             .run([], on_progress)
             .out
         )
@@ -133,7 +133,7 @@ def test_killed_trainings_end_with_the_same_weights(
     assert not (tmp_path / "killed").exists()
     killed_at = steps[-1]
     steps.clear()
-    resumed = run("killed", lambda done, total: steps.append(done) if stages[-1] == "training" else None)
+    resumed = run("killed", lambda done, total: steps.append(done) if phases[-1] == "training" else None)
     assert steps[0] == killed_at
     for name in ("config.json", "model.safetensors"):
         assert (whole / name).read_bytes() == (resumed / name).read_bytes()
@@ -280,7 +280,7 @@ def test_instructions_are_many_and_differ() -> None:
 
 
 @pytest.mark.long
-def test_a_terminal_sees_stages_and_shares(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_sees_phases_and_shares(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train_speculator, "_EPOCHS", 20)  # longer than a terminal takes to show the next frame
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "200")

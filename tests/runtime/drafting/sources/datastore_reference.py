@@ -24,7 +24,7 @@ def build(path: Path, documents: Documents, vocab_size: int = NARROW, fingerprin
     for document in documents:
         builder.add(document)
         builder.end_document()
-    builder.write(path, DatastoreFacts(("corpus.txt",), 1), lambda stage: None)
+    builder.write(path, DatastoreFacts(("corpus.txt",), 1), lambda phase: None)
     return Datastore.open(path, fingerprint, vocab_size)
 
 

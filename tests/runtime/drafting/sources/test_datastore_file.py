@@ -48,7 +48,7 @@ def test_the_same_documents_make_the_same_file_merged_or_not(tmp_path: Path, dat
     builder = DatastoreBuilder(FINGERPRINT, vocab_size)
     for number, documents in enumerate((DOCUMENTS[:1], DOCUMENTS[1:])):
         builder.add_datastore(build(tmp_path / f"{number}.ds", documents, vocab_size))
-    builder.write(tmp_path / "merged.ds", datastore.facts, lambda stage: None)
+    builder.write(tmp_path / "merged.ds", datastore.facts, lambda phase: None)
     assert (tmp_path / "merged.ds").read_bytes() == datastore.path.read_bytes()
 
 
@@ -74,7 +74,7 @@ def test_a_corpus_without_tokens_or_with_foreign_ids_is_refused(tmp_path: Path) 
             builder.add([1, token_id])
     builder.end_document()
     with pytest.raises(DatastoreError, match="holds no token"):
-        builder.write(tmp_path / "empty.ds", DatastoreFacts((), 0), lambda stage: None)
+        builder.write(tmp_path / "empty.ds", DatastoreFacts((), 0), lambda phase: None)
     assert list(tmp_path.iterdir()) == []
 
 

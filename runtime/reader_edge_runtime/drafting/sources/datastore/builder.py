@@ -21,7 +21,7 @@ from reader_edge_runtime.drafting.sources.datastore.header import (
 )
 from reader_edge_runtime.errors import DatastoreError, InstallationError
 
-OnStage = Callable[[str], None]
+OnPhase = Callable[[str], None]
 
 # libdivsufsort's 32-bit form; beyond it a token would cost twice the memory.
 _MAX_TEXT_BYTES = 2**31 - 1
@@ -84,7 +84,7 @@ class DatastoreBuilder:
         self._append(tokens.tobytes())
         self._num_documents += header.num_documents
 
-    def write(self, path: Path, facts: DatastoreFacts, on_stage: OnStage, mode: int = 0o666) -> DatastoreHeader:
+    def write(self, path: Path, facts: DatastoreFacts, on_phase: OnPhase, mode: int = 0o666) -> DatastoreHeader:
         """Sort, and write or replace a file. mode: its permissions, less the umask.
 
         Raises DatastoreError when there are no tokens, or no room for it.
@@ -93,10 +93,10 @@ class DatastoreBuilder:
         if not self.num_tokens:
             raise DatastoreError("The corpus holds no token: give files with text.")
         stream = np.frombuffer(self._stream, self._type)
-        on_stage("sorting")
+        on_phase("sorting")
         # Suffixes that begin at an end mark are the last ones: nothing begins with it.
         suffixes = sort_suffixes(stream)[: self.num_tokens]
-        on_stage("writing")
+        on_phase("writing")
         try:
             with new_file(path, mode, is_durable=True, keeps_mode=False) as file:
                 return self._write_parts(file, facts.pack(), stream, suffixes)
