@@ -22,6 +22,7 @@ from reader_edge.commands.datastore import datastore
 from reader_edge.commands.doctor import doctor
 from reader_edge.commands.export import export
 from reader_edge.commands.info import info
+from reader_edge.commands.launch import launch
 from reader_edge.commands.models import list_models, pull, rm
 from reader_edge.commands.run import run
 from reader_edge.commands.serve import serve
@@ -67,6 +68,7 @@ def main(ctx: click.Context) -> None:
 COMMANDS = (
     run,
     serve,
+    launch,
     batch,
     pull,
     list_models,

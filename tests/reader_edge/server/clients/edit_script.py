@@ -65,8 +65,8 @@ def edit_script(text: str) -> str:
     scene = Scene.of(text)
     if scene.task is None:
         return TITLE
-    if "SEARCH/REPLACE" in scene.system:
-        return _edit_block(scene.task)
+    if "*file listing*" in scene.system:
+        return _file_listing(text, scene.task)
     if not scene.tools:
         return TITLE
     if not scene.results:
@@ -128,7 +128,9 @@ def _patch(task: Task) -> str:
     return f"*** Begin Patch\n*** Update File: {task.path}\n@@\n-{task.old}\n+{task.new}\n*** End Patch\n"
 
 
-def _edit_block(task: Task) -> str:
-    """As aider has it."""
+def _file_listing(text: str, task: Task) -> str:
+    """As aider has it of models that it does not know: it sends the file, and wants all of it back."""
     name = task.path.rpartition("/")[2]
-    return f"{name}\n```\n<<<<<<< SEARCH\n{task.old}\n=======\n{task.new}\n>>>>>>> REPLACE\n```\n"
+    before, _, rest = text.rpartition(f"\n{name}\n```\n")
+    content = rest.partition("\n```")[0] if before else "The file is not here."
+    return f"{name}\n```\n{content.replace(task.old, task.new)}\n```\n"

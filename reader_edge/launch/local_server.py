@@ -1,0 +1,133 @@
+"""A server for a coding agent: the one that runs, or one that is started for as long as it is needed."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import IO, Any
+from urllib.parse import quote
+
+import click
+
+from reader_edge.launch.agents import NO_KEY, ServedModel
+from reader_edge_runtime.errors import ConfigError, ProviderError
+from reader_edge_runtime.untrusted.user_input import short_repr
+
+HOST = "127.0.0.1"
+MAX_TOKENS = 32_768  # of an answer: agents write whole files
+_MAX_ANSWER_S = 3_600  # on a slow machine, the first prompt alone may take minutes
+_MAX_REPLY = 1 << 20
+_WAIT_S = 5.0
+_TICK_S = 0.1
+_ENDING_S = 40.0  # in which `serve` gives running answers up
+
+
+def served_model(url: str, name: str | None, key: str | None) -> ServedModel | None:
+    """The model of this name behind a server, or its first one; None where no such server answers.
+
+    Raises ConfigError for a server without this model, or one that refuses the key.
+    """
+    reply = _get(f"{url}/v1/models" + ("" if name is None else f"/{quote(name, safe='/:')}"), key)
+    if reply is None:
+        return None
+    status, values = reply
+    if status in (401, 403):
+        raise ConfigError(f"The server at {url} wants a key: name the file that has it with --api-key-file.")
+    if status == 404 and isinstance(values.get("error"), dict):
+        raise ConfigError(
+            f"The server at {url} has no model {short_repr(name)}: leave --model out, or name another --url."
+        )
+    found = values if name is not None else next(iter(values.get("data") or []), None)
+    if status != 200 or not isinstance(found, dict) or not isinstance(found.get("id"), str):
+        return None
+    context = found.get("max_model_len")
+    return ServedModel(url, found["id"], context if isinstance(context, int) else 0, MAX_TOKENS, key or NO_KEY)
+
+
+@contextmanager
+def started_server(model: str, port: int, options: Sequence[str]) -> Iterator[ServedModel]:
+    """Serve a model on this machine within the context. The server's log is shown until it answers.
+
+    options: of `serve`, beside the model and the place. Raises ProviderError where it ends by itself.
+    """
+    limits = ("--max-tokens", str(MAX_TOKENS), "--max-seconds", str(_MAX_ANSWER_S))
+    command = [sys.executable, "-m", "reader_edge", "serve", model, "--port", str(port), *limits, *options]
+    # In a session of its own: Ctrl-C is the client's, which may mean no end by it.
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True)
+    assert process.stderr is not None
+    log = _Log(process.stderr)
+    try:
+        while (found := _ready(port)) is None:
+            if process.poll() is not None:
+                log.join(_WAIT_S)
+                raise ProviderError(f"The server of '{model}' ended before it answered; its log is above.")
+            time.sleep(_TICK_S)
+        log.is_shown = False
+        yield found
+        if process.poll() is not None:
+            raise ProviderError(f"The server of '{model}' ended before its client: {log.last}")
+    finally:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_ENDING_S)
+        process.kill()
+        process.wait()
+        log.close()
+
+
+def _ready(port: int) -> ServedModel | None:
+    return served_model(f"http://{HOST}:{port}", None, None)
+
+
+class _Log(threading.Thread):
+    """Takes a server's log, so that it never waits for a reader. is_shown: whether lines go to standard error."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        super().__init__(daemon=True)
+        self.is_shown = True
+        self._stream = stream
+        self._lines = deque[str](maxlen=1)
+        self.start()
+
+    @property
+    def last(self) -> str:
+        return self._lines[0] if self._lines else "it left no word."
+
+    def close(self) -> None:
+        """Once what writes it has ended."""
+        self.join(_WAIT_S)
+        self._stream.close()
+
+    def run(self) -> None:
+        for line in self._stream:
+            self._lines.append(line.strip())
+            if self.is_shown:
+                click.echo(line, nl=False, err=True)
+
+
+def _get(url: str, key: str | None) -> tuple[int, dict[str, Any]] | None:
+    """Status and JSON object of an answer; None where there is none."""
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy stands before this machine
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 (`launch` takes http and https alone)
+    try:
+        with opener.open(request, timeout=_WAIT_S) as reply:
+            return reply.status, _object(reply.read(_MAX_REPLY))
+    except urllib.error.HTTPError as error:
+        return error.code, _object(error.read(_MAX_REPLY))
+    except (OSError, ValueError):
+        return None
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        values = json.loads(data)
+    except (ValueError, RecursionError):
+        values = None
+    return values if isinstance(values, dict) else {}

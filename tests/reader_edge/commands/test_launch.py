@@ -1,0 +1,202 @@
+"""`launch`: which server a coding agent gets, what it is run with, and how both end."""
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from reader_edge.cli import main
+from reader_edge.commands import launch as launch_command
+from reader_edge.launch import local_server
+from reader_edge.launch.agents import AGENTS, ServedModel
+from tests.reader_edge.package_copy import PackageCopy
+
+KEY = "k" * 16
+MODEL = ServedModel("http://127.0.0.1:8000", "qwen3:4b", 40_960, 32_768, KEY)
+# Writes down how it was run, and asks the server that it was given which models there are.
+CLIENT = f"""#!{sys.executable}
+import json, os, sys, urllib.request
+url = os.environ.get("ANTHROPIC_BASE_URL")
+try:
+    models = json.load(urllib.request.urlopen(url + "/v1/models"))["data"] if os.environ.get("ASKS") else []
+except OSError as error:
+    models = [str(error)]
+seen = {{"arguments": sys.argv[1:], "environment": dict(os.environ), "models": models}}
+json.dump(seen, open(os.environ["SEEN"], "w"))
+sys.exit(7)
+"""
+
+
+class Models(BaseHTTPRequestHandler):
+    """What `/v1/models` answers where two models are served, and a key is wanted."""
+
+    models: Sequence[dict[str, Any]] = (
+        {"id": "first", "max_model_len": 8192},
+        {"id": "second", "max_model_len": 65536},
+    )
+
+    def do_GET(self) -> None:
+        name = self.path.removeprefix("/v1/models").removeprefix("/")
+        found = next((each for each in self.models if each["id"] == name), None)
+        if self.headers["Authorization"] != f"Bearer {KEY}":
+            self._answer(401, {"error": {"message": "no key"}})
+        elif name and found is None:
+            self._answer(404, {"error": {"message": "no such model"}})
+        else:
+            self._answer(200, found or {"data": self.models})
+
+    def _answer(self, status: int, values: object) -> None:
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(json.dumps(values).encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Models) as listening:
+        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{listening.server_port}"
+        listening.shutdown()
+
+
+@pytest.fixture
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A `claude` and a `codex` that exit with 7; returns the file in which they write what they saw."""
+    folder, seen = tmp_path / "bin", tmp_path / "seen.json"
+    folder.mkdir()
+    for name in ("claude", "codex"):
+        (folder / name).write_text(CLIENT)
+        (folder / name).chmod(stat.S_IRWXU)
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setenv("SEEN", str(seen))
+    return seen
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    path = tmp_path / "key"
+    path.write_text(KEY)
+    path.chmod(0o600)
+    return path
+
+
+def _launch(runner: CliRunner, *arguments: object) -> Result:
+    return runner.invoke(main, ["launch", *map(str, arguments)])
+
+
+def test_a_client_gets_the_server_that_runs_and_its_exit_code_is_passed_on(
+    runner: CliRunner, server: str, client: Path, key_file: Path
+) -> None:
+    result = _launch(runner, "claude", "--url", f"{server}/v1", "--api-key-file", key_file, "--", "-p", "hi", "--model")
+    assert result.exit_code == 7
+    seen = json.loads(client.read_text())
+    assert seen["arguments"] == ["-p", "hi", "--model"]
+    wanted = {"ANTHROPIC_BASE_URL": server, "ANTHROPIC_AUTH_TOKEN": KEY, "ANTHROPIC_MODEL": "first"}
+    assert wanted.items() <= seen["environment"].items()
+    assert "'first' has a context of 8192 tokens" in result.stderr
+
+
+def test_a_model_is_chosen_by_name(runner: CliRunner, server: str, client: Path, key_file: Path) -> None:
+    given = ("--url", server, "--api-key-file", key_file, "--model")
+    result = _launch(runner, "codex", *given, "second", "--", "exec", "hi")
+    assert (result.exit_code, result.stderr) == (7, "")
+    arguments = json.loads(client.read_text())["arguments"]
+    assert arguments[-2:] == ["exec", "hi"]
+    assert {'model="second"', "model_context_window=65536"} <= set(arguments)
+    refused = _launch(runner, "codex", *given, "third")
+    assert refused.exit_code == 2
+    assert f"The server at {server} has no model 'third'" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (("claude", "--url", "{server}"), 2, "wants a key: name the file that has it with --api-key-file"),
+        (("claude", "--url", "http://127.0.0.1:1"), 2, "No server answers at http://127.0.0.1:1"),
+        (("claude",), 2, "name a model to serve, as --model"),
+        (("opencode",), 1, "OpenCode is not installed: `npm install -g opencode-ai` installs it."),
+        (("emacs",), 2, "'emacs' is not one of"),
+    ],
+)
+def test_what_is_missing_is_one_sentence(
+    arguments: tuple[str, ...],
+    code: int,
+    sentence: str,
+    runner: CliRunner,
+    server: str,
+    client: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(launch_command, "_URL", "http://127.0.0.1:1")  # where nothing listens
+    refused = _launch(runner, *[each.format(server=server) for each in arguments])
+    assert refused.exit_code == code
+    assert sentence in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+    assert not client.exists()
+
+
+def test_without_a_server_one_is_started_and_ends_with_the_client(
+    runner: CliRunner, client: Path, chat_package: PackageCopy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch_command, "_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("ASKS", "1")
+    result = _launch(runner, "claude", "--model", chat_package.folder)
+    assert result.exit_code == 7, result.stderr
+    seen = json.loads(client.read_text())
+    assert [each["id"] for each in seen["models"]] == ["package"]
+    port = int(seen["environment"]["ANTHROPIC_BASE_URL"].rpartition(":")[2])
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_a_server_that_cannot_start_is_no_wait(
+    runner: CliRunner, client: Path, package: PackageCopy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch_command, "_URL", "http://127.0.0.1:1")
+    monkeypatch.setattr(local_server, "MAX_TOKENS", "many")
+    refused = _launch(runner, "claude", "--model", package.folder)
+    assert refused.exit_code == 1
+    assert "ended before it answered" in refused.stderr
+    assert not client.exists()
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_each_client_is_pointed_at_the_model_and_leaves_the_users_settings_alone(name: str, tmp_path: Path) -> None:
+    setup = AGENTS[name].setup(MODEL, tmp_path)
+    files = [path.read_text("utf-8") for path in tmp_path.iterdir()]
+    given = " ".join([*setup.arguments, *setup.environment.values(), *files])
+    assert MODEL.url in given
+    assert MODEL.name in given
+    assert KEY in given
+    assert KEY not in " ".join(setup.arguments)  # which every user of the machine may list
+    assert "HOME" not in setup.environment
+
+
+def test_ending_launch_ends_the_client(tmp_path: Path, server: str, key_file: Path) -> None:
+    """As where its terminal is closed."""
+    client, started = tmp_path / "claude", tmp_path / "started"
+    client.write_text(f"#!/bin/sh\necho $$ > {started}\nexec sleep 60\n")
+    client.chmod(stat.S_IRWXU)
+    options = ("--url", server, "--api-key-file", str(key_file))
+    command = [sys.executable, "-m", "reader_edge", "launch", "claude", *options]
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    with subprocess.Popen(command, env=environment) as process:
+        while not (started.exists() and started.read_text().strip()):
+            assert process.poll() is None
+        process.terminate()
+        assert process.wait(20) == 128 + 15
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started.read_text()), 0)
