@@ -1,7 +1,9 @@
 """`reader-edge serve`: a model behind the HTTP interfaces of OpenAI and Ollama."""
 
 import logging
+import math
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -52,6 +54,38 @@ class ServerAddress:
 
 
 @dataclass(frozen=True, slots=True)
+class Loading:
+    """Which models there are, and how long they stay loaded.
+
+    --models models_folder: Serve every package in this folder, each called as its own folder is.
+    --memory max_bytes: Most bytes that loaded models take together. The ones that were used the longest time ago are
+      unloaded for others. 0 is no limit.
+    --idle-unload idle_s: Unload a model after so many seconds without requests. 0 keeps it.
+    """
+
+    models_folder: Annotated[Path | None, options.FOLDER] = None
+    max_bytes: Annotated[int, Range(0, 2**63 - 1)] = 0
+    idle_s: Annotated[float, Range(0, 10**9)] = 0.0
+
+    def names(self, models: tuple[str, ...]) -> tuple[str | None, ...]:
+        """What `run` would take for each. Raises ConfigError for a folder without packages."""
+        from reader_edge_runtime.errors import ConfigError
+        from reader_edge_runtime.package.manifest import MANIFEST_NAME
+
+        if self.models_folder is None:
+            return models or (None,)
+        found = sorted(path.parent for path in self.models_folder.glob(f"*/{MANIFEST_NAME}"))
+        if not found:
+            raise ConfigError(f"'{self.models_folder}' has no packages: name the folder that holds their folders.")
+        return *models, *map(str, found)
+
+    @property
+    def is_any(self) -> bool:
+        """Whether models may come and go, though there be one alone."""
+        return self != Loading()
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """What is logged, from which level on, and how.
 
@@ -76,10 +110,15 @@ class Limits:
     max_answer_s: Annotated[float, Range(1)] = 600.0
 
 
-@helpful_command("Serve a model over OpenAI's API and Ollama's.", "reader-edge serve smollm2:135m --port 8000")
-@click.argument("model", type=MODEL, required=False)
+@helpful_command(
+    "Serve models over OpenAI's API and Ollama's.",
+    "reader-edge serve smollm2:135m --port 8000",
+    "reader-edge serve --models packages --memory 8000000000",
+)
+@click.argument("models", metavar="[MODEL]...", type=MODEL, nargs=-1)
 @options.of(ServerAddress)
-@click.option("--name", help="Name of the model for clients. Default: the name of MODEL.")
+@click.option("--name", help="Name of the model for clients, where there is one. Default: the name of MODEL.")
+@options.of(Loading)
 @options.of(options.EngineFlags, "max_batch")
 @options.of(options.ServingOptions)
 @options.of(options.EngineFlags, "max_kv_bytes")
@@ -101,6 +140,7 @@ class Limits:
 @rule
 @options.grouped(
     place=ServerAddress,
+    loading=Loading,
     limits=Limits,
     log=Log,
     serving="ServingConfig",
@@ -108,10 +148,11 @@ class Limits:
     sources="DraftSources",
 )
 def serve(
-    model: str | None,
+    models: tuple[str, ...],
     name: str | None,
     place: ServerAddress,
     strict_fields: bool,
+    loading: Loading,
     limits: Limits,
     log: Log,
     serving: "reader_edge.ServingConfig",
@@ -119,24 +160,30 @@ def serve(
     sources: "reader_edge.DraftSources",
     rule: "RuleConfig | None",
 ) -> None:
-    """Serve a model over OpenAI's API, at http://HOST:PORT/v1, and Ollama's, at /api.
+    """Serve models over OpenAI's API, at http://HOST:PORT/v1, and Ollama's, at /api.
 
-    MODEL is what `reader-edge run` takes. Each client gets the answer that it would get alone. A page to chat on is at
-    http://HOST:PORT/. Ctrl-C stops the server.
+    MODEL is what `reader-edge run` takes. One alone is loaded at the start; several are each loaded when a request
+    names them. Each client gets the answer that it would get alone. A page to chat on is at http://HOST:PORT/. Ctrl-C
+    stops the server.
     """
     options.check_server_installed()
 
-    from reader_edge.models.model_source import load_engine, model_name
+    from reader_edge.models.model_source import find_package, load_engine, model_name
     from reader_edge.server.app import make_app
     from reader_edge.server.listening import listen, open_socket
+    from reader_edge.server.model_pool import ModelPool, ServedModel
     from reader_edge.server.settings import MAX_CHOICES, ServerSettings
     from reader_edge_runtime import AsyncEngine
     from reader_edge_runtime.drafting.sources.device_source import DeviceSource
+    from reader_edge_runtime.package.model_package import ModelPackage
 
-    name = name or model_name(model)
+    chosen = loading.names(models)
+    if len(chosen) > 1 and (name or sources.history):
+        raise click.UsageError(f"{'--name' if name else '--history'} is of one MODEL, and {len(chosen)} are served.")
+    names = [name or model_name(each) for each in chosen]
     max_choices = min(MAX_CHOICES, engine_config.max_batch + serving.max_waiting)  # more could never be taken in
     settings = ServerSettings(
-        model_name=name,
+        model_name=names[0],
         api_keys=place.keys(),
         max_tokens=limits.max_tokens,
         max_choices=max_choices,
@@ -146,11 +193,35 @@ def serve(
         refused_fields="all" if strict_fields else "none",
     )
     with log_to_stderr(log.log_level, log.log_format), open_socket(place.host, place.port) as socket:
-        _LOG.info("Loading '%s'.", name)
-        sources = replace(sources, extra=(*sources.extra, DeviceSource()))
-        loaded = load_engine(model, engine_config, sources, rule)
-        engine = AsyncEngine(loaded, serving)
         port = socket.getsockname()[1]
         host = f"[{place.host.strip('[]')}]" if ":" in place.host else place.host
-        _LOG.info("Serving '%s' at http://%s:%d/v1 (Ctrl-C ends it).", name, host, port)
-        listen(make_app(engine, settings), socket, engine)
+
+        def load(model: str | None) -> AsyncEngine:
+            drafted = replace(sources, extra=(*sources.extra, DeviceSource()))
+            return AsyncEngine(load_engine(model, engine_config, drafted, rule), serving)
+
+        def serve_all(served: AsyncEngine | ModelPool, shown: str) -> None:
+            _LOG.info("Serving %s at http://%s:%d/v1 (Ctrl-C ends it).", shown, host, port)
+            listen(make_app(served, settings), socket, served)
+
+        if len(chosen) == 1:
+            _LOG.info("Loading '%s'.", names[0])
+            first = load(chosen[0])
+            if not loading.is_any:
+                return serve_all(first, f"'{names[0]}'")
+        packages = [find_package(each) for each in chosen]
+        served = [
+            ServedModel(each, ModelPackage.open(folder), partial(load, str(folder)))
+            for each, folder in zip(names, packages, strict=True)
+        ]
+        pool = ModelPool(
+            served,
+            settings,
+            loading.max_bytes,
+            loading.idle_s or math.inf,
+            engine_config.max_kv_bytes,
+            engine_config.max_batch + serving.max_waiting,
+        )
+        if len(chosen) == 1:
+            pool.take_loaded(first)
+        serve_all(pool, f"{len(served)} models" if len(served) > 1 else f"'{names[0]}'")

@@ -33,6 +33,7 @@ ANTHROPIC_HEADER = "anthropic-version"
 NO_EMBEDDINGS = "The model here answers in text and makes no embeddings: ask one that is made for them."
 
 _LOG = logging.getLogger(__name__)
+_MAX_KNOWN = 8  # models that a refusal names
 _PLAIN = "send a plain prompt to '/v1/completions', or with 'raw': true to '/api/generate'"
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _ANTHROPIC_TYPES = _TYPES | {
@@ -138,9 +139,11 @@ def agreed(name: str, value: Value | None, other_name: str, other: Value | None)
     raise ApiError(400, sentence(shown_json(value), shown_json(other)), other_name, public=public)
 
 
-def no_model(name: str, known: str) -> ApiError:
-    """known: the model that there is."""
-    return ApiError(404, f"There is no model {name!r:.100} here: ask for {known!r}.", "model", "model_not_found")
+def no_model(name: str, *known: str) -> ApiError:
+    """known: the models that there are."""
+    rest = f" or one of {len(known) - _MAX_KNOWN} others" if len(known) > _MAX_KNOWN else ""
+    models = " or ".join(map(repr, known[:_MAX_KNOWN])) + rest
+    return ApiError(404, f"There is no model {name!r:.100} here: ask for {models}.", "model", "model_not_found")
 
 
 def api_error(error: Exception) -> ApiError:

@@ -1,10 +1,12 @@
 """The server as an ASGI application."""
 
+import asyncio
 import base64
 import hashlib
 import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -13,14 +15,17 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
 
 from reader_edge.remote.frames import DRAFT_PATH
 from reader_edge.server.api_error import error_response
 from reader_edge.server.authentication import Guard
-from reader_edge.server.draft_endpoint import DraftEndpoint
-from reader_edge.server.endpoints import discovery_routes, make_endpoints
+from reader_edge.server.draft_endpoint import refuse_socket
+from reader_edge.server.endpoints import EVERY_ENDPOINT, refusing_routes
 from reader_edge.server.json_body import BodyBudget
-from reader_edge.server.metrics import Metrics
+from reader_edge.server.model_endpoint import ModelEndpoint
+from reader_edge.server.model_lists import ModelLists
+from reader_edge.server.model_pool import ModelPool
 from reader_edge.server.ollama.models import OllamaModels
 from reader_edge.server.openapi import openapi_document
 from reader_edge.server.request_log import RequestLog
@@ -30,40 +35,60 @@ from reader_edge_runtime import AsyncEngine
 _PAGE_FILE = Path(__file__).with_name("page.html")
 
 
-def make_app(engine: AsyncEngine, settings: ServerSettings) -> Starlette:
-    """The application that serves an engine, and closes it when it is shut down."""
-    metrics = Metrics(engine)
-    endpoints = make_endpoints(engine, settings, metrics)
-    drafts = DraftEndpoint(engine, settings, metrics)
-    document = openapi_document(settings, engine.engine.package.manifest)
+def make_app(served: AsyncEngine | ModelPool, settings: ServerSettings) -> Starlette:
+    """The application that serves an engine, or the models of a pool, and closes them when it is shut down.
+
+    What names no model is of the first: devices' drafts, and the page's first choice.
+    """
+    pool = served if isinstance(served, ModelPool) else ModelPool.of(served, settings)
+    document = openapi_document(settings, [model.package.manifest for model in pool.models], pool.names)
 
     async def openapi(request: Request) -> Response:
         return JSONResponse(document)
 
     async def health(request: Request) -> Response:
-        permission = engine.engine.draft_permission
-        plain = {} if permission.scope == "all" else {"drafts": permission.scope, "reason": permission.reason}
+        loaded = [model.loaded.engine.engine.draft_permission for model in pool.models if model.loaded is not None]
+        limited = next((each for each in loaded if each.scope != "all"), None)
+        plain = {} if limited is None else {"drafts": limited.scope, "reason": limited.reason}
         return JSONResponse({"status": "ok"} | plain)
 
     async def show_metrics(request: Request) -> Response:
-        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
+        return Response(pool.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    async def draft(websocket: WebSocket) -> None:
+        try:
+            loaded = await pool.take(pool.first)
+        except Exception as error:
+            await refuse_socket(websocket, error)
+            return
+        try:
+            await loaded.drafts(websocket)
+        finally:
+            pool.give_back(pool.first)
+
+    async def page(request: Request) -> Response:
+        return await (await asyncio.to_thread(make_page)).html(request)
+
+    @cache
+    def make_page() -> Page:
+        is_drawn = bool(pool.first.sampling.get("temperature"))
+        return Page(pool.first.tokenizer.has_chat_template, is_drawn)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None, None]:
+        pool.begin()
         yield
-        drafts.answers.close()
-        await engine.close(cancels=True)
+        await pool.close(cancels=True)
 
-    is_drawn = bool(engine.engine.sampling.get("temperature"))
-    page = Page(engine.engine.tokenizer.has_chat_template, is_drawn)
     routes = [
-        *(Route(path, endpoint.__call__, methods=["POST"]) for path, endpoint in endpoints.items()),
-        *OllamaModels(engine.engine, settings).routes,
-        *discovery_routes(settings, engine.engine.package.manifest),
-        WebSocketRoute(DRAFT_PATH, drafts.__call__),
+        *(Route(path, ModelEndpoint(path, pool, settings), methods=["POST"]) for path in EVERY_ENDPOINT),
+        *OllamaModels(pool, settings).routes,
+        *ModelLists(pool, settings).routes,
+        *refusing_routes(),
+        WebSocketRoute(DRAFT_PATH, draft),
         Route("/openapi.json", openapi),
         Route("/health", health),
-        Route("/", page.html),
+        Route("/", page),
         Route("/metrics", show_metrics),
     ]
     app = Starlette(
@@ -76,7 +101,7 @@ def make_app(engine: AsyncEngine, settings: ServerSettings) -> Starlette:
         exception_handlers={HTTPException: error_response, Exception: error_response},
         lifespan=lifespan,
     )
-    app.state.draft_answers = drafts.answers
+    app.state.pool = pool
     app.router.redirect_slashes = False  # to where the client's Host header says
     return app
 

@@ -168,6 +168,25 @@ class CompletionRun:
         }
 
     @property
+    def is_begun(self) -> bool:
+        """Whether all choices were taken in, so that no refusal is to come, and the headers are known."""
+        return all(stream.prompt_token_ids for stream in self._streams)
+
+    def progress(self) -> Json:
+        """How much of the prompts was read, in the words of llama.cpp's server; {} where all of it was.
+
+        Of choices to the same prompt the first counts.
+        """
+        first = self._streams[:: self._completion_request.num_choices]
+        total = sum(len(stream.prompt_token_ids) for stream in first)
+        processed = sum(stream.num_read_tokens for stream in first)
+        if total == processed:
+            return {}
+        cached = sum(stream.stats.num_reused_tokens for stream in first if stream.stats is not None)
+        time_ms = int((time.monotonic() - self.start_s) * 1000)
+        return {"prompt_progress": {"total": total, "cache": cached, "processed": processed, "time_ms": time_ms}}
+
+    @property
     def headers(self) -> dict[str, str]:
         """What tells the parts of schemas that the answers are not held to, once they have begun."""
         left_out = dict.fromkeys(part for stream in self._streams for part in stream.left_out)

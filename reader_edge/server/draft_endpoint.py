@@ -245,6 +245,13 @@ class DraftEndpoint:
                 answer.device.leave(drafted)
 
 
+async def refuse_socket(websocket: WebSocket, error: Exception) -> None:
+    """Refuse a device for whose answers there is no model."""
+    await websocket.accept()
+    await _refuse(websocket, error, note_of(websocket.scope))
+    await _close(websocket, _END_CODE)
+
+
 _GONE = (WebSocketDisconnect, WebSocketDisconnected)
 
 

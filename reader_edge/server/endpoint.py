@@ -3,13 +3,15 @@
 import asyncio
 import json
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Generic, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from reader_edge.server import event_stream
 from reader_edge.server.api_error import ApiError, api_error
 from reader_edge.server.completion import AnswerParser, CompletionRequest, CompletionRun, Json
 from reader_edge.server.event_stream import ClientDisconnectedError, EventStream, unless_disconnected
@@ -28,9 +30,13 @@ Body = TypeVar("Body", bound=JsonObject)
 
 
 class Endpoint(ABC, Generic[Body]):
-    """A route's handler. body_type: what it takes. plain_path: of the interface's endpoint that takes plain prompts."""
+    """What a model answers at a path. body_type: what it takes. stream_type: how events are framed.
+
+    plain_path: of the interface's endpoint that takes plain prompts.
+    """
 
     body_type: type[Body]
+    stream_type: type[EventStream] = EventStream
     plain_path = "/v1/completions"
 
     def __init__(self, engine: AsyncEngine, settings: ServerSettings, metrics: Metrics) -> None:
@@ -38,26 +44,17 @@ class Endpoint(ABC, Generic[Body]):
         self._settings = settings
         self._metrics = metrics
 
-    async def __call__(self, request: Request) -> Response:
-        response = await self._respond(request)
-        self._metrics.count_request(request.url.path, response.status_code)
-        return response
-
-    async def _respond(self, request: Request) -> Response:
+    async def respond(self, request: Request, values: object) -> Response:
+        """The response to a body's values: an answer or a refusal, or a stream whose first event may be to come."""
         try:
-            # Beside the event loop: what a stranger sends may take a while to read.
-            body, completion = await asyncio.to_thread(
-                self._read, await self._values(request), request.scope.get("caller", "")
-            )
-            if not isinstance(completion, CompletionRequest):
-                return Response(json.dumps(completion), media_type="application/json")
-            answers = self._answers(completion)
-            note_of(request.scope).usage = answers.usage
-            completion = completion.without_prompts()
+            begun = await self._begun(request, values)
+            if isinstance(begun, dict):
+                return Response(json.dumps(begun), media_type="application/json")
+            body, completion, answers = begun
             if completion.is_streamed:
                 events = self._events(body, completion, answers)
-                first = await unless_disconnected(request.receive, anext(events))
-                return self._stream(first, events, completion.with_headers(answers.headers))
+                first = await unless_disconnected(request.receive, _first_unless_late(events, answers))
+                return self.stream_type(first, events, {**completion.headers, **answers.headers})
             results = await unless_disconnected(request.receive, answers.whole())
             # In ASCII: the format in a request may hold halves of characters.
             text = json.dumps(self._whole(body, completion, answers, results), allow_nan=False)
@@ -68,6 +65,26 @@ class Endpoint(ABC, Generic[Body]):
             return Response(status_code=LEFT_STATUS)
         except Exception as error:
             return self._refusal(error)
+
+    async def events(self, request: Request, values: object) -> AsyncGenerator[Json, None]:
+        """What a stream tells that has begun before the model was there. Raises what keeps it from its end."""
+        begun = await self._begun(request, values)
+        if isinstance(begun, dict):
+            yield begun
+            return
+        async with aclosing(self._events(*begun)) as events:
+            async for event in events:
+                yield event
+
+    async def _begun(self, request: Request, values: object) -> "tuple[Body, CompletionRequest, CompletionRun] | Json":
+        """A body, what it asks, and its answers being decoded; or what answers it directly. Raises what refuses it."""
+        # Beside the event loop: what a stranger sends may take a while to read.
+        body, completion = await asyncio.to_thread(self._read, values, request.scope.get("caller", ""))
+        if not isinstance(completion, CompletionRequest):
+            return completion
+        answers, note = self._answers(completion), note_of(request.scope)
+        note.usage, note.progress = answers.usage, answers.progress
+        return body, completion.without_prompts(), answers
 
     def _read(self, values: object, caller: str = "") -> tuple[Body, CompletionRequest | Json]:
         """A body without what was read once, and what it asks of the engine, or what answers it directly."""
@@ -116,9 +133,15 @@ class Endpoint(ABC, Generic[Body]):
             return completion.greedy()
         return completion
 
-    async def _values(self, request: Request) -> object:
+    @classmethod
+    async def read_values(cls, request: Request, settings: ServerSettings) -> object:
         """What a request's body says. Raises ApiError."""
-        return await read_values(request, self._settings)
+        return await read_values(request, settings)
+
+    @classmethod
+    def keep_s(cls, fields: Mapping[str, object]) -> float | None:
+        """How long a body asks that its model stay loaded; None where it does not ask. Raises ApiError."""
+        return None
 
     def _direct_answer(self, body: Body) -> Json | None:
         """What is answered without asking the engine; None where it decodes."""
@@ -126,10 +149,6 @@ class Endpoint(ABC, Generic[Body]):
 
     def _answers(self, completion: CompletionRequest) -> CompletionRun:
         return CompletionRun(self._engine, completion, self._metrics, self._settings.max_answer_s)
-
-    def _stream(self, first: Json, events: AsyncGenerator[Json, None], completion: CompletionRequest) -> Response:
-        """A response that tells events as they come."""
-        return EventStream(first, events, completion.headers)
 
     def _refusal(self, error: Exception) -> Response:
         """How an error is worded."""
@@ -168,3 +187,23 @@ class Endpoint(ABC, Generic[Body]):
     @abstractmethod
     def _events(self, body: Body, completion: CompletionRequest, answers: CompletionRun) -> AsyncGenerator[Json, None]:
         """What a stream tells, piece by piece."""
+
+
+async def _first_unless_late(events: AsyncGenerator[Json, None], answers: CompletionRun) -> "asyncio.Future[Json]":
+    """The first event; where it takes long, and nothing can be refused any more, while it is still awaited.
+
+    Raises what keeps it from coming before.
+    """
+    first = asyncio.ensure_future(anext(events))
+    try:
+        while not first.done():
+            await asyncio.wait((first,), timeout=event_stream.HEARTBEAT_S)
+            if answers.is_begun:
+                break
+        if first.done():
+            first.result()
+        return first
+    except BaseException:
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        raise

@@ -19,6 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from reader_edge.remote.frames import DRAFT_PATH
 from reader_edge.remote.frames import MAX_BYTES as MAX_FRAME_BYTES
 from reader_edge.server.authentication import MAX_HEADER_BYTES
+from reader_edge.server.model_pool import ModelPool
 from reader_edge.server.request_log import RequestLog, RequestNote
 from reader_edge_runtime import AsyncEngine
 from reader_edge_runtime.errors import ConfigError
@@ -66,7 +67,7 @@ def open_socket(host: str, port: int) -> socket.socket:
     return place
 
 
-def listen(app: ASGIApp, place: socket.socket, engine: AsyncEngine) -> None:
+def listen(app: ASGIApp, place: socket.socket, engine: AsyncEngine | ModelPool) -> None:
     """Answer until SIGINT or SIGTERM: then no new request is taken, nor the rest of one that has not come whole.
 
     Running answers get a while to their end. After it, or at a second signal, they are given up, which their clients
@@ -147,7 +148,7 @@ class Connection(H11Protocol):
 class Server(uvicorn.Server):
     """uvicorn's, whose own limit of a shutdown cancels answers in mid-word: here the engine gives them up."""
 
-    def __init__(self, app: ASGIApp, engine: AsyncEngine) -> None:
+    def __init__(self, app: ASGIApp, engine: AsyncEngine | ModelPool) -> None:
         most = max_connections()
         config = uvicorn.Config(
             app,

@@ -1,6 +1,6 @@
 """Metrics for Prometheus: requests, queue, tokens, drafts by source, times between tokens."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily
@@ -15,36 +15,51 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 
 
 class StepMetrics(Collector):
-    """What the decoder's steps took, read where it counts them."""
+    """What the decoders' steps took, read where they are counted. Those of models that were unloaded stay counted."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self, engines: Collection[AsyncEngine]) -> None:
+        self._engines = engines
+        self._num_steps = 0
+        self._seconds = dict.fromkeys(STEP_PARTS, 0.0)
+
+    def take(self, recorder: Recorder) -> None:
+        """Keep what an engine counted that is unloaded."""
+        self._num_steps += recorder.num_steps
+        for part in STEP_PARTS:
+            self._seconds[part] += getattr(recorder.total, part)
 
     def collect(self) -> Iterator[Metric]:
-        yield CounterMetricFamily("reader_edge_decoder_steps", "Passes over all answers.", self._recorder.num_steps)
+        recorders = [each.engine.decoder.recorder for each in self._engines]
+        num_steps = self._num_steps + sum(each.num_steps for each in recorders)
+        yield CounterMetricFamily("reader_edge_decoder_steps", "Passes over all answers.", num_steps)
         seconds = CounterMetricFamily("reader_edge_step_seconds", "What their parts took.", labels=["part"])
-        for part in STEP_PARTS:
-            seconds.add_metric([part.removesuffix("_s")], getattr(self._recorder.total, part))
+        for part, before in self._seconds.items():
+            total = before + sum(getattr(each.total, part) for each in recorders)
+            seconds.add_metric([part.removesuffix("_s")], total)
         yield seconds
 
 
 class Metrics:
-    """Counts of one server. ignored_fields: of requests. Those named `vllm:` are what tools read that know vLLM's."""
+    """Counts of one server, over all its models. ignored_fields: of requests. Those named `vllm:` are what tools read
+    that know vLLM's."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, *engines: AsyncEngine) -> None:
+        self._engines = list(engines)
         self._registry = registry = CollectorRegistry()
         self._requests = Counter(
             "reader_edge_requests", "Requests answered, by path and HTTP status.", ["path", "status"], registry=registry
         )
         self.ignored_fields = IgnoredFields(registry)
         running = Gauge("reader_edge_requests_running", "Answers being decoded.", registry=registry)
-        running.set_function(lambda: engine.num_running)
+        running.set_function(lambda: sum(each.num_running for each in self._engines))
         waiting = Gauge("reader_edge_requests_waiting", "Answers not begun yet.", registry=registry)
-        waiting.set_function(lambda: engine.num_waiting)
-        decoder = engine.engine.decoder
+        waiting.set_function(lambda: sum(each.num_waiting for each in self._engines))
         kv_bytes = Gauge("reader_edge_kv_cache_bytes", "Memory of the KV cache.", registry=registry)
-        kv_bytes.set_function(lambda: decoder.num_kv_bytes)
-        registry.register(StepMetrics(decoder.recorder))
+        kv_bytes.set_function(lambda: sum(each.engine.decoder.num_kv_bytes for each in self._engines))
+        self._decoders = StepMetrics(self._engines)
+        registry.register(self._decoders)
+        self._loads = Counter("reader_edge_model_loads", "Times a model was loaded.", ["model"], registry=registry)
+        self._loaded = Gauge("reader_edge_model_loaded", "Whether a model is loaded.", ["model"], registry=registry)
         self._prefill_s = Counter("reader_edge_prefill_seconds", "Scoring prompts.", registry=registry)
         self._prompt_tokens = Counter("reader_edge_prompt_tokens", "Tokens of prompts.", registry=registry)
         self._reused_tokens = Counter(
@@ -63,6 +78,18 @@ class Metrics:
         self._token_s = Histogram(
             "reader_edge_token_seconds", "Between tokens of an answer.", buckets=_SECONDS, registry=registry
         )
+
+    def add(self, engine: AsyncEngine, name: str) -> None:
+        """Count an engine's too, of a model of this name that was loaded."""
+        self._engines.append(engine)
+        self._loads.labels(name).inc()
+        self._loaded.labels(name).set(1)
+
+    def remove(self, engine: AsyncEngine, name: str) -> None:
+        """Count what an engine did, and no further: its model is unloaded."""
+        self._engines.remove(engine)
+        self._decoders.take(engine.engine.decoder.recorder)
+        self._loaded.labels(name).set(0)
 
     def count_request(self, path: str, status: int) -> None:
         self._requests.labels(path, str(status)).inc()

@@ -1,13 +1,13 @@
 """The OpenAPI document of a server, made from the classes of its requests."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 import reader_edge
 from reader_edge.server.api_error import Interface, interface_of_path
-from reader_edge.server.endpoints import ANTHROPIC_ENDPOINTS, ENDPOINTS, OLLAMA_ENDPOINTS
+from reader_edge.server.endpoints import EVERY_ENDPOINT
 from reader_edge.server.ignored_fields import RefusedFields
 from reader_edge.server.schema import IGNORED
 from reader_edge.server.settings import ServerSettings
@@ -32,18 +32,21 @@ _REFUSALS: Mapping[int, str] = {
 }
 
 
-def openapi_document(settings: ServerSettings, manifest: Manifest) -> Schema:
-    """The document of a server of this model. Its limits are the server's own."""
-    endpoints = {**ENDPOINTS, **OLLAMA_ENDPOINTS, **ANTHROPIC_ENDPOINTS}
+def openapi_document(settings: ServerSettings, manifests: Sequence[Manifest], names: Sequence[str] = ()) -> Schema:
+    """The document of a server of these models. Its limits are the server's own, and those of the largest vocabulary.
+
+    names: of the models; by default that of the settings.
+    """
     bodies, classes = msgspec.json.schema_components(
-        [endpoint.body_type for endpoint in endpoints.values()], ref_template="#/components/schemas/{name}"
+        [endpoint.body_type for endpoint in EVERY_ENDPOINT.values()], ref_template="#/components/schemas/{name}"
     )
-    limits = _limits(settings, manifest)
+    vocab_size = max(manifest.vocab_size for manifest in manifests)
+    limits = _limits(settings, vocab_size, names or [settings.model_name])
     alternatives = _alternatives(classes)
     classes = {name: each if name in alternatives else _without_tag(each) for name, each in classes.items()}
     classes = {name: _without_effect(each, settings.refused_fields) for name, each in classes.items()}
     schemas = {name: _with_nulls(_with_limits(schema, limits)) for name, schema in classes.items()}
-    paired = zip(endpoints, bodies, strict=True)
+    paired = zip(EVERY_ENDPOINT, bodies, strict=True)
     document: Schema = {
         "openapi": "3.1.0",
         "info": {"title": "reader-edge", "version": reader_edge.__version__},
@@ -83,14 +86,14 @@ def _without_effect(schema: Schema, refused: RefusedFields) -> Schema:
     return schema | {"properties": {name: each for name, each in schema["properties"].items() if name not in ignored}}
 
 
-def _limits(settings: ServerSettings, manifest: Manifest) -> Mapping[str, Schema]:
+def _limits(settings: ServerSettings, vocab_size: int, names: Sequence[str]) -> Mapping[str, Schema]:
     """What fields may be that hangs on the server and its model, by their names."""
-    token_id = {"type": "integer", "minimum": 0, "maximum": manifest.vocab_size - 1}
+    token_id = {"type": "integer", "minimum": 0, "maximum": vocab_size - 1}
     token_ids: Schema = {"type": "array", "items": token_id, "minItems": 1}
     prompt = {"anyOf": [{"type": "string", "minLength": 1}, token_ids]}
     prompts = {"type": "array", "items": prompt, "minItems": 1, "maxItems": settings.max_choices}
     return {
-        "model": {"const": settings.model_name},
+        "model": {"const": names[0]} if len(names) == 1 else {"enum": [*names]},
         "n": {"type": "integer", "minimum": 1, "maximum": settings.max_choices},
         "prompt": {"anyOf": [*prompt["anyOf"], prompts]},
         "stop_token_ids": {"type": "array", "items": token_id},

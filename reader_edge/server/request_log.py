@@ -39,7 +39,7 @@ class RequestNote:
     """What the handlers of a request have found out about it. method, path: None where nobody could read them.
 
     logs_prompts: whether the line has the prompt. status: of the answer; where a stream broke off, what a whole
-    answer would have had. usage: tells tokens, in OpenAI's words.
+    answer would have had. usage: tells tokens, in OpenAI's words. progress: what the answer waits for, for heartbeats.
     """
 
     method: str | None = None
@@ -48,6 +48,7 @@ class RequestNote:
     model: str | None = None
     status: int | None = None
     usage: Callable[[], Mapping[str, Any]] | None = None
+    progress: Callable[[], dict[str, object]] | None = None
     error: str | None = None
     prompt: str | None = None
     start_s: float = field(default_factory=time.perf_counter)

@@ -21,6 +21,7 @@ class ServerSettings:
     requests that are not answered yet. max_answer_s: waiting included. max_away_s: that an answer waits for a device
     whose connection was lost. logs_prompts: whether the log says the prompts. shares_between_keys: whether prompts and
     answers of one key's holders hasten those of others. refused_fields: which fields without effect are refused.
+    unloads: whether models are unloaded, as clients ask for.
     """
 
     model_name: str
@@ -35,6 +36,7 @@ class ServerSettings:
     logs_prompts: bool = False
     shares_between_keys: bool = False
     refused_fields: RefusedFields = "none"
+    unloads: bool = False
 
     def is_served(self, name: str) -> bool:
         """Whether a client means the model by this name: with its tag or without, and `:latest` behind either.

@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Any
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from reader_edge.server.anthropic.bodies import MessagesBody
@@ -15,7 +14,8 @@ from reader_edge.server.anthropic.content import ContentBlocks
 from reader_edge.server.api_error import ApiError, api_error
 from reader_edge.server.completion import CompletionRequest, CompletionRun, Json, check_model, seed_headers
 from reader_edge.server.endpoint import Endpoint
-from reader_edge.server.event_stream import EventStream
+from reader_edge.server.event_stream import NamedEventStream
+from reader_edge.server.ignored_fields import LeftOut
 from reader_edge.server.tool_grammar import tool_grammar
 from reader_edge_runtime import GenerationResult
 
@@ -24,7 +24,7 @@ _LOG = logging.getLogger(__name__)
 _OWN_TOOL = re.compile(r"\w+_20\d{6}|mcp_toolset")
 
 
-class MessageStream(EventStream):
+class MessageStream(NamedEventStream):
     """Events as Anthropic names them; an error among them is the last."""
 
     def _failure(self, error: ApiError, number: int) -> Json:
@@ -35,16 +35,16 @@ class MessagesEndpoint(Endpoint[MessagesBody]):
     """A route's handler."""
 
     body_type = MessagesBody
+    stream_type = MessageStream
     _has_left_out_tools = False  # so far, which the log says once
 
-    async def _values(self, request: Request) -> object:
-        values = await super()._values(request)
+    def _decoded(self, values: object) -> tuple[MessagesBody, LeftOut]:
         if isinstance(values, dict) and isinstance(tools := values.get("tools"), list):
             values["tools"] = [tool for tool in tools if not _is_own_tool(tool)]
             if len(values["tools"]) < len(tools) and not self._has_left_out_tools:
                 self._has_left_out_tools = True
                 _LOG.warning("Tools of Anthropic's own, which no model here can call, are left out of prompts.")
-        return values
+        return super()._decoded(values)
 
     def _completion_request(self, body: MessagesBody) -> CompletionRequest:
         check_model(body.model, self._settings)
@@ -89,9 +89,6 @@ class MessagesEndpoint(Endpoint[MessagesBody]):
             if chunk.finish_reason is not None:
                 yield {"type": "message_delta", "delta": content.stop(chunk), "usage": _usage(answers)}
                 yield {"type": "message_stop"}
-
-    def _stream(self, first: Json, events: AsyncGenerator[Json, None], completion: CompletionRequest) -> Response:
-        return MessageStream(first, events, completion.headers, is_named=True)
 
     def _refusal(self, error: Exception) -> Response:
         return api_error(error).response("anthropic")

@@ -1,5 +1,7 @@
 """The request bodies of Ollama's `/api/chat` and `/api/generate`, translated to those of OpenAI."""
 
+import math
+import re
 from abc import abstractmethod
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
@@ -7,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
-from reader_edge.server.api_error import ApiError, agreed
+from reader_edge.server.api_error import ApiError, agreed, wrong_value
 from reader_edge.server.openai.generation_body import Stop
 from reader_edge.server.openai.messages import MAX_CALLS, MAX_ITEMS, call_message
 from reader_edge.server.schema import UNSUPPORTED, JsonObject, within
@@ -23,6 +25,11 @@ _SAMPLING = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}  # of a model that r
 _JSON_SCHEMA = {"type": "object"}
 _FORMAT = Meta(description="'json' or a JSON schema, an object")
 _MESSAGES = Meta(max_length=MAX_ITEMS, description=f"a list of messages, at most {MAX_ITEMS}")
+_KEEP_ALIVE = Meta(description="a number of seconds, or a text like '5m', '1h30m' or '-1'")
+_DURATION = re.compile(r"-?(?:\d+(?:\.\d*)?(?:ns|us|µs|ms|s|m|h))+")
+_PART = re.compile(r"([\d.]+)([a-zµ]+)")
+_MAX_DURATION, _MAX_KEEP_S = 40, 10.0**9  # characters; seconds beyond which nothing ends
+_UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _THINK = Meta(description="true, false, 'low', 'medium' or 'high'")
 
 Images = Annotated[tuple[Any, ...], Meta(max_length=0), UNSUPPORTED]
@@ -76,8 +83,28 @@ class Options(JsonObject, ignored=_IGNORED_OPTIONS, refused="grammar logit_bias"
         return chosen_sampling(_SAMPLING | dict(own), given)
 
 
-class OllamaBody(JsonObject, ignored="keep_alive shift truncate"):
-    """The fields that chats and completions share. A stream is the rule; keep_alive: the model stays until the end."""
+def keep_alive_s(value: object) -> float | None:
+    """How many seconds `keep_alive` asks for: infinite for what is below 0; None where it says nothing.
+
+    Raises ApiError.
+    """
+    if value is None:
+        return None
+    if isinstance(value, str) and len(value) <= _MAX_DURATION and _DURATION.fullmatch(value):
+        seconds = sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(value))
+        return math.inf if value.startswith("-") else seconds
+    try:
+        seconds = float(value) if isinstance(value, int | float | str) else math.nan
+    except (ValueError, OverflowError):
+        seconds = math.nan
+    if math.isnan(seconds):
+        raise wrong_value("keep_alive", value, str(_KEEP_ALIVE.description), "keep_alive")
+    return seconds if 0 <= seconds <= _MAX_KEEP_S else math.inf
+
+
+class OllamaBody(JsonObject, ignored="shift truncate"):
+    """The fields that chats and completions share. A stream is the rule. keep_alive: how long the model stays loaded,
+    in seconds or as Go writes durations; below 0 until the end."""
 
     model: Annotated[str, Meta(description="the name of a model")] = ""
     stream: bool = True
@@ -86,6 +113,7 @@ class OllamaBody(JsonObject, ignored="keep_alive shift truncate"):
     think: Annotated[bool | Literal["low", "medium", "high"], _THINK] | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, Meta(ge=0, le=_MAX_TOP_LOGPROBS)] = 0
+    keep_alive: Annotated[float | str, _KEEP_ALIVE] | None = None
 
     @property
     @abstractmethod

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -23,7 +23,7 @@ from reader_edge.server.completion import (
 from reader_edge.server.endpoint import Endpoint
 from reader_edge.server.event_stream import LineStream
 from reader_edge.server.json_body import read_values
-from reader_edge.server.ollama.bodies import GenerateBody, OllamaBody, OllamaChatBody
+from reader_edge.server.ollama.bodies import GenerateBody, OllamaBody, OllamaChatBody, keep_alive_s
 from reader_edge.server.openai.choices import chat_logprobs
 from reader_edge.server.settings import ServerSettings
 from reader_edge.server.tool_grammar import tool_grammar
@@ -81,15 +81,22 @@ class OllamaEndpoint(Endpoint[AnyBody]):
 
     plain_path = "/api/generate"
 
-    async def _values(self, request: Request) -> object:
-        return await read_ollama_values(request, self._settings)
+    @classmethod
+    async def read_values(cls, request: Request, settings: ServerSettings) -> object:
+        return await read_ollama_values(request, settings)
+
+    @classmethod
+    def keep_s(cls, fields: Mapping[str, object]) -> float | None:
+        return keep_alive_s(fields.get("keep_alive"))
 
     def _direct_answer(self, body: AnyBody) -> Json | None:
-        """Ollama takes a request without a prompt as one to load or unload the model. Here it is loaded, and stays."""
+        """Ollama takes a request without a prompt as one to load or, with `keep_alive: 0`, to unload the model."""
         check_ollama_model(body.model, self._settings)
         if not body.is_empty:
             return None
-        return self._head(body) | self._fields(AnswerPiece(), []) | {"done": True, "done_reason": "load"}
+        is_unloaded = self._settings.unloads and keep_alive_s(body.keep_alive) == 0
+        reason = {"done": True, "done_reason": "unload" if is_unloaded else "load"}
+        return self._head(body) | self._fields(AnswerPiece(), []) | reason
 
     def _completion_request(self, body: AnyBody) -> CompletionRequest:
         check_ollama_model(body.model, self._settings)
@@ -132,9 +139,6 @@ class OllamaEndpoint(Endpoint[AnyBody]):
                 end = _end(chunk.finish_reason, chunk.stats, answers, chunk.deviation)
                 yield self._head(body) | self._fields(AnswerPiece(), []) | end
 
-    def _stream(self, first: Json, events: AsyncGenerator[Json, None], completion: CompletionRequest) -> Response:
-        return LineStream(first, events, completion.headers)
-
     def _refusal(self, error: Exception) -> Response:
         return api_error(error).response("ollama")
 
@@ -151,10 +155,23 @@ class OllamaEndpoint(Endpoint[AnyBody]):
         """A part of an answer, or all of it."""
 
 
+class ChatLines(LineStream):
+    """Messages."""
+
+    empty: ClassVar[Json] = {"message": {"role": "assistant", "content": ""}}
+
+
+class ResponseLines(LineStream):
+    """Responses."""
+
+    empty: ClassVar[Json] = {"response": ""}
+
+
 class OllamaChatEndpoint(OllamaEndpoint[OllamaChatBody]):
     """Messages in, a message out."""
 
     body_type = OllamaChatBody
+    stream_type = ChatLines
 
     def _fields(self, piece: AnswerPiece, logprobs: list[object]) -> Json:
         message: Json = {"role": "assistant", "content": piece.text}
@@ -167,6 +184,7 @@ class GenerateEndpoint(OllamaEndpoint[GenerateBody]):
     """A prompt in, a response out."""
 
     body_type = GenerateBody
+    stream_type = ResponseLines
 
     def _fields(self, piece: AnswerPiece, logprobs: list[object]) -> Json:
         output: Json = {"response": piece.text}
@@ -191,7 +209,12 @@ async def read_ollama_values(request: Request, settings: ServerSettings) -> obje
 
 
 def now() -> str:
-    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    return utc(datetime.now(UTC))
+
+
+def utc(moment: datetime) -> str:
+    """A moment as Ollama writes it."""
+    return moment.isoformat().replace("+00:00", "Z")
 
 
 def _end(reason: str, stats: GenerationStats, answers: CompletionRun, deviation: Mapping[str, object]) -> Json:

@@ -1,6 +1,11 @@
-"""Ollama's endpoints besides answers: version, models, and those that a server of one model refuses."""
+"""Ollama's endpoints besides answers: version, models, and those that this server refuses."""
 
+import asyncio
 import json
+import math
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,17 +15,17 @@ from reader_edge import __version__
 from reader_edge.server.api_error import NO_EMBEDDINGS, ApiError, agreed, api_error, refusing
 from reader_edge.server.completion import Json
 from reader_edge.server.ignored_fields import LeftOut
-from reader_edge.server.ollama.endpoints import check_ollama_model, now, read_ollama_values
+from reader_edge.server.model_pool import ModelPool, ServedModel
+from reader_edge.server.ollama.endpoints import check_ollama_model, now, read_ollama_values, utc
 from reader_edge.server.schema import JsonObject, decode
 from reader_edge.server.settings import ServerSettings, tagged
-from reader_edge_runtime import Engine
+from reader_edge_runtime.package.manifest import Manifest
 
 # The interface that is spoken here; some clients ask for a version of Ollama that has tools and schemas.
 _OLLAMA_VERSION = "0.12.6"
 _NEVER = "2318-01-01T00:00:00Z"  # when the model is unloaded: Ollama tells such a date for one that stays
 _NO_CHANGES = (
-    "This server has one model and changes nothing of it: use `reader-edge pull`, `export`, `rm` and `serve` on its "
-    "command line."
+    "This server changes nothing of its models: use `reader-edge pull`, `export`, `rm` and `serve` on its command line."
 )
 
 
@@ -36,6 +41,9 @@ class _ModelBody(JsonObject):
         return agreed("model", self.model or None, "name", self.name or None) or ""
 
 
+Body = TypeVar("Body", bound=_ModelBody)
+
+
 class ShowBody(_ModelBody, ignored="verbose system template options"):
     """What `/api/show` takes."""
 
@@ -47,12 +55,11 @@ class PullBody(_ModelBody, ignored="insecure username password"):
 
 
 class OllamaModels:
-    """The routes of one server, whose model never changes."""
+    """The routes of one server, whose models never change."""
 
-    def __init__(self, engine: Engine, settings: ServerSettings) -> None:
-        self._engine = engine
+    def __init__(self, pool: ModelPool, settings: ServerSettings) -> None:
+        self._pool = pool
         self._settings = settings
-        self._manifest = engine.package.manifest
         self._since = now()
 
     @property
@@ -76,47 +83,59 @@ class OllamaModels:
         return _answered({"version": _OLLAMA_VERSION, "reader_edge": __version__})
 
     async def _tags(self, request: Request) -> Response:
-        return _answered({"models": [self._model | {"modified_at": self._since}]})
+        return _answered({"models": [_described(each) | {"modified_at": self._since} for each in self._pool.models]})
 
     async def _ps(self, request: Request) -> Response:
-        running = {"expires_at": _NEVER, "size_vram": 0, "context_length": self._manifest.max_context}
-        return _answered({"models": [self._model | running]})
+        return _answered({"models": [self._running(each) for each in self._pool.models if each.loaded is not None]})
+
+    def _running(self, model: ServedModel) -> Json:
+        left_s = self._pool.expires_s(model)
+        expires_at = _NEVER if left_s == math.inf else utc(datetime.now(UTC) + timedelta(seconds=max(left_s, 0)))
+        taken = {"size": self._pool.num_bytes(model)} if self._settings.unloads else {}
+        return _described(model) | taken | {"expires_at": expires_at, "size_vram": 0}
 
     async def _show(self, request: Request) -> Response:
         try:
-            body = decode(
-                await read_ollama_values(request, self._settings), ShowBody, LeftOut(self._settings.refused_fields)
-            )
-            check_ollama_model(body.requested, self._settings)
+            model = self._found(await self._decoded(request, ShowBody))
+            tokenizer = await asyncio.to_thread(lambda: model.tokenizer)
         except Exception as error:
             return api_error(error).response("ollama")
-        architecture = self._manifest.architecture
+        manifest = model.package.manifest
+        architecture, thinking = manifest.architecture, [] if tokenizer.thinking_tags is None else ["thinking"]
         return _answered(
             {
                 "modelfile": "",
-                "parameters": "\n".join(f"{name:<30} {value:g}" for name, value in self._parameters.items()),
-                "template": self._engine.tokenizer.chat_source,
+                "parameters": "\n".join(f"{name:<30} {value:g}" for name, value in _parameters(model).items()),
+                "template": tokenizer.chat_source,
                 "license": "",
-                "details": self._details,
+                "details": _details(manifest),
                 "model_info": {
                     "general.architecture": architecture,
-                    f"{architecture}.context_length": self._manifest.max_context,
-                    f"{architecture}.block_count": self._manifest.num_layers,
-                    f"{architecture}.attention.head_count": self._manifest.num_heads,
-                    f"{architecture}.attention.head_count_kv": self._manifest.num_kv_heads,
+                    f"{architecture}.context_length": manifest.max_context,
+                    f"{architecture}.block_count": manifest.num_layers,
+                    f"{architecture}.attention.head_count": manifest.num_heads,
+                    f"{architecture}.attention.head_count_kv": manifest.num_kv_heads,
                 },
-                "capabilities": self._capabilities,
+                "capabilities": ["completion", *(["tools"] if tokenizer.has_chat_template else []), *thinking],
                 "modified_at": self._since,
             }
         )
 
+    async def _decoded(self, request: Request, kind: type[Body]) -> Body:
+        """Raises ApiError."""
+        return decode(await read_ollama_values(request, self._settings), kind, LeftOut(self._settings.refused_fields))
+
+    def _found(self, body: _ModelBody) -> ServedModel:
+        """The model that is meant. Raises ApiError."""
+        model = self._pool.find(body.requested)
+        check_ollama_model(body.requested, replace(self._settings, model_name=model.name))
+        return model
+
     async def _pull(self, request: Request) -> Response:
-        """Clients pull what they are about to ask: the model that is here is here."""
+        """Clients pull what they are about to ask: a model that is here is here."""
         try:
-            body = decode(
-                await read_ollama_values(request, self._settings), PullBody, LeftOut(self._settings.refused_fields)
-            )
-            check_ollama_model(body.requested, self._settings)
+            body = await self._decoded(request, PullBody)
+            self._found(body)
         except ApiError as error:
             refusal = ApiError(501, _NO_CHANGES) if error.status == 404 else error
             return refusal.response("ollama")
@@ -125,41 +144,35 @@ class OllamaModels:
         text = json.dumps({"status": "success"})
         return Response(f"{text}\n" if body.stream else text, media_type=_LINES if body.stream else _JSON)
 
-    @property
-    def _parameters(self) -> dict[str, float]:
-        """What the model recommends, by Ollama's names."""
-        own = self._engine.sampling
-        return {("repeat_penalty" if name == "repetition_penalty" else name): value for name, value in own.items()}
 
-    @property
-    def _model(self) -> Json:
-        name = tagged(self._settings.model_name)
-        digest = self._engine.package.fingerprint().hex()
-        return {
-            "name": name,
-            "model": name,
-            "size": self._manifest.num_bytes,
-            "digest": digest,
-            "details": self._details,
-        }
+def _parameters(model: ServedModel) -> dict[str, float]:
+    """What a model recommends, by Ollama's names."""
+    return {
+        ("repeat_penalty" if name == "repetition_penalty" else name): value for name, value in model.sampling.items()
+    }
 
-    @property
-    def _details(self) -> Json:
-        architecture = self._manifest.architecture
-        return {
-            "parent_model": "",
-            "format": "onnx",
-            "family": architecture,
-            "families": [architecture],
-            "parameter_size": "",
-            "quantization_level": self._manifest.precision,
-        }
 
-    @property
-    def _capabilities(self) -> list[str]:
-        tokenizer = self._engine.tokenizer
-        thinking = ["thinking"] if tokenizer.thinking_tags is not None else []
-        return ["completion", *(["tools"] if tokenizer.has_chat_template else []), *thinking]
+def _described(model: ServedModel) -> Json:
+    name, manifest = tagged(model.name), model.package.manifest
+    return {
+        "name": name,
+        "model": name,
+        "size": manifest.num_bytes,
+        "digest": model.package.fingerprint().hex(),
+        "details": _details(manifest),
+        "context_length": manifest.max_context,
+    }
+
+
+def _details(manifest: Manifest) -> Json:
+    return {
+        "parent_model": "",
+        "format": "onnx",
+        "family": manifest.architecture,
+        "families": [manifest.architecture],
+        "parameter_size": "",
+        "quantization_level": manifest.precision,
+    }
 
 
 _JSON, _LINES = "application/json", "application/x-ndjson"

@@ -6,12 +6,11 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Annotated, Literal
 
 from msgspec import Meta
-from starlette.responses import Response
 
 from reader_edge.server.api_error import agreed
 from reader_edge.server.completion import CompletionRequest, CompletionRun, Json, sampling_of
 from reader_edge.server.endpoint import Endpoint
-from reader_edge.server.event_stream import EventStream
+from reader_edge.server.event_stream import NamedEventStream
 from reader_edge.server.openai.generation_body import GenerationBody, MaxTokens
 from reader_edge.server.openai.messages import TemplateArgs, template_args
 from reader_edge.server.openai.response_items import InputItems, ResponseItems, to_messages_of_input
@@ -106,12 +105,10 @@ class ResponsesEndpoint(Endpoint[ResponsesBody]):
     """A route's handler."""
 
     body_type = ResponsesBody
+    stream_type = NamedEventStream
 
     def _completion_request(self, body: ResponsesBody) -> CompletionRequest:
         return body.completion_request(self._settings, self._tokenizer.call_syntax, self._engine.engine.sampling)
-
-    def _stream(self, first: Json, events: AsyncGenerator[Json, None], completion: CompletionRequest) -> Response:
-        return EventStream(first, events, completion.headers, is_named=True)
 
     def _whole(
         self,

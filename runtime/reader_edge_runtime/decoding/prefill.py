@@ -76,6 +76,7 @@ class Prefill:
         result = self._scorer.score(slot, [tree], [scored], choosers, num_kept, is_learned)
         cache.commit(slot, range(len(tree)))
         self._slots.note_chunk(length, is_last)
+        request.num_read_tokens = min(length + len(tree), request.num_prompt_tokens)
         if is_read:
             request.read_prompt(result, length, len(tree))
             result = result.from_row(rows.start)

@@ -38,8 +38,8 @@ class Request:
         max_tokens, "context" at the model's limit, "cancelled" when the caller gave up, "error" when something of this
         request failed.
     device: drafts of a device that asks from afar; None where there is none.
-    error: what failed. priority: of waiting requests the lowest is next. is_closed: whether its constraint is
-        needed no more.
+    error: what failed. priority: of waiting requests the lowest is next. num_read_tokens: of the prompt, by the target.
+    is_closed: whether its constraint is needed no more.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Request:
         self.sources: list[str] = []
         self.stats = GenerationStats(num_prompt_tokens=self.num_prompt_tokens)
         self.estimate, self.forced_estimate = AcceptanceEstimate(), AcceptanceEstimate()
-        self.priority = 0
+        self.priority = self.num_read_tokens = 0
         self.drafter: RequestDrafter | None = None
         self._hints = hints
         self.device = hints.device

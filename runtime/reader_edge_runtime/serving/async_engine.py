@@ -99,6 +99,11 @@ class AnswerStream:
         return [] if request is None else request.token_ids[: request.num_prompt_tokens]
 
     @property
+    def num_read_tokens(self) -> int:
+        """Tokens of the prompt that the model has read, those that were cached included."""
+        return 0 if self._answer is None else self._answer.request.num_read_tokens
+
+    @property
     def left_out(self) -> tuple[str, ...]:
         """The parts of a lenient schema that the answer is not held to; none before its start."""
         return () if self._answer is None else self._answer.left_out

@@ -167,7 +167,7 @@ GROWN: Mapping[str, Mapping[str, Grown]] = {
         "tools": OF_CHATS["tools"],
         "format": lambda n: {"format": {"properties": texts(n)}},
         "options": lambda n: {"options": {f"x{number}": 1 for number in range(n)}},
-        "an ignored field": lambda n: {"keep_alive": [[]] * (10 * n)},
+        "an ignored field": lambda n: {"truncate": [[]] * (10 * n)},
     },
     "/api/generate": {
         "text": lambda n: {"prompt": "x" * (40 * n)},

@@ -70,7 +70,7 @@ def schemas(chat_engine: Engine) -> dict[str, Any]:
 
 def schemas_of(engine: Engine, refused_fields: RefusedFields) -> dict[str, Any]:
     settings = ServerSettings("demo", max_tokens=500, refused_fields=refused_fields)
-    document: Any = openapi_document(settings, engine.package.manifest)
+    document: Any = openapi_document(settings, [engine.package.manifest])
     posts = {path: document["paths"][path]["post"]["requestBody"] for path in EVERY_BODY}
     sent = {path: body["content"]["application/json"]["schema"] for path, body in posts.items()}
     return {path: {**schema, "components": document["components"]} for path, schema in sent.items()}

@@ -71,6 +71,7 @@ def test_a_key_may_come_either_way(async_engine: AsyncEngine) -> None:
 
 def test_an_error_in_a_stream_is_its_last_event(served: Served) -> None:
     async def fails() -> AsyncGenerator[dict[str, Any], None]:
+        yield {"type": "message_start"}
         yield {"type": "ping"}
         raise ApiError(504, "It took too long.", code="timeout")
 
@@ -83,8 +84,11 @@ def test_an_error_in_a_stream_is_its_last_event(served: Served) -> None:
         await asyncio.sleep(LIMIT_S)
         return {"type": "http.disconnect"}
 
-    stream = MessageStream({"type": "message_start"}, fails(), {}, is_named=True)
-    asyncio.run(stream({"type": "http"}, receive, send))
+    async def stream() -> None:
+        events = fails()
+        await MessageStream(asyncio.ensure_future(anext(events)), events, {})({"type": "http"}, receive, send)
+
+    asyncio.run(stream())
     *_, last = b"".join(message.get("body", b"") for message in sent).decode().strip().split("\n\n")
     name, data = last.split("\n")
     error = json.loads(data.removeprefix("data: "))

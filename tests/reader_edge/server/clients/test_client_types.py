@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from reader_edge.server.api_error import ApiError
-from reader_edge.server.event_stream import EventStream
+from reader_edge.server.event_stream import NamedEventStream
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, Engine, EngineConfig
 from tests.reader_edge.package_copy import PackageCopy
@@ -27,7 +27,9 @@ pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-
 
 # Fields beyond the types, by their class.
 OURS = {
+    "Model.context_length",
     "Model.max_model_len",
+    "Model.status",
     "ChatCompletionMessage.reasoning_content",
     "ChoiceDelta.reasoning_content",
     "Choice.draft_sources",
@@ -216,11 +218,13 @@ def test_responses_and_their_events_are_of_the_client_s_types(served: Served, na
 
 def test_an_error_within_a_stream_is_an_event_of_the_client_s_type() -> None:
     async def fails() -> AsyncGenerator[dict[str, Any], None]:
+        yield {"type": "response.created", "sequence_number": 0}
         yield {"type": "response.in_progress", "sequence_number": 1}
         raise ApiError(504, "It took too long.", code="timeout")
 
-    async def answer(request: Any) -> EventStream:
-        return EventStream({"type": "response.created", "sequence_number": 0}, fails(), {}, is_named=True)
+    async def answer(request: Any) -> NamedEventStream:
+        all_events = fails()
+        return NamedEventStream(asyncio.ensure_future(anext(all_events)), all_events, {})
 
     async def ask() -> httpx.Response:
         transport = httpx.ASGITransport(Starlette(routes=[Route("/", answer)]))

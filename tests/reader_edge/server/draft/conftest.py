@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from starlette.applications import Starlette
@@ -17,6 +17,7 @@ from reader_edge.remote.frames import DRAFT_PATH, Ask, End, Tokens
 from reader_edge.remote.remote_engine import RemoteEngine
 from reader_edge.remote.settings import Settings
 from reader_edge.server.app import make_app
+from reader_edge.server.resumable_answers import ResumableAnswers
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, DraftSources, Engine, EngineConfig, GenerationConfig, ServingConfig
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
@@ -118,6 +119,12 @@ class DraftServer:
         self.loop = loop
         self.is_down = False
         self.connections: list[AppConnection] = []
+
+    @property
+    def answers(self) -> ResumableAnswers:
+        """Those of its model."""
+        loaded = self.app.state.pool.first.loaded
+        return cast(ResumableAnswers, loaded.drafts.answers)
 
     def connection(self, **headers: str) -> AppConnection:
         made = AppConnection(self.loop, self.app, headers)

@@ -197,7 +197,7 @@ def test_a_forgotten_answer_is_requested_again(
     pieces = device("verify").stream("# tar", sent)
     came = [next(pieces)]
     draft_server.connections[-1].cut()
-    draft_server.loop.call_soon_threadsafe(draft_server.app.state.draft_answers.close)
+    draft_server.loop.call_soon_threadsafe(draft_server.answers.close)
     came += pieces
     assert tuple(i for piece in came for i in piece.token_ids) == wanted.token_ids
 
@@ -223,10 +223,10 @@ def test_leaving_ends_it_on_the_server(device: Device, draft_server: DraftServer
     next(pieces)
     pieces.close()
     for _ in range(600):
-        if not len(draft_server.app.state.draft_answers) and not hinted_engine.decoder.running:
+        if not len(draft_server.answers) and not hinted_engine.decoder.running:
             break
         threading.Event().wait(0.05)
-    assert not len(draft_server.app.state.draft_answers)
+    assert not len(draft_server.answers)
     assert remote.generate("# tar", config(5)).finish_reason == "length"  # over a new connection
 
 
@@ -310,7 +310,7 @@ def test_more_than_may_wait_is_refused(device: Device, draft_server: DraftServer
         threads = [threading.Thread(target=next, args=(pieces, None)) for pieces in running]
         for thread in threads:
             thread.start()
-        answers = draft_server.app.state.draft_answers
+        answers = draft_server.answers
         for _ in range(600):
             if len(answers) == 8 and hinted_engine.decoder is not None:
                 break

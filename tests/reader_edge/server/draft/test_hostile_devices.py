@@ -80,7 +80,7 @@ def test_what_is_no_frame_is_refused_and_hung_up_on(draft_server: DraftServer, d
     draft_server.connections[-1].send(data)
     assert words in refused(link)
     draft_server.connections[-1].served.result(60)
-    assert not len(draft_server.app.state.draft_answers)
+    assert not len(draft_server.answers)
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,9 @@ from tests.reader_edge.server.draft.conftest import ID, SETTINGS, DraftServer, a
 
 def settled(server: DraftServer, num: int) -> bool:
     end = time.monotonic() + 60
-    while len(server.app.state.draft_answers) != num and time.monotonic() < end:
+    while len(server.answers) != num and time.monotonic() < end:
         time.sleep(0.01)
-    return len(server.app.state.draft_answers) == num
+    return len(server.answers) == num
 
 
 def test_only_who_knows_id_and_text_takes_an_answer_up(draft_server: DraftServer, hinted_engine: Engine) -> None:
