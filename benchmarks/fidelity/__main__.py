@@ -17,8 +17,8 @@ from pathlib import Path
 from benchmarks.fidelity.divergence_store import DivergenceStore
 from benchmarks.fidelity.models import FidelityModels
 from benchmarks.fidelity.recorded_chats import mixed
-from benchmarks.fidelity.report import Row, write_rows
-from benchmarks.fidelity.scorers import Scorer, llama_cpp_scorer, package_scorer, source_scorer
+from benchmarks.fidelity.report import FidelityRow, write_rows
+from benchmarks.fidelity.scorers import LogitScorer, llama_cpp_scorer, package_scorer, source_scorer
 from benchmarks.peers.measuring import say
 from reader_edge_export.libraries import quiet_libraries
 from reader_edge_export.sources.find import find_source
@@ -32,7 +32,7 @@ MIN_TOKENS = 4096
 MAX_LENGTH = 1024
 PRECISIONS = "int8,int8-kv-fp32,int8-a16,int8-a16-kv-fp32,int4,int4-kv-fp32"
 
-Opener = Callable[[], AbstractContextManager[Scorer]]
+Opener = Callable[[], AbstractContextManager[LogitScorer]]
 
 
 def main() -> None:
@@ -68,24 +68,24 @@ def token_sequences(source: Source, files: Sequence[Path], num_tokens: int) -> l
 
 def measure_packages(
     models: FidelityModels, sequences: Sequence[list[int]], precisions: Sequence[str], label: str
-) -> list[Row]:
+) -> list[FidelityRow]:
     """Our packages against the source module in fp32, and llama.cpp's fp32 against it: both read the same model."""
     packages = {f"reader-edge {precision} {label}".strip(): models.package(precision) for precision in precisions}
     openers: dict[Path, Opener] = {folder: partial(package_scorer, folder) for folder in packages.values()}
     f32 = models.gguf_file("f32")
     measure(partial(source_scorer, models.source), openers | {f32: _llama_cpp(models, f32)}, sequences)
     named = packages | {"llama.cpp f32": f32}
-    return [Row.of(name, "the source in fp32", path, sequences) for name, path in named.items()]
+    return [FidelityRow.of(name, "the source in fp32", path, sequences) for name, path in named.items()]
 
 
-def measure_gguf_files(models: FidelityModels, sequences: Sequence[list[int]]) -> list[Row]:
+def measure_gguf_files(models: FidelityModels, sequences: Sequence[list[int]]) -> list[FidelityRow]:
     """llama.cpp's own quantisation, and the file as it came where there is one, against llama.cpp in fp32."""
     named = {f"llama.cpp {kind}": models.gguf_file(kind) for kind in ("q8_0", "q4_0", "q4_k_m")}
     if models.original is not None:
         named["llama.cpp, the file as it came"] = models.original
     f32 = models.gguf_file("f32")
     measure(_llama_cpp(models, f32), {path: _llama_cpp(models, path) for path in named.values()}, sequences)
-    return [Row.of(name, "llama.cpp f32", path, sequences) for name, path in named.items()]
+    return [FidelityRow.of(name, "llama.cpp f32", path, sequences) for name, path in named.items()]
 
 
 def _llama_cpp(models: FidelityModels, file: Path) -> Opener:

@@ -23,7 +23,7 @@ has seen."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FidelityRow:
     """A model, what it is measured against, its files' bytes and its figures; see `Divergence.figures`."""
 
     name: str
@@ -32,7 +32,7 @@ class Row:
     figures: Mapping[str, float]
 
     @classmethod
-    def of(cls, name: str, reference: str, path: Path, sequences: Sequence[list[int]]) -> "Row":
+    def of(cls, name: str, reference: str, path: Path, sequences: Sequence[list[int]]) -> "FidelityRow":
         """What is kept of the model at `path` over these texts."""
         files = path.iterdir() if path.is_dir() else [path]
         num_bytes = sum(file.stat().st_size for file in files)
@@ -40,7 +40,7 @@ class Row:
 
 
 def write_rows(
-    name: str, source: Source, files: Sequence[Path], sequences: Sequence[list[int]], rows: Sequence[Row]
+    name: str, source: Source, files: Sequence[Path], sequences: Sequence[list[int]], rows: Sequence[FidelityRow]
 ) -> None:
     """Add a model's rows to those of earlier runs over the same tokens, and write the page."""
     models: dict[str, Any] = json.loads(ROWS.read_text()) if ROWS.exists() else {}

@@ -20,21 +20,21 @@ Float32Array = npt.NDArray[np.float32]
 _TOKENS_A_PASS = 64  # as many as a prompt's pass has at least; the bits do not depend on it
 
 
-class Scorer(Protocol):
+class LogitScorer(Protocol):
     """A loaded model: logits (N, V) after each of N tokens from the beginning of a text."""
 
     def __call__(self, token_ids: Sequence[int]) -> Float32Array: ...
 
 
 @contextmanager
-def source_scorer(source: Source) -> Iterator[Scorer]:
+def source_scorer(source: Source) -> Iterator[LogitScorer]:
     """The source module in fp32."""
     model = load_model(source)
     yield lambda token_ids: chain_logits(model, list(token_ids)).numpy()
 
 
 @contextmanager
-def package_scorer(folder: Path) -> Iterator[Scorer]:
+def package_scorer(folder: Path) -> Iterator[LogitScorer]:
     """A package on the CPU."""
     target = HostTarget.open(ModelPackage.open(folder), threads=THREADS)
     yield lambda token_ids: logits_after(target, [], list(token_ids), _TOKENS_A_PASS)
@@ -43,7 +43,7 @@ def package_scorer(folder: Path) -> Iterator[Scorer]:
 @contextmanager
 def llama_cpp_scorer(
     llama_cpp: Contender, file: Path, max_length: int, is_cache_rounded: bool = False
-) -> Iterator[Scorer]:
+) -> Iterator[LogitScorer]:
     """A GGUF file in llama.cpp's environment, for texts of up to `max_length` tokens.
 
     fp32 files keep an fp32 cache, others one of fp16, or of Q8_0 where it is rounded.

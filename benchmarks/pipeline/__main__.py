@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.pipeline.pass_parts import PassParts, pass_parts
-from benchmarks.pipeline.report import KINDS, Row, write_report
+from benchmarks.pipeline.report import KINDS, PipelineRow, write_report
 from benchmarks.pipeline.served_stages import ServedStages
 from benchmarks.pipeline.slow_link import SlowLinks
 from reader_edge.bench.plot import check_plot
@@ -41,7 +41,7 @@ def main() -> None:
     warnings.simplefilter("ignore", RuntimeWarning)
     config = EngineConfig(threads=options.threads, max_batch=max(8, *options.requests))
     prompts = [each.turns[0] for each in read_prompts(options.prompts)[: options.num_prompts]]
-    rows, parts, several, expected = list[Row](), list[PassParts](), list[Row](), list[list[int]]()
+    rows, parts, several, expected = list[PipelineRow](), list[PassParts](), list[PipelineRow](), list[list[int]]()
     most = max(options.stages)
     links = SlowLinks(most)
     try:
@@ -117,7 +117,7 @@ def _rows(
     prompts: list[Any],
     tokens: int,
     expected: list[list[int]],
-) -> list[Row]:
+) -> list[PipelineRow]:
     """One request after the other, each in every way."""
     for engine in engines.values():
         engine.forget()
@@ -132,7 +132,9 @@ def _rows(
         nodes = (stats.num_drafted_tokens + stats.num_steps) / stats.num_steps
         step_ms = 1000 * (stats.forward_s + stats.verify_s) / stats.num_steps
         rows.append(
-            Row(num_stages, latency_ms, kind, 1, stats.tokens_per_s, stats.acceptance_length, nodes, step_ms, is_same)
+            PipelineRow(
+                num_stages, latency_ms, kind, 1, stats.tokens_per_s, stats.acceptance_length, nodes, step_ms, is_same
+            )
         )
     return rows
 
@@ -144,7 +146,7 @@ def _several(
     prompts: list[Any],
     options: argparse.Namespace,
     expected: list[list[int]],
-) -> list[Row]:
+) -> list[PipelineRow]:
     """Requests that come together: what they get a second, prompts included, after a round that is not counted."""
     return asyncio.run(_served(engine, num_stages, latency_ms, prompts, options, expected))
 
@@ -156,7 +158,7 @@ async def _served(
     prompts: list[Any],
     options: argparse.Namespace,
     expected: list[list[int]],
-) -> list[Row]:
+) -> list[PipelineRow]:
     config = _config(options.tokens, False)
     rows = []
     async with AsyncEngine(engine) as serving:
@@ -171,7 +173,7 @@ async def _served(
             stats = GenerationStats.total([result.stats for result in results])
             is_same = all(list(each.token_ids) == expected[n % len(prompts)] for n, each in enumerate(results))
             step_ms = 1000 * stats.forward_s / stats.num_steps
-            rows.append(Row(num_stages, latency_ms, "plain", num_requests, rate, 1.0, 1.0, step_ms, is_same))
+            rows.append(PipelineRow(num_stages, latency_ms, "plain", num_requests, rate, 1.0, 1.0, step_ms, is_same))
     return rows
 
 

@@ -45,7 +45,7 @@ _CONFIGS = [
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class LossRound:
     """kind: what happens, see _KINDS. wait_s: the longest between two tokens."""
 
     num_stages: int
@@ -77,7 +77,7 @@ def main() -> None:
     _CLOCK.start()
     warnings.simplefilter("ignore", RuntimeWarning)
     config = EngineConfig(threads=1, is_calibrated=False)
-    rng, rounds = np.random.default_rng(options.seed), list[Round]()
+    rng, rounds = np.random.default_rng(options.seed), list[LossRound]()
     expected = [list(text) for text, _ in asyncio.run(_answers(Engine.load(options.package, config), True))]
     with tempfile.TemporaryDirectory() as place:
         for num_stages in options.stages:
@@ -129,7 +129,7 @@ def _round(
     expected: Sequence[list[int]],
     rng: np.random.Generator,
     is_together: bool,
-) -> Round:
+) -> LossRound:
     engine.forget()
     victim, moment_s = int(rng.integers(num_stages - 1)), rng.uniform(0.02, 1.0)
     harming = threading.Thread(target=_harm, args=(stages, victim, kind, moment_s))
@@ -143,7 +143,7 @@ def _round(
     harming.join()
     if kind in _KINDS_WITH_SPARES:
         stages.kill(victim)
-    return Round(num_stages, kind, is_same, sentence, wait_s)
+    return LossRound(num_stages, kind, is_same, sentence, wait_s)
 
 
 def _harm(stages: ServedStages, victim: int, kind: str, moment_s: float) -> None:
@@ -175,7 +175,7 @@ async def _answer(serving: AsyncEngine, prompt: str, config: GenerationConfig) -
     return token_ids, max(waits)
 
 
-def _report(rounds: Sequence[Round]) -> None:
+def _report(rounds: Sequence[LossRound]) -> None:
     print(
         "| stages | what happens | rounds | answers the same | error in a sentence | median wait s | longest wait s |"
     )

@@ -12,7 +12,7 @@ KINDS = "plain", "one pass", "two passes"  # a step
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PipelineRow:
     """kind: one of KINDS; all but plain ones are drafted. tokens_per_s: of all requests. length: tokens a step of each.
     nodes: of its trees. step_ms: of its passes, as far as they were waited for."""
 
@@ -27,7 +27,9 @@ class Row:
     is_same: bool
 
 
-def write_report(rows: Sequence[Row], parts: Sequence[PassParts], several: Sequence[Row], out: Path) -> None:
+def write_report(
+    rows: Sequence[PipelineRow], parts: Sequence[PassParts], several: Sequence[PipelineRow], out: Path
+) -> None:
     """Writes OUT.md and OUT.svg."""
     lines = [*_latencies(rows, parts), "", *_several(several), "", *_parts(parts), ""]
     lines.append(f"![tokens a second over the latency of a link]({out.name}.svg)")
@@ -35,7 +37,7 @@ def write_report(rows: Sequence[Row], parts: Sequence[PassParts], several: Seque
     draw(rows, out.with_suffix(".svg"))
 
 
-def _latencies(rows: Sequence[Row], parts: Sequence[PassParts]) -> Iterator[str]:
+def _latencies(rows: Sequence[PipelineRow], parts: Sequence[PassParts]) -> Iterator[str]:
     """Step times beside stages and links, without and with the fixed costs of a pass, and by how much these are off;
     speed-ups beside those of DSD's formula.
 
@@ -67,7 +69,7 @@ def _latencies(rows: Sequence[Row], parts: Sequence[PassParts]) -> Iterator[str]
         yield f"| {' | '.join(cells)} | {'yes' if row.is_same else 'NO'} |"
 
 
-def _several(rows: Sequence[Row]) -> Iterator[str]:
+def _several(rows: Sequence[PipelineRow]) -> Iterator[str]:
     yield "| stages | link ms | requests together | tokens/s, prompts included | of one request's | same |"
     yield "|---|---|---|---|---|---|"
     one = {row.num_stages: row.tokens_per_s for row in rows if row.num_requests == 1}
@@ -88,7 +90,7 @@ def _parts(parts: Sequence[PassParts]) -> Iterator[str]:
         yield f"| {each.num_stages} | {cells} | {each.frame_bytes} | {each.stream_bytes} |"
 
 
-def draw(rows: Sequence[Row], path: Path) -> None:
+def draw(rows: Sequence[PipelineRow], path: Path) -> None:
     """Tokens a second over the latency of a link, and what drafting brings; a colour for each number of stages."""
     figure = new_figure(9, 3.8)
     speeds, gains = figure.subplots(1, 2)

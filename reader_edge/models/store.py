@@ -37,7 +37,7 @@ _INTERVAL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StoredPart:
     """Something that is stored of a model. time: when it was complete, in seconds since the epoch.
 
     is_untuned: a package of which `reader-edge tune` makes more. path: of its folder.
@@ -113,13 +113,15 @@ class StoredModel:
                     shutil.rmtree(self.folder, ignore_errors=True)
                     self._end_lock()
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[StoredPart]:
         """What is stored of the model: source, broken-off downloads, packages."""
         parts = []
         for place in sorted(self.folder.glob("[!.]*")):
             if what := _kind(place):
                 with suppress(FileNotFoundError):  # a download that became the source meanwhile
-                    parts.append(Part(what, folder_bytes(place), place.lstat().st_mtime, _is_untuned(place), place))
+                    parts.append(
+                        StoredPart(what, folder_bytes(place), place.lstat().st_mtime, _is_untuned(place), place)
+                    )
         return parts
 
     def remove(self) -> int:

@@ -17,8 +17,8 @@ from reader_edge.remote.frames import (
     FromDevice,
     FromServer,
     Hello,
-    Part,
     Refusal,
+    TokenizerPart,
     Welcome,
     one_line,
 )
@@ -87,7 +87,7 @@ class FrameConnection:
                     f"{len(data)} of {num_bytes} bytes of the tokenizer came within {_FETCH_S:g} seconds: give the "
                     "model's tokenizer.json (--tokenizer)."
                 )
-            data += self.receive_kind(Part).data
+            data += self.receive_kind(TokenizerPart).data
         return bytes(data)
 
     def send(self, frame: FromDevice) -> None:

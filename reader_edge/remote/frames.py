@@ -136,7 +136,7 @@ class Welcome(Frame, tag=65):
         """None are sent."""
 
 
-class Part(Frame, tag=66):
+class TokenizerPart(Frame, tag=66):
     data: Annotated[bytes, Meta(min_length=1)]
 
 
@@ -192,7 +192,7 @@ class Refusal(Frame, tag=70):
 
 
 FromDevice = Hello | Fetch | Ask | Drafted | Resume | Cancel
-FromServer = Welcome | Part | Started | Tokens | End | Refusal
+FromServer = Welcome | TokenizerPart | Started | Tokens | End | Refusal
 
 DEVICE_FRAMES: FrameCodec[FromDevice] = FrameCodec(FromDevice, b"RD\x02", MAX_BYTES, "drafts")
 SERVER_FRAMES: FrameCodec[FromServer] = FrameCodec(FromServer, b"RD\x02", MAX_BYTES, "drafts")

@@ -19,9 +19,9 @@ from reader_edge.remote.frames import (
     FromDevice,
     FromServer,
     Hello,
-    Part,
     Refusal,
     Resume,
+    TokenizerPart,
     Welcome,
 )
 from reader_edge.remote.settings import Settings
@@ -163,7 +163,7 @@ class DraftEndpoint:
 
     async def _send_tokenizer(self, websocket: WebSocket) -> None:
         for start in range(0, len(self._tokenizer), _PART_BYTES):
-            await _send(websocket, Part(self._tokenizer[start : start + _PART_BYTES]))
+            await _send(websocket, TokenizerPart(self._tokenizer[start : start + _PART_BYTES]))
 
     def _begun(self, answer_id: bytes, ask: Ask, settings: Settings, caller: str) -> ResumableAnswer:
         """The answer that is requested, begun. Raises ApiError and ConfigError."""

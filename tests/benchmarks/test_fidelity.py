@@ -15,8 +15,8 @@ from benchmarks.fidelity import report as fidelity_report
 from benchmarks.fidelity.__main__ import Opener, measure
 from benchmarks.fidelity.divergence_store import DivergenceStore
 from benchmarks.fidelity.recorded_chats import mixed, read_conversations
-from benchmarks.fidelity.report import Row, write_rows
-from benchmarks.fidelity.scorers import Scorer
+from benchmarks.fidelity.report import FidelityRow, write_rows
+from benchmarks.fidelity.scorers import LogitScorer
 from benchmarks.peers.real_model import measure_real
 from benchmarks.peers.real_prompts import Converter
 from benchmarks.peers.real_report import real_section
@@ -52,7 +52,7 @@ class Sent:
 
     def opener(self, name: str) -> Opener:
         @contextmanager
-        def opened() -> Iterator[Scorer]:
+        def opened() -> Iterator[LogitScorer]:
             self.texts.setdefault(name, [])
 
             def score(token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
@@ -117,7 +117,7 @@ def test_what_was_measured_is_kept_and_only_the_rest_is_measured(tmp_path: Path)
 
 def test_a_model_that_fails_leaves_what_was_measured(tmp_path: Path) -> None:
     @contextmanager
-    def failing() -> Iterator[Scorer]:
+    def failing() -> Iterator[LogitScorer]:
         def score(token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
             if len(token_ids) > 3:
                 raise RuntimeError("out of luck")
@@ -145,10 +145,13 @@ def figures(kl: float) -> Mapping[str, float]:
 def test_rows_stay_until_they_are_measured_again_on_the_same_tokens(page: Callable[[], str]) -> None:
     source = HuggingFaceSource("model", {"model_type": "llama"}, 128, (), Path("model"))
     files = [Path("rag.jsonl"), Path("chat.jsonl")]
-    rows = [Row("ours before", "fp32", 139_000_000, figures(0.045)), Row("theirs", "f32", 9_000_000, figures(0.0046))]
-    rows.append(Row("their f32", "fp32", 540_000_000, figures(-1e-11)))
+    rows = [
+        FidelityRow("ours before", "fp32", 139_000_000, figures(0.045)),
+        FidelityRow("theirs", "f32", 9_000_000, figures(0.0046)),
+    ]
+    rows.append(FidelityRow("their f32", "fp32", 540_000_000, figures(-1e-11)))
     write_rows("Model", source, files, TEXTS, rows)
-    write_rows("Model", source, files, TEXTS, [Row("ours", "fp32", 140_000_000, figures(0.002))])
+    write_rows("Model", source, files, TEXTS, [FidelityRow("ours", "fp32", 140_000_000, figures(0.002))])
     lines = [line for line in page().splitlines() if line.startswith(("| our", "| their"))]
     assert lines == [
         "| their f32 | fp32 | 540 MB | < 1e-6 | < 1e-6 | 1.000 |",
@@ -165,7 +168,7 @@ def test_rows_stay_until_they_are_measured_again_on_the_same_tokens(page: Callab
 
 def test_the_page_says_where_the_source_itself_came_in_few_bits(page: Callable[[], str]) -> None:
     source = HuggingFaceSource("model", {"model_type": "llama"}, 128, (), Path("model"))
-    row = Row("ours", "fp32", 1, figures(0.1))
+    row = FidelityRow("ours", "fp32", 1, figures(0.1))
     write_rows("Model", source, [], TEXTS, [row])
     assert "came in" not in page()
     write_rows("Model", replace(source, weight_types=("Q4_1", "F32")), [], TEXTS, [row])

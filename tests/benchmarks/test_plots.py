@@ -15,7 +15,7 @@ pytest.importorskip("matplotlib", reason="plots are not installed: pip install '
 pytest.importorskip("matplotlib", reason="plots need it: pip install 'reader-edge[plot]'")
 
 from benchmarks.pipeline.pass_parts import PassParts
-from benchmarks.pipeline.report import Row, write_report
+from benchmarks.pipeline.report import PipelineRow, write_report
 
 
 @pytest.mark.long
@@ -52,13 +52,13 @@ def test_all_answers_of_all_servers_are_counted(
 def test_steps_stand_beside_stages_links_and_fixed_costs(tmp_path: Path) -> None:
     parts = [PassParts(2, 5.0, stages_ms=4.0, ring_ms=6.0, rested_ms=7.0, frame_bytes=32, stream_bytes=2304)]
     rows = [
-        Row(1, 0.0, "plain", 1, 200.0, 1.0, 1.0, 5.0, True),
-        Row(1, 0.0, "one pass", 1, 240.0, 1.5, 4.0, 6.0, True),
-        Row(2, 0.0, "plain", 1, 160.0, 1.0, 1.0, 6.25, True),
-        Row(2, 0.0, "one pass", 1, 192.0, 2.0, 4.0, 8.0, True),
-        Row(2, 5.0, "plain", 1, 50.0, 1.0, 1.0, 20.0, True),
-        Row(2, 5.0, "one pass", 1, 100.0, 2.0, 4.0, 21.0, False),
-        Row(2, 5.0, "two passes", 1, 110.0, 2.5, 9.0, 23.0, True),
+        PipelineRow(1, 0.0, "plain", 1, 200.0, 1.0, 1.0, 5.0, True),
+        PipelineRow(1, 0.0, "one pass", 1, 240.0, 1.5, 4.0, 6.0, True),
+        PipelineRow(2, 0.0, "plain", 1, 160.0, 1.0, 1.0, 6.25, True),
+        PipelineRow(2, 0.0, "one pass", 1, 192.0, 2.0, 4.0, 8.0, True),
+        PipelineRow(2, 5.0, "plain", 1, 50.0, 1.0, 1.0, 20.0, True),
+        PipelineRow(2, 5.0, "one pass", 1, 100.0, 2.0, 4.0, 21.0, False),
+        PipelineRow(2, 5.0, "two passes", 1, 110.0, 2.5, 9.0, 23.0, True),
     ]
     write_report(rows, parts, [], tmp_path / "page")
     lines = (tmp_path / "page.md").read_text().splitlines()

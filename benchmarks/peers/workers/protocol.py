@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 
-class Worker(Protocol):
+class PeerWorker(Protocol):
     """One loaded model of one runtime."""
 
     def load(self, model: str, threads: int, is_drafted: bool) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def shared_length(a: Iterable[int], b: Iterable[int]) -> int:
     return length
 
 
-def serve(worker: Worker | LogitsWorker) -> None:
+def serve(worker: PeerWorker | LogitsWorker) -> None:
     """Answer requests until stdin ends. Whatever libraries print goes to stderr."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

@@ -56,7 +56,7 @@ KindOf = Callable[[Matrix], str | None]  # of a weight (K, J); products of other
 
 
 @dataclass(frozen=True, slots=True)
-class _Product:
+class _LinearProduct:
     """A MatMul node: its input rows (..., K), its weight (K, J) and its bias (J,), if it has one.
 
     last: the node whose output is the whole, bias included.
@@ -79,7 +79,7 @@ def replace_products(
     them so.
     """
     for group in _grouped(editor.graph):
-        kinds: dict[str | None, list[_Product]] = {}
+        kinds: dict[str | None, list[_LinearProduct]] = {}
         for product in group:
             kinds.setdefault(kind_of(product.weight), []).append(product)
         outputs = [multiply(_merged(editor, products, calibration)) for products in kinds.values()]
@@ -95,14 +95,14 @@ def matrix_groups(graph: ir.Graph) -> list[list[Matrix]]:
     return [group for group in groups if not group[0].is_sensitive]
 
 
-def _merged(editor: GraphEditor, group: Sequence[_Product], calibration: Calibration) -> MergedProduct:
+def _merged(editor: GraphEditor, group: Sequence[_LinearProduct], calibration: Calibration) -> MergedProduct:
     first = group[0]
     name = first.node.name or "product"
     weights = [product.weight for product in group]
     return MergedProduct(first.rows, weights, _bias_of(editor, group, name), calibration, name)
 
 
-def _split(editor: GraphEditor, products: Sequence[_Product], output: ir.Value) -> Sequence[ir.Value]:
+def _split(editor: GraphEditor, products: Sequence[_LinearProduct], output: ir.Value) -> Sequence[ir.Value]:
     """The outputs (..., J) of products of the same rows, side by side, cut into theirs."""
     sizes, outputs = [product.weight.shape[1] for product in products], [output]
     rows = products[0].rows
@@ -114,7 +114,7 @@ def _split(editor: GraphEditor, products: Sequence[_Product], output: ir.Value) 
     return outputs
 
 
-def _bias_of(editor: GraphEditor, group: Sequence[_Product], name: str) -> ir.Value | None:
+def _bias_of(editor: GraphEditor, group: Sequence[_LinearProduct], name: str) -> ir.Value | None:
     """The biases (J,) of a group side by side, zeros where only others have one."""
     if all(product.bias is None for product in group):
         return None
@@ -124,9 +124,9 @@ def _bias_of(editor: GraphEditor, group: Sequence[_Product], name: str) -> ir.Va
     return editor.constant(np.concatenate(biases), f"{name}.bias")
 
 
-def _grouped(graph: ir.Graph) -> list[list[_Product]]:
+def _grouped(graph: ir.Graph) -> list[list[_LinearProduct]]:
     """The products of a graph, those of the same rows together, sensitive ones apart."""
-    groups: dict[tuple[ir.Value, bool], list[_Product]] = {}
+    groups: dict[tuple[ir.Value, bool], list[_LinearProduct]] = {}
     for node in graph:
         product = _product(node)
         if product is not None:
@@ -134,14 +134,14 @@ def _grouped(graph: ir.Graph) -> list[list[_Product]]:
     return list(groups.values())
 
 
-def _product(node: ir.Node) -> _Product | None:
+def _product(node: ir.Node) -> _LinearProduct | None:
     if node.op_type != "MatMul" or node.inputs[0] is None:
         return None
     weight = matrix_of(node.inputs[1])
     if weight is None:
         return None
     last, bias = _with_bias(node, weight.shape[1])
-    return _Product(node, last, node.inputs[0], weight, bias)
+    return _LinearProduct(node, last, node.inputs[0], weight, bias)
 
 
 def _with_bias(node: ir.Node, width: int) -> tuple[ir.Node, Float32Array | None]:

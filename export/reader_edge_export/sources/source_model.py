@@ -72,7 +72,7 @@ def streamed_product(matrices: ExpertMatrices, rows: torch.Tensor, experts: torc
     return torch.cat(outputs)[order.argsort()].reshape(*experts.shape, -1)
 
 
-class _Product(torch.autograd.Function):
+class _ExpertProduct(torch.autograd.Function):
     """rows (R, K) by an expert's matrix, which gradients read again."""
 
     @staticmethod
@@ -85,7 +85,7 @@ class _Product(torch.autograd.Function):
         return gradient @ torch.from_numpy(ctx.matrices.read(ctx.expert)), None, None
 
 
-_multiply: Callable[[torch.Tensor, ExpertMatrices, int], torch.Tensor] = _Product.apply
+_multiply: Callable[[torch.Tensor, ExpertMatrices, int], torch.Tensor] = _ExpertProduct.apply
 
 
 def _matrices(name: str, parameter: torch.Tensor, is_transposed: bool, weights: Weights) -> ExpertMatrices:

@@ -22,7 +22,7 @@ from reader_edge.remote.connection import (
     refused_status,
     socket_address,
 )
-from reader_edge.remote.frames import DEVICE_FRAMES, SERVER_FRAMES, Fetch, Part, Refusal, Started
+from reader_edge.remote.frames import DEVICE_FRAMES, SERVER_FRAMES, Fetch, Refusal, Started, TokenizerPart
 from reader_edge_runtime.errors import BusyError, ConfigError, FrameError, InstallationError, RemoteError
 
 pack = SERVER_FRAMES.pack
@@ -56,16 +56,16 @@ def link(*shown: Any) -> FrameConnection:
 
 
 def test_a_tokenizer_comes_in_parts() -> None:
-    parts = [pack(Part(part)) for part in (b"ab", b"c")]
+    parts = [pack(TokenizerPart(part)) for part in (b"ab", b"c")]
     assert link(*parts).fetch(3) == b"abc"
     with pytest.raises(FrameError, match="length >= 1"):
-        link(pack(Part(b""))).fetch(3)
+        link(pack(TokenizerPart(b""))).fetch(3)
 
 
 def test_a_tokenizer_that_trickles_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reader_edge.remote.connection._FETCH_S", -1.0)
     with pytest.raises(RemoteError, match=r"0 of 3 bytes of the tokenizer came within .* \(--tokenizer\)"):
-        link(*[pack(Part(b"a"))] * 3).fetch(3)
+        link(*[pack(TokenizerPart(b"a"))] * 3).fetch(3)
 
 
 def test_losses_are_shown_by_the_address() -> None:
@@ -175,7 +175,7 @@ class Library:
 
     def recv(self, timeout: float | None) -> bytes:
         self._fail()
-        return pack(Part(b"a"))
+        return pack(TokenizerPart(b"a"))
 
     def __enter__(self) -> "Library":
         return self

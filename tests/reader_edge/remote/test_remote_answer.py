@@ -19,10 +19,10 @@ from reader_edge.remote.frames import (
     End,
     FromServer,
     Hello,
-    Part,
     Refusal,
     Resume,
     Started,
+    TokenizerPart,
     Tokens,
     Welcome,
 )
@@ -184,7 +184,7 @@ def test_another_model_behind_the_address_is_not_gone_on_with(shared_engine: Eng
 
 
 def test_an_engine_that_cannot_be_made_closes_its_link(shared_engine: Engine) -> None:
-    server = Scripted(shared_engine, [Part(b"x")], tokenizer_bytes=1)
+    server = Scripted(shared_engine, [TokenizerPart(b"x")], tokenizer_bytes=1)
     with pytest.raises(RemoteError):
         RemoteEngine("http://there", connect=server.connect)
     assert not server.shown
@@ -192,13 +192,13 @@ def test_an_engine_that_cannot_be_made_closes_its_link(shared_engine: Engine) ->
 
 def test_a_tokenizer_is_taken_by_its_hash_alone(shared_engine: Engine) -> None:
     data = shared_engine.tokenizer.to_json().encode()
-    server = Scripted(shared_engine, [Part(data)], tokenizer_bytes=len(data))
+    server = Scripted(shared_engine, [TokenizerPart(data)], tokenizer_bytes=len(data))
     fetched = RemoteEngine("http://there", drafts="none", connect=server.connect).tokenizer
     assert fetched.fingerprint() == shared_engine.tokenizer.fingerprint()
-    server = Scripted(shared_engine, [Part(data)], tokenizer_bytes=len(data), tokenizer=bytes(32))
+    server = Scripted(shared_engine, [TokenizerPart(data)], tokenizer_bytes=len(data), tokenizer=bytes(32))
     with pytest.raises(RemoteError, match="came damaged"):
         RemoteEngine("http://there", connect=server.connect)
-    server = Scripted(shared_engine, [Part(b"{}")], tokenizer_bytes=2)
+    server = Scripted(shared_engine, [TokenizerPart(b"{}")], tokenizer_bytes=2)
     with pytest.raises(RemoteError, match="cannot be read"):
         RemoteEngine("http://there", connect=server.connect)
 

@@ -33,7 +33,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class _Text:
+class _AnswerRows:
     """One answer's n places, as `Rows` has them; its states stay in their file."""
 
     ids: npt.NDArray[np.int32]
@@ -104,7 +104,7 @@ class Batches:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _text_of(answer: RecordedAnswer, numbers: Int32Array) -> _Text:
+def _text_of(answer: RecordedAnswer, numbers: Int32Array) -> _AnswerRows:
     """numbers: int32 (V,), of the ids that the network can name, -1 of others."""
     num_answered, num_top = answer.top_ids.shape
     num_places = len(answer.states)
@@ -118,7 +118,7 @@ def _text_of(answer: RecordedAnswer, numbers: Int32Array) -> _Text:
     share[first : num_places - 1] = shares(answer.top_logits[first + 1 - num_context :]) * (numbers[known] >= 0)
     has_scores = np.zeros(num_places, np.bool_)
     has_scores[first : num_places - 1] = True
-    return _Text(text[1:].astype(np.int32), answer.states, top, share, has_scores)
+    return _AnswerRows(text[1:].astype(np.int32), answer.states, top, share, has_scores)
 
 
 def frequent_ids(answers: Sequence[RecordedAnswer], vocab_size: int, most: int) -> Int32Array:

@@ -83,7 +83,7 @@ class CountStore:
 
 
 @dataclass(slots=True)
-class _Text:
+class _TextSpan:
     """Tokens at [begin, end), not wrapped. used: when a request last repeated a part, 0 for not since it last moved."""
 
     begin: int
@@ -103,7 +103,7 @@ class History(CountStore):
         self.max_tokens = max_tokens
         self.num_tokens = 0
         self.epoch = 0
-        self._texts: list[_Text] = []
+        self._texts: list[_TextSpan] = []
         self._clock = 0
 
     def add(self, token_ids: Int32Array) -> None:
@@ -144,11 +144,11 @@ class History(CountStore):
         """The texts remembered, least recently used first."""
         return [self._tokens(text) for text in self._texts]
 
-    def _tokens(self, text: _Text) -> Int32Array:
+    def _tokens(self, text: _TextSpan) -> Int32Array:
         return self.text.take(np.arange(text.begin, text.end), mode="wrap")
 
-    def _write_behind(self, token_ids: Int32Array) -> _Text:
-        text = _Text(self.end, self.end + len(token_ids))
+    def _write_behind(self, token_ids: Int32Array) -> _TextSpan:
+        text = _TextSpan(self.end, self.end + len(token_ids))
         self._write(text.begin, token_ids)
         self.text[text.end & (len(self.text) - 1)] = _BETWEEN_TEXTS
         self._texts.append(text)
@@ -157,14 +157,14 @@ class History(CountStore):
     def _write(self, begin: int, token_ids: Int32Array) -> None:
         self.text.put(np.arange(begin, begin + len(token_ids)), token_ids, mode="wrap")
 
-    def _move_behind(self, text: _Text) -> None:
+    def _move_behind(self, text: _TextSpan) -> None:
         self._texts.remove(text)
         moved = self._write_behind(self._tokens(text))
         counts.relocate(self.arrays, text.begin, text.end, moved.begin)
         self.end = moved.end + 1
         self._clear(text)
 
-    def _clear(self, text: _Text) -> None:
+    def _clear(self, text: _TextSpan) -> None:
         self._write(text.begin, np.full(text.end - text.begin, _BETWEEN_TEXTS, np.int32))
         self.epoch += 1
 
