@@ -10,19 +10,17 @@ from reader_edge_runtime.execution.iree.target_machine import IREE_ATTENTION, TA
 from reader_edge_runtime.package.manifest import (
     ATTENTIONS,
     HALF_PRECISIONS,
+    KV_TYPES,
     PRECISIONS,
     QUANTIZED_PRECISIONS,
     ROW_ATTENTIONS,
 )
 
 AUTO = "auto"
-KV_TYPES = {"fp32": "float32", "fp16": "float16", "int8": "int8"}  # numpy names
-
 CHECKS = ("none", "quick", "full")
 ONNX_RUNTIME, IREE = "onnxruntime", "iree"
 
 _QUANTIZED = (AUTO, *QUANTIZED_PRECISIONS)
-CALIBRATED = tuple(name for name, each in PRECISIONS.items() if each.is_calibrated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,8 @@ class ExportOptions:
             )
         if self.attention == "portable-exact" and self.precision not in (AUTO, "fp32"):
             raise ConfigError(f"attention {self.attention!r} needs precision 'fp32', not {self.precision!r}.")
-        if self.calibration_text is not None and self.precision not in (AUTO, *CALIBRATED):
+        is_calibrated = self.precision == AUTO or PRECISIONS[self.precision].is_calibrated
+        if self.calibration_text is not None and not is_calibrated:
             raise ConfigError(f"precision {self.precision!r} is not calibrated: leave calibration_text out.")
         if self.check not in (AUTO, *CHECKS):
             raise ConfigError(f"check is {self.check!r}, but must be one of {', '.join((AUTO, *CHECKS))}.")
@@ -132,7 +131,7 @@ class ExportOptions:
         """One of CHECKS. AUTO is "none" of weights that stay as they are, and else "quick"."""
         if self.check != AUTO:
             return self.check
-        return "none" if precision == "keep" else "quick"
+        return "none" if PRECISIONS[precision].keeps_blocks else "quick"
 
     @property
     def iree_target(self) -> str:

@@ -15,7 +15,7 @@ from reader_edge_export.checks.chat_check import ChatCheck, check_chats
 from reader_edge_export.checks.package_check import CachedCheck, PackageCheck, has_checks
 from reader_edge_export.journal import MOMENTS_NAME, WORK_NAME, Journal
 from reader_edge_export.mlir import NUM_STEPS, check_modules, write_mlir
-from reader_edge_export.options import CALIBRATED, IREE, ExportOptions
+from reader_edge_export.options import IREE, ExportOptions
 from reader_edge_export.package.package_size import PackageSize, check_room
 from reader_edge_export.package.source_files import version_of
 from reader_edge_export.package_graph import TOP_K, write_commit_graph, write_graph
@@ -33,7 +33,7 @@ from reader_edge_export.trace.tree_config import attention_layers, sliding_windo
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.manifest import (
     COMMIT_NAME,
-    QUANTIZED_PRECISIONS,
+    PRECISIONS,
     SUCCESSORS_NAME,
     FileEntry,
     Manifest,
@@ -81,6 +81,7 @@ class PackageExport:
         self._speculator: SpeculatorExport | None = None
         self._source = source
         self._options = options
+        self._precision = PRECISIONS[options.precision]
         self._calibration = calibration
         self._folder = folder
         self._progress = progress
@@ -99,7 +100,7 @@ class PackageExport:
             check_room(self._folder, self._size(opened.model))
             state_ids = self._state_ids(opened.model)
             layers = self._trace(opened.model, work, state_ids)
-            is_rounded = self._options.precision in QUANTIZED_PRECISIONS and opened.kept.needs_calibration
+            is_rounded = self._precision.num_planes > 0 and opened.kept.needs_calibration
             if is_rounded and not is_calibrated:
                 self._calibrate(opened, calibration, journal)
             files = self._store(opened.model, work, calibration, journal)
@@ -128,7 +129,7 @@ class PackageExport:
             text = text_tokenizer(tokenizer)
             check_chat_template(text, self._source.max_context)
             write_tokenizer(tokenizer, self._folder)
-        kept = StoredTypes.of(model) if self._options.precision == "keep" else StoredTypes()
+        kept = StoredTypes.of(model) if self._precision.keeps_blocks else StoredTypes()
         self.other_types = kept.num_others
         return _Opened(model, tokenizer, text, kept)
 
@@ -140,7 +141,7 @@ class PackageExport:
         self, model: SourceModel, work: Path, calibration: Calibration, journal: Journal
     ) -> dict[str, FileEntry]:
         """Write the graph and its weights."""
-        with self._progress.enter("rounding" if self._options.precision in CALIBRATED else "storing"):
+        with self._progress.enter("rounding" if self._precision.is_calibrated else "storing"):
             return write_graph(
                 work / _TRACED_NAME,
                 self._folder,
@@ -176,7 +177,7 @@ class PackageExport:
 
     def _recall(self, journal: Journal, model: SourceModel, calibration: Calibration) -> bool:
         """Whether an export that was killed has left its calibration."""
-        gradients = gradient_sizes(model) if self._options.precision == "int4" else {}
+        gradients = gradient_sizes(model) if self._precision.is_four_bit else {}
         inputs, experts = input_sizes(model), expert_input_sizes(model)
         is_calibrated = calibration.recall(journal.calibration, inputs, gradients, experts)
         left = ["its calibration", f"{journal.num_matrices} of {len(model.names)} matrices"] if is_calibrated else []
@@ -214,10 +215,10 @@ class PackageExport:
             max_length = min(MAX_SEQUENCE, self._source.max_context)
             sequences = self._calibration.token_sequences(opened.text, max_length, max_tokens)
             # Once through all layers; to see where errors show, there and back again.
-            num_walks = 3 if self._options.precision == "int4" else 1
+            num_walks = 3 if self._precision.is_four_bit else 1
             layered = LayeredModel(opened.model, advance=self._progress.share(num_walks))
             calibrate(layered, sequences, calibration)
-            if self._options.precision == "int4":
+            if self._precision.is_four_bit:
                 measure_sensitivity(layered, sequences, calibration)
             journal.add_calibration(calibration.noted())
 

@@ -9,6 +9,7 @@ import click
 from reader_edge.commands import options
 from reader_edge.terminal.command_help import helpful_command
 from reader_edge.terminal.shell_completion import MODEL
+from reader_edge_runtime.package.manifest import ATTENTIONS, KV_TYPES, PRECISIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,9 @@ class ExportArguments:
     force: Replace an existing package.
     """
 
-    precision: Annotated[str, ("auto", "keep", "fp32", "fp16", "bf16", "int8", "int8-a16", "int4")] = "auto"
-    attention: Annotated[str | None, ("exact", "fast", "portable", "portable-exact")] = None
-    kv: Annotated[str | None, ("fp32", "fp16", "int8")] = None
+    precision: Annotated[str, ("auto", *PRECISIONS)] = "auto"
+    attention: Annotated[str | None, ATTENTIONS] = None
+    kv: Annotated[str | None, tuple(KV_TYPES)] = None
     max_context: Annotated[int | None, options.IntegerRange(16)] = None
     calibration_text: Annotated[Path | None, options.FILE] = None
     check: Annotated[str, ("none", "quick", "full")] = "full"

@@ -13,7 +13,7 @@ from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.checks import package_check
 from reader_edge_export.checks.chat_check import ChatCheck, check_chats, conversations
 from reader_edge_export.checks.quality import KlDivergence, QualityAgainstSource, max_quality_tokens, source_figures
-from reader_edge_export.checks.quality_limits import LIMITS, quality_warning, speculator_warning
+from reader_edge_export.checks.quality_limits import quality_warning, speculator_warning
 from reader_edge_export.package.pass_chain import WholePackage, figures_of
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.tokenizer import special_tokens_of, text_tokenizer, write_tokenizer
@@ -157,10 +157,10 @@ def test_a_small_divergence_over_a_large_vocabulary_is_not_lost_in_rounding() ->
 
 
 def test_every_rounded_precision_has_its_limits_and_a_closer_precision() -> None:
-    assert set(LIMITS) == {*PRECISIONS} - {"fp32"}
-    for limit in LIMITS.values():
-        closer = LIMITS.get(limit.closer)
-        assert limit.closer == "fp32" or (closer is not None and closer.mean_kl_nats < limit.mean_kl_nats)
+    assert [name for name, each in PRECISIONS.items() if each.limit is None] == ["fp32"]
+    for limit in (each.limit for each in PRECISIONS.values() if each.limit is not None):
+        closer = PRECISIONS[limit.closer].limit
+        assert closer is None or closer.mean_kl_nats < limit.mean_kl_nats
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_every_rounded_precision_has_its_limits_and_a_closer_precision() -> None
 def test_a_package_beyond_its_limits_is_warned_of_with_a_remedy(checks: dict[str, float], is_warned: bool) -> None:
     warning = quality_warning("int8", checks)
     assert (warning is not None) == is_warned
-    assert warning is None or f"--precision {LIMITS['int8'].closer}" in warning
+    assert warning is None or "--precision int8-a16 stays closer" in warning
 
 
 def test_full_precision_is_never_warned_of_and_neither_is_what_was_not_measured() -> None:

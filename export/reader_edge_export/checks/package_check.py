@@ -21,7 +21,7 @@ from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
 from reader_edge_runtime.drafting.sources.successor_store import SuccessorTable
 from reader_edge_runtime.execution.onnxruntime.host.host_rows_runner import open_on_host
-from reader_edge_runtime.package.manifest import HALF_PRECISIONS, ROW_ATTENTIONS, SUCCESSORS_NAME, FileEntry, file_entry
+from reader_edge_runtime.package.manifest import PRECISIONS, ROW_ATTENTIONS, SUCCESSORS_NAME, FileEntry, file_entry
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
@@ -63,7 +63,7 @@ class PackageCheck:
         text_ids = list(chain.from_iterable(sequences))
         case = TreeCase.draw(manifest, text_ids)
         checks: list[Check] = [TreeAgainstDecoding(case)]
-        if manifest.precision in ("fp32", *HALF_PRECISIONS):
+        if not PRECISIONS[manifest.precision].num_planes:
             checks.append(TreeAgainstSource(manifest, model, case))
         if manifest.precision == "fp32" and manifest.kv_dtype == "float32":
             checks.append(GreedyAgainstSource.draw(manifest, model, text_ids))
@@ -82,7 +82,7 @@ class PackageCheck:
     def _runner(self) -> PackageRunner:
         """The package on the CPU provider; one in bf16 by its fp32 twin, which is written part by part."""
         package, manifest = self._package, self._package.manifest
-        is_whole = manifest.num_bytes <= _MAX_WHOLE_BYTES and manifest.precision != "bf16"
+        is_whole = manifest.num_bytes <= _MAX_WHOLE_BYTES and not PRECISIONS[manifest.precision].has_twin
         if is_whole or manifest.attention in ROW_ATTENTIONS:  # whose rows no part writes
             return WholePackage(open_on_host(package))
         return LayeredPackage(package, self._work_folder)

@@ -20,7 +20,7 @@ from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_graph import Values
 from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostPart
 from reader_edge_runtime.forward_result import ForwardResult
-from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME
+from reader_edge_runtime.package.manifest import GRAPH_NAME, PRECISIONS, WEIGHTS_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass
 
@@ -36,7 +36,7 @@ class LayeredPackage:
         self.manifest = package.manifest
         self._weights = package.folder / WEIGHTS_NAME
         self._work_folder: Path | None = None
-        if package.manifest.precision == "bf16":
+        if PRECISIONS[package.manifest.precision].has_twin:
             widen(model)
             self.manifest = replace(package.manifest, kv_dtype="float32")
             self._work_folder = work_folder

@@ -19,7 +19,7 @@ from reader_edge_export.package_graph import TOP_K
 from reader_edge_export.quantize.vocabulary import lookup_block
 from reader_edge_export.sources.source_model import SourceModel, vocab_size_of
 from reader_edge_runtime.errors import ExportError
-from reader_edge_runtime.package.manifest import HALF_PRECISIONS, QUANTIZED_PRECISIONS, WEIGHTS_NAME
+from reader_edge_runtime.package.manifest import PRECISIONS, WEIGHTS_NAME, Precision
 
 # Products that read the rows of another, if it exists, and share its moments.
 _FIRST = {
@@ -51,19 +51,19 @@ class PackageSize:
 
         in_eight_bits: the parameters that int4 leaves in eight bits; None before they are known.
         """
+        stored = PRECISIONS[options.precision]
         numbers = {name: parameter.numel() for name, parameter in model.skeleton.named_parameters()}
         others = _LAYER_BYTES * model.skeleton.config.num_hidden_layers
         if options.check == "full":
             vocab_size = vocab_size_of(model.skeleton)
             others += _SUCCESSOR_BYTES * num_table_tokens(vocab_size, model.num_parameters)
-        if options.precision == "bf16" and options.check != "none":
+        if stored.has_twin and options.check != "none":
             others += min(4 * model.num_parameters, _part_of_twin(model))
         padding = _PADDING * len(numbers)
-        if options.precision in QUANTIZED_PRECISIONS:
-            weights, moments = _quantized(model, options.precision, numbers, in_eight_bits or frozenset())
-            return cls(weights + padding, moments, others, options.precision == "int4" and in_eight_bits is None)
-        width = 2 if options.precision in HALF_PRECISIONS else 4
-        return cls(width * model.num_parameters + padding, 0, others)
+        if stored.num_planes:
+            weights, moments = _quantized(model, stored, numbers, in_eight_bits or frozenset())
+            return cls(weights + padding, moments, others, stored.is_four_bit and in_eight_bits is None)
+        return cls(int(stored.weight_bytes) * model.num_parameters + padding, 0, others)
 
 
 def _part_of_twin(model: SourceModel) -> int:
@@ -87,27 +87,27 @@ def check_room(folder: Path, size: PackageSize) -> None:
 
 
 def _quantized(
-    model: SourceModel, precision: str, numbers: Mapping[str, int], in_eight_bits: Set[str]
+    model: SourceModel, stored: Precision, numbers: Mapping[str, int], in_eight_bits: Set[str]
 ) -> tuple[int, int]:
     """Bytes of the weights and of what calibration keeps. numbers: of each parameter."""
     products = matrix_sizes(model)
     both = [matrices for each in model.experts.values() for matrices in (each.up, each.down)]
     experts = {matrices.name: matrices.shape for matrices in both}
-    types = {name: model.weights.block_type(name) if precision == "keep" else None for name in numbers}
+    types = {name: model.weights.block_type(name) if stored.keeps_blocks else None for name in numbers}
     widths = {name: model.skeleton.get_parameter(name).shape[1] for name in model.table_names}
     # What spreads: for int8, for int4, and for experts.
-    weights = 4 * MAX_BLOCK**2 * (1 + (precision == "int4") + bool(experts))
+    weights = 4 * MAX_BLOCK**2 * (1 + stored.is_four_bit + bool(experts))
     for name, num_numbers in numbers.items():
         block_type = types[name]
         if name in experts and block_type is None:
             num_experts, num_outputs, num_inputs = experts[name]
-            weights += num_experts * _rounded(num_inputs, num_outputs, is_int4=precision == "int4")
+            weights += num_experts * _rounded(num_inputs, num_outputs, is_int4=stored.is_four_bit)
         elif name not in products and name not in experts and name not in widths:
             weights += 4 * num_numbers
         elif block_type is not None:
             weights += block_type.num_bytes(num_numbers)
         elif name in products:
-            weights += _rounded(*products[name], is_int4=precision == "int4" and name not in in_eight_bits)
+            weights += _rounded(*products[name], is_int4=stored.is_four_bit and name not in in_eight_bits)
         else:
             weights += num_numbers + 4 * num_numbers // lookup_block(widths[name])
     if all(types[name] is not None for name in (*products, *experts)):
@@ -115,7 +115,7 @@ def _quantized(
     counted = [num_inputs for name, (num_inputs, _) in products.items() if _first_of(name) not in products]
     counted += [each.up.shape[2] for each in model.experts.values()]
     of_experts = 4 * sum(expert_input_sizes(model).values())
-    gradients = 4 * sum(gradient_sizes(model).values()) if precision == "int4" else 0
+    gradients = 4 * sum(gradient_sizes(model).values()) if stored.is_four_bit else 0
     return weights, sum(map(moment_bytes, counted)) + of_experts + gradients
 
 

@@ -23,7 +23,7 @@ from reader_edge_export.quantize.int8 import int8_specs, quantize_rotated
 from reader_edge_export.sources.weights import ExpertMatrices, experts_of
 from reader_edge_export.trace.markers import ExpertLinearMarker, expert_markers
 from reader_edge_runtime.arrays import Array, Float32Array
-from reader_edge_runtime.package.manifest import PRECISIONS
+from reader_edge_runtime.package.manifest import Precision
 
 # weight (K, J) -> its rotated form, outputs first, and scales.
 Quantize = Callable[[Float32Array, HadamardRotation, InputMoments], tuple[Array, ...]]
@@ -53,29 +53,30 @@ def multiply_plainly(editor: GraphEditor, rows: ir.Value, experts: ir.Value, mar
 
 
 class RoundedExpertProducts:
-    """In the blocks of their file where `keeps` and they can stay; in int4, or int8 by one or two planes of rows."""
+    """In the blocks of their file where they are kept and can be; in int4, or int8 by one or two planes of rows."""
 
-    def __init__(self, editor: GraphEditor, precision: str, calibration: Calibration, hadamards: Hadamards) -> None:
+    def __init__(
+        self, editor: GraphEditor, precision: Precision, calibration: Calibration, hadamards: Hadamards
+    ) -> None:
         self._editor = editor
-        self._keeps = precision == "keep"
-        self._is_int4 = precision == "int4"
-        self._num_planes = PRECISIONS[precision].num_planes
+        self._precision = precision
         self._calibration = calibration
         self._hadamards = hadamards
 
     def multiply(self, rows: ir.Value, experts: ir.Value, marker: ExpertLinearMarker) -> ir.Value:
         editor, matrices = self._editor, _matrices(marker)
-        if self._keeps and matrices.block_type is not None:
+        if self._precision.keeps_blocks and matrices.block_type is not None:
             return gguf_experts(editor, rows, experts, self._kept(matrices))
         hadamard = self._hadamards.value(block_size(matrices.shape[2]))
-        if self._is_int4 and matrices.shape[2] <= MAX_INPUTS:
+        if self._precision.is_four_bit and matrices.shape[2] <= MAX_INPUTS:
             specs = int4_specs(matrices.name, *matrices.shape)
             values, block_scales, scales, smoothing = self._stored(matrices, specs, quantize_blocks)
             blocks = BlockMatrix(values, block_scales, scales, smoothing, hadamard)
             return block_experts(editor, rows, experts, blocks)
         specs = int8_specs(matrices.name, *matrices.shape)
         values, scales, smoothing = self._stored(matrices, specs, quantize_rotated)
-        return int8_experts(editor, rows, experts, Int8Matrix(values, scales, smoothing, hadamard), self._num_planes)
+        matrix = Int8Matrix(values, scales, smoothing, hadamard)
+        return int8_experts(editor, rows, experts, matrix, self._precision.num_planes)
 
     def _stored(self, matrices: ExpertMatrices, specs: list[TensorSpec], quantize: Quantize) -> list[ir.Value]:
         """Initializers of these specs, the first written expert by expert."""

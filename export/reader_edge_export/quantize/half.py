@@ -11,8 +11,8 @@ import onnx_ir as ir
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor, weight_of
 from reader_edge_export.sources.weights import Matrix, matrix_of
 from reader_edge_runtime.errors import ExportError
+from reader_edge_runtime.package.manifest import HALF_PRECISIONS
 
-_DATA_TYPES = {"fp16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
 _MASKS = ("tree_mask", "tree_mask_sliding")
 
 # Far below any score, and a score added to it still is a number in fp16: a row that sees nothing must stay finite.
@@ -20,11 +20,11 @@ _MASKED_HALF = -3e4
 
 
 def convert_to_half(editor: GraphEditor, precision: str) -> None:
-    """Give the graph's numbers the type of `precision`, "fp16" or "bf16"; masks and logits stay fp32 at the border.
+    """Give the graph's numbers the type of one of HALF_PRECISIONS; masks and logits stay fp32 at the border.
 
     Raises ExportError where a weight does not fit.
     """
-    _HalfPrecision(editor, _DATA_TYPES[precision]).convert()
+    _HalfPrecision(editor, ir.DataType[HALF_PRECISIONS[precision].upper()]).convert()
 
 
 def store_in_half(editor: GraphEditor) -> None:

@@ -19,7 +19,6 @@ from reader_edge_export.quantize.compensation import Compensation, for_parts_of_
 from reader_edge_export.quantize.hadamard import HadamardRotation, Hadamards, block_size
 from reader_edge_export.quantize.linear import MergedProduct
 from reader_edge_runtime.arrays import Float32Array, Int8Array
-from reader_edge_runtime.package.manifest import PRECISIONS
 
 _PLANE_STEPS = {1: STEPS, 2: STEPS_16}
 
@@ -151,15 +150,15 @@ def _rounded(product: MergedProduct) -> tuple[Int8Array, Float32Array, Float32Ar
 
 
 class Int8Products:
-    """Stores matrices as int8 and multiplies by them; precision: "int8" or "int8-a16", how finely rows are rounded.
+    """Stores matrices as int8 and multiplies by them; num_planes: how finely rows are rounded, as in `Precision`.
 
     is_portable: by operators of the ONNX standard only; else by operators of our own.
     """
 
-    def __init__(self, editor: GraphEditor, precision: str, is_portable: bool) -> None:
+    def __init__(self, editor: GraphEditor, num_planes: int, is_portable: bool) -> None:
         self._editor = editor
-        self._num_planes = PRECISIONS[precision].num_planes
-        self._portable = PortableProducts(editor, self._num_planes) if is_portable else None
+        self._num_planes = num_planes
+        self._portable = PortableProducts(editor, num_planes) if is_portable else None
         self._hadamards = Hadamards(editor)
 
     def multiply_stored(self, product: MergedProduct) -> tuple[ir.Value, Int8Matrix]:

@@ -20,7 +20,7 @@ from reader_edge_export.quantize.linear import MergedProduct, matrix_groups, rep
 from reader_edge_export.quantize.sensitive import Candidate, sensitive_matrices
 from reader_edge_export.quantize.vocabulary import store_vocabulary, store_vocabulary_fp32, vocabulary_head
 from reader_edge_export.sources.weights import experts_of, matrix_of
-from reader_edge_runtime.package.manifest import HALF_PRECISIONS, QUANTIZED_PRECISIONS
+from reader_edge_runtime.package.manifest import PRECISIONS
 
 OnChoice = Callable[[Set[str]], None]  # gets which matrices int4 leaves in eight bits
 
@@ -34,7 +34,7 @@ def num_stored(graph: ir.Graph, precision: str) -> int:
     values = graph.initializers.values()
     matrices = {matrix.name: matrix for value in values if (matrix := matrix_of(value))}
     num_of_experts = sum(experts.size for value in values if (experts := experts_of(value)))
-    return num_of_experts + sum(matrix.size for matrix in matrices.values()) * (2 if precision == "int4" else 1)
+    return num_of_experts + sum(matrix.size for matrix in matrices.values()) * (1 + PRECISIONS[precision].is_four_bit)
 
 
 def store_weights(
@@ -53,12 +53,13 @@ def store_weights(
     The matrices of an int4 model that lose most for the bytes they take are int8. on_choice: gets their names before
     any is stored. Raises ExportError where the source cannot be read, and what `on_choice` does.
     """
-    if precision in QUANTIZED_PRECISIONS:
-        int8 = Int8Products(editor, precision, is_portable)
+    stored = PRECISIONS[precision]
+    if stored.num_planes:
+        int8 = Int8Products(editor, stored.num_planes, is_portable)
         hadamards = Hadamards(editor)
-        gguf, two_plane = GgufProducts(editor, precision == "keep", int8), TwoPlaneProducts(editor, hadamards)
+        gguf, two_plane = GgufProducts(editor, stored.keeps_blocks, int8), TwoPlaneProducts(editor, hadamards)
         products: Int4Products | GgufProducts = gguf
-        if precision == "int4":
+        if stored.is_four_bit:
             candidates = _candidates(editor.graph, calibration, journal, advance)
             in_eight_bits = sensitive_matrices(candidates)
             on_choice(in_eight_bits)
@@ -71,14 +72,14 @@ def store_weights(
             return output
 
         replace_products(editor, multiply, calibration, gguf.kind_of)
-        replace_experts(editor, RoundedExpertProducts(editor, precision, calibration, hadamards).multiply, advance)
+        replace_experts(editor, RoundedExpertProducts(editor, stored, calibration, hadamards).multiply, advance)
         store_vocabulary(editor, products, gguf, calibration)  # after them: it makes products of its own
         return
     replace_experts(editor, partial(multiply_plainly, editor), unseen)  # they are read when they are written
     store_vocabulary_fp32(editor)
-    if precision in HALF_PRECISIONS and is_portable:
+    if stored.half and is_portable:
         store_in_half(editor)
-    elif precision in HALF_PRECISIONS:
+    elif stored.half:
         convert_to_half(editor, precision)
 
 

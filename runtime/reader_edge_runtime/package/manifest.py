@@ -70,30 +70,51 @@ FileName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\Z")]
 
 
 @dataclass(frozen=True, slots=True)
-class Precision:
-    """How matrices are stored, and rows rounded that meet them.
+class QualityLimit:
+    """Up to where a precision loses what is usual for it. closer: the precision to export with instead."""
 
-    weight_bytes: about, of a weight with its scales. num_planes: of int8 that a row of activations is rounded to; 0
-    where it is not, nor weights. is_calibrated: whether rounding learns from a text. is_portable: whether operators of
-    the ONNX standard alone compute it. half: numpy's name of the type of weights and KV cache, if of two bytes.
+    mean_kl_nats: float
+    top1_agreement: float
+    closer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """How matrices are stored, how rows are rounded that meet them, and what that may lose.
+
+    weight_bytes: about, of a weight with its scales. limit: None of fp32, which loses nothing. num_planes: of int8 that
+    a row of activations is rounded to; 0 where it is not, nor weights. is_calibrated: whether rounding learns from a
+    text. is_portable: whether operators of the ONNX standard alone compute it. half: numpy's name of the type of
+    weights and KV cache, if of two bytes. is_four_bit: whether matrices are in four bits, but for those that lose most
+    by it. keeps_blocks: whether matrices stay as a GGUF file has them. has_twin: whether it is checked as fp32, as CPUs
+    do not compute it.
     """
 
     weight_bytes: float
+    limit: QualityLimit | None = None
     num_planes: int = 0
     is_calibrated: bool = False
     is_portable: bool = True
     half: str = ""
+    is_four_bit: bool = False
+    keeps_blocks: bool = False
+    has_twin: bool = False
 
 
+# Eight bits done well cost 0.001 to 0.005 nats, five bits 0.01 to 0.02, four bits 0.03 to 0.08, three bits 0.1 and
+# more: llama.cpp's figures for an 8B model; small models lose more (benchmarks/fidelity/FIDELITY.md). A limit stands
+# where a package loses what one of fewer bits may lose; equal first choices are what that does to plain answers.
 PRECISIONS = {
     "fp32": Precision(4),
-    "fp16": Precision(2, half="float16"),
-    "bf16": Precision(2, is_portable=False, half="bfloat16"),
-    "int8": Precision(1, 1, is_calibrated=True),
-    "int8-a16": Precision(1, 2, is_calibrated=True),
-    "int4": Precision(0.7, 1, is_calibrated=True, is_portable=False),
-    "keep": Precision(0.7, 1, is_portable=False),  # types of files are near four bits, or near eight
+    "fp16": Precision(2, QualityLimit(0.002, 0.98, "fp32"), half="float16"),
+    "bf16": Precision(2, QualityLimit(0.01, 0.96, "fp32"), is_portable=False, half="bfloat16", has_twin=True),
+    "int8": Precision(1, QualityLimit(0.02, 0.95, "int8-a16"), 1, is_calibrated=True),
+    "int8-a16": Precision(1, QualityLimit(0.01, 0.96, "fp32"), 2, is_calibrated=True),
+    "int4": Precision(0.7, QualityLimit(0.1, 0.85, "int8"), 1, is_calibrated=True, is_portable=False, is_four_bit=True),
+    # Types of files are near four bits, or near eight; rows alone are rounded.
+    "keep": Precision(0.7, QualityLimit(0.02, 0.95, "int8-a16"), 1, is_portable=False, keeps_blocks=True),
 }
+KV_TYPES = {"fp32": "float32", "fp16": "float16", "int8": "int8"}  # to choose from: numpy's names
 QUANTIZED_PRECISIONS = tuple(name for name, each in PRECISIONS.items() if each.num_planes)
 HALF_PRECISIONS = {name: each.half for name, each in PRECISIONS.items() if each.half}
 
@@ -154,7 +175,7 @@ class Manifest:
     sliding_window: _Tokens | None
     precision: Annotated[str, one_of(*PRECISIONS)]
     attention: Annotated[str, one_of(*ATTENTIONS)]
-    kv_dtype: Annotated[str, one_of("float32", "int8", *HALF_PRECISIONS.values())]
+    kv_dtype: Annotated[str, one_of(*KV_TYPES.values(), *HALF_PRECISIONS.values())]
     eos_token_ids: tuple[Annotated[int, Meta(ge=0)], ...]
     bos_token_id: Annotated[int, Meta(ge=0)] | None
     source_name: Text

@@ -9,13 +9,12 @@ from math import ceil
 
 from reader_edge_runtime.errors import MemoryShortageError
 from reader_edge_runtime.machine.process_memory import free_bytes
-from reader_edge_runtime.package.manifest import WEIGHTS_NAME, Manifest
+from reader_edge_runtime.package.manifest import PRECISIONS, WEIGHTS_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 
 _MARGIN = 64 << 20  # of the 130 to 270 MB that a package takes beside its weights and KV cache
 _NUM_ROWS = 256  # of KV cache that any answer needs
-_EMBEDDING_BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0}  # of a number; else a byte, and a scale for 64 of them
-_ROUNDED_BYTES = 1 + 4 / 64
+_ROUNDED_BYTES = 1 + 4 / 64  # of a number of an embedding: a byte, and a scale for 64 of them
 _FOUR_BIT_BYTES = 0.63  # of a parameter in a package of four bits, whose embeddings have more
 
 
@@ -43,7 +42,8 @@ def product_bytes(manifest: Manifest) -> int:
     if manifest.hidden_size is None:
         num_looked_up = num_bytes / 2
     else:
-        number_bytes = _EMBEDDING_BYTES.get(manifest.precision, _ROUNDED_BYTES)
+        precision = PRECISIONS[manifest.precision]
+        number_bytes = _ROUNDED_BYTES if precision.num_planes else precision.weight_bytes
         num_looked_up = manifest.vocab_size * manifest.hidden_size * number_bytes
     return max(0, num_bytes - int(num_looked_up))
 
