@@ -1,15 +1,17 @@
 """Prompts of `verify` and `bench`: a line of a file each, or JSON that holds a text, messages or turns, played out."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from msgspec import Meta
 
 from reader_edge_runtime import GenerationConfig, Message
 from reader_edge_runtime.errors import PromptError
 from reader_edge_runtime.text.conversation import Prompt, text_of
 from reader_edge_runtime.text.conversation_check import MEDIA, sound_messages
+from reader_edge_runtime.untrusted.untrusted_json import Text, converted, decoded
 from reader_edge_runtime.untrusted.user_input import as_text, read_bounded, short_repr
 
 if TYPE_CHECKING:  # corpora are read where there is no ONNX Runtime, too
@@ -19,7 +21,7 @@ _MAX_BYTES, _MAX_LINES = 1 << 26, 1 << 20
 VERIFY_PROMPTS = Path(__file__).with_name("verify_prompts.jsonl")
 
 _UNREAD = ("tools", "system", *MEDIA)
-_KINDS = 'a text "prompt", a list of chat "messages" or a list of texts "turns"'
+_WANTED = 'a line is {"prompt": text}, {"messages": [...]} or {"turns": [text, ...]}, with or without a "category"'
 
 T = TypeVar("T")
 
@@ -35,6 +37,16 @@ class FilePrompt:
     turns: tuple[Prompt, ...]
     category: str
     place: str
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLine:
+    """A line of a .jsonl file, which holds one of the first three."""
+
+    prompt: Annotated[str, Meta(min_length=1)] | None = None
+    messages: Annotated[list[Any], Meta(min_length=1)] | None = None
+    turns: Annotated[list[str], Meta(min_length=1)] | None = None
+    category: Text | None = None
 
 
 def read_prompts(path: Path) -> list[FilePrompt]:
@@ -61,43 +73,22 @@ def read_prompts(path: Path) -> list[FilePrompt]:
     return prompts
 
 
-def json_text(line: str | bytes, field: str) -> str | None:
-    """The text in a field of the JSON object that a line holds; None where there is none."""
-    text = _json_object(line).get(field)
-    return text if isinstance(text, str) else None
-
-
-def _json_object(line: str | bytes) -> dict[str, Any]:
-    """The JSON object that a line holds, empty where it holds none."""
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return fields if isinstance(fields, dict) else {}
-
-
 def _parsed(line: str, place: str) -> FilePrompt:
-    fields = _json_object(line)
+    fields = decoded(line.encode(), place, PromptError, _WANTED)
+    given = converted(fields, PromptLine, place, PromptError, _WANTED)
     unread = next((name for name in _UNREAD if fields.get(name)), None)
     if unread is not None:
         raise PromptError(f'{place} holds "{unread}", which would not reach the model: leave it out.')
-    category = "" if fields.get("category") is None else fields["category"]
-    if not isinstance(category, str) or not category.isprintable():
-        raise PromptError(f'{place} has the "category" {category!r:.80}: give a text in one line.')
-    match [fields[kind] for kind in ("prompt", "messages", "turns") if kind in fields]:
-        case ["" | []]:
-            raise PromptError(f"{place} asks nothing: it is to hold {_KINDS}.")
-        case [_, _, *_]:
-            raise PromptError(f"{place} holds more than one of these: {_KINDS}.")
-        case [str(text)] if "prompt" in fields:
+    match [each for each in (given.prompt, given.messages, given.turns) if each is not None]:
+        case [str(text)]:
             turns: tuple[Prompt, ...] = (text,)
-        case [[_, *_] as messages] if "messages" in fields:
+        case [list(messages)] if given.turns is None:
             turns = (_messages(messages, place),)
-        case [[_, *_] as texts] if "turns" in fields:
+        case [list(texts)]:
             turns = tuple(_messages([{"role": "user", "content": text}], place) for text in texts)
-        case _:
-            raise PromptError(f"{place} is no JSON object with one of these: {_KINDS}.")
-    return FilePrompt(turns, category, place)
+        case kinds:
+            raise PromptError(f"{place} holds {len(kinds)} of what a line may ask, not one: {_WANTED}.")
+    return FilePrompt(turns, given.category or "", place)
 
 
 def _messages(given: list[Any], place: str) -> tuple[Message, ...]:

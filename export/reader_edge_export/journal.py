@@ -13,9 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
+
+import msgspec
+from msgspec import Meta
 
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME
+from reader_edge_runtime.untrusted.untrusted_json import Sha256
 from reader_edge_runtime.untrusted.user_input import read_bounded
 
 WORK_NAME = "work"  # the folder of what no package holds
@@ -35,18 +39,18 @@ class StoredMatrix:
     """
 
     names: tuple[str, ...]
-    begin: int
-    end: int
-    sha256: str
+    begin: Annotated[int, Meta(ge=0)]
+    end: Annotated[int, Meta(ge=0)]
+    sha256: Sha256
 
-    @classmethod
-    def parsed(cls, value: Any) -> "StoredMatrix | None":
-        """None for anything else than what `asdict` makes of one."""
-        match value:
-            case {"names": [*names], "begin": int(begin), "end": int(end), "sha256": str(sha256)}:
-                if all(isinstance(name, str) for name in names) and 0 <= begin <= end:
-                    return cls(tuple(names), begin, end, sha256)
-        return None
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A line, which has one of these. key: of what the result depends on. note: of another result, name and value."""
+
+    key: str | None = None
+    calibration: dict[str, Any] | None = None
+    matrix: StoredMatrix | None = None
+    note: tuple[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ class Journal:
         self._left: deque[_WrittenMatrix] = deque()
         self._end = 0  # of the lines that count, but for those of matrices that are left
         lines, end = _lines(path), 0
-        if lines and lines[0].value == {"key": key}:
+        if lines and lines[0].entry == Entry(key):
             end = self._read(lines, folder / WEIGHTS_NAME)
         self.num_matrices = sum(len(left.matrix.names) for left in self._left)
         self._file = path.open("ab")
@@ -142,13 +146,13 @@ class Journal:
         end = self._end = lines[0].end
         matrices: list[tuple[StoredMatrix, int]] = []
         for line in lines[1:]:
-            match line.value:
-                case {"calibration": dict(found)} if not matrices:
+            match line.entry:
+                case Entry(calibration=dict(found)) if not matrices:
                     self.calibration = found
                     self.results.clear()
-                case {"note": [str(name), found]}:
+                case Entry(note=(name, found)):
                     self.results[name] = found
-                case {"matrix": value} if (matrix := StoredMatrix.parsed(value)) is not None:
+                case Entry(matrix=StoredMatrix() as matrix) if matrix.begin <= matrix.end:
                     matrices.append((matrix, line.end))
                 case _:
                     break
@@ -166,14 +170,14 @@ class Journal:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """value: None for what is no JSON. end: in the file, of its last byte."""
+    """end: in the file, of its last byte."""
 
-    value: Any
+    entry: Entry
     end: int
 
 
 def _lines(path: Path) -> list[_Line]:
-    """The whole lines of a journal; none where it is not there, or larger than any."""
+    """The lines of a journal up to the first that is none; none where it is not there, or larger than any."""
     try:
         data = read_bounded(path, _MAX_BYTES)
     except OSError:
@@ -182,9 +186,9 @@ def _lines(path: Path) -> list[_Line]:
     for line in data.split(b"\n")[:-1]:
         end += len(line) + 1
         try:
-            lines.append(_Line(json.loads(line), end))
+            lines.append(_Line(msgspec.json.decode(line, type=Entry), end))
         except (ValueError, RecursionError):
-            lines.append(_Line(None, end))
+            break
     return lines
 
 
@@ -212,4 +216,4 @@ def _hash(file: BinaryIO, checksum: "hashlib._Hash", num_bytes: int) -> None:
 def has_work(folder: Path, key: str) -> bool:
     """Whether the journal in a folder is of the key, and notes anything."""
     lines = _lines(folder / WORK_NAME / JOURNAL_NAME)
-    return len(lines) > 1 and lines[0].value == {"key": key}
+    return len(lines) > 1 and lines[0].entry == Entry(key)

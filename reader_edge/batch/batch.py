@@ -11,7 +11,7 @@ from typing import Protocol
 
 from reader_edge.batch.batch_files import BatchOutput, BatchRequest, count_requests, read_requests
 from reader_edge.server.api_error import api_error
-from reader_edge.server.endpoints import PATHS, make_endpoints
+from reader_edge.server.endpoints import make_endpoints
 from reader_edge.server.metrics import Metrics
 from reader_edge.server.settings import MAX_CHOICES, ServerSettings
 from reader_edge_runtime import AsyncEngine, Engine, ServingConfig
@@ -93,7 +93,7 @@ class Batch:
         pending: set[asyncio.Task[None]] = set()
         async with backend:
             try:
-                for request in filter(self._takes, read_requests(self._input_file, PATHS)):
+                for request in filter(self._takes, read_requests(self._input_file)):
                     if len(pending) >= backend.max_pending:
                         pending = await _some_done(pending)
                     pending.add(asyncio.ensure_future(self._answer(backend, request, on_progress)))
@@ -130,7 +130,7 @@ def open_batch(input_file: Path, output_file: Path) -> Iterator[Batch]:
         raise BatchError(f"'{input_file}' is no file, which is read twice: write the requests to one.")
     if output_file.exists() and output_file.samefile(input_file):
         raise ConfigError(f"'{output_file}' is the input too: name another file for the output.")
-    ids = count_requests(input_file, PATHS)
+    ids = count_requests(input_file)
     with BatchOutput(output_file, ids, mode_of_all([input_file])) as output:
         yield Batch(input_file, ids, output)
 

@@ -7,40 +7,61 @@ again.
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 from filelock import FileLock, Timeout
+from msgspec import Meta, Struct, structs
 
+from reader_edge.server.endpoints import PATHS
 from reader_edge.server.json_body import load_json
 from reader_edge_runtime.atomic_file import write_failure
 from reader_edge_runtime.errors import BatchError
+from reader_edge_runtime.untrusted.untrusted_json import converted, one_of
 from reader_edge_runtime.untrusted.user_input import BYTE_ORDER_MARK
 
 _MAX_REQUEST_BYTES = 4 << 20  # as many as a body may have that comes over HTTP
 _MAX_ID = 512
-_FIELDS = {"custom_id", "method", "url", "body"}
-
+_WANTED = (
+    f"a line is an object with a custom_id of 1 to {_MAX_ID} characters, the method POST, an object as its body, and a "
+    f"url of {', '.join(PATHS)}"
+)
 _BEGINNING = b'{"id": "batch_req_'
 _MAX_LINE_BYTES = 1 << 28
 
 
-@dataclass(frozen=True, slots=True)
-class BatchRequest:
-    """custom_id: what the input calls it. url: of an endpoint. id: made of all that it is: a changed one is another."""
+class RequestLine(Struct, frozen=True, forbid_unknown_fields=True):
+    """A line of the input."""
+
+    custom_id: Annotated[str, Meta(min_length=1, max_length=_MAX_ID)]
+    method: Annotated[str, one_of("POST")]
+    url: Annotated[str, one_of(*PATHS)]
+    body: dict[str, Any]
+
+
+class BatchRequest(RequestLine, frozen=True, kw_only=True):
+    """id: made of all that it is: a changed one is another."""
+
+    id: str
+
+
+class _Response(Struct, frozen=True):
+    status_code: int
+
+
+class AnswerLine(Struct, frozen=True):
+    """What is read of a line of the output."""
 
     id: str
     custom_id: str
-    url: str
-    body: dict[str, object]
+    response: _Response
 
 
-def read_requests(path: Path, urls: Collection[str]) -> Iterator[BatchRequest]:
-    """The requests in turn. urls: those that can be requested. Raises BatchError, which names the line, and OSError."""
+def read_requests(path: Path) -> Iterator[BatchRequest]:
+    """The requests in turn. Raises BatchError, which names the line, and OSError."""
     with path.open("rb") as file:
         number = 0
         while line := file.readline(_MAX_REQUEST_BYTES + 1):
@@ -49,13 +70,13 @@ def read_requests(path: Path, urls: Collection[str]) -> Iterator[BatchRequest]:
                 raise BatchError(f"Line {number} of '{path}' has more than the {_MAX_REQUEST_BYTES} bytes it may have.")
             line = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
             if line.strip():
-                yield _request(line, urls, f"Line {number} of '{path}'")
+                yield _request(line, f"Line {number} of '{path}'")
 
 
-def count_requests(path: Path, urls: Collection[str]) -> dict[str, str]:
+def count_requests(path: Path) -> dict[str, str]:
     """The ids of all requests, by what the input calls them. Raises what `read_requests` does, also for one twice."""
     ids: dict[str, str] = {}
-    for request in read_requests(path, urls):
+    for request in read_requests(path):
         if request.custom_id in ids:
             raise BatchError(f"'{path}' has the custom_id {request.custom_id!r:.80} twice: give each line its own.")
         ids[request.custom_id] = request.id
@@ -64,24 +85,14 @@ def count_requests(path: Path, urls: Collection[str]) -> dict[str, str]:
     return ids
 
 
-def _request(line: bytes, urls: Collection[str], place: str) -> BatchRequest:
+def _request(line: bytes, place: str) -> BatchRequest:
     try:
         fields = load_json(line)
         digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
     except (ValueError, RecursionError):
         raise BatchError(f"{place} is not JSON: write one object a line.") from None
-    if not isinstance(fields, dict) or fields.keys() != _FIELDS:
-        raise BatchError(f"{place} must be an object with {', '.join(sorted(_FIELDS))}, and nothing else.")
-    custom_id, method, url, body = (fields[name] for name in ("custom_id", "method", "url", "body"))
-    if not isinstance(custom_id, str) or not 0 < len(custom_id) <= _MAX_ID:
-        raise BatchError(f"{place} must have a custom_id of 1 to {_MAX_ID} characters.")
-    if method != "POST":
-        raise BatchError(f"{place} has the method {method!r:.80}, but must have 'POST'.")
-    if not isinstance(url, str) or url not in urls:
-        raise BatchError(f"{place} has the url {url!r:.80}, which is not answered here: name one of {', '.join(urls)}.")
-    if not isinstance(body, dict):
-        raise BatchError(f"{place} must have an object as its body.")
-    return BatchRequest(f"batch_req_{digest[:32]}", custom_id, url, body)
+    given = converted(fields, RequestLine, place, BatchError, _WANTED)
+    return BatchRequest(id=f"batch_req_{digest[:32]}", **structs.asdict(given))
 
 
 class BatchOutput:
@@ -165,26 +176,22 @@ class BatchOutput:
                 end += len(line)
         if not _BEGINNING.startswith(line[: len(_BEGINNING)]):
             raise BatchError(f"'{self._path}' is no output of a batch: name another file.")
-        if line and _is_json(line):  # cut in the very end
+        if line and _json(line) is not None:  # cut in the very end
             self._take(line, ids)
             self._file.write(b"\n")
         elif line:
             self._file.truncate(end)
 
     def _take(self, line: bytes, ids: Mapping[str, str]) -> None:
-        try:
-            fields = json.loads(line)
-            custom_id, made_of, status = fields["custom_id"], fields["id"], fields["response"]["status_code"]
-        except (ValueError, TypeError, KeyError, RecursionError):
-            raise BatchError(f"'{self._path}' is no output of a batch: name another file.") from None
-        if not isinstance(custom_id, str) or ids.get(custom_id) != made_of:
-            sentence = f"'{self._path}' answers a request {custom_id!r:.80} that the input has not, or not any more"
-            raise BatchError(f"{sentence}: name another file.")
-        if custom_id in self.done:
-            raise BatchError(f"'{self._path}' answers {custom_id!r:.80} twice: name another file.")
-        self._count(custom_id, status)
+        answer = converted(_json(line), AnswerLine, f"'{self._path}'", BatchError, "name another file")
+        if ids.get(answer.custom_id) != answer.id:
+            sentence = f"'{self._path}' answers a request {answer.custom_id!r:.80} that the input has not"
+            raise BatchError(f"{sentence}, or not any more: name another file.")
+        if answer.custom_id in self.done:
+            raise BatchError(f"'{self._path}' answers {answer.custom_id!r:.80} twice: name another file.")
+        self._count(answer.custom_id, answer.response.status_code)
 
-    def _count(self, custom_id: str, status: object) -> None:
+    def _count(self, custom_id: str, status: int) -> None:
         self.done.add(custom_id)
         self.num_refused += status != 200
 
@@ -192,9 +199,9 @@ class BatchOutput:
         return BatchError(write_failure(self._path, error, "the same command resumes"))
 
 
-def _is_json(line: bytes) -> bool:
+def _json(line: bytes) -> object:
+    """None where a line is none."""
     try:
-        json.loads(line)
+        return json.loads(line)
     except (ValueError, RecursionError):
-        return False
-    return True
+        return None

@@ -7,12 +7,12 @@ parquet   A row is a document: its column "text" (or another).
 """
 
 import codecs
+import json
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from reader_edge.prompts import json_text
 from reader_edge_runtime.errors import DatastoreError, InstallationError
 from reader_edge_runtime.untrusted.user_input import BYTE_ORDER_MARK
 
@@ -86,8 +86,11 @@ def _read_jsonl(path: Path, field: str) -> Iterator[CorpusPiece]:
             line = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
             if not line.strip():
                 continue
-            text = json_text(line, field)
-            if text is None:
+            try:
+                text = json.loads(line)[field]
+            except (ValueError, RecursionError, TypeError, KeyError):
+                text = None
+            if not isinstance(text, str):
                 raise DatastoreError(
                     f"Line {number} of '{path}' is no JSON object with a text \"{field}\": see --field."
                 )

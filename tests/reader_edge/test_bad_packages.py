@@ -191,7 +191,7 @@ READERS: dict[str, tuple[str, str, Callable[[Path], Any]]] = {
     "a text": ("a.txt", "one\ntwo\n", lambda path: list(read_pieces(path, None, "text"))),
     "JSON lines": ("a.jsonl", '{"text": "one"}\n', lambda path: [p.text for p in read_pieces(path, None, "text")]),
     "an empty first line": ("a.jsonl", '\n{"text": "one"}\n', lambda path: next(read_pieces(path, None, "text")).text),
-    "a batch": ("a.jsonl", json.dumps(BATCH), lambda path: count_requests(path, ["/v1/completions"])),
+    "a batch": ("a.jsonl", json.dumps(BATCH), count_requests),
     "a recording": (
         "a.jsonl",
         json.dumps(RECORDED),

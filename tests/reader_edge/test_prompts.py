@@ -8,10 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 from reader_edge.cli import main
-from reader_edge.prompts import EvalPrompt, FilePrompt, by_category, play_out, read_prompts
+from reader_edge.prompts import EvalPrompt, FilePrompt, PromptLine, by_category, play_out, read_prompts
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.errors import PromptError
 from tests.reader_edge.package_copy import PackageCopy
+from tests.wrong_fields import assert_each_is_named
 
 # What str.splitlines takes for line ends besides \n and \r\n.
 INSIDE = "a\u2028b\u2029c\x85d\fe\vf\x1cg"
@@ -34,22 +35,18 @@ def test_lines_end_at_line_feeds_only(tmp_path: Path, line_end: str, mark: str) 
         ("a.txt", b"a\n\xff", r"not UTF-8 text \(byte 2\): save it as UTF-8"),
         ("a.txt", b"\xef\xbb\xbf\n \n", "holds no prompt"),
         ("a.txt", b"a\n" * ((1 << 20) + 1), "has more than 1048576 lines: split it"),
-        ("a.jsonl", b'{"prompt": "a"}\n{"prompt": 5}', "Line 2 .* is no JSON object"),
-        ("a.jsonl", b"[" * 100_000, "Line 1 .* is no JSON object"),
-        ("a.jsonl", b'{"prompt": "a", "turns": ["a"]}', "Line 1 .* holds more than one of these"),
-        ("a.jsonl", b'\n{"messages": []}', "Line 2 .* asks nothing"),
-        ("a.jsonl", b'{"turns": "Hello"}', "Line 1 .* is no JSON object"),
+        ("a.jsonl", b'{"prompt": "a"}\n{"prompt": 5}', r"Line 2 .* has an unusable prompt \(5; .*: a line is \{"),
+        ("a.jsonl", b"[" * 100_000, "Line 1 .* is not valid JSON"),
+        ("a.jsonl", b'"a"', r"Line 1 .* is unusable \(expected object, got str\)"),
+        ("a.jsonl", b'{"prompt": "a", "turns": ["a"]}', "Line 1 .* holds 2 of what a line may ask"),
+        ("a.jsonl", b'{"category": "a"}', "Line 1 .* holds 0 of what a line may ask"),
         ("a.jsonl", b'{"turns": ["Hello", ""]}', "Line 1 .* ends with .*: end it with a text of the user's"),
-        ("a.jsonl", b'{"turns": ["Hello", 5]}', r"Line 1 .* 'messages\[0\].content' is 5"),
         ("a.jsonl", b'{"messages": ["Hello"]}', r"Line 1 .* 'messages\[0\]' is 'Hello'"),
         ("a.jsonl", b'{"messages": [{"content": "a"}]}', r"Line 1 .* 'messages\[0\].role' is missing"),
         ("a.jsonl", b'{"messages": [{"role": "system", "content": "a"}]}', "Line 1 .* ends with .* of the user's"),
         ("a.jsonl", b'{"messages": [{"role": "user", "content": "a", "images": ["b"]}]}', "Line 1 .*images' is"),
         ("a.jsonl", b'{"prompt": "a", "images": ["b"]}', 'Line 1 .* holds "images", which would not reach'),
         ("a.jsonl", b'{"messages": [{"role": "user", "content": "a"}], "tools": [{}]}', 'Line 1 .* holds "tools"'),
-        ("a.jsonl", b'{"prompt": "a", "category": ["b"]}', 'Line 1 .* has the "category"'),
-        ("a.jsonl", b'{"prompt": "a", "category": []}', 'Line 1 .* has the "category"'),
-        ("a.jsonl", b'{"prompt": "a", "category": "\\u001b[2J"}', "Line 1 .* a text in one line"),
     ],
 )
 def test_a_file_without_prompts_is_one_sentence(tmp_path: Path, name: str, content: bytes, words: str) -> None:
@@ -57,6 +54,10 @@ def test_a_file_without_prompts_is_one_sentence(tmp_path: Path, name: str, conte
     path.write_bytes(content)
     with pytest.raises(PromptError, match=words):
         read_prompts(path)
+
+
+def test_whatever_is_wrong_with_a_line_is_named() -> None:
+    assert_each_is_named(PromptLine, {"prompt": "a", "turns": ["a"], "category": "chat"})
 
 
 def test_a_line_may_hold_messages_or_turns_and_a_category(tmp_path: Path) -> None:

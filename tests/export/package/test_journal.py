@@ -14,7 +14,7 @@ import pytest
 
 from reader_edge_export import ExportOptions
 from reader_edge_export import journal as journal_module
-from reader_edge_export.journal import JOURNAL_NAME, WORK_NAME, Journal, has_work
+from reader_edge_export.journal import JOURNAL_NAME, WORK_NAME, Entry, Journal, StoredMatrix, has_work
 from reader_edge_export.onnx_graph.weight_file import TensorSpec, WeightFile
 from reader_edge_export.package.source_files import export_key
 from reader_edge_export.sources.find import find_source
@@ -22,6 +22,7 @@ from reader_edge_export.texts.text_set import TextSet
 from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME, FileEntry, file_entry
 from tests.export.conftest import TinyModel
+from tests.wrong_fields import wrong_fields
 
 NAMES = ["a", "b", "c"]
 SIZES = {"a": 3, "b": 70_000, "c": 100, "other": 100}  # at lines, and at a page
@@ -90,22 +91,17 @@ CHANGES: dict[str, Change] = {
     "a number": replaced((2, 7)),
     "no number": replaced((2, b"NaN\n")),
     "an endless number": replaced((2, b"9" * 5000 + b"\n")),
-    "no fields": replaced((2, {"matrix": {}})),
+    "nothing of ours": replaced((2, {})),
     "a key": lambda lines: lines.insert(2, lines[0]),
     "a calibration": lambda lines: lines.insert(2, {"calibration": {}}),
     "twice": lambda lines: lines.insert(2, lines[1]),
     "out of order": lambda lines: lines.__setitem__(slice(2, 4), [lines[3], lines[2]]),
-    "no list of names": with_field("names", "b"),
-    "no names": with_field("names", [["b", "tied"]]),
     "other names": with_field("names", ["other", "tied"]),
-    "before the file": with_field("begin", -1),
     "elsewhere": with_field("begin", 5000),
     "beyond the file": with_field("end", 2**70),
     "backwards": with_field("end", 0),
-    "a fraction": with_field("begin", 1.5),
     "an infinite place": with_field("begin", float("inf")),
     "another checksum": with_field("sha256", "0" * 64),
-    "no checksum": with_field("sha256", None),
 }
 
 
@@ -116,6 +112,16 @@ def test_what_follows_a_line_that_is_not_true_is_done_again(change: Change, fold
     assert store(folder) == (["b", "c"], whole)
     assert file_entry(folder / WEIGHTS_NAME) == whole
     assert store(folder) == ([], whole)
+
+
+def test_a_line_with_a_wrong_field_counts_for_nothing(folder: Path) -> None:
+    journal, right = folder / WORK_NAME / JOURNAL_NAME, {"names": ["b"], "begin": 0, "end": 5, "sha256": "0" * 64}
+    key = journal.read_bytes().splitlines()[0]
+    lines = [{"matrix": matrix} for _, matrix in wrong_fields(StoredMatrix, right)]
+    lines += [entry for _, entry in wrong_fields(Entry, {"key": "a", "calibration": {}})]
+    for line in lines:
+        journal.write_bytes(b"\n".join([key, json.dumps(line).encode(), b""]))
+        assert not has_work(folder, "key")
 
 
 @pytest.mark.parametrize("change", [replaced((0, {"key": "other"})), replaced((0, b"\n")), list.clear])

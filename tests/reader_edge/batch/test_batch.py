@@ -12,11 +12,11 @@ from click.testing import CliRunner
 
 from reader_edge.batch import batch, batch_files
 from reader_edge.cli import main
-from reader_edge.server.endpoints import PATHS
 from reader_edge_runtime import Engine, GenerationConfig
 from tests.conftest import ROOT
 from tests.reader_edge.batch.conftest import REQUESTS, Files, assert_refused, request
 from tests.reader_edge.package_copy import PackageCopy
+from tests.wrong_fields import assert_each_is_named
 
 
 def test_each_request_gets_the_answer_of_the_engine_in_openai_s_form(answered: Files, engine: Engine) -> None:
@@ -115,14 +115,9 @@ def test_a_model_that_is_none_leaves_no_output(files: Files) -> None:
         ("{", "Line 2 of '{given}' is not JSON"),
         ("[" * 100_000, "Line 2 of '{given}' is not JSON"),
         ("\udcff", "Line 2 of '{given}' is not JSON"),
-        ("[]", "Line 2 of '{given}' must be an object"),
-        ({"custom_id": "a"}, "Line 2 of '{given}' must be an object with body, custom_id, method, url"),
-        (request(9) | {"custom_id": 5}, "Line 2 of '{given}' must have a custom_id"),
-        (request(9) | {"custom_id": ""}, "Line 2 of '{given}' must have a custom_id"),
-        (request(9) | {"method": "GET"}, "Line 2 of '{given}' has the method 'GET'"),
-        (request(9, url="/v1/embeddings"), "Line 2 of '{given}' has the url '/v1/embeddings'"),
-        (request(9) | {"url": ["/v1/completions"]}, "Line 2 of '{given}' has the url"),
-        (request(9) | {"body": None}, "Line 2 of '{given}' must have an object as its body"),
+        ("[]", "Line 2 of '{given}' is unusable (expected object, got array): a line is an object with a custom_id"),
+        (request(9) | {"method": "GET"}, "Line 2 of '{given}' has an unusable method ('GET'): a line is an object"),
+        (request(9, url="/v1/embeddings"), "Line 2 of '{given}' has an unusable url ('/v1/embeddings'): a line is"),
         (request(0), "'{given}' has the custom_id 'request 0' twice"),
         (" " * (4 << 20) + "{}", "Line 2 of '{given}' has more than the 4194304 bytes"),
     ],
@@ -134,6 +129,11 @@ def test_an_unsound_input_is_refused_before_any_answer(files: Files, line: objec
         file.write(text + "\n")
     assert_refused(files.run("no/such/model"), words.format(given=files.given))
     assert not files.out.exists()
+
+
+def test_whatever_is_wrong_with_a_line_is_named() -> None:
+    assert_each_is_named(batch_files.RequestLine, {**request(9), "body": {}})
+    assert_each_is_named(batch_files.AnswerLine, {"id": "a", "custom_id": "b", "response": {"status_code": 200}})
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows knows no such file")
@@ -158,7 +158,7 @@ def test_an_input_that_changes_meanwhile_is_reported(files: Files, monkeypatch: 
 
 
 def batch_id(request: dict[str, object]) -> str:
-    return batch_files._request(json.dumps(request).encode(), PATHS, "").id
+    return batch_files._request(json.dumps(request).encode(), "").id
 
 
 def test_empty_lines_and_a_mark_of_utf_8_are_let_be(files: Files) -> None:

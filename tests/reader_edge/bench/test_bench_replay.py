@@ -105,7 +105,7 @@ def test_what_is_no_recording_or_tokenizer_is_shown(tokenizer_path: Path, tmp_pa
         bad.write_bytes(content)
         assert "no recorded answer" in str(run(bad, "--tokenizer", tokenizer_path).exception)
     bad.write_bytes(b"\xff{}")
-    assert "not UTF-8 text (byte 0)" in str(run(bad, "--tokenizer", tokenizer_path).exception)
+    assert "Line 1 of" in str(run(bad, "--tokenizer", tokenizer_path).exception)
     bad.write_text("{}")
     assert "not a readable tokenizer" in str(run(recording, "--tokenizer", bad).exception)
     (tmp_path / "empty").mkdir()

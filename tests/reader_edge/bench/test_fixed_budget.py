@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from reader_edge.bench.answer_recorder import TopTokenRecorder, record_answers
 from reader_edge.bench.fixed_budget import AvailableSources, BudgetRun, answer_at, bench_budgets
-from reader_edge.bench.recording import RecordedRequest, read_recording
+from reader_edge.bench.recording import RecordedLine, RecordedRequest, TextTurn, TokenTurn, read_recording
 from reader_edge.bench.replay import replay
 from reader_edge.bench.simulator import MAX_DEPTH
 from reader_edge.cli import main
@@ -23,6 +23,7 @@ from reader_edge_runtime.drafting.sources.datastore.header import DatastoreFacts
 from reader_edge_runtime.errors import UserFileError
 from tests.conftest import make_as_new
 from tests.reader_edge.package_copy import PackageCopy
+from tests.wrong_fields import assert_each_is_named
 
 BUDGETS = (1, 4, 16)
 CONFIG = GenerationConfig(max_tokens=40)
@@ -70,27 +71,26 @@ def test_a_recording_has_ids_of_a_vocabulary_that_is_padded(recording: Path, eng
     assert successors is not None
     assert successors.top_ids.max() == padded - 1
     for vocab_size in (padded - 1, engine.tokenizer.vocab_size - 1, 1 << 40, "many", None):
-        with pytest.raises(UserFileError, match=r"Line 1 of .* is not a recorded request"):
+        with pytest.raises(UserFileError, match=r"Line 1 of .* has (an unusable vocab_size|the token id \d+ of a)"):
             read(vocab_size=vocab_size)
 
 
 @pytest.mark.parametrize(
     "spoilt",
     [
-        {"input_ids": [0.5]},
-        {"input_ids": []},
-        {"output_ids": [-1]},
         {"positions": [2, 1]},
         {"positions": [1, 1]},
+        {"positions": [1, 3]},
         {"top_ids": [[1], [2]]},
-        {"top_logits": [["a", "b"]]},
+        {"top_ids": [[1], [2, 3]]},
     ],
     ids=str,
 )
-def test_a_recording_whose_ids_cannot_be_is_refused(spoilt: dict[str, object], tmp_path: Path, engine: Engine) -> None:
-    sound = {"input_ids": [5, 6], "output_ids": [7], "positions": [1], "top_ids": [[7, 8]], "top_logits": [[2.0, 1]]}
-    if "positions" in spoilt:
-        sound |= {"top_ids": [[7, 8], [8, 7]], "top_logits": [[2.0, 1], [2.0, 1]]}
+def test_a_recording_whose_rows_do_not_fit_is_refused(
+    spoilt: dict[str, object], tmp_path: Path, engine: Engine
+) -> None:
+    sound = {"input_ids": [5, 6], "output_ids": [7], "positions": [0, 1], "top_ids": [[7, 8], [8, 7]]}
+    sound |= {"top_logits": [[2.0, 1.0], [2.0, 1.0]]}
     path = tmp_path / "answers.jsonl"
 
     def read(turn: dict[str, object]) -> list[RecordedRequest]:
@@ -98,9 +98,16 @@ def test_a_recording_whose_ids_cannot_be_is_refused(spoilt: dict[str, object], t
         path.write_text(json.dumps(line), encoding="utf-8")
         return read_recording(path, engine.tokenizer)
 
-    assert read({**sound, "positions": list(range(1 + ("positions" in spoilt)))})[0].turns[0].output == [7]
-    with pytest.raises(UserFileError, match=r"Line 1 of .* is not a recorded request"):
+    assert read(sound)[0].turns[0].output == [7]
+    with pytest.raises(UserFileError, match=r"Line 1 of .* has successors that do not fit its tokens: record it again"):
         read({**sound, **spoilt})
+    assert_each_is_named(TokenTurn, sound)
+
+
+def test_whatever_is_wrong_with_a_recorded_line_is_named() -> None:
+    right = {"task": "a", "tokenizer": "b", "vocab_size": 5}
+    assert_each_is_named(RecordedLine, {**right, "turns": []})
+    assert_each_is_named(TextTurn, {"input": "a", "output": "b"})
 
 
 def test_a_recording_of_a_text_that_cannot_be_encoded_tells_its_line(tmp_path: Path, engine: Engine) -> None:
