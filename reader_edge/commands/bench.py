@@ -1,8 +1,9 @@
 """`reader-edge bench`: measurements of this machine, a model or a drafter."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 import click
 
@@ -178,40 +179,30 @@ def _replayed_sources(ctx: click.Context, parameter: click.Parameter, value: str
     return names
 
 
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """How answers are replayed.
+
+    tokenizer: A tokenizer.json, or a package, Hugging Face folder, GGUF file or model name.
+    nodes: Sizes of draft trees to try, in drafted nodes.
+    sources: What to draft from: context, and any of history, logits and datastore=FILE, separated by commas. logits
+      need a file that `bench record` wrote.
+    priors: What the drafter knows at first: what it ships with, what it learns from the other FILEs, or nothing.
+    """
+
+    tokenizer: Annotated[str, MODEL]
+    nodes: Annotated[str, options.node_budgets] = "8,16,64"
+    sources: Annotated[str, _replayed_sources] = "context,history"
+    priors: Annotated[str, ("shipped", "others", "none")] = "shipped"
+
+
 @helpful_command(
     "Replay recorded answers with the drafter.",
     "reader-edge bench replay real.jsonl --tokenizer smollm2:135m",
     name="replay",
 )
 @click.argument("files", nargs=-1, required=True, type=options.FILE, metavar="FILE...")
-@click.option(
-    "--tokenizer",
-    type=MODEL,
-    required=True,
-    help="A tokenizer.json, or a package, Hugging Face folder, GGUF file or model name.",
-)
-@click.option(
-    "--nodes",
-    default="8,16,64",
-    show_default=True,
-    callback=options.node_budgets,
-    help="Sizes of draft trees to try, in drafted nodes.",
-)
-@click.option(
-    "--sources",
-    default="context,history",
-    show_default=True,
-    callback=_replayed_sources,
-    help="What to draft from: context, and any of history, logits and datastore=FILE, separated by commas. logits need "
-    "a file that `bench record` wrote.",
-)
-@click.option(
-    "--priors",
-    type=click.Choice(["shipped", "others", "none"]),
-    default="shipped",
-    show_default=True,
-    help="What the drafter knows at first: what it ships with, what it learns from the other FILEs, or nothing.",
-)
+@options.of(Replayed)
 @options.as_json
 def replay_command(
     files: tuple[Path, ...],

@@ -1,40 +1,38 @@
 """`reader-edge datastore`: corpora that drafts are looked up in."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import click
 
 from reader_edge.commands import options
 from reader_edge.terminal.command_help import helpful_command
 from reader_edge.terminal.shell_completion import MODEL
+from reader_edge_runtime.untrusted.config_checks import Range
 
 
-def _parse_size(ctx: click.Context, param: click.Parameter, value: str) -> int:
-    from reader_edge.terminal.formatting import parse_size
+@dataclass(frozen=True, slots=True)
+class DatastoreOptions:
+    """What these commands let a user say.
 
-    size = parse_size(value)
-    if size is None:
-        raise click.BadParameter(f"{value!r} is not a size such as 500MB or 4GB.")
-    return size
+    -o --out out: The new file.
+    tokenizer: Whose tokenizer to use: a package, Hugging Face folder, GGUF file, model name, or a tokenizer.json.
+    --format file_format: Format of all files. Default: by file name (.jsonl, .parquet, else text).
+    field: The field or column that holds the text.
+    max_memory: Refuse a corpus that needs more memory than this.
+    force: Replace an existing datastore.
+    -n --num num: Most continuations to show.
+    """
 
-
-_out = click.option("-o", "--out", required=True, type=options.FILE_PATH, help="The new file.")
-_max_memory = click.option(
-    "--max-memory",
-    default="4GB",
-    show_default=True,
-    callback=_parse_size,
-    help="Refuse a corpus that needs more memory than this.",
-)
-_force = click.option("--force", is_flag=True, help="Replace an existing datastore.")
-_tokenizer = click.option(
-    "--tokenizer",
-    required=True,
-    type=MODEL,
-    metavar="MODEL",
-    help="Whose tokenizer to use: a package, Hugging Face folder, GGUF file, model name, or a tokenizer.json.",
-)
+    out: Annotated[Path, options.FILE_PATH]
+    tokenizer: Annotated[str, MODEL, "MODEL"]
+    file_format: Annotated[str | None, ("text", "jsonl", "parquet")] = None
+    field: str = "text"
+    max_memory: Annotated[str, options.byte_size] = "4GB"
+    force: bool = False
+    num: Annotated[int, Range(1, 64)] = 10
 
 
 @click.group(short_help="Build and inspect datastores, to draft from.")
@@ -48,17 +46,7 @@ def datastore() -> None:
     group=datastore,
 )
 @click.argument("corpus", nargs=-1, required=True, type=options.FILE)
-@_out
-@_tokenizer
-@click.option(
-    "--format",
-    "file_format",
-    type=click.Choice(["text", "jsonl", "parquet"]),
-    help="Format of all files. Default: by file name (.jsonl, .parquet, else text).",
-)
-@click.option("--field", default="text", show_default=True, help="The field or column that holds the text.")
-@_max_memory
-@_force
+@options.of(DatastoreOptions, "out", "tokenizer", "file_format", "field", "max_memory", "force")
 def build(
     corpus: tuple[Path, ...],
     out: Path,
@@ -86,9 +74,7 @@ def build(
     "Merge datastores of the same tokenizer.", "reader-edge datastore merge docs.ds code.ds -o all.ds", group=datastore
 )
 @click.argument("files", nargs=-1, required=True, type=options.FILE, metavar="FILE...")
-@_out
-@_max_memory
-@_force
+@options.of(DatastoreOptions, "out", "max_memory", "force")
 def merge(files: tuple[Path, ...], out: Path, max_memory: int, force: bool) -> None:
     """Merge datastores that have the same tokenizer into one, and print its name."""
     _check_out(out, force)
@@ -124,10 +110,7 @@ def info(file: Path, as_json: bool) -> None:
 )
 @click.argument("file", type=options.FILE)
 @click.argument("text")
-@_tokenizer
-@click.option(
-    "-n", "--num", default=10, show_default=True, type=options.IntegerRange(1, 64), help="Most continuations to show."
-)
+@options.of(DatastoreOptions, "tokenizer", "num")
 def search(file: Path, text: str, tokenizer: str, num: int) -> None:
     """Show what follows TEXT in a datastore, most frequent first.
 

@@ -245,6 +245,11 @@ prompts = click.option(
     help="A text file with one prompt per line, or a .jsonl file with a text, chat messages or turns per line. "
     "Default: a bundled set.",
 )
+history = click.option(
+    "--history",
+    type=FILE_PATH,
+    help="Draft from past answers in this file, and add new ones. `reader-edge forget FILE` erases it.",
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 plot = click.option("--plot", type=FILE_PATH, help="Draw the result: a .png, .svg or .pdf file.")
 
@@ -264,6 +269,16 @@ def check_server_installed() -> None:
     missing = [needed for needed in _SERVE if util.find_spec(needed) is None]
     if missing:
         raise InstallationError(f"This needs {missing[0]}, which is missing: pip install 'reader-edge[serve]'.")
+
+
+def byte_size(ctx: click.Context, parameter: click.Parameter, value: str) -> int:
+    """Bytes of a size with its unit."""
+    from reader_edge.terminal.formatting import parse_size
+
+    size = parse_size(value)
+    if size is None:
+        raise click.BadParameter(f"{value!r:.40} is not a size such as 500MB or 4GB.")
+    return size
 
 
 def tcp_addresses(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:

@@ -50,11 +50,7 @@ class OutputOptions:
 @options.stop
 @options.engine
 @options.of(options.EngineFlags, "is_near_tie_guarded", "is_text_literal")
-@click.option(
-    "--history",
-    type=options.FILE_PATH,
-    help="Draft from the past answers in this file, and add this one. `reader-edge forget FILE` erases it.",
-)
+@options.history
 @options.of(OutputOptions, "session_file")
 @options.of(options.EngineFlags, "is_calibrated", "is_drafted")
 @options.of(options.Drafts)

@@ -130,11 +130,7 @@ class Limits:
 @options.of(Log)
 @options.engine
 @options.of(options.EngineFlags, "is_near_tie_guarded", "is_text_literal")
-@click.option(
-    "--history",
-    type=options.FILE_PATH,
-    help="Draft from past answers of all clients in this file, and add new ones.",
-)
+@options.history
 @options.of(options.EngineFlags, "is_calibrated", "is_drafted")
 @options.of(options.Drafts)
 @rule

@@ -9,6 +9,11 @@ from reader_edge.terminal.command_help import helpful_command
 from reader_edge.terminal.shell_completion import MODEL
 
 
+def _boxes(ctx: click.Context, parameter: click.Parameter, value: str | None) -> list[int]:
+    """Bytes of each box."""
+    return [] if value is None else [options.byte_size(ctx, parameter, each.strip()) for each in value.split(",")]
+
+
 @helpful_command("Cut a package into stages, for several boxes.", "reader-edge split smollm2:135m OUT --stages 2")
 @click.argument("model", type=MODEL)
 @click.argument("out", type=click.Path(path_type=Path))
@@ -17,6 +22,8 @@ from reader_edge.terminal.shell_completion import MODEL
 )
 @click.option(
     "--fit",
+    "boxes",
+    callback=_boxes,
     help="Memory of each box, as 8GB,16GB: none gets layers that it has no room for, beside its process.",
 )
 @click.option(
@@ -26,7 +33,7 @@ from reader_edge.terminal.shell_completion import MODEL
     help="Where the stages but the last will listen, as tcp://10.0.0.2:5551,tcp://10.0.0.3:5551; without it, ports of "
     "this machine.",
 )
-def split(model: str, out: Path, stages: int | None, fit: str | None, addresses: str | None) -> None:
+def split(model: str, out: Path, stages: int | None, boxes: list[int], addresses: str | None) -> None:
     """Cut MODEL, given as for `run`, between layers: OUT/1, OUT/2 and so on are packages. Needs the extra "export".
 
     Beside them are pipeline.json, which says where each stage is reached, and pipeline.key, a key that all boxes share.
@@ -39,7 +46,6 @@ def split(model: str, out: Path, stages: int | None, fit: str | None, addresses:
     from reader_edge_export.split.split_package import split_package
     from reader_edge_export.split.stage_ranges import PROCESS_BYTES
 
-    boxes = [] if fit is None else [_bytes(each) for each in fit.split(",")]
     if stages is None and not boxes:
         raise click.UsageError("Say how many stages there are: --stages N, or --fit with the memory of each box.")
     if stages is not None and boxes and len(boxes) != stages:
@@ -59,12 +65,3 @@ def split(model: str, out: Path, stages: int | None, fit: str | None, addresses:
     if report.has_left_speculator:
         click.echo("The package's trained speculator is left out: it reads layers of several stages.", err=True)
     click.echo(out)
-
-
-def _bytes(text: str) -> int:
-    from reader_edge.terminal.formatting import parse_size
-
-    num_bytes = parse_size(text.strip())
-    if num_bytes is None:
-        raise click.UsageError(f"--fit takes sizes as 8GB,16GB, not {text!r:.40}.")
-    return num_bytes

@@ -27,7 +27,7 @@ from reader_edge.terminal.shell_completion import MODEL
 @options.of(options.Drafts, "workspace", "draft_model", "draft_context", "has_speculator")
 @options.engine
 @options.of(options.EngineFlags, "is_near_tie_guarded")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@options.as_json
 @options.grouped(engine_config="EngineConfig", sources="DraftSources")
 def verify(
     model: str | None,

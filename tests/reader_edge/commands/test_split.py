@@ -66,7 +66,7 @@ def test_a_stage_that_nobody_serves_is_named(
     [
         ([], "--stages N, or --fit"),
         (["--stages", "3", "--fit", "1GB,1GB"], "--stages 3 and --fit with 2 boxes differ"),
-        (["--fit", "1GB,many"], "--fit takes sizes as 8GB,16GB, not 'many'"),
+        (["--fit", "1GB,many"], "Invalid value for '--fit': 'many' is not a size such as 500MB or 4GB"),
     ],
 )
 def test_wrong_usage_is_shown(

@@ -32,6 +32,7 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "--sources": ("history", "context,all"),
     "--quantiles": ("a", "2", "0.1,0.1"),
     "--rule": ("exact", "relaxed:a:b", "relaxed:1:2:3"),
+    "--fit": ("", "8GB,many", "8"),
 }
 
 
