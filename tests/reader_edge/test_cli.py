@@ -168,7 +168,7 @@ def test_ctrl_c_stops_an_answer_on_its_way() -> None:
 
 
 def test_a_closed_pipe_is_no_traceback() -> None:
-    with _python("-m", "reader_edge", "run", "-p", "# tar", "-n", "2000") as process:
+    with _python("-m", "reader_edge", "run", "-p", "# tar", "-n", "2000", "--no-calibrate") as process:
         assert process.stdout is not None
         process.stdout.close()
         assert process.stderr is not None

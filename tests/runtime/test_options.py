@@ -28,6 +28,8 @@ from reader_edge_runtime import (
 from reader_edge_runtime.answer import AnswerFormat
 from reader_edge_runtime.call_options import EngineOptions, GenerationOptions, with_options
 from reader_edge_runtime.config import DraftConfig, ServingConfig
+from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.errors import AnswerError, ClosedError, ConfigError, PromptError
 from reader_edge_runtime.plug_ins import provider_names
 from reader_edge_runtime.stats import GenerationStats
@@ -210,7 +212,14 @@ def test_an_engine_that_is_closed_says_so(demo_folder: Path) -> None:
             use()
 
 
-def test_serving_an_engine_that_is_closed_ends_in_an_error(demo_folder: Path) -> None:
+def test_serving_an_engine_that_is_closed_ends_in_an_error(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Decoder.step
+
+    def unending(self: Decoder) -> list[Request]:
+        return [] if any(request.output_token_ids for request in self.running) else step(self)
+
+    monkeypatch.setattr(Decoder, "step", unending)
+
     async def ask() -> None:
         engine = Engine.load(demo_folder, EngineConfig(is_calibrated=False, is_probed=False))
         async with AsyncEngine(engine) as serving:
