@@ -180,7 +180,7 @@ def _replayed_sources(ctx: click.Context, parameter: click.Parameter, value: str
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayOptions:
     """How answers are replayed.
 
     tokenizer: A tokenizer.json, or a package, Hugging Face folder, GGUF file or model name.
@@ -202,7 +202,7 @@ class Replayed:
     name="replay",
 )
 @click.argument("files", nargs=-1, required=True, type=options.FILE, metavar="FILE...")
-@options.of(Replayed)
+@options.of(ReplayOptions)
 @options.as_json
 def replay_command(
     files: tuple[Path, ...],
