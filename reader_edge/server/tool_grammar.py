@@ -12,7 +12,7 @@ from reader_edge.server.argument_rules import NO_ARGUMENTS, argument_rules, foll
 from reader_edge_runtime import Grammar
 from reader_edge_runtime.generation_config import MAX_GRAMMAR
 from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax, Notation
-from reader_edge_runtime.text.tool_calls.streaming_calls import call_head, call_tail
+from reader_edge_runtime.text.tool_calls.streaming_calls import call_prefix, call_suffix
 from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
 
 _MAX_S = 2.0  # as grammars may take until they can be followed
@@ -69,8 +69,8 @@ def _calls(calls: Sequence[Json], syntax: CallSyntax, left_out: dict[str, None])
     """The rules of calls of these functions. left_out: gets what they do not hold. Raises ApiError."""
     yield f"call: {' | '.join(f'call{number}' for number in range(len(calls)))}"
     for number, function in enumerate(calls):
-        head = spelled(call_head(syntax, function["name"]).removeprefix(syntax.begin), syntax)
-        yield f"call{number}: {head} arguments{number} {spelled(call_tail(syntax), syntax)}"
+        prefix = spelled(call_prefix(syntax, function["name"]).removeprefix(syntax.begin), syntax)
+        yield f"call{number}: {prefix} arguments{number} {spelled(call_suffix(syntax), syntax)}"
         yield from argument_rules(f"arguments{number}", function, syntax, left_out)
 
 

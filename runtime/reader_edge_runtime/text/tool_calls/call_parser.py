@@ -6,7 +6,12 @@ from collections.abc import Iterator, Sequence
 from reader_edge_runtime.text.conversation import Tool
 from reader_edge_runtime.text.tool_calls.call_notation import is_open, read_calls
 from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax, Notation
-from reader_edge_runtime.text.tool_calls.streaming_calls import StreamingCalls, call_head, has_json_arguments, json_text
+from reader_edge_runtime.text.tool_calls.streaming_calls import (
+    StreamingCalls,
+    call_prefix,
+    has_json_arguments,
+    json_text,
+)
 from reader_edge_runtime.text.tool_calls.tool_use import AnswerDelta, ToolCall, ToolUse, new_call_id
 
 _PREFIXES = ("[TOOL_CALLS]", "<|python_tag|>")  # of whole answers that are calls, where a template says nothing of it
@@ -94,7 +99,7 @@ class ToolCallParser:
 
     def _is_call(self, text: str) -> bool:
         """Whether a text without tags begins a call: else it may be the beginning of what the answer must be."""
-        return not self._is_formed or any(text.startswith(call_head(self._syntax, name)) for name in self._schemas)
+        return not self._is_formed or any(text.startswith(call_prefix(self._syntax, name)) for name in self._schemas)
 
     def _text(self, is_last: bool) -> Iterator[AnswerDelta]:
         """Up to the next tag, or to what may become one."""

@@ -29,9 +29,9 @@ class StreamingCalls:
         self._held = ""
         self._depth, self._is_string = 0, False
         around = "|".join(re.escape(text) for text in (syntax.opening, syntax.joint) if text)
-        inner = f"({_NAME})".join(re.escape(part) for part in call_head(syntax, "\0").split("\0"))
-        self._head_mark = re.compile(rf"\s*(?:{around})?\s*{inner}")
-        self._read = self._head if has_json_arguments(syntax) else self._cut
+        inner = f"({_NAME})".join(re.escape(part) for part in call_prefix(syntax, "\0").split("\0"))
+        self._prefix_pattern = re.compile(rf"\s*(?:{around})?\s*{inner}")
+        self._read = self._read_prefix if has_json_arguments(syntax) else self._cut
 
     @property
     def is_inside_call(self) -> bool:
@@ -48,14 +48,14 @@ class StreamingCalls:
             if (self._read, len(self._held)) == before:
                 return deltas
 
-    def _head(self, is_last: bool) -> Iterator[AnswerDelta]:
+    def _read_prefix(self, is_last: bool) -> Iterator[AnswerDelta]:
         """Up to a call's arguments."""
-        head = self._head_mark.match(self._held)
-        if head is None:
+        prefix = self._prefix_pattern.match(self._held)
+        if prefix is None:
             yield from self._cut(is_last)
             return
-        self._held = self._held[head.end() :]
-        yield self._begun(head[1])
+        self._held = self._held[prefix.end() :]
+        yield self._begun(prefix[1])
 
     def _cut(self, is_last: bool) -> Iterator[AnswerDelta]:
         """A call that breaks off here."""
@@ -83,7 +83,7 @@ class StreamingCalls:
         syntax, text = self._syntax, self._held.lstrip()
         if not text or (self.num_calls and syntax.closing.lstrip().startswith(text)):
             return None
-        before = call_head(syntax, "\0").partition("\0")[0]
+        before = call_prefix(syntax, "\0").partition("\0")[0]
         for lead in (syntax.opening + before, (syntax.joint or "") + before, before):
             lead = lead.lstrip()
             if lead.startswith(text):
@@ -119,9 +119,9 @@ class StreamingCalls:
 
     def _rest(self, is_last: bool) -> Iterator[AnswerDelta]:
         """From a call's arguments to the end of the call."""
-        end = call_tail(self._syntax)
+        end = call_suffix(self._syntax)
         if self._held.startswith(end):
-            self._held, self._read = self._held[len(end) :], self._head
+            self._held, self._read = self._held[len(end) :], self._read_prefix
         yield from ()
 
 
@@ -130,7 +130,7 @@ def has_json_arguments(syntax: CallSyntax) -> bool:
     return syntax.notation in (Notation.OBJECT, Notation.KEYED, Notation.NAMED)
 
 
-def call_head(syntax: CallSyntax, name: str) -> str:
+def call_prefix(syntax: CallSyntax, name: str) -> str:
     """What stands before a call's arguments where a grammar holds it."""
     if syntax.notation is Notation.OBJECT:
         return f'{syntax.begin}{{"{syntax.name}": "{name}", "{syntax.arguments}": '
@@ -139,7 +139,7 @@ def call_head(syntax: CallSyntax, name: str) -> str:
     return syntax.begin + name + syntax.between
 
 
-def call_tail(syntax: CallSyntax) -> str:
+def call_suffix(syntax: CallSyntax) -> str:
     """What stands behind them."""
     return "}" + syntax.end if syntax.notation in (Notation.OBJECT, Notation.KEYED) else syntax.end
 

@@ -20,7 +20,7 @@ pytest.importorskip("jsonschema", reason="it is not installed: pip install 'read
 from reader_edge_runtime.decoding.choosing.grammar_worker import ADVANCE
 from reader_edge_runtime.decoding.choosing.grammar_worker.answer_check import number, problem_of
 from reader_edge_runtime.decoding.choosing.grammar_worker.matcher import GrammarMatcher
-from reader_edge_runtime.text.tool_calls.streaming_calls import call_head, call_tail
+from reader_edge_runtime.text.tool_calls.streaming_calls import call_prefix, call_suffix
 from tests.reader_edge.server.forms.call_families import read_calls
 from tests.runtime.decoding.choosing.followed import allowed, follow, random_answer, takes, wild_schema
 
@@ -296,5 +296,5 @@ def test_a_tool_may_be_called_whatever_its_name(name: str) -> None:
         grammar = tool_grammar(ToolUse(functions, names, is_required=True, is_parallel=False), form, None)
         assert grammar is not None
         arguments = "" if name in ONE_BY_ONE else "{}"
-        text = form.opening + call_head(form, each) + arguments + call_tail(form) + form.closing
+        text = form.opening + call_prefix(form, each) + arguments + call_suffix(form) + form.closing
         assert takes(follow(grammar.text, grammar.kind), text)
