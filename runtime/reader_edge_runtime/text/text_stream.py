@@ -80,7 +80,7 @@ class StreamDecoder:
         """kept: special tokens that are a part of the text, which decoding leaves out."""
         self._tokenizer = tokenizer
         self._kept = kept
-        self._held: list[int] = []
+        self._buffer: list[int] = []
         self._shown: list[int] = []
         for token_id in reversed(prompt_token_ids):
             token = tokenizer.token(token_id)
@@ -93,25 +93,25 @@ class StreamDecoder:
     @property
     def is_holding(self) -> bool:
         """Whether tokens came whose text is not certain."""
-        return bool(self._held)
+        return bool(self._buffer)
 
     def push(self, token_id: int) -> str:
         """The text that is certain after one more token."""
         token = self._tokenizer.token(token_id)
         if token is None:
             return self.finish() + self._kept[token_id] if token_id in self._kept else ""
-        self._held.append(token_id)
+        self._buffer.append(token_id)
         if _BYTE_TOKEN.fullmatch(token):
             return ""
-        if len(self._held) > _MAX_CHARACTER_TOKENS:  # else a long run of broken characters is decoded again for each
-            last = self._tokenizer.decode(self._held[-_MAX_CHARACTER_TOKENS:])
+        if len(self._buffer) > _MAX_CHARACTER_TOKENS:  # else a long run of broken characters is decoded again for each
+            last = self._tokenizer.decode(self._buffer[-_MAX_CHARACTER_TOKENS:])
             if last.endswith(_REPLACEMENT):
                 return ""
         return self._release(is_end=False)
 
     def peek(self) -> str:
         """The text still held back, as far as it is known; half a character is a replacement character."""
-        return self._tokenizer.decode(self._shown + self._held)[len(self._tokenizer.decode(self._shown)) :]
+        return self._tokenizer.decode(self._shown + self._buffer)[len(self._tokenizer.decode(self._shown)) :]
 
     def settle(self) -> str:
         """The text still held back, but for one that ends inside a character."""
@@ -123,10 +123,10 @@ class StreamDecoder:
 
     def _release(self, is_end: bool) -> str:
         shown = self._tokenizer.decode(self._shown)
-        text = self._tokenizer.decode(self._shown + self._held)
+        text = self._tokenizer.decode(self._shown + self._buffer)
         if len(text) <= len(shown) or (text.endswith(_REPLACEMENT) and not is_end):
             return ""
-        self._shown, self._held = self._held, []
+        self._shown, self._buffer = self._buffer, []
         return text[len(shown) :]
 
 
@@ -148,7 +148,7 @@ class TextStream:
         self._decoder = StreamDecoder(tokenizer, prompt_token_ids, kept)
         left_out = {token_id: text for token_id, text in tokenizer.special_tokens.items() if token_id not in kept}
         self._stops = StopStrings(stop, left_out)
-        self._held = ""
+        self._buffer = ""
         self._ready = ""
         self.stop_string = ""
 
@@ -172,16 +172,16 @@ class TextStream:
         """Release what is held back; the answer is over."""
         if not self.stop_string:
             self._add(self._decoder.finish())
-            self._ready, self._held = self._ready + without_marks(self._held), ""
+            self._ready, self._buffer = self._ready + without_marks(self._buffer), ""
 
     def _is_end_held(self, token_id: int) -> bool:
         """Whether a stop string ends with this token in text that is held back, as a line end may that is a byte."""
         may_end = self._tokenizer.token_bytes(token_id)[-1:] in self._stops.last_bytes
-        return may_end and self._stops.find(self._held + self._decoder.peek())[0] >= 0
+        return may_end and self._stops.find(self._buffer + self._decoder.peek())[0] >= 0
 
     def _add(self, text: str) -> None:
-        text = self._held + text
+        text = self._buffer + text
         end, self.stop_string = self._stops.find(text)
         split = end if end >= 0 else len(text) - self._stops.num_held(text)
         self._ready += without_marks(text[:split])
-        self._held = "" if end >= 0 else text[split:]
+        self._buffer = "" if end >= 0 else text[split:]

@@ -85,7 +85,7 @@ class ThinkingReader:
     def __init__(self, tags: ThinkingTags, is_open: bool) -> None:
         """is_open: whether the prompt ends inside a thinking part."""
         self._tags = tags
-        self._held = ""
+        self._buffer = ""
         self._is_inside = is_open
         self._may_begin = True  # whether nothing but white space came so far
         self._is_trimmed = is_open  # whether white space that comes next is left out
@@ -98,7 +98,7 @@ class ThinkingReader:
 
     def push(self, text: str, is_last: bool) -> tuple[str, str]:
         """What a further piece of an answer thinks, and what it says. is_last: with it the answer ends."""
-        self._held += text
+        self._buffer += text
         parts = ["", ""]
         while True:
             is_inside = self._is_inside
@@ -114,19 +114,19 @@ class ThinkingReader:
     def _next(self, is_last: bool) -> tuple[str, bool]:
         """Text up to the next mark, which is taken away; whether there is none as yet."""
         if self._may_begin:
-            start = self._held.lstrip()
+            start = self._buffer.lstrip()
             if start.startswith(self._tags.begin):
-                self._held = start.removeprefix(self._tags.begin)
+                self._buffer = start.removeprefix(self._tags.begin)
                 self._may_begin, self._is_inside, self._has_thought = False, True, True
                 return "", False
             if self._tags.begin.startswith(start) and not is_last:
                 return "", True
             self._may_begin = bool(not start)
         marks = self._marks()
-        found = re.search("|".join(map(re.escape, marks)), self._held) if marks else None
+        found = re.search("|".join(map(re.escape, marks)), self._buffer) if marks else None
         if found is None:
             return self._certain(marks, is_last), True
-        text, self._held = self._held[: found.start()], self._held[found.end() :]
+        text, self._buffer = self._buffer[: found.start()], self._buffer[found.end() :]
         self._is_inside = found[0] == self._tags.begin
         self._has_thought = self._has_thought or self._is_inside
         return text.rstrip() if self._has_thought else text, False
@@ -141,12 +141,12 @@ class ThinkingReader:
 
     def _certain(self, marks: tuple[str, ...], is_last: bool) -> str:
         """What is held and cannot be part of a mark, nor white space before one."""
-        end = len(self._held)
+        end = len(self._buffer)
         if not is_last:
-            end -= max((_overlap(self._held, mark) for mark in marks), default=0)
+            end -= max((_overlap(self._buffer, mark) for mark in marks), default=0)
         if marks and (self._is_inside or not is_last):
-            end = len(self._held[:end].rstrip())
-        text, self._held = self._held[:end], "" if is_last else self._held[end:]
+            end = len(self._buffer[:end].rstrip())
+        text, self._buffer = self._buffer[:end], "" if is_last else self._buffer[end:]
         return text
 
 

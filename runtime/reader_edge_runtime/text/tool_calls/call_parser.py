@@ -38,7 +38,7 @@ class ToolCallParser:
         self._are_calls_held = use.is_required or use.is_strict or is_formed
         self._is_text_free = not (use.is_required or is_formed)
         self._num_calls = 0
-        self._held = ""
+        self._buffer = ""
         self._has_text = False
         self._is_behind_call = False
         self._num_searched = 0  # characters behind a tag whose ends of calls were inside a string
@@ -67,17 +67,17 @@ class ToolCallParser:
 
     def push(self, text: str, is_last: bool) -> list[AnswerDelta]:
         """What a further piece of text says; is_last: and its end."""
-        self._held += text
+        self._buffer += text
         deltas: list[AnswerDelta] = []
         while True:
-            before = self._read, len(self._held)
+            before = self._read, len(self._buffer)
             deltas += self._read(is_last)
-            if (self._read, len(self._held)) == before:
+            if (self._read, len(self._buffer)) == before:
                 return [each for each in deltas if each.text or each.name is not None]
 
     def _unknown(self, is_last: bool) -> Iterator[AnswerDelta]:
         """At the beginning: is the whole answer a call without tags? No strict one but of a grammar."""
-        start = self._held.lstrip()
+        start = self._buffer.lstrip()
         beginnings = (*self._untagged, *(tag for tag, _ in self._tags))
         if start.startswith(self._untagged):
             self._read = self._bare
@@ -88,14 +88,14 @@ class ToolCallParser:
     def _bare(self, is_last: bool) -> Iterator[AnswerDelta]:
         if not is_last:
             return
-        start = self._held.lstrip()
+        start = self._buffer.lstrip()
         if self._are_calls_held and not self._syntax.tag and self._is_call(start):
             self._follow()
             return
         for prefix in _PREFIXES:
             start = start.removeprefix(prefix)
-        yield from self._calls(start) or [AnswerDelta(self._held)]
-        self._held = ""
+        yield from self._calls(start) or [AnswerDelta(self._buffer)]
+        self._buffer = ""
 
     def _is_call(self, text: str) -> bool:
         """Whether a text without tags begins a call: else it may be the beginning of what the answer must be."""
@@ -104,27 +104,27 @@ class ToolCallParser:
     def _text(self, is_last: bool) -> Iterator[AnswerDelta]:
         """Up to the next tag, or to what may become one."""
         if self._is_behind_call:
-            self._held = self._held.lstrip()
-            if self._closing.startswith(self._held):
-                self._held = "" if is_last else self._held
+            self._buffer = self._buffer.lstrip()
+            if self._closing.startswith(self._buffer):
+                self._buffer = "" if is_last else self._buffer
                 return
-            self._held = self._held.removeprefix(self._closing)
-        found = [(self._held.find(tag), -len(tag), tag, end) for tag, end in self._tags if tag in self._held]
+            self._buffer = self._buffer.removeprefix(self._closing)
+        found = [(self._buffer.find(tag), -len(tag), tag, end) for tag, end in self._tags if tag in self._buffer]
         if found:
             begin, _, self._tag, self._end = min(found)
             yield self._words(begin)
             self._read = self._tagged
         else:
-            begun = max((_overlap(self._held, tag) for tag, _ in self._tags), default=0)
-            is_whole_text = begun == len(self._held.lstrip()) and not self._has_text
+            begun = max((_overlap(self._buffer, tag) for tag, _ in self._tags), default=0)
+            is_whole_text = begun == len(self._buffer.lstrip()) and not self._has_text
             if is_last and begun and is_whole_text and not self._is_text_free:
                 self._follow()
                 return
-            yield self._words(len(self._held) - (0 if is_last else begun))
+            yield self._words(len(self._buffer) - (0 if is_last else begun))
 
     def _words(self, num_characters: int) -> AnswerDelta:
         """So many characters; spaces behind a call are none of the text."""
-        text, self._held = self._held[:num_characters], self._held[num_characters:]
+        text, self._buffer = self._buffer[:num_characters], self._buffer[num_characters:]
         if self._is_behind_call:
             text = text.lstrip()
             self._is_behind_call = not text
@@ -133,7 +133,7 @@ class ToolCallParser:
 
     def _tagged(self, is_last: bool) -> Iterator[AnswerDelta]:
         """From a tag to the end of its call."""
-        inner = self._held.removeprefix(self._tag)
+        inner = self._buffer.removeprefix(self._tag)
         mark = self._end or self._tag  # without an end the next call's beginning is one
         end = inner.find(mark, self._num_searched)
         while end >= 0:
@@ -142,7 +142,7 @@ class ToolCallParser:
                 end += len(self._end)
                 yield from calls or [AnswerDelta(self._tag + inner[:end])]
                 self._is_behind_call = bool(calls)
-                self._held, self._read, self._num_searched = inner[end:], self._text, 0
+                self._buffer, self._read, self._num_searched = inner[end:], self._text, 0
                 return
             self._num_searched = end + 1
             end = inner.find(mark, self._num_searched)
@@ -155,8 +155,8 @@ class ToolCallParser:
             if self._are_calls_held and not calls:
                 self._follow()
                 return
-            yield from calls or [AnswerDelta(self._held)]
-            self._held = ""
+            yield from calls or [AnswerDelta(self._buffer)]
+            self._buffer = ""
 
     def _calls(self, text: str) -> list[AnswerDelta]:
         """What the text between tags calls; nothing unless it is that and no more."""
@@ -173,7 +173,7 @@ class ToolCallParser:
 
     def _followed(self, is_last: bool) -> Iterator[AnswerDelta]:
         assert self._streaming_calls is not None
-        text, self._held = self._held, ""
+        text, self._buffer = self._buffer, ""
         yield from self._streaming_calls.push(text, is_last)
 
 

@@ -26,7 +26,7 @@ class StreamingCalls:
         self.num_calls = num_calls
         self._schemas = schemas
         self._syntax = syntax
-        self._held = ""
+        self._buffer = ""
         self._depth, self._is_string = 0, False
         around = "|".join(re.escape(text) for text in (syntax.opening, syntax.joint) if text)
         inner = f"({_NAME})".join(re.escape(part) for part in call_prefix(syntax, "\0").split("\0"))
@@ -40,21 +40,21 @@ class StreamingCalls:
 
     def push(self, text: str, is_last: bool) -> list[AnswerDelta]:
         """What a further piece of text says; is_last: and its end."""
-        self._held += text
+        self._buffer += text
         deltas: list[AnswerDelta] = []
         while True:
-            before = self._read, len(self._held)
+            before = self._read, len(self._buffer)
             deltas += self._read(is_last)
-            if (self._read, len(self._held)) == before:
+            if (self._read, len(self._buffer)) == before:
                 return deltas
 
     def _read_prefix(self, is_last: bool) -> Iterator[AnswerDelta]:
         """Up to a call's arguments."""
-        prefix = self._prefix_pattern.match(self._held)
+        prefix = self._prefix_pattern.match(self._buffer)
         if prefix is None:
             yield from self._cut(is_last)
             return
-        self._held = self._held[prefix.end() :]
+        self._buffer = self._buffer[prefix.end() :]
         yield self._begun(prefix[1])
 
     def _cut(self, is_last: bool) -> Iterator[AnswerDelta]:
@@ -62,10 +62,10 @@ class StreamingCalls:
         if not is_last:
             return
         end = self._syntax.parameter[-1].strip() if self._syntax.notation in (Notation.XML, Notation.KEYS) else ""
-        whole, found, _ = self._held.rpartition(end) if end else ("", "", "")
+        whole, found, _ = self._buffer.rpartition(end) if end else ("", "", "")
         calls = read_calls((whole + found).lstrip(), self._syntax, self._schemas) if found else []
         called = self._called()
-        self._held = ""
+        self._buffer = ""
         if calls:
             name, arguments = calls[0]
             yield self._begun(name, json_text(arguments).removesuffix("}"))
@@ -80,7 +80,7 @@ class StreamingCalls:
 
     def _called(self) -> str | None:
         """The one tool that a call can be of which was begun; None where there may be several, or no call was begun."""
-        syntax, text = self._syntax, self._held.lstrip()
+        syntax, text = self._syntax, self._buffer.lstrip()
         if not text or (self.num_calls and syntax.closing.lstrip().startswith(text)):
             return None
         before = call_prefix(syntax, "\0").partition("\0")[0]
@@ -102,26 +102,26 @@ class StreamingCalls:
     def _arguments(self, is_last: bool) -> Iterator[AnswerDelta]:
         """A call's arguments, up to the brace that ends them."""
         place = 0
-        for token in re.finditer(r'\\.|["{}]', self._held, re.DOTALL):
+        for token in re.finditer(r'\\.|["{}]', self._buffer, re.DOTALL):
             mark, place = token[0], token.end()
             if mark == '"':
                 self._is_string = not self._is_string
             elif not self._is_string and mark in "{}":
                 self._depth += 1 if mark == "{" else -1
                 if self._depth == 0:
-                    yield AnswerDelta(self._held[:place], self.num_calls - 1)
-                    self._held, self._read = self._held[place:], self._rest
+                    yield AnswerDelta(self._buffer[:place], self.num_calls - 1)
+                    self._buffer, self._read = self._buffer[place:], self._rest
                     return
-        is_inside_escape = re.search(r"(?<!\\)(\\\\)*\\$", self._held) is not None
-        place = len(self._held) - (1 if is_inside_escape else 0)
-        yield AnswerDelta(self._held[:place], self.num_calls - 1)
-        self._held = self._held[place:]
+        is_inside_escape = re.search(r"(?<!\\)(\\\\)*\\$", self._buffer) is not None
+        place = len(self._buffer) - (1 if is_inside_escape else 0)
+        yield AnswerDelta(self._buffer[:place], self.num_calls - 1)
+        self._buffer = self._buffer[place:]
 
     def _rest(self, is_last: bool) -> Iterator[AnswerDelta]:
         """From a call's arguments to the end of the call."""
         end = call_suffix(self._syntax)
-        if self._held.startswith(end):
-            self._held, self._read = self._held[len(end) :], self._read_prefix
+        if self._buffer.startswith(end):
+            self._buffer, self._read = self._buffer[len(end) :], self._read_prefix
         yield from ()
 
 
