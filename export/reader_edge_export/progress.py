@@ -26,12 +26,12 @@ class Progress:
         self.seconds[name] = time.perf_counter() - start
 
     def update(self, done: float, total: float) -> None:
-        """Tell how much of the phase is done."""
+        """Report how much of the phase is done."""
         if self._on_share is not None:
             self._on_share(min(done, total), total)
 
     def share(self, total: float) -> Advance:
-        """What to tell, as it gets done, how much more of so much in all is done of the phase."""
+        """A callback for how much more is done of a phase of so much in all."""
         done = 0.0
 
         def advance(more: float) -> None:

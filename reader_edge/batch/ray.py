@@ -20,7 +20,7 @@ from reader_edge_runtime.errors import BatchError, ClusterError, ReaderEdgeError
 _MAX_CONCURRENCY = 1000  # requests of a worker, which has a line of its own
 _MAX_TRIES = 3  # of a request whose worker was lost: one that kills each worker must end
 _CONNECT_S = 5.0
-_ANSWER_S = 20.0  # for a process to start and hear of the cluster
+_ANSWER_S = 20.0  # for a process to start and learn of the cluster
 
 
 class RayWorker:

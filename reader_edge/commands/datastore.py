@@ -132,7 +132,7 @@ def search(file: Path, text: str, tokenizer: str, num: int) -> None:
 
 
 def _check_out(out: Path, force: bool) -> None:
-    """Tell before the work what would spoil it."""
+    """Check before the work what would spoil it."""
     from reader_edge_runtime.atomic_file import check_writable, write_failure
     from reader_edge_runtime.drafting.sources.datastore.datastore import is_datastore
     from reader_edge_runtime.errors import DatastoreError

@@ -53,7 +53,7 @@ def _most_frequent(datastores: DatastoreSet, match: DatastoreMatch, token_id: in
 
 
 def print_built(report: BuildReport, out: Path) -> None:
-    """Tell sizes, and where the time went; print the file's name on standard output."""
+    """Print sizes, and where the time went; print the file's name on standard output."""
     header = report.header
     pairs = [("tokens", str(header.num_tokens)), ("documents", str(header.num_documents)), ("size", _size(header))]
     print_table(pairs_table("Built", [*pairs, *phase_pairs(report.phase_seconds)]))

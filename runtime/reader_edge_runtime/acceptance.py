@@ -1,7 +1,7 @@
 """The interface of acceptance rules: which token is emitted behind a node that the target has scored.
 
 The exact rule takes what the target chooses, so that drafts change no answer. Another may accept a drafted token
-instead; whatever it takes, grammar, penalties and log-probabilities hear of the token that is emitted.
+instead; grammar, penalties and log-probabilities go on from the token that is emitted.
 """
 
 from abc import ABC, abstractmethod

@@ -54,7 +54,7 @@ def insert_matrices(editor: GraphEditor, source: SourceModel) -> None:
 
 
 def _declare(graph: ir.Graph, name: str, *sizes: int | str | None) -> None:
-    """Tell the sizes of one of the graph's outputs, which the trace does not know."""
+    """Set the sizes of one of the graph's outputs, which the trace does not know."""
     for value in graph.outputs:
         if value.name == name:
             value.shape = ir.Shape(sizes)

@@ -110,7 +110,7 @@ class Request:
         return self.max_length - len(self.token_ids)
 
     def peek(self, result: ForwardResult, b: int, row: int, reads_logits: bool) -> int:
-        """The token that the target would choose after row (b, row) of a pass; nothing hears of it.
+        """The token that the target would choose after row (b, row) of a pass; nothing is changed.
 
         reads_logits: even where the best token is all it takes.
         """
@@ -137,7 +137,7 @@ class Request:
     def take(self, result: ForwardResult, b: int, row: int, token_id: int) -> bool:
         """Emit a token after row (b, row) of a pass; True when it is the last.
 
-        Grammar, penalties and log-probabilities hear of it here. Raises DraftError for a token of an acceptance rule
+        Grammar, penalties and log-probabilities go on from it. Raises DraftError for a token of an acceptance rule
         that may not come.
         """
         if not self.acceptance.is_exact and not self.allows(token_id):

@@ -133,7 +133,7 @@ class Scorer:
         return self.take_choice(request, result, 0)
 
     def peek(self, request: Request, result: ForwardResult, b: int, row: int) -> int:
-        """The token that the target chooses after row (b, row) of a pass, which nothing hears of."""
+        """The token that the target chooses after row (b, row) of a pass; nothing is changed."""
         return request.peek(result, b, row, self.on_logits is not None)
 
     def take(self, request: Request, result: ForwardResult, b: int, row: int, token_id: int) -> bool:

@@ -133,7 +133,7 @@ def _run(session: Session, channel: Channel, memory_bytes: int) -> None:
 
 
 def _report_ends(running: dict[int, socket.socket]) -> None:
-    """Tell those who wait for sessions how these ended."""
+    """Report to those who wait for sessions how these ended."""
     for pid, theirs in list(running.items()):
         with contextlib.suppress(OSError):  # reported already, or nobody waits
             ended, status = os.waitpid(pid, os.WNOHANG)

@@ -132,7 +132,7 @@ class Worker:
             chunk = _taken(answer)
             if chunk is None:
                 continue
-            if chunk.finish_reason is not None:  # its place is free before anybody hears of the end
+            if chunk.finish_reason is not None:  # its place is free before anybody learns of the end
                 self._engine.release(answer.request)
                 with self._changed:
                     del self._answers[answer]

@@ -105,7 +105,7 @@ def _growth_of(step: dict[str, Any]) -> int:
 
 @contextmanager
 def library_errors(problem: str, remedy: str = "export the model again with its own tokenizer") -> Iterator[None]:
-    """Tell what the library raises in one sentence: plain Exception, and panics, which are not even that."""
+    """Word what the library raises in one sentence: plain Exception, and panics, which are not even that."""
     try:
         yield
     except ReaderEdgeError:

@@ -123,12 +123,12 @@ class SourceSet:
         return [faults.get(b, each) for b, each in enumerate(proposals)]
 
     def wanting_gain(self, request: RequestSources) -> DraftSource | None:
-        """The costly source that alone was called for a request's last draft, if it wants to hear what that brought."""
+        """The costly source that alone was called for a request's last draft, if it learns from what that brought."""
         source = self._sources[request.costly[0]] if len(request.costly) == 1 else None
         return source if source is not None and source.wants_gain else None
 
     def learn_gain(self, request: RequestSources, num_gained: int) -> None:
-        """Tell that source what asking it brought."""
+        """Report to that source what asking it brought."""
         source = self.wanting_gain(request)
         state = request.states[request.costly[0]] if source is not None else None
         if source is not None and state is not None:

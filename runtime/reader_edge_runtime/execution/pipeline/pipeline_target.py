@@ -46,7 +46,7 @@ class PipelineTarget:
         self._last = last
         self._last_s = last.pass_seconds()
         self._numbers = itertools.count(1)
-        self._dropped: list[int] = []  # numbers of caches that are no more, of which the stages hear with a pass
+        self._dropped: list[int] = []  # numbers of caches that are no more, which the stages learn with a pass
 
     def with_min_rows(self, min_rows: int) -> "PipelineTarget":
         other = copy.copy(self)
