@@ -53,17 +53,16 @@ class FlatTool(Function, tag_field="type", tag="function"):
 
 
 class ClientTool(
-    JsonObject,
-    tag_field="type",
-    tag="custom",
-    ignored="allowed_callers cache_control defer_loading eager_input_streaming",
+    JsonObject, tag_field="type", tag="custom", ignored="allowed_callers cache_control eager_input_streaming"
 ):
-    """A tool that the client runs, as Anthropic's messages declare it."""
+    """A tool that the client runs, as Anthropic's messages declare it. defer_loading: the prompt has it once a turn
+    names it, as what a search for tools found."""
 
     name: ToolName
     description: str | None = None
     input_schema: Parameters
     strict: bool | None = None
+    defer_loading: bool = False
 
     @property
     def declared(self) -> Json:

@@ -53,6 +53,15 @@ class PromptError(ReaderEdgeError):
     """A prompt is empty, too long or holds unknown token ids."""
 
 
+class PromptTooLongError(PromptError):
+    """A prompt does not fit into the model's context. num_tokens: that it has at least."""
+
+    def __init__(self, sentence: str, num_tokens: int, max_context: int) -> None:
+        super().__init__(sentence)
+        self.num_tokens = num_tokens
+        self.max_context = max_context
+
+
 class ConversationError(PromptError):
     """A conversation holds what no chat template can be given. place: of it, as "messages[0].content"."""
 

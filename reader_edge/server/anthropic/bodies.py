@@ -1,11 +1,12 @@
 """What `/v1/messages` and its `count_tokens` take: Anthropic's words for what OpenAI's bodies say in theirs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from reader_edge.server.anthropic.blocks import Texts, Turns, to_messages
+from reader_edge.server.anthropic.blocks import Texts, Turns
+from reader_edge.server.anthropic.turn_reader import TurnReader
 from reader_edge.server.api_error import agreed
 from reader_edge.server.openai.messages import template_args
 from reader_edge.server.schema import UNSUPPORTED, JsonObject, within
@@ -121,25 +122,32 @@ class MessagesBody(JsonObject, ignored=_IGNORED):
         """Whether the answer has them as blocks without a text."""
         return not isinstance(self.thinking, NoThinking) and self.thinking.display == "omitted"
 
-    def tool_use(self) -> ToolUse:
-        """The tools that the answer may call. Raises ApiError."""
-        match self.tool_choice:
-            case AnyChoice():
-                return tool_use_of(self.tools, "required", not self.tool_choice.disable_parallel_tool_use)
-            case NamedChoice():
-                return tool_use_of(self.tools, FlatNamedTool(name=self.tool_choice.name))
-            case NoChoice():
-                return tool_use_of(self.tools, "none")
-        return tool_use_of(self.tools, "auto", not self.tool_choice.disable_parallel_tool_use)
+    def question(self) -> tuple[Conversation, ToolUse]:
+        """The prompt, in which a last message of the assistant goes on, and the tools that the answer may call.
 
-    def prompt(self, use: ToolUse) -> Conversation:
-        """A last message of the assistant goes on. Raises ApiError."""
+        Raises ApiError.
+        """
+        reader = TurnReader(self.tools)
+        reader.read_system(self.system)
+        for number, turn in enumerate(self.messages):
+            reader.read(turn, f"messages[{number}]")
+        use = self._tool_use(reader.tools)
+        in_front = tuple(tool.declared for tool in self.tools if not tool.defer_loading) if use.tools else ()
         is_thinking = {EnabledThinking: True, NoThinking: False}.get(type(self.thinking))
         args = template_args(None, self.output_config.effort, is_thinking)
-        messages = to_messages(self.system, self.messages)
-        last = messages[-1] if messages else {}
+        last = reader.messages[-1] if reader.messages else {}
         continues = last.get("role") == "assistant" and bool(last["content"]) and not last.get("tool_calls")
-        return Conversation(messages, use.tools, args, continues)
+        return Conversation(reader.messages, in_front, args, continues), use
+
+    def _tool_use(self, tools: Sequence[ClientTool]) -> ToolUse:
+        match self.tool_choice:
+            case AnyChoice():
+                return tool_use_of(tools, "required", not self.tool_choice.disable_parallel_tool_use)
+            case NamedChoice():
+                return tool_use_of(tools, FlatNamedTool(name=self.tool_choice.name))
+            case NoChoice():
+                return tool_use_of(tools, "none")
+        return tool_use_of(tools, "auto", not self.tool_choice.disable_parallel_tool_use)
 
     def answer_format(self) -> RequestedFormat:
         """What format the answer is to have. Raises ApiError and ConfigError."""

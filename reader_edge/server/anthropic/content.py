@@ -1,16 +1,14 @@
 """What an answer says, block by block, with the events that tell it."""
 
-import base64
 from collections.abc import Iterator
 from typing import Any
 
+from reader_edge.server.anthropic.blocks import signature_of
 from reader_edge.server.completion import THOUGHT, AnswerParser, Json
 from reader_edge_runtime import GenerationChunk, GenerationResult
 from reader_edge_runtime.text.tool_calls.tool_use import AnswerDelta, new_call_id
 from reader_edge_runtime.untrusted.untrusted_json import load_finite
 
-# Clients drop thoughts without a signature. Here none is needed: what they send back is read as it is.
-_SIGNATURE = base64.b64encode(b"reader-edge").decode()
 _DELTAS = {  # by types of blocks: the type of their deltas, and where these have their text
     "text": ("text_delta", "text"),
     "thinking": ("thinking_delta", "thinking"),
@@ -40,9 +38,9 @@ class ContentBlocks:
             if self._block is None or delta.call != self._number:
                 yield from self._end()
                 yield self._begin(delta)
-            if delta.text and not (self._hides_thoughts and delta.call == THOUGHT):
+            if delta.text:
                 self._texts.append(delta.text)
-                yield self._delta(delta.text)
+                yield from [] if self._is_hidden else [self._delta(delta.text)]
         if answered.finish_reason is not None:
             if self._index < 0:
                 yield self._begin(AnswerDelta(""))
@@ -59,6 +57,11 @@ class ContentBlocks:
             "stop_reason": reason,
             "stop_sequence": answered.stop_string if reason == "stop_sequence" else None,
         }
+
+    @property
+    def _is_hidden(self) -> bool:
+        """Whether the block that is coming has thoughts that are not shown."""
+        return self._hides_thoughts and self._number == THOUGHT
 
     def _begin(self, delta: AnswerDelta) -> Json:
         if delta.call >= 0:
@@ -80,16 +83,19 @@ class ContentBlocks:
         self._block = None
         if block is None:
             return
-        if block["type"] == "thinking":
-            yield self._event("delta", delta={"type": "signature_delta", "signature": _SIGNATURE})
+        match block["type"]:
+            case "thinking":
+                block["signature"] = signature_of(text if self._is_hidden else "")
+                block["thinking"] = "" if self._is_hidden else text
+                yield self._event("delta", delta={"type": "signature_delta", "signature": block["signature"]})
+            case "text":
+                block["text"] = text
         yield self._event("stop")
         if block["type"] == "tool_use":
             try:
                 block["input"] = load_finite(text)
             except (ValueError, RecursionError):
                 return
-        else:
-            block |= {block["type"]: text} | ({"signature": _SIGNATURE} if "signature" in block else {})
         self.blocks.append(block)
 
     def _event(self, kind: str, **fields: object) -> Json:

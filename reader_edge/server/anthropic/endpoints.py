@@ -18,6 +18,7 @@ from reader_edge.server.event_stream import NamedEventStream
 from reader_edge.server.ignored_fields import LeftOut
 from reader_edge.server.tool_grammar import tool_grammar
 from reader_edge_runtime import GenerationResult
+from reader_edge_runtime.errors import PromptTooLongError
 
 _LOG = logging.getLogger(__name__)
 # Tools that Anthropic's server runs, or that its models alone were taught: web_search_20250305, bash_20250124 ...
@@ -48,12 +49,12 @@ class MessagesEndpoint(Endpoint[MessagesBody]):
 
     def _completion_request(self, body: MessagesBody) -> CompletionRequest:
         check_model(body.model, self._settings)
-        use, answer_format = body.tool_use(), body.answer_format()
+        (prompt, use), answer_format = body.question(), body.answer_format()
         max_tokens, headers = self._settings.allowed_tokens("max_tokens", body.max_tokens)
         config = body.config(max_tokens, self._engine.engine.sampling)
         grammar = tool_grammar(use, self._tokenizer.call_syntax, answer_format.grammar)
         return CompletionRequest(
-            prompts=[body.prompt(use)],
+            prompts=[prompt],
             configs=[replace(config, grammar=grammar)],
             use=use,
             answer_format=answer_format,
@@ -91,6 +92,9 @@ class MessagesEndpoint(Endpoint[MessagesBody]):
                 yield {"type": "message_stop"}
 
     def _refusal(self, error: Exception) -> Response:
+        if isinstance(error, PromptTooLongError):  # in the words by which Claude Code knows that it must compact
+            sentence = f"prompt is too long: {error.num_tokens} tokens > {error.max_context} maximum"
+            return ApiError(400, sentence, "messages").response("anthropic")
         return api_error(error).response("anthropic")
 
     def _message(self, answers: CompletionRun) -> Json:
@@ -112,7 +116,7 @@ class CountTokensEndpoint(MessagesEndpoint):
 
     def _direct_answer(self, body: MessagesBody) -> Json:
         check_model(body.model, self._settings)
-        return {"input_tokens": len(self._tokenizer.encode_chat(body.prompt(body.tool_use())))}
+        return {"input_tokens": len(self._tokenizer.encode_chat(body.question()[0]))}
 
 
 def _is_own_tool(tool: object) -> bool:
@@ -129,4 +133,5 @@ def _usage(answers: CompletionRun) -> Json:
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": num_cached,
         "output_tokens": usage["completion_tokens"],
+        "output_tokens_details": {"thinking_tokens": usage["completion_tokens_details"]["reasoning_tokens"]},
     }

@@ -14,7 +14,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.cost_model import AcceptanceEstimate
 from reader_edge_runtime.drafting.draft_hints import NO_HINTS, DraftHints
 from reader_edge_runtime.drafting.drafter import Drafter, RequestContext, RequestDrafter
-from reader_edge_runtime.errors import ConfigError, DraftError, PromptError, ProviderError
+from reader_edge_runtime.errors import ConfigError, DraftError, PromptError, PromptTooLongError, ProviderError
 from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.stats import GenerationStats
@@ -272,10 +272,11 @@ def _checked(token_ids: Sequence[int], manifest: Manifest) -> list[int]:
     if not len(token_ids):
         raise PromptError("The prompt is empty: give at least one token of text.")
     if len(token_ids) >= manifest.max_context:
-        raise PromptError(
+        sentence = (
             f"The prompt has {len(token_ids)} tokens, but the model's context of {manifest.max_context} must also hold "
             "the answer: shorten the prompt."
         )
+        raise PromptTooLongError(sentence, len(token_ids), manifest.max_context)
     for token_id in token_ids:
         is_id = isinstance(token_id, int | np.integer) and not isinstance(token_id, bool)
         if not is_id or not 0 <= token_id < manifest.vocab_size:

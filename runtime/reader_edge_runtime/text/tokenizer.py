@@ -9,7 +9,7 @@ from typing import cast
 
 from tokenizers import Tokenizer as FastTokenizer
 
-from reader_edge_runtime.errors import PromptError, TokenizerError
+from reader_edge_runtime.errors import PromptError, PromptTooLongError, TokenizerError
 from reader_edge_runtime.package.manifest import CHAT_TEMPLATE_NAME, TOKENIZER_NAME, TOOL_TEMPLATE_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.conversation import Conversation, Encodable, Message
@@ -42,7 +42,7 @@ class Tokenizer:
         fast.no_padding()
         vocabulary = fast.get_vocab()
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
-        self._max_characters = None if max_context is None else max_context * max(map(len, vocabulary), default=1)
+        self._max_context, self._max_token = max_context, max(map(len, vocabulary), default=1)  # in characters
         self._fast = fast
         self._token_bytes = TokenBytes(fast)
         self._chat_template = chat_template
@@ -179,11 +179,12 @@ class Tokenizer:
 
     def _check_length(self, text: str) -> None:
         """Refuse a prompt that cannot fit: the library would take minutes and gigabytes to find that out."""
-        if self._max_characters is not None and len(text) > self._max_characters:
-            raise PromptError(
-                f"The prompt has {len(text)} characters, more than the {self._max_characters} that the longest tokens "
-                "could fill the model's context with: shorten the prompt."
+        if self._max_context is not None and len(text) > self._max_context * self._max_token:
+            sentence = (
+                f"The prompt has {len(text)} characters, more than the {self._max_context * self._max_token} that the "
+                "longest tokens could fill the model's context with: shorten the prompt."
             )
+            raise PromptTooLongError(sentence, len(text) // self._max_token, self._max_context)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of token ids, special tokens left out."""

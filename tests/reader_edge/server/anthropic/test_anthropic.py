@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from reader_edge.server.anthropic.blocks import signature_of
 from reader_edge.server.anthropic.content import ContentBlocks
 from reader_edge.server.completion import AnswerParser
 from reader_edge.server.settings import ServerSettings
@@ -165,7 +166,7 @@ def test_thoughts_are_blocks_with_a_signature() -> None:
     assert [each["type"] for each in deltas] == kinds
     assert deltas[2]["signature"] == thought["signature"]
     hidden, content = pieces_of(*chunks, hides_thoughts=True)
-    assert content.blocks == [thought | {"thinking": ""}, text]
+    assert content.blocks == [thought | {"thinking": "", "signature": signature_of("Hm.")}, text]
     assert [each["delta"]["type"] for each in hidden if "delta" in each] == kinds[2:]
 
 
@@ -183,5 +184,6 @@ def test_a_model_s_thoughts_come_before_its_text(demo_folder: Path, tmp_path: Pa
     thinking = {"type": "enabled", "budget_tokens": 1024}
     (block,) = whole(served, thinking=thinking)["content"]
     assert (block["type"], bool(block["thinking"])) == ("thinking", True)
-    assert whole(served, thinking=thinking | {"display": "omitted"})["content"] == [block | {"thinking": ""}]
+    hidden = {"type": "thinking", "thinking": "", "signature": signature_of(block["thinking"])}
+    assert whole(served, thinking=thinking | {"display": "omitted"})["content"] == [hidden]
     assert whole(served, thinking={"type": "disabled"})["content"][0]["type"] == "text"

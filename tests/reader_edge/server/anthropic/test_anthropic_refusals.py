@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator, MutableMapping
 from typing import Any
 
@@ -38,6 +39,15 @@ def test_a_refusal_is_typed_and_one_sentence(
 ) -> None:
     for path in (PATH, COUNT):
         assert_refused(served.post(path, BODY | fields), status, words, kind)
+
+
+def test_a_prompt_that_is_too_long_is_refused_in_words_by_which_claude_code_compacts(served: Served) -> None:
+    context = served.engine.engine.package.manifest.max_context
+    for text in ("tar " * context, "tar" * 10_000_000):
+        response = served.post(PATH, BODY | {"messages": [USER | {"content": text[:4_000_000]}]})
+        found = re.fullmatch(r"prompt is too long: (\d+) tokens > (\d+) maximum", response.json()["error"]["message"])
+        assert found is not None
+        assert int(found[1]) > int(found[2]) == context
 
 
 def test_refusals_before_an_endpoint_are_too(async_engine: AsyncEngine) -> None:

@@ -1,9 +1,12 @@
 """Anthropic's turns as messages of chat templates."""
 
+import base64
+import json
 from typing import Any
 
 import pytest
 
+from reader_edge.server.anthropic.blocks import signature_of
 from reader_edge.server.anthropic.bodies import MessagesBody
 from reader_edge.server.api_error import ApiError
 from reader_edge.server.schema import decode
@@ -11,7 +14,7 @@ from reader_edge.server.schema import decode
 
 def messages_of(*turns: dict[str, Any], system: Any = "") -> Any:
     body = decode({"messages": list(turns), "system": system}, MessagesBody)
-    return body.prompt(body.tool_use()).messages
+    return body.question()[0].messages
 
 
 def text(words: str, **fields: object) -> dict[str, Any]:
@@ -44,7 +47,7 @@ def test_a_system_s_turn_is_in_front_or_in_the_user_s() -> None:
     ]
     assert messages_of(*turns, system="S.") == [
         {"role": "system", "content": "S.\nA."},
-        {"role": "user", "content": "Look.\nB."},
+        {"role": "user", "content": "Look.\n<system-reminder>\nB.\n</system-reminder>"},
     ]
 
 
@@ -95,6 +98,56 @@ def test_a_note_to_anthropic_s_accounts_is_no_part_of_the_prompt() -> None:
     assert messages_of({"role": "user", "content": note})[0]["content"] == note
 
 
+def tool(name: str, **fields: object) -> dict[str, Any]:
+    return {"name": name, "input_schema": {"type": "object"}, **fields}
+
+
+def test_a_deferred_tool_is_described_where_a_turn_names_it() -> None:
+    found = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "tool_reference", "tool_name": "b"}]}
+    turns = [ASK, {"role": "assistant", "content": [CALL]}, {"role": "user", "content": [found]}]
+    before = decode({"messages": [ASK], "tools": [tool("a")]}, MessagesBody).question()[0]
+    tools = [tool("a"), tool("b", defer_loading=True), tool("c", defer_loading=True)]
+    prompt, use = decode({"messages": turns, "tools": tools}, MessagesBody).question()
+    assert (prompt.tools, use.names) == (before.tools, ("a", "b"))
+    assert json.loads(prompt.messages[-1]["content"]) == {
+        "type": "function",
+        "function": {"name": "b", "parameters": {"type": "object"}},
+    }
+    prompt, use = decode({"messages": turns, "tools": [tool("a")]}, MessagesBody).question()
+    assert (prompt.messages[-1]["content"], use.names) == ("There is no tool 'b'.", ("a",))
+
+
+def test_tools_come_and_go_in_turns_of_the_system() -> None:
+    def change(kind: str, **named: object) -> dict[str, Any]:
+        return {"role": "system", "content": [{"type": kind, "tool": named}]}
+
+    tools = [tool("a"), tool("b", defer_loading=True)]
+    added = change("tool_addition", type="tool_reference", name="b")
+    defined = change("tool_addition", type="tool_definition", definition=tool("c"))
+    removed = [change("tool_removal", type="tool_reference", name=name) for name in ("a", "b")]
+    for turns, names in (
+        ([], ("a",)),
+        ([added], ("a", "b")),
+        ([added, defined], ("a", "b", "c")),
+        ([added, defined, *removed], ("c",)),
+        ([added, *removed, added], ("b",)),
+    ):
+        prompt, use = decode({"messages": [ASK, *turns], "tools": tools}, MessagesBody).question()
+        assert use.names == names
+        assert [each["function"]["name"] for each in prompt.tools] == ["a"]
+        assert len(prompt.messages[0]["content"].split("<system-reminder>")) == len(turns) + 1
+
+
+@pytest.mark.parametrize("hidden", ["", "Hm.", "\u00e9\n"])
+def test_thoughts_that_were_not_shown_come_back_in_their_signature(hidden: str) -> None:
+    block = {"type": "thinking", "thinking": "", "signature": signature_of(hidden)}
+    (message,) = messages_of({"role": "assistant", "content": [block, text("So.")]})
+    assert message.get("reasoning_content", "") == hidden
+    for other in ("", "EqQBCgIYAhIM", "not base64!", base64.b64encode(b"reader-edge:\xff").decode()):
+        (message,) = messages_of({"role": "assistant", "content": [block | {"signature": other}, text("So.")]})
+        assert not message["reasoning_content"]
+
+
 @pytest.mark.parametrize(
     ("thinking", "args"),
     [
@@ -107,10 +160,10 @@ def test_a_note_to_anthropic_s_accounts_is_no_part_of_the_prompt() -> None:
 def test_thinking_is_a_variable_of_the_template(thinking: dict[str, Any] | None, args: dict[str, Any]) -> None:
     fields = {"messages": [ASK], "thinking": thinking, "output_config": {"effort": "low"}}
     body = decode(fields, MessagesBody)
-    assert body.prompt(body.tool_use()).template_args == {"reasoning_effort": "low", **args}
+    assert body.question()[0].template_args == {"reasoning_effort": "low", **args}
 
 
 def test_an_answer_goes_on_behind_a_last_turn_of_the_assistant() -> None:
     for content, continues in (("It is", True), ([CALL], False), ([], False)):
         body = decode({"messages": [ASK, {"role": "assistant", "content": content}]}, MessagesBody)
-        assert body.prompt(body.tool_use()).continues_final_message is continues
+        assert body.question()[0].continues_final_message is continues
