@@ -9,7 +9,7 @@ from reader_edge.server.anthropic.blocks import Texts, Turns
 from reader_edge.server.anthropic.turn_reader import TurnReader
 from reader_edge.server.api_error import agreed
 from reader_edge.server.openai.messages import template_args
-from reader_edge.server.schema import UNSUPPORTED, JsonObject, within
+from reader_edge.server.schema import UNSUPPORTED, JsonObject, ignoring_types, within
 from reader_edge.server.structured_outputs import RequestedFormat, Schema, schema_format
 from reader_edge.server.tools import ClientTool, FlatNamedTool, MaxTools, Named, tool_use_of
 from reader_edge_runtime import Conversation, GenerationConfig, SamplingConfig
@@ -93,7 +93,7 @@ _IGNORED = """
 """
 
 
-class MessagesBody(JsonObject, ignored=_IGNORED):
+class MessagesBody(JsonObject, ignored=_IGNORED, refused="container thread"):
     """The fields that make the prompt, and those of the answer, which change nothing where tokens are counted."""
 
     read_once = ("messages", "system", "tools", "output_config", "output_format")
@@ -101,7 +101,8 @@ class MessagesBody(JsonObject, ignored=_IGNORED):
     model: Annotated[str, Meta(description="the name of a model")] = ""
     messages: Turns
     system: Texts = ""
-    tools: Annotated[tuple[ClientTool, ...], MaxTools] = ()
+    # Those that Anthropic's server runs, or its models alone were taught, are left out: web_search_20250305 ...
+    tools: Annotated[tuple[ClientTool, ...], MaxTools, ignoring_types("custom")] = ()
     tool_choice: AutoChoice | AnyChoice | NamedChoice | NoChoice = AutoChoice()
     thinking: EnabledThinking | AdaptiveThinking | ThinkingBetweenTools | NoThinking = AdaptiveThinking()
     output_config: OutputConfig = OutputConfig()
@@ -114,7 +115,6 @@ class MessagesBody(JsonObject, ignored=_IGNORED):
     top_p: Annotated[float, within(SamplingConfig, "top_p")] | None = None
     top_k: Annotated[int, Meta(ge=0)] | None = None
 
-    container: Annotated[None, UNSUPPORTED] = None
     mcp_servers: Annotated[tuple[Any, ...], Meta(max_length=0), UNSUPPORTED] = ()
 
     @property

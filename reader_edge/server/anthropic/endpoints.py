@@ -1,7 +1,5 @@
 """Anthropic's `/v1/messages`: the same engine, its answers in Anthropic's words."""
 
-import logging
-import re
 import secrets
 from collections.abc import AsyncGenerator
 from dataclasses import replace
@@ -15,14 +13,10 @@ from reader_edge.server.api_error import ApiError, api_error
 from reader_edge.server.completion import CompletionRequest, CompletionRun, Json, check_model, seed_headers
 from reader_edge.server.endpoint import Endpoint
 from reader_edge.server.event_stream import NamedEventStream
-from reader_edge.server.ignored_fields import LeftOut
+from reader_edge.server.request_log import RequestNote
 from reader_edge.server.tool_grammar import tool_grammar
 from reader_edge_runtime import GenerationResult
 from reader_edge_runtime.errors import PromptTooLongError
-
-_LOG = logging.getLogger(__name__)
-# Tools that Anthropic's server runs, or that its models alone were taught: web_search_20250305, bash_20250124 ...
-_OWN_TOOL = re.compile(r"\w+_20\d{6}|mcp_toolset")
 
 
 class MessageStream(NamedEventStream):
@@ -31,21 +25,15 @@ class MessageStream(NamedEventStream):
     def _failure(self, error: ApiError, number: int) -> Json:
         return error.anthropic_fields
 
+    def _heartbeat(self, progress: Json, note: RequestNote) -> bytes:
+        return self._event({"type": "ping"})
+
 
 class MessagesEndpoint(Endpoint[MessagesBody]):
     """A route's handler."""
 
     body_type = MessagesBody
     stream_type = MessageStream
-    _has_left_out_tools = False  # so far, which the log says once
-
-    def _decoded(self, values: object) -> tuple[MessagesBody, LeftOut]:
-        if isinstance(values, dict) and isinstance(tools := values.get("tools"), list):
-            values["tools"] = [tool for tool in tools if not _is_own_tool(tool)]
-            if len(values["tools"]) < len(tools) and not self._has_left_out_tools:
-                self._has_left_out_tools = True
-                _LOG.warning("Tools of Anthropic's own, which no model here can call, are left out of prompts.")
-        return super()._decoded(values)
 
     def _completion_request(self, body: MessagesBody) -> CompletionRequest:
         check_model(body.model, self._settings)
@@ -117,11 +105,6 @@ class CountTokensEndpoint(MessagesEndpoint):
     def _direct_answer(self, body: MessagesBody) -> Json:
         check_model(body.model, self._settings)
         return {"input_tokens": len(self._tokenizer.encode_chat(body.question()[0]))}
-
-
-def _is_own_tool(tool: object) -> bool:
-    kind = tool.get("type") if isinstance(tool, dict) else None
-    return isinstance(kind, str) and _OWN_TOOL.fullmatch(kind) is not None
 
 
 def _usage(answers: CompletionRun) -> Json:

@@ -31,7 +31,7 @@ VERSION = {"anthropic-version": "2023-06-01"}
         ({"mcp_servers": [{}]}, 400, "invalid_request_error", "not supported here"),
         ({"thinking": {"type": "enabled"}}, 400, "invalid_request_error", "'thinking.budget_tokens' is missing"),
         ({"tool_choice": {"type": "any"}}, 400, "invalid_request_error", "there are no 'tools'"),
-        ({"tools": [{"type": "made_up", "name": "a"}]}, 400, "invalid_request_error", "'tools[0].type' is 'made_up'"),
+        ({"thread": {"id": "a"}}, 400, "invalid_request_error", "not supported here"),
     ],
 )
 def test_a_refusal_is_typed_and_one_sentence(
