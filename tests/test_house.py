@@ -8,13 +8,13 @@ import pytest
 from tests.conftest import ROOT
 
 CEILINGS = {  # lines of a room, raised only in the commit that says why
-    "runtime": ("*.py", 28_610),  # files of a workspace are followed, and drafted from
+    "runtime": ("*.py", 28_630),  # files of a workspace are followed, and drafted from
     "export": ("*.py", 20_350),
-    "reader_edge": ("*.py", 17_900),  # coding agents are launched; several models a server, and heartbeats
+    "reader_edge": ("*.py", 18_010),  # coding agents are launched; several models a server, and heartbeats
     "wings": ("*.py", 3_650),
     "native": ("*", 9_000),
-    "tests": ("*.py", 66_610),  # clients tried; several models a server, and heartbeats
-    "reader_edge/server": ("*.py", 6_850),  # Anthropic's interface; several models, loaded on demand; heartbeats
+    "tests": ("*.py", 66_700),  # clients tried; several models a server, and heartbeats
+    "reader_edge/server": ("*.py", 6_960),  # Anthropic's interface, deferred tools; several models; heartbeats
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 5_250),
     "scripts": ("*", 1_840),  # what a workspace brings to edits
