@@ -8,8 +8,8 @@ import pytest
 from tests.conftest import ROOT
 
 CEILINGS = {  # lines of a room, raised only in the commit that says why
-    "runtime": ("*.py", 28_630),  # files of a workspace are followed, and drafted from
-    "export": ("*.py", 20_350),
+    "runtime": ("*.py", 28_641),  # files of a workspace are drafted from; limits of quality came from the export
+    "export": ("*.py", 20_330),
     "reader_edge": ("*.py", 18_010),  # coding agents are launched; several models a server, and heartbeats
     "wings": ("*.py", 3_650),
     "native": ("*", 9_000),

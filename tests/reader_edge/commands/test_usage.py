@@ -33,6 +33,7 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "--quantiles": ("a", "2", "0.1,0.1"),
     "--rule": ("exact", "relaxed:a:b", "relaxed:1:2:3"),
     "--fit": ("", "8GB,many", "8"),
+    "--url": ("ftp://127.0.0.1:1", "127.0.0.1"),
 }
 
 
