@@ -101,7 +101,7 @@ class _Watcher:
         if is_changed:
             self._publish(texts)
         if not self._was_read.is_set():
-            self._tell(len(found) - len(texts), num_tokens)
+            self._report(len(found) - len(texts), num_tokens)
             self._was_read.set()
 
     def _publish(self, texts: Mapping[str, tuple[FileStamp, list[Int32Array]]]) -> None:
@@ -136,7 +136,7 @@ class _Watcher:
             raise _StoppedError
         self._began = time.perf_counter()
 
-    def _tell(self, num_older: int, num_tokens: int) -> None:
+    def _report(self, num_older: int, num_tokens: int) -> None:
         """Say once what is drafted from, and what is not."""
         num_read = sum(bool(few) for _, few in self._texts.values())
         left_out = dict(self._folder.left_out)
