@@ -101,13 +101,16 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one answer may take.
+    """What one answer may take, and how many are kept.
 
     --max-seconds max_answer_s: Most seconds of an answer, waiting included.
+    --keep-responses max_kept_responses: Keep the last so many of /v1/responses in memory, for clients that go on from
+      one by its id.
     """
 
     max_tokens: int
     max_answer_s: Annotated[float, Range(1)] = 600.0
+    max_kept_responses: Annotated[int, Range(0, 100_000)] = 0
 
 
 @helpful_command(
@@ -187,6 +190,7 @@ def serve(
         logs_prompts=log.logs_prompts,
         shares_between_keys=place.shares_between_keys,
         refused_fields="all" if strict_fields else "none",
+        max_kept_responses=limits.max_kept_responses,
     )
     with log_to_stderr(log.log_level, log.log_format), open_socket(place.host, place.port) as socket:
         port = socket.getsockname()[1]

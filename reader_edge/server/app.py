@@ -85,6 +85,7 @@ def make_app(served: AsyncEngine | ModelPool, settings: ServerSettings) -> Starl
         *OllamaModels(pool, settings).routes,
         *ModelLists(pool, settings).routes,
         *refusing_routes(),
+        *pool.responses.routes,
         WebSocketRoute(DRAFT_PATH, draft),
         Route("/openapi.json", openapi),
         Route("/health", health),

@@ -12,6 +12,7 @@ from reader_edge.server.metrics import Metrics
 from reader_edge.server.ollama.endpoints import GenerateEndpoint, OllamaChatEndpoint
 from reader_edge.server.openai.chat_completions import ChatEndpoint
 from reader_edge.server.openai.completions import CompletionsEndpoint
+from reader_edge.server.openai.response_store import ResponseStore
 from reader_edge.server.openai.responses import ResponsesEndpoint
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
@@ -33,9 +34,12 @@ EVERY_ENDPOINT = {**ENDPOINTS, **OLLAMA_ENDPOINTS, **ANTHROPIC_ENDPOINTS}
 PATHS = tuple(ENDPOINTS)
 
 
-def make_endpoints(engine: AsyncEngine, settings: ServerSettings, metrics: Metrics) -> Mapping[str, Endpoint[Any]]:
-    """A handler for each path, of all interfaces."""
-    return {path: endpoint(engine, settings, metrics) for path, endpoint in EVERY_ENDPOINT.items()}
+def make_endpoints(
+    engine: AsyncEngine, settings: ServerSettings, metrics: Metrics, responses: ResponseStore | None = None
+) -> Mapping[str, Endpoint[Any]]:
+    """A handler for each path, of all interfaces. responses: that clients may go on from."""
+    made = {path: endpoint(engine, settings, metrics) for path, endpoint in EVERY_ENDPOINT.items()}
+    return {**made, "/v1/responses": ResponsesEndpoint(engine, settings, metrics, responses)}
 
 
 def refusing_routes() -> list[Route]:

@@ -13,6 +13,7 @@ from reader_edge.server.draft_endpoint import DraftEndpoint
 from reader_edge.server.endpoint import Endpoint
 from reader_edge.server.endpoints import make_endpoints
 from reader_edge.server.metrics import Metrics
+from reader_edge.server.openai.response_store import ResponseStore
 from reader_edge.server.request_log import public_sentence
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
@@ -107,6 +108,7 @@ class ModelPool:
     ) -> None:
         self.models = tuple(models)
         self.metrics = Metrics()
+        self.responses = ResponseStore(settings.max_kept_responses)
         self.is_fixed = is_fixed
         self._settings = settings
         self._max_bytes = max_bytes
@@ -251,7 +253,7 @@ class ModelPool:
     def _served(self, model: ServedModel, engine: AsyncEngine) -> LoadedModel:
         settings = replace(self._settings, model_name=model.name, unloads=not self.is_fixed)
         self.metrics.add(engine, model.name)
-        endpoints = make_endpoints(engine, settings, self.metrics)
+        endpoints = make_endpoints(engine, settings, self.metrics, self.responses)
         return LoadedModel(engine, endpoints, DraftEndpoint(engine, settings, self.metrics))
 
     async def _load(self, model: ServedModel) -> None:

@@ -22,6 +22,7 @@ class ServerSettings:
     whose connection was lost. logs_prompts: whether the log says the prompts. shares_between_keys: whether prompts and
     answers of one key's holders hasten those of others. refused_fields: which fields without effect are refused.
     unloads: whether models are unloaded, as clients ask for.
+    max_kept_responses: that clients may go on from, in memory.
     """
 
     model_name: str
@@ -37,6 +38,7 @@ class ServerSettings:
     shares_between_keys: bool = False
     refused_fields: RefusedFields = "none"
     unloads: bool = False
+    max_kept_responses: int = 0
 
     def is_served(self, name: str) -> bool:
         """Whether a client means the model by this name: with its tag or without, and `:latest` behind either.

@@ -1,7 +1,7 @@
 """The tools that a request declares, and which of them the answer must call."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
 from msgspec import Meta
@@ -11,7 +11,7 @@ from reader_edge.server.schema import JsonObject
 from reader_edge_runtime.text.conversation_check import TOOL_NAME, TOOL_NAME_WORDS
 from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
 
-_MAX_TOOLS = 128
+MAX_TOOLS = 128
 
 Json = dict[str, Any]
 Parameters = Annotated[dict[str, Any], Meta(description="a JSON schema, an object")]
@@ -48,7 +48,7 @@ class Tool(JsonObject, tag_field="type", tag="function", ignored="cache_control"
         return declared if strict is None else declared | {"function": declared["function"] | {"strict": strict}}
 
 
-class FlatTool(Function, tag_field="type", tag="function"):
+class FlatTool(Function, tag_field="type", tag="function", ignored="defer_loading output_schema"):
     """A function, as responses declare it: its members stand beside its type."""
 
 
@@ -92,16 +92,28 @@ class FlatNamedTool(Named, tag_field="type", tag="function"):
     """The function to call, as responses name it."""
 
 
+class CustomNamedTool(Named, tag_field="type", tag="custom"):
+    """The tool to call with a text."""
+
+
+class Declared(Protocol):
+    """A tool that can be called."""
+
+    @property
+    def declared(self) -> Json:
+        """As chats declare it. Raises ApiError."""
+
+
 _CHOICE = Meta(description="'none', 'auto', 'required', or one of the functions in 'tools' by name")
 Choice = Literal["none", "auto", "required"]
 ToolChoice = Annotated[Choice | NamedTool, _CHOICE]
-FlatToolChoice = Annotated[Choice | FlatNamedTool, _CHOICE]
-MaxTools = Meta(max_length=_MAX_TOOLS, description=f"a list of tools, at most {_MAX_TOOLS}")
+FlatToolChoice = Annotated[Choice | FlatNamedTool | CustomNamedTool, _CHOICE]
+MaxTools = Meta(max_length=MAX_TOOLS, description=f"a list of tools, at most {MAX_TOOLS}")
 
 
 def tool_use_of(
-    tools: Sequence[Tool | FlatTool | ClientTool],
-    choice: Choice | NamedTool | FlatNamedTool | None = None,
+    tools: Sequence[Declared],
+    choice: Choice | NamedTool | FlatNamedTool | CustomNamedTool | None = None,
     is_parallel: bool = True,
 ) -> ToolUse:
     """choice: where it is None, tools may be called where there are some. Raises ApiError."""

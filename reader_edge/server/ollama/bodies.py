@@ -61,6 +61,7 @@ class Options(JsonObject, ignored=_IGNORED_OPTIONS, refused="grammar logit_bias"
     seed: Annotated[int, Meta(description="a whole number; -1 for a new one each time")] = -1
     stop: Stop = ()
     reasoning_effort: str | None = None  # Open WebUI's, for the chat template
+    draft: Annotated[bool, Meta(description="false to decode this answer plainly")] = True
 
     mirostat: Annotated[Literal[0], UNSUPPORTED] = 0
     tfs_z: Annotated[Literal[1], UNSUPPORTED] = 1
@@ -149,6 +150,7 @@ class OllamaBody(JsonObject, ignored="shift truncate"):
             wants_logprobs=self.logprobs or self.top_logprobs > 0,
             num_top_logprobs=self.top_logprobs,
             splits_thinking=self.thinks,
+            is_drafted=self.options.draft,
         )
 
     def template_args(self) -> dict[str, Any]:

@@ -107,7 +107,7 @@ class ChatWording:
         delta: Json = {"role": "assistant"} if is_first else {}
         if thought and self._shows_thinking:
             delta["reasoning_content"] = thought
-        if is_first or text:
+        if is_first or text or thought:  # without it, some clients find no text to add to later (cline 12132)
             delta["content"] = text
         parts = _calls(deltas)
         if parts:

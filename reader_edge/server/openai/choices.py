@@ -1,10 +1,11 @@
 """What chats and completions share: choices, and log-probabilities of single tokens."""
 
+import math
 import secrets
 import time
 from abc import abstractmethod
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import Protocol, TypeVar
 
 from reader_edge.server.completion import CompletionRequest, CompletionRun, Json
@@ -59,10 +60,10 @@ class ChoicesEndpoint(Endpoint[BodyOfChoices]):
         answers: CompletionRun,
         results: list[GenerationResult],
     ) -> Json:
-        choices = []
-        for number, result in enumerate(results):
-            wording = self._wording(body, completion, answers, number)
-            choice = {"index": number, **wording.choice(result)}
+        choices: list[Json] = []
+        for number in _best(results, completion.num_choices, body.n):
+            result, wording = results[number], self._wording(body, completion, answers, number)
+            choice = {"index": len(choices), **wording.choice(result)}
             choices.append(choice | {"finish_reason": _finish_reason(result.finish_reason, wording)})
         return self._head(self.whole_object) | {"choices": choices, "usage": answers.usage()}
 
@@ -94,6 +95,18 @@ class ChoicesEndpoint(Endpoint[BodyOfChoices]):
     def _head(self, kind: str) -> Json:
         name = self.id_prefix + secrets.token_hex(12)
         return {"id": name, "object": kind, "created": int(time.time()), "model": self._settings.model_name}
+
+
+def _best(results: list[GenerationResult], num_choices: int, most: int) -> Iterator[int]:
+    """The answers to each prompt whose tokens are the likeliest in the mean, in that order; all where all are wanted.
+
+    num_choices: to each prompt, one after the other. most: of them, that are wanted.
+    """
+    for start in range(0, len(results), num_choices):
+        numbers: Iterable[int] = range(start, start + num_choices)
+        if num_choices > most:
+            numbers = sorted(numbers, key=lambda number: results[number].stats.perplexity or math.inf)[:most]
+        yield from numbers
 
 
 def _finish_reason(reason: str | None, wording: ChoiceWording) -> str | None:

@@ -126,6 +126,7 @@ class GenerationBody(JsonObject, ignored=_IGNORED, refused=_REFUSED):
     stop_token_ids: Annotated[tuple[int, ...], Meta(max_length=MAX_BIASES, description="a list of token ids")] = ()
     ignore_eos: bool = False
     cache_salt: Annotated[str, Meta(max_length=MAX_SALT_CHARACTERS)] = ""
+    draft: Annotated[bool, Meta(description="false to decode this answer plainly")] = True
 
     prediction: Prediction | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -209,6 +210,7 @@ class GenerationBody(JsonObject, ignored=_IGNORED, refused=_REFUSED):
             prediction=text_of(self.prediction.content) if self.prediction else "",
             ignores_eos=self.ignore_eos,
             cache_salt=self.cache_salt,
+            is_drafted=self.draft,
             wants_logprobs=wants_logprobs,
             num_top_logprobs=num_top_logprobs,
             splits_thinking=True,
@@ -263,6 +265,15 @@ class ChoicesBody(GenerationBody, ignored=_IGNORED_CHOICES):
 
     @property
     def num_choices(self) -> int:
-        if self.best_of not in (None, 1, self.n):
-            raise ApiError(400, f"'best_of' is {self.best_of}, but must be as 'n': leave it out.", "best_of")
-        return self.n
+        """Those to decode: of more than are wanted, the best are returned."""
+        if self.best_of in (None, 1, self.n):
+            return self.n
+        best_of = self.best_of or self.n
+        reason = "answers are streamed" if self.stream else f"'n' is {self.n}" if best_of < self.n else ""
+        if reason:
+            raise ApiError(400, f"'best_of' is {best_of}, but {reason}: leave it out.", "best_of")
+        return best_of
+
+    def config(self, max_tokens: int, own_sampling: Mapping[str, float] = MappingProxyType({})) -> GenerationConfig:
+        config = GenerationBody.config(self, max_tokens, own_sampling)
+        return replace(config, is_scored=self.num_choices > self.n)

@@ -1,14 +1,22 @@
-"""The items of a response: those of its input, and those of its answer with the events that stream them."""
-
+import copy
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, cast
 
 from msgspec import Meta
 
+from reader_edge.server.api_error import ApiError
 from reader_edge.server.completion import THOUGHT, AnswerParser, Json
 from reader_edge.server.openai.messages import MAX_ITEMS, call_message
-from reader_edge.server.schema import JsonObject
+from reader_edge.server.openai.response_tools import (
+    INPUT,
+    CallableTool,
+    FreeformInput,
+    ResponseTools,
+    joined_name,
+)
+from reader_edge.server.schema import JsonObject, decode, ignoring_types
 from reader_edge_runtime import GenerationChunk, GenerationResult, Message
 from reader_edge_runtime.text.tool_calls.tool_use import AnswerDelta, new_call_id
 
@@ -21,9 +29,12 @@ _KINDS = {_TEXT: "output_text", THOUGHT: "reasoning_text"}
 class ResponseItems:
     """Reads one answer. output: its items so far. Events are their kinds, with their fields."""
 
-    def __init__(self, parser: AnswerParser) -> None:
+    def __init__(self, parser: AnswerParser, tools: Mapping[str, CallableTool] = MappingProxyType({})) -> None:
+        """tools: that may be called, by the names under which the model sees them."""
         self.output: list[Json] = []
         self._parser = parser
+        self._tools = tools
+        self._input: FreeformInput | None = None  # of a custom tool's call
         self._number: int | None = None  # of the call that is coming, as `AnswerDelta` has it
         self._texts: list[str] = []
 
@@ -33,9 +44,7 @@ class ResponseItems:
             if delta.call != self._number:
                 yield from self._end("completed")
                 yield from self._begin(delta)
-            if delta.text:
-                self._texts.append(delta.text)
-                yield f"{self._kind}.delta", self._place | {"delta": delta.text} | self._logprobs
+            yield from self._tell(delta.text if self._input is None else self._input.push(delta.text))
 
     def end(self, status: str) -> Iterator[Event]:
         """The answer has ended. status: of the last item. An answer that says nothing is a text of no characters."""
@@ -43,10 +52,16 @@ class ResponseItems:
             yield from self._begin(AnswerDelta(""))
         yield from self._end("incomplete" if self._parser.is_inside_call else status)
 
+    def _tell(self, text: str) -> Iterator[Event]:
+        if text:
+            self._texts.append(text)
+            yield f"{self._kind}.delta", self._place | {"delta": text} | self._logprobs
+
     @property
     def _kind(self) -> str:
         """The kind of the events that tell the item's text."""
-        return _KINDS.get(self._number or 0, "function_call_arguments")
+        of_call = "function_call_arguments" if self._input is None else "custom_tool_call_input"
+        return _KINDS.get(self._number or 0, of_call)
 
     @property
     def _logprobs(self) -> Json:
@@ -56,12 +71,12 @@ class ResponseItems:
     def _place(self) -> Json:
         item = self.output[-1]
         place: Json = {"output_index": len(self.output) - 1, "item_id": item["id"]}
-        return place | ({} if item["type"] == "function_call" else {"content_index": 0})
+        return place | ({"content_index": 0} if self._number in _KINDS else {})
 
     def _begin(self, delta: AnswerDelta) -> Iterator[Event]:
-        self._number, self._texts = delta.call, []
+        self._number, self._texts, self._input = delta.call, [], None
         made = {_TEXT: _message, THOUGHT: _reasoning}
-        self.output.append(made[delta.call]() if delta.call in made else _call(delta.name or ""))
+        self.output.append(made[delta.call]() if delta.call in made else self._call(delta.name or ""))
         yield "output_item.added", {"output_index": len(self.output) - 1, "item": dict(self.output[-1])}
         if delta.call in made:
             yield "content_part.added", self._place | {"part": self._part("")}
@@ -69,18 +84,34 @@ class ResponseItems:
     def _end(self, status: str) -> Iterator[Event]:
         if self._number is None:
             return
+        if self._input is not None:
+            yield from self._tell(self._input.end())
         item, text = self.output[-1], "".join(self._texts)
         if self._number in _KINDS:
             part = self._part(text)
             item |= {"content": [part]}
             yield f"{self._kind}.done", self._place | {"text": text} | self._logprobs
             yield "content_part.done", self._place | {"part": part}
+        elif self._input is not None:
+            item |= {INPUT: text}
+            yield f"{self._kind}.done", self._place | {INPUT: text}
         else:
             item |= {"arguments": text}
             yield f"{self._kind}.done", self._place | {"name": item["name"], "arguments": text}
         item |= {"status": status}
         yield "output_item.done", {"output_index": len(self.output) - 1, "item": item}
         self._number = None
+
+    def _call(self, name: str) -> Json:
+        tool = self._tools.get(name)
+        ids: Json = {"call_id": new_call_id(), "name": name if tool is None else tool.tool.name}
+        ids |= {"namespace": tool.namespace} if tool is not None and tool.namespace else {}
+        if tool is not None and tool.is_custom:
+            self._input = FreeformInput()
+            kind: Json = {"id": f"ctc_{secrets.token_hex(24)}", "type": "custom_tool_call", INPUT: ""}
+        else:
+            kind = {"id": f"fc_{secrets.token_hex(24)}", "type": "function_call", "arguments": ""}
+        return kind | ids | {"status": "in_progress"}
 
     def _part(self, text: str) -> Json:
         more: Json = {"annotations": [], "logprobs": []} if self._kind == "output_text" else {}
@@ -95,11 +126,6 @@ def _message() -> Json:
 def _reasoning() -> Json:
     name = f"rs_{secrets.token_hex(24)}"
     return {"id": name, "type": "reasoning", "summary": [], "status": "in_progress", "content": []}
-
-
-def _call(name: str) -> Json:
-    ids: Json = {"id": f"fc_{secrets.token_hex(24)}", "call_id": new_call_id()}
-    return ids | {"type": "function_call", "name": name, "arguments": "", "status": "in_progress"}
 
 
 class _Text(JsonObject, ignored="annotations logprobs"):
@@ -118,8 +144,16 @@ class ReasoningText(_Text, tag_field="type", tag="reasoning_text"):
     """A part of what the model thought."""
 
 
+class InputImage(JsonObject, tag_field="type", tag="input_image"):
+    """A picture, which is refused."""
+
+    detail: str | None = None
+    file_id: str | None = None
+    image_url: str | None = None
+
+
 _PARTS = Meta(description="a text, or a list of parts of type 'input_text'")
-Content = Annotated[str | Annotated[list[InputText | OutputText], Meta(max_length=MAX_ITEMS)], _PARTS]
+Content = Annotated[str | Annotated[list[InputText | OutputText | InputImage], Meta(max_length=MAX_ITEMS)], _PARTS]
 
 
 class _Item(JsonObject, ignored="id status"):
@@ -139,13 +173,43 @@ class FunctionCall(_Item, tag_field="type", tag="function_call"):
     name: str
     arguments: str
     call_id: str
+    namespace: str | None = None
 
 
-class FunctionCallOutput(_Item, tag_field="type", tag="function_call_output"):
+class FunctionCallOutput(_Item, tag_field="type", tag="function_call_output", ignored="name success"):
     """The result of the function."""
 
     call_id: str
     output: Content
+
+
+class CustomToolCall(_Item, tag_field="type", tag="custom_tool_call"):
+    """A call with a text that the model made."""
+
+    name: str
+    input: str
+    call_id: str
+    namespace: str | None = None
+
+
+class CustomToolCallOutput(_Item, tag_field="type", tag="custom_tool_call_output", ignored="name success"):
+    """The result of the tool."""
+
+    call_id: str
+    output: Content
+
+
+class AdditionalTools(_Item, tag_field="type", tag="additional_tools", ignored="role"):
+    """Tools besides those of the request."""
+
+    tools: ResponseTools
+
+
+class LocalShellCall(_Item, tag_field="type", tag="local_shell_call"):
+    """A call of OpenAI's own shell, in a session that another model began."""
+
+    action: dict[str, Any]
+    call_id: str | None = None
 
 
 class Reasoning(_Item, tag_field="type", tag="reasoning", ignored="summary encrypted_content"):
@@ -154,15 +218,38 @@ class Reasoning(_Item, tag_field="type", tag="reasoning", ignored="summary encry
     content: tuple[ReasoningText, ...] = ()
 
 
-InputItem = InputMessage | FunctionCall | FunctionCallOutput | Reasoning
-_ITEMS = f"a text or a list of messages, calls of functions and their outputs, at least one and at most {MAX_ITEMS}"
+InputItem = (
+    InputMessage
+    | FunctionCall
+    | FunctionCallOutput
+    | CustomToolCall
+    | CustomToolCallOutput
+    | LocalShellCall
+    | AdditionalTools
+    | Reasoning
+)
+# What OpenAI's own tools did in past turns, and marks of a client: nothing that a template could tell.
+_WITHOUT_TEXT = """
+    code_interpreter_call compaction compaction_summary computer_call computer_call_output
+    context_compaction file_search_call ghost_snapshot image_generation_call mcp_approval_request
+    mcp_approval_response mcp_call mcp_list_tools tool_search_call tool_search_output web_search_call
+"""
+_ITEMS = f"a text or a list of messages, calls of tools and their outputs, at most {MAX_ITEMS}"
 InputItems = Annotated[
-    str
-    | Annotated[
-        list[InputMessage | FunctionCall | FunctionCallOutput | Reasoning], Meta(min_length=1, max_length=MAX_ITEMS)
-    ],
+    str | Annotated[list[InputItem], Meta(max_length=MAX_ITEMS), ignoring_types("", _WITHOUT_TEXT)],
     Meta(description=_ITEMS),
 ]
+
+
+class _Output(JsonObject):
+    items: InputItems
+
+
+def items_of_output(output: object) -> Sequence[InputItem]:
+    """A response's own items, as those of an input."""
+    items = decode({"items": copy.deepcopy(output)}, _Output).items
+    assert not isinstance(items, str)
+    return items
 
 
 def to_messages_of_input(items: str | Sequence[_Item]) -> list[Message]:
@@ -176,22 +263,32 @@ def to_messages_of_input(items: str | Sequence[_Item]) -> list[Message]:
             case Reasoning():
                 thought += _text(item.content)
                 continue
-            case FunctionCall():
+            case AdditionalTools():
+                continue
+            case FunctionCall() | CustomToolCall() | LocalShellCall():
                 if not messages or messages[-1]["role"] != "assistant" or thought:
                     messages.append(_assistant_message("", thought))
-                call = call_message(item.name, item.arguments, item.call_id)
-                messages[-1].setdefault("tool_calls", []).append(call)
+                messages[-1].setdefault("tool_calls", []).append(_call_of(item))
             case InputMessage(role="assistant"):
                 messages.append(_assistant_message(_text(item.content), thought))
-            case FunctionCallOutput() | InputMessage():
+            case FunctionCallOutput() | CustomToolCallOutput() | InputMessage():
                 messages += [_assistant_message(None, thought)] if thought else []
                 messages.append(_user_message(item))
         thought = ""
     return cast(list[Message], [*messages, _assistant_message(None, thought)] if thought else messages)
 
 
-def _user_message(item: FunctionCallOutput | InputMessage) -> dict[str, Any]:
-    if isinstance(item, FunctionCallOutput):
+def _call_of(item: FunctionCall | CustomToolCall | LocalShellCall) -> dict[str, Any]:
+    match item:
+        case LocalShellCall():
+            return call_message("local_shell", item.action, item.call_id)
+        case CustomToolCall():
+            return call_message(joined_name(item.namespace, item.name), {INPUT: item.input}, item.call_id)
+    return call_message(joined_name(item.namespace, item.name), item.arguments, item.call_id)
+
+
+def _user_message(item: FunctionCallOutput | CustomToolCallOutput | InputMessage) -> dict[str, Any]:
+    if isinstance(item, FunctionCallOutput | CustomToolCallOutput):
         return {"role": "tool", "content": _text(item.output), "tool_call_id": item.call_id}
     return {"role": "system" if item.role == "developer" else item.role, "content": _text(item.content)}
 
@@ -200,5 +297,10 @@ def _assistant_message(text: str | None, thought: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text} | ({"reasoning_content": thought} if thought else {})
 
 
-def _text(content: str | Sequence[_Text]) -> str:
-    return content if isinstance(content, str) else "".join(part.text for part in content)
+def _text(content: str | Sequence[_Text | InputImage]) -> str:
+    if isinstance(content, str):
+        return content
+    if any(isinstance(part, InputImage) for part in content):
+        sentence = "'input' has a picture ('input_image'), which the model here cannot see: send texts."
+        raise ApiError(400, sentence, "input", "unsupported_parameter")
+    return "".join(part.text for part in content if isinstance(part, _Text))

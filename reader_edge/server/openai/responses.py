@@ -1,23 +1,35 @@
 """`/v1/responses`, of its part that is texts and calls of functions."""
 
+import dataclasses
 import secrets
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from reader_edge.server.api_error import agreed
 from reader_edge.server.completion import CompletionRequest, CompletionRun, Json, sampling_of
 from reader_edge.server.endpoint import Endpoint
 from reader_edge.server.event_stream import NamedEventStream
+from reader_edge.server.metrics import Metrics
 from reader_edge.server.openai.generation_body import GenerationBody, MaxTokens
 from reader_edge.server.openai.messages import TemplateArgs, template_args
-from reader_edge.server.openai.response_items import InputItems, ResponseItems, to_messages_of_input
+from reader_edge.server.openai.response_items import (
+    AdditionalTools,
+    InputItem,
+    InputItems,
+    ResponseItems,
+    to_messages_of_input,
+)
+from reader_edge.server.openai.response_store import ResponseStore
+from reader_edge.server.openai.response_tools import CallableTool, ResponseTools, callable_tools, shown_tool
 from reader_edge.server.schema import UNSUPPORTED, JsonObject, only
+from reader_edge.server.settings import ServerSettings
 from reader_edge.server.structured_outputs import AnyText, RequestedFormat, TextFormat, only_format, requested_format
-from reader_edge.server.tools import FlatTool, FlatToolChoice, MaxTools, tool_use_of
-from reader_edge_runtime import Conversation, GenerationResult, Message
+from reader_edge.server.tools import FlatToolChoice, tool_use_of
+from reader_edge_runtime import AsyncEngine, Conversation, GenerationResult, Message
 from reader_edge_runtime.text.conversation import Encodable
 from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
 
@@ -30,7 +42,7 @@ _WITHOUT_EFFECT: Json = {
 }
 
 
-class ReasoningOptions(JsonObject, ignored="summary generate_summary"):
+class ReasoningOptions(JsonObject, ignored="context summary generate_summary"):
     """effort: which the model's template may know. The rest asks for summaries, which there are none of."""
 
     effort: str | None = None
@@ -52,6 +64,16 @@ Metadata = Annotated[
 ]
 
 
+# What there is nothing of here, but for thoughts, which are no secret.
+_Included = Literal[
+    "reasoning.encrypted_content",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+    "file_search_call.results",
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "message.input_image.image_url",
+]
 _REFUSED = """
     best_of context_management conversation logprobs max_completion_tokens max_tokens max_tool_calls messages
     moderation prompt response_format suffix
@@ -59,15 +81,15 @@ _REFUSED = """
 
 
 class ResponsesBody(GenerationBody, refused=_REFUSED):
-    """What `/v1/responses` takes. Nothing is stored, so none can go on from another."""
+    """What `/v1/responses` takes."""
 
-    read_once = (*GenerationBody.read_once, "input", "tools", "text", "chat_template_kwargs")
+    read_once = (*GenerationBody.read_once, "input", "text", "chat_template_kwargs")
 
     input: InputItems
     instructions: str = ""
     max_output_tokens: MaxTokens | None = None
     text: TextOptions = TextOptions()
-    tools: Annotated[tuple[FlatTool, ...], MaxTools] = ()
+    tools: ResponseTools = ()
     tool_choice: FlatToolChoice | None = None
     parallel_tool_calls: bool = True
     reasoning: ReasoningOptions = ReasoningOptions()
@@ -76,17 +98,24 @@ class ResponsesBody(GenerationBody, refused=_REFUSED):
     chat_template_kwargs: TemplateArgs | None = None
     enable_thinking: bool | None = None
     stream_options: ResponseStreamOptions = ResponseStreamOptions()
-    include: Annotated[tuple[Literal["reasoning.encrypted_content"], ...], UNSUPPORTED] = ()
+    include: Annotated[tuple[_Included, ...], UNSUPPORTED] = ()
+    previous_response_id: str | None = None
+    store: bool = True
 
     background: Annotated[bool, only(False)] = False
     n: Annotated[Literal[1], UNSUPPORTED] = 1
-    previous_response_id: Annotated[None, UNSUPPORTED] = None
-    store: Annotated[bool, only(False)] = False
     top_logprobs: Annotated[Literal[0], UNSUPPORTED] = 0
     truncation: Annotated[Literal["disabled"], UNSUPPORTED] = "disabled"
 
+    @property
+    def every_tool(self) -> list[CallableTool]:
+        """Those of the request and of its items. Raises ApiError for too many."""
+        items = () if isinstance(self.input, str) else self.input
+        added = (tool for item in items if isinstance(item, AdditionalTools) for tool in item.tools)
+        return callable_tools([*self.tools, *added])
+
     def tool_use(self) -> ToolUse:
-        return tool_use_of(self.tools, self.tool_choice, self.parallel_tool_calls)
+        return tool_use_of(self.every_tool, self.tool_choice, self.parallel_tool_calls)
 
     def prompts(self, use: ToolUse) -> Sequence[Encodable]:
         first: list[Message] = [{"role": "system", "content": self.instructions}] if self.instructions else []
@@ -101,11 +130,38 @@ class ResponsesBody(GenerationBody, refused=_REFUSED):
         return "max_output_tokens", self.max_output_tokens
 
 
+@dataclass(frozen=True, slots=True)
+class ResponseRequest(CompletionRequest):
+    """tools: by the names that the model sees. caller: whose key the request had. items: to keep with the answer."""
+
+    tools: Mapping[str, CallableTool] = field(default_factory=dict)
+    caller: str = ""
+    items: str | Sequence[InputItem] = ()
+
+
 class ResponsesEndpoint(Endpoint[ResponsesBody]):
     """A route's handler."""
 
     body_type = ResponsesBody
     stream_type = NamedEventStream
+
+    def __init__(
+        self, engine: AsyncEngine, settings: ServerSettings, metrics: Metrics, store: ResponseStore | None = None
+    ) -> None:
+        """store: of responses that clients may go on from; by default none are kept."""
+        super().__init__(engine, settings, metrics)
+        self._store = ResponseStore() if store is None else store
+
+    def _checked_completion_request(self, body: ResponsesBody, caller: str = "") -> CompletionRequest:
+        if body.previous_response_id is not None:
+            body = structs.replace(body, input=self._store.continued(caller, body.previous_response_id, body.input))
+        completion = super()._checked_completion_request(body, caller)
+        fields = {each.name: getattr(completion, each.name) for each in dataclasses.fields(completion)}
+        tools = {tool.name: tool for tool in body.every_tool}
+        return ResponseRequest(**fields, tools=tools, caller=caller, items=body.input if self._keeps(body) else ())
+
+    def _keeps(self, body: ResponsesBody) -> bool:
+        return body.store and self._store.most > 0
 
     def _completion_request(self, body: ResponsesBody) -> CompletionRequest:
         return body.completion_request(self._settings, self._tokenizer.call_syntax, self._engine.engine.sampling)
@@ -117,10 +173,21 @@ class ResponsesEndpoint(Endpoint[ResponsesBody]):
         answers: CompletionRun,
         results: list[GenerationResult],
     ) -> Json:
-        items, reason = ResponseItems(self._parser(completion)), results[0].finish_reason
+        items, reason = self._items(completion), results[0].finish_reason
         for _ in (*items.push(results[0]), *items.end(_status(reason))):
             pass
-        return self._response(body, completion) | _end(items.output, reason, answers)
+        return self._kept(body, completion, self._response(body, completion) | _end(items.output, reason, answers))
+
+    def _items(self, completion: CompletionRequest) -> ResponseItems:
+        assert isinstance(completion, ResponseRequest)
+        return ResponseItems(self._parser(completion), completion.tools)
+
+    def _kept(self, body: ResponsesBody, completion: CompletionRequest, response: Json) -> Json:
+        """A response that has ended, kept where that is wanted."""
+        if self._keeps(body):
+            assert isinstance(completion, ResponseRequest)
+            self._store.keep(completion.caller, completion.items, response)
+        return response
 
     async def _events(
         self, body: ResponsesBody, completion: CompletionRequest, answers: CompletionRun
@@ -133,7 +200,7 @@ class ResponsesEndpoint(Endpoint[ResponsesBody]):
             number += 1
             return {"type": f"response.{kind}", "sequence_number": number - 1, **fields}
 
-        head, items, reason = self._response(body, completion), ResponseItems(self._parser(completion)), ""
+        head, items, reason = self._response(body, completion), self._items(completion), ""
         async for _, chunk in answers.pieces():
             if number == 0:  # not before it is taken in
                 for kind in ("created", "in_progress"):
@@ -143,7 +210,8 @@ class ResponsesEndpoint(Endpoint[ResponsesBody]):
             reason = chunk.finish_reason or ""
         for each in items.end(_status(reason)):
             yield event(*each)
-        yield event(_status(reason), {"response": head | _end(items.output, reason, answers)})
+        response = self._kept(body, completion, head | _end(items.output, reason, answers))
+        yield event(_status(reason), {"response": response})
 
     def _response(self, body: ResponsesBody, completion: CompletionRequest) -> Json:
         """A response before its answer, with what OpenAI's clients look for."""
@@ -162,14 +230,12 @@ class ResponsesEndpoint(Endpoint[ResponsesBody]):
             "max_output_tokens": completion.configs[0].max_tokens,
             "metadata": body.metadata or {},
             "parallel_tool_calls": use.is_parallel,
-            "previous_response_id": None,
-            "store": False,
+            "previous_response_id": body.previous_response_id,
+            "store": self._keeps(body),
             "temperature": sampling.temperature,
             "text": {"format": dict(completion.answer_format.echoed)},
             "tool_choice": use.choice,
-            "tools": [
-                {"strict": None, "parameters": None, **tool["function"], "type": "function"} for tool in use.tools
-            ],
+            "tools": [shown_tool(tool) for tool in body.tools] if use.tools else [],
             "top_p": sampling.top_p,
             "frequency_penalty": sampling.frequency_penalty,
             "presence_penalty": sampling.presence_penalty,

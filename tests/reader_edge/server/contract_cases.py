@@ -122,6 +122,8 @@ def _right(kind: Any) -> Any:
             return "assistant" if "assistant" in values else values[0]
         case inspect.DictType():
             return {}
+        case inspect.VarTupleType():
+            return []
         case inspect.StructType() as inner:
             return _least(inner)
     raise AssertionError(kind)

@@ -178,7 +178,6 @@ FUNCTION = {"name": "time", "parameters": FORM}
 TWINS: list[tuple[str, str, Any, str, Any, Any]] = [  # a path, two places, a value of both, another one of the second
     *((path, "repetition_penalty", 1.2, "repeat_penalty", 1.2, 1.3) for path in BODIES),
     (CHAT, "max_tokens", 3, "max_completion_tokens", 3, 4),
-    (CHAT, "n", 2, "best_of", 2, 3),
     (CHAT, "reasoning_effort", "low", "chat_template_kwargs.reasoning_effort", "low", "high"),
     (CHAT, "enable_thinking", True, "chat_template_kwargs.enable_thinking", True, False),
     (CHAT, "reasoning_effort", "none", "enable_thinking", False, True),

@@ -2,6 +2,7 @@
 
 import codecs
 import json
+import math
 import os
 import subprocess
 import sys
@@ -130,6 +131,52 @@ def test_penalties_are_those_of_the_engine(served: Served, chat_engine: Engine) 
     assert served.complete(frequency_penalty=1.5, presence_penalty=-0.5)["choices"][0]["text"] == expected.text
 
 
+def test_of_best_of_the_answers_with_the_likeliest_tokens_are_returned(served: Served, chat_engine: Engine) -> None:
+    sent = {"temperature": 1.0, "seed": 3, "max_tokens": 12}
+    drawn = [
+        chat_engine.generate(
+            "# tar",
+            GenerationConfig(max_tokens=12, is_scored=True, sampling=SamplingConfig(temperature=1.0, seed=seed)),
+        )
+        for seed in range(3, 8)
+    ]
+    likeliest = sorted(drawn, key=lambda answer: answer.stats.perplexity or math.inf)
+    answer = served.complete(**sent, best_of=5, n=2)
+    assert [choice["text"] for choice in answer["choices"]] == [each.text for each in likeliest[:2]]
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1]
+    assert answer["usage"]["completion_tokens"] == sum(len(each.token_ids) for each in drawn)
+
+
+def num_drafted(served: Served) -> float:
+    name = "vllm:spec_decode_num_draft_tokens_total "
+    lines = served.get("/metrics").text.splitlines()
+    return sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/completions", {"prompt": "# tar", "max_tokens": 40}),
+        ("/v1/chat/completions", {"messages": CHAT["messages"], "max_tokens": 40}),
+        ("/v1/responses", {"input": "What is tar?", "max_output_tokens": 40}),
+        ("/api/generate", {"prompt": "# tar", "raw": True, "stream": False, "options": {"num_predict": 40}}),
+    ],
+)
+def test_an_answer_is_decoded_plainly_where_that_is_requested(
+    served: Served, path: str, fields: dict[str, Any]
+) -> None:
+    texts = []
+    for draft in (False, True):
+        body: dict[str, Any] = {"model": "demo", **fields}
+        choice = {"temperature": 0, "draft": draft}
+        body |= {"options": fields["options"] | choice} if "options" in fields else choice
+        answer = served.post(path, body).json()
+        (output,) = answer.get("choices") or answer.get("output") or [answer["response"]]
+        texts.append(output if isinstance(output, str) else output.get("content") or {**output, "id": ""})
+        assert (num_drafted(served) > 0) == draft
+    assert texts[0] == texts[1]
+
+
 def test_a_seed_of_minus_one_is_none(served: Served) -> None:
     texts = {served.complete(temperature=1.0, seed=-1, max_tokens=16)["choices"][0]["text"] for _ in range(3)}
     assert len(texts) > 1
@@ -169,7 +216,8 @@ def test_what_clients_send_beside_changes_nothing(served: Served, fields: dict[s
         {"length_penalty": 2},
         {"use_beam_search": True},
         {"return_token_ids": True},
-        {"best_of": 3},
+        {"best_of": 3, "stream": True},
+        {"best_of": 2, "n": 3},
     ],
 )
 def test_what_would_change_an_answer_is_refused(served: Served, fields: dict[str, Any]) -> None:

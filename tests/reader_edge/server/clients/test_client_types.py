@@ -106,7 +106,7 @@ OLLAMA: dict[str, tuple[str, dict[str, Any]]] = {
 }
 REFUSED: dict[str, list[Any]] = {
     "/v1/chat/completions": [CHAT | {"messages": []}, CHAT | {"temperature": -1}, CHAT | {"model": "other"}],
-    "/v1/completions": [{"model": "demo"}, {"model": "demo", "prompt": "a", "best_of": 3}],
+    "/v1/completions": [{"model": "demo"}, {"model": "demo", "prompt": "a", "n": 3, "best_of": 2}],
     "/v1/responses": [{"model": "demo", "input": []}, {"model": "demo", "input": "a", "background": True}],
     "/v1/embeddings": [{"model": "demo", "input": "a"}],
     "/v1/unknown": [{}],

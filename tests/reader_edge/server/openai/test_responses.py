@@ -157,7 +157,6 @@ def test_halves_of_characters_in_a_form_are_shown_as_they_came(served: Served) -
     ("fields", "words"),
     [
         ({"input": None}, "'input' is missing, but must be a text or a list of messages,"),
-        ({"input": []}, "'input' is [], but must be"),
         ({"input": ["a"]}, "input[0]"),
         (
             {"input": [{"type": "function_call_output", "output": "1"}]},
@@ -174,14 +173,11 @@ def test_halves_of_characters_in_a_form_are_shown_as_they_came(served: Served) -
         ({"input": [{"type": ["function_call"]}]}, "input[0]"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),
         (
-            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
-            "'input[0].content[0].type' is 'input_image', but must be one of 'input_text', 'output_text'.",
+            {"input": [{"role": "user", "content": [{"type": "input_file", "file_data": "x"}]}]},
+            "'input[0].content[0].type' is 'input_file', but must be one of",
         ),
         ({"input": [{"role": [], "content": "a"}]}, "input[0]"),
         ({"instructions": ["a"]}, "'instructions' is ['a'], but must be a text."),
-        ({"previous_response_id": "resp_1"}, "'previous_response_id' is 'resp_1', which is not supported"),
-        ({"store": True}, "'store' is true, which is not supported"),
-        ({"tools": [{"type": "web_search"}]}, "'tools[0].type' is 'web_search', but must be 'function'."),
         (
             {"text": {"format": {"type": "xml"}}},
             "'text.format.type' is 'xml', but must be one of 'text', 'json_object', 'json_schema'.",
@@ -323,7 +319,7 @@ def test_texts_and_calls_in_turn_are_items_in_turn() -> None:
             {"tools": [{"type": "function", "name": "a", "parameters": 1}]},
             "'tools[0].parameters' is 1, but must be a JSON schema, an object.",
         ),
-        ({"tools": [1]}, "'tools[0]' is 1, but must be an object with 'type' and 'name'."),
+        ({"tools": [1]}, "'tools[0]' is 1, but must be an object with 'type' and 'name'"),
         ({"tools": [TIME, TIME]}, "has the name 'time' twice"),
         ({"tools": [], "tool_choice": "required"}, "but there are no 'tools': give some"),
         (
@@ -336,7 +332,7 @@ def test_texts_and_calls_in_turn_are_items_in_turn() -> None:
         ),
         (
             {"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}},
-            "'tool_choice.type' is 'allowed_tools', but must be 'function'.",
+            "'tool_choice.type' is 'allowed_tools', but must be one of 'function', 'custom'.",
         ),
     ],
 )

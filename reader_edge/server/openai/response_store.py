@@ -1,0 +1,81 @@
+"""Responses that are kept in memory, for a client that goes on from one by its id."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from reader_edge.server.api_error import ApiError
+from reader_edge.server.completion import Json
+from reader_edge.server.openai.response_items import InputItem, InputMessage, items_of_output
+
+_NONE = "No responses are kept here: start the server with `--keep-responses N`, or send the whole 'input' again."
+
+
+@dataclass(frozen=True, slots=True)
+class KeptResponse:
+    """caller: whose key the request had. items: the conversation up to its end. shown: the response."""
+
+    caller: str
+    items: tuple[InputItem, ...]
+    shown: Json
+
+
+class ResponseStore:
+    """The last responses of one server, whose oldest goes first. A key's are nothing to the holders of others."""
+
+    def __init__(self, most: int = 0) -> None:
+        self.most = most
+        self._kept: OrderedDict[str, KeptResponse] = OrderedDict()
+
+    def keep(self, caller: str, items: str | Sequence[InputItem], shown: Json) -> None:
+        """Keep a response that has ended. items: what it answers."""
+        output = items_of_output(shown["output"])
+        self._kept[str(shown["id"])] = KeptResponse(caller, (*as_items(items), *output), shown)
+        while len(self._kept) > self.most:
+            self._kept.popitem(last=False)
+
+    def continued(self, caller: str, name: str, items: str | Sequence[InputItem]) -> list[InputItem]:
+        """The conversation of a response, and what comes after it. Raises ApiError."""
+        return [*self._found(caller, name).items, *as_items(items)]
+
+    def _found(self, caller: str, name: str) -> KeptResponse:
+        if not self.most:
+            raise ApiError(400, _NONE, "previous_response_id", "unsupported_parameter")
+        kept = self._kept.get(name)
+        if kept is None or kept.caller != caller:
+            rest = "or not any more: send the whole conversation as 'input'."
+            public = f"A response of this id is not kept here, {rest}"
+            sentence = f"A response {name!r:.100} is not kept here, {rest}"
+            raise ApiError(404, sentence, "previous_response_id", "response_not_found", public)
+        return kept
+
+    @property
+    def routes(self) -> list[Route]:
+        """What tells a kept response, and what drops it."""
+        return [
+            Route("/v1/responses/{name}", self._tell, methods=["GET"]),
+            Route("/v1/responses/{name}", self._drop, methods=["DELETE"]),
+        ]
+
+    async def _tell(self, request: Request) -> Response:
+        try:
+            return JSONResponse(self._found(request.scope.get("caller", ""), request.path_params["name"]).shown)
+        except ApiError as error:
+            return error.response()
+
+    async def _drop(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        try:
+            self._found(request.scope.get("caller", ""), name)
+        except ApiError as error:
+            return error.response()
+        del self._kept[name]
+        return JSONResponse({"id": name, "object": "response", "deleted": True})
+
+
+def as_items(items: str | Sequence[InputItem]) -> Sequence[InputItem]:
+    return [InputMessage(role="user", content=items)] if isinstance(items, str) else items
