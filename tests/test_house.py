@@ -13,7 +13,7 @@ CEILINGS = {  # lines of a room, raised only in the commit that says why
     "reader_edge": ("*.py", 18_460),  # coding agents are launched; several models a server, and heartbeats
     "wings": ("*.py", 3_650),
     "native": ("*", 9_000),
-    "tests": ("*.py", 66_980),  # clients tried; several models a server, and heartbeats
+    "tests": ("*.py", 67_000),  # clients tried; several models a server, and heartbeats
     "reader_edge/server": ("*.py", 7_420),  # three interfaces; several models; heartbeats; responses as Codex has them
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 5_250),

@@ -4,10 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.reader_edge.package_copy import CHAT_TEMPLATE, PackageCopy
 from tests.reader_edge.server.anthropic_requests import WEATHER
+from tests.reader_edge.server.clients.test_client_types import check, events
 from tests.reader_edge.server.http.test_sockets import KEY, MAX_SECONDS, QUESTION, ServerProcess
 
 anthropic = pytest.importorskip("anthropic", reason="its client is not installed: pip install 'reader-edge[dev]'")
@@ -66,6 +68,22 @@ def test_a_tool_is_called_and_its_result_taken(client: Any) -> None:
     result = {"type": "tool_result", "tool_use_id": call.id, "content": [{"type": "text", "text": "Rain."}]}
     turns = [*QUESTION, {"role": "assistant", "content": whole.content}, {"role": "user", "content": [result]}]
     assert client.messages.create(**ASK | {"messages": turns}, tools=[WEATHER]).content[0].text
+
+
+@pytest.mark.parametrize("fields", [{}, {"tools": CALL["tools"], "tool_choice": CALL["tool_choice"]}])
+def test_answers_and_events_are_of_the_client_s_types(server: ServerProcess, fields: dict[str, Any]) -> None:
+    def post(**more: object) -> httpx.Response:
+        body = {**ASK, **GREEDY, "max_tokens": 200, **fields, **more}
+        del body["extra_body"]
+        return httpx.post(f"{server.url}/messages", json=body, headers={"x-api-key": KEY}, timeout=MAX_SECONDS)
+
+    message = check(anthropic.types.Message, post().json())
+    output = [event for event in events(post(stream=True)) if event != {"type": "ping"}]
+    shown = [check(anthropic.types.RawMessageStreamEvent, event) for event in output]
+    assert shown[0].message.role == message.role
+    assert shown[-2].delta.stop_reason == message.stop_reason
+    refusal = check(anthropic.types.ErrorResponse, post(model="other").json())
+    assert refusal.error.type == "not_found_error"
 
 
 def test_an_answer_is_parsed_as_of_the_requested_model(client: Any) -> None:
