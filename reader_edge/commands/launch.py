@@ -15,7 +15,7 @@ from types import FrameType
 import click
 
 from reader_edge.commands import options
-from reader_edge.launch.agents import AGENTS, ServedModel
+from reader_edge.launch.agents import AGENTS, AgentModel
 from reader_edge.launch.local_server import HOST, served_model, started_server
 from reader_edge.terminal.command_help import helpful_command
 from reader_edge.terminal.shell_completion import MODEL
@@ -38,10 +38,16 @@ def _address(ctx: click.Context, parameter: click.Parameter, value: str | None) 
 @click.argument("client", type=click.Choice(tuple(AGENTS)))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS]...")
 @click.option("--model", type=MODEL, help="The model. Default: the one of the server that runs.")
+@click.option("--workspace", type=options.FOLDER, help="Draft from the text files under this folder, in a new server.")
 @click.option("--url", callback=_address, help=f"Server to use.  [default: the one at {_URL}, or a new one]")
 @click.option("--api-key-file", type=options.FILE, help="A file with the key of the server at --url.")
 def launch(
-    client: str, arguments: Sequence[str], model: str | None, url: str | None, api_key_file: Path | None
+    client: str,
+    arguments: Sequence[str],
+    model: str | None,
+    workspace: Path | None,
+    url: str | None,
+    api_key_file: Path | None,
 ) -> None:
     """Run a coding agent on a model that is served here.
 
@@ -60,8 +66,12 @@ def launch(
         found = served_model(url or _URL, model, read_key(api_key_file))
         if found is None and url is not None:
             raise click.UsageError(f"No server answers at {url}: start one, or leave --url out.")
-        served = found or stack.enter_context(_started(model))
-        if 0 < served.context < _ROOMY:
+        if found is not None and workspace is not None:
+            raise click.UsageError(
+                f"A server runs at {found.url} already: leave --workspace out, or stop it and have one started."
+            )
+        served = found or stack.enter_context(_started(model, workspace))
+        if served.context < _ROOMY:
             click.echo(
                 f"'{served.name}' has a context of {served.context} tokens: agents send 10,000 to 20,000 at once, so "
                 "take a model with more.",
@@ -73,7 +83,7 @@ def launch(
 
 
 @contextmanager
-def _started(model: str | None) -> Iterator[ServedModel]:
+def _started(model: str | None, workspace: Path | None) -> Iterator[AgentModel]:
     """A server for a model, which is fetched and exported first where that is due."""
     from reader_edge.models.model_source import MODEL_VARIABLE, find_package
 
@@ -84,7 +94,7 @@ def _started(model: str | None) -> Iterator[ServedModel]:
     find_package(model)
     with socket.create_server((HOST, 0)) as place:
         port = place.getsockname()[1]
-    with started_server(model, port, ()) as served:
+    with started_server(model, port, workspace) as served:
         yield served
 
 

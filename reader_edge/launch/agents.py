@@ -6,23 +6,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+MAX_TOKENS = 32_768  # of an answer: agents write whole files
 NO_KEY = "not-needed"  # where a client wants some key
 KEY_VARIABLE = "READER_EDGE_API_KEY"
 _PROVIDER = "reader-edge"
 
 
 @dataclass(frozen=True, slots=True)
-class ServedModel:
-    """A model behind a server. url: of the server, without a path. context: tokens of prompt and answer together.
+class AgentModel:
+    """A model that an agent is run on. url: of its server, without a path. key: what clients send.
 
-    max_tokens: of an answer that clients may request. key: what they send.
+    context: tokens of prompt and answer together.
     """
 
     url: str
     name: str
     context: int
-    max_tokens: int
     key: str = NO_KEY
+
+    @property
+    def max_tokens(self) -> int:
+        """Of an answer: clients leave so much of the context free for it, and use the rest."""
+        return min(MAX_TOKENS, self.context // 4)
 
     @property
     def openai_url(self) -> str:
@@ -46,10 +51,10 @@ class Agent(NamedTuple):
     title: str
     command: str
     install: str
-    setup: Callable[[ServedModel, Path], Setup]
+    setup: Callable[[AgentModel, Path], Setup]
 
 
-def _claude(model: ServedModel, folder: Path) -> Setup:
+def _claude(model: AgentModel, folder: Path) -> Setup:
     roles = ("OPUS", "SONNET", "HAIKU")
     environment = {
         "ANTHROPIC_BASE_URL": model.url,
@@ -58,7 +63,6 @@ def _claude(model: ServedModel, folder: Path) -> Setup:
         "ANTHROPIC_MODEL": model.name,
         **{f"ANTHROPIC_DEFAULT_{role}_MODEL": model.name for role in roles},
         "CLAUDE_CODE_SUBAGENT_MODEL": model.name,
-        "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",  # it differs in each request, so that no prefix would be kept
         "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(model.context),
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(model.max_tokens),
@@ -67,7 +71,7 @@ def _claude(model: ServedModel, folder: Path) -> Setup:
     return Setup(environment)
 
 
-def _codex(model: ServedModel, folder: Path) -> Setup:
+def _codex(model: AgentModel, folder: Path) -> Setup:
     provider = {"name": _PROVIDER, "base_url": model.openai_url, "wire_api": "responses", "env_key": KEY_VARIABLE}
     table = ", ".join(f"{name} = {json.dumps(value)}" for name, value in provider.items())
     settings = {
@@ -80,7 +84,7 @@ def _codex(model: ServedModel, folder: Path) -> Setup:
     return Setup({KEY_VARIABLE: model.key}, tuple(arguments))
 
 
-def _opencode(model: ServedModel, folder: Path) -> Setup:
+def _opencode(model: AgentModel, folder: Path) -> Setup:
     named = f"{_PROVIDER}/{model.name}"
     limits = {"context": model.context, "output": model.max_tokens}
     provider = {
@@ -93,7 +97,7 @@ def _opencode(model: ServedModel, folder: Path) -> Setup:
     return Setup({"OPENCODE_CONFIG_CONTENT": json.dumps(config)})
 
 
-def _aider(model: ServedModel, folder: Path) -> Setup:
+def _aider(model: AgentModel, folder: Path) -> Setup:
     named = f"openai/{model.name}"
     limits = {"max_input_tokens": model.context, "max_output_tokens": model.max_tokens}
     file = _written(folder / "models.json", {named: limits | {"litellm_provider": "openai", "mode": "chat"}})
@@ -101,12 +105,15 @@ def _aider(model: ServedModel, folder: Path) -> Setup:
     return Setup(environment, ("--model", named, "--model-metadata-file", str(file)))
 
 
-def _qwen(model: ServedModel, folder: Path) -> Setup:
-    environment = {"OPENAI_BASE_URL": model.openai_url, "OPENAI_API_KEY": model.key, "OPENAI_MODEL": model.name}
-    return Setup(environment, ("--auth-type", "openai", "--model", model.name))
+def _qwen(model: AgentModel, folder: Path) -> Setup:
+    chosen = {"model": {"generationConfig": {"contextWindowSize": model.context}}}
+    defaults = _written(folder / "defaults.json", chosen)  # which the user's settings come before
+    environment = {"OPENAI_API_KEY": model.key, "QWEN_CODE_SYSTEM_DEFAULTS_PATH": str(defaults)}
+    place = ("--auth-type", "openai", "--openai-base-url", model.openai_url)
+    return Setup(environment, (*place, "--model", model.name))
 
 
-def _crush(model: ServedModel, folder: Path) -> Setup:
+def _crush(model: AgentModel, folder: Path) -> Setup:
     described = {
         **{"id": model.name, "name": model.name},
         **{"context_window": model.context, "default_max_tokens": model.max_tokens},

@@ -8,27 +8,28 @@ import time
 import urllib.error
 import urllib.request
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote
 
 import click
 
-from reader_edge.launch.agents import NO_KEY, ServedModel
+from reader_edge.launch.agents import MAX_TOKENS, NO_KEY, AgentModel
 from reader_edge_runtime.errors import ConfigError, ProviderError
 from reader_edge_runtime.untrusted.user_input import short_repr
 
 HOST = "127.0.0.1"
-MAX_TOKENS = 32_768  # of an answer: agents write whole files
 _MAX_ANSWER_S = 3_600  # on a slow machine, the first prompt alone may take minutes
+_SUPPOSED_CONTEXT = 32_768  # of a server that does not tell it
 _MAX_REPLY = 1 << 20
 _WAIT_S = 5.0
 _TICK_S = 0.1
 _ENDING_S = 40.0  # in which `serve` gives running answers up
 
 
-def served_model(url: str, name: str | None, key: str | None) -> ServedModel | None:
+def served_model(url: str, name: str | None, key: str | None) -> AgentModel | None:
     """The model of this name behind a server, or its first one; None where no such server answers.
 
     Raises ConfigError for a server without this model, or one that refuses the key.
@@ -47,17 +48,18 @@ def served_model(url: str, name: str | None, key: str | None) -> ServedModel | N
     if status != 200 or not isinstance(found, dict) or not isinstance(found.get("id"), str):
         return None
     context = found.get("max_model_len")
-    return ServedModel(url, found["id"], context if isinstance(context, int) else 0, MAX_TOKENS, key or NO_KEY)
+    return AgentModel(url, found["id"], context if isinstance(context, int) else _SUPPOSED_CONTEXT, key or NO_KEY)
 
 
 @contextmanager
-def started_server(model: str, port: int, options: Sequence[str]) -> Iterator[ServedModel]:
+def started_server(model: str, port: int, workspace: Path | None) -> Iterator[AgentModel]:
     """Serve a model on this machine within the context. The server's log is shown until it answers.
 
-    options: of `serve`, beside the model and the place. Raises ProviderError where it ends by itself.
+    workspace: a folder whose files are drafted from. Raises ProviderError where the server ends by itself.
     """
-    limits = ("--max-tokens", str(MAX_TOKENS), "--max-seconds", str(_MAX_ANSWER_S))
-    command = [sys.executable, "-m", "reader_edge", "serve", model, "--port", str(port), *limits, *options]
+    options = ["--port", str(port), "--max-tokens", str(MAX_TOKENS), "--max-seconds", str(_MAX_ANSWER_S)]
+    options += [] if workspace is None else ["--workspace", str(workspace)]
+    command = [sys.executable, "-m", "reader_edge", "serve", model, *options]
     # In a session of its own: Ctrl-C is the client's, which may mean no end by it.
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True)
     assert process.stderr is not None
@@ -81,7 +83,7 @@ def started_server(model: str, port: int, options: Sequence[str]) -> Iterator[Se
         log.close()
 
 
-def _ready(port: int) -> ServedModel | None:
+def _ready(port: int) -> AgentModel | None:
     return served_model(f"http://{HOST}:{port}", None, None)
 
 

@@ -18,11 +18,11 @@ from click.testing import CliRunner, Result
 from reader_edge.cli import main
 from reader_edge.commands import launch as launch_command
 from reader_edge.launch import local_server
-from reader_edge.launch.agents import AGENTS, ServedModel
+from reader_edge.launch.agents import AGENTS, AgentModel
 from tests.reader_edge.package_copy import PackageCopy
 
 KEY = "k" * 16
-MODEL = ServedModel("http://127.0.0.1:8000", "qwen3:4b", 40_960, 32_768, KEY)
+MODEL = AgentModel("http://127.0.0.1:8000", "qwen3:4b", 40_960, KEY)
 # Writes down how it was run, and asks the server that it was given which models there are.
 CLIENT = f"""#!{sys.executable}
 import json, os, sys, urllib.request
@@ -116,6 +116,8 @@ def test_a_model_is_chosen_by_name(runner: CliRunner, server: str, client: Path,
     arguments = json.loads(client.read_text())["arguments"]
     assert arguments[-2:] == ["exec", "hi"]
     assert {'model="second"', "model_context_window=65536"} <= set(arguments)
+    refused = _launch(runner, "codex", *given, "second", "--workspace", client.parent)
+    assert (refused.exit_code, f"A server runs at {server} already" in refused.stderr) == (2, True)
     refused = _launch(runner, "codex", *given, "third")
     assert refused.exit_code == 2
     assert f"The server at {server} has no model 'third'" in refused.stderr
@@ -153,7 +155,7 @@ def test_without_a_server_one_is_started_and_ends_with_the_client(
 ) -> None:
     monkeypatch.setattr(launch_command, "_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("ASKS", "1")
-    result = _launch(runner, "claude", "--model", chat_package.folder)
+    result = _launch(runner, "claude", "--model", chat_package.folder, "--workspace", client.parent)
     assert result.exit_code == 7, result.stderr
     seen = json.loads(client.read_text())
     assert [each["id"] for each in seen["models"]] == ["package"]

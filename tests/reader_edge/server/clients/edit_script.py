@@ -17,11 +17,12 @@ TITLE = "Replace a line"  # for requests beside the task: titles, summaries
 _TASK = re.compile(r"In the file `([^`]+)` replace the line `([^`]+)` by `([^`]+)`")
 _TURN = re.compile(rf"{re.escape(BEGIN)}(\w+)\n?(.*?)(?:{re.escape(END)}|$)", re.DOTALL)
 _TOOLS = re.compile(r"<tools>\n(.*?)\n</tools>", re.DOTALL)
-_RESULT = re.compile(r"<tool_response>\n(.*?)\n</tool_response>", re.DOTALL)
+# Most clients have a role for results; smolagents writes them as the user's text.
+_RESULT = re.compile(r"<tool_response>\n(.*?)\n</tool_response>|^Observation:\n(.*)", re.DOTALL | re.MULTILINE)
 
 # Names of tools that clients have, the best first.
-_READERS = ("read", "read_file", "view", "exec_command", "shell_command", "shell", "bash")
-_EDITORS = ("edit", "edit_file", "replace", "apply_patch", "exec_command", "shell_command", "shell", "bash")
+_READERS = ("read", "read_file", "read_files", "view", "exec_command", "shell_command", "shell", "bash")
+_EDITORS = ("edit", "edit_file", "editor", "replace", "apply_patch", "exec_command", "shell_command", "shell", "bash")
 _LAST = "final_answer"  # of clients that end by a call
 
 Json = dict[str, Any]
@@ -51,7 +52,7 @@ class Scene(NamedTuple):
         for role, content in turns:
             if role != "user":
                 continue
-            outputs = _RESULT.findall(content)
+            outputs = ["".join(each) for each in _RESULT.findall(content)]
             found = None if outputs else _TASK.search(content)
             if found:
                 task, results = Task(*found.groups()), []

@@ -1,10 +1,11 @@
 """Coding agents and agent libraries, unmodified, each with a task: read a file with its tool, edit it, and end.
 
-    python -m tests.reader_edge.server.clients.try_agents FOLDER [--real URL MODEL] [--record FILE] [CLIENT ...]
+    python -m tests.reader_edge.server.clients.try_agents [--real URL MODEL] [--save] FOLDER [CLIENT ...]
 
 Clients are installed from npm and PyPI into FOLDER, each by itself, once; NODE in the environment is the folder of a
 Node.js that they can run on, PYTHON a Python for them. What they are answered is `edit_script`, so no large model is
-needed. With --real they also ask a model that is served. Prints a table; the exit code is 1 if anything failed.
+needed. With --real they also ask a model that is served. --save writes their requests to tests/data/clients. Prints a
+table; the exit code is 1 if anything failed.
 """
 
 import argparse
@@ -16,13 +17,14 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from reader_edge.launch.agents import AGENTS
 from tests.conftest import ROOT
+from tests.reader_edge.server.clients import recorded
 from tests.reader_edge.server.clients.edit_script import TASK
 from tests.reader_edge.server.clients.serve_script import MODEL
 
@@ -38,13 +40,14 @@ _PLACES = {"npm": "node_modules/.bin", "pypi": "bin"}
 class Client(NamedTuple):
     """packages: to install, the one whose version counts first. arguments: of its command, {prompt} in them.
 
-    command: "" where `launch` runs it.
+    command: "" where `launch` runs it. before: what is run first.
     """
 
     kind: str
     packages: tuple[str, ...]
     arguments: tuple[str, ...] = ()
     command: str = ""
+    before: tuple[str, ...] = ()
 
 
 def _library(name: str, *packages: str) -> Client:
@@ -70,6 +73,16 @@ CLIENTS = {
         ),
     ),
     "continue": Client("npm", ("@continuedev/cli",), ("-p", "{prompt}", "--config", "{config}", "--auto"), "cn"),
+    "pi": Client(
+        "npm", ("@mariozechner/pi-coding-agent",), ("-p", "--offline", "--model", "{named}", "{prompt}"), "pi"
+    ),
+    "cline": Client(
+        "npm",
+        ("cline",),
+        ("-P", "openai-compatible", "-m", "{model}", "{prompt}"),
+        "cline",
+        ("auth", "-p", "openai-compatible", "-k", "none", "-m", "{model}", "-b", "{openai_url}"),
+    ),
     "llm": Client(
         "pypi", ("llm",), ("prompt", "-m", "here", "--functions", "{functions}", "--no-log", "{prompt}"), "llm"
     ),
@@ -85,20 +98,13 @@ CLIENTS = {
 }
 
 
-class Outcome(NamedTuple):
-    """note: "" where all went well, else the last of what it wrote."""
-
-    note: str
-    seconds: float
-
-
 def installed(name: str, folder: Path) -> tuple[Path, str]:
     """The folder of a client's commands, and its version; it is installed if it is not there yet."""
     client, place = CLIENTS[name], folder / name
     commands = place / _PLACES[client.kind]
     if client.kind == "npm":
         if not commands.exists():
-            place.mkdir(parents=True)
+            place.mkdir(parents=True, exist_ok=True)
             _checked(["npm", "install", "--prefix", place, "--no-audit", "--no-fund", *client.packages])
         manifest = json.loads((place / "node_modules" / client.packages[0] / "package.json").read_text("utf-8"))
         return commands, manifest["version"]
@@ -110,8 +116,9 @@ def installed(name: str, folder: Path) -> tuple[Path, str]:
     return commands, _checked([commands / "python", "-c", words]).strip()
 
 
-def _checked(command: Sequence[str | Path]) -> str:
-    return subprocess.run(command, env=_environment(), check=True, stdout=subprocess.PIPE, text=True).stdout
+def _checked(command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> str:
+    environment = environment or _environment()
+    return subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def _environment(*paths: Path) -> dict[str, str]:
@@ -124,13 +131,15 @@ def _environment(*paths: Path) -> dict[str, str]:
     return kept | {"PATH": os.pathsep.join(places)}
 
 
-def tried(name: str, commands: Path, url: str, model: str, prompt: str, work: Path) -> Outcome:
-    """Run a client in a folder of its own, with a home of its own."""
+def tried(name: str, commands: Path, url: str, model: str, prompt: str, work: Path) -> str:
+    """Run a client in a folder of its own, with a home of its own. Returns what went wrong, else an empty text."""
     client, home = CLIENTS[name], work / "home"
     home.mkdir()
-    values = {"prompt": prompt, "url": url, "model": model, "config": str(_continue_config(home, url, model))}
-    values["functions"] = str(_llm_settings(home, url, model))
-    arguments = [each.format(**values) if each.startswith("{") else each for each in client.arguments]
+    values = {"prompt": prompt, "url": url, "openai_url": f"{url}/v1", "model": model, **_settings(home, url, model)}
+    before, arguments = (
+        [each.format(**values) if each.startswith("{") else each for each in parts]
+        for parts in (client.before, client.arguments)
+    )
     if client.command:
         command = [str(commands / client.command), *arguments]
     else:
@@ -149,7 +158,8 @@ def tried(name: str, commands: Path, url: str, model: str, prompt: str, work: Pa
         ]
     python_path = {} if client.command else {"PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT))}
     environment = _environment(commands) | python_path | _quiet(home) | {"HOME": str(home)}
-    start = time.monotonic()
+    if before:
+        _checked([commands / client.command, *before], environment)
     try:
         done = subprocess.run(
             command,
@@ -166,7 +176,7 @@ def tried(name: str, commands: Path, url: str, model: str, prompt: str, work: Pa
         output, code = f"{error.stdout!r} {error.stderr!r}", -1
     (work / "output.txt").write_text(output, "utf-8")
     last = " / ".join(line.strip() for line in output.strip().splitlines()[-4:])[-300:]
-    return Outcome("" if code == 0 and done.stdout.strip() else f"exit code {code}: {last}", time.monotonic() - start)
+    return "" if code == 0 and output.strip() else f"exit code {code}: {last}"
 
 
 def _quiet(home: Path) -> dict[str, str]:
@@ -185,29 +195,25 @@ def _quiet(home: Path) -> dict[str, str]:
     }
 
 
-def _continue_config(home: Path, url: str, model: str) -> Path:
-    place = {"apiBase": f"{url}/v1", "apiKey": "none"}
-    described: dict[str, Any] = {"name": model, "provider": "openai", "model": model, **place}
-    described |= {"roles": ["chat"], "capabilities": ["tool_use"]}
-    path = home / "config.yaml"
-    path.write_text(json.dumps({"name": "here", "version": "1.0.0", "schema": "v1", "models": [described]}), "utf-8")
-    return path
-
-
-def _llm_settings(home: Path, url: str, model: str) -> Path:
-    """A file of tools for `llm`, beside its settings."""
-    (home / "llm").mkdir()
-    entry = {
-        "model_id": "here",
-        "model_name": model,
-        "api_base": f"{url}/v1",
-        "can_stream": True,
-        "supports_tools": True,
+def _settings(home: Path, url: str, model: str) -> dict[str, str]:
+    """Write what clients without switches for it read, and name it as their arguments do."""
+    place, named = {"apiBase": f"{url}/v1", "apiKey": "none"}, {"name": model, "model": model}
+    served = {**named, **place, "provider": "openai", "roles": ["chat"], "capabilities": ["tool_use"]}
+    provider = {"baseUrl": f"{url}/v1", "api": "openai-completions", "apiKey": "none", "models": [{"id": model}]}
+    entry = {"model_id": "here", "model_name": model, "api_base": f"{url}/v1", "supports_tools": True}
+    files = {  # JSON, which is YAML too
+        "continue.yaml": {"name": "here", "version": "1.0.0", "schema": "v1", "models": [served]},
+        ".pi/agent/models.json": {"providers": {"here": provider}},
+        "llm/extra-openai-models.yaml": [entry | {"can_stream": True}],
     }
-    (home / "llm" / "extra-openai-models.yaml").write_text(json.dumps([entry]), "utf-8")
-    path = home / "tools.py"
-    path.write_text(LOOPS.read_text("utf-8").partition("# Tools end here.")[0], "utf-8")
-    return path
+    for name, values in files.items():
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(json.dumps(values), "utf-8")
+    (home / "tools.py").write_text(LOOPS.read_text("utf-8").partition("# Tools end here.")[0], "utf-8")
+    return {
+        **{"config": str(home / "continue.yaml"), "functions": str(home / "tools.py")},
+        "named": f"here/{model}",
+    }
 
 
 @contextmanager
@@ -228,7 +234,7 @@ def scripted_server(record: Path) -> Iterator[None]:
             server.terminate()
 
 
-def _read(record: Path) -> list[dict[str, object]]:
+def _read(record: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in record.read_text("utf-8").splitlines()] if record.exists() else []
 
 
@@ -237,29 +243,35 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("clients", nargs="*")
     parser.add_argument("--real", nargs=2, default=None)
-    parser.add_argument("--record", type=Path, default=None)
+    parser.add_argument("--save", action="store_true")
     given = parser.parse_args()
-    num_failed = 0
     print("| client | version | a served model | reads, edits, ends | requests | notes |\n|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
-        record = given.record or Path(folder) / "record.jsonl"
+        record = Path(folder) / "record.jsonl"
         with scripted_server(record):
-            for name in given.clients or CLIENTS:
-                commands, version = installed(name, given.folder.resolve())
-                num_before, notes = len(_read(record)), list[str]()
-                work = Path(tempfile.mkdtemp(prefix=f"{name}-"))
-                done = _edit(name, commands, work, notes)
-                requests = _read(record)[num_before:]
-                refused = [str(each["path"]) for each in requests if int(str(each["status"])) >= 400]
-                notes += [f"refused: {', '.join(refused)}"] * bool(refused)
-                connects = "not tried"
-                if given.real:
-                    connects = _ask(name, commands, given.real[0], given.real[1], notes)
-                num_failed += not done
-                title = AGENTS[name].title if name in AGENTS else name
-                row = (title, version, connects, "yes" if done else "NO", len(requests), "; ".join(notes))
-                print("| " + " | ".join(map(str, row)) + " |", flush=True)
-    return 1 if num_failed else 0
+            return max(_try(name, given, record) for name in given.clients or CLIENTS)
+
+
+def _try(name: str, given: argparse.Namespace, record: Path) -> int:
+    """Try a client and print its row; 1 if anything failed."""
+    title = AGENTS[name].title if name in AGENTS else name
+    try:
+        commands, version = installed(name, given.folder.resolve())
+    except subprocess.CalledProcessError as error:
+        print(f"| {title} | | | | | cannot be installed: {error} |", flush=True)
+        return 1
+    num_before, notes = len(_read(record)), list[str]()
+    work = Path(tempfile.mkdtemp(prefix=f"{name}-"))
+    done = _edit(name, commands, work, notes)
+    requests = [each for each in _read(record)[num_before:] if each["path"] != "/health"]
+    if given.save and done:
+        recorded.save(name, version, requests, work)
+    refused = [each["path"] for each in requests if each["status"] >= 400]
+    notes += [f"refused: {', '.join(refused)}"] * bool(refused)
+    connects = _ask(name, commands, given.real[0], given.real[1], notes) if given.real else "not tried"
+    row = (title, version, connects, "yes" if done else "no", len(requests), "; ".join(notes))
+    print("| " + " | ".join(map(str, row)) + " |", flush=True)
+    return int(not done)
 
 
 def _edit(name: str, commands: Path, work: Path, notes: list[str]) -> bool:
@@ -268,20 +280,29 @@ def _edit(name: str, commands: Path, work: Path, notes: list[str]) -> bool:
     project.mkdir()
     file = project / "greeting.txt"
     file.write_text(f"first line\n{OLD}\nlast line\n", "utf-8")
-    outcome = tried(name, commands, URL, MODEL, TASK.format(path=file, old=OLD, new=NEW), work)
+    note = tried(name, commands, URL, MODEL, TASK.format(path=file, old=OLD, new=NEW), work)
     is_edited = file.read_text("utf-8") == f"first line\n{NEW}\nlast line\n"
-    notes += [outcome.note] * bool(outcome.note)
+    notes += [note] * bool(note)
     notes += [] if is_edited else [f"the file is not edited ({work})"]
-    return is_edited and not outcome.note
+    return is_edited and not note
 
 
 def _ask(name: str, commands: Path, url: str, model: str, notes: list[str]) -> str:
+    """Whether a model answers a client, whatever that makes of it."""
+    num_before = _num_answered(url)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "project").mkdir()
         (Path(folder) / "project" / "greeting.txt").write_text("hello\n", "utf-8")
-        outcome = tried(name, commands, url.rstrip("/"), model, QUESTION, Path(folder))
-    notes += [re.sub(r"\s+", " ", f"{model}: {outcome.note}")] * bool(outcome.note)
-    return "no" if outcome.note else "yes"
+        note = tried(name, commands, url.rstrip("/"), model, QUESTION, Path(folder))
+    notes += [re.sub(r"\s+", " ", f"{model}: {note}")] * bool(note)
+    return "yes" if _num_answered(url) > num_before else "no"
+
+
+def _num_answered(url: str) -> float:
+    """Tokens that a server has answered with."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as reply:
+        found = re.search(r"^reader_edge_tokens_total (\S+)", reply.read().decode(), re.MULTILINE)
+    return float(found[1]) if found else 0.0
 
 
 if __name__ == "__main__":
