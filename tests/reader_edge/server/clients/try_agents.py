@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -160,23 +161,21 @@ def tried(name: str, commands: Path, url: str, model: str, prompt: str, work: Pa
     environment = _environment(commands) | python_path | _quiet(home) | {"HOME": str(home)}
     if before:
         _checked([commands / client.command, *before], environment)
-    try:
-        done = subprocess.run(
-            command,
-            cwd=work / "project",
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
-        output, code = done.stdout + done.stderr, done.returncode
-    except subprocess.TimeoutExpired as error:
-        output, code = f"{error.stdout!r} {error.stderr!r}", -1
+    output, code = _run(command, work / "project", environment)
     (work / "output.txt").write_text(output, "utf-8")
     last = " / ".join(line.strip() for line in output.strip().splitlines()[-4:])[-300:]
     return "" if code == 0 and output.strip() else f"exit code {code}: {last}"
+
+
+def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> tuple[str, int]:
+    """What a client writes, and its exit code; one that takes too long is ended with all that it started."""
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, cwd=folder, env=environment, text=True, start_new_session=True, **pipes) as process:
+        try:
+            return process.communicate(timeout=LIMIT_S)[0], process.returncode
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return f"no end within {LIMIT_S} s", -1
 
 
 def _quiet(home: Path) -> dict[str, str]:
