@@ -19,7 +19,6 @@ from reader_edge_runtime import DraftSources, EngineConfig
 from reader_edge_runtime.call_options import Callback
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.source import DraftSource
-from reader_edge_runtime.drafting.sources.workspace.source import WorkspaceSource
 from reader_edge_runtime.drafting.speculators.speculated_tree import NAME as SPECULATOR
 from reader_edge_runtime.errors import CatalogueError, ConfigError, PackageError, TokenizerError, UnknownModelError
 from reader_edge_runtime.package.manifest import MANIFEST_NAME, TOKENIZER_NAME
@@ -100,11 +99,7 @@ def further_sources(engine: "reader_edge_runtime.Engine", sources: DraftSources)
     drafter = engine.decoder.drafter
     is_left_alone = isinstance(drafter, RetrievalDrafter) and SPECULATOR not in drafter.sources.names
     given = replace(_found(sources), has_speculator=sources.has_speculator and not is_left_alone)
-    opened = open_sources(given, engine.package, engine.tokenizer, engine.decoder.target, engine.decoder.config)
-    for source in opened:
-        if isinstance(source, WorkspaceSource):  # proofs and measurements begin when all of it is there
-            source.was_read.wait()
-    return opened
+    return open_sources(given, engine.package, engine.tokenizer, engine.decoder.target, engine.decoder.config)
 
 
 def _found(sources: DraftSources) -> DraftSources:

@@ -186,7 +186,9 @@ class RemoteEngine:
             from reader_edge_runtime.drafting.sources.workspace.watcher import follow
 
             further.append(follow(sources.workspace, self.tokenizer))
-        return RetrievalDrafter(_DRAFT, further, opened, file).wait()
+        drafter = RetrievalDrafter(_DRAFT, further, opened, file)
+        drafter.loaded_core()
+        return drafter
 
 
 def _fetched_tokenizer(model: Welcome, link: FrameConnection) -> Tokenizer:

@@ -59,7 +59,7 @@ def assemble(
     opened = open_datastores(sources.datastores, fingerprint, vocab_size) if sources.datastores else []
     if drafter is not None:  # which draws on none of these
         sources = replace(sources, has_speculator=False)
-    further = open_sources(sources, package, tokenizer, target, config)
+    further = open_sources(replace(sources, workspace=None), package, tokenizer, target, config)
     file = None
     if drafter is None and sources.history is not None:
         file = HistoryFile(Path(sources.history), bytes.fromhex(fingerprint), draft.max_history_tokens, vocab_size)
@@ -67,7 +67,8 @@ def assemble(
     costs = [load_or_measure(target, config.threads, 1, on_progress=on_calibration)] if config.is_calibrated else []
     alone = [each for each in further if isinstance(each, SpeculatorSource) and not _pays_off(each, costs)]
     further = [each for each in further if each not in alone]
-    if drafter is None:  # not before the measuring: its kernels take time and memory while they load
+    if drafter is None:  # not before the measuring: kernels and files take time and memory while they are read
+        further = [*_workspace_sources(sources, tokenizer), *further]
         table, warmup_answers = SuccessorTable.of_package(package, fingerprint), WarmupAnswers.of_package(package)
         drafter = RetrievalDrafter(draft, further, opened, file, table, warmup_answers, [each.name for each in alone])
     return package, tokenizer, make_decoder(target, drafter, config, costs, report), report
@@ -77,16 +78,21 @@ def open_sources(
     given: DraftSources, package: ModelPackage, tokenizer: Tokenizer, target: Target, config: EngineConfig
 ) -> list[DraftSource]:
     """Workspace, speculator, draft model and the caller's own, as sources of drafts; each raises its errors."""
-    sources: list[DraftSource] = []
-    if given.workspace is not None:  # first, as the costly ones are called where others know little
-        from reader_edge_runtime.drafting.sources.workspace.watcher import follow
-
-        sources.append(follow(given.workspace, tokenizer))
+    sources = _workspace_sources(given, tokenizer)  # first, as the costly ones are called where others know little
     if given.has_speculator and package.manifest.speculator is not None:
         sources.append(open_speculator_source(package, target, config))
     if given.draft_model is not None:
         sources.append(open_draft_model_source(given, package, tokenizer, config))
     return [*sources, *given.extra]
+
+
+def _workspace_sources(given: DraftSources, tokenizer: Tokenizer) -> list[DraftSource]:
+    """The files of a folder that is given, which are read in the background from now on. Raises ConfigError."""
+    if given.workspace is None:
+        return []
+    from reader_edge_runtime.drafting.sources.workspace.watcher import follow
+
+    return [follow(given.workspace, tokenizer)]
 
 
 def _pays_off(source: SpeculatorSource, costs: Sequence[PassCost]) -> bool:

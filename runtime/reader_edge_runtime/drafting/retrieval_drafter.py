@@ -77,8 +77,9 @@ class RetrievalDrafter(Drafter):
         self._loader = KernelLoader.shared()
 
     def wait(self) -> "RetrievalDrafter":
-        """Itself, once the core is there: for tools that measure or prove."""
+        """Itself, once the core and the sources are there: for tools that measure or prove."""
         self.loaded_core()
+        self.sources.wait()
         return self
 
     @property

@@ -63,6 +63,10 @@ class DraftSource(ABC):
         """
         return None
 
+    def wait(self) -> None:
+        """Return once all is there that it drafts from: for tools that measure or prove."""
+        return None
+
     def state(self) -> Arrays:
         """What it has learned, as named arrays of int32, int64, float32, float64 or uint8; {} for nothing."""
         return {}

@@ -79,6 +79,10 @@ class SourceSet:
         self.wants_hidden_states = any(source.wants_hidden_states for source in sources)
         self.wants_layer_states = any(source.wants_layer_states for source in sources)
 
+    def wait(self) -> None:
+        for source in self._sources:
+            source.wait()
+
     def begin(self, context: RequestContext) -> RequestSources:
         return RequestSources(self._sources, context)
 

@@ -12,7 +12,6 @@ from reader_edge.remote.connection import FrameConnection, LostError
 from reader_edge.remote.remote_engine import RemoteEngine
 from reader_edge_runtime import Conversation, DraftSources, Engine, GenerationConfig, GenerationResult, SamplingConfig
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.drafting.sources.workspace.source import WorkspaceSource
 from reader_edge_runtime.errors import BusyError, ClosedError, ConfigError, PromptError, RemoteError, TokenizerError
 from reader_edge_runtime.generation_config import Grammar
 from reader_edge_runtime.text.tokenizer import Tokenizer
@@ -83,8 +82,7 @@ def test_files_on_the_device_are_drafted_from(device: Device, hinted_engine: Eng
     (tmp_path / "tar.md").write_text(f"# tar\n{wanted.text}", "utf-8")
     remote = device(sources=DraftSources(workspace=tmp_path))
     assert isinstance(remote._drafter, RetrievalDrafter)
-    [source] = [each for each in remote._drafter.sources._sources if isinstance(each, WorkspaceSource)]
-    assert source.was_read.wait(60)
+    remote._drafter.wait()
     make_as_new(hinted_engine)
     again = remote.generate("# tar", config())
     assert again.token_ids == wanted.token_ids

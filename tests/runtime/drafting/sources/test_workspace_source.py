@@ -117,9 +117,10 @@ def test_a_drafter_drafts_from_it_and_learns_what_its_word_is_worth() -> None:
 def test_it_knows_whether_requests_are_answered() -> None:
     source = source_of(FILE)
     assert not source.is_used
-    request = source.begin(RequestContext([1, 2]))
+    ended, cancelled = source.begin(RequestContext([1, 2])), source.begin(RequestContext([1, 2]))
+    ended.finish()
     assert source.is_used
-    del request
+    del cancelled
     assert not source.is_used
 
 

@@ -24,7 +24,7 @@ _RESUMED = (0.15, 0.3, 0.5, 0.6, 0.7)
 class WorkspaceSource(DraftSource):
     """Drafts from an index of texts.
 
-    index: of those that are there now; another takes its place when they change. was_read: set once all were read.
+    index: of those that are there now; another takes its place when they change. was_read: set while nothing is to be read first.
     """
 
     name = NAME
@@ -32,6 +32,7 @@ class WorkspaceSource(DraftSource):
     def __init__(self) -> None:
         self.index = TextIndex()
         self.was_read = threading.Event()
+        self.was_read.set()
         self._requests: weakref.WeakSet[RequestDrafter] = weakref.WeakSet()
 
     @property
@@ -39,10 +40,16 @@ class WorkspaceSource(DraftSource):
         """Whether a request is being answered."""
         return len(self._requests) > 0
 
+    def wait(self) -> None:
+        self.was_read.wait()
+
     def begin(self, context: RequestContext) -> "WorkspaceRequest":
         request = WorkspaceRequest(self, context)
         self._requests.add(request)
         return request
+
+    def end(self, request: RequestDrafter) -> None:
+        self._requests.discard(request)
 
     def propose(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | None]:
         return [
@@ -78,6 +85,9 @@ class WorkspaceRequest(RequestDrafter):
             return None
         share = _SURE[min(self._length, LONGEST)] if self._length >= KEY else _RESUMED[self._length]
         return self._chain(self._place, share, max_depth)
+
+    def finish(self) -> None:
+        self._source.end(self)
 
     def _follow(self) -> None:
         """Take in the text's new tokens."""

@@ -39,6 +39,7 @@ def follow(path: str | os.PathLike[str], tokenizer: Tokenizer) -> WorkspaceSourc
     tokenizer: the model's.
     """
     source = WorkspaceSource()
+    source.was_read.clear()
     watcher = _Watcher(WorkspaceFolder(Path(path)), tokenizer, source)
     weakref.finalize(source, watcher.stop)
     watcher.start()
