@@ -8,7 +8,7 @@ import pytest
 from tests.conftest import ROOT
 
 CEILINGS = {  # lines of a room, raised only in the commit that says why
-    "runtime": ("*.py", 28_641),  # files of a workspace are drafted from; limits of quality came from the export
+    "runtime": ("*.py", 28_680),  # files of a workspace are drafted from; limits of quality came from the export
     "export": ("*.py", 20_330),
     "reader_edge": ("*.py", 18_480),  # coding agents are launched
     "wings": ("*.py", 3_650),
@@ -18,7 +18,7 @@ CEILINGS = {  # lines of a room, raised only in the commit that says why
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 5_250),
     "scripts": ("*", 1_840),  # what a workspace brings to edits
-    "docs": ("*.md", 5_730),  # agents tried
+    "docs": ("*.md", 5_755),  # agents tried; workspaces measured
 }
 CODE = ("benchmarks", "export", "models", "native", "reader_edge", "runtime", "scripts", "tests", "wings")
 

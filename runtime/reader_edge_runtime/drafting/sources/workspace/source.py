@@ -24,7 +24,8 @@ _RESUMED = (0.15, 0.3, 0.5, 0.6, 0.7)
 class WorkspaceSource(DraftSource):
     """Drafts from an index of texts.
 
-    index: of those that are there now; another takes its place when they change. was_read: set while nothing is to be read first.
+    index: of those that are there now; another takes its place when they change. was_read: set unless all of them are
+    still to be read.
     """
 
     name = NAME
